@@ -1,12 +1,14 @@
 """Events on the objects they are about: one for each piece of news; the same again counts up instead of standing twice.
 
-What cannot be written is logged and forgotten: an Event is for people, nothing rests on it.
+They are written behind the passes, which do not wait for them. What cannot be written, or was not when the process
+ended, is logged and forgotten: an Event is for people, nothing rests on it.
 Lives in the operator's event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -20,6 +22,8 @@ from stratalog_operator.specs.objects import digest
 from stratalog_operator.stats import OperatorStats
 
 AT_ONCE: Final = 8
+MOST_WAITING: Final = 2_000
+"""More are not kept while the API server is slow: the oldest are forgotten first."""
 LONGEST_WORDS: Final = 1024
 """Kubernetes takes no longer ones."""
 
@@ -32,18 +36,47 @@ class Announcer:
         self._kubernetes = kubernetes
         self._stats = stats
         self._instance = instance
+        self._waiting: deque[tuple[str, News]] = deque()
+        self._news = asyncio.Event()
+        self._writing = asyncio.Lock()
 
-    async def announce(self, namespace: str, found: Iterable[News]) -> None:
-        turns = asyncio.Semaphore(AT_ONCE)
-        async with asyncio.TaskGroup() as telling:
-            for one in found:
-                telling.create_task(self._tell(namespace, one, turns))
+    def announce(self, namespace: str, found: Iterable[News]) -> None:
+        """Returns at once."""
+        for one in found:
+            log.info("news", kind=one.kind, object=f"{namespace}/{one.name}", reason=one.reason, words=one.words)
+            self._waiting.append((namespace, one))
+        while len(self._waiting) > MOST_WAITING:
+            forgotten_in, forgotten = self._waiting.popleft()
+            log.warning("event was not written", object=f"{forgotten_in}/{forgotten.name}", error="too many wait")
+        self._news.set()
 
-    async def _tell(self, namespace: str, one: News, turns: asyncio.Semaphore) -> None:
-        log.info("news", kind=one.kind, object=f"{namespace}/{one.name}", reason=one.reason, words=one.words)
+    async def run(self) -> None:
+        """For ever."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            await self.write_all()
+
+    async def write_all(self) -> None:
+        """What waits, so many side by side. Also while `run` is at it: then what that has begun is waited for."""
+        async with self._writing:
+            while self._waiting:
+                some = [self._waiting.popleft() for _ in range(min(AT_ONCE, len(self._waiting)))]
+                async with asyncio.TaskGroup() as telling:
+                    for namespace, one in some:
+                        telling.create_task(self._tell(namespace, one))
+
+    async def finish(self, patience_s: float) -> None:
+        """Writes what waits, for so long at most."""
         try:
-            async with turns:
-                await self._write(namespace, one)
+            async with asyncio.timeout(patience_s):
+                await self.write_all()
+        except TimeoutError:
+            log.warning("stops before all events are written", events=len(self._waiting))
+
+    async def _tell(self, namespace: str, one: News) -> None:
+        try:
+            await self._write(namespace, one)
         except StratalogError as error:
             log.warning("event was not written", object=f"{namespace}/{one.name}", error=str(error))
 

@@ -1,12 +1,17 @@
 """A pass over a cluster: observe, plan, apply, tell. Level-triggered: what woke it does not matter.
 
+It is short: topics have their turns, so many in a pass, and Events are written after it. So a pod that died meanwhile
+is looked at soon, whatever else there is to do.
+
 Lives in the operator's event loop; never twice at once for the same cluster.
 """
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from importlib.metadata import version
 
 from stratalog.model.counting import counted
 from stratalog.model.errors import NotFound, StratalogError, Unavailable
@@ -14,6 +19,7 @@ from stratalog.telemetry.logs import logger
 from stratalog_operator.announce import Announcer
 from stratalog_operator.apply.parking import Parking
 from stratalog_operator.apply.perform import Performer, let_orphans_go
+from stratalog_operator.apply.rounds import Rounds
 from stratalog_operator.kube.client import Kubernetes
 from stratalog_operator.metas import MetaDoors
 from stratalog_operator.observe.cluster_token import read_token
@@ -28,13 +34,24 @@ from stratalog_operator.stats import OperatorStats
 log = logger(__name__)
 
 
+@dataclass(slots=True)
+class _Kept:
+    """From pass to pass, of one cluster; nothing but its pace rests on it."""
+
+    parking: Parking = field(default_factory=lambda: Parking(time.monotonic))
+    rounds: Rounds = field(default_factory=Rounds)
+    failed: list[StratalogError] = field(default_factory=list)
+    """Since every topic last had its turn: what failed of some must not make the others wait."""
+
+
 class Passes:
     def __init__(self, kubernetes: Kubernetes, metas: MetaDoors, announcer: Announcer, stats: OperatorStats) -> None:
         self._kubernetes = kubernetes
         self._metas = metas
         self._announcer = announcer
         self._stats = stats
-        self._parking: dict[Key, Parking] = {}
+        self._kept: dict[Key, _Kept] = {}
+        self._version = version("stratalog")
 
     async def look(self, key: Key) -> float | None:
         """Returns in how many seconds to look again; None for a cluster that is not there.
@@ -45,24 +62,28 @@ class Passes:
             cluster = await observe_cluster(self._kubernetes, namespace, name)
             whole = Cluster(name, namespace, cluster.uid, cluster.spec)
             door = await self._metas.door(whole, await read_token(self._kubernetes, whole))
-            seen = await observe(self._kubernetes, namespace, name, door.sight, _now())
+            seen = await observe(self._kubernetes, namespace, name, door.sight, _now(), self._version)
         except NotFound:
             await self._without(key)
             return None
         made = plan(seen)
-        parking = self._parking.setdefault(key, Parking(time.monotonic))
-        done = await Performer(self._kubernetes, door.desk, parking).perform(seen, made)
-        self._stats.actions += len(made.actions)
-        await self._announcer.announce(namespace, news(seen, done.written))
+        kept = self._kept.setdefault(key, _Kept())
+        done = await Performer(self._kubernetes, door.desk, kept.parking, kept.rounds).perform(seen, made)
+        self._stats.actions += done.done
+        self._announcer.announce(namespace, news(seen, done.written))
         for error in done.refused:
             log.warning("refused", cluster=f"{namespace}/{name}", error=str(error))
-        _raise(done.failed)
+        kept.failed += done.failed
+        if done.topics_left:
+            return 0.0
+        failed, kept.failed = kept.failed, []
+        _raise(failed)
         return float(made.again_seconds)
 
     async def _without(self, key: Key) -> None:
         namespace, name = key
         await self._metas.forget(key)
-        self._parking.pop(key, None)
+        self._kept.pop(key, None)
         found, claims = await observe_orphans(self._kubernetes, namespace, name)
         made = orphans(name, found, claims, _now())
         _raise(await let_orphans_go(self._kubernetes, namespace, made))

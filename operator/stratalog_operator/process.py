@@ -33,6 +33,8 @@ from stratalog_operator.workers import Workers
 RESYNC_S: Final = 300.0
 """All clusters are listed again: whatever a watch did not bring."""
 PATIENCE_S: Final = 20.0
+EVENTS_S: Final = 3.0
+"""For Events that are not written when it is told to stop."""
 SILENT_S: Final = 60.0
 """Without an answer of the API server for so long this process is not ready."""
 
@@ -79,6 +81,11 @@ class Operator:
         """Have a look at a cluster soon; nothing while this replica does not work."""
         if self._workers is not None:
             self._workers.wake(key)
+
+    def _woken(self, key: Key) -> None:
+        """By Kubernetes."""
+        self.stats.wakes += 1
+        self.wake(key)
 
     async def run(self, stopping: asyncio.Event) -> bool:
         """Returns whether it was told to stop; False: the Lease was lost, and the process must end at once.
@@ -149,7 +156,7 @@ class Operator:
         passes = Passes(kubernetes, self._metas, announcer, self.stats)
         workers = self._workers = Workers(passes.look, self.stats)
         self._registry.refresh_with(workers.measure)
-        watch = Watch(self._settings.namespaces, workers.wake, lambda: account(self._configuration))
+        watch = Watch(self._settings.namespaces, self._woken, lambda: account(self._configuration))
         keeping = asyncio.create_task(lease.keep())
         await watch.start()
         self._take_signals()
@@ -157,6 +164,7 @@ class Operator:
             asyncio.create_task(workers.run()),
             asyncio.create_task(self._resync(kubernetes, workers)),
             asyncio.create_task(watch.ended()),
+            asyncio.create_task(announcer.run()),
         ]
         try:
             await asyncio.wait({told, keeping, *tasks}, return_when=asyncio.FIRST_COMPLETED)
@@ -168,6 +176,7 @@ class Operator:
                     task.result()
             log.info("stopping")
             await workers.finish(PATIENCE_S)
+            await announcer.finish(EVENTS_S)
             return True
         finally:
             for task in (*tasks, keeping):

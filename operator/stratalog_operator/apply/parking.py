@@ -36,7 +36,7 @@ class Parking:
 
     def refused(self, action: Action) -> StratalogError | None:
         """Why it was refused, while it is too early to ask again."""
-        found = self._parked.get(_name(action))
+        found = self._parked.get(_name(action)) if self._parked else None
         return found.error if found is not None and self._clock() < found.until else None
 
     def park(self, action: Action, error: StratalogError) -> None:

@@ -1,8 +1,8 @@
-"""Performs the actions of a pass in their order, those of topics that follow each other side by side, then writes the
-statuses.
+"""Performs a pass: the actions of the cluster in their order, its statuses and those of its pools, nodes and mounts;
+then what is of topics, topics side by side, so many in a pass as `Rounds` says.
 
-An action that fails keeps none of the additive ones from being done, and all that is disruptive: that is planned again
-from what is there then.
+An action that fails keeps none of the additive ones from being done, and all that is disruptive, unless it is of a
+topic or a mount: that is planned again from what is there then.
 
 Lives in the operator's event loop.
 """
@@ -12,12 +12,12 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
-from typing import Final, Protocol, assert_never, get_args
+from typing import Final, Protocol, TypeAlias, assert_never, get_args
 from uuid import UUID
 
 from stratalog.model.errors import Conflict, StratalogError
@@ -25,9 +25,11 @@ from stratalog.model.retirement import RetireMode
 from stratalog.settings.load import load_process_settings
 from stratalog.settings.process import ProcessSettings
 from stratalog_operator.apply.parking import Parking
+from stratalog_operator.apply.rounds import Rounds
 from stratalog_operator.apply.writes import Writes
 from stratalog_operator.kube.client import Kubernetes, path_of
 from stratalog_operator.plan import actions as act
+from stratalog_operator.plan.deletion import is_going
 from stratalog_operator.plan.failures import Failure, told_with
 from stratalog_operator.plan.observed import Observed
 from stratalog_operator.plan.orphans import OrphanPlan
@@ -45,9 +47,12 @@ from stratalog_operator.specs.objects import Cluster
 from stratalog_operator.specs.settings_file import settings_text
 
 DISRUPTIVE: Final = get_args(act.Disruptive)
-TOPICS: Final = (act.MakeTopic, act.ChangeTopic, act.RemoveTopic)
+CLUSTER: Final = "StorageCluster"
+TOPIC: Final = "TopicStorage"
+RANK: Final = (CLUSTER, "StorageNodePool", "StorageNode", "ReadOnlyMount", TOPIC)
+"""In which order statuses are written."""
 AT_ONCE: Final = 8
-"""Statuses that are written at the same time, and topics that are: they do not depend on one another."""
+"""Statuses that are written at the same time, and topics and finalizers that are: they do not depend on one another."""
 
 
 class MetaDesk(Protocol):
@@ -68,6 +73,9 @@ class MetaDesk(Protocol):
     async def make_mount(self, made: act.MakeMount) -> None: ...
 
 
+Do: TypeAlias = Callable[[Observed, act.Action], Awaitable[None]]
+
+
 @dataclass(frozen=True, slots=True)
 class Performed:
     failed: list[StratalogError]
@@ -76,60 +84,58 @@ class Performed:
     """What does not, and is told; what was refused before, and is waited with, is not among them."""
     written: dict[tuple[str, str], Part]
     """Statuses, by kind and name."""
+    done: int = 0
+    """Actions."""
+    topics_left: int = 0
+    """They have something to do or to be told, and it was not their turn."""
 
 
 class Performer:
-    def __init__(self, kubernetes: Kubernetes, meta: MetaDesk, parking: Parking | None = None) -> None:
-        """`parking` is kept from pass to pass."""
+    def __init__(
+        self, kubernetes: Kubernetes, meta: MetaDesk, parking: Parking | None = None, rounds: Rounds | None = None
+    ) -> None:
+        """`parking` and `rounds` are kept from pass to pass."""
         self._writes = Writes(kubernetes)
         self._meta = meta
         self._parking = parking or Parking(time.monotonic)
+        self._rounds = rounds or Rounds()
 
     async def perform(self, seen: Observed, plan: act.Plan) -> Performed:
         """The caller tells the news of what was written, and looks again: later each time while something fails."""
-        failures: list[Failure] = []
-        failed: list[StratalogError] = []
-        refusals: list[StratalogError] = []
         self._parking.keep(plan.actions)
-        turns = asyncio.Semaphore(AT_ONCE)
-
-        async def attempt(action: act.Action) -> None:
-            refused = self._parking.refused(action)
-            if refused is not None:
-                failures.append(Failure(action, refused))
-                return
-            try:
-                async with turns:
-                    await self.do(seen, action)
-            except StratalogError as error:
-                failure = Failure(action, error)
-                failures.append(failure)
-                if failure.lasts:
-                    self._parking.park(action, error)
-                    refusals.append(error)
-                else:
-                    failed.append(error)
-
-        for stretch in stretches(plan.actions):
-            if isinstance(stretch[0], DISRUPTIVE) and any(one.is_of_cluster for one in failures):
+        doing = _Doing(self.do, self._writes, self._parking, seen)
+        # A cluster that goes is waited for by a namespace, and by nothing else of its own: all of it at once.
+        whole, of_topics = (plan.actions, {}) if is_going(seen) else apart(plan.actions)
+        for stretch in stretches(whole):
+            if isinstance(stretch[0], DISRUPTIVE) and any(one.is_of_cluster for one in doing.failures):
                 break
-            async with asyncio.TaskGroup() as doing:
-                for action in stretch:
-                    doing.create_task(attempt(action))
-        written: dict[tuple[str, str], Part] = {}
+            await doing.attempt_all([action] for action in stretch)
+        of_whole = {key: status for key, status in plan.statuses.items() if key[0] != TOPIC}
+        await doing.tell_all(told_with(seen, of_whole, doing.failures))
+        left = await self._perform_topics(seen, plan, of_topics, doing)
+        return Performed(doing.failed, doing.refused, doing.written, doing.done, left)
 
-        async def tell(kind: str, name: str, status: Part) -> None:
-            try:
-                async with turns:
-                    await self._writes.tell(seen.namespace, kind, name, status)
-                written[kind, name] = status
-            except StratalogError as error:
-                failed.append(error)
-
-        async with asyncio.TaskGroup() as telling:
-            for (kind, name), status in told_with(seen, plan.statuses, failures).items():
-                telling.create_task(tell(kind, name, status))
-        return Performed(failed, refusals, written)
+    async def _perform_topics(
+        self, seen: Observed, plan: act.Plan, of_topics: Mapping[str, list[act.Action]], doing: _Doing
+    ) -> int:
+        """Returns how many are left."""
+        statuses = {key: status for key, status in plan.statuses.items() if key[0] == TOPIC}
+        parked = [
+            Failure(action, error)
+            for actions in of_topics.values()
+            for action in actions
+            if (error := self._parking.refused(action)) is not None
+        ]
+        due = {
+            name for name, actions in of_topics.items() if any(self._parking.refused(one) is None for one in actions)
+        }
+        to_tell = {name for _, name in told_with(seen, statuses, parked)}
+        turn, left = self._rounds.take(due | to_tell)
+        doing.failures = []
+        await doing.attempt_all(actions for name, actions in of_topics.items() if name in turn)
+        statuses = {key: status for key, status in statuses.items() if key[1] in turn}
+        await doing.tell_all(told_with(seen, statuses, doing.failures))
+        return left
 
     async def do(self, seen: Observed, action: act.Action) -> None:
         namespace = seen.namespace
@@ -179,13 +185,88 @@ class Performer:
                 assert_never(action)
 
 
+class _Doing:
+    """Of one pass: does, notes what failed, and writes statuses."""
+
+    def __init__(self, do: Do, writes: Writes, parking: Parking, seen: Observed) -> None:
+        self._do, self._writes, self._parking, self._seen = do, writes, parking, seen
+        self._turns = asyncio.Semaphore(AT_ONCE)
+        self.failures: list[Failure] = []
+        self.failed: list[StratalogError] = []
+        self.refused: list[StratalogError] = []
+        self.written: dict[tuple[str, str], Part] = {}
+        self.done = 0
+
+    async def attempt_all(self, lanes: Iterable[Iterable[act.Action]]) -> None:
+        """The lanes side by side, the actions of each in their order."""
+        async with asyncio.TaskGroup() as doing:
+            for lane in lanes:
+                doing.create_task(self._attempt_lane(lane))
+
+    async def _attempt_lane(self, lane: Iterable[act.Action]) -> None:
+        async with self._turns:
+            for action in lane:
+                await self._attempt(action)
+
+    async def _attempt(self, action: act.Action) -> None:
+        refused = self._parking.refused(action)
+        if refused is not None:
+            self.failures.append(Failure(action, refused))
+            return
+        try:
+            await self._do(self._seen, action)
+            self.done += 1
+        except StratalogError as error:
+            failure = Failure(action, error)
+            self.failures.append(failure)
+            if failure.lasts:
+                self._parking.park(action, error)
+                self.refused.append(error)
+            else:
+                self.failed.append(error)
+
+    async def tell_all(self, statuses: Mapping[tuple[str, str], Part]) -> None:
+        """The cluster's first: who waits for something looks there."""
+        async with asyncio.TaskGroup() as telling:
+            for kind, name in sorted(statuses, key=lambda key: RANK.index(key[0])):
+                telling.create_task(self._tell(kind, name, statuses[kind, name]))
+
+    async def _tell(self, kind: str, name: str, status: Part) -> None:
+        try:
+            async with self._turns:
+                await self._writes.tell(self._seen.namespace, kind, name, status)
+            self.written[kind, name] = status
+        except StratalogError as error:
+            self.failed.append(error)
+
+
+def apart(actions: Iterable[act.Action]) -> tuple[list[act.Action], dict[str, list[act.Action]]]:
+    """What is of the cluster, and what is of each TopicStorage by its name, both in their order."""
+    whole: list[act.Action] = []
+    of_topics: dict[str, list[act.Action]] = {}
+    for action in actions:
+        match action:
+            case act.MakeTopic() | act.ChangeTopic() | act.RemoveTopic():
+                of_topics.setdefault(action.owner, []).append(action)
+            case act.AddFinalizer(kind, name) | act.DropFinalizer(kind, name) if kind == TOPIC:
+                of_topics.setdefault(name, []).append(action)
+            case _:
+                whole.append(action)
+    return whole, of_topics
+
+
 def stretches(actions: Iterable[act.Action]) -> Iterator[list[act.Action]]:
-    """What may be done at the same time: topics that follow each other, and everything else by itself."""
-    for are_topics, found in groupby(actions, lambda action: isinstance(action, TOPICS)):
-        if are_topics:
+    """What may be done at the same time: finalizers of several objects that follow each other, but for the cluster's
+    own, which comes before or after all else; and everything else by itself."""
+    for are_finalizers, found in groupby(actions, _is_finalizer):
+        if are_finalizers:
             yield list(found)
         else:
             yield from ([action] for action in found)
+
+
+def _is_finalizer(action: act.Action) -> bool:
+    return isinstance(action, act.AddFinalizer | act.DropFinalizer) and action.kind != CLUSTER
 
 
 def _named(action: act.Apply, namespace: str) -> tuple[str, str, str]:
@@ -207,20 +288,28 @@ async def let_orphans_go(kubernetes: Kubernetes, namespace: str, plan: OrphanPla
     """Of a cluster that is not there. Returns what failed."""
     writes = Writes(kubernetes)
     failed: list[StratalogError] = []
-    for action in plan.actions:
+    turns = asyncio.Semaphore(AT_ONCE)
+
+    async def attempt(request: Awaitable[None]) -> None:
         try:
-            match action:
-                case act.DropFinalizer(kind, name):
-                    await writes.hold(namespace, kind, name, FINALIZER, is_held=False)
-                case act.UnguardClaim(name, uid, keeps_volume):
-                    await writes.unguard(namespace, name, uid, keeps_volume=keeps_volume)
-                case _:
-                    assert_never(action)
+            async with turns:
+                await request
         except StratalogError as error:
             failed.append(error)
-    for (kind, name), status in plan.statuses.items():
-        try:
-            await writes.tell(namespace, kind, name, status)
-        except StratalogError as error:
-            failed.append(error)
+
+    async with asyncio.TaskGroup() as doing:
+        for action in plan.actions:
+            doing.create_task(attempt(_let_go(writes, namespace, action)))
+        for (kind, name), status in plan.statuses.items():
+            doing.create_task(attempt(writes.tell(namespace, kind, name, status)))
     return failed
+
+
+async def _let_go(writes: Writes, namespace: str, action: act.DropFinalizer | act.UnguardClaim) -> None:
+    match action:
+        case act.DropFinalizer(kind, name):
+            await writes.hold(namespace, kind, name, FINALIZER, is_held=False)
+        case act.UnguardClaim(name, uid, keeps_volume):
+            await writes.unguard(namespace, name, uid, keeps_volume=keeps_volume)
+        case _:
+            assert_never(action)

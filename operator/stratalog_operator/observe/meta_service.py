@@ -1,6 +1,7 @@
 """What the meta service knows of a cluster, asked over HTTP.
 
-Cost: one snapshot of the metadata, from which it follows which shards forbid to stop a node.
+Cost: two round trips, of which one brings a snapshot of the metadata; from it follows which shards forbid to stop a
+node.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from stratalog.model.retirement import Retirement, RetireStep, WaitReason
 from stratalog.model.retirement_status import RetirementStatus, words_of
 from stratalog.model.status_page import Overview
 from stratalog.model.topic import Topic
+from stratalog_operator.kube.together import together
 from stratalog_operator.observe.sums import Sums, store_away_seconds, sums
 from stratalog_operator.plan.observed import SeenMeta
 
@@ -32,18 +34,21 @@ class HttpMetaSight:
     async def look(self) -> SeenMeta:
         """Raises: StratalogError where it does not answer."""
         client = self._client
+        # First, and by itself: what follows is then asked of that cluster alone.
         cluster_id = await client.read_cluster_id()
-        retirements, mounts = await client.retirements(), await client.mounts()
-        snapshot = await client.snapshot()
+        async with together() as asked:
+            telling = asked.create_task(client.retirements())
+            shown = asked.create_task(self._overview())
+            snapshot = await client.snapshot()
+        retirements, overview = telling.result(), shown.result()
         # Nothing here depends on the time: seals that are late do not forbid to stop a node.
         found = list(troubles(snapshot, 0))
-        overview = await self._overview()
         summed = await _in_turns(sums(snapshot, _felt(found, snapshot.topics), overview))
         return SeenMeta(
             cluster_id,
             snapshot.nodes,
             tuple(records(snapshot.nodes, retirements)),
-            mounts,
+            snapshot.mounts,
             unwell(found, snapshot.topics),
             behind(found),
             None if overview is None else store_away_seconds(overview),

@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 
 from stratalog.model.errors import NotFound, StratalogError
 from stratalog_operator.kube.client import Kubernetes, path_of
+from stratalog_operator.kube.together import together
 from stratalog_operator.observe import parse
 from stratalog_operator.plan.observed import Observed, SeenClaim, SeenCluster, SeenMeta, SeenPod
 from stratalog_operator.plan.orphans import Orphan
@@ -39,16 +40,24 @@ class MetaSight(Protocol):
         ...
 
 
-async def observe(kubernetes: Kubernetes, namespace: str, name: str, meta: MetaSight, now: str) -> Observed:
-    """Raises: NotFound when the StorageCluster is gone; Unavailable when a list could not be read."""
-    cluster = await kubernetes.ask("GET", path_of("StorageCluster", namespace, name))
-    place = await kubernetes.ask("GET", path_of("Namespace", "", namespace))
+async def observe(
+    kubernetes: Kubernetes, namespace: str, name: str, meta: MetaSight, now: str, version: str = ""
+) -> Observed:
+    """`version` is the operator's. Raises: NotFound when the StorageCluster is gone; Unavailable when a list could not
+    be read. Cost: one round trip to Kubernetes, its requests side by side, then those to the meta service."""
+    async with together() as asked:
+        ask = asked.create_task
+        whole = ask(kubernetes.ask("GET", path_of("StorageCluster", namespace, name)))
+        place = ask(kubernetes.ask("GET", path_of("Namespace", "", namespace)))
+        has_token = ask(_is_there(kubernetes, path_of("Secret", namespace, f"{name}-token")))
+        of_cluster = {kind: ask(_all(kubernetes, kind, namespace)) for kind in DEPENDENTS}
+        labelled = {kind: ask(_all(kubernetes, kind, namespace, f"{_INSTANCE}={name}")) for kind in _HASHED}
+        running = ask(_all(kubernetes, "Pod", namespace, f"{LABEL_CLUSTER}={name}"))
     pools, nodes, topics, mounts = [
-        [one for one in await _all(kubernetes, kind, namespace) if _is_of(one, name)] for kind in DEPENDENTS
+        [one for one in of_cluster[kind].result() if _is_of(one, name)] for kind in DEPENDENTS
     ]
-    found = {kind: await _all(kubernetes, kind, namespace, f"{_INSTANCE}={name}") for kind in _HASHED}
-    found_pods = await _all(kubernetes, "Pod", namespace, f"{LABEL_CLUSTER}={name}")
-    pods = tuple(parse.pod(one, now) for one in found_pods)
+    found = {kind: task.result() for kind, task in labelled.items()}
+    pods = tuple(parse.pod(one, now) for one in running.result())
     hashes, fields = parse.hashes("StorageNode", nodes), parse.fields("StorageNode", nodes)
     for kind, objects in {**found, "ReadOnlyMount": mounts}.items():
         hashes |= parse.hashes(kind, objects)
@@ -57,7 +66,7 @@ async def observe(kubernetes: Kubernetes, namespace: str, name: str, meta: MetaS
     return Observed(
         namespace,
         now,
-        parse.seen(cluster, StorageClusterSpec, StorageClusterStatus),
+        parse.seen(whole.result(), StorageClusterSpec, StorageClusterStatus),
         tuple(parse.seen(one, StorageNodePoolSpec, StorageNodePoolStatus) for one in pools),
         tuple(parse.seen(one, StorageNodeSpec, StorageNodeStatus) for one in nodes),
         tuple(parse.seen(one, ReadOnlyMountSpec, ReadOnlyMountStatus) for one in mounts),
@@ -66,8 +75,9 @@ async def observe(kubernetes: Kubernetes, namespace: str, name: str, meta: MetaS
         pods,
         _claims(found["PersistentVolumeClaim"]),
         await _asked(meta) if _may_answer(pods, name) else None,
-        await _is_there(kubernetes, path_of("Secret", namespace, f"{name}-token")),
-        "deletionTimestamp" in place["metadata"],
+        has_token.result(),
+        "deletionTimestamp" in place.result()["metadata"],
+        version,
         topics=tuple(parse.seen(one, TopicStorageSpec, TopicStorageStatus) for one in topics),
         uids=uids,
         fields=fields,
@@ -84,13 +94,14 @@ async def observe_orphans(
     kubernetes: Kubernetes, namespace: str, name: str
 ) -> tuple[list[Orphan], tuple[SeenClaim, ...]]:
     """What names a StorageCluster that is not there."""
+    async with together() as asked:
+        of_cluster = {kind: asked.create_task(_all(kubernetes, kind, namespace)) for kind in DEPENDENTS}
+        claims = asked.create_task(_all(kubernetes, "PersistentVolumeClaim", namespace, f"{_INSTANCE}={name}"))
     found: list[Orphan] = []
-    for kind in DEPENDENTS:
+    for kind, task in of_cluster.items():
         spec, status = _MODELS[kind]
-        objects = await _all(kubernetes, kind, namespace)
-        found += ((kind, parse.seen(one, spec, status)) for one in objects if _is_of(one, name))
-    claims = await _all(kubernetes, "PersistentVolumeClaim", namespace, f"{_INSTANCE}={name}")
-    return found, _claims(claims)
+        found += ((kind, parse.seen(one, spec, status)) for one in task.result() if _is_of(one, name))
+    return found, _claims(claims.result())
 
 
 def _claims(found: Iterable[dict[str, Any]]) -> tuple[SeenClaim, ...]:

@@ -283,7 +283,7 @@ def cluster_status(seen: Observed, told: Told) -> StorageClusterStatus:
         listeners=_listeners(seen),
         cold_tier=None if away is None or not has_cold else ColdTierStatus(reachable=not away, away_seconds=away),
         retired_nodes=_tombstones(seen, told),
-        operator_version=one.status.operator_version,
+        operator_version=seen.operator_version,
     )
 
 

@@ -13,7 +13,16 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from stratalog.model.errors import Conflict, InvalidRequest, LimitExceeded, NotFound, Reserved, StratalogError
-from stratalog_operator.plan.actions import Action, ChangeTopic, EndMount, MakeMount, MakeTopic, RemoveTopic
+from stratalog_operator.plan.actions import (
+    Action,
+    AddFinalizer,
+    ChangeTopic,
+    DropFinalizer,
+    EndMount,
+    MakeMount,
+    MakeTopic,
+    RemoveTopic,
+)
 from stratalog_operator.plan.observed import Observed, Seen
 from stratalog_operator.resources.conditions import Condition, ConditionStatus, ConditionType, merge
 from stratalog_operator.resources.schema import Part
@@ -42,6 +51,8 @@ class Failure:
                 return "ReadOnlyMount", self.action.owner
             case EndMount(mount):
                 return "ReadOnlyMount", mount
+            case AddFinalizer(kind, name) | DropFinalizer(kind, name) if kind in ("TopicStorage", "ReadOnlyMount"):
+                return kind, name
             case _:
                 return "StorageCluster", ""
 

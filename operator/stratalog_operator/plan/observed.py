@@ -108,7 +108,7 @@ class TopicSums:
     unsent_bytes: int = 0
     """Of sealed segments, what is not in the object store."""
     oldest_offset: int = 0
-    """Of shard 0."""
+    """The smallest of its shards' first offsets."""
     trouble: str = ""
     """Why some shard does not take writes, in words."""
 
@@ -149,6 +149,11 @@ class SeenMeta:
     topic_sums: Mapping[UUID, TopicSums] = field(default_factory=dict)
     node_sums: Mapping[int, NodeSums] = field(default_factory=dict)
     mount_sums: Mapping[str, MountSums] = field(default_factory=dict)
+    _topics: Mapping[str, Topic] = field(init=False, repr=False, compare=False)
+    """By name: each TopicStorage asks for its own."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_topics", {topic.name: topic for topic in self.topics})
 
     def node(self, node_id: int) -> Node | None:
         return next((node for node in self.nodes if node.node_id == node_id), None)
@@ -157,7 +162,7 @@ class SeenMeta:
         return next((one for one in self.retirements if one.node_id == node_id), None)
 
     def topic(self, name: str) -> Topic | None:
-        return next((topic for topic in self.topics if topic.name == name), None)
+        return self._topics.get(name)
 
     def mount(self, name: str) -> Mount | None:
         return next((mount for mount in self.mounts if mount.name == name), None)
@@ -186,6 +191,8 @@ class Observed:
     """None: it did not answer. Unknown is not empty."""
     has_token: bool = False
     is_namespace_leaving: bool = False
+    operator_version: str = ""
+    """Of who looks."""
     topics: tuple[SeenTopic, ...] = ()
     uids: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """Of what is there, by kind and name."""

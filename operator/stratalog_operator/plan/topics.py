@@ -50,8 +50,19 @@ class TopicLook:
     """That lasted for too long: the object goes, and the topic may stay."""
 
 
-def look_at_topic(seen: Observed, one: SeenTopic) -> TopicLook:
-    older = _older(seen, one)
+def owners(seen: Observed) -> dict[str, SeenTopic]:
+    """By the name of the topic: of the objects that name it the oldest, which has it until it is gone."""
+    found: dict[str, SeenTopic] = {}
+    for one in seen.topics:
+        first = found.setdefault(one.spec.topic_name, one)
+        if (one.created, one.uid) < (first.created, first.uid):
+            found[one.spec.topic_name] = one
+    return found
+
+
+def look_at_topic(seen: Observed, one: SeenTopic, owner: SeenTopic) -> TopicLook:
+    """`owner` has the topic."""
+    older = "" if owner.uid == one.uid else owner.name
     if one.is_deleting:
         return _deleting(seen, one, owns=not older)
     offer = Offer()
@@ -73,13 +84,6 @@ def look_at_topic(seen: Observed, one: SeenTopic) -> TopicLook:
     if why:
         return TopicLook(offer, invalid=why)
     return _changing(one, topic, offer)
-
-
-def _older(seen: Observed, one: SeenTopic) -> str:
-    """Of those that name the topic the oldest has it, until it is gone."""
-    rivals = [other for other in seen.topics if other.spec.topic_name == one.spec.topic_name]
-    first = min(rivals, key=lambda other: (other.created, other.uid))
-    return "" if first.uid == one.uid else first.name
 
 
 def _making(seen: Observed, one: SeenTopic, offer: Offer) -> TopicLook:

@@ -19,7 +19,7 @@ from stratalog_operator.plan.pools import free_id, pool_offer
 from stratalog_operator.plan.retire import Retiring, retire
 from stratalog_operator.plan.roll import Roll, roll
 from stratalog_operator.plan.scope import apply_missing, cluster_of, is_paused
-from stratalog_operator.plan.topics import look_at_topic
+from stratalog_operator.plan.topics import look_at_topic, owners
 from stratalog_operator.plan.volumes import mount_offer
 from stratalog_operator.resources.names import ANNOTATION_RELEASE_FINALIZER, FINALIZER
 from stratalog_operator.specs.cluster import cluster_objects
@@ -43,7 +43,8 @@ def plan(seen: Observed) -> Plan:
     offer.add(rolling.offer)
     for mount in seen.mounts:
         offer.add(mount_offer(seen, mount))
-    topics = {one.name: look_at_topic(seen, one) for one in seen.topics}
+    first = owners(seen)
+    topics = {one.name: look_at_topic(seen, one, first[one.spec.topic_name]) for one in seen.topics}
     for look in topics.values():
         offer.add(look.offer)
     return _pass(seen, offer, Told(retiring, rolling, next_id, topics))

@@ -69,7 +69,9 @@ async def test_a_cluster_lives_and_dies_by_just_the_rights_that_the_roles_give(a
         assert kubernetes is not None
         told = News("StorageCluster", "main", "uid-of-main", False, "Told", "the same twice")
         for _ in range(2):
-            await Announcer(kubernetes, operator.stats, "one").announce(place.namespace, [told])
+            announcer = Announcer(kubernetes, operator.stats, "one")
+            announcer.announce(place.namespace, [told])
+            await announcer.write_all()
         refused = {key: number for key, number in kubernetes.answers.items() if key[1] in ("401", "403")}
         asked = kubernetes.asked | _watched()
     given = frozenset().union(*RIGHTS.values())

@@ -1,4 +1,4 @@
-"""A pass that makes many topics does not wait for each in turn; whatever else it does keeps its order."""
+"""A pass that makes many topics does not wait for each in turn; whatever else it does keeps its order, before them."""
 
 from __future__ import annotations
 
@@ -59,11 +59,12 @@ async def test_topics_of_a_pass_are_made_side_by_side_and_one_that_is_refused_ho
     assert desk.most == AT_ONCE
 
 
-async def test_what_is_no_topic_keeps_its_order() -> None:
+async def test_what_is_no_topic_keeps_its_order_and_comes_first() -> None:
     desk = TogetherDesk(2)
-    before, after = act.EndMount("tier/1"), act.EndMount("tier/2")
+    one, other = act.EndMount("tier/1"), act.EndMount("tier/2")
     async with ApiClient(Configuration(host="http://127.0.0.1:1")) as client:
-        made = act.Plan((before, _topic("a"), _topic("b"), after), {}, 5)
+        made = act.Plan((one, _topic("a"), _topic("b"), other), {}, 5)
         await Performer(Kubernetes(client), desk).perform(_observed(), made)
 
-    assert desk.wishes[0] == ("end", "tier/1") and desk.wishes[-1] == ("end", "tier/2")
+    assert desk.wishes[:2] == [("end", "tier/1"), ("end", "tier/2")]
+    assert sorted(desk.wishes[2:]) == [("make", "a"), ("make", "b")]
