@@ -31,7 +31,8 @@ class _Topic:
     hot: int = 0
     cold: int = 0
     unsent: int = 0
-    oldest: int = 0
+    oldest: int | None = None
+    """None: no shard of it was looked at."""
 
 
 @dataclass(slots=True)
@@ -49,8 +50,8 @@ def sums(snapshot: Snapshot, found: Iterable[Trouble], overview: Overview | None
     since = 0
     for shard in snapshot.shards:
         of_topic = topics.setdefault(shard.key.topic_id, _Topic())
-        if shard.key.shard == 0:
-            of_topic.oldest = shard.log_start_offset
+        first = shard.log_start_offset
+        of_topic.oldest = first if of_topic.oldest is None else min(of_topic.oldest, first)
         for segment in shard.segments:
             _add(of_topic, segment)
             held.update(segment.replicas if segment.seal is None else segment.local_nodes)
@@ -83,7 +84,7 @@ def sums(snapshot: Snapshot, found: Iterable[Trouble], overview: Overview | None
 
 
 def _told(one: _Topic, trouble: str) -> TopicSums:
-    return TopicSums(one.hot, one.cold, one.unsent, one.oldest, trouble)
+    return TopicSums(one.hot, one.cold, one.unsent, one.oldest or 0, trouble)
 
 
 def _add(one: _Topic, segment: Segment) -> None:

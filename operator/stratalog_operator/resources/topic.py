@@ -119,7 +119,9 @@ class TopicTiers(Part):
     commit_lag_bytes: Count = Field(
         default=0, description="Of sealed segments, what is not in the object store yet; 0 without a cold tier."
     )
-    oldest_offset: Count = Field(default=0, description="The first offset of shard 0 that can be read.")
+    oldest_offset: Count = Field(
+        default=0, description="The smallest first offset of its shards: nothing older can be read of any of them."
+    )
 
 
 class TopicStorageStatus(Part):

@@ -15,7 +15,7 @@ from stratalog.model.producers import NO_PRODUCERS
 from stratalog.model.segment import RemoteCopy, RemotePart, RemoteState, SealRecord, Segment, SegmentState
 from stratalog.model.status_page import NodeRow, Overview, ShardSums, Tiers, TierSum
 from stratalog.model.topic import Shard, Topic
-from stratalog_operator.observe.sums import store_away_seconds, sums
+from stratalog_operator.observe.sums import Sums, store_away_seconds, sums
 from stratalog_operator.plan.observed import MountSums, NodeSums, TopicSums
 
 TOPIC = UUID(int=7)
@@ -75,6 +75,15 @@ def _segment(base: int, *, sealed: bool, cold: int = 0, whole: bool = False, cop
     )  # fmt: skip
 
 
+def _summed(snapshot: Snapshot) -> Sums:
+    steps = sums(snapshot, [], _overview(None, None, None))
+    with pytest.raises(StopIteration) as done:
+        while True:
+            next(steps)
+    found: Sums = done.value.value
+    return found
+
+
 def test_bytes_are_summed_up_by_tier_and_what_is_not_sent_is_told() -> None:
     segments = (
         _segment(10, sealed=True, cold=100, whole=True),
@@ -89,13 +98,18 @@ def test_bytes_are_summed_up_by_tier_and_what_is_not_sent_is_told() -> None:
     )  # fmt: skip
     nodes = tuple(Node(number, f"disk-{number}", "host", 1) for number in (1, 2))
     snapshot = Snapshot(1, topics=(topic,), shards=(shard,), nodes=nodes, mounts=(mount,))
-    steps = sums(snapshot, [], _overview(None, None, None))
-    with pytest.raises(StopIteration) as done:
-        while True:
-            next(steps)
-    found = done.value.value
+    found = _summed(snapshot)
 
     assert found.topics[TOPIC] == TopicSums(hot_bytes=200, cold_bytes=137, unsent_bytes=70, oldest_offset=10)
     assert found.nodes[1] == NodeSums(segments=2, leaders=1, disk_used_percent=75)
     assert found.nodes[2] == NodeSums(segments=2, leaders=0, disk_used_percent=75)
     assert found.mounts["january"] == MountSums(segments=2, bytes=200)
+
+
+@pytest.mark.parametrize(("firsts", "oldest"), [((10, 30, 20), 10), ((30, 0), 0), ((40,), 40), ((), 0)])
+def test_the_oldest_offset_of_a_topic_is_the_smallest_of_its_shards(firsts: tuple[int, ...], oldest: int) -> None:
+    """Not shard 0's alone: that may have been emptied while another one still has everything."""
+    shards = tuple(Shard(ShardKey(TOPIC, number), first, ()) for number, first in enumerate(firsts))
+    topic = Topic("orders", TOPIC, max(1, len(firsts)), 2, {}, 0)
+
+    assert _summed(Snapshot(1, (topic,), shards, ())).topics[TOPIC].oldest_offset == oldest
