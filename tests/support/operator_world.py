@@ -7,8 +7,10 @@ write is never written.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Any, Final, get_args
 from uuid import UUID
 
@@ -17,7 +19,9 @@ from stratalog.model.mounts import Mount, MountedTopic, MountMode, MountState, O
 from stratalog.model.retirement import Retirement, RetireMode, RetireStep, Wait, WaitReason
 from stratalog.model.retirement_status import RetirementStatus, words_of
 from stratalog.model.topic import Topic
+from stratalog_operator.apply.perform import RANK, TOPIC, apart
 from stratalog_operator.plan import actions as act
+from stratalog_operator.plan.deletion import is_going
 from stratalog_operator.plan.observed import (
     Observed,
     Seen,
@@ -91,7 +95,16 @@ class World:
     seconds: int = 0
     done: list[act.Action] = field(default_factory=list)
     """All that was ever done, in its order."""
+    writes: int = 0
+    """Of all passes."""
+    dies_after: int | None = None
+    """Of all writes: the pass in which they have become so many ends there; another life makes the next one."""
     _numbers: int = 0
+
+    def copied(self) -> World:
+        """What happens to it happens to it alone."""
+        kept = {one.name: copy.copy(getattr(self, one.name)) for one in fields(self)}
+        return World(**kept)
 
     # What is observed -------------------------------------------------------------------------------------------------
     @property
@@ -129,19 +142,31 @@ class World:
 
     # A pass -----------------------------------------------------------------------------------------------------------
     def reconcile(self, *, killed_after: int | None = None, is_meta_away: bool = False) -> list[act.Action]:
-        """One pass. Killed after so many actions, it writes no status either."""
+        """One pass; killed after so many of its writes, of which each action is one, and each status."""
         return list(self._pass(killed_after, is_meta_away=is_meta_away).actions)
 
     def _pass(self, killed_after: int | None = None, *, is_meta_away: bool = False) -> act.Plan:
+        if self.is_gone:
+            return act.Plan((), {}, 60)
         made = plan(self.observe(is_meta_away=is_meta_away))
         disruptive = [action for action in made.actions if isinstance(action, _DISRUPTIVE)]
         assert len(disruptive) <= 1, f"at most one disruptive action a pass: {disruptive}"
-        for action in made.actions[:killed_after]:
-            self._do(action)
-        if killed_after is None:
-            for (kind, name), status in made.statuses.items():
-                self._write_status(kind, name, status)
+        for write in list(self._writes(made))[:killed_after]:
+            if self.dies_after == self.writes:
+                self.dies_after = None
+                break
+            self.writes += 1
+            write()
         return made
+
+    def _writes(self, made: act.Plan) -> Iterator[Callable[[], None]]:
+        """In the order of `apply/perform.py`."""
+        whole, of_topics = (made.actions, {}) if is_going(self.observe()) else apart(made.actions)
+        yield from (partial(self._do, action) for action in whole)
+        told = sorted(made.statuses.items(), key=lambda one: RANK.index(one[0][0]))
+        yield from (partial(self._write_status, *key, status) for key, status in told if key[0] != TOPIC)
+        yield from (partial(self._do, action) for actions in of_topics.values() for action in actions)
+        yield from (partial(self._write_status, *key, status) for key, status in told if key[0] == TOPIC)
 
     def settle(self, passes: int = 400) -> None:
         """Passes and the world's own moves in turn, until nothing is left to do."""
@@ -164,7 +189,12 @@ class World:
     def is_quiet(self) -> bool:
         """A pass would write nothing."""
         made = plan(self.observe())
-        return not made.actions and not made.statuses
+        return self.is_gone or (not made.actions and not made.statuses)
+
+    @property
+    def is_gone(self) -> bool:
+        """The StorageCluster: nothing held it any more."""
+        return self.cluster.is_deleting and not self.cluster.finalizers
 
     def _shape(self) -> object:
         return (
@@ -178,7 +208,11 @@ class World:
 
     # What Kubernetes does by itself -----------------------------------------------------------------------------------
     def kubelet(self) -> None:
-        """Claims are bound; pods that are to go are gone; those that are to be are made, and ready the next time."""
+        """Claims are bound; pods that are to go are gone; those that are to be are made, and ready the next time. What
+        belonged to a cluster that is gone goes as well."""
+        if self.is_gone:
+            self.sets.clear()
+            self.nodes.clear()
         for name, claim in self.claims.items():
             if not claim.is_bound and not claim.is_leaving:
                 self.claims[name] = replace(claim, is_bound=True)
