@@ -110,6 +110,9 @@ class Workers:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         del self._running[task]
+        if self._last_due is not None:
+            # What woke it while it was looked at is just woken, too.
+            self._last_due = max(self._last_due, _now() + _JUST_WOKEN_S)
         self._news.set()
 
     async def _one(self, key: Key) -> None:

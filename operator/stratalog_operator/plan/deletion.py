@@ -44,7 +44,9 @@ def deletion(seen: Observed) -> Offer:
     left = [claim for claim in seen.claims if takes_volumes and not claim.is_leaving]
     if not guarded:
         offer.disruptive += [DeleteClaim(claim.name, claim.uid, why) for claim in left]
-    is_done = not guarded and not left
+    # A namespace that goes waits for nobody, and may take the operator along: all of it is let go in one pass, and what
+    # of that fails is an orphan's, for its claims are being deleted as well.
+    is_done = seen.is_namespace_leaving or (not guarded and not left)
     if FINALIZER in cluster.finalizers and (is_done or _is_let_go(cluster)):
         offer.actions.append(DropFinalizer("StorageCluster", cluster.name, why))
     return offer

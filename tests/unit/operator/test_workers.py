@@ -72,6 +72,23 @@ async def test_what_was_woken_is_looked_at_before_it_stops_and_what_is_due_later
     assert looks.count == {A: 2, B: 1}
 
 
+async def test_what_woke_a_cluster_while_it_was_looked_at_is_looked_at_before_it_stops_however_long_that_took() -> None:
+    looks = Looks()
+    workers = Workers(looks.look, looks.stats)
+    running = asyncio.create_task(workers.run())
+    workers.wake(A)
+    await eventually(lambda: looks.now[A] == 1, timeout=_PATIENT)
+    workers.wake(A)
+    stopping = asyncio.create_task(workers.finish(_PATIENT))
+    # Longer than anything may have been due already when it was told to stop.
+    await asyncio.sleep(1.2)
+    looks.gate.set()
+    await asyncio.wait_for(stopping, 2 * _PATIENT)
+    await asyncio.wait_for(running, _PATIENT)
+
+    assert looks.count == {A: 2}
+
+
 async def test_a_look_that_does_not_end_is_cut_off_by_a_stop() -> None:
     looks = Looks()
     workers = Workers(looks.look, looks.stats)
