@@ -6,7 +6,7 @@ Cost: a look at each segment; a generator, so that the loop may do something els
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
@@ -14,10 +14,10 @@ from uuid import UUID
 from stratalog.machines.shard_troubles import Trouble
 from stratalog.model.metadata import Snapshot
 from stratalog.model.mounts import Mount, MountMode
-from stratalog.model.segment import RemoteState, Segment
+from stratalog.model.segment import RemoteState, SealRecord, Segment
 from stratalog.model.status_page import Overview
 from stratalog.model.topic import Shard
-from stratalog_operator.plan.observed import MountSums, NodeSums, TopicSums
+from stratalog_operator.plan.observed import MAX_RANGES, MountSums, NodeSums, TopicSums
 
 _SEGMENTS_PER_STEP: Final = 256
 HICCUP_SECONDS: Final = 5
@@ -77,8 +77,10 @@ def sums(snapshot: Snapshot, found: Iterable[Trouble], overview: Overview | None
         },
         {
             mount.name: _mounted(mount, snapshot.shards)
-            for mount in snapshot.mounts
             if mount.mode is MountMode.HAND_MADE
+            else _on_volume(mount.node_id, snapshot)
+            for mount in snapshot.mounts
+            if mount.mode in (MountMode.HAND_MADE, MountMode.VOLUME)
         },
     )
 
@@ -111,6 +113,34 @@ def _mounted(mount: Mount, shards: Iterable[Shard]) -> MountSums:
             if seal is not None and wanted.base_offset <= seal.base_offset and seal.end_offset <= wanted.end_offset:
                 count, size = count + 1, size + seal.size_bytes
     return MountSums(count, size)
+
+
+def _on_volume(node_id: int, snapshot: Snapshot) -> MountSums:
+    """A node that left with its volume is listed as long as the volume is read."""
+    names = {topic.topic_id: topic.name for topic in snapshot.topics}
+    count = size = 0
+    ranges: list[str] = []
+    for shard in snapshot.shards:
+        here = [one.seal for one in shard.segments if one.seal is not None and node_id in one.local_nodes]
+        if not here:
+            continue
+        count, size = count + len(here), size + sum(seal.size_bytes for seal in here)
+        name = names.get(shard.key.topic_id, str(shard.key.topic_id))
+        ranges += (f"{name}/{shard.key.shard} {base}..{end}" for base, end in _joined(here))
+    return MountSums(count, size, tuple(ranges[:MAX_RANGES]))
+
+
+def _joined(seals: Iterable[SealRecord]) -> Iterator[tuple[int, int]]:
+    """Those that follow on each other as one."""
+    begin, end = None, -1
+    for seal in seals:
+        if seal.base_offset != end:
+            if begin is not None:
+                yield begin, end
+            begin = seal.base_offset
+        end = seal.end_offset
+    if begin is not None:
+        yield begin, end
 
 
 def _used(overview: Overview | None) -> dict[int, int]:

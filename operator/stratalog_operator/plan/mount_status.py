@@ -12,14 +12,13 @@ from typing import Final
 
 from stratalog.model.mounts import Mount, MountMode, MountState
 from stratalog_operator.plan.mounts import CREATING, MountLook, hand_mount, is_creating
-from stratalog_operator.plan.observed import MountSums, Observed, SeenMount
+from stratalog_operator.plan.observed import MAX_RANGES, MountSums, Observed, SeenMount
 from stratalog_operator.plan.scope import Word, complete, is_paused, seconds_since
 from stratalog_operator.resources.conditions import ConditionStatus, ConditionType, merge
 from stratalog_operator.resources.mount import ReadOnlyMountStatus
 
 _YES, _NO, _UNKNOWN = ConditionStatus.TRUE, ConditionStatus.FALSE, ConditionStatus.UNKNOWN
 _UNREACHED: Final[Word] = (_UNKNOWN, "MetaUnreachable", "the meta service does not answer")
-MAX_RANGES: Final = 100
 _ENDS_WITHIN_SECONDS: Final = 30
 """A mount that is needed no more has ended by then."""
 
@@ -49,7 +48,7 @@ def mount_status(seen: Observed, one: SeenMount) -> ReadOnlyMountStatus:
         endpoint="" if volume is None else f"{volume.host}:{volume.port}",
         segments=sums.segments,
         bytes=sums.bytes,
-        ranges=tuple(islice(_ranges(mount), MAX_RANGES)),
+        ranges=tuple(islice(_ranges(mount), MAX_RANGES)) or sums.ranges,
         expires_at=_time(mount.expires_ms) if mount.expires_ms else None,
     )
 

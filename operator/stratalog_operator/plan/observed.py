@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Generic, TypeAlias, TypeVar
+from typing import Final, Generic, TypeAlias, TypeVar
 from uuid import UUID
 
 from stratalog.model.metadata import Node
@@ -113,12 +113,18 @@ class TopicSums:
     """Why some shard does not take writes, in words."""
 
 
+MAX_RANGES: Final = 100
+"""In the status of a mount."""
+
+
 @dataclass(frozen=True, slots=True)
 class MountSums:
-    """Of a mount made by hand."""
+    """Of a mount made by hand, or of a retired node's volume."""
 
     segments: int = 0
     bytes: int = 0
+    ranges: tuple[str, ...] = ()
+    """TOPIC/SHARD BASE..END, of a volume, the first hundred: what a mount made by hand has stands in the mount."""
 
 
 @dataclass(frozen=True, slots=True)

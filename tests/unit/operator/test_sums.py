@@ -113,3 +113,21 @@ def test_the_oldest_offset_of_a_topic_is_the_smallest_of_its_shards(firsts: tupl
     topic = Topic("orders", TOPIC, max(1, len(firsts)), 2, {}, 0)
 
     assert _summed(Snapshot(1, (topic,), shards, ())).topics[TOPIC].oldest_offset == oldest
+
+
+def test_the_volume_of_a_node_that_left_says_what_is_on_it() -> None:
+    """By the segments that list the node: the mount itself names no topics."""
+    segments = (
+        _segment(10, sealed=True, copies=(3,)),
+        _segment(20, sealed=True, copies=(1, 3)),
+        _segment(30, sealed=True, copies=(1,)),
+        _segment(40, sealed=True, copies=(3,)),
+        _segment(50, sealed=False),
+    )
+    shard = Shard(ShardKey(TOPIC, 0), 10, segments)
+    topic = Topic("orders", TOPIC, 1, 2, {}, 0)
+    volume = Mount("tier/3", MountMode.VOLUME, 3, "disk-3", MountState.SERVING, 1, 0)
+    offloaded = Mount("tier/1", MountMode.OFFLOAD, 1, "disk-1", MountState.SERVING, 1, 0)
+    found = _summed(Snapshot(1, (topic,), (shard,), (), (volume, offloaded))).mounts
+
+    assert found == {"tier/3": MountSums(3, 300, ("orders/0 10..30", "orders/0 40..50"))}
