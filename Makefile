@@ -1,5 +1,5 @@
 # Every target sets up what it needs: Python 3.11 and, on Debian or Ubuntu, apt-get are enough to begin with.
-# Go and Java are optional: without Go the real S3 server, the Kubernetes API server and the load generator are skipped,
+# Go and Java are optional: without Go the real S3 server, helm, the Kubernetes API server and the load generator are skipped,
 # without Java the Kafka peer and Spark are, and the run says so.
 
 SHELL := /bin/bash
@@ -56,6 +56,11 @@ spark: $(READY)
 s3:
 	@tools/versitygw.sh >/dev/null || echo "no real S3 server: its tests are skipped, the summary says so"
 
+# helm, built from its Go module, about a minute, once. Without Go or helm the tests of the charts are skipped.
+.PHONY: helm
+helm:
+	@tools/helm.sh >/dev/null || echo "no helm: what the charts render is not tested, the summary says so"
+
 .PHONY: apiserver
 apiserver:  ## A real Kubernetes API server for the operator's tests, from its Go module: 5 to 15 minutes, once
 	@tools/kube_apiserver.sh >/dev/null
@@ -70,7 +75,7 @@ demo-pipeline: $(READY) spark  ## The flights in the cold tier become a table of
 	@$(PY) tools/demo_pipeline.py $(ARGS)
 
 .PHONY: test
-test: $(READY) kcat chromium prometheus s3 spark  ## Every test that fits in minutes, with real clients, a browser, crashes, Spark and a real S3 server
+test: $(READY) kcat chromium prometheus s3 helm spark  ## Every test that fits in minutes, with real clients, a browser, crashes, Spark and a real S3 server
 	@$(PY) -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 .PHONY: lint

@@ -109,6 +109,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         ("real_s3", "real S3 server"),
         ("real_etcd", "real etcd"),
         ("real_apiserver", "real Kubernetes API server"),
+        ("real_helm", "helm"),
         ("chromium", "Chromium"),
         ("real_spark", "Spark"),
     ):

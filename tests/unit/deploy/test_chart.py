@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import pytest
 import yaml
 
 from stratalog_operator.kube.rights import FOR_OWNERS, RIGHTS, Right, Scope
+from support.helm import NO_HELM, helm_binary
 from support.source_tree import REPOSITORY
 
+TestT = TypeVar("TestT", bound=Callable[..., None])
 CHART = REPOSITORY / "charts" / "stratalog"
 DEFINITIONS = REPOSITORY / "charts" / "stratalog-crds"
-needs_helm = pytest.mark.skipif(shutil.which("helm") is None, reason="no helm in PATH: its templates are not rendered")
+HELM = helm_binary()
+
+
+def needs_helm(test: TestT) -> TestT:
+    return pytest.mark.real_helm(pytest.mark.skipif(HELM is None, reason=NO_HELM)(test))
 
 
 def rendered(*values: str, chart: str = str(CHART)) -> list[dict[str, Any]]:
-    command = ["helm", "template", "stratalog", chart, "--namespace", "stratalog-system", "--kube-version", "1.34.0"]
+    command = [str(HELM), "template", "stratalog", chart, "--namespace", "stratalog-system", "--kube-version", "1.34.0"]
     for value in values:
         command += ["--set-json" if "=[" in value or "={" in value else "--set", value]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
@@ -96,7 +101,7 @@ def test_charts_and_product_have_one_version() -> None:
 @needs_helm
 def test_helm_finds_nothing_to_mend() -> None:
     for chart in (CHART, DEFINITIONS):
-        done = subprocess.run(["helm", "lint", "--strict", str(chart)], capture_output=True, text=True, check=False)
+        done = subprocess.run([str(HELM), "lint", "--strict", str(chart)], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
 
 
