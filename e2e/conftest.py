@@ -22,8 +22,10 @@ from stratalog_e2e.place import Place
 from stratalog_e2e.surroundings import REPOSITORY, kubernetes, missing_program
 
 EVIDENCE = REPOSITORY / "build" / "e2e"
+PREFIX = "e2e-"
 KEEPS = os.environ.get("STRATALOG_E2E_KEEP") == "1"
 _FAILED = pytest.StashKey[bool]()
+_SKIPPED = pytest.StashKey[bool]()
 _TIMES: dict[str, float] = {}
 _FIGURES: dict[str, str] = {}
 
@@ -31,12 +33,14 @@ _FIGURES: dict[str, str] = {}
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "fast: in `make e2e-fast`")
     config.addinivalue_line("markers", "scenario(id): its name in the list of scenarios")
+    config.addinivalue_line("markers", "without_traffic(why): no producer and consumer run through it")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
     report = yield
     item.stash[_FAILED] = item.stash.get(_FAILED, False) or report.failed
+    item.stash[_SKIPPED] = item.stash.get(_SKIPPED, False) or report.skipped
     if report.failed:
         # At once, and not only at the end of all: who waits for an hour wants to know what for.
         _note(item.name, f"{report.when}:\n{report.longreprtext}\n")
@@ -79,6 +83,8 @@ def operator(kube: Kubernetes, tested_images: Images) -> Iterator[Operator]:
     yield made
     if KEEPS:
         return
+    # Whoever still has a finalizer of the operator's needs the operator.
+    until(lambda: _of_tests(kube), lambda left: not left, 300, "the tests' namespaces are gone")
     made.uninstall()
     kinds = [one for one in census(kube) - before if one.startswith("customresourcedefinitions")]
     assert len(kinds) == 5, f"the definitions must outlive their chart: {kinds}"
@@ -91,17 +97,20 @@ def place(request: pytest.FixtureRequest, kube: Kubernetes, operator: Operator) 
     """A namespace of the test's own."""
     made = Place(kube, _namespace(request.node.name), operator)
     yield made
-    _FIGURES[request.node.nodeid] = made.figures()
     if request.node.stash.get(_FAILED, False):
+        _FIGURES[request.node.nodeid] = made.figures()
         if not KEEPS:
             made.remove()
         return
     try:
+        if not request.node.stash.get(_SKIPPED, False):
+            made.judge(_why_without_traffic(request.node))
         made.check()
     except AssertionError:
         keep(kube, made.name, EVIDENCE / _plain(request.node.name))
         raise
     finally:
+        _FIGURES[request.node.nodeid] = made.figures()
         made.remove()
 
 
@@ -121,9 +130,18 @@ def machines(kube: Kubernetes) -> Iterator[Callable[[str], None]]:
         os.system(command)
 
 
+def _why_without_traffic(item: pytest.Item) -> str:
+    mark = item.get_closest_marker("without_traffic")
+    return "" if mark is None else str(mark.args[0])
+
+
+def _of_tests(kube: Kubernetes) -> list[str]:
+    return [name for one in kube.list("namespaces") if (name := one["metadata"]["name"]).startswith(PREFIX)]
+
+
 def _namespace(test: str) -> str:
     """Another one for each case of a test, however long its name is."""
-    return f"e2e-{_plain(test)[:36].strip('-')}-{hashlib.sha256(test.encode()).hexdigest()[:6]}"
+    return f"{PREFIX}{_plain(test)[:36].strip('-')}-{hashlib.sha256(test.encode()).hexdigest()[:6]}"
 
 
 def _note(test: str, failure: str) -> None:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
+from stratalog_e2e.install import Operator
 from stratalog_e2e.kubernetes_api import until
 from stratalog_e2e.place import BOOTSTRAP, CLUSTER, EXAMPLES, Place, documents, remove_volumes
 
+GOES_S = 120
+AT_ONCE_S = 60
+
 
 @pytest.mark.scenario("E31")
+@pytest.mark.without_traffic("the cluster goes: nobody is left who could take or give a record")
 def test_no_finalizer_outlives_the_cluster(stored: Place) -> None:
     stored.make_cluster()
     stored.make_topic()
@@ -28,16 +35,53 @@ def test_no_finalizer_outlives_the_cluster(stored: Place) -> None:
 
 
 @pytest.mark.scenario("E32")
+@pytest.mark.without_traffic("the namespace goes, and its clients with it")
 def test_a_namespace_with_everything_in_it_goes(stored: Place) -> None:
     stored.make_cluster()
     stored.make_topic()
     volumes = [one["spec"]["volumeName"] for one in stored.list("persistentvolumeclaims", "stratalog.dev/part=node")]
     stored.kube.run("delete", "namespace", stored.name, "--wait=false")
-    until(lambda: stored.kube.get("namespace", stored.name), lambda found: found is None, 180, "the namespace is gone")
+    until(
+        lambda: stored.kube.get("namespace", stored.name), lambda found: found is None, GOES_S, "the namespace is gone"
+    )
     for volume in volumes:
         assert stored.kube.get("persistentvolume", volume), "the volume with the data is gone as well"
     remove_volumes(stored.kube, volumes)
     stored.is_gone = True
+
+
+@pytest.fixture
+def inside(operator: Operator) -> Iterator[Operator]:
+    """Nobody else looks after the namespace of the test, until it says so."""
+    operator.scale(0)
+    yield operator
+    operator.scale(2)
+    operator.remove_rests_of_inside()
+
+
+@pytest.mark.scenario("E32")
+@pytest.mark.without_traffic("the namespace goes, and its clients with it")
+def test_a_namespace_with_the_operator_in_it_goes(stored: Place, inside: Operator) -> None:
+    """It lets go of what it holds as long as its account is there. Which goes first, it or the objects, Kubernetes does
+    not say: what is left, the next operator lets go that looks after the namespace."""
+    inside.install_in(stored.name)
+    stored.make_cluster()
+    stored.make_topic("taken", shards=1, deletionPolicy="Delete")
+    volumes = [one["spec"]["volumeName"] for one in stored.list("persistentvolumeclaims", "stratalog.dev/part=node")]
+    stored.kube.run("delete", "namespace", stored.name, "--wait=false")
+    look = lambda: stored.kube.get("namespace", stored.name)  # noqa: E731
+    is_gone = lambda found: found is None  # noqa: E731
+    try:
+        until(look, is_gone, AT_ONCE_S, "the namespace is gone by itself")
+        stored.notes.append("by itself")
+    except AssertionError:
+        stored.notes.append("with the help of another operator")
+        inside.scale(2)
+        until(look, is_gone, GOES_S, "the namespace is gone as soon as another operator looks after it")
+    stored.is_gone = True
+    for volume in volumes:
+        assert stored.kube.get("persistentvolume", volume), "the volume with the data is gone as well"
+    remove_volumes(stored.kube, volumes)
 
 
 @pytest.mark.scenario("E33")

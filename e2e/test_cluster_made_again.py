@@ -12,6 +12,7 @@ from stratalog_e2e.place import BOOTSTRAP, CLUSTER, POOL, Place
 pytestmark = pytest.mark.scenario("E17")
 
 
+@pytest.mark.without_traffic("all nodes are away for minutes: what was written before is compared byte by byte")
 def test_a_cluster_of_the_same_name_takes_its_volumes_up_again(stored: Place) -> None:
     stored.expects_restarts = stored.expects_outage = True
     stored.expected_warnings |= {"Troubles"}  # its metadata come back before its nodes, and say that these are away

@@ -6,6 +6,7 @@ import pytest
 
 from stratalog_e2e.install import RELEASE, Operator
 from stratalog_e2e.place import BOOTSTRAP, CLUSTER, Place
+from stratalog_e2e.storage import answer, image_bytes, start_seconds
 from stratalog_operator.resources.conditions import OF_KIND
 
 pytestmark = [pytest.mark.fast, pytest.mark.scenario("E01")]
@@ -24,6 +25,7 @@ def test_a_minimal_cluster_in_a_restricted_namespace_takes_records(stored: Place
     assert cluster["status"]["nodes"] == {"desired": 3, "ready": 3, "retiring": 0}
     for part, count in (("etcd", 3), ("meta", 3), ("node", 3)):
         assert len(stored.pods(part)) == count
+    stored.notes.append(f"image {image_bytes(stored) / 1e6:.0f} MB, ready after {start_seconds(stored)} s")
     # One in each zone: a machine that is lost takes one of them along.
     machines = {pod["spec"]["nodeName"] for pod in stored.pods().values()}
     assert len(machines) == 3
@@ -33,3 +35,10 @@ def test_a_minimal_cluster_in_a_restricted_namespace_takes_records(stored: Place
     traffic.flows()
     traffic.judge()
     assert stored.condition("storagecluster", CLUSTER, "Healthy")["status"] == "True"
+    for url in (
+        f"http://{CLUSTER}-meta-0.{CLUSTER}-meta.{stored.name}.svc.cluster.local:9100/v1/nodes",
+        f"http://{CLUSTER}-hot-2-0.{CLUSTER}-nodes.{stored.name}.svc.cluster.local:9644/v1/status",
+    ):
+        got = {token: answer(stored, url, token) for token in ("right", "wrong", "none")}
+        # An instance of the meta service that does not lead says so to who may ask.
+        assert (got["wrong"], got["none"]) == (401, 401) and got["right"] != 401, f"{url}: {got}"

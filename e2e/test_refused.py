@@ -10,7 +10,10 @@ from stratalog_e2e.kubernetes_api import Refused
 from stratalog_e2e.place import Place
 from support.kind_samples import CASES, RuleCase, sample
 
-pytestmark = pytest.mark.scenario("E04")
+pytestmark = [
+    pytest.mark.scenario("E04"),
+    pytest.mark.without_traffic("nothing that it asks for is ever made"),
+]
 
 
 def test_each_rule_refuses_with_its_own_sentence(place: Place) -> None:

@@ -35,6 +35,7 @@ def test_too_few_would_be_left_for_the_replicas_that_topics_ask_for(stored: Plac
     traffic.judge()
 
 
+@pytest.mark.without_traffic("all nodes are without room, and take nothing: what was written before is compared")
 def test_no_room_on_those_that_would_stay_is_said_and_mended_while_it_waits(stored: Place) -> None:
     stored.expects_restarts = True  # what a node keeps free is a setting that it reads at its start
     stored.expects_outage = True  # a node without room is not ready, and here all of them are to be without

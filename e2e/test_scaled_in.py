@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from stratalog_e2e.kubernetes_api import until
 from stratalog_e2e.place import BOOTSTRAP, CLUSTER, Place
 from stratalog_e2e.retirement import ORDER, Steps
-from stratalog_e2e.storage import holders, moved, verify
+from stratalog_e2e.storage import holders, members, moved, verify
 
 pytestmark = [pytest.mark.fast, pytest.mark.scenario("E10")]
 LEAVES_S = 600
+OPERATORS = {"Offload": {"PodStop", "Volume"}, "RemountVolume": {"PodStop", "Mount"}}
+"""Steps that a watch must show: in the second mode the volume stays, and somebody reads it."""
+ALONE: dict[str, Any] = {"replicationFactor": 1, "minInsyncReplicas": 1, "tiering": {"enabled": False}}
 
 
 @pytest.mark.parametrize("mode", ["Offload", "RemountVolume"])
@@ -20,6 +25,15 @@ def test_five_nodes_become_three_and_old_offsets_are_served(stored: Place, mode:
     stored.make_topic("sentinel", shards=5)
     stored.clients.write_sentinels(BOOTSTRAP, "sentinel")
     before = stored.clients.read_sentinels(BOOTSTRAP, "sentinel")
+    if mode == "RemountVolume":
+        # In no store, and each shard on one disk alone: what was on those that leave is read of their volumes or not
+        # at all.
+        stored.make_topic("alone", shards=10, **ALONE)
+        stored.clients.write_sentinels(BOOTSTRAP, "alone")
+        alone = stored.clients.read_sentinels(BOOTSTRAP, "alone")
+        stored.stratalog("seal", "alone", "--admin", stored.admin())
+        only_there = [nodes for nodes in holders(stored, "alone").values() if nodes <= {4, 5}]
+        assert only_there, "those that leave have nothing that is only there"
     traffic = stored.clients.start(BOOTSTRAP, "flights", shards=6)
     stored.stratalog("seal", "sentinel", "--admin", stored.admin())
     uids = stored.pod_uids()
@@ -35,7 +49,9 @@ def test_five_nodes_become_three_and_old_offsets_are_served(stored: Place, mode:
     for node, seen in steps.seen.items():
         assert node in (4, 5), f"node {node} was chosen, the highest were to go"
         assert seen == sorted(seen, key=ORDER[mode].index), f"node {node} went through {seen}"
+        assert OPERATORS[mode] <= set(seen), f"node {node}: {seen} leaves out what the operator does itself"
     assert set(steps.seen) == {4, 5}
+    assert members(stored) == {1, 2, 3}, "the meta service's own list"
     kept = {name: uid for name, uid in uids.items() if not name.endswith(("-4-0", "-5-0"))}
     assert stored.pod_uids() == kept, "who stays does not restart"
     tombs = {one["nodeId"] for one in (stored.get("storagecluster", CLUSTER) or {})["status"]["retiredNodes"]}
@@ -44,6 +60,8 @@ def test_five_nodes_become_three_and_old_offsets_are_served(stored: Place, mode:
 
     traffic.flows()
     assert stored.clients.read_sentinels(BOOTSTRAP, "sentinel") == before
+    if mode == "RemountVolume":
+        assert stored.clients.read_sentinels(BOOTSTRAP, "alone") == alone, "what only the volumes have"
     for topic, before_leaving in held.items():
         gained = moved(before_leaving, holders(stored, topic))
         assert not gained, f"segments of {topic} went to nodes that had them not: {gained}"
@@ -60,5 +78,9 @@ def _volumes_are_as_the_policy_says(place: Place, mode: str, before: set[str]) -
         assert not left & leaving, "claims of nodes that left, with nothing on them that is needed"
         return
     assert left >= leaving, "a volume that is read must stay"
-    for mount in place.list("readonlymounts"):
-        place.is_true("readonlymount", mount["metadata"]["name"], "Ready")
+    mounts = {one["metadata"]["name"]: one for one in place.list("readonlymounts")}
+    assert set(mounts) == {f"{CLUSTER}-hot-4", f"{CLUSTER}-hot-5"}
+    for name in mounts:
+        status = place.is_true("readonlymount", name, "Ready")["status"]
+        assert status["holder"] and status["ranges"] and status["segments"] > 0, f"{name} has nothing: {status}"
+        assert status["endpoint"], f"nobody reads the volume of {name}"

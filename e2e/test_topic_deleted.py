@@ -22,6 +22,8 @@ def test_the_topic_stays_or_goes_as_the_policy_says(stored: Place) -> None:
     stored.make_cluster()
     for name, policy in (("kept", "Retain"), ("dropped", "Delete"), ("vanished", "Delete")):
         stored.make_topic(name, shards=1, deletionPolicy=policy)
+    stored.make_topic()
+    stored.clients.start(BOOTSTRAP, "flights", shards=3)
     stored.clients.write_sentinels(BOOTSTRAP, "kept")
     before = stored.clients.read_sentinels(BOOTSTRAP, "kept")
 

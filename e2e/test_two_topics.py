@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stratalog_e2e.place import Place, topic_object
+from stratalog_e2e.place import BOOTSTRAP, Place, topic_object
 
 pytestmark = pytest.mark.scenario("E34")
 
@@ -13,6 +13,7 @@ def test_the_older_one_wins_and_the_younger_one_says_conflict(stored: Place) -> 
     stored.expected_warnings |= {"OlderHasIt", "InvalidSpec"}
     stored.make_cluster()
     stored.make_topic("older", shards=2)
+    stored.clients.start(BOOTSTRAP, "older", shards=2)
     younger = topic_object("younger", shards=5)
     younger["spec"]["topicName"] = "older"
     stored.apply(younger)

@@ -7,11 +7,22 @@ import pytest
 from stratalog_e2e.kubernetes_api import until
 from stratalog_e2e.place import CLUSTER, Place, remove_volumes
 
-pytestmark = [pytest.mark.fast, pytest.mark.scenario("E16")]
+pytestmark = [
+    pytest.mark.scenario("E16"),
+    pytest.mark.without_traffic("it is about claims, and the cluster goes; a pool gets smaller under traffic in E10"),
+]
 
 
-@pytest.mark.parametrize("when_scaled", ["Delete", "Retain"])
-@pytest.mark.parametrize("when_deleted", ["Retain", "Delete"])
+@pytest.mark.parametrize(
+    ("when_scaled", "when_deleted"),
+    [
+        # These two have each value of both.
+        pytest.param("Delete", "Retain", marks=pytest.mark.fast),
+        pytest.param("Retain", "Delete", marks=pytest.mark.fast),
+        ("Delete", "Delete"),
+        ("Retain", "Retain"),
+    ],
+)
 def test_claims_and_volumes_are_as_the_policy_says(stored: Place, when_scaled: str, when_deleted: str) -> None:
     policy = {"whenScaled": when_scaled, "whenDeleted": when_deleted}
     stored.make_cluster(
@@ -32,6 +43,7 @@ def test_claims_and_volumes_are_as_the_policy_says(stored: Place, when_scaled: s
     stored.pool_has(1)
     if when_scaled == "Delete":
         until(lambda: stored.get("persistentvolumeclaim", gone), lambda claim: claim is None, 120, f"{gone} is deleted")
+        _goes_with_its_claim(stored, volumes[gone])
     else:
         kept = stored.get("persistentvolumeclaim", gone) or {}
         assert kept["metadata"]["labels"]["stratalog.dev/released"] == "true"
@@ -51,12 +63,24 @@ def test_claims_and_volumes_are_as_the_policy_says(stored: Place, when_scaled: s
             120,
             f"{stayed} is deleted",
         )
+        _goes_with_its_claim(stored, volumes[stayed])
     else:
         kept = stored.get("persistentvolumeclaim", stayed) or {}
         assert kept["status"]["phase"] == "Bound"
         assert not kept["metadata"].get("finalizers", ["kubernetes.io/pvc-protection"])[1:], "a guard is left"
         assert "stratalog.dev/storage-id" in kept["metadata"]["annotations"]
     remove_volumes_of(stored, volumes)
+
+
+def _goes_with_its_claim(place: Place, volume: str) -> None:
+    """Nothing is needed of it any more, so that it has its class's policy again."""
+    found = place.kube.get("persistentvolume", volume)
+    if found is None:
+        return
+    of_class = place.kube.get("storageclass", found["spec"]["storageClassName"]) or {}
+    assert found["spec"]["persistentVolumeReclaimPolicy"] == of_class["reclaimPolicy"], "the guard's policy is left"
+    if of_class["reclaimPolicy"] == "Delete":
+        until(lambda: place.kube.get("persistentvolume", volume), lambda one: one is None, 120, f"{volume} is deleted")
 
 
 def remove_volumes_of(place: Place, volumes: dict[str, str]) -> None:

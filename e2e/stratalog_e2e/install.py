@@ -16,6 +16,8 @@ from stratalog_e2e.surroundings import REPOSITORY
 
 SYSTEM: Final = "stratalog-system"
 RELEASE: Final = "stratalog"
+INSIDE: Final = "inside"
+"""A release in the namespace of a test."""
 CHARTS: Final = REPOSITORY / "charts"
 LEASE: Final = RELEASE
 NO_HELM: Final = "no helm in PATH"
@@ -51,9 +53,23 @@ class Operator:
         self.kube.run("delete", "crd", "-l", "app.kubernetes.io/name=stratalog", "--timeout=120s", timeout=150)
         self.kube.delete("namespace", SYSTEM)
 
-    def helm(self, *words: str, given: str | None = None, timeout: float = 400) -> str:
+    def install_in(self, namespace: str) -> None:
+        """One more, that looks after the namespace in which it is, and after no other."""
+        repository, _, tag = self.images.product.rpartition(":")
+        asked = {"image": {"repository": repository, "tag": tag}, "watchNamespaces": [namespace]}
+        self.helm(
+            "upgrade", "--install", INSIDE, str(CHARTS / "stratalog"), "--wait", "--timeout", "5m", "-f", "-",
+            given=yaml.safe_dump(asked), namespace=namespace,
+        )  # fmt: skip
+
+    def remove_rests_of_inside(self) -> None:
+        """What of it is in no namespace outlives its own."""
+        whole = "clusterroles,clusterrolebindings"
+        self.kube.run("delete", whole, "-l", f"app.kubernetes.io/instance={INSIDE}", "--ignore-not-found")
+
+    def helm(self, *words: str, given: str | None = None, timeout: float = 400, namespace: str = SYSTEM) -> str:
         done = subprocess.run(
-            ["helm", *words, "--namespace", SYSTEM, *(["--create-namespace"] if "--install" in words else [])],
+            ["helm", *words, "--namespace", namespace, *(["--create-namespace"] if "--install" in words else [])],
             input=given, env=self.kube.environment, capture_output=True, text=True, check=False, timeout=timeout,
         )  # fmt: skip
         assert done.returncode == 0, f"helm {' '.join(words)}:\n{done.stdout}{done.stderr}"

@@ -5,7 +5,10 @@ from __future__ import annotations
 from stratalog_e2e.kubernetes_api import Kubernetes
 
 _WHOLE = ("namespaces", "persistentvolumes", "clusterroles", "clusterrolebindings", "customresourcedefinitions")
-_IN_PLACES = ("pods", "services", "persistentvolumeclaims", "statefulsets", "deployments", "configmaps", "leases")
+_IN_PLACES = (
+    "pods", "services", "persistentvolumeclaims", "statefulsets", "deployments", "configmaps", "leases",
+    "secrets", "serviceaccounts", "roles", "rolebindings", "poddisruptionbudgets", "jobs",
+)  # fmt: skip
 _COME_AND_GO = ("kube-node-lease/", "kube-system/")
 """Kubernetes' own."""
 

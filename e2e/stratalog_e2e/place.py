@@ -59,6 +59,8 @@ class Place:
         """Of all of them at once: the test takes the cluster away and makes it again."""
         self.is_gone = False
         """The test itself has deleted the namespace."""
+        self.notes: list[str] = []
+        """What of this run stands in the summary."""
         self._clients: Clients | None = None
 
     # --- what is there -----------------------------------------------------------------------------------------------
@@ -169,6 +171,17 @@ class Place:
         return ",".join(f"{name}.{service}" for name in sorted(self.pods()))
 
     # --- the end -----------------------------------------------------------------------------------------------------
+    def judge(self, without_traffic: str) -> None:
+        """Of a test without clients `without_traffic` says why. Raises AssertionError with what the judge found of
+        those that the test itself has not had judged, and where nobody produced or consumed."""
+        started = [] if self._clients is None else self._clients.started
+        assert bool(started) != bool(without_traffic), (
+            f"{len(started)} clients ran, and the test says of itself: {without_traffic or 'with clients'}"
+        )
+        for traffic in started:
+            if not traffic.is_judged:
+                traffic.judge()
+
     def check(self) -> None:
         """Raises AssertionError with everything that must not have happened."""
         wrong = self.observer.violations(
@@ -184,7 +197,8 @@ class Place:
         """For whoever reads the summary."""
         gaps = [] if self._clients is None else self._clients.longest_gaps_s
         gap = f"; longest gap {max(gaps):.1f} s" if gaps else ""
-        return f"{self._writes.count()} writes in {self._writes.minutes():.1f} min{gap}"
+        said = "".join(f"; {note}" for note in self.notes)
+        return f"{self._writes.count()} writes in {self._writes.minutes():.1f} min{gap}{said}"
 
     def _unexpected_warnings(self) -> Iterable[str]:
         if self.is_gone:
@@ -196,18 +210,18 @@ class Place:
                 yield f"Warning {event['reason']} of {of['kind']} {of['name']}: {event['message']}"
 
     def remove(self, volumes: bool = True) -> None:
-        """Clusters first, as a person would; then the namespace, and volumes that were kept for its sake."""
+        """Clusters first, as a person would; then volumes that were kept for its sake, and the namespace. That all of
+        it goes is looked at once, at the end of all tests: the next one need not wait for it."""
         self.observer.end()
         if self.is_gone:
             return
         kept = [
             one["spec"]["volumeName"] for one in self.list("persistentvolumeclaims") if one["spec"].get("volumeName")
         ]
-        self.kube.run("delete", "scl,ts,rom", "--all", "-n", self.name, "--timeout=120s", timeout=150)
-        self.kube.delete("namespace", self.name, timeout=GONE_S)
+        self.kube.run("delete", "scl,snp,ts,rom", "--all", "-n", self.name, "--timeout=120s", timeout=150)
         if volumes:
-            # That they go is looked at once, at the end of all tests.
             give_back(self.kube, kept)
+        self.kube.run("delete", "namespace", self.name, "--ignore-not-found", "--wait=false")
 
 
 def give_back(kube: Kubernetes, names: Iterable[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from datetime import datetime
 
 from stratalog_e2e.kubernetes_api import Object
 from stratalog_e2e.place import Place
@@ -17,6 +18,46 @@ token = open(os.environ["STRATALOG_TOKEN_FILE"]).readline().strip()
 asked = urllib.request.Request("http://127.0.0.1:9644/metrics", headers={"Authorization": f"Bearer {token}"})
 print(urllib.request.urlopen(asked, timeout=20).read().decode())
 """
+
+
+def image_bytes(place: Place) -> int:
+    """Of the product's image, as a machine that has it says."""
+    for machine in place.kube.list("nodes"):
+        for image in machine["status"].get("images", ()):
+            if any(name.endswith(place.images.product) for name in image.get("names") or ()):
+                return int(image["sizeBytes"])
+    raise AssertionError(f"no machine has {place.images.product}")
+
+
+def start_seconds(place: Place) -> dict[str, int]:
+    """From the start of its container until a pod was ready, the longest of each part."""
+    return {part: max(map(_start_seconds, place.pods(part).values())) for part in ("meta", "node")}
+
+
+def _start_seconds(pod: Object) -> int:
+    (container,) = pod["status"]["containerStatuses"]
+    (ready,) = (one for one in pod["status"]["conditions"] if one["type"] == "Ready")
+    began = datetime.fromisoformat(container["state"]["running"]["startedAt"])
+    return round((datetime.fromisoformat(ready["lastTransitionTime"]) - began).total_seconds())
+
+
+_ASK = """
+import os, sys, urllib.error, urllib.request
+token = {"none": "", "wrong": "of-nobody-in-this-cluster"}.get(sys.argv[2])
+if token is None:
+    token = open(os.environ["STRATALOG_TOKEN_FILE"]).readline().strip()
+asked = urllib.request.Request(sys.argv[1], headers={"Authorization": f"Bearer {token}"} if token else {})
+try:
+    print(urllib.request.urlopen(asked, timeout=20).status)
+except urllib.error.HTTPError as error:
+    print(error.code)
+"""
+
+
+def answer(place: Place, url: str, token: str) -> int:
+    """HTTP status that a pod of the cluster gets there. `token` is `right`, `wrong` or `none`."""
+    pod = sorted(place.pods())[0]
+    return int(place.kube.exec(pod, place.name, "python", "-c", _ASK, url, token))
 
 
 def segments(place: Place, topic: str) -> list[Object]:
@@ -54,6 +95,13 @@ def moved(before: Mapping[SegmentKey, set[int]], after: Mapping[SegmentKey, set[
     one of a new segment its first batches. No data move by that.
     """
     return {one: gained for one, nodes in after.items() if one in before and (gained := nodes - before[one])}
+
+
+def members(place: Place) -> set[int]:
+    """Nodes of the cluster that have not left, as the meta service lists them."""
+    told = json.loads(place.stratalog("nodes", "list", "--output", "json"))
+    rows = told["nodes"] if isinstance(told, dict) else told
+    return {int(one["node_id"]) for one in rows if not one.get("retirement")}
 
 
 def cold_reads(place: Place) -> float:

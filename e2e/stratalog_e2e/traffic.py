@@ -21,6 +21,7 @@ class Clients:
     def __init__(self, kube: Kubernetes, namespace: str, image: str) -> None:
         self._kube = kube
         self._namespace = namespace
+        self.started: list[Traffic] = []
         self.longest_gaps_s: list[float] = []
         """Of each traffic that was judged."""
         kube.apply(_pod(image), namespace=namespace)
@@ -34,6 +35,7 @@ class Clients:
     def start(self, bootstrap: str, topic: str, shards: int, per_s: float = 60) -> Traffic:
         self.ask("start", bootstrap=bootstrap, topic=topic, shards=shards, per_s=per_s)
         traffic = Traffic(self)
+        self.started.append(traffic)
         traffic.flows()
         return traffic
 
@@ -52,6 +54,7 @@ class Traffic:
 
     def __init__(self, clients: Clients) -> None:
         self._clients = clients
+        self.is_judged = False
 
     def acknowledged(self) -> dict[str, int]:
         return {shard: int(count) for shard, count in self._clients.ask("acknowledged").items()}
@@ -73,6 +76,7 @@ class Traffic:
     def judge(self, longest_gap_s: float = GAP_S) -> int:
         """Returns how many records were acknowledged; raises with all that the log shows and clients were not told, and
         when a shard acknowledged nothing for longer than that."""
+        self.is_judged = True
         gap_s = self.longest_gap_s()
         self._clients.longest_gaps_s.append(gap_s)
         verdict = until(
