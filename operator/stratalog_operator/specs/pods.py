@@ -23,6 +23,8 @@ TOKEN_FILE: Final = f"{TOKEN_FOLDER}/token"
 """The key `token` of the Secret. Mounted whole, never by `subPath`: only so it changes where the Secret does."""
 START_SECONDS: Final = 3600
 """A start that takes longer than this is killed, and begins again where it was."""
+START_LOOK_SECONDS: Final = 1
+"""A start of an empty node takes a second or two, and nothing is looked at for readiness before it has ended."""
 
 COMMANDS_TOKEN: Final[Manifest] = {"name": "STRATALOG_TOKEN_FILE", "value": TOKEN_FILE}
 """For commands that a person runs in the pod; the processes have it in their settings."""
@@ -97,7 +99,12 @@ def probes() -> Manifest:
     """Of our own processes, on their admin port."""
     alive: Manifest = {"httpGet": {"path": "/healthz", "port": "admin"}}
     return {
-        "startupProbe": {**alive, "periodSeconds": 5, "failureThreshold": START_SECONDS // 5, "timeoutSeconds": 5},
+        "startupProbe": {
+            **alive,
+            "periodSeconds": START_LOOK_SECONDS,
+            "failureThreshold": START_SECONDS // START_LOOK_SECONDS,
+            "timeoutSeconds": 5,
+        },
         "livenessProbe": {**alive, "periodSeconds": 10, "failureThreshold": 6, "timeoutSeconds": 5},
         "readinessProbe": {
             "httpGet": {"path": "/readyz", "port": "admin"},
