@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 from uuid import UUID
+
+import pytest
 
 from stratalog.model.errors import InvalidRequest, Unavailable
 from stratalog.model.topic import Topic
@@ -13,15 +16,20 @@ from stratalog_operator.announce import MOST_WAITING, Announcer
 from stratalog_operator.apply.parking import Parking
 from stratalog_operator.apply.perform import AT_ONCE, Performed, Performer, let_orphans_go
 from stratalog_operator.apply.rounds import MOST_IN_A_PASS, Rounds
+from stratalog_operator.kube.client import path_of
+from stratalog_operator.metas import MetaDoor, MetaDoors
+from stratalog_operator.passes import Passes
 from stratalog_operator.plan import actions as act
 from stratalog_operator.plan.news import News
 from stratalog_operator.plan.observed import Observed, Seen, SeenMeta, SeenTopic
 from stratalog_operator.plan.orphans import OrphanPlan
 from stratalog_operator.plan.topics import look_at_topic, owners
+from stratalog_operator.queue import Key
 from stratalog_operator.resources.cluster import StorageClusterSpec, StorageClusterStatus
 from stratalog_operator.resources.pool import StorageNodePoolStatus
 from stratalog_operator.resources.schema import Part
 from stratalog_operator.resources.topic import TopicStorageSpec, TopicStorageStatus
+from stratalog_operator.specs.objects import Cluster
 from stratalog_operator.stats import OperatorStats
 from support.meta_desk import Desk
 from support.noted_kubernetes import NotedKubernetes
@@ -230,3 +238,60 @@ def _compared(count: int) -> int:
 
 def test_the_plan_compares_names_as_often_as_there_are_topics_and_not_each_with_each() -> None:
     assert 0 < _compared(400) <= 3 * _compared(200) and _compared(400) < 400 * 10
+
+
+# Passes ---------------------------------------------------------------------------------------------------------------
+class TopicsThere(NotedKubernetes):
+    """A cluster that was just applied, with topics of which none was told of yet; who is told of is listed no more."""
+
+    def __init__(self, names: list[str]) -> None:
+        super().__init__()
+        metadata = {"name": "main", "uid": "u", "resourceVersion": "1"}
+        whole = {"metadata": metadata, "spec": {"meta": {"etcd": {}}}}
+        self.answers_to[path_of("StorageCluster", "data", "main")] = whole
+        self.missing.add(path_of("Secret", "data", "main-token"))
+        self._left = list(names)
+        self._list()
+
+    def _list(self) -> None:
+        spec = {"clusterRef": "main"}
+        self.answers_to[path_of("TopicStorage", "data")] = {
+            "items": [
+                {"metadata": {"name": name, "uid": f"uid-of-{name}"}, "spec": {**spec, "topicName": name}}
+                for name in self._left
+            ]
+        }
+
+    async def ask(self, method: str, path: str, *rest: Any, **more: Any) -> dict[str, Any]:
+        answer = await super().ask(method, path, *rest, **more)
+        name = path.removesuffix("/status").rpartition("/")[2]
+        if method == "PATCH" and name in self._left:
+            self._left.remove(name)
+            self._list()
+        return answer
+
+
+class NoMeta(MetaDoors):
+    async def look(self) -> SeenMeta:
+        raise AssertionError("without a pod of it nobody is asked")
+
+    async def door(self, cluster: Cluster, token: str) -> MetaDoor:
+        return MetaDoor(self, TopicDesk())
+
+    async def forget(self, key: Key) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+async def test_one_that_fails_is_told_when_all_had_their_turn_and_keeps_nobody_waiting() -> None:
+    kubernetes = TopicsThere([f"topic-{number:03}" for number in range(MANY)])
+    kubernetes.refusals["topic-000/status"] = Unavailable("nobody answers")
+    stats = OperatorStats()
+    passes = Passes(kubernetes, NoMeta(), Announcer(kubernetes, stats, "one"), stats)
+    for _ in range(2):
+        assert await passes.look(("data", "main")) == 0.0, "the others come at once"
+    with pytest.raises(Unavailable, match="2 actions failed; the first: nobody answers"):
+        await passes.look(("data", "main"))
+
+    told = {path for path in kubernetes.changed() if "/topicstorages/" in path}
+    assert len(told) == MANY
