@@ -17,7 +17,7 @@ from stratalog.machines.backoff import pause_after
 Key: TypeAlias = tuple[str, str]
 """Namespace and name of a StorageCluster, whether it is there or not."""
 
-PAUSE_S: Final = 0.5
+PAUSE_S: Final = 0.2
 """Between two looks at a key: what comes in a burst is one look."""
 FAILED_PAUSE_S: Final = 3.0
 FIRST_BACKOFF_S: Final = 1.0

@@ -13,13 +13,13 @@ from typing import Final
 
 from stratalog.model.errors import StratalogError
 from stratalog.telemetry.logs import logger
-from stratalog_operator.queue import PAUSE_S, Key, WakeQueue
+from stratalog_operator.queue import Key, WakeQueue
 from stratalog_operator.stats import OperatorStats
 
 PASS_TIMEOUT_S: Final = 300.0
 """Requests have deadlines of their own; this one is for what nobody thought of."""
 AT_ONCE: Final = 4
-_JUST_WOKEN_S: Final = 2 * PAUSE_S
+_JUST_WOKEN_S: Final = 1.0
 
 Look = Callable[[Key], Awaitable[float | None]]
 """Returns in how many seconds to look again; None: not until something wakes it."""

@@ -11,11 +11,12 @@ import os
 import shutil
 import ssl
 import subprocess
-import urllib.error
-import urllib.request
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
+from http.client import HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,15 @@ def apiserver_binary() -> Path | None:
     named = os.environ.get("STRATALOG_KUBE_APISERVER") or shutil.which("kube-apiserver")
     built = Path(named) if named else _ROOT / ".cache" / "bin" / "kube-apiserver"
     return built if built.exists() and etcd_binary() is not None else None
+
+
+_kept = threading.local()
+
+
+@lru_cache
+def _context(ca: Path) -> ssl.SSLContext:
+    """Made once: that takes tens of milliseconds."""
+    return ssl.create_default_context(cafile=str(ca))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,16 +100,30 @@ class ApiServer:
         if user is not None:
             headers["Impersonate-User"] = user
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(f"{self.url}{path}", data=data, headers=headers, method=method)
-        context = ssl.create_default_context(cafile=str(self.certificates.ca))
-        opener = urllib.request.build_opener(
-            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
-        )
-        try:
-            with opener.open(request, timeout=30) as response:
+        while True:
+            connection, is_kept = self._connection()
+            try:
+                connection.request(method, path, data, headers)
+                response = connection.getresponse()
                 return Answer(response.status, _read(response.read()))
-        except urllib.error.HTTPError as error:
-            return Answer(error.code, _read(error.read()))
+            except (OSError, HTTPException):
+                connection.close()
+                _kept.connections.pop(self.port)
+                # One that was kept may have been closed by the server meanwhile.
+                if not is_kept:
+                    raise
+
+    def connect(self) -> HTTPSConnection:
+        """A connection of the caller's own."""
+        return HTTPSConnection("127.0.0.1", self.port, timeout=30, context=_context(self.certificates.ca))
+
+    def _connection(self) -> tuple[HTTPSConnection, bool]:
+        """This thread's, and whether it was there: each begun anew costs more than most requests."""
+        connections: dict[int, HTTPSConnection] = _kept.__dict__.setdefault("connections", {})
+        is_kept = self.port in connections
+        if not is_kept:
+            connections[self.port] = self.connect()
+        return connections[self.port], is_kept
 
     def table(self, path: str) -> dict[str, Any]:
         """What `kubectl get` shows."""
