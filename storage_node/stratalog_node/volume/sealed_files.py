@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from pathlib import Path
 
+from stratalog.formats.index_block import decode_index_block
 from stratalog.formats.index_points import IndexPoints
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES, decode_segment_header
 from stratalog.kafka.error_codes import ErrorCode
@@ -20,7 +22,7 @@ from stratalog.model.segment import SealRecord, Segment, SegmentState
 from stratalog.telemetry.logs import logger
 from stratalog.telemetry.metrics import counter, gauge
 from stratalog_node.disk.descriptors import Descriptors
-from stratalog_node.disk.durable_files import read_front
+from stratalog_node.disk.durable_files import read_file, read_front
 from stratalog_node.disk.files import SegmentFile
 from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.disk.threads import DiskThreads
@@ -76,6 +78,8 @@ class SealedFiles:
             return self._refused(ask, ErrorCode.UNKNOWN_LEADER_EPOCH, start)
         if segment.state is not SegmentState.SEALED or segment.seal is None or self._node_id not in segment.local_nodes:
             return self._refused(ask, ErrorCode.REPLICA_NOT_AVAILABLE, start)
+        if ask.table_position >= 0:
+            return await self._table_piece(segment, ask, start)
         if not segment.seal.base_offset <= ask.fetch_offset < segment.seal.end_offset:
             return self._refused(ask, ErrorCode.OFFSET_OUT_OF_RANGE, start)
         try:
@@ -92,6 +96,20 @@ class SealedFiles:
         self.stats.reads += 1
         self.stats.read_bytes += len(data)
         return SegmentAnswer(*ask[:3], 0, -1, start, [data] if data else (), len(data))
+
+    async def _table_piece(self, segment: Segment, ask: SegmentAsk, start: int) -> SegmentAnswer[bytes]:
+        """Of the table of producers at the segment's end, as its index block has it. Who asks compares it with the
+        seal."""
+        path = self._layout.index(segment.key)
+        try:
+            table = await self._threads.background(lambda: _read_table(path))
+        except StratalogError as error:
+            log.warning("a table of producers cannot be given to another node", error=str(error))
+            return self._refused(ask, ErrorCode.REPLICA_NOT_AVAILABLE, start)
+        piece = table[ask.table_position :][: max(1, min(ask.max_bytes, _MOST_BYTES))]
+        self.stats.reads += 1
+        self.stats.read_bytes += len(piece)
+        return SegmentAnswer(*ask[:3], 0, len(table), start, [piece] if piece else (), len(piece))
 
     def _refused(self, ask: SegmentAsk, code: int, start: int) -> SegmentAnswer[bytes]:
         self.stats.refusals += 1
@@ -127,6 +145,17 @@ class SealedFiles:
             raise Unavailable(f"{path}: {error.strerror}") from error
         if size_bytes < SEGMENT_HEADER_BYTES + seal.size_bytes:
             raise Corrupt(f"it is {size_bytes} bytes long, and lacks some", source=str(path), position=size_bytes)
+
+
+def _read_table(path: Path) -> bytes:
+    """Blocking. Raises: NotFound, Corrupt."""
+    data = read_file(path)
+    if data is None:
+        raise NotFound(f"{path} is not there")
+    block = decode_index_block(data, source=str(path))
+    if not block.has_table:
+        raise NotFound(f"{path} was written without a table of producers")
+    return block.table
 
 
 def _read(copy: SealedCopy, points: IndexPoints, ask: SegmentAsk) -> bytes:

@@ -207,6 +207,39 @@ async def test_a_client_and_a_stranger_are_not_answered(tmp_path: Path, monkeypa
             await eventually(lambda: served.files.stats.connections <= 1)
 
 
+async def test_a_leader_that_begins_again_has_the_producers_of_a_retired_directory_from_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without them each shard that went on behind such a segment would wait for as long as it is listed."""
+    monkeypatch.setattr("stratalog_node.mounts.holding._LONGEST_PAUSE_MS", 100)
+    async with NodeCluster(tmp_path, monkeypatch) as cluster:
+        await cluster.start(1, 2, **QUICK)
+        leaving = Leaving(cluster, has_store=False)
+        key = await cluster.shard(1)
+        for number in range(3):
+            await cluster.append(key, b"%d" % number, producer_id=5, base_sequence=number)
+        left = cluster.leader(key)
+        await leaving.retire(left, RetireMode.VOLUME)
+        await leaving.until(step=RetireStep.MOUNT, of=left)
+        await leaving.until(lambda: left not in cluster.nodes)
+        stays = cluster.leader(key)
+        await cluster.kill(stays)
+        await cluster.lose(stays)
+        await cluster.start(stays, **QUICK)
+        async with volume(cluster, left) as served:
+            await is_served(cluster, left)
+            assert await cluster.append(key, b"2", producer_id=5, base_sequence=2) == 2, "a repetition is none"
+            first = cluster.segments(key)[0]
+            assert first.seal is not None and first.seal.producers.count == 1
+            ask = SegmentAsk(key.topic_id, 0, 0, 0, 10, table_position=0)
+            begin = await served.files.answer(ask)
+            rest = await served.files.answer(ask._replace(table_position=10, max_bytes=1 << 20))
+            assert begin.records_bytes == 10 and begin.records_bytes + rest.records_bytes == begin.high_watermark
+            cluster.layout(left).index(first.key).unlink()
+            refused = await served.files.answer(ask)
+            assert refused.error_code == ErrorCode.REPLICA_NOT_AVAILABLE
+
+
 async def test_what_is_damaged_or_missing_in_the_directory_is_refused_and_never_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
