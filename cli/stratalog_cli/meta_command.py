@@ -172,6 +172,14 @@ def rebuild(
         str | None, typer.Option(metavar="ID", help="Which cluster, where the bucket holds several; saves a listing.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be rebuilt.")] = False,
+    without_volume: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--without-volume",
+            metavar="N",
+            help="Give up the directory of node N, which was retired in volume mode; may be repeated.",
+        ),
+    ] = None,
     etcd_ca: EtcdCaOption = None,
     etcd_cert: EtcdCertOption = None,
     etcd_key: EtcdKeyOption = None,
@@ -189,7 +197,8 @@ def rebuild(
 
     parse_url(bucket)
     place, access = _place(data, store, etcd_user, etcd_password_file, etcd_ca, etcd_cert, etcd_key)
-    run_rebuild(RebuildOptions(bucket, place, access, node_ids(nodes), cluster, dry_run), output)
+    given_up = tuple(dict.fromkeys(without_volume or ()))
+    run_rebuild(RebuildOptions(bucket, place, access, node_ids(nodes), cluster, dry_run, given_up), output)
 
 
 def node_ids(text: str) -> tuple[int, ...]:

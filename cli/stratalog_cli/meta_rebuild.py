@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stratalog.admin_api.wording import human_bytes
+from stratalog.model.counting import counted
 from stratalog.model.ids import SegmentKey
+from stratalog.model.mounts import MountMode
 from stratalog.objects import open_store
 from stratalog_cli.output import OutputFormat, console, is_watched, print_fields, print_json, print_table
 from stratalog_cli.say import say
@@ -33,6 +35,7 @@ class RebuildOptions:
     nodes: tuple[int, ...]
     cluster_id: str | None
     is_dry_run: bool
+    without_volumes: tuple[int, ...] = ()
 
 
 def run_rebuild(options: RebuildOptions, output: OutputFormat) -> None:
@@ -56,7 +59,7 @@ def run_rebuild(options: RebuildOptions, output: OutputFormat) -> None:
 async def _run(options: RebuildOptions, on_progress: OnProgress) -> Rebuilt:
     bucket = open_store(options.bucket)
     try:
-        rebuild = Rebuild(bucket, options.nodes, wall_ms, on_progress)
+        rebuild = Rebuild(bucket, options.nodes, wall_ms, on_progress, options.without_volumes)
         cluster_id = options.cluster_id or await rebuild.find_cluster()
         if options.is_dry_run:
             return (await rebuild.plan(cluster_id))[0]
@@ -123,6 +126,35 @@ def report_of(rebuilt: Rebuilt, is_dry_run: bool) -> dict[str, Any]:
         "objects_listed": rebuilt.objects,
         "lost": [named(one.segment) | {"from": one.base_offset, "to": one.end_offset} for one in rebuilt.lost],
         "deleted_since": [named(key) for key in rebuilt.gone],
+        "in_volumes": [
+            named(one.key) | {"from": one.chain_end, "to": one.end_offset, "nodes": list(one.volumes)}
+            for one in rebuilt.in_volumes
+        ],
+        "retired_nodes": [
+            {
+                "node_id": node.info.node_id,
+                "storage_id": node.info.storage_id,
+                "mode": node.retirement.mode.value,
+                "step": node.retirement.step.value,
+            }
+            for node in plan.leavers.nodes
+            if node.retirement is not None
+        ],
+        "mounts": [
+            {
+                "name": mount.name,
+                "mode": mount.mode.value,
+                "node_id": mount.node_id,
+                "storage_id": mount.storage_id,
+                "topics": [topic.name for topic in mount.topics],
+                "expires_ms": mount.expires_ms,
+            }
+            for mount in plan.leavers.mounts
+        ],
+        "not_restored": [
+            {"kind": one.kind.value, "name": one.name, "why": one.why, "next_step": one.next_step}
+            for one in plan.leavers.left_out
+        ],
         "taken_in": [topic.name for topic in plan.taken_in],
         "left_alone": [named(key) for key in rebuilt.unused] + [{"topic": str(one)} for one in plan.orphans],
         "damaged": rebuilt.damaged,
@@ -153,10 +185,15 @@ def _print(rebuilt: Rebuilt, options: RebuildOptions) -> None:
         ("topics, shards", f"{told['topics']}, {told['shards']}"),
         ("segments", f"{told['segments']}, {told['segments_to_complete']} of them {done}"),
         ("put into the bucket", human_bytes(rebuilt.bytes_put)),
+        ("mounts, retired nodes", f"{len(told['mounts'])}, {len(told['retired_nodes'])}"),
     ]
     print_fields(fields, title="would be rebuilt" if options.is_dry_run else "rebuilt")
     rows = [
         (*_place(one), f"[{one['from']}, {one['to']})", "lost: known, and not in the bucket") for one in told["lost"]
+    ]
+    rows += [
+        (*_place(one), f"[{one['from']}, {one['to']})", f"only in the directory of node {one['nodes'][0]}: mount it")
+        for one in told["in_volumes"]
     ]
     rows += [(*_place(one), "all", "deleted since the snapshot") for one in told["deleted_since"]]
     rows += [(name, "", "", "", "taken in: in no snapshot, settings unknown") for name in told["taken_in"]]
@@ -166,9 +203,26 @@ def _print(rebuilt: Rebuilt, options: RebuildOptions) -> None:
         print_table(["topic", "#shard", "segment", "offsets", "what"], rows[:_SHOWN])
     if len(rows) > _SHOWN:
         say(f"and {len(rows) - _SHOWN} more: --output json tells all")
+    _print_leavers(told)
     if not options.is_dry_run:
         ids = ", ".join(map(str, rebuilt.plan.nodes))
         say(f"next: start the meta service on it with --bucket, and nodes {ids} on empty --data directories")
+
+
+def _print_leavers(told: dict[str, Any]) -> None:
+    """Nothing of it is cut: each line asks something of a person."""
+    if told["not_restored"]:
+        rows = [(one["kind"], one["name"], one["why"], one["next_step"]) for one in told["not_restored"]]
+        print_table(["not restored", "name", "why", "what to do"], rows)
+    for mount in told["mounts"]:
+        if mount["mode"] == MountMode.VOLUME.value:
+            only = sum(mount["node_id"] in one["nodes"] for one in told["in_volumes"])
+            say(
+                f"mount {mount['name']} waits for the directory of node {mount['node_id']}, storage id "
+                f"{mount['storage_id']} ({counted(only, 'segment')} only there): `stratalog node start --read-only "
+                f"--data DIR --meta URL`, once nodes are up; if it is lost, rebuild with --without-volume "
+                f"{mount['node_id']}"
+            )
 
 
 def _place(one: dict[str, Any]) -> tuple[str, str, str]:

@@ -2,7 +2,9 @@
 
 The log goes from its start to the last offset that the bucket holds, without a gap: a segment is taken whole by its
 manifest, or put together from a chain of parts (`part_chain`), and what is nowhere but was known to be there is named
-(`lost`), and filled with batches without records. A new ACTIVE segment, of an epoch that was never used, comes behind.
+(`lost`), and filled with batches without records. What the bucket has not whole and a retired directory has stays as
+its seal record says, with what the bucket has of it. A new ACTIVE segment, of an epoch that was never used, comes
+behind.
 
 Pure. Source: docs/backup.md section 3, docs/formats.md section 13.
 """
@@ -63,6 +65,8 @@ class PlannedSegment:
     """As the snapshot has it."""
     manifest: FoundManifest | None = None
     chain: tuple[FoundPart, ...] = ()
+    volumes: tuple[int, ...] = ()
+    """All of it is in the retired directories of these nodes, and not in the bucket."""
 
     @property
     def chain_end(self) -> int:
@@ -94,13 +98,22 @@ class ShardPlan:
 
     @property
     def to_publish(self) -> list[PlannedSegment]:
-        return [segment for segment in self.segments if segment.manifest is None]
+        return [segment for segment in self.segments if segment.manifest is None and not segment.volumes]
+
+    @property
+    def in_volumes(self) -> list[PlannedSegment]:
+        return [segment for segment in self.segments if segment.volumes]
 
 
 def plan_shard(
-    key: ShardKey, log_start_offset: int, known: Iterable[Segment], found: Collection[FoundSegment]
+    key: ShardKey,
+    log_start_offset: int,
+    known: Iterable[Segment],
+    found: Collection[FoundSegment],
+    volumes: Collection[int] = (),
 ) -> ShardPlan:
-    """`known` are the shard's living segments as the snapshot has them, oldest first; none where the shard is new."""
+    """`known` are the shard's living segments as the snapshot has them, oldest first; none where the shard is new.
+    `volumes`: whose retired directories are there still."""
     plan = ShardPlan(key, log_start_offset)
     by_epoch = {segment.epoch: segment for segment in known}
     by_key = {segment.key: segment for segment in found}
@@ -123,11 +136,11 @@ def plan_shard(
         later = _later(found, epoch, base if segment is None or segment.end_offset is None else segment.end_offset)
         if segment is None and here is None and later is None:
             break
-        planned = _plan_segment(SegmentKey(key.topic_id, key.shard, epoch, base), segment, here, later)
+        planned = _plan_segment(SegmentKey(key.topic_id, key.shard, epoch, base), segment, here, later, volumes)
         used.add(planned.key)
         plan.segments.append(planned)
         lost_from = max(planned.chain_end, plan.log_start_offset)
-        if planned.manifest is None and lost_from < planned.end_offset:
+        if planned.manifest is None and not planned.volumes and lost_from < planned.end_offset:
             plan.lost.append(LostRange(planned.key, lost_from, planned.end_offset))
         epoch, base = epoch + 1, planned.end_offset
     plan.unused += sorted(by_key.keys() - used)
@@ -139,7 +152,7 @@ def _reach_log_start(plan: ShardPlan) -> None:
     """Records were deleted further than the bucket reaches: the log goes on behind them."""
     if plan.segments and plan.end_offset < plan.log_start_offset:
         last = plan.segments[-1]
-        if last.manifest is None:
+        if last.manifest is None and not last.volumes:
             plan.segments[-1] = replace(last, end_offset=plan.log_start_offset)
         else:
             key = SegmentKey(plan.key.topic_id, plan.key.shard, last.key.epoch + 1, last.end_offset)
@@ -170,7 +183,11 @@ def _begins(one: FoundSegment) -> bool:
 
 
 def _plan_segment(
-    key: SegmentKey, known: Segment | None, here: FoundSegment | None, later: FoundSegment | None
+    key: SegmentKey,
+    known: Segment | None,
+    here: FoundSegment | None,
+    later: FoundSegment | None,
+    volumes: Collection[int],
 ) -> PlannedSegment:
     end_offset = None if known is None else known.end_offset
     manifest = _manifest(known, here, end_offset, later)
@@ -180,6 +197,10 @@ def _plan_segment(
     parts = () if here is None else here.parts
     chain = choose_chain(key.base_offset, EMPTY_DIGEST, parts, limit)
     reached = chain[-1].part.end_offset if chain else key.base_offset
+    if known is not None and known.seal is not None and reached < known.seal.end_offset:
+        holders = tuple(node_id for node_id in known.local_nodes if node_id in volumes)
+        if holders:
+            return PlannedSegment(key, known.seal.end_offset, known, None, chain, holders)
     if end_offset is None:
         end_offset = later.key.base_offset if later is not None and later.key.epoch == key.epoch + 1 else reached
     return PlannedSegment(key, end_offset, known, None, chain)

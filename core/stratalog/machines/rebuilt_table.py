@@ -1,9 +1,9 @@
 """The metadata of a cluster, made again of a snapshot and of what lies in the bucket, for nodes with empty disks.
 
-Equal to what they were: seal records, manifests, log starts, commit offsets, epochs. As of the snapshot: settings and
-topics. New: nodes (they register as such), placement, and an ACTIVE segment of an unused epoch for each shard. What was
-given out before is never given out again: epochs of segments and write locks go on behind the highest that was seen,
-producer ids and the version jump.
+Equal to what they were: seal records, manifests, log starts, commit offsets, epochs. As of the snapshot: settings,
+topics, mounts, and which nodes have left (`rebuilt_mounts`). New: nodes (they register as such), placement, and an
+ACTIVE segment of an unused epoch for each shard. What was given out before is never given out again: epochs of segments
+and write locks go on behind the highest that was seen, producer ids and the version jump.
 A disk from before must not come back: what it holds, the new metadata do not count on, and would have taken away. Its
 storage id is locked (`disk_lock`), and a registration that names it is refused.
 
@@ -21,6 +21,7 @@ from uuid import UUID
 from stratalog.machines.claims import name_ending
 from stratalog.machines.internal_topics import FIXED_SETTINGS, is_reserved
 from stratalog.machines.meta_backups import LOCK, FoundSnapshot, holder_of
+from stratalog.machines.rebuilt_mounts import Leavers, plan_leavers, with_tokens
 from stratalog.machines.rebuilt_shard import FoundSegment, PlannedSegment, ShardPlan, plan_shard
 from stratalog.machines.table_locks import MAX_PRODUCER_ID, NOBODY, disk_lock
 from stratalog.machines.table_records import (
@@ -34,6 +35,7 @@ from stratalog.machines.table_state import kept
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Lock
 from stratalog.model.mounts import data_set_name
+from stratalog.model.parts import PartList
 from stratalog.model.segment import (
     GapReason,
     GivenUp,
@@ -100,6 +102,7 @@ class RebuildPlan:
     """Made after the snapshot: with default settings, for nobody knows theirs."""
     orphans: list[UUID] = field(default_factory=list)
     """Topics of which something is in the bucket, and that are deleted, or whose name is another's now."""
+    leavers: Leavers = field(default_factory=Leavers)
 
     @property
     def to_publish(self) -> Iterator[PlannedSegment]:
@@ -110,9 +113,13 @@ class RebuildPlan:
         return next(lock.epoch for lock in self.locks if lock.name == data_set_name(self.nodes[0]))
 
 
-def plan_rebuild(records: Iterable[StoredRecord], scan: Scan, nodes: Sequence[int]) -> RebuildPlan:
-    """`records` are those of the newest whole snapshot, `nodes` who will serve: they start with empty disks."""
+def plan_rebuild(
+    records: Iterable[StoredRecord], scan: Scan, nodes: Sequence[int], without_volumes: Collection[int] = ()
+) -> RebuildPlan:
+    """`records` are those of the newest whole snapshot, `nodes` who will serve: they start with empty disks.
+    `without_volumes`: whose retired directories a person gives up. Raises: InvalidRequest (`plan_leavers`)."""
     every = list(records)
+    leavers = plan_leavers(every, nodes, without_volumes)
     header = next(record for record in every if isinstance(record, TableHeader))
     header = TableHeader(
         header.cluster_id,
@@ -122,7 +129,9 @@ def plan_rebuild(records: Iterable[StoredRecord], scan: Scan, nodes: Sequence[in
     purged = [record for record in every if isinstance(record, PurgedTopic)]
     segments = [record for record in every if isinstance(record, Segment)]
     deleted = [_for_nodes(one, nodes) for one in segments if one.state is SegmentState.DELETED]
-    plan = RebuildPlan(header, [], [], _locks(every, scan, nodes), deleted, purged, tuple(nodes))
+    locks = _locks(every, scan, (*nodes, *leavers.data_sets))
+    leavers.mounts = with_tokens(leavers.mounts, {lock.name: lock for lock in locks})
+    plan = RebuildPlan(header, [], [], locks, deleted, purged, tuple(nodes), leavers=leavers)
     dead = {record.topic_id for record in purged} | {one.key.topic_id for one in deleted}
     shard_counts: dict[UUID, int] = defaultdict(int)
     for key in scan.segments:
@@ -142,7 +151,7 @@ def plan_rebuild(records: Iterable[StoredRecord], scan: Scan, nodes: Sequence[in
             key = ShardKey(topic.topic_id, shard)
             known = sorted(living[key], key=lambda one: one.epoch)
             found = [one for one in scan.segments.get(key, ()) if one.key not in gone]
-            plan.shards.append(plan_shard(key, rows.get(key, 0), known, found))
+            plan.shards.append(plan_shard(key, rows.get(key, 0), known, found, leavers.volumes))
     return plan
 
 
@@ -199,7 +208,9 @@ def _for_nodes(segment: Segment, nodes: Sequence[int]) -> Segment:
 def records_of(plan: RebuildPlan, published: Mapping[SegmentKey, Published], now_ms: int) -> Iterator[StoredRecord]:
     """The rebuilt metadata; the header comes first. Requires: all of `to_publish` are published."""
     yield plan.header
+    yield from plan.leavers.nodes
     yield from plan.locks
+    yield from plan.leavers.mounts
     topics = [*plan.topics, *plan.taken_in]
     yield from topics
     yield from plan.purged
@@ -209,7 +220,10 @@ def records_of(plan: RebuildPlan, published: Mapping[SegmentKey, Published], now
         chosen = (*plan.nodes[turn:], *plan.nodes[:turn])[: replicas[shard.key.topic_id]]
         yield ShardRow(shard.key, shard.log_start_offset)
         for planned in shard.segments:
-            segment = _complete(planned, published.get(planned.key), chosen, now_ms)
+            if planned.volumes:
+                segment = _in_volumes(planned)
+            else:
+                segment = _complete(planned, published.get(planned.key), chosen, now_ms, plan.leavers.volumes)
             is_end_known = planned.known is not None and planned.known.end_offset is not None
             yield segment if is_end_known and planned is not shard.segments[-1] else _with_end_in_doubt(segment)
         key = SegmentKey(shard.key.topic_id, shard.key.shard, shard.next_epoch, shard.end_offset)
@@ -227,7 +241,25 @@ def _with_end_in_doubt(segment: Segment) -> Segment:
     return replace(segment, handover=Handover(given_up=(doubt,)))
 
 
-def _complete(planned: PlannedSegment, made: Published | None, nodes: tuple[int, ...], now_ms: int) -> Segment:
+def _in_volumes(planned: PlannedSegment) -> Segment:
+    """As it was, but for the copies on lost disks, and for what the bucket has of it by now."""
+    known = planned.known
+    assert known is not None, "the snapshot says which directories have it"
+    remote = RemoteCopy()
+    if planned.chain:
+        parts = PartList(found.part for found in planned.chain)
+        remote = RemoteCopy(RemoteState.PARTIAL, planned.chain_end, parts)
+    handover = kept(Handover(given_up=known.handed.given_up))
+    return replace(known, local_nodes=planned.volumes, remote=remote, handover=handover)
+
+
+def _complete(
+    planned: PlannedSegment,
+    made: Published | None,
+    nodes: tuple[int, ...],
+    now_ms: int,
+    volumes: Collection[int],
+) -> Segment:
     known, manifest = planned.known, planned.manifest
     if made is not None:
         seal, key, digest, size_bytes = made.seal, made.manifest_key, made.manifest_digest, made.size_bytes
@@ -244,6 +276,9 @@ def _complete(planned: PlannedSegment, made: Published | None, nodes: tuple[int,
         # Of producers what the bucket has is the truth: a table that only lost disks had is never found again.
         seal = replace(known.seal, producers=seal.producers)
     replicas = tuple(dict.fromkeys((*nodes, *seal.replicas)))  # who proved it stays named, as the record says
+    local = tuple(one for one in (known.local_nodes if known is not None else ()) if one in volumes)
+    if known is None or known.seal is None or known.seal.digest != seal.digest:
+        local = ()
     return Segment(
         planned.key,
         SegmentState.SEALED,
@@ -254,7 +289,7 @@ def _complete(planned: PlannedSegment, made: Published | None, nodes: tuple[int,
         known.opened_ms if known is not None else now_ms,
         planned.end_offset,
         seal,
-        (),
+        local,
         # The metadata before may have named another manifest, of merged chunks or of those before: readers hold it.
         RemoteCopy(RemoteState.COMPLETE, planned.end_offset, (), key, digest, size_bytes, now_ms),
         handover=kept(Handover(given_up=known.handed.given_up)) if known is not None else None,

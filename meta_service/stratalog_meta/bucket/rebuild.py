@@ -65,6 +65,10 @@ class Rebuilt:
         return [key for shard in self.plan.shards for key in shard.gone]
 
     @property
+    def in_volumes(self) -> list[PlannedSegment]:
+        return [one for shard in self.plan.shards for one in shard.in_volumes]
+
+    @property
     def unused(self) -> list[SegmentKey]:
         return [key for shard in self.plan.shards for key in shard.unused]
 
@@ -75,13 +79,20 @@ class Rebuilt:
 
 class Rebuild:
     def __init__(
-        self, store: ObjectStore, nodes: Sequence[int], clock_ms: Callable[[], int], on_progress: OnProgress
+        self,
+        store: ObjectStore,
+        nodes: Sequence[int],
+        clock_ms: Callable[[], int],
+        on_progress: OnProgress,
+        without_volumes: Sequence[int] = (),
     ) -> None:
-        """`nodes` will serve the cluster, each with an empty disk."""
+        """`nodes` will serve the cluster, each with an empty disk. `without_volumes`: whose retired directories a
+        person gives up."""
         if not nodes or len(set(nodes)) < len(nodes):
             raise InvalidRequest(f"name each of the nodes that will serve once, and at least one, not {list(nodes)}")
         self._store = store
         self._nodes = tuple(nodes)
+        self._without = tuple(without_volumes)
         self._clock_ms = clock_ms
         self._on_progress = on_progress
         self._published: dict[_Key, Published] = {}
@@ -121,7 +132,7 @@ class Rebuild:
 
         scan = await scan_bucket(self._store, names, segments, step)
         scan.damaged.update(damaged)
-        plan = plan_rebuild(records, scan.as_found(snapshots), self._nodes)
+        plan = plan_rebuild(records, scan.as_found(snapshots), self._nodes, self._without)
         nodes = tuple(record for record in records if isinstance(record, NodeEntry))
         rebuilt = Rebuilt(cluster_id, head, plan, scan.object_count, scan.damaged, nodes)
         return rebuilt, scan, snapshots, records
@@ -138,7 +149,7 @@ class Rebuild:
         writer = Writer(self._nodes[0], rebuilt.plan.writer_epoch())
         publisher = SegmentPublisher(self._store, names, writer, now_ms)
         while not await self._publish_all(publisher, rebuilt.plan, scan):
-            rebuilt.plan = plan_rebuild(records, scan.as_found(snapshots), self._nodes)
+            rebuilt.plan = plan_rebuild(records, scan.as_found(snapshots), self._nodes, self._without)
         published = {planned.key: self._published[_key(planned)] for planned in rebuilt.plan.to_publish}
         rebuilt.segments_published, rebuilt.bytes_put = len(published), publisher.bytes_put
         await write_records(target, records_of(rebuilt.plan, published, now_ms), self._on_progress)
@@ -170,7 +181,7 @@ class Rebuild:
         async def publish(shard: ShardPlan) -> None:
             nonlocal is_whole, done
             for at, planned in enumerate(shard.segments):
-                if planned.manifest is not None:
+                if planned.manifest is not None or planned.volumes:
                     continue
                 if _key(planned) not in self._published:
                     before = await self._producers_before(shard.segments[at - 1] if at else None, scan)
@@ -190,8 +201,9 @@ class Rebuild:
 
     async def _producers_before(self, before: PlannedSegment | None, scan: BucketScan) -> Producers:
         """At the base of a segment: of what was completed now, or of the index block that the manifest names. None
-        where that cannot be read: who wrote before is forgotten then, and a cluster is made again all the same."""
-        if before is None:
+        where that cannot be read, or is in a retired directory alone: who wrote before is forgotten then, and a cluster
+        is made again all the same."""
+        if before is None or before.volumes:
             return ()
         if before.manifest is None:
             return self._producers[_key(before)]
