@@ -213,7 +213,7 @@ def _print_leavers(told: dict[str, Any]) -> None:
     """Nothing of it is cut: each line asks something of a person."""
     if told["not_restored"]:
         rows = [(one["kind"], one["name"], one["why"], one["next_step"]) for one in told["not_restored"]]
-        print_table(["not restored", "name", "why", "what to do"], rows)
+        print_table(["not restored", "name", "why", "what to do"], rows, flows=("why", "what to do"))
     for mount in told["mounts"]:
         if mount["mode"] == MountMode.VOLUME.value:
             only = sum(mount["node_id"] in one["nodes"] for one in told["in_volumes"])

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _POLL_S: Final = 0.5
+_SHOWN: Final = 100
+"""Ranges that nobody has: so many are shown, and the rest is in the JSON as far as the service lists it."""
 
 MetaOption = Annotated[
     str | None,
@@ -238,6 +240,7 @@ def _show(found: list[RetirementStatus], output: OutputFormat) -> None:
     columns = ("#node", "step", "mode", "#segments left", "#bytes left", "#rate", "#time left", "#for", "says")
     print_table(columns, rows, give_up=("#for", "#time left", "#rate", "mode"))
     for one in found:
+        _show_unheld(one)
         record = one.retirement
         for lost in record.given_up:
             key = lost.segment
@@ -247,6 +250,26 @@ def _show(found: list[RetirementStatus], output: OutputFormat) -> None:
             )
         if record.given_up_count > len(record.given_up):
             say(f"node {one.node_id}: and {counted(record.given_up_count - len(record.given_up), 'more range')}")
+
+
+def _show_unheld(one: RetirementStatus) -> None:
+    if not one.unheld_count:
+        return
+    rows = [
+        (
+            printable(lost.topic),
+            str(lost.segment.shard),
+            f"{lost.segment.base_offset}-{lost.segment.epoch}",
+            f"{lost.base_offset} and on" if lost.end_offset is None else f"[{lost.base_offset}, {lost.end_offset})",
+            "open" if lost.end_offset is None else "ended",
+        )
+        for lost in one.unheld[:_SHOWN]
+    ]
+    title = f"what only node {one.node_id} had, which is not alive: {counted(one.unheld_count, 'range')}"
+    print_table(("topic", "#shard", "segment", "#offsets", "segment is"), rows, title=title)
+    if one.unheld_count > len(rows):
+        listed = f"--output json lists the first {len(one.unheld):,}" if len(one.unheld) > len(rows) else "cut there"
+        say(f"node {one.node_id}: and {counted(one.unheld_count - len(rows), 'more range')}; {listed}")
 
 
 def _json(record: Any) -> object:

@@ -244,7 +244,8 @@ class Retirements:
         rate = 0 if node.is_retired else progress.bytes_per_second
         left_s = survey.remaining_bytes // rate if rate and survey.remaining_bytes else -1
         told = (survey.remaining_segments, survey.remaining_bytes, rate, left_s)
-        return RetirementStatus(node.node_id, node.is_alive, record, *told, words_of(record, *told))
+        words = words_of(record, *told)
+        return RetirementStatus(node.node_id, node.is_alive, record, *told, words, survey.unheld, survey.unheld_count)
 
 
 def _behind(snapshot: Snapshot, key: SegmentKey) -> Iterator[Segment]:

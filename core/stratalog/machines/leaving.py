@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 
-from stratalog.model.retirement import LostRange, RetireMode
+from stratalog.model.retirement import LostRange, RetireMode, UnheldRange
 from stratalog.model.segment import RemoteState, Segment, SegmentState
 
 
@@ -30,6 +30,11 @@ def lost_of(segment: Segment) -> LostRange:
     """What of a sealed segment is gone when no node has it: all but what is in the object store."""
     assert segment.end_offset is not None, "it is sealed"
     return LostRange(segment.key, max(segment.base_offset, segment.remote.commit_offset), segment.end_offset)
+
+
+def unheld_of(segment: Segment, topic: str) -> UnheldRange:
+    """The same before anybody gave it up, and of an open one, too."""
+    return UnheldRange(topic, segment.key, max(segment.base_offset, segment.remote.commit_offset), segment.end_offset)
 
 
 def need_of(segment: Segment, node_id: int, mode: RetireMode, wanted: int, is_staying: Callable[[int], bool]) -> Need:

@@ -9,10 +9,10 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Final
 
-from stratalog.machines.leaving import Need, lost_of, need_of
+from stratalog.machines.leaving import Need, need_of, unheld_of
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Node, Snapshot
-from stratalog.model.retirement import MAX_GIVEN_UP_LISTED, LostRange
+from stratalog.model.retirement import MAX_UNHELD_LISTED, UnheldRange
 from stratalog.model.segment import GapReason, RemoteState, Segment
 from stratalog.model.topic import Topic
 
@@ -47,8 +47,21 @@ class Survey:
     lost_count: int = 0
     """The node is not alive, and nobody else has them."""
     lost_bytes: int = 0
-    lost: list[LostRange] = field(default_factory=list)
+    lost: list[UnheldRange] = field(default_factory=list)
     """The first of them."""
+    lost_open_count: int = 0
+    """Open, and no living node is a replica of them."""
+    lost_open: list[UnheldRange] = field(default_factory=list)
+    """The first of them."""
+
+    @property
+    def unheld(self) -> tuple[UnheldRange, ...]:
+        """What nobody who lives has: the first of it, sealed ones before open ones."""
+        return (*self.lost, *self.lost_open)[:MAX_UNHELD_LISTED]
+
+    @property
+    def unheld_count(self) -> int:
+        return self.lost_count + self.lost_open_count
 
     @property
     def needed_count(self) -> int:
@@ -83,7 +96,8 @@ def survey_nodes(snapshot: Snapshot, is_tiered: Callable[[Topic], bool]) -> Gene
             if number % _SEGMENTS_PER_STEP == 0:
                 yield
             for node_id in {*segment.replicas, *segment.local_nodes} & leaving.keys():
-                _count(found[node_id], segment, leaving[node_id], wanted, alive, staying, given_up, is_tiered(topic))
+                survey = found[node_id]
+                _count(survey, segment, topic, leaving[node_id], wanted, alive, staying, given_up, is_tiered(topic))
     return found
 
 
@@ -96,6 +110,7 @@ def _is_given_up(node: Node) -> bool:
 def _count(
     survey: Survey,
     segment: Segment,
+    topic: Topic,
     node: Node,
     wanted: int,
     alive: set[int],
@@ -116,6 +131,9 @@ def _count(
             return
         case Need.OPEN:
             survey.open_count += 1
+            if not alive.intersection(segment.replicas):
+                survey.lost_open_count += 1
+                survey.lost_open += [unheld_of(segment, topic.name)][: MAX_UNHELD_LISTED - len(survey.lost_open)]
             if segment.leader not in alive and not (segment.handed.source in alive and segment.end_offset is not None):
                 survey.stuck_count += 1
                 survey.stuck += [segment.key][: _NAMED - len(survey.stuck)]
@@ -125,7 +143,7 @@ def _count(
         case Need.ONLY_HERE if not alive.intersection(segment.local_nodes):
             survey.lost_count += 1
             survey.lost_bytes += _unsent_bytes(segment, size)
-            survey.lost += [lost_of(segment)][: MAX_GIVEN_UP_LISTED - len(survey.lost)]
+            survey.lost += [unheld_of(segment, topic.name)][: MAX_UNHELD_LISTED - len(survey.lost)]
         case _ if is_tiered:
             survey.uploads_count += 1
             survey.uploads_bytes += _unsent_bytes(segment, size)

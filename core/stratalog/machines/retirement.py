@@ -164,8 +164,9 @@ def _why_offload_waits(seen: Observed) -> Why | None:
         node = seen.node
         words = (
             f"node {node.node_id} is not alive, and nobody else has {counted(survey.lost_count, 'sealed segment')} "
-            f"({_size(survey.lost_bytes)}), such as {_named([lost.segment for lost in survey.lost])}: start it; if "
-            f"its disk is gone, `stratalog nodes retire {node.node_id} --force {node.storage_id}` gives them up"
+            f"({_size(survey.lost_bytes)}), such as {_named([lost.segment for lost in survey.lost])} "
+            f"(`stratalog nodes status {node.node_id}` lists them): start it; if its disk is gone, `stratalog nodes "
+            f"retire {node.node_id} --force {node.storage_id}` gives them up"
         )
         return Why(WaitReason.LAST_COPY_LOST, words)
     if survey.uploads_count and (away := _store_away(seen)) is not None:

@@ -13,6 +13,7 @@ from stratalog.model.bounds import Count, Int32
 from stratalog.model.ids import SegmentKey
 
 MAX_GIVEN_UP_LISTED: Final = 1_000
+MAX_UNHELD_LISTED: Final = 1_000
 
 
 class RetireMode(StrEnum):
@@ -94,6 +95,17 @@ class LostRange(NamedTuple):
     segment: SegmentKey
     base_offset: Count
     end_offset: Count
+
+
+class UnheldRange(NamedTuple):
+    """Offsets `[base_offset, end_offset)` that a node which is not alive held, and that no living node has, nor the
+    object store. Who is away may have them."""
+
+    topic: str
+    segment: SegmentKey
+    base_offset: Count
+    end_offset: Count | None
+    """None of a segment that was being written: nobody who lives knows how far it goes."""
 
 
 @dataclass(frozen=True, slots=True)

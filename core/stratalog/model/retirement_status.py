@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from stratalog.model.bounds import Count, CountOrNone, Int32
 from stratalog.model.counting import counted
-from stratalog.model.retirement import Retirement, RetireMode, RetireStep
+from stratalog.model.retirement import Retirement, RetireMode, RetireStep, UnheldRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,10 @@ class RetirementStatus:
     seconds_left: CountOrNone
     """At that rate; -1 while nobody can tell."""
     words: str
+    unheld: tuple[UnheldRange, ...] = ()
+    """What it alone held, while it is not alive: the first of these ranges, sealed ones before open ones."""
+    unheld_count: Count = 0
+    """How many there are, listed or not."""
 
 
 def words_of(record: Retirement, segments: int, size_bytes: int, rate: int, seconds_left: int) -> str:

@@ -5,32 +5,54 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
+import urllib.request
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 from typer.testing import CliRunner, Result
 
-from stratalog.model.commands import CreateTopic, RegisterNode
-from stratalog.model.metadata import NodeInfo
+from stratalog.model.commands import CreateTopic, NoteLives, RegisterNode, RollSegment, SealSegment
+from stratalog.model.ids import ShardKey
+from stratalog.model.metadata import Life, NodeInfo
+from stratalog.model.retirement_commands import RetireNode
 from stratalog_cli.entry import build_app
 from stratalog_meta.api.server import MetaServer
 from stratalog_meta.service import MetaService
 from stratalog_meta.stores.memory import MemoryStore
-from support.meta_worlds import HandClock
+from support.meta_worlds import HandClock, seal_record
 
 
-@pytest.fixture
-def meta() -> Iterator[str]:
-    """Of two nodes and a topic on both; the service lives on a loop of its own."""
+async def two_nodes(service: MetaService) -> None:
+    for node_id in (2, 1):
+        await service.perform(RegisterNode(NodeInfo(node_id, f"disk-{node_id}", "127.0.0.1", 9_000 + node_id)))
+    await service.perform(CreateTopic("wide", 1, 2))
+
+
+async def one_that_died_alone(service: MetaService) -> None:
+    """Node 1 is to leave and is not alive: it alone had 120 sealed segments and what was written behind them."""
+    await service.perform(RegisterNode(NodeInfo(1, "disk-1", "127.0.0.1", 9_001)))
+    topic = await service.perform(CreateTopic("flights", 1, 1))
+    for number in range(120):
+        active = (await service.shard(ShardKey(topic.topic_id, 0))).segments[-1].key
+        end_offset = 10 * number + 10
+        await service.perform(RollSegment(active, end_offset))
+        await service.perform(SealSegment(active, seal_record(active, end_offset)))
+    await service.perform(RegisterNode(NodeInfo(2, "disk-2", "127.0.0.1", 9_002)))
+    await service.perform(RetireNode(1))
+    await service.perform(NoteLives(lost=(Life(1, 1),)))
+
+
+@contextmanager
+def serving(prepare: Callable[[MetaService], Awaitable[None]]) -> Iterator[str]:
+    """The service lives on a loop of its own."""
     started, stopping = threading.Event(), asyncio.Event()
     made: list[object] = []
 
     async def serve() -> None:
         service = MetaService(MemoryStore(), HandClock(), lease_ms=60_000)
         await service.start()
-        for node_id in (2, 1):
-            await service.perform(RegisterNode(NodeInfo(node_id, f"disk-{node_id}", "127.0.0.1", 9_000 + node_id)))
-        await service.perform(CreateTopic("wide", 1, 2))
+        await prepare(service)
         server = MetaServer(service)
         made.extend([await server.start("127.0.0.1", 0), asyncio.get_running_loop()])
         started.set()
@@ -43,9 +65,18 @@ def meta() -> Iterator[str]:
     assert started.wait(20)
     url, loop = made
     assert isinstance(url, str) and isinstance(loop, asyncio.AbstractEventLoop)
-    yield url
-    loop.call_soon_threadsafe(stopping.set)
-    thread.join(20)
+    try:
+        yield url
+    finally:
+        loop.call_soon_threadsafe(stopping.set)
+        thread.join(20)
+
+
+@pytest.fixture
+def meta() -> Iterator[str]:
+    """Of two nodes and a topic on both."""
+    with serving(two_nodes) as url:
+        yield url
 
 
 def run(*arguments: str) -> Result:
@@ -89,6 +120,42 @@ def test_a_force_names_the_disk_and_is_refused_for_a_node_that_lives(meta: str) 
     assert "spelled out" in run("retire", "1", "--force", "disk-2", "--meta", meta).output
     assert "is alive" in run("retire", "1", "--force", "disk-1", "--meta", meta).output
     assert "never registered" in run("retire", "9", "--meta", meta).output
+
+
+def test_what_nobody_has_is_listed_before_a_person_gives_it_up_and_says_where_it_is_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("stratalog.machines.leaving_survey.MAX_UNHELD_LISTED", 110)
+    with serving(one_that_died_alone) as meta:
+        (told,) = json.loads(run("status", "1", "--meta", meta, "--output", "json").output)
+        assert told["unheld_count"] == 121 and len(told["unheld"]) == 110
+        first = told["unheld"][0]
+        assert (first["topic"], first["base_offset"], first["end_offset"]) == ("flights", 0, 10)
+        assert first["segment"]["shard"] == first["segment"]["epoch"] == 0
+        with urllib.request.urlopen(f"{meta}/v1/retirements", timeout=20) as answer:
+            assert json.load(answer)["items"][0]["unheld"] == told["unheld"]
+        shown = run("status", "1", "--meta", meta).output
+        assert "what only node 1 had, which is not alive: 121 ranges" in shown
+        assert "[0, 10)" in shown and "[990, 1000)" in shown and "[1000, 1010)" not in shown
+        assert "and 21 more ranges; --output json lists the first 110" in shown
+    monkeypatch.undo()
+    with serving(one_that_died_alone) as meta:
+        (told,) = json.loads(run("status", "1", "--meta", meta, "--output", "json").output)
+        assert told["unheld_count"] == len(told["unheld"]) == 121
+        last = told["unheld"][-1]
+        assert (last["base_offset"], last["end_offset"]) == (1_200, None), "of an open one nobody knows the end"
+
+
+def test_an_open_segment_that_nobody_has_is_shown_without_an_end() -> None:
+    async def one_open(service: MetaService) -> None:
+        await service.perform(RegisterNode(NodeInfo(1, "disk-1", "127.0.0.1", 9_001)))
+        await service.perform(CreateTopic("flights", 1, 1))
+        await service.perform(RetireNode(1))
+        await service.perform(NoteLives(lost=(Life(1, 1),)))
+
+    with serving(one_open) as meta:
+        shown = run("status", "1", "--meta", meta).output
+    assert "1 range" in shown and "0 and on" in shown and "open" in shown and "more range" not in shown
 
 
 def test_a_meta_service_that_does_not_answer_is_named_with_its_address() -> None:

@@ -448,6 +448,8 @@ def test_what_nobody_has_of_a_dead_node_is_listed_and_given_up_by_its_disks_name
     assert f"--force storage-{node_id}" in words(story, node_id) and "nobody else has 1 sealed segment" in words(
         story, node_id
     )
+    (unheld,) = story.survey(node_id).unheld
+    assert (unheld.topic, unheld.base_offset, unheld.end_offset) == ("plain", 0, 10)
     assert not any(isinstance(action, Release) for action in story.planned(node_id).actions)
     with pytest.raises(InvalidRequest, match="spelled out"):
         story.do(RetireNode(node_id, force_storage_id="storage-of-another"))

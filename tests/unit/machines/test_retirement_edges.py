@@ -261,3 +261,36 @@ def test_full_disks_of_all_that_stay_are_said_with_their_number_until_one_has_ro
     story.do(NoteLives(roomy=others[:1]))
     story.look(1)
     assert story.record(1).step is RetireStep.CORDON
+
+
+# What nobody has ------------------------------------------------------------------------------------------------
+def test_an_open_segment_that_nobody_who_lives_has_is_listed_without_an_end() -> None:
+    story = RetirementStory(nodes=3)
+    segment = story.active(story.topic("open", replicas=2))
+    first, second = segment.replicas
+    story.do(RetireNode(first))
+    story.die(first)
+    assert story.survey(first).unheld == () and story.survey(first).unheld_count == 0, (
+        "the other one may have all of it"
+    )
+    story.die(second)
+    (unheld,) = story.survey(first).unheld
+    assert unheld == ("open", segment.key, 0, None)
+    story.is_heard(first)
+    assert story.survey(first).unheld_count == 0, "it is back, and has it"
+
+
+@pytest.mark.parametrize(("most", "shown"), [(3, 3), (6, 6), (99, 8)])
+def test_the_list_is_cut_where_it_is_long_and_says_how_many_there_are(
+    monkeypatch: pytest.MonkeyPatch, most: int, shown: int
+) -> None:
+    monkeypatch.setattr("stratalog.machines.leaving_survey.MAX_UNHELD_LISTED", most)
+    story = RetirementStory(nodes=1)
+    for number in range(4):
+        story.roll(story.active(story.topic(f"flights-{number}")).key, 10)
+    story.report_all()
+    story.do(RetireNode(1))
+    story.die(1)
+    survey = story.survey(1)
+    assert (survey.unheld_count, survey.lost_count, survey.lost_open_count) == (8, 4, 4)
+    assert [one.end_offset for one in survey.unheld] == ([10] * 4 + [None] * 4)[:shown]
