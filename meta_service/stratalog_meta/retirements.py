@@ -51,6 +51,8 @@ class _Progress:
     """When it got less last."""
 
     def note(self, now_ms: int, remaining: int) -> None:
+        if self.seen and remaining > self.seen[-1][1]:
+            self.seen.clear()  # more was sealed, or turned up: from before that nobody can tell a rate
         self.seen.append((now_ms, remaining))
         while len(self.seen) > 2 and now_ms - self.seen[0][0] > _RATE_MS:
             self.seen.popleft()

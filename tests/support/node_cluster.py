@@ -1,7 +1,7 @@
 """A few whole storage nodes over one meta service in this process, each with a disk of its own: they listen, follow
 each other, are stopped, killed and lose their disks.
 
-Nodes have no lease here: a test says when one is held for lost, so that nothing waits for a clock.
+Nodes have no lease by default: a test says when one is held for lost, so that nothing waits for a clock.
 """
 
 from __future__ import annotations
@@ -51,11 +51,13 @@ class NodeCluster:
         *,
         metadata: MetaStore | None = None,
         backups: BackupPlace | None = None,
+        lease_ms: int | None = None,
     ) -> None:
+        """With `lease_ms` nodes send heartbeats, and the service lets nodes leave by itself."""
         self.root = root
         self.store = store
         self.patch = patch
-        self.meta = GatedMeta(MetaService(metadata or MemoryStore(), wall_ms, backups=backups))
+        self.meta = GatedMeta(MetaService(metadata or MemoryStore(), wall_ms, backups=backups, lease_ms=lease_ms))
         self.nodes: dict[int, StorageNode] = {}
         self._boots: dict[int, int] = {}
         self._boot = "boot"
