@@ -2,6 +2,7 @@
 
 In offload mode these are of what is in the object store, and the seal records say which were the node's: they name who
 proved the digest, for good. In volume mode they are of what the node still holds, read where its directory is read.
+Empty ones, such as the last of a node that left, prove nothing and are passed over.
 Cost: one look at each segment, remembered for as long as those two are there.
 """
 
@@ -80,17 +81,16 @@ class DataSetProbe:
             )
         await check_remote_copy(self._store, self._names, segment)
         assert segment.seal is not None
-        if segment.seal.size_bytes and self._catalog.log_start_offset(segment.key.shard_key) < segment.seal.end_offset:
+        if self._catalog.log_start_offset(segment.key.shard_key) < segment.seal.end_offset:
             await self._cold.read([segment], segment.seal.end_offset - 1, 1)
 
     async def _read_volume(self, mount: Mount, segment: Segment) -> None:
         assert segment.seal is not None
-        if segment.seal.size_bytes:
-            await self._peers.read(segment, [mount.node_id], segment.seal.end_offset - 1, 1)
+        await self._peers.read(segment, [mount.node_id], segment.seal.end_offset - 1, 1)
 
 
 def _is_of(segment: Segment, mount: Mount) -> bool:
-    if segment.seal is None:
+    if segment.seal is None or not segment.seal.size_bytes:
         return False
     if mount.mode is MountMode.VOLUME:
         return mount.node_id in segment.local_nodes

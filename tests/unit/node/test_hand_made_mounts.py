@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,11 @@ import pytest
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from stratalog.model.commands import NoteLives
+from stratalog.model.commands import AdvanceLogStart, NoteLives
 from stratalog.model.cut import CutShard
 from stratalog.model.ids import ShardKey
-from stratalog.model.mount_commands import CreateMount, EndMount, MountCut
+from stratalog.model.mount_commands import BeginMount, CreateMount, EndMount, MountCut, MoveMount
+from stratalog.model.mounts import Mount, MountMode, MountState
 from stratalog_node.shards.shard_log import ShardLog
 from support.several_nodes import TOPIC, SeveralNodes, several_nodes
 from support.shard_rig import START_MS
@@ -195,3 +196,84 @@ async def test_another_leader_serves_it_when_the_first_is_gone(nodes: SeveralNod
 
 def _leads(shard: ShardLog | None) -> bool:
     return shard is not None and shard.is_leader
+
+
+async def test_the_ends_of_a_mount_never_move_back(nodes: SeveralNodes) -> None:
+    """F36: retention of the topic moves its begin up, nothing moves its end, and another leader shows the same."""
+    key, base, end = await mounted(nodes, 0, START_MS * 2)
+    first = nodes.leader(key).context.node_id
+    seen: list[tuple[int, int]] = []
+
+    async def ends(node_id: int, start: int) -> None:
+        view = nodes.nodes[node_id].shards.read_by_name(NAME, 0)
+        assert view is not None
+
+        def look() -> bool:
+            seen.append((view.log_start_offset, view.high_watermark))
+            return view.log_start_offset == start
+
+        await eventually(look)
+
+    await ends(first, base)
+    await nodes.meta.service.perform(AdvanceLogStart(key, base + 5))
+    await ends(first, base + 5)
+    await nodes.meta.service.perform(AdvanceLogStart(key, base + 2))
+    await nodes.append(key, b"behind the mount")
+    await nodes.stop(first)
+    await nodes.meta.service.perform(NoteLives(lost=(nodes.meta_life(first),)))
+    await eventually(lambda: any(_leads(node.shards.read_by_name(NAME, 0)) for node in nodes.nodes.values()))
+    second = next(n for n, node in nodes.nodes.items() if _leads(node.shards.read_by_name(NAME, 0)))
+    await ends(second, base + 5)
+    assert seen == sorted(seen) and {high for _, high in seen} == {end}
+    consumer = consumer_of(nodes, **{"auto.offset.reset": "earliest"})
+    try:
+        place = TopicPartition(NAME, 0)
+        assert await asyncio.to_thread(consumer.get_watermark_offsets, place, 20) == (base + 5, end)
+    finally:
+        consumer.close()
+
+
+async def test_groups_keep_their_offsets_when_the_holder_of_a_data_set_dies(tmp_path: Path) -> None:
+    """F93. It is their coordinator as well: what they committed is in their log, so none is lost, old or new."""
+    async with several_nodes(tmp_path, 4) as nodes:
+        key, base, _ = await mounted(nodes, 0, START_MS * 2)
+        committed = [TopicPartition(TOPIC, 0, 5), TopicPartition(NAME, 0, base + 3)]
+        gone = nodes.others(key)[0]
+        storage_id = next(
+            node.storage_id for node in (await nodes.meta.service.snapshot()).nodes if node.node_id == gone
+        )
+        await nodes.stop(gone)
+        await nodes.meta.service.perform(NoteLives(lost=(nodes.meta_life(gone),)))
+        mount = await nodes.meta.service.perform(BeginMount(gone, storage_id, MountMode.OFFLOAD))
+
+        def commit() -> None:
+            consumer = consumer_of(nodes)
+            consumer.commit(offsets=committed, asynchronous=False)
+            consumer.close()
+
+        await asyncio.to_thread(commit)
+        holder = next(n for n, node in nodes.nodes.items() if _leads(node.shards.by_name("__consumer_offsets", 0)))
+        await nodes.meta.service.perform(MoveMount(mount.name, holder))
+        await is_held(nodes, mount.name, lambda now: now.holder == holder)
+        await nodes.stop(holder)
+        await nodes.meta.service.perform(NoteLives(lost=(nodes.meta_life(holder),)))
+        await is_held(nodes, mount.name, lambda now: now.holder in nodes.nodes)
+
+        def kept() -> list[TopicPartition]:
+            consumer = consumer_of(nodes)
+            try:
+                return list(consumer.committed([TopicPartition(one.topic, 0) for one in committed], timeout=30))
+            finally:
+                consumer.close()
+
+        found = await asyncio.to_thread(kept)
+        assert [(one.topic, one.offset) for one in found] == [(one.topic, one.offset) for one in committed]
+
+
+async def is_held(nodes: SeveralNodes, name: str, is_right: Callable[[Mount], bool]) -> None:
+    async def look() -> bool:
+        mounts = (await nodes.meta.service.snapshot()).mounts
+        now = next(mount for mount in mounts if mount.name == name)
+        return is_right(now) and now.state is MountState.SERVING
+
+    await eventually(look)
