@@ -13,7 +13,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import OFFSET_INVALID, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from stratalog.admin_api.client import AdminClient as NodeClient
@@ -139,6 +139,46 @@ def test_a_snapshot_outlives_the_deletion_of_its_topic_and_becomes_a_new_cluster
         assert sorted(values) == list(range(100)), "what came after the cut is not in it"
     stratalog("snapshot", "delete", "month-end", "--bucket", str(node.bucket))
     eventually_sync(lambda: _manifests(node, cut, topic_id) == 0, timeout=20)
+
+
+def test_a_restored_cluster_has_the_groups_of_the_snapshot_and_no_later_commit(
+    node: NodeProcess, tmp_path: Path
+) -> None:
+    admin = AdminClient({"bootstrap.servers": node.bootstrap})
+    admin.create_topics([NewTopic("invoices", 1, config={"retention.ms": "-1"})])["invoices"].result(10)
+    producer = Producer({"bootstrap.servers": node.bootstrap, "enable.idempotence": True})
+    for number in range(60):
+        producer.produce("invoices", b"%d" % number, partition=0)
+    assert producer.flush(20) == 0
+
+    def commit(group: str, offset: int) -> None:
+        config = {"bootstrap.servers": node.bootstrap, "group.id": group, "enable.auto.commit": False}
+        consumer = Consumer(config)
+        consumer.commit(offsets=[TopicPartition("invoices", 0, offset)], asynchronous=False)
+        consumer.close()
+
+    def committed(bootstrap: str, group: str) -> int:
+        consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False})
+        (found,) = consumer.committed([TopicPartition("invoices", 0)], timeout=20)
+        consumer.close()
+        return int(found.offset)
+
+    commit("billing", 42)
+    commit("audit", 7)
+    stratalog("snapshot", "create", "with-groups", *_of(node))
+    commit("billing", 55)
+    commit("later", 1)
+
+    data = tmp_path / "restored"
+    stratalog("snapshot", "restore", "with-groups", "--bucket", str(node.bucket), "--data", str(data))
+    with NodeProcess(data, bucket=node.bucket, settings=SETTINGS) as again:
+        found = {group: committed(again.bootstrap, group) for group in ("billing", "audit", "later")}
+        assert found == {"billing": 42, "audit": 7, "later": OFFSET_INVALID}
+        asked = AdminClient({"bootstrap.servers": again.bootstrap})
+        listed = {group.group_id for group in asked.list_consumer_groups().result(20).valid}
+        assert {"billing", "audit"} <= listed and "later" not in listed
+    assert committed(node.bootstrap, "billing") == 55, "the old cluster goes on"
+    stratalog("snapshot", "delete", "with-groups", "--bucket", str(node.bucket))
 
 
 def test_a_snapshot_is_mounted_and_read_to_its_offsets(node: NodeProcess) -> None:

@@ -158,6 +158,16 @@ async def test_a_directory_that_cannot_be_written_is_read_by_the_other_nodes(
         assert "nothing else has 1 sealed segment of it" in ask(other.admin, "end", mount.name).stderr
         with pytest.raises(NodeFailed, match=r"in use by another process|was retired"):
             await asyncio.to_thread(nodes[left].start)
+        arguments = ("--meta", meta.url, "--id", "3")
+        nodes[3] = NodeProcess(tmp_path / "node-3", verb=("node", "start"), arguments=arguments)
+        await asyncio.to_thread(nodes[3].start)
+        moved = await asyncio.to_thread(ask, other.admin, "move", mount.name, "--to", "3")
+        assert moved.returncode == 0, moved.stderr
+        await asyncio.to_thread(eventually_sync, lambda: told()[0]["state"] == "serving", 20)
+        (after,) = told()
+        assert (after["holder"], after["only_there"]) == (3, 1) and after["token"] == int(str(shown["token"])) + 1
+        found = await asyncio.to_thread(consume, other.bootstrap)
+        assert found == [b"flight-%d" % number for number in range(COUNT)], "reads go on after a move"
     with pytest.raises(NodeFailed, match=f"node {left} was retired: its data set is mounted in volume mode"):
         await asyncio.to_thread(nodes[left].start)
     assert "nobody reads the directory" in ask(other.admin, "list").stderr

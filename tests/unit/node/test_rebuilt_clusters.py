@@ -10,6 +10,7 @@ import pytest
 
 from stratalog.machines.shard_table import ShardTable
 from stratalog.model.commands import AdvanceLogStart, AlterTopic
+from stratalog.model.cut import Cut, CutShard
 from stratalog.model.errors import AlreadyExists, Conflict, NotFound
 from stratalog.model.ids import ShardKey
 from stratalog.model.segment import RemoteState, Segment
@@ -17,6 +18,7 @@ from stratalog.objects import ObjectStore, open_store
 from stratalog_meta import MetaService
 from stratalog_meta.bucket.backups import BackupPlace
 from stratalog_meta.bucket.rebuild import Rebuild, Rebuilt
+from stratalog_meta.bucket.restore import restore_cut
 from stratalog_meta.stores.memory import MemoryStore
 from stratalog_node.node import wall_ms
 from support.node_cluster import NodeCluster
@@ -186,6 +188,33 @@ async def test_a_damaged_index_block_in_the_bucket_keeps_no_cluster_from_being_m
         await cluster.start(7, **TIERED)
         assert await cluster.append(key, b"b", producer_id=5, base_sequence=1) == 1, "it is a repetition"
         assert await cluster.append(key, b"c", producer_id=5, base_sequence=2) == 2
+
+
+async def test_a_cluster_restored_from_a_snapshot_knows_its_producers_as_of_the_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bucket: ObjectStore
+) -> None:
+    """The cut ends inside a segment: what a producer wrote behind it is no repetition in the new cluster."""
+    after = MemoryStore()
+    async with NodeCluster(tmp_path / "old", monkeypatch, bucket) as cluster:
+        await cluster.start(1, **TIERED)
+        key = await cluster.shard(1, remote_storage_enable="true")
+        for number in range(6):
+            await cluster.append(key, b"%d" % number, producer_id=5, base_sequence=number)
+            if number in (1, 5):
+                assert cluster.nodes[1].ask_roll(key)
+                await until_complete(cluster, key, number // 5)
+        topics = (await cluster.meta.service.snapshot()).topics
+        cut = Cut(cluster.nodes[1].cluster_id, "cut", 1, topics, (CutShard(key, 0, 4, 1),))
+    await restore_cut(bucket, cut, after, (7,), wall_ms(), lambda *_: None)
+    await after.close()
+    async with NodeCluster(tmp_path / "new", monkeypatch, bucket, metadata=after) as cluster:
+        await cluster.start(7, **TIERED)
+        assert await cluster.values(key) == [b"0", b"1", b"2", b"3"]
+        for number in (1, 3):
+            again = await cluster.append(key, b"%d" % number, producer_id=5, base_sequence=number)
+            assert again == number, "a repetition is none"
+        assert await cluster.append(key, b"other", producer_id=5, base_sequence=4) == 4
+        assert await cluster.values(key) == [b"0", b"1", b"2", b"3", b"other"]
 
 
 async def test_a_disk_from_before_a_rebuild_is_refused(
