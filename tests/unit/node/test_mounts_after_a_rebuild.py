@@ -16,8 +16,9 @@ import pytest
 
 from stratalog.machines.shard_table import ShardTable
 from stratalog.model.cut import CutShard
+from stratalog.model.errors import Conflict
 from stratalog.model.ids import ShardKey
-from stratalog.model.mount_commands import CreateMount, MountCut
+from stratalog.model.mount_commands import CreateMount, EndMount, MountCut
 from stratalog.model.mounts import Mount, MountState
 from stratalog.model.retirement import RetireMode, RetireStep
 from stratalog.model.segment import GapReason, RemoteState, SegmentState
@@ -84,10 +85,10 @@ async def reading(cluster: NodeCluster, directory: Path) -> AsyncIterator[Volume
         await node.close()
 
 
-async def retired_with_its_volume(cluster: NodeCluster) -> tuple[ShardKey, int, list[bytes | None]]:
-    """A segment that lies in one directory alone, of a node that has left."""
+async def retired_with_its_volume(cluster: NodeCluster, replicas: int = 1) -> tuple[ShardKey, int, list[bytes | None]]:
+    """A segment that lies in no bucket, and in the directory of a node that has left."""
     leaving = Leaving(cluster, has_store=True)
-    key = await cluster.shard(1, remote_storage_enable="false")
+    key = await cluster.shard(replicas, remote_storage_enable="false")
     for number in range(10):
         await cluster.append(key, b"value-%d" % number, producer_id=5, base_sequence=number)
     left = cluster.leader(key)
@@ -172,6 +173,29 @@ async def test_a_retired_directory_is_read_again_and_what_it_alone_has_is_not_gi
             assert await cluster.values(key) == values
             assert await cluster.append(key, b"later", producer_id=5, base_sequence=10) == 10
             assert await cluster.values(key) == [*values, b"later"]
+
+
+async def test_a_new_node_under_the_id_of_a_lost_holder_counts_for_no_copy_and_reads_the_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bucket: ObjectStore
+) -> None:
+    async with NodeCluster(tmp_path / "old", monkeypatch, bucket, backups=place(bucket)) as cluster:
+        await cluster.start(1, 2, 3, **QUICK)
+        key, left, values = await retired_with_its_volume(cluster, replicas=2)
+        before = cluster.segments(key)[0]
+        (lost,) = [node_id for node_id in before.replicas if node_id != left]
+        assert set(before.local_nodes) == {left, lost}
+        await until_told(cluster)
+    told = await rebuilt(tmp_path, "--nodes", f"{lost},9")
+    assert [one["nodes"] for one in told["in_volumes"]] == [[left]]
+    async with made_again(tmp_path, monkeypatch, bucket) as cluster:
+        await cluster.start(lost, 9, **QUICK)
+        async with reading(cluster, tmp_path / "old" / str(left)):
+            await is_served(cluster, left)
+            assert await cluster.values(key) == values
+            now = cluster.segments(key)[0]
+            assert (now.seal, now.local_nodes) == (before.seal, (left,)), "its record names who proved it, for good"
+            with pytest.raises(Conflict, match="nothing else has 1 sealed segment"):
+                await cluster.meta.service.perform(EndMount(f"tier/{left}"))
 
 
 async def test_a_retired_directory_that_differs_from_the_seal_is_not_read_after_a_rebuild(
