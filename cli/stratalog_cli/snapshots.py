@@ -21,7 +21,15 @@ from stratalog.formats.object_names import CutName, ObjectNames
 from stratalog.machines.cut_vector import TieredSegment, ToldEnd, coverage, join, not_told
 from stratalog.model.counting import counted
 from stratalog.model.cut import Cut, CutShard
-from stratalog.model.errors import AlreadyExists, Conflict, InvalidRequest, NotFound, StratalogError, Unavailable
+from stratalog.model.errors import (
+    AlreadyExists,
+    Conflict,
+    InvalidRequest,
+    NotFound,
+    OutcomeUnknown,
+    StratalogError,
+    Unavailable,
+)
 from stratalog.model.ids import ShardKey
 from stratalog.model.topic import Topic
 from stratalog.objects import ObjectStore, open_store
@@ -98,36 +106,39 @@ def _require_uploads(nodes: Nodes) -> None:
 
 
 def _hold(nodes: Nodes, topics: Sequence[Topic]) -> tuple[str, UUID, dict[ShardKey, ToldEnd]]:
-    """Tried again when a leader changes, or a node answers too late, while it lasts."""
-    shards = {ShardKey(topic.topic_id, shard): None for topic in topics for shard in range(topic.shard_count)}
+    """Tried again when a leader changes, or a node answers too late, or ends, while it lasts."""
     why = ""
     for _ in range(_ATTEMPTS):
-        cut_id = uuid.uuid4()
-        request = CutRequest(cut_id=cut_id)
-        held: list[Held] = []
         try:
-            held = _ask_all(nodes.clients, partial(_hold_one, request=HoldRequest(cut_id=cut_id)))
-        except (Conflict, Unavailable) as error:
-            why = str(error)
-        finally:
-            released = _ask_all(nodes.clients, partial(_release, request=request))
-        if held and all(released):
-            ends = {key: end for key, end in join(_told(held)).items() if key in shards}
-            missing = not_told(shards, ends)
-            if missing:
-                names = {topic.topic_id: topic.name for topic in topics}
-                where = f"shard {missing[0].shard} of topic {names[missing[0].topic_id]}"
-                why = f"no node of --admin leads {where} (and {len(missing) - 1} more): name all nodes"
-            else:
-                asked = [node for node, one in zip(nodes.clients, held, strict=True) if _leads_any(one, ends)]
-                confirmed = _ask_all(asked, partial(_confirm, request=request))
-                why = next((one.fault for one in confirmed if one.fault is not None), "")
-                if not why:
-                    return held[0].cluster_id, cut_id, ends
-        elif held:
-            why = "a node was not held for as long as all others took: the network between here and there is slow"
+            return _hold_once(nodes.clients, topics)
+        except (Conflict, NotFound, Unavailable, OutcomeUnknown) as error:
+            why = str(error)  # a cut is one moment: what one of them did, or did not hear, voids it for all
         time.sleep(_PAUSE_S)
     raise Unavailable(f"no consistent snapshot could be made in {_ATTEMPTS} tries: {why}; try again")
+
+
+def _hold_once(clients: Sequence[AdminClient], topics: Sequence[Topic]) -> tuple[str, UUID, dict[ShardKey, ToldEnd]]:
+    """Raises: what voids it."""
+    shards = {ShardKey(topic.topic_id, shard): None for topic in topics for shard in range(topic.shard_count)}
+    cut_id = uuid.uuid4()
+    request = CutRequest(cut_id=cut_id)
+    try:
+        held = _ask_all(clients, partial(_hold_one, request=HoldRequest(cut_id=cut_id)))
+    finally:
+        released = _ask_all(clients, partial(_release, request=request))
+    if not all(released):
+        raise Unavailable("a node was not held for as long as all others took: it ended, or the network there is slow")
+    ends = {key: end for key, end in join(_told(held)).items() if key in shards}
+    missing = not_told(shards, ends)
+    if missing:
+        names = {topic.topic_id: topic.name for topic in topics}
+        where = f"shard {missing[0].shard} of topic {names[missing[0].topic_id]}"
+        raise Unavailable(f"no node of --admin leads {where} (and {len(missing) - 1} more): name all nodes")
+    asked = [node for node, one in zip(clients, held, strict=True) if _leads_any(one, ends)]
+    for confirmed in _ask_all(asked, partial(_confirm, request=request)):
+        if confirmed.fault is not None:
+            raise Unavailable(confirmed.fault)
+    return held[0].cluster_id, cut_id, ends
 
 
 def _leads_any(held: Held, ends: Mapping[ShardKey, ToldEnd]) -> bool:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from stratalog.admin_api.client import AdminClient as NodeClient
 from stratalog.admin_api.cuts import CutRequest, HoldRequest
 from stratalog.formats.cut import decode_cut
 from stratalog.model.errors import Conflict, NotFound
+from support.causal_chains import out_of_order, running
 from support.files import files_below
 from support.node_process import NodeProcess
 from support.waiting import eventually_sync
@@ -36,41 +36,6 @@ def stratalog(*arguments: str, code: int = 0) -> Any:
     return json.loads(done.stdout) if code == 0 else done.stderr
 
 
-class CausalChain:
-    """One record after the other, each on another shard, each sent once the one before was acknowledged."""
-
-    def __init__(self, bootstrap: str, name: str) -> None:
-        config = {"bootstrap.servers": bootstrap, "linger.ms": 0, "acks": "all"}
-        self._producer = Producer(config)
-        self._name = name
-        self._is_over = threading.Event()
-        self.sent: list[tuple[int, int]] = []
-        """(shard, offset) in the order of their acknowledgements."""
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self) -> None:
-        step = 0
-        while not self._is_over.is_set():
-            step += 1
-            told: list[Any] = []
-            shard = step * (1 if self._name == "up" else SHARDS - 1) % SHARDS
-            self._producer.produce(
-                "orders",
-                b"%d" % step,
-                partition=shard,
-                on_delivery=lambda error, one, told=told: told.append((error, one)),
-            )
-            self._producer.flush(20)
-            error, message = told[0]
-            assert error is None
-            self.sent.append((shard, message.offset()))
-
-    def end(self) -> None:
-        self._is_over.set()
-        self._thread.join()
-
-
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     folder = tmp_path_factory.mktemp("cuts")
@@ -81,21 +46,15 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
 
 
 def test_what_was_acknowledged_before_a_record_of_the_cut_is_in_the_cut(node: NodeProcess) -> None:
-    chains = [CausalChain(node.bootstrap, name) for name in ("up", "down", "up")]
-    try:
+    with running(node.bootstrap, "orders", SHARDS, (1, SHARDS - 1, 1)) as chains:
         cuts = []
         for number in range(3):
-            eventually_sync(lambda: min(len(chain.sent) for chain in chains) > 50 * (len(cuts) + 1), timeout=30)
+            eventually_sync(lambda: min(len(chain.links) for chain in chains) > 50 * (len(cuts) + 1), timeout=30)
             cuts.append(stratalog("snapshot", "create", f"cut-{number}", *_of(node)))
-    finally:
-        for chain in chains:
-            chain.end()
     for cut in cuts:
         ends = {shard["shard"]: shard["offset"] for shard in cut["shards"] if shard["topic"] == "orders"}
         assert sum(ends.values()) > 0
-        for chain in chains:
-            inside = [offset < ends[shard] for shard, offset in chain.sent]
-            assert inside == sorted(inside, reverse=True), "a record is in, one that was acknowledged before it is not"
+        assert out_of_order(chains, ends) == []
     listed = stratalog("snapshot", "list", "--bucket", str(node.bucket))
     assert [cut["name"] for cut in listed] == ["cut-0", "cut-1", "cut-2"]
     assert stratalog("snapshot", "show", "cut-1", "--bucket", str(node.bucket)) == cuts[1]
@@ -185,14 +144,12 @@ def test_a_snapshot_is_mounted_and_read_to_its_offsets(node: NodeProcess) -> Non
     admin = AdminClient({"bootstrap.servers": node.bootstrap})
     admin.create_topics([NewTopic("notes", 2)])["notes"].result(10)
     producer = Producer({"bootstrap.servers": node.bootstrap, "linger.ms": 0})
-    chain = [CausalChain(node.bootstrap, "up")]  # records come all the time, so segments go on behind the cut
-    try:
+    # Records come all the time, so segments go on behind the cut.
+    with running(node.bootstrap, "orders", SHARDS, (1,)):
         for number in range(100):
             producer.produce("notes", b"%d" % number, partition=number % 2)
         assert producer.flush(20) == 0
         cut = stratalog("snapshot", "create", "before", *_of(node))
-    finally:
-        chain[0].end()
     for number in range(100, 150):
         producer.produce("notes", b"%d" % number, partition=number % 2)
     assert producer.flush(20) == 0

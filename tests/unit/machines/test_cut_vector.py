@@ -1,11 +1,9 @@
-"""What held nodes told makes a vector; whether the bucket has it all is seen from the segments."""
+"""What held nodes told makes a vector; whether the bucket has it all is seen from the segments. That the vector is
+consistent is shown by `unit/cli/test_holding_several_nodes.py`."""
 
 from __future__ import annotations
 
 from uuid import UUID
-
-from hypothesis import given
-from hypothesis import strategies as st
 
 from stratalog.machines.cut_vector import TieredSegment, ToldEnd, coverage, join, not_told
 from stratalog.model.ids import ShardKey
@@ -35,25 +33,3 @@ def test_what_retention_took_meanwhile_is_told() -> None:
     assert "retention" in str(coverage(end, []).fault)
     gap = [TieredSegment(0, 0, 10, True), TieredSegment(2, 20, 30, True)]
     assert "offset 10" in str(coverage(end, gap).fault)
-
-
-@given(st.data())
-def test_ends_that_are_told_while_all_are_held_keep_every_order(data: st.DataObject) -> None:
-    """Nodes are held one after the other, and let go when all were; records are written and acknowledged meanwhile by
-    those that are not held, each after the acknowledgement of the one before it."""
-    nodes = data.draw(st.integers(1, 4))
-    ends, acknowledged, held = [0] * nodes, list[tuple[int, int]](), dict[int, int]()
-    for step in data.draw(st.lists(st.tuples(st.booleans(), st.integers(0, 3)), max_size=60)):
-        is_hold, node = step[0], step[1] % nodes
-        if is_hold:
-            held.setdefault(node, ends[node])
-            if len(held) == nodes:
-                break
-        elif node not in held:
-            acknowledged.append((node, ends[node]))
-            ends[node] += 1
-    for node in range(nodes):
-        held.setdefault(node, ends[node])
-    acknowledged += [(node, ends[node]) for node in range(nodes)]  # once they are let go
-    inside = [offset < held[node] for node, offset in acknowledged]
-    assert inside == sorted(inside, reverse=True)
