@@ -13,6 +13,8 @@ from stratalog.meta_api import wire
 from stratalog.meta_api.wire import CourseList
 from stratalog.model.activity import Activity, StoppedHere
 from stratalog.model.errors import NotLeader
+from stratalog.model.mount_commands import CreateMount
+from stratalog.model.retirement import RetireMode, RetireStep
 from stratalog.telemetry.door_key import DoorKey
 from stratalog_cli.cluster_page import ClusterPage
 from stratalog_meta.api.server import MetaServer
@@ -124,6 +126,56 @@ async def test_on_a_phone_nothing_is_wider_than_the_screen_and_all_can_be_read(
     assert len(grounds) == 2, "dark where the reader likes it dark"
 
 
+async def test_a_person_sees_who_leaves_and_why_it_waits_and_who_left_and_what_is_mounted(
+    cluster: ToldCluster, page: Page
+) -> None:
+    for node_id in (4, 5):
+        await cluster.node(node_id, f"zone-{node_id}")
+    await cluster.tell_for(1, 1, 2, 3, 4, 5)
+    await cluster.retire(4)
+    await cluster.until_step(4, RetireStep.DONE)
+    await cluster.retire(5, RetireMode.VOLUME)
+    await cluster.until_step(5, RetireStep.MOUNT)
+    await cluster.take("tier/4")  # again, where it was the other one's that has left
+    await cluster.sealed("notes", records=7)
+    await cluster.service.perform(CreateMount("last-year", ("notes",), 0, 1 << 50, lasts_ms=7_200_000))
+    await cluster.tell_for(1, 1, 2, 3)
+    await cluster.retire(3)
+    await page.until_text("ReplicationFactor", "MountPending", "notes@last-year", "retired", "serving")
+
+    rows = await shown_rows(page, "retirements")
+    assert [row["node"] for row in rows] == ["3", "5", "4"], "who has left comes last"
+    assert [row["step"].split("\n")[0] for row in rows] == ["offload", "volume", "offload"]
+    assert "ReplicationFactor for " in rows[0]["says"] and "2 nodes stay" in rows[0]["says"]
+    assert "MountPending for " in rows[1]["says"] and "the data set of node 5" in rows[1]["says"]
+    steps = "[...document.querySelectorAll('#retirements .steps')].map((one) => one.querySelector('.now').textContent)"
+    assert await page.ask(steps) == ["preflight", "mount", "done"]
+    done = "[...document.querySelectorAll('#retirements .steps')].map((one) => one.querySelectorAll('.done').length)"
+    assert await page.ask(done) == [0, 7, 8], "of nine, those behind it"
+    states = {row["node"]: row["state"] for row in await shown_rows(page, "nodes")}
+    assert states == {"1": "alive", "2": "alive", "3": "alive", "4": "retired", "5": "retired"}
+    mounts = {row["mount"]: row for row in await shown_rows(page, "mounts")}
+    assert mounts["last-year"]["where"] == "notes@last-year" and mounts["last-year"]["ends"].startswith("in ")
+    assert (mounts["tier/4"]["state"], mounts["tier/5"]["state"]) == ("serving", "taking")
+    assert mounts["tier/4"]["holder"] in ("node 1", "node 2", "node 3")
+
+    for is_dark in (False, True):
+        await page.look(width=390, height=844, is_dark=is_dark)
+        assert await page.ask("document.documentElement.scrollWidth") <= 390
+        assert await page.ask(_RIGHTMOST) <= 390
+        assert await page.ask(_LEAST_CONTRAST) >= 4.5
+        assert await page.ask(_HIDDEN_TEXT) == []
+    assert page.complaints == []
+
+
+async def shown_rows(page: Page, section: str) -> list[dict[str, str]]:
+    """The cells of a section's table by the names of their columns, as a person reads them."""
+    script = f"""[...document.querySelectorAll('#{section} tbody tr:not(.names), #{section} tr:not(.names)')]
+      .map((row) => Object.fromEntries([...row.children].map((cell) => [cell.dataset.name, cell.innerText])))"""
+    rows: list[dict[str, str]] = await page.ask(script)
+    return rows
+
+
 class Follower:
     why_no_changes = None
 
@@ -172,6 +224,9 @@ async def test_the_page_of_a_cluster_on_one_machine_says_who_ended_and_how(brows
 
 _RIGHTMOST = """Math.max(...[...document.querySelectorAll("body *:not(.names):not(.names *)")]
   .map((one) => one.getBoundingClientRect().right))"""
+
+_HIDDEN_TEXT = """[...document.querySelectorAll("td, .steps span, .badge")].filter((one) =>
+  one.scrollWidth > one.clientWidth + 1 && getComputedStyle(one).display !== "inline").map((one) => one.innerText)"""
 
 _LEAST_CONTRAST = """(() => {
   const numbers = (color) => color.match(/[0-9.]+/g).map(Number);

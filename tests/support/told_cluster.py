@@ -6,13 +6,20 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from stratalog.machines.leaving_turns import whose_turn
 from stratalog.model.activity import Activity, UploadActivity
-from stratalog.model.commands import CreateTopic, NoteLives, RegisterNode
+from stratalog.model.commands import CreateTopic, NoteLives, RegisterNode, RollSegment, SealSegment
 from stratalog.model.metadata import Heartbeat, Life, NodeInfo, Vitals
+from stratalog.model.mount_commands import TakeMount
+from stratalog.model.mounts import MountMode
+from stratalog.model.retirement import RetireMode, RetireStep
+from stratalog.model.retirement_commands import ReportInventory, ReportSighting, RetireNode
 from stratalog_meta import MetaService
 from stratalog_meta.api.server import MetaServer
+from stratalog_meta.retirements import VERIFY_INTERVAL_MS
 from stratalog_meta.stores.memory import MemoryStore
-from support.meta_worlds import HandClock
+from support.meta_worlds import HandClock, seal_record
+from support.waiting import eventually
 
 GIB = 1 << 30
 
@@ -50,6 +57,53 @@ class ToldCluster:
 
     async def lose(self, node_id: int) -> None:
         await self.service.perform(NoteLives(lost=(self.lives[node_id],)))
+
+    async def sealed(self, name: str, *, records: int) -> None:
+        """A topic of one shard and one copy, whose first segment is sealed."""
+        await self.topic(name, 1, 1)
+        (topic,) = [one for one in (await self.service.snapshot()).topics if one.name == name]
+        (shard,) = [one for one in (await self.service.snapshot()).shards if one.key.topic_id == topic.topic_id]
+        (first,) = shard.segments
+        assert first.leader is not None
+        leader = self.lives[first.leader]
+        await self.service.perform(RollSegment(first.key, records, caller=leader))
+        proof = seal_record(first.key, records, first.replicas, bytes(16))
+        await self.service.perform(SealSegment(first.key, proof, caller=leader))
+
+    # Nodes that leave -----------------------------------------------------------------------------------------------
+    async def retire(self, node_id: int, mode: RetireMode = RetireMode.OFFLOAD) -> None:
+        await self.service.perform(RetireNode(node_id, mode))
+
+    async def until_step(self, node_id: int, step: RetireStep) -> None:
+        """Whoever has to look after it finds everything, and writes down what it held."""
+
+        async def is_there() -> bool:
+            nodes = (await self.service.snapshot()).nodes
+            node = next(one for one in nodes if one.node_id == node_id)
+            record = node.retirement
+            assert record is not None
+            if record.step is step:
+                return True
+            looks = whose_turn(node, nodes, 0)
+            caller = None if looks is None else self.lives[looks]
+            if record.step is RetireStep.VERIFY:
+                self.clock.now_ms += VERIFY_INTERVAL_MS
+                seen = record.storage_id, record.begun_ms, 0, (), 0, False, "", record.last_look_ms
+                await self.service.perform(ReportSighting(node_id, *seen, caller=caller))
+            elif record.step is RetireStep.SNAPSHOT:
+                written = record.storage_id, record.begun_ms, f"inventory-{node_id}"
+                await self.service.perform(ReportInventory(node_id, *written, caller=caller))
+            elif record.step is RetireStep.MOUNT:
+                await self.take(f"tier/{node_id}")
+            return False
+
+        await eventually(is_there, timeout=40)
+
+    async def take(self, name: str) -> None:
+        """Whoever is chosen to hold it can read it."""
+        for mount in (await self.service.snapshot()).mounts:
+            if mount.name == name and mount.holder is not None and mount.mode is not MountMode.VOLUME:
+                await self.service.perform(TakeMount(name, mount.token, caller=self.lives[mount.holder]))
 
 
 @asynccontextmanager

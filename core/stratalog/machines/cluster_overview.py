@@ -18,6 +18,7 @@ from stratalog.machines.node_courses import Told
 from stratalog.machines.shard_troubles import Trouble, TroubleKind, troubles_of
 from stratalog.model.metadata import Node, Snapshot
 from stratalog.model.mounts import Mount, MountMode, MountState
+from stratalog.model.retirement import RetireStep
 from stratalog.model.retirement_status import RetirementStatus
 from stratalog.model.segment import RemoteState, Segment, SegmentState
 from stratalog.model.status_page import (
@@ -277,7 +278,7 @@ def _faults(known: Known, nodes: Sequence[Node]) -> list[str]:
 
 # The rest -------------------------------------------------------------------------------------------------------------
 def _is_over(status: RetirementStatus) -> bool:
-    return status.retirement.step.is_released
+    return status.retirement.step is RetireStep.DONE
 
 
 def _retirement(status: RetirementStatus, now_ms: int) -> RetirementRow:

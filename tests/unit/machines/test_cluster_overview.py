@@ -11,6 +11,7 @@ from stratalog.machines.cluster_overview import (
     LONGEST_TEXT,
     MAX_MOUNTS,
     MAX_NODES,
+    MAX_RETIREMENTS,
     MAX_STOPPED,
     MAX_TROUBLES,
     SILENT_MS,
@@ -23,7 +24,7 @@ from stratalog.model.activity import Activity, StoppedHere, UploadActivity
 from stratalog.model.commands import CreateTopic, NoteLives, ProposeIsr
 from stratalog.model.metadata import Life, Vitals
 from stratalog.model.mounts import Mount, MountedTopic, MountMode, MountState, Volume
-from stratalog.model.retirement import RetireStep, Wait, WaitReason
+from stratalog.model.retirement import Retirement, RetireMode, RetireStep, Wait, WaitReason
 from stratalog.model.retirement_commands import AdvanceRetirement, RetireNode
 from stratalog.model.retirement_status import RetirementStatus, words_of
 from stratalog.model.status_page import NodeRow, Overview
@@ -223,6 +224,16 @@ def test_a_retirement_shows_its_step_what_is_left_and_why_it_waits() -> None:
     assert (row.step, row.waits, row.waits_ms) == ("preflight", "InsufficientCapacity", 5_000)
     assert "12 GiB are needed" in row.words
     assert (row.remaining_segments, row.remaining_bytes, row.bytes_per_second) == (4, GIB, 1_000)
+
+
+def test_who_is_released_and_waits_for_its_mount_is_shown_before_those_who_have_left() -> None:
+    record = Retirement("s", RetireMode.VOLUME, RetireStep.DONE, 1, 1)
+    waits = replace(record, step=RetireStep.MOUNT, wait=Wait(WaitReason.MOUNT_PENDING, "nobody reads it", 1))
+    left = [RetirementStatus(one, True, record, 0, 0, 0, -1, "done") for one in range(10, 10 + MAX_RETIREMENTS)]
+    waiting = RetirementStatus(99, True, waits, 0, 0, 0, -1, "waits")
+    shown = Watched().shown(retirements=[*left, waiting])
+    assert (shown.retirements[0].node_id, shown.retirements[0].waits) == (99, "MountPending")
+    assert (len(shown.retirements), shown.more_retirements) == (MAX_RETIREMENTS, 1)
 
 
 @pytest.mark.parametrize(
