@@ -11,6 +11,7 @@ from stratalog.machines import (
     retirement,
     table_hand_mounts,
     table_mounts,
+    table_moves,
     table_nodes,
     table_retirement,
     table_state,
@@ -18,11 +19,12 @@ from stratalog.machines import (
 from stratalog.machines.shard_chain import ShardChain
 from stratalog.model.metadata import life_name
 from stratalog.model.mounts import MountState, OffsetRange
-from stratalog.model.retirement import RetireMode, Sighting
-from stratalog.model.segment import RemoteState
+from stratalog.model.retirement import LostRange, RetireMode, Sighting
+from stratalog.model.segment import GapReason, RemoteState
 from stratalog_sim.leaving import Leaving
 from stratalog_sim.process import Task
 from stratalog_sim.retaining import Retaining
+from stratalog_sim.serving import Fetch, Serving
 from stratalog_sim.world import Shape
 
 ONE_COPY = Shape(nodes=3, replicas=1, spares=1, trouble_ms=4_000)
@@ -165,6 +167,35 @@ def begun_anew_behind_a_hand_over() -> list[Any]:
     return [(ShardChain, "_leave_to_another", leave_to_another)]
 
 
+def _mount_is_read_as_its_topic() -> list[Any]:
+    """Who reads what is mounted by hand is shown the whole log."""
+
+    def read_all(self: Serving, sender: str, request: Any, fetch: Fetch, *, is_leader: bool) -> None:
+        self.read(sender, request, replace(fetch, mount=""))
+
+    return [(Serving, "_read_mounted", read_all)]
+
+
+def _what_is_given_up_is_not_written_down() -> list[Any]:
+    """A node is let go by force, and the record says that nothing was lost."""
+
+    def nothing_of(segment: Any) -> LostRange:
+        return LostRange(segment.key, segment.end_offset, segment.end_offset)
+
+    return [(table_retirement, "lost_of", nothing_of)]
+
+
+def _rolled_segment_of_a_dead_node_is_nobodys() -> list[Any]:
+    """Only what a person's word has ended gets another node as a replica, and not what its leader ended."""
+
+    def was_ended_by_word(tx: Any, segment: Any) -> bool:
+        is_ended = any(gap.reason is GapReason.UNCLEAN for gap in segment.handed.given_up)
+        return is_ended and bool(is_abandoned(tx, segment))
+
+    is_abandoned = table_moves._is_abandoned
+    return [(table_moves, "_is_abandoned", was_ended_by_word)]
+
+
 ALL = (
     ("released on one look", "nobody looks a second time", _released_on_one_look, ONE_COPY),
     ("one look counts twice", "a look is told once more", _a_look_counts_as_often_as_it_is_told, SOME_COPIES),
@@ -176,6 +207,9 @@ ALL = (
     ("taken back after the release", "who is gone is a member", _taken_back_after_the_release, SOME_COPIES),
     ("mount beyond the seal", "what is not sealed is mounted", _mount_goes_beyond_what_is_sealed, SOME_COPIES),
     ("cordon is not heeded", "who leaves gets new segments", _cordon_is_not_heeded, SOME_COPIES),
+    ("mount read as its topic", "a mount has no ends", _mount_is_read_as_its_topic, SOME_COPIES),
+    ("given up in silence", "what is lost is not said", _what_is_given_up_is_not_written_down, ONE_COPY),
+    ("rolled and given up by nobody", "force does not end it", _rolled_segment_of_a_dead_node_is_nobodys, ONE_COPY),
     ("begun again behind a hand-over", "an older list is believed", begun_anew_behind_a_hand_over, ONE_COPY),
 )
 """Name, what it is, how it is planted, and the worlds that it is looked for in."""

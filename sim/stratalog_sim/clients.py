@@ -181,7 +181,7 @@ class Consumer(Client):
                 self._losses = truth.losses
                 self.position, self.records = 0, []
             try:
-                fetched = yield Ask(self.leader, Fetch(self.shard, self.position, self._epoch), _TIMEOUT_MS)
+                fetched = yield Ask(self.leader, self._fetch(), _TIMEOUT_MS)
             except StratalogError:
                 self.look_elsewhere()
                 continue
@@ -189,6 +189,12 @@ class Consumer(Client):
                 continue
             self._take(fetched)
             yield Sleep(10 + rng.randrange(150) if fetched.error or not fetched.batches else 1 + rng.randrange(10))
+
+    def _fetch(self) -> Fetch:
+        return Fetch(self.shard, self.position, self._epoch)
+
+    def _see(self, fetched: Fetched) -> None:
+        self.judge.shown(self.name, self.shard, fetched.batches)
 
     def _take(self, fetched: Fetched) -> None:
         if fetched.error in ("not leader", "again"):
@@ -199,7 +205,7 @@ class Consumer(Client):
             self._out_of_range(fetched)
         elif not fetched.error:
             self.is_at_end = not fetched.batches
-            self.judge.shown(self.name, self.shard, fetched.batches)
+            self._see(fetched)
             for batch in fetched.batches:
                 if batch.base_offset > self.position:
                     raise Broken("no gap in what a consumer reads", f"{self.name} at {self.position} gets {batch}")
@@ -213,3 +219,34 @@ class Consumer(Client):
             self.go_on_from(fetched.log_start_offset)
         elif not self.judge.shards[self.shard].losses:
             raise Broken("a consumer never goes back", f"{self.name} at {self.position} is told of {fetched}")
+
+
+class MountReader(Consumer):
+    """Reads a shard of `topic@mount` from its start to its end, again and again: what is sealed stays as it is."""
+
+    def __init__(self, mount: str, **consumer: Any) -> None:
+        super().__init__(**consumer)
+        self.mount = mount
+        self.passes_what_is_lost = True
+        self.has_all = False
+        """It was at the end once."""
+        self.first_read: dict[int, str] = {}
+        """What lay at each offset when it was read first."""
+
+    def _fetch(self) -> Fetch:
+        return Fetch(self.shard, self.position, mount=self.mount)
+
+    def _see(self, fetched: Fetched) -> None:
+        super()._see(fetched)
+        self.judge.leaving.mount_serves(self.name, self.mount, self.shard, fetched.batches)
+
+    def _take(self, fetched: Fetched) -> None:
+        super()._take(fetched)
+        if fetched.error or not self.is_at_end or self.position < fetched.high_watermark:
+            return
+        self.has_all, losses = True, self.judge.shards[self.shard].losses
+        for offset, value in self.records:
+            if self.first_read.setdefault(offset, value) != value and not losses:
+                words = f"{self.name} read {self.first_read[offset]} at {offset}, and {value} later"
+                raise Broken("a mount serves what is sealed", words)
+        self.position, self.records = self.first_offset, []

@@ -9,6 +9,7 @@ Source: docs/replication.md section 9.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +24,7 @@ from stratalog.model.commands import (
 )
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Life
+from stratalog.model.retirement import LostRange
 from stratalog.model.segment import GapReason, RemoteState, Segment, SegmentState
 from stratalog_sim.broken import Broken
 from stratalog_sim.disk import Batch, Disk, digest_of
@@ -44,6 +46,8 @@ class ShardTruth:
     """By base offset: what is owed."""
     ended: dict[SegmentKey, None] = field(default_factory=dict)
     """Segments whose end is known."""
+    adopted: dict[SegmentKey, None] = field(default_factory=dict)
+    """Sealed segments of which something was given up: what stands there instead is known."""
     excused: dict[str, int] = field(default_factory=dict)
     """Values that are owed no more, and where they were."""
     losses: int = 0
@@ -241,10 +245,13 @@ class Judge:
                 self._excuse(truth, batch)
             elif is_decided and batch.end_offset > end:
                 raise Broken("no decided record is lost", f"epoch {touched.epoch} ends at {end}: {batch}")
-        if touched.key not in truth.ended and (touched.seal is not None or not touched.fence):
+        is_new = touched.key not in truth.ended and (touched.seal is not None or not touched.fence)
+        is_other = touched.seal is not None and bool(touched.handed.given_up) and touched.key not in truth.adopted
+        if is_new or is_other:
             # What a recovery found below the end that it named counts once that is sealed.
             truth.ended[touched.key] = None
-            if touched.seal is not None and touched.handed.given_up:
+            if is_other:
+                truth.adopted[touched.key] = None
                 self._adopt_sealed(truth, touched)
             for batch in self._given(touched.key, end):
                 self._decide(truth, batch)
@@ -381,6 +388,15 @@ class Judge:
                     continue
                 if truth.is_fsync and self.disks[node_id].files:
                     raise Broken("what was flushed survives a power cut", f"{batch} of epoch {batch.epoch}")
+                self._excuse(truth, batch)
+
+    def excuse_given_up(self, ranges: Iterable[LostRange]) -> None:
+        """A person gave these up, in so far as nobody has them. All else that is owed is there."""
+        for shard, truth in self.shards.items():
+            named = [one for one in ranges if one.segment.shard_key == shard]
+            for batch in [one for one in truth.decided.values() if not self._is_held(shard, one)]:
+                if not any(one.base_offset <= batch.base_offset < one.end_offset for one in named):
+                    raise Broken("no decided record is lost", f"{batch} of epoch {batch.epoch} was not given up")
                 self._excuse(truth, batch)
 
     def leads(self, node: str, shard: ShardKey) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from stratalog.model.commands import CommitParts, CompleteRemote, RegisterNode, ReplaceParts
-from stratalog.model.ids import SegmentKey
+from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Life, Lock
 from stratalog.model.mounts import Mount, MountedTopic
 from stratalog.model.retirement import RetireMode, WaitReason
@@ -34,6 +34,9 @@ class Departures:
     tokens: dict[str, int] = field(default_factory=dict)
     """The highest that was given for each data set."""
     mounted: dict[str, tuple[MountedTopic, ...]] = field(default_factory=dict)
+    dead: dict[int, bool] = field(default_factory=dict)
+    """Nodes that never come back, and whether they were given up. Until then their disks count: a person may yet bring
+    them."""
 
     # What nodes do ---------------------------------------------------------------------------------------------------
     def looked(self, node_id: int, now_ms: int, *, is_clean: bool) -> None:
@@ -49,6 +52,18 @@ class Departures:
         """From a retired node's directory: sealed data alone."""
         self.judge.checks += 1
         self._check_sealed(f"the directory of node {node_id}", key, batches)
+
+    def mount_serves(self, who: str, mount: str, shard: ShardKey, batches: tuple[Batch, ...]) -> None:
+        """To a reader of what is mounted by hand: its range, and sealed data alone."""
+        self.judge.checks += 1
+        topic = next(one for one in self.mounted[mount] if one.topic_id == shard.topic_id)
+        base, end = topic.ranges[shard.shard]
+        for batch in batches:
+            segment = self.judge.segment_of(shard, batch.epoch)
+            if not base <= batch.base_offset < batch.end_offset <= end:
+                raise Broken("a mount serves what is sealed", f"{who} shows {batch}, outside of [{base}, {end})")
+            if segment is not None:
+                self._check_sealed(who, segment.key, [batch])
 
     def _check_sealed(self, who: str, key: SegmentKey, batches: list[Batch]) -> None:
         segment, truth = self.judge.segment_of(key.shard_key, key.epoch), self.judge.shards[key.shard_key]
@@ -72,7 +87,10 @@ class Departures:
                 if node.node_id in self.released:
                     raise Broken(RELEASED, f"node {node.node_id} is registered")
             case ReleaseNode(node_id=node_id, seen=seen) if result:
-                self._check_release(node_id, seen.mode, changed)
+                if seen.is_forced:
+                    self._give_up(node_id)
+                else:
+                    self._check_release(node_id, seen.mode, changed)
                 self.released[node_id] = seen.mode
             case CommitParts(lock=lock) | ReplaceParts(lock=lock) | CompleteRemote(lock=lock):
                 self._check_writer(lock)
@@ -133,6 +151,20 @@ class Departures:
             raise Broken("who is released was seen twice, apart in time", f"node {node_id}: {looks}")
         if record is not None and any(one.unconfirmed_count for one in record.sightings):
             raise Broken("unknown counts as still here", f"node {node_id}: {record.sightings}")
+
+    def _give_up(self, node_id: int) -> None:
+        """Just released by force: what the record names as given up is owed no more, where nobody has it. Nothing else
+        went with the node."""
+        judge, record = self.judge, self.judge.table.state.nodes[node_id].node.retirement
+        if node_id not in self.dead or record is None:
+            raise Broken("only who is dead is given up by force", f"node {node_id}")
+        self.dead[node_id] = True
+        judge.disks[node_id].wipe()
+        for lost in record.given_up:
+            segment = judge.segment_of(lost.segment.shard_key, lost.segment.epoch)
+            if segment is not None and segment.remote.state is RemoteState.COMPLETE:
+                raise Broken("only what nobody has is given up", f"{lost} is in the store")
+        judge.excuse_given_up(record.given_up)
 
     def _is_readable(self, segment: Segment, node_id: int, mode: RetireMode) -> bool:
         """Without the node: from the store, from another that lives, or from the directory that stays."""

@@ -8,7 +8,9 @@ The meta service dies behind any change of a retirement, holders of data sets be
 from __future__ import annotations
 
 from typing import Any, Final
+from uuid import UUID
 
+from stratalog.model.ids import ShardKey
 from stratalog.model.mount_commands import (
     BeginMount,
     CloseVolume,
@@ -31,6 +33,7 @@ from stratalog.model.retirement_commands import (
 )
 from stratalog.model.segment import Segment
 from stratalog_sim.broken import Broken
+from stratalog_sim.clients import MountReader
 from stratalog_sim.volume import VolumeLife
 from stratalog_sim.wishes import MOST_ROUNDS, Wishes
 from stratalog_sim.world import Shape, SimulatedWorld
@@ -50,6 +53,25 @@ STEPS: Final = (
     CloseVolume,
 )
 """Behind each of them the meta service may die."""
+DEATHS: Final = (
+    "RetireNode",
+    "preflight",
+    "cordon",
+    "seal",
+    "offload",
+    "verify",
+    "ReportSighting",
+    "snapshot",
+    "ReportInventory",
+    "ReleaseNode",
+    "mount",
+    "BeginMount",
+    "TakeMount",
+    "done",
+    "CancelRetirement",
+    "OpenVolume",
+)
+"""Behind which of them it dies in each seed in turn, where the seed comes to that; behind others at random."""
 _MAX_TIME_MS = 1 << 50
 _ENDS_WITHIN_MS = 40_000
 _WAITS_MS = 4_000
@@ -63,12 +85,15 @@ class LeavingWorld(SimulatedWorld):
         rng = self.rng
         self._has_racks = rng.random() < 0.3
         self._deaths = rng.choice((0, 2, 5))
-        """Of the meta service, behind a step."""
+        """Of the meta service, behind any steps."""
+        self._dies_behind: str | None = DEATHS[(seed // 5 + 3 * (seed % 5)) % len(DEATHS)]
+        """And once behind this one. Both seeds that follow each other and those of `world.shape_of` come to all."""
         self._kills = rng.choice((0, 1, 3))
         """Of holders."""
         self._volumes: dict[int, VolumeLife] = {}
         self._is_over = False
         self._held: dict[str, tuple[int, MountState]] = {}
+        self.mount_readers: list[MountReader] = []
         self.happened: dict[str, None] = {}
         """What this history is about, for who asks whether all of it is played."""
         self.wishes = Wishes("wishes", self.scheduler, self.network)
@@ -87,7 +112,12 @@ class LeavingWorld(SimulatedWorld):
         first_ms, are_together = 200 + rng.randrange(1_500), rng.random() < 0.5
         if rng.random() < 0.4:
             self.after(first_ms + rng.randrange(1_000), self._store_goes_away, 500 + rng.randrange(2_000))
-        for node_id in rng.sample(self.node_ids, rng.choice((1, 1, 2, 2, 3))):
+        leaving = rng.sample(self.node_ids, rng.choice((1, 1, 2, 2, 3)))
+        # Where both of two replicas have to acknowledge, nothing goes on without one of them.
+        if rng.random() < 0.3 and not self.is_quorum:
+            dead, leaving = leaving[0], leaving[1:2]
+            self.after(first_ms + rng.randrange(2_000), self._dies_for_good, dead)
+        for node_id in leaving:
             mode = rng.choice(list(RetireMode))
             at_ms = first_ms if are_together else first_ms + rng.randrange(self.shape.trouble_ms - first_ms)
             self.after(at_ms, self.wishes.wish, RetireNode(node_id, mode))
@@ -105,6 +135,22 @@ class LeavingWorld(SimulatedWorld):
             self.after(rng.randrange(self.shape.trouble_ms), self.wishes.wish, mount)
         if rng.random() < 0.3:
             self.after(rng.randrange(self.shape.trouble_ms), lambda: self.wishes.spawn(self.wishes.rebalance()))
+
+    def _dies_for_good(self, node_id: int) -> None:
+        """Somebody hopes for a while, and lets it go as any other; in the end it is given up by force."""
+        self.say(f"node {node_id} dies, and never comes back")
+        self._note("a node dies for good")
+        self.end_process(node_id)
+        self.judge.leaving.dead[node_id] = False
+        self._is_gone(node_id)
+        self.node_names.remove(f"node-{node_id}")
+        self.after(self.rng.randrange(1_500), self.wishes.wish, RetireNode(node_id))
+        forced = RetireNode(node_id, RetireMode.OFFLOAD, f"storage-{node_id}-{self.disks[node_id].storage}")
+        self.after(1_500 + self.rng.randrange(4_000), self.wishes.force, forced)
+
+    def _is_gone(self, node_id: int) -> None:
+        self.gone[node_id] = None
+        self.node_ids.remove(node_id)
 
     def _store_goes_away(self, lasting_ms: int) -> None:
         if not self._is_over:
@@ -134,6 +180,9 @@ class LeavingWorld(SimulatedWorld):
         super().applied(command, result, changed)
         if isinstance(command, CancelRetirement):
             self._note("a retirement is taken back")
+        if isinstance(command, CreateMount) and not self.mount_readers:
+            self._note("a mount made by hand is read")
+            self._read_mount(command.name, result.topics[0].topic_id)
         if isinstance(command, ReleaseNode) and result:
             leaving = [one for one, entry in self.meta.table.state.nodes.items() if entry.is_leaving]
             self._note(f"released in {command.seen.mode} mode")
@@ -144,11 +193,18 @@ class LeavingWorld(SimulatedWorld):
             if mount.holder is not None and self._held.get(mount.name) != (mount.token, mount.state):
                 self._held[mount.name] = mount.token, mount.state
                 self._may_kill(mount)
-        if isinstance(command, STEPS) and self._deaths and self.rng.random() < 0.25:
+        if isinstance(command, STEPS):
+            self._may_die_behind(command.step if isinstance(command, AdvanceRetirement) else type(command).__name__)
+
+    def _may_die_behind(self, step: str) -> None:
+        if step == self._dies_behind:
+            self._dies_behind = None
+        elif self._deaths and self.rng.random() < 0.25:
             self._deaths -= 1
-            step = command.step if isinstance(command, AdvanceRetirement) else type(command).__name__
-            self._note(f"the service dies behind {step}")
-            self.restart_meta(down_ms=50 + self.rng.randrange(500))
+        else:
+            return
+        self._note(f"the service dies behind {step}")
+        self.restart_meta(down_ms=50 + self.rng.randrange(500))
 
     def _may_kill(self, mount: Mount) -> None:
         """Its holder, before it took the set, or behind that."""
@@ -162,8 +218,12 @@ class LeavingWorld(SimulatedWorld):
     def _released(self, node_id: int, mode: RetireMode) -> None:
         """Its process ends, and is not meant to be started again."""
         rng = self.rng
-        self.gone[node_id] = None
-        self.node_ids.remove(node_id)
+        if node_id in self.judge.leaving.dead:
+            record = self.meta.table.state.nodes[node_id].node.retirement
+            if record is not None and record.given_up:
+                self._note("what a dead node alone had is given up")
+            return
+        self._is_gone(node_id)
         self.after(100 + rng.randrange(900), self._end_of, node_id, mode)
         if rng.random() < 0.5:
             self.after(200 + rng.randrange(2_500), self._started_by_mistake, node_id)
@@ -185,6 +245,25 @@ class LeavingWorld(SimulatedWorld):
             self.say(f"node {node_id} is started again by mistake")
             self._note("who was released is started again")
             self._start_process(node_id)
+
+    def _read_mount(self, name: str, topic_id: UUID) -> None:
+        for key in [key for key in self.judge.shards if key.topic_id == topic_id]:
+            self._new_mount_reader(f"m{key.shard}", name, key)
+
+    def _new_mount_reader(self, name: str, mount: str, key: ShardKey) -> MountReader:
+        place = {"judge": self.judge, "nodes": self.node_names, "scheduler": self.scheduler, "network": self.network}
+        reader = MountReader(mount, shard=key, name=name, **place)
+        self.network.join(reader.name, reader)
+        self.mount_readers.append(reader)
+        reader.begin()
+        return reader
+
+    def _other_readers(self) -> list[MountReader]:
+        """Of what is mounted by hand, from the start, now that all is well."""
+        during = list(self.mount_readers)
+        for reader in during:
+            reader.is_over = True
+        return [self._new_mount_reader(f"{one.name}e", one.mount, one.shard) for one in during]
 
     # Directories of retired nodes -------------------------------------------------------------------------------------
     def _read_directory(self, node_id: int) -> None:

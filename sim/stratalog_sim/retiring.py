@@ -8,14 +8,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from stratalog.machines.leaving import is_waited_for_in_vain
 from stratalog.machines.leaving_survey import Survey, survey_nodes
+from stratalog.machines.recovery_rule import is_quorum
 from stratalog.machines.retirement import AskMount, GiveUpOpen, Planned, Release
 from stratalog.machines.retirement_looks import is_due, planned, says
+from stratalog.model.commands import BeginRecovery, MoveReplicas, ReplicaMove, SealUnclean
+from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Node, Snapshot
 from stratalog.model.mount_commands import BeginMount
 from stratalog.model.mounts import MountMode
 from stratalog.model.retirement import Wait
 from stratalog.model.retirement_commands import AdvanceRetirement, ReleaseNode
+from stratalog.model.segment import SegmentState
 from stratalog_sim.process import Sleep, Task
 
 if TYPE_CHECKING:
@@ -85,5 +90,30 @@ class Retiring:
                     meta.do(ReleaseNode(node.node_id, record))
                 case AskMount():
                     meta.do(BeginMount(node.node_id, record.storage_id, MountMode(record.mode)))
-                case GiveUpOpen():
-                    raise AssertionError("nobody is given up by force here")
+                case GiveUpOpen(segments):
+                    for key in segments:
+                        yield from self._give_up(key)
+
+    def _give_up(self, key: SegmentKey) -> Task:
+        """Ends it at what is known of it. Where no replica lives, one that does makes up what nobody has."""
+        meta = self._meta
+        segment = meta.do(BeginRecovery(key))
+        yield Sleep(1 + meta.scheduler.rng.randrange(30))
+        if segment is None:
+            return  # refused
+        if segment.state is SegmentState.ACTIVE:
+            state = meta.table.state
+            by_quorum = is_quorum(state.topic(key.topic_id).settings)
+            if is_waited_for_in_vain(
+                state.segment(key), by_quorum=by_quorum, is_alive=state.is_alive, given_up=state.is_given_up
+            ):
+                meta.do(SealUnclean(key))
+        elif segment.state is SegmentState.SEALING and segment.handed.source is None:
+            snapshot = meta.table.snapshot()
+            stay = [node.node_id for node in snapshot.nodes if node.is_alive and not node.is_leaving]
+            shard = next(one for one in snapshot.shards if one.key == key.shard_key)
+            led = next((one.leader for one in shard.segments if one.epoch > key.epoch and one.leader in stay), None)
+            added = tuple([led] if led is not None else stay[:1])
+            meta.do(MoveReplicas((ReplicaMove(key, segment.replicas, added),)))
+            yield Sleep(1 + meta.scheduler.rng.randrange(30))
+            meta.do(SealUnclean(key))

@@ -49,6 +49,18 @@ class Wishes(Process):
             except StratalogError:
                 yield Sleep(_RETRY_MS)
 
+    def force(self, command: Command[Any]) -> None:
+        """Give up what a dead node alone has: it is refused while the node counts as alive."""
+        self.spawn(self._insist_on_force(command))
+
+    def _insist_on_force(self, command: Command[Any]) -> Task:
+        while True:
+            try:
+                yield Ask("meta", Perform(command), 300)
+                return
+            except StratalogError:
+                yield Sleep(_RETRY_MS)
+
     def rebalance(self) -> Task:
         """As `stratalog rebalance --seal`: until all is even, or nothing moves."""
         self.is_even = False

@@ -20,7 +20,7 @@ from stratalog.model.errors import AlreadyExists, StratalogError
 from stratalog.model.ids import ShardKey
 from stratalog.model.segment import Segment
 from stratalog_sim.broken import Broken
-from stratalog_sim.clients import Consumer, Producer
+from stratalog_sim.clients import Consumer, MountReader, Producer
 from stratalog_sim.disk import Died, Disk
 from stratalog_sim.faults import Faults
 from stratalog_sim.judge import Judge, ShardTruth
@@ -360,13 +360,19 @@ class SimulatedWorld:
             self.network.join(group.name, group)
             self.after(1_500, group.begin)
 
+        others = self._other_readers()
+
         def is_done() -> bool:
+            if not all(one.has_all for one in others):
+                return False
             return (group.has_all or not self.has_groups) and all(self._has_all(reader) for reader in readers)
 
         if not self.run(self.scheduler.now_ms + self.shape.calm_ms, is_done):
             late = [reader for reader in readers if not self._has_all(reader)]
             self._say_how_it_stands(late)
             what = f"shards {[one.shard.shard for one in late]}" if late else "what groups committed"
+            unread = [one.name for one in others if not one.has_all]
+            what = f"{what}; {unread} did not come to the end" if unread else what
             raise Broken("what is owed can be read once all is well", what)
         logs = {
             ("topic", reader.shard.shard): Log(
@@ -385,6 +391,10 @@ class SimulatedWorld:
         found = anomalies([*self._sent(), *fillers], logs)
         if found:
             raise Broken("the log is what clients were told", "; ".join(map(str, found[:3])))
+
+    def _other_readers(self) -> list[MountReader]:
+        """Who has to have read something else to its end by then."""
+        return []
 
     def _say_how_it_stands(self, late: list[Consumer]) -> None:
         for reader in late:

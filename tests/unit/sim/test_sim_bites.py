@@ -37,6 +37,9 @@ QUICK = {
     "freed before it is stored": "the last copy is never deleted",
     "taken back after the release": "who was released comes back no more",
     "mount beyond the seal": "a mount serves what is sealed",
+    "mount read as its topic": "a mount serves what is sealed",
+    "given up in silence": "no decided record is lost",
+    "rolled and given up by nobody": "a retirement ends, or says why it waits",
     "cordon is not heeded": "a retirement ends, or says why it waits",
 }
 
