@@ -234,6 +234,11 @@ def export(
         print_json(told)
     else:
         print_fields(_fields(told, is_dry_run=dry_run), title="would be exported" if dry_run else "exported")
+        if told["same_shards"]:
+            say(f"records have the shards that they had: {', '.join(told['same_shards'])}")
+        if told["by_key"]:
+            topics = ", ".join(told["by_key"])
+            say(f"records are placed by their keys, for the Kafka has another number of shards: {topics}")
 
 
 def cost(

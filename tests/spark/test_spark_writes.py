@@ -181,6 +181,11 @@ def test_what_is_not_delivered_is_an_error(node: NodeProcess) -> None:
         ({"kafka.bootstrap.servers": "h:1", "topic": "t"}, ["key"], "no column value"),
         ({"kafka.bootstrap.servers": "h:1", "topic": "t"}, ["value", "extra"], "column extra"),
         ({"kafka.bootstrap.servers": "h:1", "topic": "t", "acks": "0"}, ["value"], "option acks is unknown"),
+        (
+            {"kafka.bootstrap.servers": "h:1", "topic": "t", "kafka.queue.buffering.max.kbytes": "65536"},
+            ["value"],
+            "32 MiB at most",
+        ),
     ],
 )
 def test_what_cannot_be_written_is_refused(options: dict[str, str], columns: list[str], words: str) -> None:

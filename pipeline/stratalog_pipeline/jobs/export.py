@@ -2,7 +2,8 @@
 
 Files are named after the offsets that they hold, and are put once: an export that is run again puts what is missing. A
 Kafka has no such names: there a record may come twice when the job is run again, and its place is told in headers
-(`stratalog.topic`, `.shard`, `.offset`), by which a reader can tell.
+(`stratalog.topic`, `.shard`, `.offset`), by which a reader can tell. Order is kept: pieces of one shard are sent one
+after another, each acknowledged before the next begins; pieces of several shards are sent at the same time.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ import asyncio
 import base64
 import io
 import json
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
+from itertools import zip_longest
 from typing import Any, Final
 
 import pyarrow as pa
@@ -23,6 +25,7 @@ import pyarrow.parquet as pq
 
 from stratalog.formats.object_names import ObjectNames
 from stratalog.model.errors import Unavailable
+from stratalog.model.ids import ShardKey
 from stratalog.objects import ObjectStore, open_store
 from stratalog_pipeline.cold.catalog import Catalog
 from stratalog_pipeline.cold.cutting import Asked, PartRange, cut
@@ -33,6 +36,8 @@ from stratalog_pipeline.jobs.runners import Runner
 
 PIECE_BYTES: Final = 32 << 20
 _FLUSH_S: Final = 120
+_PARTITIONER: Final = {"partitioner": "murmur2_random"}
+"""Java's: what other producers send of a key goes where its exported records are."""
 OpenStore = Callable[[], ObjectStore]
 OnProgress = Callable[[str, int, int], None]
 
@@ -60,6 +65,23 @@ class ExportOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class Placing:
+    """Which shard of the target takes a record. Either way those of one key come from one shard and go into one, so
+    that they stay in order."""
+
+    shards: int
+    """The target topic's."""
+    is_same: bool
+    """The source has as many: each record keeps its shard's number."""
+
+    def shard_of(self, key: bytes | None, shard: int) -> int | None:
+        """None: as the client's partitioner says by the key. Without one, all of a source shard go to one place."""
+        if self.is_same:
+            return shard
+        return None if key else shard % self.shards
+
+
+@dataclass(frozen=True, slots=True)
 class ExportWork:
     cluster_id: str
     ranges: Sequence[PartRange]
@@ -68,11 +90,18 @@ class ExportWork:
     target: str = field(repr=False)
     kafka_settings: tuple[tuple[str, str], ...] = field(repr=False)
     open_bucket: OpenStore = field(repr=False)
+    placing: Placing | None = None
+    """Of a Kafka."""
+
+    @property
+    def topic(self) -> str:
+        return self.ranges[0].topic
 
 
 @dataclass(slots=True)
 class Exported:
-    """What came of it. `pieces_there` were put by an earlier run; `bytes_put` are those of this run alone."""
+    """What came of it. `pieces_there` were put by an earlier run; `bytes_put` are those of this run alone. Of a Kafka:
+    topics whose records kept their shard, and those whose records were placed by their key."""
 
     cluster_id: str = ""
     pieces: int = 0
@@ -80,25 +109,55 @@ class Exported:
     records: int = 0
     bytes_read: int = 0
     bytes_put: int = 0
+    same_shards: list[str] = field(default_factory=list)
+    by_key: list[str] = field(default_factory=list)
     is_dry_run: bool = False
 
 
 def export(options: ExportOptions, run: Runner, on_progress: OnProgress = lambda *_: None) -> Exported:
-    """Raises: what reading, the store and the Kafka raise."""
-    cluster_id, works = asyncio.run(_plan(options))
+    """Raises: what reading, the store and the Kafka raise; InvalidRequest for a topic that the Kafka does not have."""
+    cluster_id, works, shards = asyncio.run(_plan(options))
     told = Exported(cluster_id, len(works), is_dry_run=options.is_dry_run)
     told.bytes_read = sum(one.part.size_bytes for work in works for one in work.ranges)
     if options.is_dry_run:
         return told
-    for number, done in enumerate(run(export_piece, works), 1):
-        told.records += done.records
-        told.bytes_put += done.bytes_put
-        told.pieces_there += done.was_there
-        on_progress("exported", number, len(works))
+    is_kafka = options.shape is Shape.KAFKA
+    number = 0
+    for those in _rounds(_placed(options, works, shards, told)) if is_kafka else [works]:
+        for done in run(export_piece, those):
+            number += 1
+            told.records += done.records
+            told.bytes_put += done.bytes_put
+            told.pieces_there += done.was_there
+            on_progress("exported", number, len(works))
     return told
 
 
-async def _plan(options: ExportOptions) -> tuple[str, list[ExportWork]]:
+def _placed(
+    options: ExportOptions, works: Sequence[ExportWork], shards: Mapping[str, int], told: Exported
+) -> list[ExportWork]:
+    """Each with the place of its records in the Kafka, which is asked for its topics."""
+    from stratalog_pipeline.sending.target_topics import shards_of_topics
+
+    topics = {work.topic for work in works}
+    found = shards_of_topics(options.target, dict(options.kafka_settings), topics)
+    placings = {topic: Placing(found[topic], found[topic] == shards[topic]) for topic in sorted(topics)}
+    for topic, placing in placings.items():
+        (told.same_shards if placing.is_same else told.by_key).append(topic)
+    return [replace(work, placing=placings[work.topic]) for work in works]
+
+
+def _rounds(works: Sequence[ExportWork]) -> list[list[ExportWork]]:
+    """One piece of each shard, then the next one of each: a round ends before the next begins, so that no two pieces of
+    one shard are sent at the same time."""
+    by_shard: dict[ShardKey, list[ExportWork]] = {}
+    for work in works:
+        by_shard.setdefault(work.ranges[0].segment.shard_key, []).append(work)
+    return [[one for one in some if one is not None] for some in zip_longest(*by_shard.values())]
+
+
+async def _plan(options: ExportOptions) -> tuple[str, list[ExportWork], dict[str, int]]:
+    """The cluster, the pieces, and of each topic how many shards are known."""
     open_bucket = partial(open_store, options.bucket)
     store = open_bucket()
     try:
@@ -115,7 +174,10 @@ async def _plan(options: ExportOptions) -> tuple[str, list[ExportWork]]:
     wanted = Wanted(from_ms=options.asked.from_ms, to_ms=options.asked.to_ms)
     same = (options.shape, wanted, options.target, options.kafka_settings, open_bucket)
     cluster_id = catalog.names.cluster_id
-    return cluster_id, [ExportWork(cluster_id, work.ranges, *same) for work in works]
+    known: dict[str, int] = {}
+    for shard in shards:
+        known[shard.topic] = max(known.get(shard.topic, 0), shard.key.shard + 1)
+    return cluster_id, [ExportWork(cluster_id, work.ranges, *same) for work in works], known
 
 
 def _or_none(topics: Collection[str]) -> Collection[str] | None:
@@ -204,14 +266,16 @@ def _send(work: ExportWork, tables: Iterator[Any]) -> PieceExported:
     """Into the topics of the same names. All are acknowledged by all replicas before the piece counts as done."""
     from stratalog_pipeline.sending.producer import Sender
 
-    sender = Sender(work.target, dict(work.kafka_settings))
+    assert work.placing is not None, "it was planned for a Kafka"
+    sender = Sender(work.target, _PARTITIONER | dict(work.kafka_settings))
     records = size = 0
     for table in tables:
         for row in _rows(table):
             place = {"topic": row["topic"], "shard": str(row["shard"]), "offset": str(row["offset"])}
             headers = [(one["key"], one["value"]) for one in row["headers"]]
             headers += [(f"stratalog.{name}", word.encode()) for name, word in place.items()]
-            sender.send(row["topic"], row["key"], row["value"], headers, row["timestamp"], None)
+            shard = work.placing.shard_of(row["key"], row["shard"])
+            sender.send(row["topic"], row["key"], row["value"], headers, row["timestamp"], shard)
             size += len(row["key"] or b"") + len(row["value"] or b"")
         records += table.num_rows
     if not sender.flush(_FLUSH_S):

@@ -1,25 +1,30 @@
 """Sends records to a Kafka with bounded memory, and says whether every one was acknowledged.
 
-The client's queue holds so many bytes at most; who sends more waits for it. Idempotent: a repetition by the client
-makes no double.
+At most `QUEUE_BYTES` wait for their acknowledgement; who sends more waits. All bytes of a record count: key, value,
+headers, and what the client itself keeps of it. The client's own limit would not do: it counts values alone.
+Idempotent: a repetition by the client makes no double, and changes no order.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from stratalog.model.counting import counted
 from stratalog.model.errors import InvalidRequest, Unavailable
 
 QUEUE_BYTES: Final = 32 << 20
+_OWN_BYTES: Final = 512
+"""What the client and this keep of a record beside its bytes."""
+_CLIENT_LIMIT: Final = "queue.buffering.max.kbytes"
 _SETTINGS: Final = {
     "enable.idempotence": True,
     "acks": "all",
     "linger.ms": 20,
     "batch.size": 256 << 10,
-    "queue.buffering.max.kbytes": QUEUE_BYTES >> 10,
+    _CLIENT_LIMIT: QUEUE_BYTES >> 10,
     "delivery.timeout.ms": 120_000,
     "log_level": 2,
 }
@@ -27,18 +32,25 @@ _STUCK_S: Final = 120.0
 
 
 class Sender:
-    """One producer. For one thread."""
+    """One producer. For one thread.
+
+    Invariant: `queued_bytes` is at most `QUEUE_BYTES`, or one record that is larger.
+    """
 
     def __init__(self, servers: str, settings: Mapping[str, str]) -> None:
-        """`settings` are librdkafka's, for what the servers ask of clients. Raises: InvalidRequest."""
+        """`settings` are librdkafka's, for what the servers ask of clients; its limits of the queue may be smaller.
+        Raises: InvalidRequest."""
         from confluent_kafka import KafkaException, Producer
 
+        check_limit(settings)
         try:
             self._producer = Producer({**_SETTINGS, **settings, "bootstrap.servers": servers})
         except KafkaException as error:
             raise InvalidRequest(f"the producer's settings cannot be used: {error}") from error
         self.failures: list[str] = []
         self.acknowledged = 0
+        self.queued_bytes = 0
+        """Of records that were sent and of which nothing was heard yet."""
 
     def send(
         self,
@@ -53,17 +65,38 @@ class Sender:
         more: dict[str, Any] = {} if timestamp_ms is None else {"timestamp": timestamp_ms}
         if shard is not None:
             more["partition"] = shard
+        size = _OWN_BYTES + len(key or b"") + len(value or b"")
+        size += sum(len(name) + len(told or b"") for name, told in headers)
         give_up = time.monotonic() + _STUCK_S
-        while True:
-            try:
-                self._producer.produce(topic, value, key, headers=list(headers), on_delivery=self._delivered, **more)
-                break
-            except BufferError:
-                self._producer.poll(0.1)
-                if time.monotonic() > give_up:
-                    raise Unavailable(f"the Kafka took nothing for {_STUCK_S:.0f} s: run the job again") from None
+        while not self._produce(topic, key, value, headers, size, more):
+            heard = self._producer.poll(0.1)
+            self._raise_failures()
+            if heard:
+                give_up = time.monotonic() + _STUCK_S
+            elif time.monotonic() > give_up:
+                raise Unavailable(f"the Kafka took nothing for {_STUCK_S:.0f} s: run the job again")
         self._producer.poll(0)
         self._raise_failures()
+
+    def _produce(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[tuple[str, bytes | None]],
+        size: int,
+        more: Mapping[str, Any],
+    ) -> bool:
+        """False while there is no room for it."""
+        if self.queued_bytes and self.queued_bytes + size > QUEUE_BYTES:
+            return False
+        told = partial(self._delivered, size)
+        try:
+            self._producer.produce(topic, value, key, headers=list(headers), on_delivery=told, **more)
+        except BufferError:
+            return False
+        self.queued_bytes += size
+        return True
 
     def flush(self, timeout_s: float) -> bool:
         """Whether all that was sent is acknowledged. Raises: Unavailable."""
@@ -71,7 +104,8 @@ class Sender:
         self._raise_failures()
         return left == 0
 
-    def _delivered(self, error: object, _: object) -> None:
+    def _delivered(self, size: int, error: object, _: object) -> None:
+        self.queued_bytes -= size
         if error is None:
             self.acknowledged += 1
         else:
@@ -80,3 +114,13 @@ class Sender:
     def _raise_failures(self) -> None:
         if self.failures:
             raise Unavailable(f"the Kafka did not take {counted(len(self.failures), 'record')}: {self.failures[0]}")
+
+
+def check_limit(settings: Mapping[str, str]) -> None:
+    """Memory is bounded whatever is set: so who asks for more is told. Raises: InvalidRequest."""
+    told = settings.get(_CLIENT_LIMIT, "")
+    if told.strip().isdecimal() and int(told) > QUEUE_BYTES >> 10:
+        raise InvalidRequest(
+            f"{_CLIENT_LIMIT}={told}: {QUEUE_BYTES >> 20} MiB at most wait to be acknowledged, so it is "
+            f"{QUEUE_BYTES >> 10} at most, or left out"
+        )

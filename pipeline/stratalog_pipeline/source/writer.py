@@ -2,7 +2,8 @@
 
 A row is sent to `topic` (a column, or the option) with `value`, and, where there are such columns, `key`, `headers`,
 `timestamp` and `shard`. A task ends once all its records are acknowledged by all in-sync replicas; a task or a batch
-that Spark repeats sends its records again: at least once. Memory: the producer's queue (32 MiB) and one Arrow batch.
+that Spark repeats sends its records again: at least once. Memory: the producer's queue (32 MiB, whatever is set) and
+one Arrow batch.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from stratalog.model.errors import InvalidRequest, Unavailable
-from stratalog_pipeline.sending.producer import Sender
+from stratalog_pipeline.sending.producer import Sender, check_limit
 
 _FLUSH_S: Final = 300.0
 _CLIENT: Final = "kafka."
@@ -62,6 +63,7 @@ def parse_write_options(given: Mapping[str, str], columns: Sequence[str], *, is_
         )
     if (topic is None) == ("topic" not in columns):
         raise InvalidRequest("name the topic either by the option topic or in a column topic")
+    check_limit(settings)
     return WriteOptions(servers, topic, settings)
 
 
