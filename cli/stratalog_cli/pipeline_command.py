@@ -14,7 +14,16 @@ import typer
 from stratalog.model.counting import counted
 from stratalog.model.errors import InvalidRequest
 from stratalog.settings.units import size_bytes
-from stratalog_cli.output import OutputFormat, OutputOption, console, is_watched, print_fields, print_json, print_table
+from stratalog_cli.output import (
+    AdminOption,
+    OutputFormat,
+    OutputOption,
+    console,
+    is_watched,
+    print_fields,
+    print_json,
+    print_table,
+)
 from stratalog_cli.say import say
 
 if TYPE_CHECKING:
@@ -68,6 +77,9 @@ _NEEDED_BY: dict[ArchiveFormat, tuple[str, ...]] = {
     ArchiveFormat.ICEBERG: ("pyiceberg",),
 }
 """Packages that only this format needs."""
+
+
+_ONLY_IN_BUCKETS = ("objects", "put_requests", "get_requests")
 
 
 def register(app: typer.Typer) -> None:
@@ -247,32 +259,43 @@ def cost(
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a chart here, as SVG.")] = None,
     cluster: ClusterOption = None,
     meta: MetaOption = None,
+    admin: AdminOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Show bytes, objects, requests and price of what is in the bucket, by topic."""
+    """Show bytes, objects, requests and price by topic and tier: what is in the bucket, and on the disks of the nodes
+    that are named."""
     _need_extra()
+    from stratalog_cli.local_bytes import ask_local_bytes
     from stratalog_cli.pipeline_jobs import cost as run
 
-    told = run(bucket, prices, plot, cluster, meta)
+    local, nodes = ask_local_bytes(admin)
+    with _running(0) as (_, step):
+        told = run(bucket, prices, plot, cluster, meta, local, step)
     if output is OutputFormat.JSON:
         print_json(told)
-        return
+    else:
+        _print_cost(told)
+        if prices is None:
+            say("without --prices FILE every price is 0")
+        if not told["nodes"]:
+            say("the nodes' disks are not counted: name nodes with --admin")
+    if nodes is not None:
+        nodes.end()
+
+
+def _print_cost(told: dict[str, Any]) -> None:
     columns = ("topic", "tier", "#bytes", "#objects", "#puts", "#gets", f"#{told['currency']} a month")
     rows = [
         (
             one["topic"],
             one["tier"],
             str(one["bytes"]),
-            str(one["objects"]),
-            str(one["put_requests"]),
-            str(one["get_requests"]),
+            *(str(one[name]) if one["tier"] == "bucket" else "" for name in _ONLY_IN_BUCKETS),
             f"{one['storage_price'] + one['request_price']:.4f}",
         )
         for one in told["rows"]
     ]
     print_table(columns, rows, give_up=("#gets", "#puts", "#objects"))
-    if prices is None:
-        say("without --prices FILE every price is 0")
 
 
 def _need_extra(*more: str) -> None:
@@ -323,7 +346,7 @@ def _running(threads: int) -> Iterator[tuple[Runner, OnProgress]]:
         task = progress.add_task("planning", total=None)
 
         def step(what: str, done: int, total: int) -> None:
-            progress.update(task, description=what, completed=done, total=total)
+            progress.update(task, description=what, completed=done, total=total or None)
 
         if not threads:
             yield one_by_one, step

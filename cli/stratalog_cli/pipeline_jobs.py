@@ -11,6 +11,7 @@ from typing import Any
 
 from stratalog.model.errors import InvalidRequest
 from stratalog.objects import open_store
+from stratalog_cli.local_bytes import LocalBytes
 from stratalog_cli.shown_token import shown_token
 from stratalog_pipeline.cold.cutting import Asked
 from stratalog_pipeline.jobs.archive import Archive, ArchiveOptions
@@ -18,7 +19,7 @@ from stratalog_pipeline.jobs.archive_table import Kind, TableFormat, TimePartiti
 from stratalog_pipeline.jobs.charts import bar_chart
 from stratalog_pipeline.jobs.compact import CompactOptions
 from stratalog_pipeline.jobs.compact import compact as compact_segments
-from stratalog_pipeline.jobs.cost import Prices, cost_of, parse_prices
+from stratalog_pipeline.jobs.cost import Cost, Prices, cost_of, parse_prices, with_local
 from stratalog_pipeline.jobs.export import ExportOptions, Shape
 from stratalog_pipeline.jobs.export import export as export_records
 from stratalog_pipeline.jobs.runners import Runner
@@ -131,23 +132,36 @@ def export(
     return asdict(export_records(options, run, step))
 
 
-def cost(bucket: str, prices: Path | None, plot: Path | None, cluster: str | None, meta: str | None) -> dict[str, Any]:
+def cost(
+    bucket: str,
+    prices: Path | None,
+    plot: Path | None,
+    cluster: str | None,
+    meta: str | None,
+    local: LocalBytes | None,
+    step: OnProgress,
+) -> dict[str, Any]:
+    """Raises: Conflict when the nodes that were named are of another cluster than the bucket."""
     table = Prices() if prices is None else parse_prices(_read(prices).decode("utf-8", "replace"), str(prices))
 
-    async def look() -> Any:
+    async def look() -> Cost:
         store = open_store(bucket)
         try:
-            return await cost_of(store, table, cluster_id=cluster, meta_url=meta)
+            return await cost_of(store, table, cluster_id=cluster, meta_url=meta, on_progress=step)
         finally:
             await store.close()
 
     found = asyncio.run(look())
+    node_ids: tuple[int, ...] = ()
+    if local is not None and local.is_of(found.cluster_id):
+        found = with_local(found, local.by_topic, table)
+        node_ids = local.node_ids
     if plot is not None:
-        rows = [(one.topic, (one.storage_price, one.request_price)) for one in found.rows]
+        rows = [(f"{one.tier}: {one.topic}", (one.storage_price, one.request_price)) for one in found.rows]
         title = f"{found.cluster_id}: {found.price:.2f} {found.currency} a month"
         plot.write_text(bar_chart(title, rows, ("storage", "requests"), "{:.4f}".format), encoding="utf-8")
     told: dict[str, Any] = json.loads(json.dumps(asdict(found)))
-    return told
+    return told | {"nodes": list(node_ids)}
 
 
 def _read(path: Path) -> bytes:

@@ -3,26 +3,30 @@
 Bytes and objects are those of the bucket's listing, so what nobody names (attempts, leftovers) is counted as well,
 under its topic. Writing requests are one per object, as they came about; reading ones are what one full read of
 everything takes now. A bundle holds parts of many topics: its bytes go to each by its parts, what is between them to
-none.
+none. What is on the nodes' disks only they know: the caller asks them (`with_local`).
 Prices come from a table that the caller gives (`Prices`): this knows of no provider.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Final
 
 from stratalog.formats.object_names import BundleName, ObjectNames, SegmentObjectName
 from stratalog.model.errors import InvalidRequest
 from stratalog.objects import ObjectInfo, ObjectStore
-from stratalog_pipeline.cold.catalog import Catalog
+from stratalog_pipeline.cold.catalog import Catalog, each
 from stratalog_pipeline.cold.committed import CommittedShard
 
 BUCKET, LOCAL = "bucket", "local"
 _UNNAMED: Final = "(no topic)"
 _GIB: Final = 1 << 30
+_LISTED_AT_ONCE: Final = 1_000
+_SEGMENTS_AT_ONCE: Final = 256
+OnProgress = Callable[[str, int, int], None]
+"""What, how many, of how many; 0 where nobody knows yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +38,9 @@ class Prices:
     local_gib_month: float = 0.0
     put_per_1000: float = 0.0
     get_per_1000: float = 0.0
-    copies: float = 3.0
-    """Of what lies on local disks."""
+    copies: float = 1.0
+    """How much disk a byte of a node takes that is paid for: 2 where volumes are mirrored. Replicas are counted, each
+    on its own node."""
 
 
 @dataclass(slots=True)
@@ -77,7 +82,7 @@ def parse_prices(text: str, source: str) -> Prices:
         known = ", ".join(one.name for one in fields(Prices))
         raise InvalidRequest(f"{source}: {unknown[0] if unknown else told!r} is no price: known are {known}")
     prices = Prices(str(told.get("currency", "USD")), **numbers)
-    if min(prices.bucket_gib_month, prices.local_gib_month, prices.put_per_1000, prices.get_per_1000) < 0:
+    if min(numbers.values(), default=0) < 0:
         raise InvalidRequest(f"{source}: a price is below zero")
     return prices
 
@@ -88,30 +93,43 @@ async def cost_of(
     *,
     cluster_id: str | None = None,
     meta_url: str | None = None,
-    local_bytes: Mapping[str, int] | None = None,
+    on_progress: OnProgress = lambda *_: None,
 ) -> Cost:
-    """`local_bytes`: of each topic on one copy of the local disks, where somebody knows."""
+    """Of the bucket. Cost: its listing, and a manifest for each complete segment."""
     catalog = await Catalog.open(store, cluster_id=cluster_id, meta_url=meta_url)
     shards = await catalog.shards(None, with_internal=True)
-    listed = [info async for info in store.list(catalog.names.root)]
-    parts = await _bundled(catalog, shards)
+    listed = []
+    async for info in store.list(catalog.names.root):
+        listed.append(info)
+        if len(listed) % _LISTED_AT_ONCE == 0:
+            on_progress("objects listed", len(listed), 0)
+    parts = await _bundled(catalog, shards, on_progress)
     rows = price(add_up(catalog.names, {one.key.topic_id.hex: one.topic for one in shards}, listed, parts), prices)
-    for topic, size in sorted((local_bytes or {}).items()):
-        local = TopicCost(topic, LOCAL, bytes=int(size * prices.copies))
-        local.storage_price = local.bytes / _GIB * prices.local_gib_month
-        rows.append(local)
     return Cost(catalog.names.cluster_id, prices.currency, rows)
 
 
-async def _bundled(catalog: Catalog, shards: Iterable[CommittedShard]) -> dict[str, dict[str, list[int]]]:
+def with_local(cost: Cost, local_bytes: Mapping[str, int], prices: Prices) -> Cost:
+    """And what topics take on the nodes' disks: bytes of all copies, by topic. No request is paid for there. Pure."""
+    rows = [TopicCost(topic, LOCAL, bytes=size) for topic, size in local_bytes.items() if size]
+    for one in rows:
+        one.storage_price = one.bytes * prices.copies / _GIB * prices.local_gib_month
+    return replace(cost, rows=[*cost.rows, *_dearest_first(rows)])
+
+
+async def _bundled(
+    catalog: Catalog, shards: Iterable[CommittedShard], on_progress: OnProgress
+) -> dict[str, dict[str, list[int]]]:
     """Of each bundle: sizes of the committed parts in it, by topic."""
     found: dict[str, dict[str, list[int]]] = {}
-    for shard in shards:
-        for segment in shard.segments:
-            placed, _ = await catalog.parts_of(segment)
+    segments = [(shard.topic, segment) for shard in shards for segment in shard.segments]
+    for first in range(0, len(segments), _SEGMENTS_AT_ONCE):
+        some = segments[first : first + _SEGMENTS_AT_ONCE]
+        for (topic, _), (placed, _) in zip(some, await each([one for _, one in some], catalog.parts_of), strict=True):
             for part in placed:
                 if isinstance(catalog.names.parse(part.object_key), BundleName):
-                    found.setdefault(part.object_key, {}).setdefault(shard.topic, []).append(part.size_bytes)
+                    found.setdefault(part.object_key, {}).setdefault(topic, []).append(part.size_bytes)
+        on_progress("segments looked at", first + len(some), len(segments))
+        catalog.manifests.clear()  # of a million segments they would be gigabytes
     return found
 
 
@@ -153,4 +171,8 @@ def price(rows: Mapping[str, TopicCost], prices: Prices) -> list[TopicCost]:
     for one in rows.values():
         one.storage_price = one.bytes / _GIB * prices.bucket_gib_month
         one.request_price = (one.put_requests * prices.put_per_1000 + one.get_requests * prices.get_per_1000) / 1_000
-    return sorted(rows.values(), key=lambda one: (-one.price, -one.bytes, one.topic))
+    return _dearest_first(rows.values())
+
+
+def _dearest_first(rows: Iterable[TopicCost]) -> list[TopicCost]:
+    return sorted(rows, key=lambda one: (-one.price, -one.bytes, one.topic))

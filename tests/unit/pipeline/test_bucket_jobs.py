@@ -22,7 +22,7 @@ from stratalog.model.segment import RemoteState
 from stratalog.objects import ObjectStore, open_store
 from stratalog_pipeline.cold.cutting import Asked
 from stratalog_pipeline.jobs.charts import bar_chart
-from stratalog_pipeline.jobs.cost import Prices, cost_of, parse_prices
+from stratalog_pipeline.jobs.cost import Cost, Prices, TopicCost, cost_of, parse_prices, with_local
 from stratalog_pipeline.jobs.export import Exported, ExportOptions, Shape, export
 from stratalog_pipeline.jobs.runners import one_by_one
 from stratalog_pipeline.jobs.verify import Verified, verify
@@ -163,7 +163,9 @@ async def test_an_export_may_be_of_a_range_and_a_dry_run_puts_nothing(tmp_path: 
 async def test_every_byte_of_the_bucket_is_somebodys(tmp_path: Path) -> None:
     await build(tmp_path, mixed)
     prices = Prices(bucket_gib_month=1 << 30, put_per_1000=5_000, get_per_1000=1_000)
-    found = await build(tmp_path, lambda store: cost_of(store, prices, local_bytes={"cold": 100}))
+    steps: list[tuple[str, int, int]] = []
+    step = lambda *told: steps.append(told)  # noqa: E731
+    found = await build(tmp_path, lambda store: cost_of(store, prices, on_progress=step))
     everything = [path for path in tmp_path.rglob("*") if path.is_file()]
     in_bucket = [row for row in found.rows if row.tier == "bucket"]
     assert sum(row.bytes for row in in_bucket) == sum(path.stat().st_size for path in everything)
@@ -171,12 +173,21 @@ async def test_every_byte_of_the_bucket_is_somebodys(tmp_path: Path) -> None:
     cold = next(row for row in in_bucket if row.topic == "cold")
     assert cold.storage_price == cold.bytes
     assert cold.request_price == 5 * cold.put_requests + cold.get_requests
-    assert next(row for row in found.rows if row.tier == "local").bytes == 300
+    assert steps[-1] == ("segments looked at", 3, 3)
+
+
+def test_what_is_on_disks_has_its_own_rows_and_price() -> None:
+    prices = Prices(local_gib_month=1 << 30, copies=2)
+    cost = Cost("c", "USD", [TopicCost("cold", bytes=7, storage_price=1.0)])
+    found = with_local(cost, {"cold": 100, "hot": 300, "nothing": 0}, prices)
+    told = [(row.topic, row.tier, row.bytes, row.storage_price, row.request_price) for row in found.rows]
+    assert told[1:] == [("hot", "local", 300, 600.0, 0.0), ("cold", "local", 100, 200.0, 0.0)]
+    assert (found.rows[0], found.price, cost.price) == (cost.rows[0], 801.0, 1.0)
 
 
 def test_a_price_table_is_checked() -> None:
     assert parse_prices('{"bucket_gib_month": 0.023, "currency": "EUR"}', "p").currency == "EUR"
-    for wrong in ("[]", '{"per_gib": 1}', '{"put_per_1000": -1}', '{"put_per_1000": "x"}', "no"):
+    for wrong in ("[]", '{"per_gib": 1}', '{"put_per_1000": -1}', '{"copies": -1}', '{"put_per_1000": "x"}', "no"):
         with pytest.raises(InvalidRequest, match="p: "):
             parse_prices(wrong, "p")
 
