@@ -1,4 +1,5 @@
-"""One Spark session for all of its tests in a process: it takes seconds to start, and half a GiB."""
+"""One Spark session for all of its tests in a process: it takes seconds to start, and half a GiB. And buckets to read:
+a directory, and one on a real S3 server."""
 
 from __future__ import annotations
 
@@ -9,8 +10,11 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
+
+from support.s3_servers import NO_VERSITYGW, S3Server, versitygw_binary, versitygw_server
 
 
 @pytest.fixture(scope="session")
@@ -24,3 +28,20 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     session = local_session("tests", threads=2, memory="640m", folder=folder)
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def versitygw(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    if versitygw_binary() is None:
+        pytest.skip(NO_VERSITYGW)
+    with versitygw_server(tmp_path_factory.mktemp("versitygw") / "buckets") as server:
+        yield server
+
+
+@pytest.fixture(params=["directory", pytest.param("versitygw", marks=pytest.mark.real_s3)])
+def bucket_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A place of its own for each test."""
+    if request.param == "directory":
+        return str(tmp_path / "bucket")
+    server: S3Server = request.getfixturevalue("versitygw")
+    return server.url(uuid4().hex)

@@ -17,5 +17,7 @@ NO_JAVA = "there is no java on PATH, which Spark needs: run tools/spark.sh .venv
 needs_spark = [
     pytest.mark.real_spark,
     pytest.mark.skipif(shutil.which("java") is None, reason=NO_JAVA),
+    pytest.mark.timeout(600),
 ]
-"""For tests with a Spark session."""
+"""For tests with a Spark session. One that is cut off in the middle of a call takes the session with it, and all tests
+behind: so they may take long on a busy machine."""

@@ -2,6 +2,8 @@
 
 A batch is what lies between two positions, and is the same however often it is read. Retention that was faster than the
 stream is an error, or, with `onGap=report`, a warning in the log that names the offsets.
+Spark's checkpoint keeps where a batch ends, and not where the first one began: it asks for that anew. So the first
+batch of a query is empty, and ends where the query begins.
 Planning lives in one process of Spark's for as long as the query runs; reading, in tasks that know their part only.
 """
 
@@ -41,6 +43,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._runner: asyncio.Runner | None = None
         self._catalog: Catalog | None = None
         self._target: Position | None = None
+        self._beginning: dict[str, Any] | None = None
+        """Where the query begins, until a batch is planned: nothing else has written it down."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Tasks get no loop and no connection."""
@@ -49,13 +53,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Positions ------------------------------------------------------------------------------------------------------
     def initialOffset(self) -> dict[str, Any]:
         shards = self._run(self._shards())
-        return to_json(end_of(shards) if self.options.is_from_latest else beginning(shards, self.options.asked.starts))
+        start = end_of(shards) if self.options.is_from_latest else beginning(shards, self.options.asked.starts)
+        self._beginning = to_json(start)
+        return self._beginning
 
     def getDefaultReadLimit(self) -> ReadLimit:
         most = self.options.max_bytes_per_trigger
         return ReadAllAvailable() if most is None else ReadMaxBytes(most)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        if start == self._beginning:
+            return start
         most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
         return to_json(self._run(self._latest(from_json(start), most)))
 
@@ -68,6 +76,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # Work -----------------------------------------------------------------------------------------------------------
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        self._beginning = None
         found: list[InputPartition] = self._run(self._partitions(from_json(start), from_json(end)))
         return found
 
