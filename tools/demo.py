@@ -276,10 +276,13 @@ def tell_one_way(console: Console, stage: Stage, flights: Flights) -> list[Segme
     return segments
 
 
-def tell_what_to_try(console: Console, stage: Stage) -> None:
+def tell_what_to_try(console: Console, stage: Stage, limit: int | None) -> None:
     stratalog = str(Path(sys.executable).with_name("stratalog"))
+    bucket = str(stage.bucket)
     with contextlib.suppress(ValueError):
         stratalog = str(Path(stratalog).relative_to(Path.cwd()))
+        bucket = str(stage.bucket.relative_to(Path.cwd()))
+    limited = "" if limit is None else f" --limit {limit}"
     asked = stage.first.admin
     admin = f" --admin {asked}"
     runs = "The node runs on" if len(stage.nodes) == 1 else f"The {len(stage.nodes)} nodes run on"
@@ -295,6 +298,7 @@ def tell_what_to_try(console: Console, stage: Stage) -> None:
   kcat -C -b {stage.kafka} -t {TOPIC} -p 0 -o 12345 -c 1
   echo 'N14228:{{"row":-1}}' | kcat -P -b {stage.kafka} -t {TOPIC} -K :
   {stratalog} seal {TOPIC}{admin}
+Spark makes a table of what is in the bucket: make demo-pipeline ARGS="--bucket {bucket}{limited}"
 To end it: {how_to_end}; to remove its data: rm -r {stage.directory}""",
         highlight=False,
         soft_wrap=True,
@@ -355,7 +359,7 @@ def main() -> int:
         return 130
     finally:
         if is_kept and stage is not None:
-            tell_what_to_try(console, stage)
+            tell_what_to_try(console, stage, arguments.limit)
         else:
             if stage is not None:
                 stage.end()

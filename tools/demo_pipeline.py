@@ -143,7 +143,7 @@ def main() -> int:
     directory = Path(tempfile.mkdtemp(prefix="demo-pipeline-"))
     try:
         bucket = arguments.bucket or fill(directory, Flights(arguments.limit), console)
-        console.print(f"Spark reads {bucket}; no node runs.", soft_wrap=True)
+        console.print(f"Spark reads {bucket}, and asks no node.", soft_wrap=True)
         found, tasks, took_s = by_spark(bucket, directory, arguments.bucket is not None)
         show(console, found, arguments.plot)
         wrong = differences(found, by_pandas(arguments.limit))

@@ -100,6 +100,9 @@ def test_with_keep_the_node_runs_on_and_the_commands_to_try_work(kept: str, repo
     address = re.search(r"Kafka clients at (\S+),", kept)
     assert address is not None
     assert read(address[1], "flights", 1)[0].value().startswith(b'{"row":')
+    told = re.search(r'make demo-pipeline ARGS="--bucket (\S+) --limit (\d+)"', kept)
+    assert told is not None and int(told[2]) == LIMIT
+    assert any((repository / told[1]).rglob("*.manifest")), "a bucket with sealed segments"
     commands = [line.strip() for line in kept.partition("To try:")[2].splitlines() if line.startswith("  ")]
     assert len(commands) >= 6
     for command in commands:

@@ -24,7 +24,7 @@ from support.source_tree import REPOSITORY, relative
 from support.waiting import eventually_sync
 
 # What the pages write -> told to be somewhere else while they are tested.
-KAFKA_PORT, ADMIN_PORT = "9092", "9644"
+KAFKA_PORT, ADMIN_PORT, META_PORT = "9092", "9644", "9645"
 BLOCK = re.compile(r"\b19(0\d\d)\b")
 """Ports of a cluster's block, as far as the pages write them out."""
 
@@ -37,7 +37,7 @@ class Reader:
         self.folder = folder
         (folder / ".venv").symlink_to(Path(sys.prefix))
         self._nodes: list[subprocess.Popen[bytes]] = []
-        self._ports = {port: _free_port() for port in (KAFKA_PORT, ADMIN_PORT)}
+        self._ports = {port: _free_port() for port in (KAFKA_PORT, ADMIN_PORT, META_PORT)}
         self._block = free_block()
         admin = {} if names_nodes else {"STRATALOG_ADMIN": f"127.0.0.1:{self._ports[ADMIN_PORT]}"}
         self._environment = (
