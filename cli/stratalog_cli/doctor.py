@@ -25,6 +25,7 @@ from stratalog_cli.output import (
 from stratalog_cli.say import say
 
 _FINDINGS = 1
+_UNREACHABLE = 3
 
 
 def register(app: typer.Typer) -> None:
@@ -41,11 +42,11 @@ def doctor(
     ] = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Check data at rest: identities, CRCs, digests against seal records, gaps, what is missing or unexplained.
+    """Check stored data: identities, CRCs, digests against seal records, gaps, missing and unexplained files.
 
-    Of an S3 bucket the settings, too: whether it is there and may be used, and whether its lifecycle rules would delete
-    data. To see whether it may be used, one object is put below probe/ and deleted again; nothing else is changed.
-    Exit code 1 when something is wrong; warnings and hints alone are no reason for it.
+    Also checks the settings of an S3 bucket: whether it exists and can be used, and whether its lifecycle rules would
+    delete data. To test access, one object is put below probe/ and deleted again; nothing else is changed.
+    Exit code 1 if something is wrong, 3 if the bucket could not be reached or used. Warnings and hints do not count.
     """
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -64,8 +65,10 @@ def doctor(
     else:
         for seen in examinations:
             _print(seen)
-    if any(seen.errors for seen in examinations):
+    if any(seen.errors and seen.why_unchecked is None for seen in examinations):
         raise typer.Exit(_FINDINGS)
+    if any(seen.why_unchecked is not None for seen in examinations):
+        raise typer.Exit(_UNREACHABLE)
 
 
 def examine(place: str, bucket: str | None, step: Step) -> list[Examination]:
@@ -119,6 +122,7 @@ def _tail(what: str) -> str:
 def _as_json(seen: Examination) -> dict[str, object]:
     return {
         "place": seen.place,
+        "is_checked": seen.why_unchecked is None,
         "segments": seen.segments,
         "objects": seen.objects,
         "batch_bytes": seen.batch_bytes,
@@ -135,6 +139,9 @@ def _print(seen: Examination) -> None:
         print_fields(seen.settings.items(), title=seen.place)
     if seen.findings:
         print_findings(seen.findings)
+    if seen.why_unchecked is not None:
+        say(f"{printable(seen.place)}: not checked")
+        return
     objects = f", {counted(seen.objects, 'object')}" if seen.objects else ""
     checked = f"{counted(seen.segments, 'segment')}{objects}, {human_bytes(seen.batch_bytes)} of batches"
     is_clean = not seen.errors and not seen.warnings

@@ -22,6 +22,7 @@ async def check_settings(url: str, store: ObjectStore, seen: Examination) -> boo
         return True
     if isinstance(settings, BucketRefusal):
         seen.error(settings.url, settings.what, settings.next_step)
+        seen.why_unchecked = settings.what
         return False
     seen.settings = shown(settings)
     seen.findings += findings_of(settings)

@@ -28,6 +28,8 @@ class Examination:
     """What a bucket is set to do, in words."""
     batch_bytes: int = 0
     """Bytes of batches that passed every check."""
+    why_unchecked: str | None = None
+    """Why nothing could be checked: there is no such bucket, or these credentials may not use it."""
 
     def error(self, place: str, what: str, next_step: str) -> None:
         self.findings.append(Finding(severity="error", place=place, what=what, next_step=next_step))

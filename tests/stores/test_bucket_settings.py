@@ -65,7 +65,7 @@ def set_rules(server: S3Server, *rules: dict[str, Any]) -> None:
 
 def doctor(*arguments: str) -> tuple[int, dict[str, Any]]:
     ran = CliRunner().invoke(build_app(("doctor",)), ["doctor", *arguments, "--output", "json"])
-    assert ran.exit_code in (0, 1), ran.output
+    assert ran.exit_code in (0, 1, 3), ran.output
     (seen,) = json.loads(ran.stdout)
     return ran.exit_code, seen
 
@@ -167,6 +167,26 @@ def test_a_bucket_that_does_not_exist_is_refused_by_its_name(moto: S3Server) -> 
     assert "create it" in refusal.next_step
 
 
+def test_without_credentials_that_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+    assert refusal_of("s3://nowhere").what == "there are no credentials for this bucket"
+
+
+def test_doctor_ends_with_3_where_a_bucket_could_not_be_checked(moto: S3Server) -> None:
+    url = S3Server(moto.port, "nowhere").url()
+    ran = CliRunner().invoke(build_app(("doctor",)), ["doctor", url])
+    told = CliRunner().invoke(build_app(("doctor",)), ["doctor", url, "--output", "json"])
+
+    assert (ran.exit_code, told.exit_code) == (3, 3)
+    assert ran.stdout.splitlines()[-1] == "s3://nowhere: not checked"
+    assert "0 segments" not in ran.stdout
+    (seen,) = json.loads(told.stdout)
+    assert (seen["is_checked"], seen["errors"]) == (False, 1)
+
+
 @pytest.mark.real_s3
 def test_wrong_credentials_are_refused_and_never_shown(versitygw: S3Server) -> None:
     refusal = refusal_of(versitygw.url().replace(SECRET_KEY, "wrong-secret"))
@@ -241,7 +261,7 @@ def _is_of_an_object(head: Any) -> bool:
 
 def test_doctor_goes_no_further_without_a_bucket(moto: S3Server) -> None:
     code, seen = doctor(S3Server(moto.port, "nowhere").url())
-    assert code == 1
+    assert code == 3
     (finding,) = seen["findings"]
     assert (finding["severity"], finding["place"]) == ("error", "s3://nowhere")
 

@@ -118,7 +118,8 @@ def _refusal(client: S3Client, location: S3Location, prefix: str) -> BucketRefus
             return BucketRefusal(location.url, what, "correct the URL's region, endpoint or credentials")
         raise Unavailable(f"{location.url}: {where} answered {status} {code} to a listing; try later") from error
     except (NoCredentialsError, PartialCredentialsError) as error:
-        what = f"there are no credentials for it: {error}"
+        is_none = isinstance(error, NoCredentialsError)
+        what = "there are no credentials for this bucket" if is_none else f"the credentials are incomplete: {error}"
         step = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or access_key_id and secret_access_key in the URL"
         return BucketRefusal(location.url, what, step)
     except BotoCoreError as error:

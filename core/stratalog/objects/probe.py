@@ -6,6 +6,7 @@ Cost: five requests, once, when a node starts to use a store.
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from uuid import uuid4
 
@@ -13,6 +14,7 @@ from stratalog.model.errors import AlreadyExists, InvalidRequest, StratalogError
 from stratalog.objects.store import Capabilities, ObjectStore
 
 PROBE_PREFIX = "probe/"
+_NAMED = re.compile(rf"^\w+ .*?/{PROBE_PREFIX}[0-9a-f]{{32}}: ")
 _FIRST = b"stratalog probe: first"
 _SECOND = b"stratalog probe: second, must not be seen"
 
@@ -33,6 +35,11 @@ async def probe_store(store: ObjectStore) -> Capabilities:
         raise
     await store.delete([key])
     return Capabilities(conditional_put=True)
+
+
+def without_name(trouble: str) -> str:
+    """What a failed probe says, without the request and the name of its object, which is new each time."""
+    return _NAMED.sub("", trouble)
 
 
 async def _try(store: ObjectStore, key: str) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from stratalog.machines.upload_events import UploadLimits
 from stratalog.model.errors import InvalidRequest, StratalogError
+from stratalog.objects.probe import without_name
 from stratalog.objects.store import ObjectStore
 from stratalog.telemetry.logs import logger
 from stratalog_node.backoff import Backoff
@@ -59,7 +60,7 @@ class UploadPreflight:
             async with asyncio.timeout(self._limits.put_timeout_ms / 1_000):
                 await self._store.probe()
         except InvalidRequest as error:
-            return "unfit", str(error)
+            return "unfit", without_name(str(error))
         except (StratalogError, TimeoutError) as error:
-            return "away", str(error) or "no answer in time"
+            return "away", without_name(str(error)) or "no answer in time"
         return None

@@ -425,6 +425,7 @@ def test_a_store_that_takes_no_uploads_shows_in_status_and_on_the_page(tmp_path:
             assert "has taken no uploads" in page.read().decode()
         (line,) = [line for line in running.log_text().splitlines() if line.startswith("stratalog ready: ")]
         assert f"bucket file://{tmp_path}/file/bucket (NOT USABLE, uploads wait: " in line
+        assert "/probe/" not in line
 
 
 def test_a_claim_of_a_stranger_shows_in_status_and_on_the_page_and_the_node_serves(tmp_path: Path) -> None:
