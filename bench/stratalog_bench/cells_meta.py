@@ -59,7 +59,7 @@ def _serve(bench: Bench, place: tuple[str, str]) -> Server:
         command += ["--set", setting]
     log = bench.folder / f"meta.{time.monotonic_ns()}.log"
     # Over etcd it listens before it leads; over a directory it is ready once it has loaded.
-    ready = "meta_leads" if place[0] == "--store" else "stratalog ready"
+    ready = "this instance leads" if place[0] == "--store" else "stratalog ready"
     return bench.keep(start("meta", command, address=address, log=log, ready=ready))
 
 

@@ -111,13 +111,13 @@ class MetaInstance:
                 await self._stand()
             except Unavailable as error:
                 self._trouble = str(error)
-                _log.info("meta_candidacy_over", error=str(error))
+                _log.info("this instance does not lead any more", error=str(error))
             except StratalogError as error:
                 self._trouble = str(error)
-                _log.error("meta_cannot_lead", error=str(error))
+                _log.error("this instance cannot lead", error=str(error))
             except Exception as error:  # a fault of ours: another instance may do better, and this one later (F48)
                 self._trouble = f"this instance met a fault of its own ({error!r})"
-                _log.exception("meta_instance_fault")
+                _log.exception("this instance failed with an internal error")
             await asyncio.sleep(self._pause_s)
 
     async def _stand(self) -> None:
@@ -137,7 +137,7 @@ class MetaInstance:
             held.callback(self._stop_serving)
             self._led, self._trouble = (leadership, service), None
             self.stats.won += 1
-            _log.info("meta_leads", version=await service.read_version())
+            _log.info("this instance leads", version=await service.read_version())
             while not leadership.lost.is_set() and not service.is_broken:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_POLL_S):

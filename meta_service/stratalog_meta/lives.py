@@ -111,9 +111,9 @@ class LifeKeeper:
         try:
             await work
         except StratalogError as error:
-            _log.debug("lives_not_noted", error=str(error))
+            _log.debug("leases of nodes were not checked", error=str(error))
         except Exception:  # a fault in one look must not leave the dead alive for good (F48)
-            _log.exception("lives_look_failed")
+            _log.exception("checking the leases of nodes failed")
 
     async def _look(self) -> None:
         if self._must_read:
@@ -138,12 +138,14 @@ class LifeKeeper:
         self._losing = ()
         self._stats.lost += len(due.lost)
         for life in due.lost:
-            _log.warning("node_lost", node_id=life.node_id, life=life.epoch, lease_ms=self.lease_ms)
+            _log.warning("node is lost: its lease ended", node_id=life.node_id, life=life.epoch, lease_ms=self.lease_ms)
         for life in due.heard:
-            _log.info("node_alive_again", node_id=life.node_id, life=life.epoch)
+            _log.info("node is alive again", node_id=life.node_id, life=life.epoch)
         for life in due.full:
-            _log.warning("node_disk_nearly_full", node_id=life.node_id, life=life.epoch)
+            _log.warning("disk of a node is nearly full", node_id=life.node_id, life=life.epoch)
         for life in due.roomy:
-            _log.info("node_disk_has_room_again", node_id=life.node_id, life=life.epoch)
+            _log.info("disk of a node has room again", node_id=life.node_id, life=life.epoch)
         for one in due.scarce:
-            _log.info("node_disk_scarcity", node_id=one.life.node_id, life=one.life.epoch, scarcity=one.scarcity)
+            _log.info(
+                "free space on a node has changed", node_id=one.life.node_id, life=one.life.epoch, scarcity=one.scarcity
+            )

@@ -41,16 +41,16 @@ class MountExpiry:
             try:
                 await self.look()
             except StratalogError as error:
-                _log.debug("mounts_not_looked_at", error=str(error))
+                _log.debug("expired mounts were not checked", error=str(error))
             except Exception:  # a fault in one look must not keep all mounts for good (F48)
-                _log.exception("mounts_look_failed")
+                _log.exception("checking for expired mounts failed")
 
     async def look(self) -> None:
         """End what is over now."""
         now_ms = self._clock_ms()
         for name in await self._writer.read(lambda table: _over(table, now_ms)):
             await self._writer.submit(EndMount(name))
-            _log.info("mount_expired", mount=name)
+            _log.info("mount expired", mount=name)
 
 
 def _over(table: ShardTable, now_ms: int) -> list[str]:

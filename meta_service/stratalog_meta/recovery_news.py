@@ -37,9 +37,9 @@ class RecoveryNews:
             elif isinstance(change, SegmentPurged):
                 self._told.pop(change.key, None)
         for segment in lost[:NAMED]:
-            _log.warning("leader_lost", segment=str(segment.key), isr=segment.isr)
+            _log.warning("segment lost its leader", segment=str(segment.key), isr=segment.isr)
         if len(lost) > NAMED:
-            _log.warning("leaders_lost", in_all=len(lost), not_named=len(lost) - NAMED)
+            _log.warning("more segments lost their leaders", in_all=len(lost), not_named=len(lost) - NAMED)
 
     def _look(self, segment: Segment, lost: list[Segment]) -> None:
         told = self._told.setdefault(segment.key, set())
@@ -53,7 +53,7 @@ class RecoveryNews:
                 told.add(gap)
                 self._stats.ranges_given_up += 1
                 _log.error(
-                    "offsets_given_up",
+                    "offsets are given up: they are stored nowhere",
                     segment=str(segment.key),
                     base_offset=gap.base_offset,
                     end_offset=gap.end_offset,
@@ -63,6 +63,11 @@ class RecoveryNews:
             if report.node_id not in segment.replicas and report.node_id not in told:
                 told.add(report.node_id)
                 self._stats.copies_differing += 1
-                _log.error("copy_differs", segment=str(segment.key), node_id=report.node_id, digest=report.digest.hex())
+                _log.error(
+                    "copy differs from the sealed segment",
+                    segment=str(segment.key),
+                    node_id=report.node_id,
+                    digest=report.digest.hex(),
+                )
         if not told:
             del self._told[segment.key]

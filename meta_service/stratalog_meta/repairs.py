@@ -87,10 +87,10 @@ class CopyRepairs:
                     pause_s = min(pause_s, _BUSY_S)
             except StratalogError as error:
                 self._is_due = True
-                _log.debug("copies_not_looked_at", error=str(error))
+                _log.debug("missing copies were not checked", error=str(error))
             except Exception:  # a fault in one look must not leave copies missing for good (F48)
                 self._is_due = True
-                _log.exception("copies_look_failed")
+                _log.exception("checking for missing copies failed")
             pause_s = max(pause_s, _SHARE * self._worked_ms / 1_000)
 
     async def _look(self) -> bool:
@@ -116,7 +116,7 @@ class CopyRepairs:
             added, dropped = sum(len(move.added) for move in plan.moves), sum(len(move.dropped) for move in plan.moves)
             self._stats.copies_asked += added
             self._stats.copies_dropped += dropped
-            _log.info("replicas_moved", segments=len(plan.moves), added=added, dropped=dropped, waiting=plan.waiting)
+            _log.info("replicas moved", segments=len(plan.moves), added=added, dropped=dropped, waiting=plan.waiting)
         return bool(plan.moves) or plan.is_bounded
 
     def _snapshot(self, table: ShardTable) -> Snapshot:

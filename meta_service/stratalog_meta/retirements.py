@@ -119,9 +119,9 @@ class Retirements:
             try:
                 await self.look()
             except StratalogError as error:
-                _log.debug("retirements_not_looked_at", error=str(error))
+                _log.debug("retirements were not checked", error=str(error))
             except Exception:  # a fault in one look must not leave a retirement where it is for good (F48)
-                _log.exception("retirements_look_failed")
+                _log.exception("checking retirements failed")
 
     # A look -----------------------------------------------------------------------------------------------------
     async def look(self) -> None:
@@ -188,7 +188,7 @@ class Retirements:
             await self._writer.submit(AdvanceRetirement(node.node_id, record, found.step, wait))
             if is_new:
                 _log.info(
-                    "retirement",
+                    "retirement goes on",
                     node_id=node.node_id,
                     step=found.step,
                     waits=None if wait is None else wait.reason,
@@ -206,18 +206,20 @@ class Retirements:
             case Release():
                 if await self._writer.submit(ReleaseNode(node.node_id, record)):
                     self._stats.released += 1
-                    _log.warning("node_released", node_id=node.node_id, mode=record.mode, is_forced=record.is_forced)
+                    _log.warning(
+                        "retired node is released", node_id=node.node_id, mode=record.mode, is_forced=record.is_forced
+                    )
             case GiveUpOpen(segments):
                 for key in segments:
                     try:
                         await self._give_up(key)
                     except Rejected as error:
-                        _log.info("segment_not_given_up", segment=str(key), error=str(error))
+                        _log.info("segment could not be given up", segment=str(key), error=str(error))
             case AskMount():
                 try:
                     await self._writer.submit(BeginMount(node.node_id, record.storage_id, MountMode(record.mode)))
                 except Rejected as error:
-                    _log.warning("mount_not_begun", node_id=node.node_id, error=str(error))
+                    _log.warning("mount could not be started", node_id=node.node_id, error=str(error))
 
     async def _give_up(self, key: SegmentKey) -> None:
         """End it at what is known of it. Where no replica lives, one that does makes up what nobody has."""

@@ -133,7 +133,7 @@ class TableWriter:
     def refuse_changes(self, why: str) -> None:
         """From now on, until another service is started over the store; reading goes on."""
         self._failure, self._is_full, self._may_heal = why, False, False
-        _log.error("meta_changes_refused", error=why)
+        _log.error("changes are refused", error=why)
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="meta-writer")
@@ -197,13 +197,13 @@ class TableWriter:
             assert table is not None, "a store that had a header has one"
             await self._store.write([[PutHeader(table.state.header)]])
         except Exception as error:  # whatever a store without room says, the next look may find it well
-            _log.debug("meta_store_still_fails", source=self._store.source, error=str(error))
+            _log.debug("store still fails", source=self._store.source, error=str(error))
             return
         if table.version != self._table.version:
             self._restart_history(table)
         self._table = table
         self._failure, self._is_full, self._may_heal = None, False, False
-        _log.info("meta_store_works_again", source=self._store.source, version=table.version)
+        _log.info("store works again", source=self._store.source, version=table.version)
 
     async def _turn(self) -> None:
         self._is_busy = True  # from now on the table is ahead of the store: readers wait
@@ -230,7 +230,7 @@ class TableWriter:
         more."""
         self._failure = f"the meta service met a fault of its own ({fault}): changes are refused until it is restarted"
         self._is_full = self._may_heal = False
-        _log.error("meta_writer_fault", error=str(fault), exc_info=fault)
+        _log.error("writer of the metadata failed with an internal error", error=str(fault), exc_info=fault)
         for request in turn.taken:
             _refuse(request.answer, OutcomeUnknown(f"{self._failure}; see its log, read the metadata, then decide"))
 
@@ -263,7 +263,7 @@ class TableWriter:
             except Exception as refusal:  # a bug in one request must not stop all others (F48)
                 turn.refused.append((request, refusal))
                 if not isinstance(refusal, StratalogError):
-                    _log.exception("meta_request_failed", request=type(request).__name__)
+                    _log.exception("request failed with an internal error", request=type(request).__name__)
 
     async def _take(self, turn: _Turn, request: _Request, now_ms: int, slice_ends: float) -> float:
         """Returns when the present slice ends: a command over thousands of records takes several."""
@@ -313,7 +313,7 @@ class TableWriter:
     def _settle(self, turn: _Turn, refusal: WriteRefused) -> None:
         """The store kept a part of the turn and knows it: that is answered, the rest was not done, and it goes on."""
         self._stats.store_refusals += 1
-        _log.warning("meta_store_refused", source=self._store.source, error=str(refusal), kept=refusal.kept)
+        _log.warning("store refused changes", source=self._store.source, error=str(refusal), kept=refusal.kept)
         durable, lost = turn.split(refusal.kept)
         for _, applied in reversed(lost):
             self._table.undo(applied)
@@ -343,7 +343,9 @@ class TableWriter:
             "reading goes on"
         )
         self._stats.store_failures += 1
-        _log.error("meta_store_failed", source=self._store.source, error=str(error), commands=len(turn.applied))
+        _log.error(
+            "store failed, changes are undone", source=self._store.source, error=str(error), commands=len(turn.applied)
+        )
         for _, applied in reversed(turn.applied):
             self._table.undo(applied)
         for order, applied in turn.applied:

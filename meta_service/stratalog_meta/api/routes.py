@@ -143,7 +143,7 @@ async def _answer_of(service: MetaService, command: SegmentCommand) -> Segment |
     except StratalogError as error:
         return error
     except Exception as fault:  # a bug of ours; the others have their answers all the same (F48)
-        _log.exception("meta_command_crashed", command=type(command).__name__)
+        _log.exception("command failed with an internal error", command=type(command).__name__)
         return OutcomeUnknown(f"{type(command).__name__} failed inside ({fault!r}): read before acting again")
 
 

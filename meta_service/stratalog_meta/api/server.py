@@ -259,7 +259,7 @@ async def _problems(
     except (asyncio.CancelledError, ConnectionError):
         raise
     except Exception as error:  # a bug of ours: the caller cannot know what was done
-        _log.exception("meta_request_crashed", method=request.method, path=request.path)
+        _log.exception("request failed with an internal error", method=request.method, path=request.path)
         return _answer(
             OutcomeUnknown(f"{request.method} {request.path} failed inside ({error!r}): read before acting again")
         )

@@ -161,7 +161,7 @@ class BucketBackups:
                 pause_s, retry_s = min(retry_s, self._place.interval_s), 2 * retry_s
             except Exception:  # a fault of ours in one snapshot must not be the last of them (F48)
                 self._stats.failures += 1
-                _log.exception("meta_snapshot_fault")
+                _log.exception("putting a snapshot of the metadata failed with an internal error")
                 pause_s = self._place.interval_s
             await asyncio.sleep(max(self._place.soonest_s, _SHARE * (loop.time() - began_s)))
 
@@ -193,7 +193,9 @@ class BucketBackups:
         self._stats.version, self._stats.timestamp_ms = version, head.created_ms
         self._stats.size_bytes = sum(piece.size_bytes for piece in head.pieces)
         took_ms = int((asyncio.get_running_loop().time() - began_s) * 1_000)
-        _log.debug("meta_snapshot_put", number=held.epoch, version=version, records=head.record_count, ms=took_ms)
+        _log.debug(
+            "snapshot of the metadata put", number=held.epoch, version=version, records=head.record_count, ms=took_ms
+        )
         await self._place.store.delete(to_remove(await list_snapshots(self._place.store, names)))
 
     def _complain(self, why: str) -> None:

@@ -140,7 +140,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if not self.options.asked.is_gap_allowed:
                 raise GapInLog(str(gap))
             _log.warning(
-                "records_expired_before_they_were_read",
+                "records expired before they were read",
                 topic=gap.topic,
                 shard=gap.shard,
                 from_offset=gap.from_offset,

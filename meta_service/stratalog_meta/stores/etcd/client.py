@@ -161,7 +161,7 @@ class EtcdClient:
                 words = (
                     f"{method.path.rpartition('/')[2]} at {self.endpoints[at]}: {error.code().name}: {error.details()}"
                 )
-            _log.debug("etcd_attempt_failed", attempt=failures, error=words)
+            _log.debug("request to etcd failed", attempt=failures, error=words)
             if self._at == at:
                 self._at = (at + 1) % len(self.endpoints)
             attempt_s = min(2 * attempt_s, policy.longest_attempt_s)

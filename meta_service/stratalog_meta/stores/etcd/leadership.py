@@ -101,14 +101,14 @@ class EtcdLeadership:
                 pause_s = RETRY_S
                 if str(error) != said:
                     said = str(error)
-                    _log.warning("etcd_campaign_waits", address=self._address, error=said)
+                    _log.warning("etcd does not answer, waiting to become leader", address=self._address, error=said)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s * (0.5 + self._jitter())):
                     await self._lost.wait()
         if self._lost.is_set():
             await self._let_lease_go()
             raise Unavailable(f"the candidacy of {self._address} is over: make another one")
-        _log.info("meta_leadership_won", address=self._address, revision=self._revision)
+        _log.info("leadership won", address=self._address, revision=self._revision)
         self._keeper = LeaseKeeper(self._client, self._lease, self._life_s, self._until, self._clock, self.lose)
         self._keeper.start()
 
@@ -160,7 +160,7 @@ class EtcdLeadership:
         if self._keeper is not None:
             self._keeper.stop()
         if self._revision:
-            _log.warning("meta_leadership_lost", address=self._address, why=why)
+            _log.warning("leadership lost", address=self._address, why=why)
 
     async def resign(self) -> None:
         self.lose("it resigned")

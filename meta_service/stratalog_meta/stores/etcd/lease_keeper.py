@@ -80,7 +80,7 @@ class LeaseKeeper:
             why = self._keep(channels)
         except Exception as error:  # a lead that nobody ends is the worst
             why = f"its lease is kept no more: {error!r}"
-            _log.exception("etcd_lease_keeper_failed")
+            _log.exception("keeper of the etcd lease failed")
         finally:
             for channel in channels.values():
                 channel.close()
@@ -98,12 +98,12 @@ class LeaseKeeper:
                 return "etcd did not renew its lease in time"
             if asked > self.until and not is_late:
                 is_late = True
-                _log.warning("etcd_lease_late", lease_s=self._lease_s)
+                _log.warning("etcd lease is overdue for renewal", lease_s=self._lease_s)
             members: Sequence[str] = self._client.endpoints
             try:
                 life_s = self._ask(channels, at, self._lease_s / RENEWALS_PER_LEASE)
             except (grpc.RpcError, StratalogError) as error:
-                _log.info("etcd_lease_not_renewed", member=members[at], error=str(_words(error)))
+                _log.info("etcd lease was not renewed", member=members[at], error=str(_words(error)))
                 at, pause_s = (at + 1) % len(members), _AGAIN_S
                 continue
             if life_s <= 0:

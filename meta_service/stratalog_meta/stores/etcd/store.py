@@ -235,7 +235,9 @@ class EtcdStore:
         self._written_down = redo.read_back(record, [found[name] for name in names], self._source)
         await self._carry_out()
         self._client.stats.redone += 1
-        _log.info("etcd_redo_finished", source=self._source, parts=len(names))
+        _log.info(
+            "change that was written down but not finished is carried out now", source=self._source, parts=len(names)
+        )
 
     def _decoded(self, revision: int, loop: asyncio.AbstractEventLoop) -> list[StoredRecord]:
         """In a thread: hundreds of thousands of records take seconds, in which the lease must be renewed."""
@@ -275,9 +277,9 @@ class EtcdStore:
                     self._client.stats.compactions += 1
                 except EtcdRefused as error:
                     if error.code is not grpc.StatusCode.OUT_OF_RANGE:  # somebody else compacts as well
-                        _log.warning("etcd_compaction_refused", source=self._source, error=str(error))
+                        _log.warning("etcd refused to compact", source=self._source, error=str(error))
                 except Unavailable as error:
-                    _log.warning("etcd_compaction_failed", source=self._source, error=str(error))
+                    _log.warning("etcd was not compacted", source=self._source, error=str(error))
             old = 0 if self._fence is None else self._fence.turn_revision
 
 
