@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,23 +11,15 @@ from support.pipeline_extra import NO_PIPELINE, needs_spark
 
 pytest.importorskip("fastavro", reason=NO_PIPELINE)
 
+from stratalog.formats.records import Record, encode_batch
+from stratalog.model.segment import RemoteState
 from stratalog.objects import ObjectStore, open_store
-from support.cold_data import CLUSTER_ID, FIRST_TIME_MS, ColdShard, batches_from
-from support.cold_reading import tell
-from support.s3_servers import NO_VERSITYGW, versitygw_binary, versitygw_server
+from support.cold_data import CLUSTER_ID, FIRST_TIME_MS, ColdShard, batch_at, batches_from
+from support.cold_reading import put_cut, tell
+from support.copied_objects import move_objects
+from support.growing_bucket import damage, in_bucket
 
 pytestmark = needs_spark
-
-
-def build(bucket: str, fill: Callable[[ObjectStore], Awaitable[Any]]) -> Any:
-    async def run() -> Any:
-        store = open_store(bucket)
-        try:
-            return await fill(store)
-        finally:
-            await store.close()
-
-    return asyncio.run(run())
 
 
 async def flights(store: ObjectStore) -> ColdShard:
@@ -40,8 +29,6 @@ async def flights(store: ObjectStore) -> ColdShard:
         base = 30 * epoch
         parts = [batches_from(base, 5, epoch=epoch), batches_from(base + 15, 5, epoch=epoch, codec=epoch + 2)]
         await cold.add(parts)
-    from stratalog.model.segment import RemoteState
-
     parts = [batches_from(90, 5, epoch=3), batches_from(105, 5, epoch=3)]
     await cold.add(parts, state=RemoteState.PARTIAL, is_bundled=True)
     await tell(cold)
@@ -51,7 +38,7 @@ async def flights(store: ObjectStore) -> ColdShard:
 @pytest.fixture(scope="module")
 def bucket(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = str(tmp_path_factory.mktemp("bucket"))
-    build(path, flights)
+    in_bucket(path, flights)
     return path
 
 
@@ -74,7 +61,7 @@ def test_a_busy_shard_is_many_partitions(spark: Any, bucket: str) -> None:
     assert offsets(frame) == list(range(120))
 
 
-def test_a_key_is_looked_up_and_only_its_chunks_are_read(spark: Any, tmp_path: Path) -> None:
+def test_a_key_is_looked_up_and_only_its_chunks_are_read(spark: Any, bucket_url: str) -> None:
     async def keyed(store: ObjectStore) -> ColdShard:
         cold = ColdShard(store, has_key_index=True)
         for epoch in range(3):
@@ -83,8 +70,8 @@ def test_a_key_is_looked_up_and_only_its_chunks_are_read(spark: Any, tmp_path: P
         await tell(cold)
         return cold
 
-    build(str(tmp_path), keyed)
-    frame = spark.read.format("stratalog").option("partitionBytes", "1").load(str(tmp_path))
+    in_bucket(bucket_url, keyed)
+    frame = spark.read.format("stratalog").option("partitionBytes", "1").load(bucket_url)
     assert frame.rdd.getNumPartitions() == 6
     one = frame.where("key = CAST('40' AS binary)")
     assert (offsets(one), one.rdd.getNumPartitions()) == ([40], 1)
@@ -139,24 +126,92 @@ def test_what_cannot_be_is_refused_with_words(spark: Any, bucket: str, options: 
         spark.read.format("stratalog").options(**options).load(bucket).count()
 
 
-def test_a_damaged_object_fails_the_query_and_is_named(spark: Any, tmp_path: Path) -> None:
-    cold = build(str(tmp_path), flights)
-    key = cold.segments[0].remote.manifest_key
-    assert key is not None
-    chunk = next((tmp_path / key).parent.glob("*.chunk"))
-    body = bytearray(chunk.read_bytes())
-    body[700] ^= 1
-    chunk.write_bytes(body)
-    with pytest.raises(Exception, match=chunk.name):
-        spark.read.format("stratalog").load(str(tmp_path)).count()
+def test_a_damaged_object_fails_the_query_and_is_named(spark: Any, bucket_url: str) -> None:
+    async def chunks_of(store: ObjectStore) -> list[str]:
+        prefix = cold.names.segment_prefix(cold.segments[0].key)
+        return [info.key async for info in store.list(prefix) if info.key.endswith(".chunk")]
+
+    cold = in_bucket(bucket_url, flights)
+    frame = spark.read.format("stratalog").load(bucket_url)
+    assert offsets(frame) == list(range(120))
+    chunk = in_bucket(bucket_url, chunks_of)[0]
+    damage(bucket_url, chunk, 700)
+    with pytest.raises(Exception, match=chunk.rpartition("/")[2]):
+        frame.count()
 
 
-@pytest.mark.real_s3
-@pytest.mark.skipif(versitygw_binary() is None, reason=NO_VERSITYGW)
-def test_a_bucket_on_a_real_s3_server_is_read(spark: Any, tmp_path: Path) -> None:
-    with versitygw_server(tmp_path / "s3") as server:
-        build(server.url("there"), flights)
-        assert offsets(spark.read.format("stratalog").load(server.url("there"))) == list(range(120))
+async def strange_records(store: ObjectStore) -> ColdShard:
+    """Headers of all kinds, nothing where there may be nothing, no time, and times of the log."""
+    cold = ColdShard(store)
+    headers = (("h", b"one"), ("h", b"\xff\x00"), ("nothing", None), ("empty", b""), ("größe", b"1"))
+    created = [
+        Record(0, FIRST_TIME_MS, b"k", b"v", headers),
+        Record(1, FIRST_TIME_MS + 1, None, None, ()),
+        Record(2, FIRST_TIME_MS + 2, b"", b"", (("", b"x"),)),
+    ]
+    timeless = [Record(3, -1, b"k", b"v"), Record(4, -1, b"k", b"w")]
+    appended = [Record(offset, FIRST_TIME_MS + offset, b"k", b"%d" % offset) for offset in (5, 6)]
+    batches = [
+        encode_batch(created, base_offset=0, epoch=0),
+        encode_batch(timeless, base_offset=3, epoch=0),
+        encode_batch(appended, base_offset=5, epoch=0, is_log_append_time=True, max_timestamp_ms=FIRST_TIME_MS + 77),
+    ]
+    await cold.add([batches])
+    return cold
+
+
+def test_headers_absent_fields_and_times_are_as_they_were_written(spark: Any, bucket_url: str) -> None:
+    in_bucket(bucket_url, strange_records)
+    rows = spark.read.format("stratalog").load(bucket_url).orderBy("offset").collect()
+    headers = [[(one.key, None if one.value is None else bytes(one.value)) for one in row.headers] for row in rows]
+    written = [("h", b"one"), ("h", b"\xff\x00"), ("nothing", None), ("empty", b""), ("größe", b"1")]
+    assert headers == [written, [], [("", b"x")], [], [], [], []]
+    assert [(row.key, row.value) for row in rows[:3]] == [(b"k", b"v"), (None, None), (b"", b"")]
+    times = [row.timestamp and row.timestamp.replace(tzinfo=UTC).timestamp() * 1_000 - FIRST_TIME_MS for row in rows]
+    assert times == [pytest.approx(0), pytest.approx(1), pytest.approx(2), None, None, *[pytest.approx(77)] * 2]
+    assert [row.timestamp_type for row in rows] == [0, 0, 0, 0, 0, 1, 1]
+
+
+def test_a_snapshot_is_read_by_its_name_as_it_was(spark: Any, bucket_url: str) -> None:
+    async def fill(store: ObjectStore) -> None:
+        cold = ColdShard(store)
+        for epoch in range(3):
+            await cold.add([batches_from(30 * epoch, 5, epoch=epoch), batches_from(30 * epoch + 15, 5, epoch=epoch)])
+            if epoch == 1:
+                await put_cut(cold, "friday", 4, 37, 1)
+        await tell(cold, log_start_offset=60)  # of what it holds nothing is told any more
+
+    in_bucket(bucket_url, fill)
+    read = spark.read.format("stratalog").option("bucket", bucket_url)
+    assert offsets(read.load()) == list(range(60, 90))
+    assert offsets(read.option("snapshot", "friday").load()) == list(range(4, 37))
+    assert offsets(read.option("snapshot", "friday").load().where("offset < 10")) == list(range(4, 10))
+
+
+CHUNKS = 10_000
+
+
+def test_ten_thousand_small_chunks_are_read_and_each_is_counted(spark: Any, bucket_url: str) -> None:
+    async def fill(store: ObjectStore) -> None:
+        memory = open_store("memory:")
+        cold = ColdShard(memory)
+        await cold.add([[batch_at(number, 1, value_bytes=19)] for number in range(CHUNKS)])
+        await tell(cold)
+        await move_objects(memory, store, bucket_url)
+        await memory.close()
+
+    in_bucket(bucket_url, fill)
+    frame = spark.read.format("stratalog").option("partitionBytes", "512k").load(bucket_url)
+    assert 4 <= frame.rdd.getNumPartitions() <= 20, "one shard, many tasks, and not one for each chunk"
+    told = frame.selectExpr(
+        "count(*) AS rows",
+        "count(DISTINCT offset) AS offsets",
+        "sum(offset) AS sum",
+        "sum(CAST(CAST(value AS string) AS bigint)) AS value_sum",
+        "count_if(CAST(CAST(key AS string) AS bigint) = offset) AS keys",
+    ).first()
+    whole = CHUNKS * (CHUNKS - 1) // 2
+    assert (told.rows, told.offsets, told.sum, told.value_sum, told.keys) == (CHUNKS, CHUNKS, whole, whole, CHUNKS)
 
 
 def test_workers_that_read_do_not_walk_over_their_imports_after_each_task_and_the_driver_is_left_alone(

@@ -8,10 +8,12 @@ from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
+from stratalog.formats.cut import encode_cut
 from stratalog.formats.meta_snapshot import MetaSnapshotId
-from stratalog.formats.object_names import ObjectNames
+from stratalog.formats.object_names import CutName, ObjectNames
 from stratalog.machines.table_dump import Captured
 from stratalog.machines.table_records import TableHeader
+from stratalog.model.cut import Cut, CutShard
 from stratalog.model.ids import ShardKey
 from stratalog.model.segment import Segment
 from stratalog.model.topic import Shard, Topic
@@ -21,7 +23,7 @@ from stratalog_pipeline.cold.catalog import Catalog
 from stratalog_pipeline.cold.cutting import Asked, PartRange
 from stratalog_pipeline.cold.part_records import PartFetcher, tables_of
 from stratalog_pipeline.decode.columns import Wanted
-from support.cold_data import ColdShard
+from support.cold_data import FIRST_TIME_MS, ColdShard
 from support.tier_rig import TierRig
 
 _numbers = iter(range(1, 1 << 30))
@@ -90,6 +92,14 @@ async def tell(cold: ColdShard, *, topic: str = "cold", log_start_offset: int = 
     await put_metadata(
         cold.store, cold.names.cluster_id, [Topic(topic, cold.topic_id, cold.shard + 1, 1, {}, 1)], shards
     )
+
+
+async def put_cut(cold: ColdShard, name: str, start: int, end: int, epoch: int) -> None:
+    """A snapshot of the shard by this name: its records `[start, end)`."""
+    topic = Topic("cold", cold.topic_id, cold.shard + 1, 1, {}, 1)
+    shards = (CutShard(ShardKey(cold.topic_id, cold.shard), start, end, epoch),)
+    found = Cut(cold.names.cluster_id, name, FIRST_TIME_MS, (topic,), shards)
+    await cold.store.put(cold.names.build(CutName(name)), [encode_cut(found)])
 
 
 def without_parts(segment: Segment) -> Segment:

@@ -19,6 +19,7 @@ from stratalog_pipeline.jobs.compact import Compacted, CompactOptions, compact
 from stratalog_pipeline.jobs.runners import Runner, one_by_one
 from stratalog_pipeline.jobs.verify import Verified, verify
 from support.cold_data import ColdShard
+from support.copied_objects import move_objects
 from support.meta_worlds import MetaWorld, running
 
 TARGET_BYTES = 64 << 10
@@ -45,7 +46,7 @@ class CompactWorld:
         client, lock = self.world.client, await self.world.lock()
         put = await self.cold.add(parts)
         assert put.key == self.active.key and put.seal is not None and put.end_offset is not None
-        await self._copy()
+        await move_objects(self.cold.store, self.store, self.bucket)
         body = await self.store.get(put.remote.manifest_key or "")
         manifest = decode_manifest(body, source="just put")
         self.active = await client.perform(RollSegment(put.key, put.end_offset))
@@ -58,22 +59,6 @@ class CompactWorld:
         return await client.perform(
             CompleteRemote(lock, put.key, remote.manifest_key, remote.manifest_digest, size_bytes)
         )
-
-    async def _copy(self) -> None:
-        """What was made in memory, into the bucket; into a directory without a flush for each of thousands."""
-        made = [info.key async for info in self.cold.store.list("")]
-        for start in range(0, len(made), 32):
-            await asyncio.gather(*(self._copy_one(key) for key in made[start : start + 32]))
-        await self.cold.store.delete(made)
-
-    async def _copy_one(self, key: str) -> None:
-        body = await self.cold.store.get(key)
-        if "://" in self.bucket:
-            await self.store.put(key, [body])
-            return
-        path = Path(self.bucket) / key
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(body)
 
     async def segments(self) -> list[Segment]:
         """As the metadata know them now, without the active one."""

@@ -11,9 +11,6 @@ from support.pipeline_extra import NO_PIPELINE
 
 pytest.importorskip("fastavro", reason=NO_PIPELINE)
 
-from stratalog.formats.cut import encode_cut
-from stratalog.formats.object_names import CutName
-from stratalog.model.cut import Cut, CutShard
 from stratalog.model.errors import Corrupt, InvalidRequest, NotFound
 from stratalog.model.ids import ShardKey
 from stratalog.model.segment import RemoteState, SegmentState
@@ -23,7 +20,7 @@ from stratalog_meta.api.server import MetaServer
 from stratalog_pipeline.cold.catalog import Catalog
 from stratalog_pipeline.cold.cutting import Asked, GapInLog, cut, take_bytes
 from support.cold_data import CLUSTER_ID, FIRST_TIME_MS, ColdShard, batch_at, batches_from
-from support.cold_reading import offsets, planned, put_metadata, put_rig_metadata, tell
+from support.cold_reading import offsets, planned, put_cut, put_metadata, put_rig_metadata, tell
 from support.counting_store import CountingStore
 from support.tier_rig import TierRig
 
@@ -213,18 +210,11 @@ async def test_real_uploads_are_read_with_and_without_the_meta_service() -> None
 
 
 # Snapshots ----------------------------------------------------------------------------------------------------------
-async def put_cut(cold: ColdShard, start: int, end: int, epoch: int) -> None:
-    topic = Topic("cold", cold.topic_id, cold.shard + 1, 1, {}, 1)
-    shards = (CutShard(ShardKey(cold.topic_id, cold.shard), start, end, epoch),)
-    found = Cut(CLUSTER_ID, "friday", FIRST_TIME_MS, (topic,), shards)
-    await cold.store.put(cold.names.build(CutName("friday")), [encode_cut(found)])
-
-
 async def test_a_snapshot_is_read_as_it_was_whatever_came_after(store: ObjectStore) -> None:
     cold = ColdShard(store)
     await cold.add(two_parts(0))
     await cold.add([batches_from(30, 5, epoch=1)])
-    await put_cut(cold, 4, 37, 1)
+    await put_cut(cold, "friday", 4, 37, 1)
     await cold.add([batches_from(45, 5, epoch=2)])
     await tell(cold, log_start_offset=45)
     ranges = await planned(store, snapshot_name="friday")
@@ -235,7 +225,7 @@ async def test_a_snapshot_of_which_something_is_gone_is_an_error(store: ObjectSt
     cold = ColdShard(store)
     await cold.add(two_parts(0))
     await cold.add([batches_from(30, 5, epoch=1)])
-    await put_cut(cold, 4, 37, 1)
+    await put_cut(cold, "friday", 4, 37, 1)
     gone = cold.segments[1].remote.manifest_key
     assert gone is not None
     await store.delete([gone])
