@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from stratalog.machines.leaving import is_waited_for_in_vain
 from stratalog.machines.leaving_survey import Survey, survey_nodes
+from stratalog.machines.recovery_rule import is_quorum
 from stratalog.machines.retirement import Action, AskMount, GiveUpOpen, Planned, Release
 from stratalog.machines.retirement_looks import is_due, is_tiered, planned, says
 from stratalog.machines.shard_table import ShardTable
@@ -225,7 +227,7 @@ class Retirements:
         """End it at what is known of it. Where no replica lives, one that does makes up what nobody has."""
         segment = await self._writer.submit(BeginRecovery(key))
         if segment.state is SegmentState.ACTIVE:
-            if await self._writer.read(lambda table: any(map(table.state.is_alive, segment.replicas))):
+            if not await self._writer.read(lambda table: _is_waited_for_in_vain(table, segment)):
                 return  # one came back since the look: it may have all of it
             await self._writer.submit(SealUnclean(key))
         elif segment.state is SegmentState.SEALING and segment.handed.source is None:
@@ -250,6 +252,12 @@ class Retirements:
         told = (survey.remaining_segments, survey.remaining_bytes, rate, left_s)
         words = words_of(record, *told)
         return RetirementStatus(node.node_id, node.is_alive, record, *told, words, survey.unheld, survey.unheld_count)
+
+
+def _is_waited_for_in_vain(table: ShardTable, segment: Segment) -> bool:
+    state = table.state
+    by_quorum = is_quorum(state.topic(segment.key.topic_id).settings)
+    return is_waited_for_in_vain(segment, by_quorum=by_quorum, is_alive=state.is_alive, given_up=state.is_given_up)
 
 
 def _behind(snapshot: Snapshot, key: SegmentKey) -> Iterator[Segment]:

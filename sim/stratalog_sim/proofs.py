@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from stratalog.machines.leaving import is_lost_by_force
 from stratalog.machines.producer_table import ProducerTable
 from stratalog.machines.sealed_producers import Producers, sealed_table
 from stratalog.model.ids import SegmentKey
@@ -55,7 +56,8 @@ def table_of(node: NodeLife, segment: Segment) -> Producers | None:
     for table in _tables(node, segment):
         if _digest_of(table) == segment.seal.producers.digest:
             return table
-    return None
+    is_lost = is_lost_by_force(segment, node.view.nodes.get, lambda one: node.view.reads_at(one) is not None)
+    return () if is_lost else None
 
 
 def _tables(node: NodeLife, segment: Segment) -> Iterator[Producers]:

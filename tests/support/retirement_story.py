@@ -20,7 +20,7 @@ from stratalog.machines.retirement import (
     plan,
     preflight,
 )
-from stratalog.model.commands import BeginRecovery, MoveReplicas, SealSegment, SealUnclean
+from stratalog.model.commands import BeginRecovery, MoveReplicas, ReplicaMove, SealSegment, SealUnclean
 from stratalog.model.errors import Rejected
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Node, Vitals
@@ -31,7 +31,7 @@ from stratalog.model.retirement_commands import (
     ReportInventory,
     ReportSighting,
 )
-from stratalog.model.segment import SegmentState
+from stratalog.model.segment import Segment, SegmentState
 from stratalog.model.topic import Topic
 from support.table_stories import TableStory, record_of
 
@@ -97,12 +97,18 @@ class RetirementStory(TableStory):
                 case GiveUpOpen(segments):
                     for key in segments:
                         with contextlib.suppress(Rejected):
-                            segment = self.do(BeginRecovery(key)).result
-                            if segment.state in (SegmentState.ACTIVE, SegmentState.SEALING):
-                                self.do(SealUnclean(key))
+                            self._give_up(self.do(BeginRecovery(key)).result)
                 case _:
                     pass
         return planned
+
+    def _give_up(self, segment: Segment) -> None:
+        """As `stratalog_meta/retirements.py` does."""
+        if segment.state is SegmentState.SEALING and segment.handed.source is None:
+            stay = [node.node_id for node in self.table.snapshot().nodes if node.is_alive and not node.is_leaving]
+            self.do(MoveReplicas((ReplicaMove(segment.key, segment.replicas, tuple(stay[:1])),)))
+        if segment.state in (SegmentState.ACTIVE, SegmentState.SEALING):
+            self.do(SealUnclean(segment.key))
 
     def looks(self, *node_ids: int, count: int = 4) -> None:
         for _ in range(count):

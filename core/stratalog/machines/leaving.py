@@ -12,7 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 
-from stratalog.model.retirement import LostRange, RetireMode, UnheldRange
+from stratalog.machines.recovery_rule import Waiting, decide
+from stratalog.model.metadata import Node
+from stratalog.model.retirement import LostRange, Retirement, RetireMode, UnheldRange
 from stratalog.model.segment import RemoteState, Segment, SegmentState
 
 
@@ -35,6 +37,36 @@ def lost_of(segment: Segment) -> LostRange:
 def unheld_of(segment: Segment, topic: str) -> UnheldRange:
     """The same before anybody gave it up, and of an open one, too."""
     return UnheldRange(topic, segment.key, max(segment.base_offset, segment.remote.commit_offset), segment.end_offset)
+
+
+def is_given_up(retirement: Retirement | None, *, is_alive: bool) -> bool:
+    """Whatever that node had counts no more. Who is only away may have it all."""
+    return retirement is not None and (retirement.step.is_released or (retirement.is_forced and not is_alive))
+
+
+def is_waited_for_in_vain(
+    segment: Segment, *, by_quorum: bool, is_alive: Callable[[int], bool], given_up: Callable[[int], bool]
+) -> bool:
+    """Whether the end of an open segment that nobody leads depends on nobody but who was given up. Of replicas that
+    live each has answered; who is only away, and has to be heard, is waited for."""
+    if all(map(given_up, segment.replicas)):
+        return True
+    if not segment.is_fenced:
+        return False
+    decision = decide(segment, by_quorum=by_quorum, is_alive=is_alive)
+    return isinstance(decision, Waiting) and decision.is_hopeless and all(map(given_up, decision.nodes))
+
+
+def is_lost_by_force(segment: Segment, node_of: Callable[[int], Node | None], is_read: Callable[[int], bool]) -> bool:
+    """Whether all that lay beside a sealed segment's copies is gone, by a person's word: it is not in the object store,
+    and everyone who proved a copy was given up. `is_read`: it can be asked, or its directory is read."""
+    if segment.seal is None or segment.remote.state is RemoteState.COMPLETE or not segment.local_nodes:
+        return False
+    for holder in segment.local_nodes:
+        node = node_of(holder)
+        if node is None or is_read(holder) or not is_given_up(node.retirement, is_alive=node.is_alive):
+            return False
+    return True
 
 
 def need_of(segment: Segment, node_id: int, mode: RetireMode, wanted: int, is_staying: Callable[[int], bool]) -> Need:

@@ -9,7 +9,8 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Final
 
-from stratalog.machines.leaving import Need, need_of, unheld_of
+from stratalog.machines.leaving import Need, is_given_up, is_waited_for_in_vain, need_of, unheld_of
+from stratalog.machines.recovery_rule import is_quorum
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Node, Snapshot
 from stratalog.model.retirement import MAX_UNHELD_LISTED, UnheldRange
@@ -36,7 +37,8 @@ class Survey:
     stuck: list[SegmentKey] = field(default_factory=list)
     """The first of them."""
     abandoned: list[SegmentKey] = field(default_factory=list)
-    """Open, and each of their replicas is gone for good, or was given up as this node; so many as are ended at once."""
+    """Open, and who has to be heard of it is gone for good, or was given up as this node; so many as are ended at
+    once."""
     uploads_count: int = 0
     """Sealed, not kept without it, and on their way into the object store."""
     uploads_bytes: int = 0
@@ -83,7 +85,7 @@ def survey_nodes(snapshot: Snapshot, is_tiered: Callable[[Topic], bool]) -> Gene
     found = {node_id: Survey() for node_id in leaving}
     if not leaving:
         return found
-    given_up = {node.node_id for node in snapshot.nodes if _is_given_up(node)}
+    given_up = {node.node_id for node in snapshot.nodes if is_given_up(node.retirement, is_alive=node.is_alive)}
     topics = {topic.topic_id: topic for topic in snapshot.topics}
     alive = {node.node_id for node in snapshot.nodes if node.is_alive}
     staying = {node.node_id for node in snapshot.nodes if node.is_alive and not node.is_leaving}
@@ -99,12 +101,6 @@ def survey_nodes(snapshot: Snapshot, is_tiered: Callable[[Topic], bool]) -> Gene
                 survey = found[node_id]
                 _count(survey, segment, topic, leaving[node_id], wanted, alive, staying, given_up, is_tiered(topic))
     return found
-
-
-def _is_given_up(node: Node) -> bool:
-    """Whatever it had counts no more. Who is only away may have it all."""
-    record = node.retirement
-    return record is not None and (node.is_retired or (record.is_forced and not node.is_alive))
 
 
 def _count(
@@ -138,7 +134,8 @@ def _count(
                 survey.stuck_count += 1
                 survey.stuck += [segment.key][: _NAMED - len(survey.stuck)]
                 is_ended = any(gap.reason is GapReason.UNCLEAN for gap in segment.handed.given_up)
-                if is_ended or given_up.issuperset(segment.replicas):
+                by_quorum, is_alive, gone = is_quorum(topic.settings), alive.__contains__, given_up.__contains__
+                if is_ended or is_waited_for_in_vain(segment, by_quorum=by_quorum, is_alive=is_alive, given_up=gone):
                     survey.abandoned += [segment.key][: _ABANDONED_AT_ONCE - len(survey.abandoned)]
         case Need.ONLY_HERE if not alive.intersection(segment.local_nodes):
             survey.lost_count += 1

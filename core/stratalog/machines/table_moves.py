@@ -35,11 +35,14 @@ def move_replicas(tx: TableTransaction, command: MoveReplicas) -> Steps[None]:
 
 
 def _is_abandoned(tx: TableTransaction, segment: Segment) -> bool:
-    """Ended by a person's word, and none of its replicas lives: another makes up what nobody has, so that the log goes
-    on."""
-    is_given_up = any(gap.reason is GapReason.UNCLEAN for gap in segment.handed.given_up)
-    is_ended = segment.state is SegmentState.SEALING and segment.is_fenced and is_given_up
-    return is_ended and not any(map(tx.state.is_alive, segment.replicas))
+    """None of its replicas lives, and it was ended by a person's word, or each of them was given up by one: another
+    makes up what nobody has, so that the log goes on."""
+    if segment.state is not SegmentState.SEALING or not segment.is_fenced:
+        return False
+    if any(map(tx.state.is_alive, segment.replicas)):
+        return False
+    is_ended = any(gap.reason is GapReason.UNCLEAN for gap in segment.handed.given_up)
+    return is_ended or all(map(tx.state.is_given_up, segment.replicas))
 
 
 def _is_led(tx: TableTransaction, segment: Segment) -> bool:

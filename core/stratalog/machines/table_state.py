@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias, TypeVar
 from uuid import UUID
 
+from stratalog.machines.leaving import is_given_up
 from stratalog.machines.placement import LEADER_WEIGHT, weights_of
 from stratalog.machines.table_records import (
     MAX_KEPT_CHANGES,
@@ -157,6 +158,11 @@ class TableState:
         """Alive, and not about to leave."""
         entry = self.nodes.get(node_id)
         return entry is not None and entry.is_alive and not entry.is_leaving
+
+    def is_given_up(self, node_id: int) -> bool:
+        """Gone for good, or given up by force while it is away."""
+        entry = self.nodes.get(node_id)
+        return entry is not None and is_given_up(entry.retirement, is_alive=entry.is_alive)
 
     def is_retired(self, node_id: int) -> bool:
         """Gone for good."""

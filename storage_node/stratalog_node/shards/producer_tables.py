@@ -17,6 +17,7 @@ from stratalog.event_loop.task_set import TaskSet
 from stratalog.formats.index_block import decode_index_block
 from stratalog.formats.producers import NO_TABLE, decode_table, encode_table, table_fault
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.machines.leaving import is_lost_by_force
 from stratalog.machines.producer_table import ProducerTable
 from stratalog.machines.sealed_producers import Producers, sealed_table
 from stratalog.model.errors import Corrupt, NotFound, StratalogError, Unavailable
@@ -251,8 +252,14 @@ class ProducerTables:
     async def _stand_in(self, segment: Segment) -> Producers | None:
         """Where all before the segment was deleted, its table cannot be made again. Once the index block of its only
         copy is lost, too, nobody ever has it: then the producers are those of its own batches. Who is forgotten so
-        wrote nothing that is still in the log. None: somebody may have it yet."""
+        wrote nothing that is still in the log. Where all who had the segment were given up by force, its producers are
+        forgotten with its records. None: somebody may have it yet."""
         key = segment.key
+        if is_lost_by_force(segment, self._catalog.node, lambda one: self._catalog.reads_at(one) is not None):
+            if self._instead.get(key) != ():
+                log.warning("producers are forgotten: they were given up with the nodes that knew", segment=str(key))
+            self._instead[key] = ()
+            return ()
         is_shared = segment.remote.state is RemoteState.COMPLETE or segment.local_nodes != (self._node_id,)
         listed = self._catalog.segments(key.shard_key)
         if is_shared or any(one.epoch < segment.epoch for one in listed):

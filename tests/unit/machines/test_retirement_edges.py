@@ -11,7 +11,7 @@ from stratalog.model.mount_commands import BeginMount, EndMount
 from stratalog.model.mounts import MountMode
 from stratalog.model.retirement import RetireMode, RetireStep, WaitReason
 from stratalog.model.retirement_commands import ReleaseNode, RetireNode
-from stratalog.model.segment import GapReason, Segment
+from stratalog.model.segment import GapReason, GivenUp, Segment
 from support.retirement_story import INTERVAL_MS, RetirementStory
 
 TIERED = {"remote.storage.enable": "true"}
@@ -121,6 +121,37 @@ def test_what_all_replicas_had_is_given_up_when_all_of_them_are() -> None:
         story.do(RetireNode(node_id, force_storage_id=f"storage-{node_id}"))
     story.looks(first, second)
     assert [gap.reason for gap in story.segment(key).handed.given_up] == [GapReason.UNCLEAN]
+
+
+@pytest.mark.parametrize("settings", [{}, {"acks.policy": "quorum"}], ids=["isr", "quorum"])
+def test_what_waits_for_nobody_but_who_was_given_up_is_ended_where_the_others_ended(settings: dict[str, str]) -> None:
+    story = RetirementStory(nodes=4)
+    key = story.active(story.topic("orders", replicas=2, settings=TIERED | settings)).key
+    dead, other = story.segment(key).replicas
+    story.die(dead, other)
+    story.start(other, is_clean=False, boot_id="after a power cut")
+    story.recover(key)
+    story.do(RetireNode(dead, force_storage_id=f"storage-{dead}"))
+    story.looks(dead)
+    assert not story.segment(key).handed.given_up, "the other one has not answered"
+    story.promise(key, other, 40, is_whole=False)
+    assert story.segment(key).end_offset is None
+    story.looks(dead)
+    ended = story.segment(key)
+    assert (ended.end_offset, [gap.reason for gap in ended.handed.given_up]) == (40, [GapReason.UNCLEAN])
+
+
+def test_what_the_only_replica_rolled_and_did_not_seal_is_made_up_by_another_once_it_is_given_up() -> None:
+    story = RetirementStory(nodes=3)
+    key = story.active(story.topic("orders", settings=TIERED)).key
+    (dead,) = story.segment(key).replicas
+    story.roll(key, 40)
+    story.die(dead)
+    story.do(RetireNode(dead, force_storage_id=f"storage-{dead}"))
+    story.looks(dead)
+    segment = story.segment(key)
+    assert segment.handed.given_up == (GivenUp(0, 40, GapReason.UNCLEAN),)
+    assert segment.handed.source not in (None, dead), story.record(dead).wait
 
 
 # What was prepared ----------------------------------------------------------------------------------------------

@@ -161,6 +161,23 @@ async def test_what_only_a_dead_node_had_is_waited_for_and_given_up_by_name(plai
     assert offset >= 2
 
 
+async def test_a_shard_goes_on_though_who_wrote_before_was_known_to_the_dead_node_alone(plain: NodeCluster) -> None:
+    leaving = Leaving(plain, has_store=False)
+    key = await plain.shard(replicas=1)
+    writer = {"producer_id": 7, "producer_epoch": 0}
+    await plain.append(key, b"lost", b"too", **writer, base_sequence=0)
+    gone = plain.leader(key)
+    assert plain.nodes[gone].ask_roll(key)
+    sealed = await plain.is_sealed(key)
+    assert sealed.seal is not None and sealed.seal.producers.count == 1
+    storage_id = (await leaving.node(gone)).storage_id
+    await plain.kill(gone)
+    await plain.lose(gone)
+    await leaving.retire(gone, force=storage_id)
+    await leaving.until(step=RetireStep.DONE, of=gone)
+    assert await plain.append(key, b"it goes on", producer_id=8, producer_epoch=0, base_sequence=0) >= 2
+
+
 async def test_of_a_volume_the_node_reads_its_own_files_and_a_damaged_one_is_named(plain: NodeCluster) -> None:
     leaving = Leaving(plain, has_store=False)
     key = await plain.shard(replicas=1)
