@@ -120,7 +120,7 @@ class GroupMember(GroupClient):
 
     def _read_some(self, shard: ShardKey, position: int):  # type: ignore[no-untyped-def]
         """Where it is then."""
-        node = self._nodes[self._next_node]
+        node = self._nodes[self._next_node % len(self._nodes)]
         try:
             fetched = yield Ask(node, Fetch(shard, position), _TIMEOUT_MS)
         except StratalogError:
