@@ -28,6 +28,8 @@ from support.waiting import eventually_sync
 SHARDS = 4
 AWAY_S, STALL_S = 60.0, 15.0
 CHUNK_BYTES = 512 << 10
+LONG_RUN_S = 600
+"""In so long a run the leader of the meta service dies at each step of a retirement."""
 
 
 @pytest.fixture
@@ -186,6 +188,10 @@ def test_nothing_is_lost_while_nodes_come_and_go(
             chaos.calm()
             comings.until_all_is_served()
             tell(f"{played} scenes, {len(comings.left)} nodes have left")
+            deaths = ", ".join(f"{step} {comings.deaths[step]}" for step in RetireStep)
+            tell(f"leaders of the meta service killed at: {deaths}")
+            missing = [step for step in RetireStep if not comings.deaths[step]]
+            assert not missing or chaos_seconds < LONG_RUN_S, f"no leader died at {missing}"
             for traffic in clients:
                 traffic.bootstrap = cluster.bootstrap
                 tell(f"{traffic.judge():,} records acknowledged: all there, once and in order")

@@ -1,5 +1,6 @@
 """What befalls a cluster at random: a plan that follows from its seed, and the hand that carries it out.
 
+The bucket is a directory: while it is away something else lies where it was, so no part makes an empty one there.
 One etcd member is down or cut off at a time, so that the metadata are there; of nodes and meta services all may be. A
 disk is wiped only where the others are whole: three copies bear that, and not another one beside it.
 """
@@ -29,9 +30,11 @@ class What(Enum):
     CUT_OFF = "cut off"
     MAKE_MUTE = "let nobody hear"
     MAKE_DEAF = "let hear nothing:"
+    STORE_AWAY = "take away the"
 
 
 _START_S = 100.0
+STORE = "object store"
 CUTS = (What.CUT_OFF, What.MAKE_MUTE, What.MAKE_DEAF)
 
 
@@ -54,6 +57,8 @@ def blows(seed: int) -> Iterator[Blow]:
         what = chance.choices([What.KILL, What.PAUSE, What.STOP, *CUTS], [5, 2, 2, 2, 1, 1])[0]
         if role is Role.NODE and chance.random() < 0.15:
             what = chance.choice([What.WIPE, What.KILL_ALL])
+        if chance.random() < 0.08:
+            role, what = Role.NODE, What.STORE_AWAY
         from_share = chance.choice([0.1, 0.5, 1.0, 1.0])
         yield Blow(chance.uniform(0.2, 5), what, role, chance.randint(1, 3), chance.uniform(0.1, 6), from_share)
 
@@ -76,7 +81,7 @@ class Chaos:
 
     def strike(self, blow: Blow) -> None:
         self._rest(blow.wait_s)
-        name = self._whom(blow)
+        name = STORE if blow.what is What.STORE_AWAY else self._whom(blow)
         names = self._cluster.members if blow.what is What.KILL_ALL else [name]
         away = self.away
         if away.intersection(names):
@@ -127,6 +132,8 @@ class Chaos:
                 cluster.signal(name, signal.SIGSTOP)
             case What.STOP:
                 self._work.submit(cluster.stop, name)
+            case What.STORE_AWAY:
+                cluster.take_store_away()
             case What.CUT_OFF:
                 self._cut(name, both_ways([name], others))
             case What.MAKE_MUTE:
@@ -158,6 +165,9 @@ class Chaos:
     def _bring_back(self, name: str) -> None:
         del self._struck[name]
         self.say(f"{name} comes back")
+        if name == STORE:
+            self._cluster.bring_store_back()
+            return
         self._cluster.wires.mend(self._cuts.pop(name, ()))
         self._cluster.signal(name, signal.SIGCONT)
         self._starting[name] = self._work.submit(self._start, name)

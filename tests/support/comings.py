@@ -1,9 +1,9 @@
 """Nodes that come and go under clients, at random: scenes that follow from a seed, and the hand that plays them.
 
 In a scene one node leaves, or two at once, in either mode; meanwhile parts are struck as in `support.chaos`, or the
-leader of the meta service dies at a given step, or the holder of the mount dies before or after it serves; or the wish
-is taken back. A node that has left is started by mistake, and must be refused. At each look: a token of a mount belongs
-to one life of one node forever, and never goes back.
+leader of the meta service dies at one step after the other at which none has died yet, or the holder of the mount dies
+before or after it serves; or the wish is taken back. A node that has left is started by mistake, and must be refused.
+At each look: a token of a mount belongs to one life of one node forever, and never goes back.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from __future__ import annotations
 import random
 import shutil
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from enum import Enum
 from itertools import islice
 from pathlib import Path
@@ -67,6 +69,8 @@ def scenes(seed: int) -> Iterator[Scene]:
             mode = chance.choice(list(RetireMode))
             if fate is Fate.HOLDER_DIES_EARLY:
                 mode = RetireMode.VOLUME  # it does not serve before somebody reads the directory
+            if fate is Fate.META_LEADER_DIES:
+                mode = RetireMode.OFFLOAD  # in the other there is nothing to offload
             steps = _EARLY if fate is Fate.TAKEN_BACK else list(RetireStep)
             yield Scene(fate, chance.randrange(20), mode, chance.choice(steps))
 
@@ -79,6 +83,9 @@ def bearable(seed: int) -> Iterator[Blow]:
 class Comings:
     """Requires: whoever made it ends it."""
 
+    deaths: Counter[RetireStep]
+    """At which steps a leader of the meta service was killed, as the next one found them."""
+
     def __init__(self, cluster: RealCluster, chaos: Chaos, seed: int) -> None:
         self._cluster, self._chaos = cluster, chaos
         self._blows = bearable(seed)
@@ -87,6 +94,7 @@ class Comings:
         self._tokens: dict[str, int] = {}
         self._volumes: dict[str, ReadOnlyProcess] = {}
         self.left: list[str] = []
+        self.deaths = Counter()
 
     def end(self) -> None:
         for process in self._volumes.values():
@@ -135,13 +143,48 @@ class Comings:
                     self._chaos.strike(blow)
                     self._look()
             case Fate.META_LEADER_DIES:
-                leads = self._cluster.leading(Role.META)
-                self._until(lambda: self._is_at(name, scene.step), f"{name} does not come to {scene.step}")
-                self._kill_and_start(leads)
+                self._its_leaders_die(name, scene.step)
             case Fate.HOLDER_DIES_EARLY | Fate.HOLDER_DIES_LATE:
                 self._the_holder_dies(name, is_early=scene.fate is Fate.HOLDER_DIES_EARLY)
             case Fate.TWO_AT_ONCE | Fate.TAKEN_BACK:
                 pass
+
+    def _its_leaders_die(self, name: str, step: RetireStep) -> None:
+        """At each step at which none has died yet; at the given one where there is no such."""
+        wanted = [one for one in RetireStep if not self.deaths[one]] or [step]
+        if RetireStep.OFFLOAD in wanted:
+            self._cluster.take_store_away()  # else it may be over before anybody sees it
+        starts: list[Future[None]] = []
+        with ThreadPoolExecutor(1) as starting:
+            try:
+                for one in wanted:
+                    killed = self._cluster.leading(Role.META)
+                    self._until(lambda one=one: self._is_at(name, one), f"{name} does not come to {one}")
+                    for started in starts[:-1]:
+                        started.result()  # one may be on its way while another is killed: there are three
+                    if self._step_of(name) is one:
+                        self._cluster.kill(killed)
+                        self._note_death(name, killed, one)
+                        starts.append(starting.submit(self._cluster.start, killed))
+                    if one is RetireStep.OFFLOAD:
+                        self._cluster.bring_store_back()
+            finally:
+                self._cluster.bring_store_back()
+        for started in starts:
+            started.result()
+
+    def _note_death(self, name: str, killed: str, at: RetireStep) -> None:
+        """What the next leader finds first is the step of the death, if that had not ended in between."""
+        found = self._step_of(name)
+        assert found is at or _is_behind(found, at), f"{name} was at {at}, and is at {found} now"
+        self.deaths[at] += found is at
+        self._chaos.say(f"{killed} was killed at {at}; the next one finds {found}")
+        self._look()
+
+    def _step_of(self, name: str) -> RetireStep:
+        found = self._status(name)
+        assert found is not None, f"nobody knows that {name} leaves"
+        return found.retirement.step
 
     def _the_holder_dies(self, name: str, *, is_early: bool) -> None:
         if not is_early:
@@ -167,12 +210,6 @@ class Comings:
             return
         self._chaos.say(f"{name} stays")
         assert self._status(name) is None
-
-    def _kill_and_start(self, name: str) -> None:
-        self._chaos.say(f"kill -9 {name}")
-        self._cluster.kill(name)
-        self._look()
-        self._cluster.start(name)
 
     def _comes_back_by_mistake(self, name: str) -> None:
         eventually_sync(lambda: self._cluster.pid(name) is None, 60)
@@ -260,6 +297,12 @@ class Comings:
 
     def _data(self, name: str) -> Path:
         return self._cluster.directory.path / name
+
+
+def _is_behind(step: RetireStep, other: RetireStep) -> bool:
+    """The first comes after the other."""
+    steps = list(RetireStep)
+    return steps.index(step) > steps.index(other)
 
 
 def _number(name: str) -> int:

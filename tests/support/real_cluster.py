@@ -80,6 +80,7 @@ class RealCluster:
 
     def close(self) -> None:
         """In order; `kill -9` of who runs it takes the rest along."""
+        self.bring_store_back()
         self._process.terminate()
         try:
             self._process.wait(60)
@@ -211,6 +212,22 @@ class RealCluster:
         assert self.pid(name) is None
         shutil.rmtree(self.directory.path / name)
 
+    def take_store_away(self) -> None:
+        """Where the bucket was nothing can be read, written or made, until `bring_store_back`."""
+        if not self._bucket_away.exists():
+            self.bucket.rename(self._bucket_away)
+            self.bucket.touch()
+
+    def bring_store_back(self) -> None:
+        """As it was. Does nothing where it is there."""
+        if self._bucket_away.exists():
+            self.bucket.unlink(missing_ok=True)
+            self._bucket_away.rename(self.bucket)
+
+    @property
+    def _bucket_away(self) -> Path:
+        return self.bucket.with_name("bucket-away")
+
     def _ask(self, request: dict[str, Any]) -> None:
         ask(self.directory.path, request, lambda _: None, timeout_s=_START_S)
 
@@ -218,6 +235,7 @@ class RealCluster:
     def heal(self) -> None:
         """Everything runs, and nothing needs attention but what was given up."""
         self.wires.mend()
+        self.bring_store_back()
         for part in self.plan.parts:
             self.signal(part.name, signal.SIGCONT)
         self.start(*self.down())
