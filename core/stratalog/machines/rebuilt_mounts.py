@@ -18,7 +18,7 @@ from stratalog.machines.table_records import NodeEntry, StoredRecord
 from stratalog.model.errors import InvalidRequest
 from stratalog.model.metadata import Lock
 from stratalog.model.mounts import Mount, MountMode, MountState
-from stratalog.model.retirement import Retirement, RetireMode
+from stratalog.model.retirement import Retirement, RetireMode, RetireStep
 
 
 class LeftOutKind(StrEnum):
@@ -43,16 +43,13 @@ class Leavers:
     """Who has left, and comes back as such."""
     mounts: list[Mount] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
+    volumes: frozenset[int] = frozenset()
+    """Whose directories count as copies."""
 
     @property
     def data_sets(self) -> list[int]:
         """Of which nodes they are mounted again."""
         return [one.node_id for one in self.mounts if one.mode is not MountMode.HAND_MADE]
-
-    @property
-    def volumes(self) -> frozenset[int]:
-        """Whose directories count as copies."""
-        return frozenset(one.info.node_id for one in self.nodes if _mode(one) is RetireMode.VOLUME)
 
 
 def plan_leavers(records: Iterable[StoredRecord], nodes: Collection[int], without: Collection[int] = ()) -> Leavers:
@@ -69,7 +66,8 @@ def plan_leavers(records: Iterable[StoredRecord], nodes: Collection[int], withou
         for node_id, entry in entries.items()
         if entry.retirement is not None and entry.retirement.step.is_released
     }
-    volumes = {node_id for node_id in kept if _mode(entries[node_id]) is RetireMode.VOLUME}
+    mounted = {record.node_id for record in every if isinstance(record, Mount)}
+    volumes = {node_id for node_id in kept if _is_volume(entries[node_id], is_mounted=node_id in mounted)}
     _check(volumes, nodes, without)
     for node_id, entry in sorted(entries.items()):
         if entry.retirement is None:
@@ -79,6 +77,7 @@ def plan_leavers(records: Iterable[StoredRecord], nodes: Collection[int], withou
         else:
             plan.left_out.append(_left_out(node_id, entry.retirement, nodes, without))
     restored = {entry.info.node_id for entry in plan.nodes}
+    plan.volumes = frozenset(restored & volumes)
     for mount in (record for record in every if isinstance(record, Mount)):
         if mount.mode is MountMode.HAND_MADE:
             plan.mounts.append(mount)
@@ -141,5 +140,8 @@ def with_tokens(mounts: Iterable[Mount], locks: Mapping[str, Lock]) -> list[Moun
     return [one if one.mode is MountMode.HAND_MADE else replace(one, token=locks[one.name].epoch) for one in mounts]
 
 
-def _mode(entry: NodeEntry) -> RetireMode | None:
-    return None if entry.retirement is None else entry.retirement.mode
+def _is_volume(entry: NodeEntry, *, is_mounted: bool) -> bool:
+    """Once its mount was ended, nobody counts on it any more."""
+    record = entry.retirement
+    assert record is not None, "it has left"
+    return record.mode is RetireMode.VOLUME and (is_mounted or record.step is not RetireStep.DONE)

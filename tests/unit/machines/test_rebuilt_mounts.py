@@ -172,3 +172,11 @@ def test_mounts_made_by_hand_stay_as_they_are() -> None:
     table = table_of(plan_rebuild(every, Scan({}, {}, {}, {}), (7,)))
     assert table.state.mounts["2013"] == hand
     assert table.state.mounts[f"tier/{GONE}"].mode is MountMode.OFFLOAD
+
+
+def test_a_directory_whose_mount_was_ended_counts_no_more_and_its_id_is_free() -> None:
+    known = replace(sealed(0, 0, 10), local_nodes=(1,))
+    for nodes in ((7,), (GONE,)):
+        plan = plan_rebuild(records(left(), None, known), Scan({}, {}, {}, {}), nodes)
+        assert plan.leavers.volumes == frozenset() and len(plan.shards[0].lost) == 1
+        assert (GONE in table_of(plan).state.nodes) is (nodes == (7,)), "its record stays unless its id is given anew"
