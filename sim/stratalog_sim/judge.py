@@ -300,7 +300,7 @@ class Judge:
 
     def _check_uploader(self, segment: Segment, caller: Life | None) -> None:
         """Whose duty it is follows from the record and from who is alive."""
-        named = uploader_of(segment, self.table.state.is_alive)
+        named = uploader_of(segment, self.table.state.is_alive, self.table.state.mount_of)
         if caller is not None and caller.node_id != named:
             raise Broken("one uploader per commit", f"node {caller.node_id} commits {segment.key}, not node {named}")
 

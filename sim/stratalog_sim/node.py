@@ -310,7 +310,7 @@ class NodeLife(Process):
             shard.offer([offered(self, key, entries, answered)])
 
     def uploads_segment(self, segment: Segment) -> bool:
-        return uploader_of(segment, self.view.is_alive) == self.node_id
+        return uploader_of(segment, self.view.is_alive, self.view.mount_of) == self.node_id
 
     def keeps(self, segment: Segment) -> bool:
         """Of a DELETED segment: it takes away what all share of it."""

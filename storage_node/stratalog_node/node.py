@@ -221,6 +221,7 @@ class StorageNode:
             age_clock=age_clock,
             on_pressure=self.local.space.set_pressure,
             table_of=self.local.context.tables.find,
+            peers=self.peer_reads,
         )
         taken.push_async_callback(self._tasks.cancel)
         taken.push_async_callback(self.tier.close)

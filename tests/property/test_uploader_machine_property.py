@@ -55,6 +55,9 @@ class Model:
     is_gone: bool = False
     is_complete: bool = False
     parts: list[RemotePart] = field(default_factory=list)
+    is_mounted: bool = False
+    """In a retired node's directory, which may be away."""
+    away: str | None = None
 
     @property
     def committed(self) -> int:
@@ -66,7 +69,8 @@ class Model:
     def seen(self) -> SegmentSeen:
         end = self.end if self.is_sealed else None
         unsent = self.end - self.committed
-        return SegmentSeen(self.key, self.is_sealed, end, self.committed, tuple(self.parts), True, unsent)
+        where = {"is_mounted": self.is_mounted, "away": self.away}
+        return SegmentSeen(self.key, self.is_sealed, end, self.committed, tuple(self.parts), True, unsent, **where)
 
 
 class World:
@@ -74,6 +78,10 @@ class World:
         self.rng = random.Random(seed)
         self.machine = Uploader(LIMITS, lambda key: key.startswith("b"))
         self.models = [Model(SegmentKey(UUID(int=1), shard, 0, 0)) for shard in range(4)]
+        self.models += [
+            Model(SegmentKey(UUID(int=1), shard, 0, 0), end=size, is_sealed=True, is_mounted=True)
+            for shard, size in ((4, 12_000), (5, 300), (6, 40_000))
+        ]
         self.by_key = {model.key: model for model in self.models}
         self.tasks: dict[int, SendChunk | SendBundle | Publish] = {}
         self.now_ms = 0
@@ -86,6 +94,7 @@ class World:
             match effect:
                 case SendChunk(task) | SendBundle(task) | Publish(task):
                     assert self.has_lock, "nothing begins without the lock"
+                    assert not any(self.is_read_there(piece) and self.away(piece) for piece in pieces_of(effect))
                     self.tasks[task] = effect
                 case CancelTask(task):
                     self.cancelled(task)
@@ -95,6 +104,14 @@ class World:
         busy = [piece.key for effect in self.tasks.values() for piece in pieces_of(effect)]
         live = [key for key in busy if not self.by_key[key].is_gone]
         assert len(live) == len(set(live)), "one range in flight per segment"
+        pieces = [piece for effect in self.tasks.values() for piece in pieces_of(effect)]
+        assert sum(map(self.is_read_there, pieces)) <= LIMITS.mounted_requests, "few are read in directories at a time"
+
+    def is_read_there(self, piece: Piece) -> bool:
+        return self.by_key[piece.key].is_mounted and piece.max_bytes > 0 and not piece.replaces
+
+    def away(self, piece: Piece) -> str | None:
+        return self.by_key[piece.key].away
 
     def cancelled(self, task: int) -> None:
         del self.tasks[task]
@@ -116,6 +133,12 @@ class World:
     def delete(self, number: int) -> None:
         self.models[number].is_gone = True
         self.tell(SegmentGone(self.models[number].key))
+
+    def read_there(self, number: int, is_read: bool) -> None:
+        model = self.models[4 + number % 3]
+        model.away = None if is_read else "nobody reads it"
+        if not model.is_gone and not model.is_complete:
+            self.tell(model.seen())
 
     def rewrite(self, number: int) -> None:
         model = self.models[number]
@@ -186,6 +209,8 @@ class World:
 
     def drain(self) -> None:
         """From now on all goes well."""
+        for number in range(3):
+            self.read_there(number, True)
         self.lock(True)
         for _ in range(3_000):
             if self.tasks:
@@ -210,7 +235,7 @@ def pieces_of(effect: SendChunk | SendBundle | Publish) -> tuple[Piece, ...]:
             return (Piece(key, 0, 0),)
 
 
-numbers = st.integers(0, 3)
+numbers = st.integers(0, 6)
 steps = st.one_of(
     st.tuples(st.just("grow"), numbers, st.sampled_from([1, 50, 900, 4_000, 30_000])),
     st.tuples(st.just("grow"), numbers, st.sampled_from([1, 50, 900])),
@@ -223,6 +248,7 @@ steps = st.one_of(
     st.tuples(st.just("delete"), numbers),
     st.tuples(st.just("rewrite"), numbers),
     st.tuples(st.just("lock"), st.booleans()),
+    st.tuples(st.just("read_there"), numbers, st.booleans()),
     st.tuples(st.just("flush")),
 )
 

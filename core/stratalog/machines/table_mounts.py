@@ -149,8 +149,9 @@ def end_mount(tx: TableTransaction, command: EndMount) -> Steps[None]:
         listed += held
     if count:
         raise Conflict(
-            f"mount {mount.name}: nothing else has {counted(count, 'sealed segment')} of it: wait for their "
-            "retention, or delete their topics"
+            f"mount {mount.name}: nothing else has {counted(count, 'sealed segment')} of it: wait until "
+            f"{_uploader_words(mount)} has uploaded those of topics with a remote tier, and for the retention of the "
+            "others, or delete their topics"
         )
     for number, segment in enumerate(listed, 1):  # nobody may count on what nobody reads
         if number % RECORDS_PER_STEP == 0:
@@ -311,6 +312,10 @@ def _mount(state: TableState, name: str) -> Mount:
 
 def _is_held_by(mount: Mount, caller: Life | None, token: int) -> bool:
     return caller == Life(mount.holder or 0, mount.holder_epoch) and mount.holder is not None and token == mount.token
+
+
+def _uploader_words(mount: Mount) -> str:
+    return "its holder" if mount.holder is None else f"node {mount.holder}"
 
 
 def _holder_words(mount: Mount) -> str:

@@ -267,7 +267,7 @@ def _check_uploader(tx: TableTransaction, segment: Segment, caller: Life | None)
     """Fence a node whose duty has passed to another, or never was its own."""
     if caller is None:
         return
-    uploader = uploader_of(segment, tx.state.is_alive)
+    uploader = uploader_of(segment, tx.state.is_alive, tx.state.mount_of)
     if uploader != caller.node_id:
         named = "no living node" if uploader is None else f"node {uploader}"
         raise Fenced(

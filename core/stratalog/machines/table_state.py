@@ -149,9 +149,13 @@ class TableState:
         entry = self.nodes.get(node_id)
         return entry is not None and entry.is_alive
 
+    def mount_of(self, node_id: int) -> Mount | None:
+        """Of a retired node's data set."""
+        return self.mounts.get(data_set_name(node_id))
+
     def holder_of(self, node_id: int) -> int | None:
         """Who holds the mount of this node's data set; None where there is none, or nobody does."""
-        mount = self.mounts.get(data_set_name(node_id))
+        mount = self.mount_of(node_id)
         return mount.holder if mount is not None else None
 
     def is_staying(self, node_id: int) -> bool:

@@ -1,22 +1,28 @@
 """Who uploads a segment, and who takes its rest away: one node at any time, found alike by nodes and meta service.
 
-Pure. Nothing is stored for it: it follows from the segment and from who is alive, so a dead node's duties pass on with
-the change that tells of its death. Two nodes that see different changes may both think it theirs; the meta service,
-which knows the newest, fences the commits of the wrong one.
-Source: docs/design.md sections 3 and 5.
+Pure. Nothing is stored for it: it follows from the segment, from who is alive, and from the mounts, so a dead node's
+duties pass on with the change that tells of its death. Two nodes that see different changes may both think it theirs;
+the meta service, which knows the newest, fences the commits of the wrong one.
+Source: docs/design.md sections 3 and 5, docs/scaling.md section 5.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
-from stratalog.model.segment import Segment
+from stratalog.model.mounts import Mount, MountMode
+from stratalog.model.segment import Segment, SegmentState
+
+MountOf = Callable[[int], Mount | None]
+"""The mount of a retired node's data set; None where there is none."""
 
 
-def uploader_of(segment: Segment, is_alive: Callable[[int], bool]) -> int | None:
+def uploader_of(segment: Segment, is_alive: Callable[[int], bool], mount_of: MountOf) -> int | None:
     """The leader while there is one, dead or not: only it knows what may go up, and a recovery takes it away. Then the
     source of that recovery, and then the first living holder in the order of the replicas, so that the leader that was
-    goes on with what its page cache has; None while none lives."""
+    goes on with what its page cache has; not one whose data set is mounted, for its write lock is another's. Where none
+    lives, who holds the mount of the first directory that has a sealed segment, for the node there is retired and comes
+    back no more; None while there is none."""
     if segment.leader is not None:
         return segment.leader
     source = segment.handed.source
@@ -25,7 +31,19 @@ def uploader_of(segment: Segment, is_alive: Callable[[int], bool]) -> int | None
     holders = segment.local_nodes or segment.replicas
     in_order = [node for node in segment.replicas if node in holders]
     in_order += [node for node in holders if node not in in_order]
-    return next((node for node in in_order if is_alive(node)), None)
+    living = next((node for node in in_order if is_alive(node) and mount_of(node) is None), None)
+    if living is not None:
+        return living
+    return next((mount.holder for mount in directories(segment, mount_of) if mount.holder is not None), None)
+
+
+def directories(segment: Segment, mount_of: MountOf) -> Sequence[Mount]:
+    """The mounts of retired nodes' directories that have a proven copy of a sealed segment, in the order of its
+    holders. In offload mode there is no directory, and before its seal nothing is read there."""
+    if segment.state is not SegmentState.SEALED or segment.seal is None:
+        return ()
+    mounts = map(mount_of, segment.local_nodes)
+    return [mount for mount in mounts if mount is not None and mount.mode is MountMode.VOLUME]
 
 
 def keeper_of(segment: Segment, is_alive: Callable[[int], bool], holder_of: Callable[[int], int | None]) -> int | None:

@@ -42,12 +42,15 @@ class UploadLimits:
     """A segment whose local copy did not read is tried again after this."""
     merge_parts: int = 16
     """So many bundle parts of like size, next to each other, are merged into one."""
+    mounted_requests: int = 2
+    """Of these uploads so many at a time read in directories of retired nodes, which consumers read, too."""
 
     def __post_init__(self) -> None:
         assert 0 < self.chunk_bytes <= self.bundle_bytes, "chunk_bytes: what is too small for a chunk must fit a bundle"
         assert self.bundle_bytes <= self.in_flight_bytes, "bundle_bytes: one bundle must fit the budget in flight"
         assert self.max_requests > 0 and self.bundle_parts > 0, "max_requests, bundle_parts: must be positive"
         assert 0 < self.backoff_ms <= self.backoff_cap_ms, "backoff_ms: must be between 1 and backoff_cap_ms"
+        assert self.mounted_requests > 0, "mounted_requests: must be positive"
         assert self.merge_parts > 1, "merge_parts: one part needs no merging"
 
     @property
@@ -68,10 +71,16 @@ class SegmentSeen:
     commit_offset: int
     parts: Sequence[RemotePart]
     has_local: bool
+    """It can be read: in the local copy, or where it is mounted."""
     unsent_bytes: int
-    """Committed batches at and above the commit offset, below min(HW, LSO), in the local copy."""
+    """Committed batches at and above the commit offset, below min(HW, LSO), in the local copy; of what is mounted as
+    many at most."""
     missing: str | None = None
     """Why there is no local copy to upload the rest from, though there should be one."""
+    is_mounted: bool = False
+    """This node has no copy, and reads the segment in the directory of a retired node."""
+    away: str | None = None
+    """Why that directory is not read now. It is seen again once it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +185,8 @@ class TaskFailure(StrEnum):
     REFUSED = "refused"
     """The store says no (503, slow down, full, unreachable): back off."""
     META_AWAY = "meta_away"
+    DIRECTORY_AWAY = "directory_away"
+    """What reads the retired node's directory that has the data did not answer: back off, of what lies there."""
     LOCK_LOST = "lock_lost"
     CANCELLED = "cancelled"
 
@@ -256,7 +267,7 @@ class CancelTask:
 
 @dataclass(frozen=True, slots=True)
 class ReportStore:
-    """The store (or the meta service) went away or came back: one line for the log."""
+    """The store (or the meta service, or a retired node's directory) went away or came back: one line for the log."""
 
     service: str
     is_away: bool

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from stratalog.machines.upload_duty import uploader_of
+from stratalog.machines.upload_duty import MountOf, uploader_of
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemotePart, RemoteState, Segment, SegmentState
 
 
-def uploads(segment: Segment, node_id: int, is_alive: Callable[[int], bool]) -> bool:
+def uploads(segment: Segment, node_id: int, is_alive: Callable[[int], bool], mount_of: MountOf) -> bool:
     """Whether it is this node that uploads what is left of the segment."""
     if segment.state is SegmentState.DELETED or segment.remote.state is RemoteState.COMPLETE:
         return False
-    return uploader_of(segment, is_alive) == node_id
+    return uploader_of(segment, is_alive, mount_of) == node_id
 
 
 class SegmentUpload:
@@ -30,6 +30,7 @@ class SegmentUpload:
         "held_until_ms",
         "is_cut",
         "is_missing",
+        "is_mounted",
         "is_sealed",
         "is_urgent",
         "key",
@@ -62,7 +63,9 @@ class SegmentUpload:
         """The range in flight leaves some of what waited before it."""
         self.is_urgent = False
         self.is_missing = False
-        """It is held because its local copy should be here and is not."""
+        """It is held because its copy should be here and is not, or cannot be read now: until it is seen again."""
+        self.is_mounted = False
+        """New data of it are read in a retired node's directory."""
         self.empty_reads = 0
         self.first_batch_bytes = 0
         """Of a batch at the commit offset that is larger than a piece: it must have room for all of it."""
@@ -97,3 +100,5 @@ class UploaderStatus:
     meta_away_ms: int
     window: int
     lock_epoch: int | None
+    directory_trouble: str | None = None
+    """Why a retired node's directory that has unsent data gave no answer."""

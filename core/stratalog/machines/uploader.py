@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from stratalog.machines.bundles import IsBundleKey
-from stratalog.machines.service_gate import ServiceGate
 from stratalog.machines.upload_events import (
     PART_OVERHEAD_BYTES,
     CancelTask,
@@ -34,7 +33,6 @@ from stratalog.machines.upload_events import (
     PieceOutcome,
     Publish,
     ReportHeld,
-    ReportStore,
     RewriteAsked,
     SegmentGone,
     SegmentSeen,
@@ -42,7 +40,6 @@ from stratalog.machines.upload_events import (
     SendChunk,
     TaskEnded,
     TaskFailed,
-    TaskFailure,
     TimePassed,
     TooLarge,
     Unreadable,
@@ -50,6 +47,7 @@ from stratalog.machines.upload_events import (
     UploaderEvent,
     UploadLimits,
 )
+from stratalog.machines.upload_gates import UploadGates
 from stratalog.machines.upload_pieces import PieceChooser
 from stratalog.machines.upload_state import SegmentUpload, UploaderStatus
 from stratalog.model.ids import SegmentKey
@@ -63,6 +61,8 @@ _PIECES_PER_STEP = 1_000
 class _Task:
     keys: tuple[SegmentKey, ...]
     reserved_bytes: int
+    is_mounted: bool = False
+    """It reads in a retired node's directory."""
 
 
 class Uploader:
@@ -75,14 +75,14 @@ class Uploader:
         self._small: dict[SegmentKey, None] = {}
         self._packing: dict[SegmentKey, None] = {}
         self._chunks: dict[SegmentKey, None] = {}
+        self._mounted: dict[SegmentKey, None] = {}
         self._to_publish: dict[SegmentKey, None] = {}
         self._deadlines: list[tuple[int, SegmentKey]] = []
         self._holds: list[tuple[int, SegmentKey]] = []
         self._tasks: dict[int, _Task] = {}
         self._last_task = 0
         self._bytes_in_flight = 0
-        self._store = ServiceGate(limits.max_requests, limits.backoff_ms, limits.backoff_cap_ms)
-        self._meta = ServiceGate(limits.max_requests, limits.backoff_ms, limits.backoff_cap_ms)
+        self._gates = UploadGates(limits)
         self._lock_epoch: int | None = None
         self._turn = 0
         self._began_pieces = 0
@@ -113,10 +113,11 @@ class Uploader:
         if self._began_pieces > _PIECES_PER_STEP:
             return now_ms
         times = []
-        if self._packing or self._chunks or self._to_publish:
-            opens_ms = max(self._store.open_at_ms, self._meta.open_at_ms)
-            if opens_ms > now_ms:
-                times.append(opens_ms)
+        if self._packing or self._chunks or self._to_publish or self._mounted:
+            times.append(self._gates.open_at_ms)
+        if self._mounted:
+            times.append(max(self._gates.open_at_ms, self._gates.directories.open_at_ms))
+        times = [opens_ms for opens_ms in times if opens_ms > now_ms]
         while self._deadlines and not self._is_deadline(*self._deadlines[0]):
             heapq.heappop(self._deadlines)
         if self._deadlines:
@@ -166,11 +167,13 @@ class Uploader:
         upload.is_sealed = seen.is_sealed
         upload.end_offset = seen.end_offset
         upload.has_local = seen.has_local
-        if seen.missing is not None and not upload.is_wholly_committed:
-            self._hold(upload, seen.missing, True, now_ms)
+        upload.is_mounted = seen.is_mounted
+        gone = seen.missing or seen.away
+        if gone is not None and not upload.is_wholly_committed:
+            self._hold(upload, gone, True, now_ms, is_told=seen.missing is not None)
         elif upload.held_reason is not None and upload.is_missing:
             upload.held_reason = None
-        upload.is_missing = seen.missing is not None
+        upload.is_missing = gone is not None
         self._grow(upload, seen.unsent_bytes, now_ms)
         self._settle(upload, now_ms)
 
@@ -205,6 +208,9 @@ class Uploader:
             self._effects.append(CancelTask(upload.task))
 
     # Queues -----------------------------------------------------------------------------------------------------------
+    def _queues(self) -> tuple[dict[SegmentKey, None], ...]:
+        return self._small, self._packing, self._chunks, self._mounted, self._to_publish
+
     def _leave(self, upload: SegmentUpload) -> None:
         if upload.queue is not None:
             upload.queue.pop(upload.key, None)
@@ -234,7 +240,7 @@ class Uploader:
             return self._chunks if self._pieces.parts_to_rehome(upload) else self._to_publish
         can_send = upload.has_local and upload.unsent_bytes > 0
         if can_send and (upload.unsent_bytes >= self._limits.chunk_bytes or upload.is_sealed):
-            return self._chunks
+            return self._mounted if upload.is_mounted else self._chunks
         if moved := self._pieces.parts_to_move(upload):
             return self._chunks if self._pieces.is_settled(moved) else self._packing
         if can_send:
@@ -273,19 +279,23 @@ class Uploader:
 
     # Beginning --------------------------------------------------------------------------------------------------
     def _begin_tasks(self, now_ms: int) -> None:
-        """Chunks, bundles and publications take turns, so that none starves the others (F80)."""
+        """Chunks, bundles, publications, and what is read in directories take turns: none starves the others (F80)."""
         if self._lock_epoch is None:
             return
-        kinds: tuple[Callable[[], bool | None], ...] = (self._begin_chunk, self._begin_bundle, self._begin_publish)
+        kinds: tuple[Callable[[int], bool | None], ...] = (
+            self._begin_chunk,
+            self._begin_bundle,
+            self._begin_publish,
+            self._begin_mounted,
+        )
         idle_kinds = 0
         self._began_pieces = 0
         while idle_kinds < len(kinds):
             if self._began_pieces > _PIECES_PER_STEP:
                 return
-            running = len(self._tasks)
-            if not (self._store.may_begin(running, now_ms) and self._meta.may_begin(running, now_ms)):
+            if not self._gates.may_begin(len(self._tasks), now_ms):
                 return
-            began = kinds[self._turn % len(kinds)]()
+            began = kinds[self._turn % len(kinds)](now_ms)
             if began is False:
                 return
             self._turn += 1
@@ -296,9 +306,9 @@ class Uploader:
     def _has_room(self, size_bytes: int) -> bool:
         return self._bytes_in_flight == 0 or self._bytes_in_flight + size_bytes <= self._limits.in_flight_bytes
 
-    def _start(self, keys: tuple[SegmentKey, ...], reserved_bytes: int) -> int:
+    def _start(self, keys: tuple[SegmentKey, ...], reserved_bytes: int, *, is_mounted: bool = False) -> int:
         self._last_task += 1
-        self._tasks[self._last_task] = _Task(keys, reserved_bytes)
+        self._tasks[self._last_task] = _Task(keys, reserved_bytes, is_mounted)
         self._bytes_in_flight += reserved_bytes
         for key in keys:
             upload = self._uploads[key]
@@ -307,17 +317,25 @@ class Uploader:
         self._began_pieces += len(keys)
         return self._last_task
 
-    def _begin_chunk(self) -> bool | None:
-        for key in self._chunks:
-            upload = self._uploads[key]
-            piece = self._pieces.chunk_piece(upload)
+    def _begin_chunk(self, _now_ms: int) -> bool | None:
+        return self._begin_first_of(self._chunks)
+
+    def _begin_mounted(self, now_ms: int) -> bool | None:
+        """Few at a time: others read there for consumers, and what this node alone has goes first."""
+        reading = sum(task.is_mounted for task in self._tasks.values())
+        return self._begin_first_of(self._mounted) if self._gates.directories.may_begin(reading, now_ms) else None
+
+    def _begin_first_of(self, queue: dict[SegmentKey, None]) -> bool | None:
+        for key in queue:
+            piece = self._pieces.chunk_piece(self._uploads[key])
             if not self._has_room(piece.max_bytes):
                 return False
-            self._effects.append(SendChunk(self._start((key,), piece.max_bytes), piece))
+            task = self._start((key,), piece.max_bytes, is_mounted=queue is self._mounted)
+            self._effects.append(SendChunk(task, piece))
             return True
         return None
 
-    def _begin_bundle(self) -> bool | None:
+    def _begin_bundle(self, _now_ms: int) -> bool | None:
         limits = self._limits
         if not self._packing:
             return None
@@ -340,7 +358,7 @@ class Uploader:
             self._effects.append(SendBundle(task, tuple(pieces)))
         return True
 
-    def _begin_publish(self) -> bool | None:
+    def _begin_publish(self, _now_ms: int) -> bool | None:
         for key in self._to_publish:
             upload = self._uploads[key]
             self._effects.append(Publish(self._start((key,), 0), key, tuple(upload.parts)))
@@ -359,10 +377,12 @@ class Uploader:
         return uploads
 
     def _end(self, task: int, outcomes: Sequence[PieceOutcome], now_ms: int) -> None:
+        is_mounted = task in self._tasks and self._tasks[task].is_mounted
         uploads = {upload.key: upload for upload in self._finish(task)}
         if any(isinstance(outcome, Moved | Gone) for outcome in outcomes):
-            self._report_back("object store", self._store.answered(), now_ms)
-            self._report_back("meta service", self._meta.answered(), now_ms)
+            self._effects += self._gates.stored(now_ms)
+        if is_mounted:
+            self._effects += self._gates.read(now_ms)
         for outcome in outcomes:
             upload = uploads.get(outcome.key)
             if upload is not None:
@@ -400,45 +420,23 @@ class Uploader:
             case _:
                 assert_never(outcome)
 
-    def _hold(self, upload: SegmentUpload, reason: str, is_final: bool, now_ms: int) -> None:
-        """Leave a segment alone, for a while or for good; the others go on."""
+    def _hold(self, upload: SegmentUpload, reason: str, is_final: bool, now_ms: int, *, is_told: bool = True) -> None:
+        """Leave a segment alone, for a while or for good; the others go on. `is_told`: to the log, each one."""
         upload.held_reason = reason
         upload.held_until_ms = None if is_final else now_ms + self._limits.hold_ms
         if upload.held_until_ms is not None:
             heapq.heappush(self._holds, (upload.held_until_ms, upload.key))
-        if upload.reported_reason != reason:
+        if is_told and upload.reported_reason != reason:
             upload.reported_reason = reason
             self._effects.append(ReportHeld(upload.key, reason, is_final))
 
     def _fail(self, failed: TaskFailed, now_ms: int) -> None:
         uploads = self._finish(failed.task)
-        limits = self._limits
-        match failed.failure:
-            case TaskFailure.DOUBTFUL:
-                if self._store.doubted(now_ms, failed.jitter, limits.doubts_before_backoff):
-                    self._report_away("object store", failed.reason)
-            case TaskFailure.REFUSED:
-                if self._store.refused(now_ms, failed.jitter):
-                    self._report_away("object store", failed.reason)
-            case TaskFailure.META_AWAY:
-                if self._meta.refused(now_ms, failed.jitter):
-                    self._report_away("meta service", failed.reason)
-            case TaskFailure.LOCK_LOST | TaskFailure.CANCELLED:
-                # Of the lock `LockLost` tells: this answer may be about an epoch that is long over.
-                pass
-            case _:
-                assert_never(failed.failure)
+        self._effects += self._gates.failed(failed, now_ms)
         for upload in uploads:
             # At once, with what came meanwhile (non-stop write): it has waited long enough.
             upload.is_urgent = True
             self._settle(upload, now_ms)
-
-    def _report_away(self, service: str, reason: str) -> None:
-        self._effects.append(ReportStore(service, is_away=True, reason=reason, away_ms=0))
-
-    def _report_back(self, service: str, away_since_ms: int | None, now_ms: int) -> None:
-        if away_since_ms is not None:
-            self._effects.append(ReportStore(service, is_away=False, reason="", away_ms=now_ms - away_since_ms))
 
     # Looking in -----------------------------------------------------------------------------------------------------
     def knows(self, key: SegmentKey) -> bool:
@@ -453,7 +451,7 @@ class Uploader:
 
     def is_settled(self) -> bool:
         """Nothing is waiting or in flight that could go; held segments are not waited for."""
-        return not (self._tasks or self._small or self._packing or self._chunks or self._to_publish)
+        return not (self._tasks or any(self._queues()))
 
     def unsent(self) -> list[SegmentUpload]:
         """Those with committed bytes that are not in the store, to be read only. Cost: a look at each."""
@@ -463,7 +461,8 @@ class Uploader:
         """Cost: one look at each unfinished segment."""
         unsent = self.unsent()
         oldest = min((u.waiting_since_ms for u in unsent if u.waiting_since_ms is not None), default=now_ms)
-        store_since, meta_since = self._store.away_since_ms, self._meta.away_since_ms
+        is_mounted = bool(self._mounted) or any(task.is_mounted for task in self._tasks.values())
+        store_since, meta_since = self._gates.store.away_since_ms, self._gates.meta.away_since_ms
         return UploaderStatus(
             segments=len(self._uploads),
             unsent_segments=len(unsent),
@@ -475,12 +474,13 @@ class Uploader:
             held=tuple((u.key, u.held_reason) for u in self._uploads.values() if u.held_reason is not None),
             store_away_ms=0 if store_since is None else now_ms - store_since,
             meta_away_ms=0 if meta_since is None else now_ms - meta_since,
-            window=self._store.window,
+            window=self._gates.store.window,
             lock_epoch=self._lock_epoch,
+            directory_trouble=self._gates.directory_trouble if is_mounted else None,
         )
 
     def check_invariants(self) -> None:
-        queues = (self._small, self._packing, self._chunks, self._to_publish)
+        queues = self._queues()
         for key, upload in self._uploads.items():
             homes = [queue for queue in queues if key in queue]
             assert homes == ([] if upload.queue is None else [upload.queue]), f"{key} stands in {len(homes)} queues"

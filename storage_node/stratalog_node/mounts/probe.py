@@ -12,6 +12,7 @@ import asyncio
 from typing import Final
 
 from stratalog.formats.object_names import ObjectNames
+from stratalog.machines.mounted_uploads import why_closed
 from stratalog.model.errors import Unavailable
 from stratalog.model.mounts import Mount, MountMode
 from stratalog.model.segment import RemoteState, Segment
@@ -44,10 +45,7 @@ class DataSetProbe:
     async def __call__(self, mount: Mount) -> None:
         """Raises: Unavailable, Corrupt, NotFound."""
         if mount.mode is MountMode.VOLUME and mount.volume is None:
-            raise Unavailable(
-                f"the directory of node {mount.node_id} is not read now: run `stratalog node start --read-only --data "
-                "DIR` where it is"
-            )
+            raise Unavailable(why_closed(mount))
         token, chosen = self._chosen.get(mount.name, (-1, []))
         if token != mount.token or any(self._catalog.segment(one.key) is None for one in chosen):
             chosen = await self._oldest_and_newest(mount)

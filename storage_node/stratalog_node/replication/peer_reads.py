@@ -32,6 +32,7 @@ from stratalog_node.disk.threads import DiskThreads
 from stratalog_node.replication.peer import Asker
 from stratalog_node.replication.peer_line import PeerLine
 from stratalog_node.shards.catalog import Catalog
+from stratalog_node.shards.peer_reads import PeerRefused
 from stratalog_node.shards.time_look import TimeLook
 from stratalog_node.single_flight import SingleFlight
 
@@ -61,10 +62,6 @@ class PeerReadStats:
     failures: int = counter("Reads that another node did not answer.")
     refusals: int = counter("Reads that another node refused, or answered with bytes that do not check.")
     in_flight: int = gauge("Reads from other nodes under way, those that wait for their turn included.")
-
-
-class PeerRefused(Unavailable):
-    """A node does not serve this segment, for now."""
 
 
 class NodePeerReads:
@@ -206,6 +203,7 @@ class NodePeerReads:
         self, segment: Segment, nodes: Sequence[int], offset: int, max_bytes: int, timestamp_ms: int
     ) -> bytes | memoryview:
         problems: list[str] = []
+        has_refused_only = len(nodes) > 0
         key = segment.key
         ask = SegmentAsk(key.topic_id, key.shard, key.epoch, offset, max_bytes, timestamp_ms)
         self.stats.in_flight += 1
@@ -219,6 +217,7 @@ class NodePeerReads:
                         problems.append(str(error))
                     except Unavailable as error:
                         self._note_failed(node_id)
+                        has_refused_only = False
                         problems.append(str(error))
                     else:
                         self._failed.pop(node_id, None)
@@ -227,7 +226,8 @@ class NodePeerReads:
                         return data
         finally:
             self.stats.in_flight -= 1
-        raise Unavailable(f"segment {key} cannot be read from another node now: {'; '.join(problems)}")
+        words = f"segment {key} cannot be read from another node now: {'; '.join(problems)}"
+        raise PeerRefused(words) if has_refused_only else Unavailable(words)
 
     async def _from(self, node_id: int, segment: Segment, ask: SegmentAsk) -> bytes | memoryview:
         """Raises: PeerRefused, Unavailable."""

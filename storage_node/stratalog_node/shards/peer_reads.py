@@ -8,7 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from stratalog.model.errors import Unavailable
 from stratalog.model.segment import Segment
+
+
+class PeerRefused(Unavailable):
+    """A node answers, and does not serve this segment for now."""
 
 
 class PeerReads(Protocol):
@@ -18,7 +23,8 @@ class PeerReads(Protocol):
 
     async def read(self, segment: Segment, nodes: Sequence[int], offset: int, max_bytes: int) -> bytes | memoryview:
         """Whole batches from the one that contains `offset`, checked: at least one, else at most `max_bytes`. Of the
-        first of `nodes` that gives them. Raises: Unavailable."""
+        first of `nodes` that gives them. Raises: Unavailable; `PeerRefused` where all of them answered, and none gives
+        them."""
         ...
 
     async def find_by_time(

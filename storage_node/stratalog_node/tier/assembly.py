@@ -21,6 +21,7 @@ from stratalog.telemetry.metrics import MetricRegistry
 from stratalog_node.age_clock import NodeAgeClock
 from stratalog_node.shards.catalog import Catalog
 from stratalog_node.shards.events import ShardEvents
+from stratalog_node.shards.peer_reads import PeerReads
 from stratalog_node.shards.shard_view import LocalCopies, Shards
 from stratalog_node.tier.janitor import Janitor
 from stratalog_node.tier.limits import janitor_schedule, retention_schedule, upload_limits
@@ -50,6 +51,7 @@ class NodeTier:
         age_clock: NodeAgeClock,
         on_pressure: Callable[[DiskPressure | None], None],
         table_of: Callable[[Segment], Awaitable[bytes]],
+        peers: PeerReads,
     ) -> None:
         self.stats = TierStats()
         self.names = ObjectNames("", cluster_id)
@@ -74,6 +76,7 @@ class NodeTier:
                 storage_id=storage_id,
                 doubt_ms=settings.remote_orphan_grace_ms,
                 table_of=table_of,
+                peers=peers,
             )
         self.retention = RetentionWorker(
             node_id=node_id,
@@ -124,7 +127,10 @@ class NodeTier:
             return f"this node neither uploads nor sweeps: {self.fork}"
         if (why := self.uploader.preflight.trouble) is not None:
             return f"it cannot be used: {why}"
-        held = self.uploader.status().uploader.held
+        status = self.uploader.status().uploader
+        held = status.held
+        if not held and status.directory_trouble is not None:
+            return f"what a retired node's directory alone has cannot be uploaded now: {status.directory_trouble}"
         if not held:
             return None
         key, reason = held[0]

@@ -1,4 +1,5 @@
-"""Looks again whose duty each segment's upload is, when it is heard that a node is alive or is not.
+"""Looks again whose duty each segment's upload is, when it is heard that a node is alive or is not, or who holds what
+a retired one left, and whether that is read.
 
 With a node's death its duties pass on; with its return they go back. Lives on the event loop, as one task.
 """
@@ -8,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from stratalog.model.metadata import Change, NodeChanged
+from stratalog.model.metadata import Change, MountChanged, MountEnded, NodeChanged
+from stratalog.model.mounts import MountMode
 from stratalog_node.shards.catalog import Catalog
 
 
@@ -19,8 +21,13 @@ class Duties:
         catalog.on_change(self._on_change)
 
     def _on_change(self, change: Change) -> None:
-        if isinstance(change, NodeChanged):
-            self._changed.set()
+        match change:
+            case NodeChanged() | MountEnded():
+                self._changed.set()
+            case MountChanged(mount) if mount.mode is MountMode.VOLUME:
+                self._changed.set()
+            case _:
+                pass
 
     async def follow(self) -> None:
         """Runs until it is cancelled."""

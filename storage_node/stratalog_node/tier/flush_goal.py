@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from stratalog.machines.upload_state import UploaderStatus
+from stratalog.model.errors import Unavailable
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import Segment
 from stratalog_node.shards.shard_view import Shards
@@ -36,6 +38,13 @@ class FlushGoal:
     def segments(self) -> int:
         """How many were not there yet when they were looked at last."""
         return len(self._left)
+
+    def missed(self, status: UploaderStatus, timeout_ms: int) -> Unavailable:
+        return Unavailable(
+            f"upload: not in the object store after {timeout_ms} ms: segments {self.segments:,}, unsent bytes "
+            f"{status.unsent_bytes:,} (held segments {len(status.held):,}, store away for {status.store_away_ms} ms, "
+            f"lock epoch {status.lock_epoch}): see the node's status"
+        )
 
     def is_waited_for(self, *, has_lock: bool) -> bool:
         """Look again."""

@@ -23,7 +23,7 @@ from stratalog.formats.part import PART_HEADER_BYTES
 from stratalog.machines.upload_events import Piece, UploadLimits
 from stratalog.model.errors import Corrupt
 from stratalog.model.ids import SegmentKey
-from stratalog.model.segment import RemotePart, SealRecord
+from stratalog.model.segment import RemotePart, SealRecord, Segment
 from stratalog.objects.store import ObjectStore
 from stratalog.telemetry.logs import logger
 from stratalog_node.shards.catalog import Catalog
@@ -82,7 +82,7 @@ class KeyIndexer:
 
     async def put_runs(
         self,
-        key: SegmentKey,
+        segment: Segment,
         seal: SealRecord,
         parts: Sequence[RemotePart],
         lock_epoch: int,
@@ -91,6 +91,7 @@ class KeyIndexer:
     ) -> tuple[KeyRun, ...]:
         """The runs of the segment's key index, which are in the store now; none where it gets no index. They are
         protected from the sweep until `in_flight` is closed."""
+        key = segment.key
         if not parts or not self._is_wanted(key):
             return ()
         from stratalog.formats.key_runs import KeyEntries
@@ -98,7 +99,7 @@ class KeyIndexer:
         async with self._turn:
             building = _Building(key, seal, lock_epoch, attempt, in_flight, KeyEntries(), seal.base_offset, [])
             for number, part in enumerate(parts):
-                data = await self._reader.read(Piece(key, part.base_offset, part.size_bytes, (part,)), parts)
+                data = await self._reader.read(Piece(key, part.base_offset, part.size_bytes, (part,)), segment)
                 assert isinstance(data, PieceData), "a piece that is committed is read whole"
                 if not await self._take(building, number, data):
                     return ()

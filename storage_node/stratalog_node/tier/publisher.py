@@ -116,7 +116,7 @@ class Publisher:
             in_flight.enter_context(self._attempts.in_flight(index_key, manifest_key))
             await put(self._store, index_key, [block], self._limits.put_timeout_ms)
             try:
-                runs = await self._keys.put_runs(key, seal, parts, lock.epoch, attempt, in_flight)
+                runs = await self._keys.put_runs(segment, seal, parts, lock.epoch, attempt, in_flight)
             except (Corrupt, NotFound) as error:
                 return (Unreadable(key, str(error), is_final=False),)
             except StratalogError as error:

@@ -14,13 +14,15 @@ from stratalog.machines.bundles import run_starts
 from stratalog.machines.upload_events import Gone, NothingThere, Piece, PieceOutcome, TooLarge, Unreadable, UploadLimits
 from stratalog.model.errors import Corrupt, NotFound, StratalogError
 from stratalog.model.metadata import Lock, PartCommit, PartReplacement
-from stratalog.model.segment import RemotePart
+from stratalog.model.segment import RemotePart, Segment
 from stratalog.objects.store import ObjectStore
 from stratalog.telemetry.logs import logger
+from stratalog_node.shards.peer_reads import PeerRefused
 from stratalog_node.tier.attempts import Attempts
 from stratalog_node.tier.committer import Change, Committed, Committer, outcome_of
 from stratalog_node.tier.known import KnownSegments
 from stratalog_node.tier.ledger import PartLedger
+from stratalog_node.tier.mounted_copies import DirectoryAway
 from stratalog_node.tier.parts import BuiltPart, PartBuilder
 from stratalog_node.tier.puts import PutRefused, put
 from stratalog_node.tier.source import PieceReader
@@ -33,7 +35,7 @@ log = logger(__name__)
 
 
 class Sender:
-    """Raises PutDoubtful, PutRefused, MetaAway, Fenced; otherwise an outcome for each piece."""
+    """Raises PutDoubtful, PutRefused, MetaAway, DirectoryAway, Fenced; otherwise an outcome for each piece."""
 
     def __init__(
         self,
@@ -117,14 +119,16 @@ class Sender:
         if segment is None or identity is None:
             return Gone(piece.key)
         try:
-            data = await self._reader.read(piece, segment.remote.parts)
+            data = await self._reader.read(piece, segment)
             if data is None:
                 return NothingThere(piece.key)
             if isinstance(data, TooLarge):
                 return data
             built = await self._builder.part(data, identity, attempt)
-        except (Corrupt, NotFound) as error:
+        except (Corrupt, NotFound, PeerRefused) as error:
             return Unreadable(piece.key, str(error), is_final=False)
+        except DirectoryAway:
+            raise
         except StratalogError as error:
             raise PutRefused(str(error)) from error
         except Exception as error:
@@ -132,6 +136,8 @@ class Sender:
             self._stats.tasks_crashed += 1
             log.exception("segment cannot be read for its upload", segment=str(piece.key))
             return Unreadable(piece.key, f"unexpected error: {error!r}", is_final=False)
+        if data.is_mounted and (why := _other_end(built, segment)) is not None:
+            return Unreadable(piece.key, why, is_final=True)
         following = self._ledger.digest_at(piece.key, built.end_offset) if piece.replaces else None
         if following is not None and following != built.index.header.digest_after:
             reason = (
@@ -178,3 +184,16 @@ class Sender:
         starts = run_starts(remote.parts, self._known.is_bundle_key, self._limits.chunk_bytes)
         edges = [remote.parts[index].base_offset for index in starts if index < len(remote.parts)]
         self._ledger.keep_digests(key, [remote.commit_offset, *edges])
+
+
+def _other_end(built: BuiltPart, segment: Segment) -> str | None:
+    """Why the last part of a sealed segment is not what was sealed; None when it is, or is not the last. Whoever sealed
+    it has read its own copy back; of a directory that was away since nobody has. So it is known before a commit."""
+    seal, digest = segment.seal, built.index.header.digest_after
+    if seal is None or built.end_offset != seal.end_offset or digest == seal.digest:
+        return None
+    return (
+        f"offsets {built.base_offset} to {built.end_offset} in the directory of a retired node end with digest "
+        f"{digest.hex()}, the seal record says {seal.digest.hex()}: put the right file back there, and start what "
+        "reads it again"
+    )

@@ -1,4 +1,5 @@
-"""Reads what is to be uploaded: new batches from the local copy, committed ones from there or from the store.
+"""Reads what is to be uploaded: new batches from the local copy, or where a retired node's directory is read; committed
+ones from the local copy or from the store.
 
 Loop task; files are read on the disk threads, large parts are checked on the encoder's thread.
 """
@@ -17,12 +18,13 @@ from stratalog.machines.upload_events import Piece, TooLarge, UploadLimits
 from stratalog.model.batch import BatchHeader
 from stratalog.model.errors import Corrupt, NotFound, Unavailable
 from stratalog.model.ids import SegmentKey
-from stratalog.model.segment import RemotePart
+from stratalog.model.segment import RemotePart, Segment
 from stratalog.objects.reused_buffers import ReusedBuffers
 from stratalog.objects.store import ObjectStore
 from stratalog_node.shards.shard_view import Shards, ShardView
 from stratalog_node.tier.encoder import Encoder
 from stratalog_node.tier.ledger import PartLedger
+from stratalog_node.tier.mounted_copies import MountedCopies
 
 _SMALL_PART_BYTES = 64 << 10
 """A part up to this size is read whole when its header and index are wanted: one request instead of two."""
@@ -38,46 +40,58 @@ class PieceData:
     data: Buffer
     headers: Sequence[BatchHeader]
     digest_before: bytes
+    is_mounted: bool = False
+    """From a retired node's directory."""
 
 
 class PieceReader:
     """Every read of a segment's bytes on their way up."""
 
     def __init__(
-        self, shards: Shards, store: ObjectStore, ledger: PartLedger, encoder: Encoder, limits: UploadLimits
+        self,
+        shards: Shards,
+        store: ObjectStore,
+        ledger: PartLedger,
+        encoder: Encoder,
+        limits: UploadLimits,
+        mounted: MountedCopies,
     ) -> None:
         # Half as much again as may be in flight: a buffer is somewhat larger than what is read into it.
         self._buffers = ReusedBuffers(limits.in_flight_bytes * 3 // 2)
         self._timeout_ms = limits.call_timeout_ms
         self._shards = shards
+        self._mounted = mounted
         self._store = store
         self._ledger = ledger
         self._encoder = encoder
 
-    async def read(self, piece: Piece, parts: Sequence[RemotePart]) -> PieceData | TooLarge | None:
+    async def read(self, piece: Piece, segment: Segment) -> PieceData | TooLarge | None:
         """The bytes of a piece, never more than its `max_bytes`; None when there is nothing below min(HW, LSO) yet.
 
-        `parts` are the segment's committed ones. Raises: Corrupt, NotFound, and whatever the store raises.
+        `segment` is what is known of the piece's. Raises: Corrupt, NotFound, what the store raises; of a mounted copy
+        DirectoryAway, PeerRefused.
         """
         self._buffers.keep()
         if piece.replaces:
             return await self._read_run(piece)
         view = self._local_view(piece.key)
         if view is None:
-            raise NotFound(f"segment {piece.key} has no local copy on this node to upload from: look for its replicas")
-        found = await view.read_committed_range(
-            piece.key, piece.base_offset, piece.max_bytes, at_least_one=False, take_buffer=self._buffers.take
-        )
+            found, limit = await self._mounted.read(segment, piece), segment.end_offset or 0
+        else:
+            found = await view.read_committed_range(
+                piece.key, piece.base_offset, piece.max_bytes, at_least_one=False, take_buffer=self._buffers.take
+            )
+            limit = min(view.high_watermark, view.last_stable_offset)
         if found.needed_bytes:
             return TooLarge(piece.key, found.needed_bytes)
         if not found.headers:
             return None
         # F26: what is above min(HW, LSO) may yet be taken back. The shard promises it; a broken promise stops here.
-        limit = min(view.high_watermark, view.last_stable_offset)
         assert found.base_offset == piece.base_offset, f"{piece.key}: read from {found.base_offset}, asked otherwise"
         assert found.end_offset <= limit, f"{piece.key}: read up to {found.end_offset}, only {limit} is committed"
-        digest = await self._digest_at(piece.key, piece.base_offset, parts)
-        return PieceData(piece, found.base_offset, found.end_offset, found.data, found.headers, digest)
+        digest = await self._digest_at(piece.key, piece.base_offset, segment.remote.parts)
+        is_mounted = view is None
+        return PieceData(piece, found.base_offset, found.end_offset, found.data, found.headers, digest, is_mounted)
 
     # Digests and indexes --------------------------------------------------------------------------------------------
     async def _digest_at(self, key: SegmentKey, offset: int, parts: Sequence[RemotePart]) -> bytes:

@@ -35,6 +35,7 @@ class TierStats:
     forks_found: int = counter("Times the bucket showed that a copy of this node writes to it.")
     segments_completed: int = counter("Segments whose remote copy became complete.")
     key_indexes_built: int = counter("Key indexes of segments that were put, for topics with index.keys.")
+    mounted_read_bytes: int = counter("Bytes of batches read in retired nodes' directories, to be uploaded.")
     segments_held: int = counter("Times a segment could not be uploaded any further.")
     tasks_crashed: int = counter("Uploads ended by an error nobody expected.")
     sweeps: int = counter("Sweeps for objects that no metadata names.")
@@ -63,3 +64,13 @@ class TierStats:
     age_behind_ms: int = gauge(
         "How far the clock by which data ages is behind the wall clock, after a jump of it or a long stop."
     )
+
+    def show(self, now: UploaderStatus) -> None:
+        self.oldest_unsent_ms = now.oldest_unsent_ms
+        self.unsent_bytes = now.unsent_bytes
+        self.in_flight_bytes = now.bytes_in_flight
+        self.uploads_in_flight = now.tasks
+        self.segments_unfinished = now.segments
+        self.segments_to_publish = now.to_publish
+        self.held_segments = len(now.held)
+        self.store_away_ms = now.store_away_ms

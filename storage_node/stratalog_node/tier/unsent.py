@@ -11,20 +11,23 @@ from collections.abc import Iterator
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog_node.shards.shard_view import Shards, ShardView
 from stratalog_node.tier.known import KnownSegments
+from stratalog_node.tier.mounted_copies import MountedCopies
 
 
 class UnsentCount:
-    def __init__(self, shards: Shards, known: KnownSegments) -> None:
+    def __init__(self, shards: Shards, known: KnownSegments, mounted: MountedCopies) -> None:
         self._shards = shards
         self._known = known
+        self._mounted = mounted
         self._looked_to: dict[ShardKey, int] = {}
         """min(HW, LSO) of each shard when its growth was counted last."""
 
     def unsent_bytes(self, key: SegmentKey, offset: int) -> int:
-        """Committed bytes of the local copy from `offset` on, below min(HW, LSO)."""
+        """Committed bytes of the local copy from `offset` on, below min(HW, LSO); of what is mounted as many at most,
+        above what is known to be committed."""
         view = self._shards.get(key.shard_key)
         if view is None or not view.has_local(key):
-            return 0
+            return self._mounted.most_unsent_bytes(self._known.get(key))
         limit = min(view.high_watermark, view.last_stable_offset)
         if limit <= offset:
             return 0

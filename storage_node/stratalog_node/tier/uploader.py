@@ -22,6 +22,7 @@ from uuid import UUID, uuid4
 from stratalog.formats.object_names import ObjectNames
 from stratalog.machines.claims import holder_name
 from stratalog.machines.missing_copies import judge_missing
+from stratalog.machines.mounted_uploads import MountedCopy
 from stratalog.machines.upload_events import (
     CancelTask,
     CommittedGrew,
@@ -49,7 +50,7 @@ from stratalog.machines.upload_events import (
 from stratalog.machines.upload_state import uploads
 from stratalog.machines.uploader import Uploader
 from stratalog.meta_api.client import MetaClient
-from stratalog.model.errors import Fenced, Unavailable
+from stratalog.model.errors import Fenced
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Change, Lock, SegmentChanged, ShardChanged, TopicChanged, TopicDeleted
 from stratalog.model.segment import RemotePart, RemoteState, Segment, SegmentState
@@ -57,6 +58,7 @@ from stratalog.objects.store import ObjectStore
 from stratalog.telemetry.logs import logger
 from stratalog_node.shards.catalog import Catalog
 from stratalog_node.shards.events import ShardEvents
+from stratalog_node.shards.peer_reads import PeerReads
 from stratalog_node.shards.shard_view import Shards, ShardView
 from stratalog_node.tier.attempts import Attempts
 from stratalog_node.tier.claim import ClaimOwner, EpochClaim, Forked
@@ -68,6 +70,7 @@ from stratalog_node.tier.key_indexer import KeyIndexer
 from stratalog_node.tier.known import KnownSegments
 from stratalog_node.tier.ledger import PartLedger
 from stratalog_node.tier.lock import TierLock, tier_lock_name
+from stratalog_node.tier.mounted_copies import DirectoryAway, MountedCopies
 from stratalog_node.tier.parts import PartBuilder
 from stratalog_node.tier.publisher import Publisher
 from stratalog_node.tier.puts import PutDoubtful, PutRefused
@@ -107,9 +110,11 @@ class NodeUploader:
         storage_id: str = "",
         nonce: UUID | None = None,
         table_of: Callable[[Segment], Awaitable[bytes]],
+        peers: PeerReads | None = None,
     ) -> None:
-        """`table_of`: see `Publisher`. `holder` (node id, epoch), `nonce`: of this life and no other's copy.
-        Moved high watermarks are gathered for `gather_ms`; doubtful attempts kept from the sweep for `doubt_ms`."""
+        """`table_of`: see `Publisher`. `holder` (node id, epoch), `nonce`: of this life and no other's copy. `peers`:
+        readers of mounted directories. Moved high watermarks are gathered for `gather_ms`; doubtful attempts kept from
+        the sweep for `doubt_ms`."""
         self.stats = stats or TierStats()
         self.names = names or ObjectNames("", cluster_id)
         self._node_id = node_id
@@ -126,12 +131,13 @@ class NodeUploader:
         self._ledger = PartLedger()
         self.attempts = Attempts(self.names, node_id, rng, clock_ms, doubt_ms)
         self._known = KnownSegments(cluster_id, catalog, self.names)
-        self._unsent = UnsentCount(shards, self._known)
+        self._mounted = MountedCopies(node_id, catalog, peers, self._encoder, self.stats)
+        self._unsent = UnsentCount(shards, self._known, self._mounted)
         self._machine = Uploader(limits, self._known.is_bundle_key)
         self.unsent = self._machine.unsent
         self._committer = Committer(meta, limits, rng, self.stats)
         self.preflight = UploadPreflight(store, limits, clock_ms, rng)
-        self._reader = PieceReader(shards, store, self._ledger, self._encoder, limits)
+        self._reader = PieceReader(shards, store, self._ledger, self._encoder, limits, self._mounted)
         self._sender = Sender(
             cluster_id=cluster_id,
             node_id=node_id,
@@ -170,7 +176,7 @@ class NodeUploader:
             on_gained=self._lock_gained,
             on_lost=self._lock_lost,
         )
-        self._told: dict[SegmentKey, tuple[SegmentState, bool]] = {}
+        self._told: dict[SegmentKey, tuple[SegmentState, bool, MountedCopy | None]] = {}
         self._dirty: dict[ShardKey, ShardView] = {}
         self._inbox: list[UploaderEvent] = []
         self._wake = asyncio.Event()
@@ -221,27 +227,14 @@ class NodeUploader:
                     self._tell(FlushAsked())
                     await asyncio.sleep(_FLUSH_POLL_S)
         except TimeoutError as error:
-            status = self._machine.describe(self._clock_ms())
-            raise Unavailable(
-                f"upload: not in the object store after {timeout_ms} ms: segments {goal.segments:,}, unsent bytes "
-                f"{status.unsent_bytes:,} (held segments {len(status.held):,}, store away for "
-                f"{status.store_away_ms} ms, lock epoch {status.lock_epoch}): see the node's status"
-            ) from error
+            raise goal.missed(self._machine.describe(self._clock_ms()), timeout_ms) from error
 
     def status(self) -> TierStatus:
         """Also brings the gauges of `stats` up to date. Cost: one look at each unfinished segment."""
         described = self._machine.describe(self._clock_ms())
         if (since := self.preflight.waiting_since_ms) is not None:
             described = replace(described, store_away_ms=self._clock_ms() - since)
-        stats = self.stats
-        stats.oldest_unsent_ms = described.oldest_unsent_ms
-        stats.unsent_bytes = described.unsent_bytes
-        stats.in_flight_bytes = described.bytes_in_flight
-        stats.uploads_in_flight = described.tasks
-        stats.segments_unfinished = described.segments
-        stats.segments_to_publish = described.to_publish
-        stats.held_segments = len(described.held)
-        stats.store_away_ms = described.store_away_ms
+        self.stats.show(described)
         return TierStatus(described, self.attempts.expire(), self.lock.current.epoch if self.lock.current else None)
 
     def commit_offset(self, key: SegmentKey) -> int | None:
@@ -298,9 +291,12 @@ class NodeUploader:
             return
         latest = self._known.put(segment)
         has_local = view is not None and view.has_local(segment.key)
-        if self._told.get(latest.key) == (latest.state, has_local) and not is_news:
+        mounted = None if has_local else self._mounted.of(latest)
+        told, self._told[latest.key] = self._told.get(latest.key), (latest.state, has_local, mounted)
+        if told == self._told[latest.key] and not is_news:
             return
-        self._told[latest.key] = (latest.state, has_local)
+        if told is not None and told[2] not in (None, mounted):
+            self._tell(SegmentGone(latest.key))  # what the one could not give the next may, so nothing is held for it
         offset = max(latest.remote.commit_offset, latest.base_offset)
         is_missing = view is not None and segment.key in view.missing
         self._tell(
@@ -310,14 +306,16 @@ class NodeUploader:
                 end_offset=latest.end_offset,
                 commit_offset=offset,
                 parts=latest.remote.parts,
-                has_local=has_local,
+                has_local=has_local or mounted is not None,
                 unsent_bytes=self._unsent.unsent_bytes(latest.key, offset),
                 missing=judge_missing(latest, self._node_id, has_store=True).words if is_missing else None,
+                is_mounted=mounted is not None,
+                away=mounted.away if mounted is not None else None,
             )
         )
 
     def _is_ours(self, segment: Segment) -> bool:
-        is_duty = uploads(segment, self._node_id, self._catalog.is_alive)
+        is_duty = uploads(segment, self._node_id, self._catalog.is_alive, self._catalog.mount_of)
         if not is_duty or self._catalog.topic_by_id(segment.key.topic_id) is None:
             return False
         return self._catalog.topic_settings(segment.key.topic_id).remote_storage_enable
@@ -485,6 +483,8 @@ class NodeUploader:
             event = self._failed(task, TaskFailure.REFUSED, str(error))
         except MetaAway as error:
             event = self._failed(task, TaskFailure.META_AWAY, str(error))
+        except DirectoryAway as error:
+            event = self._failed(task, TaskFailure.DIRECTORY_AWAY, str(error))
         except Fenced as error:
             self.lock.lost(lock.epoch)
             event = self._failed(task, TaskFailure.LOCK_LOST, str(error))

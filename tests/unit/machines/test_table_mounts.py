@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from stratalog.model.commands import AcquireLock, NoteLives, RegisterNode, ReleaseLock, SealSegment
+from stratalog.model.commands import (
+    AcquireLock,
+    CommitParts,
+    CompleteRemote,
+    NoteLives,
+    RegisterNode,
+    ReleaseLock,
+    SealSegment,
+)
 from stratalog.model.errors import Conflict, Fenced, InvalidRequest, NotFound
-from stratalog.model.metadata import Lock, MountChanged, MountEnded, NodeInfo
+from stratalog.model.ids import SegmentKey
+from stratalog.model.metadata import Lock, MountChanged, MountEnded, NodeInfo, PartCommit
 from stratalog.model.mount_commands import (
     BeginMount,
     CloseVolume,
@@ -18,6 +27,7 @@ from stratalog.model.mount_commands import (
     TakeMount,
 )
 from stratalog.model.mounts import Mount, MountMode, MountState, Volume
+from stratalog.model.segment import RemotePart, RemoteState, Segment
 from support.table_stories import TableStory, record_of
 
 GONE = 3
@@ -191,6 +201,68 @@ def test_a_mount_does_not_end_while_something_is_nowhere_else() -> None:
     story.do(BeginMount(GONE, "storage-3", MountMode.VOLUME))
     with pytest.raises(Conflict, match="nothing else has 1 sealed segment of it"):
         story.do(EndMount("tier/3"))
+
+
+def only_in_a_directory() -> tuple[TableStory, SegmentKey, Mount]:
+    """A sealed segment [0, 5) of which nothing is in the object store."""
+    story = TableStory(3)
+    story.topic(shards=2)
+    topic = story.topic("alone", shards=3)
+    keys = [story.active(topic, shard).key for shard in range(3)]
+    key = next(key for key in keys if story.segment(key).replicas == (GONE,))
+    story.roll(key, 5)
+    story.do(SealSegment(key, record_of(key, 5, (GONE,))))
+    story.die(GONE)
+    mount = story.do(BeginMount(GONE, "storage-3", MountMode.VOLUME)).result
+    assert mount.holder is not None
+    return story, key, mount
+
+
+def commits(story: TableStory, node_id: int, key: SegmentKey, base_offset: int, end_offset: int) -> object:
+    """What becomes of that node's commit, under its own write lock: the segment, or the refusal."""
+    lock = story.lock(f"tier/{node_id}", f"node-{node_id}/1")
+    piece = RemotePart(f"chunk-of-{node_id}-{base_offset}", 0, 10, base_offset, end_offset)
+    command = CommitParts(lock, (PartCommit(key, base_offset, piece),), caller=story.life(node_id))
+    return story.do(command).result[0]
+
+
+def test_the_holder_alone_commits_what_only_the_directory_has_and_once_it_is_complete_the_mount_ends() -> None:
+    story, key, mount = only_in_a_directory()
+    first = mount.holder
+    assert first is not None
+    second = 3 - first
+    refused = commits(story, second, key, 0, 2)
+    assert isinstance(refused, Fenced) and f"is uploaded by node {first}, not by node {second}" in str(refused)
+    done = commits(story, first, key, 0, 2)
+    assert isinstance(done, Segment) and done.remote.commit_offset == 2
+    with pytest.raises(Conflict, match=f"nothing else has 1 sealed segment of it: wait until node {first} has uploade"):
+        story.do(EndMount(mount.name))
+
+    story.do(MoveMount(mount.name, second))
+    refused = commits(story, first, key, 2, 5)
+    assert isinstance(refused, Fenced) and f"is uploaded by node {second}" in str(refused)
+    done = commits(story, second, key, 2, 5)
+    assert isinstance(done, Segment) and done.remote.commit_offset == 5
+    locks = {node: story.lock(f"tier/{node}", f"node-{node}/1") for node in (first, second)}
+    late = CompleteRemote(locks[first], key, "manifest-1", b"digest", 10, caller=story.life(first))
+    with pytest.raises(Conflict, match=f"is uploaded by node {second}, not by node {first}"):
+        story.do(late)
+    whole = CompleteRemote(locks[second], key, "manifest-2", b"digest", 10, caller=story.life(second))
+    assert story.do(whole).result.remote.state is RemoteState.COMPLETE
+    story.do(EndMount(mount.name))
+    ended = story.segment(key)
+    assert (ended.local_nodes, ended.remote.manifest_key) == ((), "manifest-2")
+
+
+def test_a_holder_that_dies_is_fenced_in_the_change_that_gives_the_mount_to_another() -> None:
+    story, key, mount = only_in_a_directory()
+    first = mount.holder
+    assert first is not None
+    story.die(first)
+    assert isinstance(commits(story, first, key, 0, 5), Fenced)
+    story.is_heard(first)
+    assert isinstance(commits(story, first, key, 0, 5), Fenced), "who comes back does not get it back"
+    assert isinstance(commits(story, 3 - first, key, 0, 5), Segment)
 
 
 def opened(story: TableStory, start_id: str, port: int = 9192) -> Mount:

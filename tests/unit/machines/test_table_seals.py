@@ -210,11 +210,12 @@ def test_a_holder_that_lost_its_copy_gives_way_to_another_and_may_come_back() ->
     for node in (1, 2, 3):
         story.report(key, node)
     story.start(1, is_wiped=True)
-    assert uploader_of(story.segment(key), story.table.state.is_alive) == 1
+    assert uploader_of(story.segment(key), story.table.state.is_alive, story.table.state.mount_of) == 1
     for _ in range(2):
         story.do(ReportLostCopies((key, key), caller=story.life(1)))
     segment = story.segment(key)
-    assert segment.local_nodes == (2, 3) and uploader_of(segment, story.table.state.is_alive) == 2
+    assert segment.local_nodes == (2, 3)
+    assert uploader_of(segment, story.table.state.is_alive, story.table.state.mount_of) == 2
     assert segment.seal is not None and segment.seal.replicas == (1, 2, 3), "the record is written once"
     assert story.report(key, 1).local_nodes == (1, 2, 3)
 

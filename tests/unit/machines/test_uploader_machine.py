@@ -359,7 +359,7 @@ def test_the_leader_uploads_an_active_segment_and_the_first_holder_a_sealed_one(
 
 
 def _who_uploads(segment: Segment, alive: set[int]) -> list[int]:
-    return [node for node in (1, 2, 3) if uploads(segment, node, alive.__contains__)]
+    return [node for node in (1, 2, 3) if uploads(segment, node, alive.__contains__, lambda _: None)]
 
 
 def test_the_first_living_replica_takes_away_what_is_left_of_a_deleted_segment() -> None:

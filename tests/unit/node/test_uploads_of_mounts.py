@@ -1,0 +1,344 @@
+"""A node is retired with its volume before all of its data were in the object store: who holds the mount uploads the
+rest from the directory, whatever happens meanwhile, and then the mount may end."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from crc32c import crc32c
+
+from stratalog.formats.object_names import ObjectNames
+from stratalog.formats.record_batch import walk
+from stratalog.formats.records import decode_records
+from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.model.commands import AlterTopic, CommitParts, DeleteTopic, ReplaceParts
+from stratalog.model.errors import Conflict
+from stratalog.model.ids import ShardKey
+from stratalog.model.mount_commands import CloseVolume, EndMount, MoveMount
+from stratalog.model.mounts import MountMode, MountState
+from stratalog.model.segment import RemoteState, Segment
+from stratalog.objects.obstore_store import open_memory
+from stratalog.objects.settings import StoreSettings
+from stratalog.objects.store import ObjectStore
+from stratalog_node.node import StorageNode
+from support.node_cluster import NodeCluster
+from support.waiting import eventually
+from unit.node.test_mounted_data_sets import gone, is_served, mount_of
+from unit.node.test_uploads_of_nodes import CHUNK, put_bytes, put_twice
+from unit.node.test_volume_mounts import untouched, volume
+
+LEFT = 1
+"""The node that is retired."""
+HOUR_MS = 3_600_000
+SETTINGS = {
+    "remote_upload_chunk_bytes": CHUNK,
+    "remote_upload_interval_ms": HOUR_MS,
+    "remote_orphan_grace_ms": HOUR_MS,
+    "remote_delete_delay_ms": 0,
+}
+
+
+@pytest.fixture(autouse=True)
+def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stratalog_node.mounts.holding._VOLUME_POLL_S", 0.05)
+    monkeypatch.setattr("stratalog_node.mounts.holding._LONGEST_PAUSE_MS", 100)
+
+
+def value(number: int) -> bytes:
+    return b"%08d" % number * 2_000
+
+
+def first(cluster: NodeCluster, key: ShardKey) -> Segment:
+    return cluster.segments(key)[0]
+
+
+def is_complete(cluster: NodeCluster, key: ShardKey) -> bool:
+    return first(cluster, key).remote.state is RemoteState.COMPLETE
+
+
+async def sealed(cluster: NodeCluster, count: int, *, committed: int = 0, **settings: str) -> ShardKey:
+    """A shard whose first segment has so many records; `committed` of them were offered to the object store, and the
+    chunks that these fill are there. Its only copy is the node's that is retired, and that node is over."""
+    await cluster.start(LEFT, **SETTINGS)
+    key = await cluster.shard(1, **settings)
+    for number in range(committed):
+        await cluster.append(key, value(number))
+    if committed:
+        await eventually(lambda: cluster.segments(key)[0].remote.commit_offset > 0)
+    cluster.meta.hold(CommitParts)
+    for number in range(committed, count):
+        await cluster.append(key, value(number))
+    assert cluster.nodes[LEFT].ask_roll(key)
+    await cluster.is_sealed(key)
+    await cluster.start(2, 3, **SETTINGS)
+    await gone(cluster, LEFT, MountMode.VOLUME)
+    cluster.meta.release(CommitParts)
+    return key
+
+
+def holder_of(cluster: NodeCluster) -> StorageNode:
+    mount = mount_of(cluster, LEFT)
+    assert mount is not None and mount.holder is not None
+    return cluster.nodes[mount.holder]
+
+
+async def values_at(node: StorageNode, key: ShardKey, end_offset: int) -> list[bytes | None]:
+    """As whoever leads the shard would read them."""
+    shard = node.shards.get(key)
+    assert shard is not None
+    found: list[bytes | None] = []
+    while len(found) < end_offset:
+        data = b"".join(bytes(piece) for piece in await shard.read(len(found), 1 << 20))
+        for position, header in walk(data, source="log"):
+            found += [one.value for one in decode_records(data[position:][: header.size_bytes])]
+    return found
+
+
+async def names_in(store: ObjectStore) -> list[str]:
+    return [info.key async for info in store.list("")]
+
+
+async def test_the_holder_uploads_what_only_the_directory_has_and_then_the_mount_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_memory(StoreSettings())
+    async with NodeCluster(tmp_path, monkeypatch, store) as cluster:
+        key = await sealed(cluster, 100, committed=40)
+        before = first(cluster, key)
+        assert before.remote.state is RemoteState.PARTIAL and before.local_nodes == (LEFT,)
+        there = set(await names_in(store))
+        with pytest.raises(Conflict, match=r"wait until node . has uploaded those of topics with a remote tier"):
+            await cluster.meta.service.perform(EndMount("tier/1"))
+        with untouched(tmp_path / str(LEFT)):
+            async with volume(cluster, LEFT):
+                await eventually(lambda: is_complete(cluster, key), timeout=20)
+                holder = holder_of(cluster)
+                other = next(node for node in cluster.nodes.values() if node is not holder)
+                await eventually(lambda: holder.tier.stats.segments_completed == 1)
+                assert other.tier.stats.parts_committed == other.tier.stats.mounted_read_bytes == 0
+                seal = before.seal
+                assert seal is not None and 0 < holder.tier.stats.mounted_read_bytes < seal.size_bytes
+                new = [name for name in await names_in(store) if name not in there and "/claims/" not in name]
+                names = [ObjectNames("", holder.cluster_id).parse(name) for name in new]
+                assert {(name.node_id, name.lock_epoch) for name in names} == {  # type: ignore[union-attr]
+                    (holder.settings.node_id, holder.tier.uploader.lock.current.epoch)  # type: ignore[union-attr]
+                }, "under its own write lock"
+                await cluster.meta.service.perform(EndMount("tier/1"))
+                await eventually(lambda: first(cluster, key).local_nodes == ())
+        for node in cluster.nodes.values():
+            assert await values_at(node, key, 100) == [value(number) for number in range(100)]
+            assert node.tier.trouble() is None
+
+
+async def test_a_holder_dies_in_the_middle_and_the_next_goes_on_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_memory(StoreSettings())
+    async with NodeCluster(tmp_path, monkeypatch, store) as cluster:
+        key = await sealed(cluster, 200)
+        async with volume(cluster, LEFT):
+            await eventually(lambda: first(cluster, key).remote.commit_offset > 0)
+            asked = cluster.meta.calls[CommitParts]
+            cluster.meta.hold(CommitParts)
+            await eventually(lambda: cluster.meta.calls[CommitParts] > asked)
+            offset = first(cluster, key).remote.commit_offset
+            died = holder_of(cluster).settings.node_id
+            await cluster.kill(died)
+            cluster.meta.release(CommitParts)
+            assert first(cluster, key).remote.commit_offset == offset < 200
+            await cluster.lose(died)
+            await eventually(lambda: is_complete(cluster, key), timeout=20)
+            assert holder_of(cluster).settings.node_id != died
+        seal = first(cluster, key).seal
+        assert seal is not None
+        twice = await put_twice(store)
+        assert len(twice) <= 2, "what the retired node and the dead holder had on their way"
+        assert await put_bytes(store) - sum(twice) <= 1.05 * seal.size_bytes
+        assert await values_at(holder_of(cluster), key, 200) == [value(number) for number in range(200)]
+
+
+async def test_a_mount_that_is_moved_in_the_middle_has_one_uploader_at_any_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with NodeCluster(tmp_path, monkeypatch, open_memory(StoreSettings())) as cluster:
+        key = await sealed(cluster, 200)
+        async with volume(cluster, LEFT):
+            await eventually(lambda: first(cluster, key).remote.commit_offset > 0)
+            before = holder_of(cluster)
+            with cluster.deaf(before.settings.node_id):  # it believes that it holds it still
+                mount = await cluster.meta.service.perform(MoveMount("tier/1"))
+                assert mount.holder is not None and mount.holder != before.settings.node_id
+                after = cluster.nodes[mount.holder]
+                now = after.catalog
+                await eventually(
+                    lambda: (one := now.segments(key)[0]).remote.state is RemoteState.COMPLETE and one, timeout=20
+                )
+                assert after.tier.stats.segments_completed == 1
+                assert before.tier.stats.segments_completed == 0
+        assert await values_at(after, key, 200) == [value(number) for number in range(200)]
+
+
+async def test_while_the_directory_is_away_uploads_wait_say_why_and_hold_up_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with NodeCluster(tmp_path, monkeypatch, open_memory(StoreSettings())) as cluster:
+        key = await sealed(cluster, 200)
+        holder = holder_of(cluster)
+        await eventually(lambda: "directory of node 1 is not read now: run" in (holder.tier.trouble() or ""))
+        assert first(cluster, key).remote.state is RemoteState.NONE
+        async with volume(cluster, LEFT):
+            await eventually(lambda: first(cluster, key).remote.commit_offset > 0)
+            assert holder.tier.trouble() is None
+            asked = cluster.meta.calls[CommitParts]
+            cluster.meta.hold(CommitParts)
+            await eventually(lambda: cluster.meta.calls[CommitParts] > asked)
+            cluster.meta.hold(CloseVolume)  # it is killed: nobody hears its goodbye
+        cluster.meta.release(CommitParts)
+        words = "what a retired node's directory alone has cannot be uploaded now: .* node 1"
+        await eventually(lambda: re.search(words, holder.tier.trouble() or ""))
+        await eventually(lambda: (now := mount_of(cluster, LEFT)) is not None and now.state is MountState.TAKING)
+        stuck = first(cluster, key).remote.commit_offset
+        own = await cluster.shard(1, "own")
+        for number in range(40):
+            await cluster.append(own, value(number))
+        await eventually(lambda: cluster.segments(own)[0].remote.commit_offset > 0)
+        assert first(cluster, key).remote.commit_offset == stuck < 200
+        cluster.meta.open_all()
+        async with volume(cluster, LEFT):
+            await eventually(lambda: is_complete(cluster, key), timeout=20)
+        assert await values_at(holder, key, 200) == [value(number) for number in range(200)]
+
+
+async def test_a_topic_without_a_remote_tier_stays_in_the_directory_until_it_is_given_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_memory(StoreSettings())
+    async with NodeCluster(tmp_path, monkeypatch, store) as cluster:
+        key = await sealed(cluster, 20, remote_storage_enable="false")
+        async with volume(cluster, LEFT):
+            await is_served(cluster, LEFT)
+            tiered = await cluster.shard(1, "tiered")
+            for number in range(40):
+                await cluster.append(tiered, value(number))
+            await eventually(lambda: cluster.segments(tiered)[0].remote.commit_offset > 0)
+            assert first(cluster, key).remote.state is RemoteState.NONE
+            assert holder_of(cluster).tier.trouble() is None
+            with pytest.raises(Conflict, match="nothing else has 1 sealed segment of it"):
+                await cluster.meta.service.perform(EndMount("tier/1"))
+            await cluster.meta.service.perform(AlterTopic(key.topic_id, {"remote.storage.enable": "true"}))
+            await eventually(lambda: is_complete(cluster, key), timeout=20)
+            await cluster.meta.service.perform(EndMount("tier/1"))
+
+
+def with_other_content(data: bytes) -> bytes:
+    """The last batch says something else, and its CRC agrees."""
+    at, header = list(walk(data[SEGMENT_HEADER_BYTES:], source="test", verify=False))[-1]
+    begin, changed = SEGMENT_HEADER_BYTES + at, bytearray(data)
+    changed[begin + header.size_bytes - 100] ^= 1
+    changed[begin + 17 : begin + 21] = crc32c(bytes(changed[begin + 21 : begin + header.size_bytes])).to_bytes(4, "big")
+    return bytes(changed)
+
+
+def with_a_flipped_bit(data: bytes) -> bytes:
+    return data[:-100] + bytes([data[-100] ^ 1]) + data[-99:]
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (with_a_flipped_bit, "does not serve segment .* CORRUPT_MESSAGE"),
+        (with_other_content, "end with digest .* the seal record says .* put the right file back there"),
+    ],
+)
+async def test_what_is_damaged_in_the_directory_is_named_never_published_and_uploaded_once_it_is_put_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: object, said: str
+) -> None:
+    async with NodeCluster(tmp_path, monkeypatch, open_memory(StoreSettings())) as cluster:
+        key = await sealed(cluster, 10)  # less than a chunk
+        path = cluster.layout(LEFT).segment(first(cluster, key).key)
+        good = path.read_bytes()
+        path.write_bytes(damage(good))  # type: ignore[operator]
+        async with volume(cluster, LEFT):
+            holder = holder_of(cluster)
+            await eventually(lambda: re.search(said, holder.tier.trouble() or ""), timeout=20)
+            assert first(cluster, key).remote.state is RemoteState.NONE, "nothing of it was committed"
+            with pytest.raises(Conflict):
+                await cluster.meta.service.perform(EndMount("tier/1"))
+        path.write_bytes(good)
+        async with volume(cluster, LEFT):
+            await eventually(lambda: is_complete(cluster, key), timeout=20)
+            assert holder.tier.trouble() is None
+        assert await values_at(holder, key, 10) == [value(number) for number in range(10)]
+
+
+# What else the holder does -----------------------------------------------------------------------------------------
+async def test_the_holder_takes_parts_out_of_bundles_of_the_retired_node_and_then_the_bundles_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_memory(StoreSettings())
+    async with NodeCluster(tmp_path, monkeypatch, store) as cluster:
+        await cluster.start(LEFT, **(SETTINGS | {"remote_upload_interval_ms": 50}))
+        key = await cluster.shard(1)
+        await cluster.append(key, b"small")
+        await eventually(lambda: first(cluster, key).remote.commit_offset > 0)
+        cluster.meta.hold(ReplaceParts)
+        assert cluster.nodes[LEFT].ask_roll(key)
+        await cluster.is_sealed(key)
+        await cluster.start(2, 3, **SETTINGS)
+        await gone(cluster, LEFT, MountMode.VOLUME)
+        bundles = ObjectNames("", cluster.nodes[2].cluster_id).node_bundles_prefix(LEFT)
+
+        async def are_there() -> bool:
+            return any(name.startswith(bundles) for name in await names_in(store))
+
+        async with volume(cluster, LEFT):
+            await is_served(cluster, LEFT)
+            holder = holder_of(cluster)
+            await holder.tier.janitor.sweep_now()
+            assert await are_there(), "something refers to it"
+            cluster.meta.release(ReplaceParts)
+            await eventually(lambda: is_complete(cluster, key), timeout=20)
+            for node in cluster.nodes.values():
+                if node is not holder:
+                    await node.tier.janitor.sweep_now()
+            assert await are_there(), "it is the holder's to take away"
+            await holder.tier.janitor.sweep_now()
+            assert not await are_there()
+        assert await values_at(holder, key, 1) == [b"small"]
+
+
+@pytest.mark.parametrize("mode", [MountMode.OFFLOAD, MountMode.VOLUME])
+async def test_the_holder_purges_what_is_deleted_of_which_no_replica_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: MountMode
+) -> None:
+    """In volume mode also of what was never uploaded: an upload that waits for the directory is given up."""
+    store = open_memory(StoreSettings())
+    async with NodeCluster(tmp_path, monkeypatch, store) as cluster:
+        await cluster.start(LEFT, **SETTINGS)
+        whole = await cluster.shard(1, "whole")
+        await cluster.append(whole, value(1))
+        assert cluster.nodes[LEFT].ask_roll(whole)
+        await eventually(lambda: is_complete(cluster, whole))
+        unfinished = await cluster.shard(1, "unfinished")
+        cluster.meta.hold(CommitParts)
+        await cluster.append(unfinished, value(2))
+        assert cluster.nodes[LEFT].ask_roll(unfinished)
+        await cluster.is_sealed(unfinished)
+        await cluster.start(2, 3, **SETTINGS)
+        await gone(cluster, LEFT, mode)
+        cluster.meta.release(CommitParts)
+        holder = holder_of(cluster)
+        other = next(node for node in cluster.nodes.values() if node is not holder)
+        if mode is MountMode.VOLUME:
+            await eventually(lambda: "directory of node 1 is not read now" in (holder.tier.trouble() or ""))
+        for key in (whole, unfinished):
+            await cluster.meta.service.perform(DeleteTopic(key.topic_id))
+        await eventually(lambda: holder.tier.stats.segments_purged == 4)
+        assert other.tier.stats.segments_purged == 0
+        assert await cluster.meta.service.deleted_segments() == []
+        data = ObjectNames("", holder.cluster_id).data_prefix
+        assert [name for name in await names_in(store) if name.startswith(data)] == []
+        await eventually(lambda: holder.tier.trouble() is None)
+        await cluster.meta.service.perform(EndMount("tier/1"))
