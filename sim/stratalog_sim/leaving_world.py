@@ -7,9 +7,11 @@ The meta service dies behind any change of a retirement, holders of data sets be
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any, Final
 from uuid import UUID
 
+from stratalog.model.commands import CommitParts
 from stratalog.model.ids import ShardKey
 from stratalog.model.mount_commands import (
     BeginMount,
@@ -90,6 +92,9 @@ class LeavingWorld(SimulatedWorld):
         """And once behind this one. Both seeds that follow each other and those of `world.shape_of` come to all."""
         self._kills = rng.choice((0, 1, 3))
         """Of holders."""
+        chances = Random(f"slow {seed}")  # of their own, so that the others stay as they are
+        self._is_slow = {node_id: chances.random() < 0.5 for node_id in self.disks}
+        """Whose uploads get stuck before it is retired with its volume."""
         self._volumes: dict[int, VolumeLife] = {}
         self._is_over = False
         self._held: dict[str, tuple[int, MountState]] = {}
@@ -123,6 +128,8 @@ class LeavingWorld(SimulatedWorld):
             mode = rng.choice(list(RetireMode))
             at_ms = first_ms if are_together else first_ms + rng.randrange(self.shape.trouble_ms - first_ms)
             self.after(at_ms, self.wishes.wish, RetireNode(node_id, mode))
+            if mode is RetireMode.VOLUME and self._is_slow[node_id]:
+                self.after(max(0, at_ms - 500), self._stall_uploads, node_id)
             if rng.random() < 0.25:
                 taken_back_ms = at_ms + rng.randrange(3_500)
                 self.after(taken_back_ms, self.wishes.wish, CancelRetirement(node_id))
@@ -153,6 +160,13 @@ class LeavingWorld(SimulatedWorld):
     def _is_gone(self, node_id: int) -> None:
         self.gone[node_id] = None
         self.node_ids.remove(node_id)
+
+    def _stall_uploads(self, node_id: int) -> None:
+        """What it has not uploaded when it is released is in its directory alone."""
+        node = self.nodes.get(node_id)
+        if node is not None:
+            self.say(f"uploads of node {node_id} get stuck")
+            node.uploads.stalled_until_ms = self.scheduler.now_ms + self.shape.trouble_ms
 
     def _store_goes_away(self, lasting_ms: int) -> None:
         if not self._is_over:
@@ -193,6 +207,8 @@ class LeavingWorld(SimulatedWorld):
             if len(leaving) > 1:
                 self._note("two leave at once")
             self._released(command.node_id, command.seen.mode)
+        if isinstance(command, CommitParts) and any(self._is_from_a_directory(command, one) for one in changed):
+            self._note("what a directory alone has is uploaded")
         for mount in self.meta.table.state.mounts.values():
             if mount.holder is not None and self._held.get(mount.name) != (mount.token, mount.state):
                 self._held[mount.name] = mount.token, mount.state
@@ -209,6 +225,12 @@ class LeavingWorld(SimulatedWorld):
             return
         self._note(f"the service dies behind {step}")
         self.restart_meta(down_ms=50 + self.rng.randrange(500))
+
+    @staticmethod
+    def _is_from_a_directory(command: CommitParts, segment: Segment) -> bool:
+        """Who commits has no copy of what is sealed."""
+        caller = command.caller
+        return segment.seal is not None and caller is not None and caller.node_id not in segment.local_nodes
 
     def _may_kill(self, mount: Mount) -> None:
         """Its holder, before it took the set, or behind that."""

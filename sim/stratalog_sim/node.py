@@ -22,6 +22,7 @@ from stratalog.model.append import AppendFailure
 from stratalog.model.errors import Fenced, StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Life, NodeInfo, Vitals
+from stratalog.model.mounts import Mount
 from stratalog.model.segment import Segment
 from stratalog_sim.coordinator import Coordinators, GroupAsk, offered
 from stratalog_sim.disk import Disk
@@ -107,6 +108,7 @@ class NodeLife(Process):
         self._heard_service_ms = -1_000_000
         self._lives: dict[int, tuple[int, bool]] = {}
         """Of other nodes, as last heard."""
+        self._mounts: dict[str, Mount] = {}
 
     @property
     def now_ms(self) -> int:
@@ -276,7 +278,8 @@ class NodeLife(Process):
 
     def _look_at_lives(self) -> None:
         """Duties pass on with the change that tells of a death, and of a return."""
-        is_other = False
+        is_other = self._mounts != self.view.mounts
+        self._mounts = dict(self.view.mounts)
         for node_id, node in self.view.nodes.items():
             if self._lives.get(node_id) != (node.epoch, node.is_alive):
                 self._lives[node_id] = (node.epoch, node.is_alive)

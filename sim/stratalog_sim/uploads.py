@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, assert_never
 
+from stratalog.machines.mounted_uploads import MountedCopy, most_unsent_bytes, mounted_copy
 from stratalog.machines.upload_events import (
     CancelTask,
     CommittedGrew,
@@ -51,6 +52,7 @@ from stratalog.model.segment import RemotePart, RemoteState, Segment
 from stratalog_sim.disk import Batch, digest_of, extend_digest
 from stratalog_sim.process import Ask, Sleep, Task
 from stratalog_sim.proofs import table_of
+from stratalog_sim.serving import PeerRead
 from stratalog_sim.store import Get, Put, StoredManifest, StoredPart
 from stratalog_sim.sweeping import Sweeping
 
@@ -70,9 +72,14 @@ LIMITS = UploadLimits(
 )
 _LEASE_MS = 1_500
 _COMMITS = 6
+_PEER_MS = 200
 _RETRY_MS = 40
 _DOUBT_MS = 10_000
 """Longer than any put, commit and repetition of it may be on its way."""
+
+
+class DirectoryAway(Exception):
+    """Who reads a retired node's directory gave no answer."""
 
 
 def is_bundle_key(key: str) -> bool:
@@ -88,6 +95,10 @@ class Uploads:
         self._in_flight: dict[str, int] = {}
         """By name of an object: until when nobody knows whether it will be committed."""
         self._wake_ms: int | None = None
+        self.stalled_until_ms = 0
+        """Nothing that begins before goes on before."""
+        self._mounted: dict[SegmentKey, MountedCopy | None] = {}
+        """Where what the machine knows is read, if not on this disk."""
 
     def begin(self) -> None:
         self.look_at_all()
@@ -112,9 +123,14 @@ class Uploads:
         node = self._node
         segment = node.view.segment(key)
         if segment is None or segment.remote.state is RemoteState.COMPLETE or not node.uploads_segment(segment):
+            self._mounted.pop(key, None)
             if self._machine.knows(key):
                 self.step(SegmentGone(key))
             return
+        mounted = self.mounted(segment)
+        if self._mounted.get(key) not in (None, mounted):
+            self.step(SegmentGone(key))
+        self._mounted[key] = mounted
         self.step(
             SegmentSeen(
                 key,
@@ -122,10 +138,16 @@ class Uploads:
                 segment.end_offset,
                 segment.remote.commit_offset,
                 segment.remote.parts,
-                key in node.disk.files,
+                key in node.disk.files or mounted is not None,
                 self.unsent_bytes(segment),
+                is_mounted=mounted is not None,
+                away=mounted.away if mounted is not None else None,
             )
         )
+
+    def mounted(self, segment: Segment) -> MountedCopy | None:
+        node = self._node
+        return None if segment.key in node.disk.files else mounted_copy(segment, node.node_id, node.view.mount_of)
 
     def grew(self, key: SegmentKey) -> None:
         segment = self._node.view.segment(key)
@@ -133,6 +155,8 @@ class Uploads:
             self.step(CommittedGrew(key, self.unsent_bytes(segment)))
 
     def unsent_bytes(self, segment: Segment) -> int:
+        if self.mounted(segment) is not None:
+            return most_unsent_bytes(segment)
         shard = self._node.shards.get(segment.key.shard_key)
         if shard is None:
             return 0
@@ -171,7 +195,11 @@ class Uploads:
 
     def _guarded(self, task: int, work: Task) -> Task:
         try:
+            while (left_ms := self.stalled_until_ms - self._node.scheduler.now_ms) > 0:
+                yield Sleep(left_ms)
             yield from work
+        except DirectoryAway as error:
+            self._fail(task, TaskFailure.DIRECTORY_AWAY, error)
         except AlreadyExists as error:
             self._fail(task, TaskFailure.DOUBTFUL, error)
         except Fenced as error:
@@ -241,7 +269,7 @@ class Uploads:
     def _read(self, piece: Piece):  # type: ignore[no-untyped-def]  # a task with a result
         node = self._node
         segment, shard = node.view.segment(piece.key), node.shards.get(piece.key.shard_key)
-        if segment is None or shard is None:
+        if segment is None:
             return Gone(piece.key)
         if piece.replaces:
             parts: list[StoredPart] = []
@@ -253,6 +281,10 @@ class Uploads:
                 parts += [part for part in body if part.key == piece.key and _begins(part, one)]
             batches = tuple(batch for part in parts for batch in part.batches)
             return StoredPart(piece.key, batches, parts[0].digest_before, parts[-1].digest_after)
+        if (mounted := self.mounted(segment)) is not None:
+            return (yield from self._read_mounted(piece, segment, mounted))
+        if shard is None:
+            return Gone(piece.key)
         file = node.disk.files.get(piece.key)
         taken: list[Batch] = []
         size = 0
@@ -271,6 +303,37 @@ class Uploads:
         after = before
         for batch in taken:
             after = extend_digest(after, batch)
+        return StoredPart(piece.key, tuple(taken), before, after)
+
+    def _read_mounted(self, piece: Piece, segment: Segment, mounted: MountedCopy):  # type: ignore[no-untyped-def]
+        """From the first directory that is read."""
+        if mounted.away is not None:
+            raise DirectoryAway(mounted.away)
+        assert segment.seal is not None
+        host = self._node.view.reads_at(mounted.nodes[0]) or ""
+        taken: list[Batch] = []
+        offset = piece.base_offset
+        while offset < segment.seal.end_offset and sum(batch.size_bytes for batch in taken) < piece.max_bytes:
+            try:
+                found = yield Ask(host, PeerRead(piece.key, offset), _PEER_MS)
+            except StratalogError as error:
+                raise DirectoryAway(str(error)) from error
+            if not found or found[0].base_offset != offset:
+                return Unreadable(piece.key, f"the directory does not serve {offset}", is_final=False)
+            taken += found
+            offset = taken[-1].end_offset
+        before = b""
+        if piece.base_offset > segment.base_offset:
+            last = segment.remote.parts[-1] if segment.remote.parts else None
+            if last is None or last.end_offset != piece.base_offset:  # news of its own commit is on its way
+                return NothingThere(piece.key, most_unsent_bytes(segment))
+            body = yield Ask("store", Get(last.object_key))
+            before = next(part.digest_after for part in body if part.key == piece.key and _begins(part, last))
+        after = before
+        for batch in taken:
+            after = extend_digest(after, batch)
+        if offset == segment.seal.end_offset and after != segment.seal.digest:
+            return Unreadable(piece.key, "the directory has other batches than were sealed", is_final=True)
         return StoredPart(piece.key, tuple(taken), before, after)
 
     def _commit(self, lock: Lock, name: str, read: list[tuple[Piece, StoredPart]]):  # type: ignore[no-untyped-def]
@@ -303,7 +366,10 @@ class Uploads:
             return Unreadable(key, f"the meta service refuses the commit: {refusal}", is_final=False)
         offset = max(segment.remote.commit_offset, segment.base_offset)
         shard = self._node.shards.get(key.shard_key)
-        unsent = sum(one.size_bytes for one in shard.committed_batches(key, offset)) if shard is not None else 0
+        if self.mounted(segment) is not None:
+            unsent = most_unsent_bytes(segment)
+        else:
+            unsent = sum(one.size_bytes for one in shard.committed_batches(key, offset)) if shard is not None else 0
         return Moved(key, offset, segment.remote.parts, unsent, is_ours=refusal is None)
 
     def _insist(self, command: commands.Command[Any]):  # type: ignore[no-untyped-def]

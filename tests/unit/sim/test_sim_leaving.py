@@ -13,6 +13,7 @@ ALL = {
     "released in offload mode",
     "released in volume mode",
     "two leave at once",
+    "what a directory alone has is uploaded",
     "the store is away while a node leaves",
     "who was released is started again",
     "a holder dies before its taking a set",
