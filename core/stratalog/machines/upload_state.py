@@ -90,6 +90,8 @@ class UploaderStatus:
     segments: int
     unsent_segments: int
     unsent_bytes: int
+    mounted_unsent_bytes: int
+    """Of them those that lie in retired nodes' directories, and not on this node's disk."""
     oldest_unsent_ms: int
     """Age of the oldest committed byte that is not in the store; 0 when there is none."""
     tasks: int

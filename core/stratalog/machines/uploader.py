@@ -467,6 +467,7 @@ class Uploader:
             segments=len(self._uploads),
             unsent_segments=len(unsent),
             unsent_bytes=sum(upload.unsent_bytes for upload in unsent),
+            mounted_unsent_bytes=sum(upload.unsent_bytes for upload in unsent if upload.is_mounted),
             oldest_unsent_ms=max(0, now_ms - oldest),
             tasks=len(self._tasks),
             bytes_in_flight=self._bytes_in_flight,

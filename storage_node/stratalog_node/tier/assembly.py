@@ -147,7 +147,11 @@ class NodeTier:
         ]
 
     def _unsent_bytes(self) -> int:
-        return self.uploader.status().uploader.unsent_bytes if self.uploader is not None else 0
+        """Of this node's disk."""
+        if self.uploader is None:
+            return 0
+        status = self.uploader.status().uploader
+        return status.unsent_bytes - status.mounted_unsent_bytes
 
     def _look_at_clock(self) -> None:
         self.stats.age_behind_ms = self._age_clock.behind_ms

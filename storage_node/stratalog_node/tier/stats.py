@@ -49,6 +49,9 @@ class TierStats:
 
     oldest_unsent_ms: int = gauge("Age of the oldest committed data that is not in the object store.")
     unsent_bytes: int = gauge("Committed bytes that are not in the object store.")
+    mounted_unsent_bytes: int = gauge(
+        "Of them those that retired nodes' directories alone have, and this node uploads as the holder of their mounts."
+    )
     in_flight_bytes: int = gauge("Bytes of uploads in flight.")
     uploads_in_flight: int = gauge("Uploads in flight.")
     segments_unfinished: int = gauge("Segments whose remote copy is not complete.")
@@ -68,6 +71,7 @@ class TierStats:
     def show(self, now: UploaderStatus) -> None:
         self.oldest_unsent_ms = now.oldest_unsent_ms
         self.unsent_bytes = now.unsent_bytes
+        self.mounted_unsent_bytes = now.mounted_unsent_bytes
         self.in_flight_bytes = now.bytes_in_flight
         self.uploads_in_flight = now.tasks
         self.segments_unfinished = now.segments

@@ -154,7 +154,9 @@ def test_while_it_is_known_to_be_away_nothing_is_tried_and_the_reason_is_shown()
     assert bench.machine.next_wake_ms(0) is None
     status = bench.machine.describe(0)
     assert {reason for _, reason in status.held} == {"start it"} and len(status.held) == 1_000
-    assert status.unsent_bytes == 1_500_000
+    assert status.unsent_bytes == status.mounted_unsent_bytes == 1_500_000
+    bench.step(_seen(_key(2_000), 10))
+    assert bench.machine.describe(0).unsent_bytes == bench.machine.describe(0).mounted_unsent_bytes + 10
     (whole,) = bench.step(replace(seen(1_000, away="start it", unsent=0), commit_offset=5))
     assert isinstance(whole, Publish), "what is committed needs no directory"
     bench.step(TaskEnded(whole.task, ()))

@@ -18,11 +18,13 @@ from stratalog.model.errors import Conflict
 from stratalog.model.ids import ShardKey
 from stratalog.model.mount_commands import CloseVolume, EndMount, MoveMount
 from stratalog.model.mounts import MountMode, MountState
+from stratalog.model.retirement import RetireMode, RetireStep
 from stratalog.model.segment import RemoteState, Segment
 from stratalog.objects.obstore_store import open_memory
 from stratalog.objects.settings import StoreSettings
 from stratalog.objects.store import ObjectStore
 from stratalog_node.node import StorageNode
+from support.leaving_nodes import QUICK, Leaving
 from support.node_cluster import NodeCluster
 from support.waiting import eventually
 from unit.node.test_mounted_data_sets import gone, is_served, mount_of
@@ -188,6 +190,8 @@ async def test_while_the_directory_is_away_uploads_wait_say_why_and_hold_up_noth
         holder = holder_of(cluster)
         await eventually(lambda: "directory of node 1 is not read now: run" in (holder.tier.trouble() or ""))
         assert first(cluster, key).remote.state is RemoteState.NONE
+        seal, status = first(cluster, key).seal, holder.tier.uploader.status().uploader  # type: ignore[union-attr]
+        assert seal is not None and status.mounted_unsent_bytes == status.unsent_bytes == seal.size_bytes
         async with volume(cluster, LEFT):
             await eventually(lambda: first(cluster, key).remote.commit_offset > 0)
             assert holder.tier.trouble() is None
@@ -342,3 +346,38 @@ async def test_the_holder_purges_what_is_deleted_of_which_no_replica_lives(
         assert [name for name in await names_in(store) if name.startswith(data)] == []
         await eventually(lambda: holder.tier.trouble() is None)
         await cluster.meta.service.perform(EndMount("tier/1"))
+
+
+async def test_retention_goes_on_over_a_mount_and_the_holder_takes_away_what_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a retirement as it is: its first segment is uploaded by the holder, ended by whoever leads the shard now,
+    and purged by the holder."""
+    async with NodeCluster(tmp_path, monkeypatch, open_memory(StoreSettings())) as cluster:
+        await cluster.start(1, 2, 3, **(SETTINGS | QUICK))
+        leaving = Leaving(cluster, has_store=True)
+        key = await cluster.shard(1, retention_bytes="1")
+        left = cluster.leader(key)
+        cluster.meta.hold(CommitParts)
+        await cluster.append(key, value(1))
+        await leaving.retire(left, RetireMode.VOLUME)
+        await leaving.until(step=RetireStep.MOUNT, of=left)
+        await leaving.until(lambda: left not in cluster.nodes)
+        cluster.meta.release(CommitParts)
+        assert first(cluster, key).remote.state is RemoteState.NONE, "what it had on its way is fenced"
+        async with volume(cluster, left):
+            await leaving.until(step=RetireStep.DONE, of=left)
+            await eventually(lambda: is_complete(cluster, key), timeout=20)
+            mount = mount_of(cluster, left)
+            assert mount is not None and mount.holder is not None
+            holder = cluster.nodes[mount.holder]
+            await eventually(lambda: holder.tier.stats.segments_completed == 1)
+            await cluster.append(key, b"after")
+            purged = first(cluster, key).key
+            await cluster.nodes[cluster.leader(key)].tier.retention.run_once()
+            await eventually(lambda: first(cluster, key).key != purged)
+            await eventually(lambda: holder.tier.stats.segments_purged == 1)
+            assert sum(node.tier.stats.segments_purged for node in cluster.nodes.values()) == 1
+            assert await cluster.meta.service.deleted_segments() == []
+            await cluster.meta.service.perform(EndMount(mount.name))
+        assert await cluster.values(key) == [b"after"]
