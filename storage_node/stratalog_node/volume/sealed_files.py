@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from pathlib import Path
 
-from stratalog.formats.index_block import decode_index_block
 from stratalog.formats.index_points import IndexPoints
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES, decode_segment_header
 from stratalog.kafka.error_codes import ErrorCode
@@ -22,11 +20,12 @@ from stratalog.model.segment import SealRecord, Segment, SegmentState
 from stratalog.telemetry.logs import logger
 from stratalog.telemetry.metrics import counter, gauge
 from stratalog_node.disk.descriptors import Descriptors
-from stratalog_node.disk.durable_files import read_file, read_front
+from stratalog_node.disk.durable_files import read_front
 from stratalog_node.disk.files import SegmentFile
 from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.disk.threads import DiskThreads
 from stratalog_node.shards.catalog import Catalog
+from stratalog_node.shards.producer_tables import ProducerTables
 from stratalog_node.shards.replica_reads import first_batch_since, segment_of_epoch
 from stratalog_node.shards.sealed import SealedCopy
 from stratalog_node.shards.sealed_points import SealedPoints
@@ -64,10 +63,14 @@ class SealedFiles:
         self._threads = threads
         self._descriptors = Descriptors(1)  # none is kept open
         self._points = SealedPoints(threads, index_cache_bytes)
+        self._tables = ProducerTables(node_id, layout, threads, self._descriptors, catalog, None, None)
         self._copies: OrderedDict[SegmentKey, SealedCopy] = OrderedDict()
         self._told: set[SegmentKey] = set()
         """Of whose fault the log tells already."""
         self.stats = VolumeStats()
+
+    async def close(self) -> None:
+        await self._tables.close()
 
     async def answer(self, ask: SegmentAsk) -> SegmentAnswer[bytes]:
         """Never raises for what is wrong with a file: whoever asks has others to ask."""
@@ -98,11 +101,10 @@ class SealedFiles:
         return SegmentAnswer(*ask[:3], 0, -1, start, [data] if data else (), len(data))
 
     async def _table_piece(self, segment: Segment, ask: SegmentAsk, start: int) -> SegmentAnswer[bytes]:
-        """Of the table of producers at the segment's end, as its index block has it. Who asks compares it with the
-        seal."""
-        path = self._layout.index(segment.key)
+        """Of the table of producers at the segment's end, as its index block has it; made again from the batches where
+        that block is damaged, gone, or lacks it."""
         try:
-            table = await self._threads.background(lambda: _read_table(path))
+            table = await self._tables.here(segment)
         except StratalogError as error:
             log.warning("a table of producers cannot be given to another node", error=str(error))
             return self._refused(ask, ErrorCode.REPLICA_NOT_AVAILABLE, start)
@@ -145,17 +147,6 @@ class SealedFiles:
             raise Unavailable(f"{path}: {error.strerror}") from error
         if size_bytes < SEGMENT_HEADER_BYTES + seal.size_bytes:
             raise Corrupt(f"it is {size_bytes} bytes long, and lacks some", source=str(path), position=size_bytes)
-
-
-def _read_table(path: Path) -> bytes:
-    """Blocking. Raises: NotFound, Corrupt."""
-    data = read_file(path)
-    if data is None:
-        raise NotFound(f"{path} is not there")
-    block = decode_index_block(data, source=str(path))
-    if not block.has_table:
-        raise NotFound(f"{path} was written without a table of producers")
-    return block.table
 
 
 def _read(copy: SealedCopy, points: IndexPoints, ask: SegmentAsk) -> bytes:

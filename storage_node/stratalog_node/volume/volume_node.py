@@ -94,6 +94,7 @@ class VolumeNode:
             threads,
             self._settings.log_index_cache_bytes,
         )
+        self._taken.push_async_callback(self.files.close)
         listener = VolumeListener(self.files.answer, self._is_node, self.files.stats)
         try:
             sock = await listen_on(*self._listen)

@@ -235,9 +235,6 @@ async def test_a_leader_that_begins_again_has_the_producers_of_a_retired_directo
             begin = await served.files.answer(ask)
             rest = await served.files.answer(ask._replace(table_position=10, max_bytes=1 << 20))
             assert begin.records_bytes == 10 and begin.records_bytes + rest.records_bytes == begin.high_watermark
-            cluster.layout(left).index(first.key).unlink()
-            refused = await served.files.answer(ask)
-            assert refused.error_code == ErrorCode.REPLICA_NOT_AVAILABLE
 
 
 async def test_what_is_damaged_or_missing_in_the_directory_is_refused_and_never_sent(
@@ -299,3 +296,31 @@ async def test_a_node_is_retired_with_its_volume_and_consumers_read_on(
                 assert others == 0, "no byte moved between nodes"
         with pytest.raises(Fenced, match=f"node {gone_id} was retired"):
             await cluster.start(gone_id)
+
+
+async def test_a_table_of_producers_is_made_again_where_its_index_block_is_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with NodeCluster(tmp_path, monkeypatch) as cluster:
+        await cluster.start(1, 2)
+        key = await cluster.shard(1)
+        left = cluster.leader(key)
+        for number in range(3):
+            await cluster.append(key, b"%d" % number, producer_id=5, base_sequence=number)
+        assert cluster.nodes[left].ask_roll(key)
+        segment = await cluster.is_sealed(key)
+        await gone(cluster, left, MountMode.VOLUME)
+        index, file = cluster.layout(left).index(segment.key), cluster.layout(left).segment(segment.key)
+        ask = SegmentAsk(key.topic_id, 0, 0, 0, 1 << 20, table_position=0)
+        async with volume(cluster, left) as served:
+            (whole,) = (await served.files.answer(ask)).records
+            parts = [await served.files.answer(ask._replace(max_bytes=7, table_position=at)) for at in (0, 7)]
+            assert [part.records[0] for part in parts] == [whole[:7], whole[7:14]]
+            assert {part.high_watermark for part in parts} == {len(whole)}
+        index.write_bytes(index.read_bytes()[:-1])
+        with untouched(tmp_path / str(left)):
+            async with volume(cluster, left) as served:
+                assert (await served.files.answer(ask)).records[0] == whole
+        file.write_bytes(file.read_bytes()[:-1])
+        async with volume(cluster, left) as served:
+            assert (await served.files.answer(ask)).error_code == ErrorCode.REPLICA_NOT_AVAILABLE
