@@ -182,6 +182,38 @@ async def test_a_mount_that_is_moved_in_the_middle_has_one_uploader_at_any_time(
         assert await values_at(after, key, 200) == [value(number) for number in range(200)]
 
 
+async def test_a_mount_that_ends_in_the_middle_leaves_the_rest_to_a_node_that_has_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with NodeCluster(tmp_path, monkeypatch, open_memory(StoreSettings())) as cluster:
+        await cluster.start(LEFT, 2, **SETTINGS)
+        key = await cluster.shard(2)
+        cluster.meta.hold(CommitParts)
+        for number in range(200):
+            await cluster.append(key, value(number))
+        assert cluster.nodes[cluster.leader(key)].ask_roll(key)
+        await cluster.is_sealed(key, copies=2)
+        await cluster.start(3, **SETTINGS)
+        await cluster.kill(2)
+        await cluster.lose(2)
+        await gone(cluster, LEFT, MountMode.VOLUME)
+        cluster.meta.release(CommitParts)
+        async with volume(cluster, LEFT):
+            await eventually(lambda: first(cluster, key).remote.commit_offset > 0)
+            asked = cluster.meta.calls[CommitParts]
+            cluster.meta.hold(CommitParts)
+            await eventually(lambda: cluster.meta.calls[CommitParts] > asked)
+            await cluster.start(2, **SETTINGS)
+            await cluster.meta.service.perform(EndMount("tier/1"))
+            offset = first(cluster, key).remote.commit_offset
+            cluster.meta.release(CommitParts)
+            await eventually(lambda: is_complete(cluster, key), timeout=20)
+        assert 0 < offset < 200 and first(cluster, key).local_nodes == (2,)
+        await eventually(lambda: cluster.nodes[2].tier.stats.segments_completed == 1)
+        assert cluster.nodes[3].tier.stats.segments_completed == 0
+        assert await values_at(cluster.nodes[3], key, 200) == [value(number) for number in range(200)]
+
+
 async def test_while_the_directory_is_away_uploads_wait_say_why_and_hold_up_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
