@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 
 from stratalog.machines.fetch_rounds import SegmentName
 from stratalog.machines.follower_events import Ask as Asking
-from stratalog.machines.follower_events import CheckedRange, CopyFilled, FlushLost, RangeArrived, RangeRefused, Refusal
+from stratalog.machines.follower_events import (
+    CheckedRange,
+    CopyFilled,
+    FlushLost,
+    RangeArrived,
+    RangeRefusal,
+    RangeRefused,
+)
 from stratalog.machines.segment_leader import SegmentLeader
 from stratalog.machines.token_bucket import TokenBucket
 from stratalog.model.errors import StratalogError
@@ -178,7 +185,7 @@ class Following:
     def lost(self, node_id: int) -> None:
         """What was asked of that node may not be answered: who has another to ask turns to that one."""
         for name in [name for name, asked in self._asked.items() if asked == node_id]:
-            self._named[name].step(RangeRefused(node_id, Refusal.UNREACHABLE))
+            self._named[name].step(RangeRefused(node_id, RangeRefusal.UNREACHABLE))
 
     # Who asks here ----------------------------------------------------------------------------------------------------
     def leader_named(self, name: SegmentName) -> tuple[ShardShell, SegmentLeader] | None:

@@ -23,7 +23,7 @@ from stratalog.machines.fetch_rounds import (
     TurnEnded,
 )
 from stratalog.machines.fetch_session import FetchSession
-from stratalog.machines.follower_events import Refusal
+from stratalog.machines.follower_events import RangeRefusal
 from stratalog.machines.leader_events import FollowerFetched
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey
@@ -69,7 +69,7 @@ class RangeOf:
     name: SegmentName
     batches: tuple[Batch, ...]
     high_watermark: int
-    refusal: Refusal | None = None
+    refusal: RangeRefusal | None = None
 
     def __str__(self) -> str:
         what = self.refusal.name if self.refusal else " ".join(map(str, self.batches)) or "nothing"
@@ -236,13 +236,13 @@ class Sessions:
             fetched = FollowerFetched(follower.node_id, offset, follower.life_epoch)
             shard.step(SegmentHeard(name.epoch, fetched))
 
-    def _why_not(self, follower: _Follower, name: SegmentName) -> Refusal | None:
+    def _why_not(self, follower: _Follower, name: SegmentName) -> RangeRefusal | None:
         segment = self._node.view.segment_named(name)
         if segment is None or follower.node_id not in segment.replicas:
-            return Refusal.NOT_NOW
+            return RangeRefusal.NOT_NOW
         is_led = self._node.following.leader_named(name) is not None
         if segment.state is SegmentState.ACTIVE and (segment.fence or not is_led):
-            return Refusal.NOT_NOW
+            return RangeRefusal.NOT_NOW
         return None
 
     def _look(self, sender: str, follower: _Follower) -> None:
@@ -276,13 +276,13 @@ class Sessions:
         elif segment.end_offset is not None:
             end = segment.end_offset
         else:
-            return RangeOf(name, (), -1, Refusal.NOT_NOW)
+            return RangeOf(name, (), -1, RangeRefusal.NOT_NOW)
         if offset > end:
-            return RangeOf(name, (), -1, Refusal.ENDS_BEFORE)
+            return RangeOf(name, (), -1, RangeRefusal.ENDS_BEFORE)
         whole = file.whole(segment.key) if file is not None else []
         batches = [one for one in whole if one.base_offset >= offset and one.end_offset <= end]
         if not batches:
-            return None if found is not None or offset == end else RangeOf(name, (), -1, Refusal.NOT_NOW)
+            return None if found is not None or offset == end else RangeOf(name, (), -1, RangeRefusal.NOT_NOW)
         follower.owed[name] = high, batches[-1].end_offset
         return RangeOf(name, tuple(batches[: 1 + node.scheduler.rng.randrange(3)]), high)
 

@@ -29,8 +29,8 @@ from stratalog.machines.follower_events import (
     ProveCopy,
     RangeAppended,
     RangeArrived,
+    RangeRefusal,
     RangeRefused,
-    Refusal,
     SegmentNamed,
     ServiceNotTold,
     ServiceTold,
@@ -242,7 +242,7 @@ class Replication(RuleBasedStateMachine):
     def lose(self, pick: int) -> None:
         lost = self.wire.pop(pick % len(self.wire))
         if isinstance(lost, Fetch) and lost.life == self.replicas[lost.node_id].life:
-            self.tell(lost.node_id, RangeRefused(lost.to, Refusal.UNREACHABLE))
+            self.tell(lost.node_id, RangeRefused(lost.to, RangeRefusal.UNREACHABLE))
 
     # The followers --------------------------------------------------------------------------------------------------
     def tell(self, node: int, event: FollowerEvent, *, fails: bool = False) -> None:

@@ -46,8 +46,8 @@ from stratalog.machines.follower_events import (
     ProveCopy,
     RangeAppended,
     RangeArrived,
+    RangeRefusal,
     RangeRefused,
-    Refusal,
     SegmentGone,
     SegmentNamed,
     ServiceNotTold,
@@ -130,7 +130,7 @@ class FollowerStory:
             case ["node", node, "has", "no", "more", "hw", high_watermark]:
                 return RangeArrived(int(node), None, int(high_watermark))
             case ["node", node, "refuses", why]:
-                return RangeRefused(int(node), Refusal[why])
+                return RangeRefused(int(node), RangeRefusal[why])
             case ["flushed", offset]:
                 return DataFlushed(int(offset))
             case ["flush", "lost"]:

@@ -35,7 +35,7 @@ class FollowerLife(Enum):
     FAULTY = "nobody knows what the disk holds of it: it takes nothing and proves nothing"
 
 
-class Refusal(Enum):
+class RangeRefusal(Enum):
     """Why a peer gives nothing. Closed."""
 
     NOT_NOW = "it does not lead, or not yet, or knows less than this node: ask again"
@@ -80,7 +80,7 @@ class RangeArrived:
 @dataclass(frozen=True, slots=True)
 class RangeRefused:
     node_id: int
-    why: Refusal
+    why: RangeRefusal
 
 
 @dataclass(frozen=True, slots=True)

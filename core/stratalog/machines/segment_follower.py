@@ -40,8 +40,8 @@ from stratalog.machines.follower_events import (
     ProveCopy,
     RangeAppended,
     RangeArrived,
+    RangeRefusal,
     RangeRefused,
-    Refusal,
     SegmentGone,
     SegmentNamed,
     ServiceNotTold,
@@ -313,13 +313,13 @@ class SegmentFollower:
         if found.base_offset != self.end_offset:
             self._strays += 1  # of an earlier question, or of one that was asked twice, unless too many come
             is_wrong = self._strays > _INNOCENT_STRAYS
-            return self._refused(node_id, Refusal.DAMAGED, now_ms) if is_wrong else self._move_high_watermark()
+            return self._refused(node_id, RangeRefusal.DAMAGED, now_ms) if is_wrong else self._move_high_watermark()
         if found.epoch != self.key.epoch:
-            why = Refusal.NEWER_EPOCH if found.epoch > self.key.epoch else Refusal.DAMAGED
+            why = RangeRefusal.NEWER_EPOCH if found.epoch > self.key.epoch else RangeRefusal.DAMAGED
             return self._refused(node_id, why, now_ms)
         is_past_end = (limit := self.record.end_offset) is not None and found.end_offset > limit
         if found.end_offset <= found.base_offset or is_past_end:
-            return self._refused(node_id, Refusal.DAMAGED, now_ms)
+            return self._refused(node_id, RangeRefusal.DAMAGED, now_ms)
         self._pause_ms = 0
         self._appending = found
         return [AppendRange(found)]
@@ -348,15 +348,15 @@ class SegmentFollower:
         self.high_watermark = mark
         return [MoveHighWatermark(mark)]
 
-    def _refused(self, node_id: int, why: Refusal, now_ms: int) -> list[FollowerEffect]:
+    def _refused(self, node_id: int, why: RangeRefusal, now_ms: int) -> list[FollowerEffect]:
         """Nothing is cut for what a peer says: the record names the end. Ask again, and of several the next."""
         if self._asks is None or self._asks.node_id != node_id:
             return []
         self._peer += 1
         self._pause(now_ms)
-        if why is Refusal.ENDS_BEFORE:
+        if why is RangeRefusal.ENDS_BEFORE:
             return [TellFault(f"node {node_id} ends before offset {self.end_offset}, up to which this copy goes")]
-        if why is Refusal.DAMAGED:
+        if why is RangeRefusal.DAMAGED:
             return [TellFault(f"node {node_id} sent what does not follow at offset {self.end_offset}")]
         return []
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias, assert_never
 
+from stratalog.machines.append_refusals import AppendRefusals
 from stratalog.machines.chain_events import (
     AcknowledgeBatches,
     ActiveNamed,
@@ -78,7 +79,6 @@ from stratalog.machines.leader_events import (
     TimePassed,
 )
 from stratalog.machines.next_segment import NotYet, begin_listed, begin_prepared, is_elsewhere, is_settled_behind
-from stratalog.machines.refusals import Refusals
 from stratalog.machines.roll_order import RollOrder
 from stratalog.machines.segment_leader import SegmentLeader
 from stratalog.machines.shard_life import Life, Stop, StopCause
@@ -138,7 +138,7 @@ class ShardChain:
         """The epoch that was active before an unclean start, and takes no batches."""
         self._left_epoch = -1  # behind it another node went on: the list may not say so yet
         self._order: RollOrder | None = None
-        self._refusals: Refusals | None = None
+        self._refusals: AppendRefusals | None = None
         self._waiting: WaitingLines | None = None
         self._in_flight: list[OfferedBatch] | None = None
         self._roll: RollSegment | None = None
@@ -216,7 +216,7 @@ class ShardChain:
         self._rest = batches
         return [NameActive()]
 
-    def _receive_behind_refused(self, refusals: Refusals, offered: list[OfferedBatch], now_ms: int) -> _Effects:
+    def _receive_behind_refused(self, refusals: AppendRefusals, offered: list[OfferedBatch], now_ms: int) -> _Effects:
         assert self.active is not None
         batches, refused = refusals.sort_out(offered, self.active, now_ms)
         due = self.active.step(BatchesReceived(batches), now_ms) if batches else []
@@ -225,8 +225,8 @@ class ShardChain:
     def _refuse(self, batches: Sequence[OfferedBatch], why: AppendFailure, message: str, now_ms: int) -> _Effects:
         return self._begin_refusals().refuse(batches, why, message, now_ms) if batches else []
 
-    def _begin_refusals(self) -> Refusals:
-        self._refusals = self._refusals or Refusals()
+    def _begin_refusals(self) -> AppendRefusals:
+        self._refusals = self._refusals or AppendRefusals()
         return self._refusals
 
     def _sort_out(self, effects: list[LeaderEffect], now_ms: int) -> _Effects:

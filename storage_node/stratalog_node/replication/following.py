@@ -16,7 +16,7 @@ from stratalog.event_loop.task_set import TaskSet
 from stratalog.formats.checkpoint import Checkpoint
 from stratalog.kafka.replica_fetch import SegmentAnswer
 from stratalog.machines.fetch_rounds import SegmentName, segment_name
-from stratalog.machines.follower_events import Ask, FollowerLife, RangeRefused, Refusal, SegmentGone
+from stratalog.machines.follower_events import Ask, FollowerLife, RangeRefusal, RangeRefused, SegmentGone
 from stratalog.machines.sealed_producers import Producers
 from stratalog.machines.segment_follower import SegmentFollower
 from stratalog.model.commands import NodeCommand, ReportReplica
@@ -379,7 +379,7 @@ class Following:
 
     def _lost(self, name: SegmentName, node_id: int) -> None:
         """Who has another to ask turns to that one."""
-        self.replicas[name].hear(RangeRefused(node_id, Refusal.UNREACHABLE))
+        self.replicas[name].hear(RangeRefused(node_id, RangeRefusal.UNREACHABLE))
 
     def version_of(self, key: SegmentKey) -> int:
         return -1 if (segment := self._context.catalog.segment(key)) is None else segment.isr_version

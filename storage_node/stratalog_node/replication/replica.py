@@ -42,8 +42,8 @@ from stratalog.machines.follower_events import (
     ProveCopy,
     RangeAppended,
     RangeArrived,
+    RangeRefusal,
     RangeRefused,
-    Refusal,
     SegmentNamed,
     ServiceNotTold,
     ServiceTold,
@@ -74,8 +74,8 @@ log = logger(__name__)
 
 _PROVE_AGAIN_S = 1.0
 _REFUSALS = {
-    ErrorCode.OFFSET_OUT_OF_RANGE: Refusal.ENDS_BEFORE,
-    ErrorCode.FENCED_LEADER_EPOCH: Refusal.NEWER_EPOCH,
+    ErrorCode.OFFSET_OUT_OF_RANGE: RangeRefusal.ENDS_BEFORE,
+    ErrorCode.FENCED_LEADER_EPOCH: RangeRefusal.NEWER_EPOCH,
 }
 
 
@@ -201,7 +201,7 @@ class Replica:
     def take(self, node_id: int, answer: SegmentAnswer[memoryview]) -> None:
         """What a peer answered. Checked before the machine hears of it."""
         if answer.error_code:
-            why = _REFUSALS.get(ErrorCode(answer.error_code), Refusal.NOT_NOW)
+            why = _REFUSALS.get(ErrorCode(answer.error_code), RangeRefusal.NOT_NOW)
             self.hear(RangeRefused(node_id, why))
             return
         if not answer.records_bytes:
@@ -211,7 +211,7 @@ class Replica:
         base_offset = self.follower.end_offset
         if len(data) < BATCH_HEADER_BYTES:
             log.warning("what another node sent is no batch", node=node_id, segment=str(self.name), size=len(data))
-            self.hear(RangeRefused(node_id, Refusal.DAMAGED))
+            self.hear(RangeRefused(node_id, RangeRefusal.DAMAGED))
             return
         if offset_and_epoch(data) != (base_offset, self.name.epoch):
             first = parse_header(data)
@@ -222,7 +222,7 @@ class Replica:
             headers = check_batches(data, base_offset=base_offset, epoch=self.name.epoch, source=f"node {node_id}")
         except Corrupt as error:
             log.warning("what another node sent does not check", node=node_id, segment=str(self.name), error=str(error))
-            self.hear(RangeRefused(node_id, Refusal.DAMAGED))
+            self.hear(RangeRefused(node_id, RangeRefusal.DAMAGED))
             return
         batches = CheckedBatches(data, headers)
         range_ = CheckedRange(self.name.epoch, base_offset, headers[-1].end_offset, len(data), batches)

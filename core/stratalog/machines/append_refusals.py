@@ -19,7 +19,7 @@ from stratalog.machines.segment_leader import SegmentLeader
 from stratalog.model.append import AppendFailure
 
 
-class Refusals:
+class AppendRefusals:
     """Of one shard; made with the first one. Lives on the event loop.
 
     Invariant: while a fault waits, a question is under way that was asked after it was found, or one is whose answer
