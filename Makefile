@@ -42,6 +42,10 @@ kcat:
 chromium:
 	@tools/chromium.sh
 
+.PHONY: shells
+shells:
+	@tools/shells.sh
+
 .PHONY: prometheus
 prometheus:
 	@tools/prometheus.sh
@@ -75,7 +79,7 @@ demo-pipeline: $(READY) spark  ## The flights in the cold tier become a table of
 	@$(PY) tools/demo_pipeline.py $(ARGS)
 
 .PHONY: test
-test: $(READY) kcat chromium prometheus s3 helm spark  ## Every test that fits in minutes, with real clients, a browser, crashes, Spark and a real S3 server
+test: $(READY) kcat chromium shells prometheus s3 helm spark  ## Every test that fits in minutes, with real clients, a browser, crashes, Spark and a real S3 server
 	@$(PY) -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 .PHONY: lint

@@ -111,6 +111,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         ("real_apiserver", "real Kubernetes API server"),
         ("real_helm", "helm"),
         ("chromium", "Chromium"),
+        ("other_shells", "zsh and fish"),
         ("real_spark", "Spark"),
     ):
         _say_whether_it_took_part(terminalreporter, mark, name)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ import pytest
 STRATALOG = Path(sys.executable).with_name("stratalog")
 
 
-def shell(program: str, script: str, home: Path) -> list[str]:
+def shell(program: str, script: str, home: Path) -> str:
     if shutil.which(program) is None:
         pytest.skip(f"{program} is not installed here")
     environment = os.environ | {"PATH": f"{STRATALOG.parent}:{os.environ['PATH']}", "XDG_CONFIG_HOME": str(home)}
@@ -22,7 +24,7 @@ def shell(program: str, script: str, home: Path) -> list[str]:
         [program, *flags, "-c", script], env=environment, capture_output=True, text=True, check=False, timeout=120
     )
     assert ran.returncode == 0, ran.stderr
-    return ran.stdout.split()
+    return ran.stdout
 
 
 def in_bash(line: str, home: Path) -> list[str]:
@@ -39,7 +41,51 @@ COMP_POINT=${{#COMP_LINE}}
 "$function" stratalog "${{COMP_WORDS[COMP_CWORD]}}" ""
 printf '%s\\n' "${{COMPREPLY[@]}}"
 """
-    return shell("bash", script, home)
+    return shell("bash", script, home).split()
+
+
+IN_ZSH = r"""
+zmodload zsh/zpty
+zpty shell zsh -f -i
+zpty -w shell "source ${(q)PREPARE}"
+zpty -r shell screen '*\[\[ready\]\]*'
+zpty -w -n shell "$LINE"$'\t'
+zpty -r shell screen '*\[\[offered:*\]\]*'
+print -r -- "$screen"
+"""
+"""A terminal with an interactive zsh in it, into which the line is typed, and Tab."""
+
+PREPARE_ZSH = r"""
+PS1= RPS1=
+autoload -Uz compinit && compinit -u -D
+source <(stratalog completion zsh)
+offered=()
+compadd() {
+  local -a matched
+  builtin compadd -O matched "$@"
+  offered+=($matched)
+  builtin compadd "$@"
+}
+zle -C asked complete-word _main_complete
+press-tab() { offered=(); zle asked; print -rn -- "[[offered:${(j:,:)offered}]]" }
+zle -N press-tab
+bindkey '^I' press-tab
+print -n "[[ready]]"
+"""
+"""Tab completes as it always does, and then prints what zsh found to offer."""
+
+
+def in_zsh(line: str, home: Path) -> list[str]:
+    prepare = home / "prepare.zsh"
+    prepare.write_text(PREPARE_ZSH, encoding="utf-8")
+    screen = shell("zsh", f"PREPARE={shlex.quote(str(prepare))} LINE={shlex.quote(line)}\n{IN_ZSH}", home)
+    return screen.rpartition("[[offered:")[2].partition("]]")[0].split(",")
+
+
+def in_fish(line: str, home: Path) -> list[str]:
+    """fish says itself what Tab would offer: a line each, a description behind a tabulator."""
+    told = shell("fish", f"stratalog completion fish | source; complete -C {shlex.quote(line)}", home)
+    return [one.partition("\t")[0] for one in told.splitlines()]
 
 
 @pytest.mark.parametrize(
@@ -52,19 +98,19 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
         ("stratalog context use pr", {"prod", "prev"}),
     ],
 )
-def test_bash_completes_commands_options_settings_and_contexts(line: str, expected: set[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "offered",
+    [
+        pytest.param(in_bash, id="bash"),
+        pytest.param(in_zsh, id="zsh", marks=pytest.mark.other_shells),
+        pytest.param(in_fish, id="fish", marks=pytest.mark.other_shells),
+    ],
+)
+def test_tab_completes_commands_options_settings_and_contexts(
+    offered: Callable[[str, Path], list[str]], line: str, expected: set[str], tmp_path: Path
+) -> None:
     for name in ("prod", "prev", "test"):
         add = [str(STRATALOG), "context", "add", name, "--bootstrap", "127.0.0.1:1"]
         subprocess.run(add, env=os.environ | {"XDG_CONFIG_HOME": str(tmp_path)}, check=True, capture_output=True)
 
-    assert set(in_bash(line, tmp_path)) == expected
-
-
-@pytest.mark.parametrize("program", ["zsh", "fish"])
-def test_other_shells_take_the_script(program: str, tmp_path: Path) -> None:
-    load = {"zsh": "autoload -Uz compinit && compinit -u && ", "fish": ""}[program]
-    source = {"zsh": "source <(stratalog completion zsh)", "fish": "stratalog completion fish | source"}[program]
-    known = {"zsh": 'print -r -- "$_comps[stratalog]"', "fish": "complete -C 'stratalog gro'"}[program]
-
-    told = shell(program, f"{load}{source}; {known}", tmp_path)
-    assert told and told[0] in {"_stratalog_completion", "groups"}
+    assert set(offered(line, tmp_path)) == expected
