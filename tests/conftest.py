@@ -22,6 +22,9 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Contexts of who runs the tests are none of theirs.
 os.environ["XDG_CONFIG_HOME"] = str(Path(tempfile.gettempdir()) / "no-configuration-of-anybody")
 os.environ.pop("STRATALOG_CONTEXT", None)
+# Python's readline, which pytest imports, exports the terminal's width to every process that is started from here.
+os.environ.pop("COLUMNS", None)
+os.unsetenv("COLUMNS")
 
 # How long an example takes is the machine's affair.
 hypothesis.settings.register_profile("stratalog", deadline=None)

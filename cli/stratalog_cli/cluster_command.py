@@ -24,7 +24,7 @@ DEFAULT_DATA = Path("stratalog-cluster")
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(no_args_is_help=True, help="A cluster of several nodes on this machine.")
+    group = typer.Typer(no_args_is_help=True, help="Run a cluster of several nodes on this machine.")
     group.callback()(_cluster)
     group.command("start")(start)
     group.command("stop")(stop)
@@ -40,7 +40,7 @@ def _cluster() -> None:
 def start(
     data: DataOption = DEFAULT_DATA,
     nodes: Annotated[
-        int | None, typer.Option("--nodes", metavar="N", help="How many nodes a new cluster gets.  [default: 3]")
+        int | None, typer.Option("--nodes", metavar="N", help="Number of nodes of a new cluster.  [default: 3]")
     ] = None,
     port_base: Annotated[
         int | None,
@@ -62,14 +62,15 @@ def start(
     ] = None,
     settings: SetOption = None,
     part: Annotated[
-        str | None, typer.Option("--part", metavar="NAME", help="Start this part of a running cluster, which is down.")
+        str | None,
+        typer.Option("--part", metavar="NAME", help="Start only this part of a running cluster, after it went down."),
     ] = None,
 ) -> None:
-    """Run a cluster until Ctrl-C or `stratalog cluster stop`; or start one part of it again.
+    """Run a cluster until Ctrl-C or `stratalog cluster stop`, or restart one part of it.
 
-    Prints a line for each part that is ready, one with the command that makes a context of the cluster, one with the
-    status page's address, and at last `ready bootstrap=HOST:PORT,…`. Started again it goes on with its data, its ports
-    and its settings; what is given again takes the place of what was. Settings go to all parts.
+    Prints a line for each part that is ready, the command that creates a context for the cluster, the address of the
+    status page, and finally `ready bootstrap=HOST:PORT,…`. A cluster that is started again keeps its data, ports and
+    settings; options that are given again replace the earlier ones. Settings apply to all parts.
     """
     directory = ClusterDirectory(data)
     if part is not None:
@@ -97,11 +98,11 @@ def start(
 
 def stop(
     data: DataOption = DEFAULT_DATA,
-    part: Annotated[str | None, typer.Option("--part", metavar="NAME", help="End this part alone.")] = None,
+    part: Annotated[str | None, typer.Option("--part", metavar="NAME", help="Stop only this part.")] = None,
 ) -> None:
-    """End a cluster in order: nodes, then the meta service, then etcd. Or end one part of it.
+    """Stop a cluster in order: nodes, then the meta service, then etcd. Or stop one part of it.
 
-    Returns when they have ended. Their data stay.
+    Returns when they have stopped. Their data is kept.
     """
     directory = ClusterDirectory(data)
     if part is not None:
@@ -114,13 +115,13 @@ def stop(
 
 
 def add(data: DataOption = DEFAULT_DATA) -> None:
-    """Add a node to a running cluster: shards come to it as their segments roll, and nothing is moved."""
+    """Add a node to a running cluster: it gets shards as their segments roll, and no data is moved."""
     told = _ask(ClusterDirectory(data), {"do": "add-node"})
     say(f"ready bootstrap={told['bootstrap']}")
 
 
 def status(data: DataOption = DEFAULT_DATA, output: OutputOption = OutputFormat.TABLE) -> None:
-    """Show a cluster: its parts, which of them lead, why others are down, and what its shards lack."""
+    """Show a cluster: its parts, which of them lead, why others are down, and what is wrong with its shards."""
     from stratalog_cli.cluster_status import print_status, read_status
 
     told = read_status(ClusterDirectory(data))

@@ -18,7 +18,7 @@ def register(app: typer.Typer) -> None:
     app.command("completion")(completion)
 
 
-def completion(shell: Annotated[Shell, typer.Argument(help="The shell to complete in.")]) -> None:
+def completion(shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")]) -> None:
     """Print a completion script; in bash: source <(stratalog completion bash)."""
     from typer._completion_shared import get_completion_script  # typer offers no public way to the script
 

@@ -41,41 +41,48 @@ def register(app: typer.Typer) -> None:
 
 
 def consume(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")],
     only: Annotated[
-        list[int] | None, typer.Option("--shard", min=0, metavar="N", help="Only this one; may be repeated.")
+        list[int] | None, typer.Option("--shard", min=0, metavar="N", help="Only this shard; may be repeated.")
     ] = None,
     from_offset: Annotated[
-        int | None, typer.Option("--from-offset", min=0, metavar="N", help="Default: the start of the log.")
+        int | None,
+        typer.Option("--from-offset", min=0, metavar="N", help="Start at this offset. Default: the start of the log."),
     ] = None,
     from_time: Annotated[
-        str | None, typer.Option("--from-time", metavar="TIME", help="Records of then or later: 2013-01-01T12:00.")
+        str | None,
+        typer.Option(
+            "--from-time", metavar="TIME", help="Start at the first record of this time or later: 2013-01-01T12:00."
+        ),
     ] = None,
     since: Annotated[
-        str | None, typer.Option("--since", metavar="DURATION", help="As --from-time, so long ago: 10m, 12h, 7d.")
+        str | None, typer.Option("--since", metavar="DURATION", help="Start this long ago: 10m, 12h, 7d.")
     ] = None,
     last: Annotated[
-        int | None, typer.Option("--last", min=0, metavar="N", help="The last N offsets of each shard.")
+        int | None, typer.Option("--last", min=0, metavar="N", help="Read the last N offsets of each shard.")
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for new records, until Ctrl-C.")] = False,
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Stop after N records.")] = None,
     timeout: Annotated[
         str | None,
         typer.Option(
             "--timeout",
             metavar="TIME",
-            help="Exit with 3 when nothing comes for this long. Default: 30s, or forever with --follow.",
+            help="Exit with code 3 if nothing arrives for this long. Default: 30s; forever with --follow.",
         ),
     ] = None,
     key_separator: Annotated[
-        str | None, typer.Option("--key-separator", metavar="TEXT", help="Write the key too, with this after it.")
+        str | None,
+        typer.Option(
+            "--key-separator", metavar="TEXT", help="Print the key before the value, with this text between them."
+        ),
     ] = None,
     bootstrap: BootstrapOption = None,
     output: Annotated[
-        RecordFormat, typer.Option("--output", "-o", help="Values alone, or all of a record as a JSON object.")
+        RecordFormat, typer.Option("--output", "-o", help="Print the values, or each whole record as a JSON object.")
     ] = RecordFormat.TEXT,
 ) -> None:
-    """Read records as lines. By default from the start of the log to its present end."""
+    """Read records as lines. By default, from the start of the log to its current end."""
     given = [one is not None for one in (from_offset, from_time, since, last)]
     if sum(given) > 1:
         raise InvalidRequest("say where to begin once: --from-offset, --from-time, --since or --last")

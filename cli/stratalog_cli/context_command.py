@@ -46,7 +46,7 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(
         no_args_is_help=True,
         rich_markup_mode=None,
-        help="Names for clusters, and which one commands go to.",
+        help="Name clusters, and choose the one that commands go to.",
     )
     group.command("add")(add)
     group.command("use")(use)
@@ -57,28 +57,33 @@ def register(app: typer.Typer) -> None:
 
 
 def add(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Letters, digits, and . _ -")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the context: letters, digits, and . _ -")],
     admin: Annotated[
-        str | None, typer.Option("--admin", metavar="HOST:PORT[,...]", help="Admin addresses of its nodes.")
+        str | None, typer.Option("--admin", metavar="HOST:PORT[,...]", help="Admin addresses of the nodes.")
     ] = None,
     meta: Annotated[
-        str | None, typer.Option("--meta", metavar="URL[,URL]", help="Its meta service: http://HOST:PORT.")
+        str | None, typer.Option("--meta", metavar="URL[,URL]", help="Address of the meta service: http://HOST:PORT.")
     ] = None,
     bootstrap: Annotated[
-        str | None, typer.Option("--bootstrap", metavar="HOST:PORT[,...]", help="Where its Kafka clients connect.")
+        str | None, typer.Option("--bootstrap", metavar="HOST:PORT[,...]", help="Where Kafka clients connect.")
     ] = None,
     token_file: Annotated[
-        Path | None, typer.Option("--token-file", metavar="FILE", help="Its token. The path is kept, not the token.")
+        Path | None,
+        typer.Option(
+            "--token-file", metavar="FILE", help="File with the token. The context keeps the path, not the token."
+        ),
     ] = None,
     cluster: Annotated[
         str | None,
-        typer.Option("--cluster", metavar="ID", help="Its id. Default: what a node at --admin says, if one answers."),
+        typer.Option(
+            "--cluster", metavar="ID", help="Id of the cluster. Default: what a node at --admin says, if one answers."
+        ),
     ] = None,
-    is_replacing: Annotated[bool, typer.Option("--replace", help="Replace the context of that name.")] = False,
+    is_replacing: Annotated[bool, typer.Option("--replace", help="Replace the context of this name.")] = False,
 ) -> None:
-    """Name a cluster. The first one that is added is used from then on.
+    """Name a cluster. The first context that is added becomes the one in use.
 
-    Writes then go to nodes of that cluster alone, and are refused where another one answers."""
+    Writes then go only to nodes of this cluster; they are refused if another cluster answers."""
     if admin is None and meta is None and bootstrap is None:
         raise InvalidRequest("a context names at least one of --admin, --meta and --bootstrap")
     _check(admin, meta, bootstrap)
@@ -122,7 +127,7 @@ def _cluster_of(admin: str, context: Context) -> str | None:
 
 
 def use(name: NameArgument) -> None:
-    """Send commands to that cluster from now on."""
+    """Use this context for the following commands."""
     file = contexts_file(os.environ)
     write_contexts(file, read_contexts(file).used(name))
     say(f"commands use context {printable(name)} now")
@@ -154,7 +159,10 @@ def list_all(output: OutputOption = OutputFormat.TABLE) -> None:
 
 def show(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Default: the one in use.", autocompletion=_known_names)
+        str | None,
+        typer.Argument(
+            metavar="NAME", help="Name of the context. Default: the one in use.", autocompletion=_known_names
+        ),
     ] = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:

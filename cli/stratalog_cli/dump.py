@@ -31,16 +31,16 @@ def register(app: typer.Typer) -> None:
 
 
 def dump(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A path, or with --bucket an object's key.")],
-    records: Annotated[bool, typer.Option("--records", help="Also the records inside the batches.")] = False,
-    from_offset: Annotated[int, typer.Option(min=0, metavar="OFFSET", help="Leave out batches below it.")] = 0,
-    max_batches: Annotated[int | None, typer.Option(min=0, metavar="N", help="At most so many batches.")] = None,
-    bucket: Annotated[str | None, typer.Option(metavar="URL", help="Read an object of this object store.")] = None,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Path of a file, or with --bucket the key of an object.")],
+    records: Annotated[bool, typer.Option("--records", help="Also show the records inside the batches.")] = False,
+    from_offset: Annotated[int, typer.Option(min=0, metavar="OFFSET", help="Leave out batches below this offset.")] = 0,
+    max_batches: Annotated[int | None, typer.Option(min=0, metavar="N", help="Show at most N batches.")] = None,
+    bucket: Annotated[str | None, typer.Option(metavar="URL", help="Object store to read the object from.")] = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Show a segment file, an index, a chunk, a bundle, a manifest or a journal: header, batches, optionally records.
+    """Show what is in a segment file, index, chunk, bundle, manifest or journal: header, batches, optionally records.
 
-    JSON comes as one object per line. Exit code 1 when the file is damaged, after what could be read.
+    JSON is one object per line. If the file is damaged, what can be read is shown, and the exit code is 1.
     """
     from stratalog_cli.dump_sections import DumpOptions, sections_of
 

@@ -22,6 +22,7 @@ from typer.core import TyperGroup
 from stratalog.model.errors import Corrupt, OutcomeUnknown, StratalogError, Unavailable
 from stratalog.settings.relations import require_assertions
 from stratalog_cli.contexts import CONTEXT_VARIABLE
+from stratalog_cli.plain_help import PlainHelp
 from stratalog_cli.say import say, say_error
 from stratalog_cli.shown_token import VARIABLE
 
@@ -113,9 +114,13 @@ def build_app(commands: Sequence[str] = tuple(COMMANDS)) -> typer.Typer:
     app.callback()(_options)
     for module in dict.fromkeys(COMMANDS[name] for name in COMMANDS if name in commands):
         importlib.import_module(module).register(app)
+    for command in app.registered_commands:
+        command.cls = PlainHelp
     for group in app.registered_groups:
         assert group.typer_instance is not None
         group.typer_instance.info.cls = _WholeSummaries
+        for command in group.typer_instance.registered_commands:
+            command.cls = PlainHelp
     return app
 
 
@@ -137,14 +142,12 @@ def _options(
             "--token-file",
             envvar=VARIABLE,
             metavar="FILE",
-            help="A file whose first line is the token that commands send to nodes and to the meta service.",
+            help="File whose first line is the token that commands send to nodes and to the meta service.",
         ),
     ] = None,
     context: Annotated[
         str | None,
-        typer.Option(
-            "--context", metavar="NAME", help="The cluster that the command goes to [env var: STRATALOG_CONTEXT]."
-        ),
+        typer.Option("--context", metavar="NAME", help="Context of the cluster to use. [env var: STRATALOG_CONTEXT]"),
     ] = None,
 ) -> None:
     """Stratalog: tiered message storage that speaks the Kafka protocol."""

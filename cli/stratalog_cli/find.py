@@ -39,34 +39,38 @@ def register(app: typer.Typer) -> None:
 
 
 def find(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
-    key: Annotated[str | None, typer.Option("--key", metavar="TEXT", help="The key, as text.")] = None,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")],
+    key: Annotated[str | None, typer.Option("--key", metavar="TEXT", help="The key, if it is text.")] = None,
     key_base64: Annotated[
         str | None, typer.Option("--key-base64", metavar="TEXT", help="The key in base64, if it is not text.")
     ] = None,
     only: Annotated[
-        list[int] | None, typer.Option("--shard", min=0, metavar="N", help="Only this one; may be repeated.")
+        list[int] | None, typer.Option("--shard", min=0, metavar="N", help="Only this shard; may be repeated.")
     ] = None,
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="Show at most N records.")] = 1_000,
     scan: Annotated[
-        bool, typer.Option("--scan", help="Read segments without a key index, too, whole, from the nodes.")
+        bool,
+        typer.Option(
+            "--scan", help="Also search segments without a key index: they are read as a whole, from the nodes."
+        ),
     ] = False,
-    cold_only: Annotated[bool, typer.Option("--cold-only", help="Search the bucket alone, from here.")] = False,
+    cold_only: Annotated[bool, typer.Option("--cold-only", help="Search only the bucket, from this machine.")] = False,
     bucket: Annotated[
         str | None,
         typer.Option(
             "--bucket",
             envvar="STRATALOG_BUCKET",
             metavar="URL",
-            help="Read the cluster's object store from here, and not through the nodes.",
+            help="Read the cluster's object store from this machine, not through the nodes.",
         ),
     ] = None,
     cluster: Annotated[
-        str | None, typer.Option("--cluster", metavar="ID", help="Which cluster, if the bucket holds several.")
+        str | None,
+        typer.Option("--cluster", metavar="ID", help="The cluster's id, if the bucket holds several clusters."),
     ] = None,
     meta: Annotated[
         str | None,
-        typer.Option("--meta", envvar="STRATALOG_META", metavar="URL", help="Ask this meta service what is committed."),
+        typer.Option("--meta", envvar="STRATALOG_META", metavar="URL", help="Meta service to ask what is committed."),
     ] = None,
     bootstrap: BootstrapOption = None,
     admin: AdminOption = None,
@@ -74,8 +78,8 @@ def find(
 ) -> None:
     """Find the records of a key, hot and cold. Topics that are searched often should have `index.keys=true`.
 
-    The nodes named by --admin search what they lead. Exit code 1 when not everything was searched: segments without a
-    key index, unless --scan is given, or shards of nodes that were not named."""
+    The nodes named by --admin search the shards that they lead. Exit code 1 if not everything was searched: segments
+    without a key index, unless --scan is given, or shards whose leader was not named."""
     wanted = _key(key, key_base64)
     shards = frozenset(only) if only else None
     if bucket is None and not cold_only:

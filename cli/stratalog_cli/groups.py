@@ -25,7 +25,7 @@ Shard = tuple[str, int]
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Consumer groups: list, describe, reset.")
+    group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List, describe and reset consumer groups.")
     group.command("list")(list_groups)
     group.command("describe")(describe)
     group.command("reset")(reset)
@@ -33,7 +33,7 @@ def register(app: typer.Typer) -> None:
 
 
 def list_groups(bootstrap: BootstrapOption = None, output: OutputOption = OutputFormat.TABLE) -> None:
-    """List groups with their states and how many members they have."""
+    """List groups with their states and numbers of members."""
     place = KafkaPlace(bootstrap, is_write=False)
     listed = result_of(place.admin.list_consumer_groups(request_timeout=WAIT_S))
     if listed.errors:
@@ -52,7 +52,7 @@ def list_groups(bootstrap: BootstrapOption = None, output: OutputOption = Output
 def describe(
     group: GroupArgument, bootstrap: BootstrapOption = None, output: OutputOption = OutputFormat.TABLE
 ) -> None:
-    """Show a group: its members, and of each shard what is committed, where the log ends, and the lag between."""
+    """Show a group: its members, and for each shard the committed offset, the end of the log, and the lag."""
     place = KafkaPlace(bootstrap, is_write=False)
     found = _described(place, [group])[group]
     committed = _committed(place, group)
@@ -100,9 +100,14 @@ def describe(
 def reset(
     group: GroupArgument,
     topics: Annotated[
-        list[str] | None, typer.Option("--topic", metavar="TOPIC[:SHARD,...]", help="May be repeated.")
+        list[str] | None,
+        typer.Option(
+            "--topic", metavar="TOPIC[:SHARD,...]", help="Topic to reset, or some of its shards; may be repeated."
+        ),
     ] = None,
-    all_topics: Annotated[bool, typer.Option("--all-topics", help="All that the group has committed.")] = False,
+    all_topics: Annotated[
+        bool, typer.Option("--all-topics", help="All shards for which the group has committed offsets.")
+    ] = False,
     to_offset: Annotated[int | None, typer.Option("--to-offset", metavar="N", min=0, help="To this offset.")] = None,
     to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the start of the log.")] = False,
     to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end of the log.")] = False,
@@ -112,15 +117,17 @@ def reset(
     ] = None,
     back: Annotated[
         str | None,
-        typer.Option("--by-duration", metavar="DURATION", help="As --to-time, so long ago: 12h, 7d."),
+        typer.Option(
+            "--by-duration", metavar="DURATION", help="Like --to-time, with the time that was this long ago: 12h, 7d."
+        ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be committed.")] = False,
     bootstrap: BootstrapOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Move a group to other offsets. Refused while it has members: stop them first.
+    """Set the committed offsets of a group. Refused while the group has members: stop them first.
 
-    An offset outside the log becomes the log's nearest end. Where no record is of that time or later, it is the end."""
+    An offset outside the log becomes the nearest end of the log. If no record is that new, the group gets the end."""
     goal = goal_of(to_offset, to_earliest, to_latest, to_time, back, now_ms())
     if bool(topics) == all_topics:
         raise InvalidRequest("say which: --topic TOPIC, or --all-topics for all that the group has committed")

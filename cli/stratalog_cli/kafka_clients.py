@@ -39,7 +39,7 @@ BootstrapOption = Annotated[
         "-b",
         envvar="STRATALOG_BOOTSTRAP",
         metavar="HOST:PORT[,HOST:PORT...]",
-        help="Where Kafka clients connect. Default: the context's.",
+        help="Kafka address of a node, or of several. Default: the context's.",
     ),
 ]
 

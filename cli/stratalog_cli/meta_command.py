@@ -26,7 +26,7 @@ EtcdCaOption = Annotated[
         "--etcd-ca",
         envvar="STRATALOG_ETCD_CA",
         metavar="FILE",
-        help="Reach etcd by TLS: PEM of the authority by which its members prove themselves.",
+        help="Use TLS to etcd: PEM file of the CA that signed the certificates of its members.",
     ),
 ]
 EtcdCertOption = Annotated[
@@ -35,12 +35,12 @@ EtcdCertOption = Annotated[
         "--etcd-cert",
         envvar="STRATALOG_ETCD_CERT",
         metavar="FILE",
-        help="PEM: this client's certificate, if etcd asks for one.",
+        help="PEM file of the client certificate, if etcd asks for one.",
     ),
 ]
 EtcdKeyOption = Annotated[
     Path | None,
-    typer.Option("--etcd-key", envvar="STRATALOG_ETCD_KEY", metavar="FILE", help="PEM: the key of --etcd-cert."),
+    typer.Option("--etcd-key", envvar="STRATALOG_ETCD_KEY", metavar="FILE", help="PEM file of the key of --etcd-cert."),
 ]
 EtcdUserOption = Annotated[
     str | None,
@@ -48,7 +48,7 @@ EtcdUserOption = Annotated[
         "--etcd-user",
         envvar="STRATALOG_ETCD_USER",
         metavar="NAME",
-        help="Its password comes from --etcd-password-file or STRATALOG_ETCD_PASSWORD.",
+        help="User at etcd; the password comes from --etcd-password-file or STRATALOG_ETCD_PASSWORD.",
     ),
 ]
 EtcdPasswordFileOption = Annotated[
@@ -57,7 +57,7 @@ EtcdPasswordFileOption = Annotated[
         "--etcd-password-file",
         envvar="STRATALOG_ETCD_PASSWORD_FILE",
         metavar="FILE",
-        help="The password of --etcd-user, as the one line of a file.",
+        help="File whose only line is the password of --etcd-user.",
     ),
 ]
 StoreOption = Annotated[
@@ -71,12 +71,14 @@ StoreOption = Annotated[
 ]
 DataOption = Annotated[
     Path | None,
-    typer.Option("--data", envvar="STRATALOG_DATA", metavar="DIR", help="Keep the metadata here: one instance."),
+    typer.Option(
+        "--data", envvar="STRATALOG_DATA", metavar="DIR", help="Directory for the metadata; for a single instance."
+    ),
 ]
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(no_args_is_help=True, help="The meta service as a process of its own.")
+    group = typer.Typer(no_args_is_help=True, help="Run the meta service as a separate process.")
     group.callback()(_meta)
     group.command("start")(start)
     group.command("rebuild")(rebuild)
@@ -84,7 +86,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _meta() -> None:
-    """The meta service as a process of its own."""
+    """Run the meta service as a separate process."""
 
 
 def start(
@@ -110,16 +112,21 @@ def start(
     etcd_password_file: EtcdPasswordFileOption = None,
     config: Annotated[
         Path | None,
-        typer.Option("--config", envvar="STRATALOG_CONFIG", metavar="FILE", help="KEY=VALUE lines, or TOML (.toml)."),
+        typer.Option(
+            "--config",
+            envvar="STRATALOG_CONFIG",
+            metavar="FILE",
+            help="Settings file: KEY=VALUE lines, or TOML if its name ends in .toml.",
+        ),
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A setting under Kafka's name; may be repeated."),
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting, by its Kafka name; may be repeated."),
     ] = None,
 ) -> None:
-    """Run an instance of the meta service until it is told to stop (SIGTERM, Ctrl-C).
+    """Run an instance of the meta service, until SIGTERM or Ctrl-C.
 
-    Settings come from the built-in defaults, then --config, then STRATALOG_* of the environment, then --set.
+    Settings come from the defaults, --config, STRATALOG_* environment variables and --set; the later one wins.
     """
     loaded = load_process_settings(
         file=config, environment=os.environ, assignments=settings or (), has_bucket=bucket is not None
@@ -160,11 +167,11 @@ def _place(
 def rebuild(
     bucket: Annotated[
         str,
-        typer.Option("--bucket", envvar="STRATALOG_BUCKET", metavar="URL", help="The lost cluster's object store."),
+        typer.Option("--bucket", envvar="STRATALOG_BUCKET", metavar="URL", help="Object store of the lost cluster."),
     ],
     nodes: Annotated[
         str,
-        typer.Option(metavar="N[,N...]", help="Ids of the nodes that will serve, each on an empty disk."),
+        typer.Option(metavar="N[,N...]", help="Ids of the new nodes, each of which starts on an empty disk."),
     ] = "1",
     data: DataOption = None,
     store: StoreOption = None,
@@ -189,7 +196,7 @@ def rebuild(
 ) -> None:
     """Rebuild the metadata of a lost cluster from its bucket alone, into an empty store.
 
-    What was only on the old disks is not in it; docs/backup.md says what comes back."""
+    Data that was only on the old disks is lost; docs/backup.md says what comes back."""
     if (data is None) == (store is None):
         raise InvalidRequest("name one place for the metadata: --data DIR, or --store etcd://H:P,H:P,H:P[/PREFIX]")
     from stratalog.objects.urls import parse_url

@@ -31,7 +31,7 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(
         no_args_is_help=True,
         rich_markup_mode=None,
-        help="Old data read only: what retired nodes left, and ranges of topics mounted by hand.",
+        help="Old data that is served read-only: what retired nodes left, and mounted ranges of topics.",
     )
     group.command("list")(list_mounts)
     group.command("create")(create)
@@ -52,27 +52,38 @@ def list_mounts(admin: AdminOption = None, output: OutputOption = OutputFormat.T
 
 
 def create(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The topics are read as TOPIC@NAME.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the mount; its topics are read as TOPIC@NAME.")],
     topics: Annotated[
         list[str] | None,
-        typer.Option("--topic", metavar="TOPIC", help="May be repeated. Default: all topics of the snapshot."),
+        typer.Option(
+            "--topic",
+            metavar="TOPIC",
+            help="Topic to mount; may be repeated. With --snapshot the default is all topics of the snapshot.",
+        ),
     ] = None,
     start: Annotated[
-        str | None, typer.Option("--from", metavar="TIME", help="ISO 8601, UTC unless it says otherwise: 2013-01-01.")
+        str | None,
+        typer.Option(
+            "--from", metavar="TIME", help="Start of the time range, in ISO 8601, UTC by default: 2013-01-01."
+        ),
     ] = None,
-    until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Not included: 2013-02-01.")] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="TIME", help="End of the time range, not included: 2013-02-01.")
+    ] = None,
     snapshot: Annotated[
         str | None,
-        typer.Option("--snapshot", metavar="NAME", help="What this snapshot has, instead of a range of time."),
+        typer.Option("--snapshot", metavar="NAME", help="Mount what this snapshot holds, instead of a time range."),
     ] = None,
     expires: Annotated[
         str | None,
-        typer.Option("--expires", metavar="TIME", help="When it ends by itself: 7d, 12h, 30m. Default: never."),
+        typer.Option(
+            "--expires", metavar="TIME", help="Time after which the mount ends by itself: 7d, 12h, 30m. Default: never."
+        ),
     ] = None,
     admin: AdminOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Mount sealed data of topics under another name: whole segments with data of some time, or what a snapshot has."""
+    """Mount sealed data read-only under another name: the segments of a time range, or what a snapshot holds."""
     lasts_ms = 0 if expires is None else parse_duration_ms(expires, "--expires")
     if snapshot is not None:
         if start is not None or until is not None:
@@ -101,12 +112,13 @@ def create(
 def move(
     name: NameArgument,
     node_id: Annotated[
-        int | None, typer.Option("--to", metavar="N", help="The node to hold it. Default: the least loaded.")
+        int | None,
+        typer.Option("--to", metavar="N", help="Node that will hold the mount. Default: the one with the least load."),
     ] = None,
     admin: AdminOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Move a mount to another node. Reads go on."""
+    """Move a mount to another node. Reads continue."""
     request = MoveMountRequest(name=name, node_id=node_id)
     mount = Nodes(admin, is_write=True).first(lambda node: node.move_mount(request))
     if output is OutputFormat.JSON:
@@ -116,7 +128,7 @@ def move(
 
 
 def end(name: NameArgument, admin: AdminOption = None) -> None:
-    """End a mount. Refused while one of its segments is nowhere else."""
+    """End a mount. Refused while one of its segments is stored nowhere else."""
     Nodes(admin, is_write=True).first(lambda node: node.end_mount(EndMountRequest(name=name)))
     say(f"mount {printable(name)} has ended")
 

@@ -14,7 +14,7 @@ from stratalog_cli.start_command import require_free_ports
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(no_args_is_help=True, help="A storage node of a cluster.")
+    group = typer.Typer(no_args_is_help=True, help="Run a storage node of a cluster.")
     group.callback()(_node)
     group.command("start")(start)
     app.add_typer(group, name="node")
@@ -38,7 +38,10 @@ def start(
         int | None, typer.Option("--id", metavar="N", help="Identity in the cluster; the same as --set node.id=N.")
     ] = None,
     data: Annotated[
-        Path, typer.Option("--data", envvar="STRATALOG_DATA", metavar="DIR", help="Data directory; made when missing.")
+        Path,
+        typer.Option(
+            "--data", envvar="STRATALOG_DATA", metavar="DIR", help="Data directory; created if it is missing."
+        ),
     ] = Path("stratalog-data"),
     listen: Annotated[
         str,
@@ -63,22 +66,27 @@ def start(
         bool,
         typer.Option(
             "--read-only",
-            help="Read the --data DIR of a node that was retired in volume mode, for the other nodes: nothing is "
+            help="Serve the --data DIR of a node that was retired in volume mode to the other nodes: nothing is "
             "written there, nothing uploaded, no client served.",
         ),
     ] = False,
     config: Annotated[
         Path | None,
-        typer.Option("--config", envvar="STRATALOG_CONFIG", metavar="FILE", help="KEY=VALUE lines, or TOML (.toml)."),
+        typer.Option(
+            "--config",
+            envvar="STRATALOG_CONFIG",
+            metavar="FILE",
+            help="Settings file: KEY=VALUE lines, or TOML if its name ends in .toml.",
+        ),
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A setting under Kafka's name; may be repeated."),
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting, by its Kafka name; may be repeated."),
     ] = None,
 ) -> None:
-    """Run a storage node until it is told to stop (SIGTERM, Ctrl-C), or until another process has taken its place.
+    """Run a storage node, until SIGTERM or Ctrl-C, or until another process takes its place.
 
-    Settings come from the built-in defaults, then --config, then STRATALOG_* of the environment, then --set.
+    Settings come from the defaults, --config, STRATALOG_* environment variables and --set; the later one wins.
     """
     assigned = list(settings or ())
     if node_id is not None:

@@ -48,7 +48,7 @@ NodeArgument = Annotated[int, typer.Argument(metavar="ID", help="The node's id, 
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(
-        no_args_is_help=True, rich_markup_mode=None, help="The nodes of a cluster, and how one leaves it."
+        no_args_is_help=True, rich_markup_mode=None, help="List the nodes of a cluster, and retire nodes."
     )
     group.command("list")(list_nodes)
     group.command("retire")(retire)
@@ -58,7 +58,7 @@ def register(app: typer.Typer) -> None:
 
 
 def list_nodes(meta: MetaOption = None, output: OutputOption = OutputFormat.TABLE) -> None:
-    """List all nodes that ever registered: address, state, and which of them leave."""
+    """List all nodes that ever registered: address, state, and which of them are leaving."""
     nodes = sorted(ask_meta(meta, lambda client: client.nodes()), key=lambda one: one.node_id)
     if output is OutputFormat.JSON:
         print_json([_json(node) for node in nodes])
@@ -83,25 +83,26 @@ def retire(
     mode: Annotated[
         RetireMode,
         typer.Option(
-            help="offload: what it held is served from the bucket, or from copies on other nodes; volume: from its "
-            "directory, where it is."
+            help="offload: its data is served from the bucket, or from copies on other nodes; volume: from its "
+            "directory, in place."
         ),
     ] = RetireMode.OFFLOAD,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until it is done, and show the progress.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the node has left, and show the progress.")] = False,
     timeout_s: Annotated[
-        float | None, typer.Option("--timeout", metavar="SECONDS", help="With --wait: end with code 3 after this time.")
+        float | None,
+        typer.Option("--timeout", metavar="SECONDS", help="With --wait: exit with code 3 after this time."),
     ] = None,
     force: Annotated[
         str | None,
         typer.Option(
             "--force",
             metavar="STORAGE-ID",
-            help="For a node that is dead for good: give up what nobody else has. Spell out its storage id.",
+            help="For a node that is lost for good: give up the data that only it has. Takes its storage id.",
         ),
     ] = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Retire a node. It is released only when all that it held is safe without it. Asking twice changes nothing."""
+    """Retire a node. It is released only when everything it held is safe without it. A second call changes nothing."""
     ask_meta(meta, lambda client: client.perform(RetireNode(node_id, mode, force)), is_write=True)
     found = _watch(meta, node_id, timeout_s, is_shown=output is OutputFormat.TABLE) if wait else _read(meta, node_id)
     _show([found], output)
@@ -114,10 +115,12 @@ def retire(
 
 def status(
     meta: MetaOption = None,
-    node_id: Annotated[int | None, typer.Argument(metavar="[ID]", help="Of one node. Default: all.")] = None,
+    node_id: Annotated[
+        int | None, typer.Argument(metavar="ID", help="Only this node. Default: all that leave or have left.")
+    ] = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Show the progress of nodes that leave or have left: step, what remains, and why one waits."""
+    """Show the progress of nodes that are leaving or have left: step, what remains, and what they wait for."""
     if node_id is not None:
         _show([_read(meta, node_id)], output)
         return
@@ -129,7 +132,7 @@ def status(
 
 
 def cancel(node_id: NodeArgument, meta: MetaOption = None) -> None:
-    """Cancel a retirement: the node stays. Refused, with the reason, once the node is released."""
+    """Cancel a retirement: the node stays. Refused, with the reason, once the node has been released."""
 
     async def ask(client: HttpMetaClient) -> bool:
         """Whether it was leaving. A node that is not, or is not known, is told by the service all the same."""

@@ -13,26 +13,31 @@ from stratalog.telemetry.http import split_address
 NamespaceOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--namespace", envvar="STRATALOG_WATCH_NAMESPACES", metavar="NS", help="A namespace to watch; may be repeated."
+        "--namespace", envvar="STRATALOG_WATCH_NAMESPACES", metavar="NS", help="Namespace to watch; may be repeated."
     ),
 ]
 AllNamespacesOption = Annotated[
-    bool, typer.Option("--all-namespaces", envvar="STRATALOG_WATCH_ALL_NAMESPACES", help="Watch all of them.")
+    bool, typer.Option("--all-namespaces", envvar="STRATALOG_WATCH_ALL_NAMESPACES", help="Watch all namespaces.")
 ]
 LeaseNamespaceOption = Annotated[
     str | None,
     typer.Option(
-        metavar="NS", envvar="STRATALOG_LEASE_NAMESPACE", help="The Lease's namespace. Default: the pod's own."
+        metavar="NS", envvar="STRATALOG_LEASE_NAMESPACE", help="Namespace of the Lease. Default: the pod's own."
     ),
 ]
 LeaseNameOption = Annotated[
-    str, typer.Option(metavar="NAME", envvar="STRATALOG_LEASE_NAME", help="The Lease's name; whoever holds it works.")
+    str,
+    typer.Option(
+        metavar="NAME",
+        envvar="STRATALOG_LEASE_NAME",
+        help="Name of the Lease; the instance that holds it does the work.",
+    ),
 ]
 LEASE = "stratalog-operator"
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(no_args_is_help=True, help="The Kubernetes operator.")
+    group = typer.Typer(no_args_is_help=True, help="Run the Kubernetes operator, or check how it is installed.")
     group.callback()(_operator)
     group.command("start")(start)
     group.command("check")(check)
@@ -52,7 +57,7 @@ def start(
             "--listen",
             envvar="STRATALOG_LISTEN",
             metavar="HOST:PORT",
-            help="Health and metrics; empty: none.",
+            help="Address for health and metrics; empty turns them off.",
         ),
     ] = "127.0.0.1:9644",
     allowed_hosts: Annotated[
@@ -61,18 +66,18 @@ def start(
             "--allowed-hosts",
             envvar="STRATALOG_HTTP_ALLOWED_HOSTS",
             metavar="NAMES",
-            help="Names under which that port is asked, with commas between; .NAME: all below it.",
+            help="Host names that requests may use, separated by commas; .NAME allows all names below it.",
         ),
     ] = "",
     lease_namespace: LeaseNamespaceOption = None,
     lease_name: LeaseNameOption = LEASE,
     log_level: Annotated[
-        LogLevel, typer.Option("--log-level", envvar="STRATALOG_LOG_LEVEL", help="Lowest level of the log's lines.")
+        LogLevel, typer.Option("--log-level", envvar="STRATALOG_LOG_LEVEL", help="Lowest level that is logged.")
     ] = LogLevel.INFO,
 ) -> None:
-    """Run the operator until it is told to stop (SIGTERM, Ctrl-C). Several may run: one of them works.
+    """Run the operator, until SIGTERM or Ctrl-C. Several instances may run; one of them does the work.
 
-    In a pod it uses the service account; elsewhere the user of the kubeconfig (KUBECONFIG).
+    In a pod it uses the service account; elsewhere, the user of the kubeconfig (KUBECONFIG).
     """
     namespaces = _watched(namespace, all_namespaces)
     if listen:
@@ -88,9 +93,9 @@ def check(
     lease_namespace: LeaseNamespaceOption = None,
     lease_name: LeaseNameOption = LEASE,
 ) -> None:
-    """Check how an operator is installed: its kinds are served, its account has every right, one instance leads.
+    """Check how an operator is installed: its kinds exist, its account has all rights, one instance leads.
 
-    Run it with the operator's own account and environment. Exit code 1 on findings; nothing is changed.
+    Run it with the operator's own account and environment. It changes nothing. Exit code 1 on findings.
     """
     namespaces = _watched(namespace, all_namespaces)
     from stratalog_cli.operator_check import check_operator

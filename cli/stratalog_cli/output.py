@@ -8,6 +8,7 @@ rich is imported when something is printed as a table, not before.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _WIDE = 400
-"""Columns of a table that goes to a pipe or a file: nothing is cut off."""
+"""Columns of a table that goes to a pipe or a file, unless COLUMNS says otherwise: nothing is cut off."""
 
 _SENTENCE = 40
 _COLUMN_GAP = 3
@@ -38,7 +39,7 @@ class OutputFormat(StrEnum):
 
 
 OutputOption = Annotated[
-    OutputFormat, typer.Option("--output", "-o", envvar="STRATALOG_OUTPUT", help="A table, or JSON for programs.")
+    OutputFormat, typer.Option("--output", "-o", envvar="STRATALOG_OUTPUT", help="Print a table, or JSON for programs.")
 ]
 
 AdminOption = Annotated[
@@ -47,13 +48,13 @@ AdminOption = Annotated[
         "--admin",
         envvar="STRATALOG_ADMIN",
         metavar="HOST:PORT[,HOST:PORT...]",
-        help="Admin addresses of nodes (their metrics.listen): of one, or of several, which are all asked. "
+        help="Admin address (metrics.listen) of a node, or of several nodes, all of which are asked. "
         "Default: the context's.",
     ),
 ]
 
 SetOption = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting under Kafka's name; may be repeated.")
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting, by its Kafka name; may be repeated.")
 ]
 
 
@@ -61,7 +62,24 @@ def console(*, to_stderr: bool = False) -> Console:
     from rich.console import Console
 
     stream = sys.stderr if to_stderr else sys.stdout
-    return Console(file=stream, width=None if stream.isatty() else _WIDE, highlight=False, soft_wrap=False)
+    width = None if stream.isatty() or _has_columns() else _WIDE
+    return Console(file=stream, width=width, highlight=False, soft_wrap=False)
+
+
+def _has_columns() -> bool:
+    """Whether COLUMNS says how wide a pipe's lines may be: rich goes by it then."""
+    return os.environ.get("COLUMNS", "").isdecimal() and int(os.environ["COLUMNS"]) > 0
+
+
+def _show(screen: Console, table: Table) -> None:
+    """In a pipe without the empty line above the table, and without blanks at the ends of lines."""
+    if screen.is_terminal:
+        screen.print(table)
+        return
+    with screen.capture() as shown:
+        screen.print(table)
+    above, *lines = [line.rstrip() for line in shown.get().splitlines()]
+    say("\n".join([above, *lines] if above else lines))
 
 
 def is_watched() -> bool:
@@ -89,10 +107,10 @@ def print_table(
     )
     if title:
         _print_title(screen, title)
-    screen.print(_table(kept, shown))
+    _show(screen, _table(kept, shown))
     if left_out:
         names = ", ".join(left_out)
-        say(f"left out in a terminal this narrow: {names}; `| less -S` or --output json shows all", to_stderr=True)
+        say(f"too narrow for the columns {names}: use `| less -S` or --output json to see them", to_stderr=True)
 
 
 def narrowed(
@@ -151,7 +169,7 @@ def print_fields(pairs: Iterable[tuple[str, str]], *, title: str | None = None) 
     table.add_column(overflow="fold")
     for key, value in pairs:
         table.add_row(Text(printable(key)), Text(printable(value)))
-    screen.print(table)
+    _show(screen, table)
 
 
 def print_json(value: BaseModel | Sequence[BaseModel] | object) -> None:

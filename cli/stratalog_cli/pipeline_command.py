@@ -33,14 +33,17 @@ BucketOption = Annotated[
     str, typer.Option("--bucket", envvar="STRATALOG_BUCKET", metavar="URL", help="The cluster's object store.")
 ]
 ClusterOption = Annotated[
-    str | None, typer.Option("--cluster", metavar="ID", help="Which cluster, if the bucket holds several.")
+    str | None, typer.Option("--cluster", metavar="ID", help="The cluster's id, if the bucket holds several clusters.")
 ]
 MetaOption = Annotated[
     str | None,
-    typer.Option("--meta", envvar="STRATALOG_META", metavar="URL", help="Ask this meta service what is committed."),
+    typer.Option("--meta", envvar="STRATALOG_META", metavar="URL", help="Meta service to ask what is committed."),
 ]
 ThreadsOption = Annotated[
-    int, typer.Option(metavar="N", min=0, help="Threads of Spark on this machine; 0: without Spark, one after another.")
+    int,
+    typer.Option(
+        metavar="N", min=0, help="Spark threads on this machine; 0 works without Spark, one segment after another."
+    ),
 ]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")]
 OnProgress = Callable[[str, int, int], None]
@@ -83,28 +86,32 @@ _ONLY_IN_BUCKETS = ("objects", "put_requests", "get_requests")
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(no_args_is_help=True, help="Jobs over cold data, straight from the bucket.")
+    group = typer.Typer(no_args_is_help=True, help="Run jobs over cold data, directly on the bucket.")
     for command in (archive, compact, verify, export, cost):
         group.command()(command)
     app.add_typer(group, name="pipeline")
 
 
 def archive(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")],
     bucket: BucketOption,
-    to: Annotated[str, typer.Option("--to", metavar="URL", help="Object store that takes the table.")],
-    kind: Annotated[ArchiveKind, typer.Option(help="What the values are.")] = ArchiveKind.JSON,
-    by: Annotated[ArchiveBy, typer.Option(help="Time partitions of the table.")] = ArchiveBy.DATE,
+    to: Annotated[str, typer.Option("--to", metavar="URL", help="Object store that the table is written to.")],
+    kind: Annotated[ArchiveKind, typer.Option(help="What the values of the records are.")] = ArchiveKind.JSON,
+    by: Annotated[ArchiveBy, typer.Option(help="Partition the table by this unit of time.")] = ArchiveBy.DATE,
     form: Annotated[
-        ArchiveFormat, typer.Option("--format", help="Files alone, or with the log of a Delta or Iceberg table.")
+        ArchiveFormat,
+        typer.Option("--format", help="Plain Parquet files, or files with the log of a Delta or Iceberg table."),
     ] = ArchiveFormat.PARQUET,
     schema: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="JSON: an object of field and type; Avro: a schema; Protobuf: descriptors."),
+        typer.Option(
+            metavar="FILE",
+            help="File with the schema. JSON: an object of fields and types; Avro: a schema; Protobuf: descriptors.",
+        ),
     ] = None,
-    message: Annotated[str, typer.Option(metavar="NAME", help="Protobuf: the full name of the message.")] = "",
+    message: Annotated[str, typer.Option(metavar="NAME", help="For Protobuf: full name of the message.")] = "",
     confluent: Annotated[
-        bool, typer.Option("--confluent", help="Avro: each record begins with Confluent's five bytes.")
+        bool, typer.Option("--confluent", help="For Avro: each value begins with Confluent's five bytes.")
     ] = False,
     cluster: ClusterOption = None,
     meta: MetaOption = None,
@@ -112,9 +119,9 @@ def archive(
     dry_run: DryRunOption = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Write the sealed segments of a topic to a table, each record once, however often this runs.
+    """Write the sealed segments of a topic to a table: each record once, however often this runs.
 
-    Records that cannot be read become dead letters, with their offsets and why."""
+    Records that cannot be read become dead letters, with their offsets and the reason."""
     _need_extra(*_NEEDED_BY[form])
     from stratalog_cli.pipeline_jobs import archive as run
 
@@ -133,15 +140,15 @@ def compact(
     meta: Annotated[
         str, typer.Option("--meta", envvar="STRATALOG_META", metavar="URL", help="The cluster's meta service.")
     ],
-    topics: Annotated[str, typer.Option(metavar="T[,T...]", help="Only these; all when left out.")] = "",
+    topics: Annotated[str, typer.Option(metavar="T[,T...]", help="Only these topics. Default: all topics.")] = "",
     object_bytes: Annotated[
-        str, typer.Option("--object-bytes", metavar="SIZE", help="The most bytes of batches in one object.")
+        str, typer.Option("--object-bytes", metavar="SIZE", help="Most bytes of batches in one object.")
     ] = "64MiB",
     pack: Annotated[
         bool,
         typer.Option(
             "--pack",
-            help="Pack them with zstd, where that spares an eighth or more. Every node and reader must know packed "
+            help="Compress them with zstd if that saves an eighth or more. Every node and reader must know packed "
             "chunks: see docs/upgrade.md.",
         ),
     ] = False,
@@ -149,9 +156,9 @@ def compact(
     dry_run: DryRunOption = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Merge the many small objects of complete segments into few large ones. Batches stay the same, readers go on.
+    """Merge the many small objects of complete segments into a few large ones. Batches stay the same; readers continue.
 
-    Exit code 1 when a segment stays as it was though it could be merged."""
+    Exit code 1 if a segment could have been merged and was not."""
     _need_extra()
     from stratalog_cli.pipeline_jobs import compact as run
 
@@ -172,7 +179,7 @@ def compact(
 
 def verify(
     bucket: BucketOption,
-    topics: Annotated[str, typer.Option(metavar="T[,T...]", help="Only these; all when left out.")] = "",
+    topics: Annotated[str, typer.Option(metavar="T[,T...]", help="Only these topics. Default: all topics.")] = "",
     cluster: ClusterOption = None,
     meta: MetaOption = None,
     repair: Annotated[
@@ -180,7 +187,7 @@ def verify(
         typer.Option(
             "--repair",
             metavar="URL|DIR",
-            help="Put damaged objects back from there: another bucket with the same keys, or a node's data directory. "
+            help="Restore damaged objects from there: another bucket with the same keys, or a node's data directory. "
             "May be repeated.",
         ),
     ] = None,
@@ -190,7 +197,7 @@ def verify(
 ) -> None:
     """Read every byte of every committed segment, and check it against manifests and metadata.
 
-    Exit code 1 when something is damaged or gone, and was not put back."""
+    Exit code 1 if something is damaged or missing, and was not restored."""
     _need_extra()
     from stratalog_cli.pipeline_jobs import verify as run
 
@@ -215,18 +222,36 @@ def verify(
 
 def export(
     bucket: BucketOption,
-    to: Annotated[str, typer.Option("--to", metavar="URL|H:P[,H:P...]", help="An object store, or a Kafka's servers.")],
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to", metavar="URL|H:P[,H:P...]", help="Object store, or the bootstrap servers of a Kafka cluster."
+        ),
+    ],
     shape: Annotated[
-        ExportShape, typer.Option("--as", help="Files of this kind, or into a Kafka.")
+        ExportShape, typer.Option("--as", help="Write files of this kind, or produce to a Kafka cluster.")
     ] = ExportShape.JSONL,
-    topics: Annotated[str, typer.Option(metavar="T[,T...]", help="Only these; all when left out.")] = "",
-    snapshot: Annotated[str | None, typer.Option(metavar="NAME", help="As of this consistent cut.")] = None,
-    from_offset: Annotated[int | None, typer.Option(metavar="N", min=0)] = None,
-    to_offset: Annotated[int | None, typer.Option(metavar="N", min=0)] = None,
-    from_ms: Annotated[int | None, typer.Option(metavar="MS", help="Records of this time or later.")] = None,
-    to_ms: Annotated[int | None, typer.Option(metavar="MS", help="Records of an earlier time.")] = None,
+    topics: Annotated[str, typer.Option(metavar="T[,T...]", help="Only these topics. Default: all topics.")] = "",
+    snapshot: Annotated[str | None, typer.Option(metavar="NAME", help="Export what this snapshot holds.")] = None,
+    from_offset: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="Records at this offset or later, in each shard.")
+    ] = None,
+    to_offset: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="Records before this offset, in each shard.")
+    ] = None,
+    from_ms: Annotated[
+        int | None, typer.Option(metavar="MS", help="Records of this time or later, in Unix milliseconds.")
+    ] = None,
+    to_ms: Annotated[
+        int | None, typer.Option(metavar="MS", help="Records before this time, in Unix milliseconds.")
+    ] = None,
     client: Annotated[
-        list[str] | None, typer.Option("--client", metavar="KEY=VALUE|KEY=@FILE", help="A setting of the Kafka client.")
+        list[str] | None,
+        typer.Option(
+            "--client",
+            metavar="KEY=VALUE|KEY=@FILE",
+            help="A setting of the Kafka client, or a file with its value; may be repeated.",
+        ),
     ] = None,
     cluster: ClusterOption = None,
     meta: MetaOption = None,
@@ -234,7 +259,7 @@ def export(
     dry_run: DryRunOption = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Export committed records as JSON lines or Parquet files, or into the topics of another Kafka."""
+    """Export committed records to JSON lines or Parquet files, or to another Kafka cluster."""
     _need_extra()
     from stratalog_cli.pipeline_jobs import export as run
 
@@ -255,15 +280,15 @@ def export(
 
 def cost(
     bucket: BucketOption,
-    prices: Annotated[Path | None, typer.Option(metavar="FILE", help="A price table, as JSON.")] = None,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a chart here, as SVG.")] = None,
+    prices: Annotated[Path | None, typer.Option(metavar="FILE", help="File with prices, in JSON.")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="File to write a chart to, as SVG.")] = None,
     cluster: ClusterOption = None,
     meta: MetaOption = None,
     admin: AdminOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Show bytes, objects, requests and price by topic and tier: what is in the bucket, and on the disks of the nodes
-    that are named."""
+    """Show bytes, objects, requests and cost by topic and tier: of the bucket, and of the disks of the nodes that are
+    named."""
     _need_extra()
     from stratalog_cli.local_bytes import ask_local_bytes
     from stratalog_cli.pipeline_jobs import cost as run

@@ -47,35 +47,50 @@ def register(app: typer.Typer) -> None:
 
 
 def produce(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")],
     files: Annotated[
-        list[Path] | None, typer.Argument(metavar="[FILE]...", help="Default, and -: standard input.")
+        list[Path] | None,
+        typer.Argument(metavar="FILE", help="Files to read; - is standard input. Default: standard input."),
     ] = None,
     input_format: Annotated[
         InputFormat,
-        typer.Option("--input", "-i", help="Each line a value, or a JSON object as `consume --output json` writes it."),
+        typer.Option(
+            "--input", "-i", help="What each line is: a value, or a JSON object as `consume --output json` writes it."
+        ),
     ] = InputFormat.TEXT,
-    key: Annotated[str | None, typer.Option("--key", help="The key of every record that has none of its own.")] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="TEXT", help="Key of the records that have none of their own.")
+    ] = None,
     key_separator: Annotated[
-        str | None, typer.Option("--key-separator", metavar="TEXT", help="The text between key and value.")
+        str | None, typer.Option("--key-separator", metavar="TEXT", help="Text between key and value.")
     ] = None,
     headers: Annotated[
         list[str] | None,
-        typer.Option("--header", metavar="NAME=VALUE", help="A header of every record; may be repeated."),
+        typer.Option("--header", metavar="NAME=VALUE", help="Header for every record; may be repeated."),
     ] = None,
-    shard: Annotated[int | None, typer.Option(min=0, help="Default: chosen by the key, as Java clients do.")] = None,
-    compression: Annotated[Compression, typer.Option(help="Compression of what is sent.")] = Compression.NONE,
+    shard: Annotated[
+        int | None,
+        typer.Option(
+            min=0, metavar="N", help="Shard to write to. Default: chosen by the key, as Java clients choose it."
+        ),
+    ] = None,
+    compression: Annotated[Compression, typer.Option(help="How the records are compressed.")] = Compression.NONE,
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Stop after N records.")] = None,
     most_line: Annotated[
-        str, typer.Option("--max-line", metavar="SIZE", help="A longer line ends the command; at most 64MiB.")
+        str,
+        typer.Option(
+            "--max-line",
+            metavar="SIZE",
+            help="Longest line that is accepted, at most 64MiB; a longer one ends the command.",
+        ),
     ] = "1MiB",
     timeout: Annotated[
-        str, typer.Option("--timeout", metavar="TIME", help="How long one record may take to be acknowledged.")
+        str, typer.Option("--timeout", metavar="TIME", help="How long to wait for the acknowledgement of a record.")
     ] = "30s",
     bootstrap: BootstrapOption = None,
-    output: Annotated[InputFormat, typer.Option("--output", "-o", help="How the summary is told.")] = InputFormat.TEXT,
+    output: Annotated[InputFormat, typer.Option("--output", "-o", help="Format of the summary.")] = InputFormat.TEXT,
 ) -> None:
-    """Write lines as records. Ends when all are acknowledged by the in-sync replicas; exit code 3 when some are not."""
+    """Write lines as records. Ends when the in-sync replicas have acknowledged all; exit code 3 if some were not."""
     if input_format is InputFormat.JSON and key_separator is not None:
         raise InvalidRequest("--key-separator is for text: with --input json a line says its key itself")
     if key_separator == "":

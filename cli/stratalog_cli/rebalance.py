@@ -40,18 +40,23 @@ def rebalance(
     meta: MetaOption = None,
     admin: AdminOption = None,
     seal: Annotated[
-        bool, typer.Option("--seal", help="Roll what would go elsewhere now, in rounds, instead of when it is full.")
+        bool,
+        typer.Option(
+            "--seal", help="Roll the segments of these shards now, in rounds, instead of waiting until they are full."
+        ),
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="With --seal: show what would be done, and do nothing.")
     ] = False,
     wait_s: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", help="With --seal: how long a round may take.")
+        float, typer.Option("--timeout", metavar="SECONDS", help="With --seal: how long one round may take.")
     ] = 30.0,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Show which shards would go to other nodes at their next rolls so that leaders and load are even. Old data stays
-    where it is. With --seal name the admin addresses of all nodes in --admin: leaders roll what they lead."""
+    """Show which shards would move to other nodes at their next roll, to balance leaders and load.
+
+    Old data stays where it is. With --seal, give the admin addresses of all nodes in --admin: each leader rolls its own
+    segments."""
 
     def read() -> Snapshot:
         return ask_meta(meta, lambda client: client.snapshot())

@@ -32,14 +32,14 @@ def register(app: typer.Typer) -> None:
 
 
 def segments(
-    topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="All topics when left out.")] = None,
-    shard: Annotated[int | None, typer.Option(min=0, help="Only this shard.")] = None,
+    topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="Only this topic. Default: all topics.")] = None,
+    shard: Annotated[int | None, typer.Option(min=0, metavar="N", help="Only this shard.")] = None,
     admin: AdminOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """List segments: state, offsets, epoch, size, tier, replicas, which of them have it whole, and place.
+    """List segments: state, offsets, epoch, size, tier, replicas, which replicas are complete, and location.
 
-    Tier and place are as the nodes asked see them; the replica that leads is marked with *."""
+    Tier and location are what the nodes that were asked report; * marks the leader."""
     nodes = Nodes(admin)
     listed = merged(nodes.each(lambda node: node.segments(topic, shard)))
     if output is OutputFormat.JSON:
@@ -67,15 +67,15 @@ def segments(
 
 
 def locate(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
-    shard: Annotated[int, typer.Argument(metavar="SHARD", min=0)],
-    offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0)],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")],
+    shard: Annotated[int, typer.Argument(metavar="SHARD", min=0, help="Number of the shard.")],
+    offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0, help="Offset of the record.")],
     admin: AdminOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Tell where one offset is: tier, file or object, position, and why. Exit code 1 when it cannot be read.
+    """Show where an offset is stored: tier, file or object, position, and why. Exit code 1 if it cannot be read.
 
-    Of several nodes, shows what the shard's leader says, and where the others have it."""
+    With several nodes: shows what the leader of the shard says, and where the others have the offset."""
     nodes = Nodes(admin)
     answers = nodes.each(lambda node: node.locate(topic, shard, offset))
     found, *others = sorted(answers, key=lambda one: (one.node_id != one.leader, not one.is_readable))
@@ -95,13 +95,16 @@ def locate(
 
 
 def seal(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
-    shard: Annotated[int | None, typer.Argument(metavar="[SHARD]", min=0, help="All shards when left out.")] = None,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")],
+    shard: Annotated[
+        int | None, typer.Argument(metavar="SHARD", min=0, help="Only this shard. Default: all shards.")
+    ] = None,
     admin: AdminOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """End the active segment of a shard, so that it becomes immutable and can move to the cold tier. The node that
-    leads it has to be asked: exit code 1 when it was not."""
+    """End the active segment of a shard, so that it becomes immutable and can move to the cold tier.
+
+    Only the leader of the shard can do this: exit code 1 if it was not among the nodes asked."""
     nodes = Nodes(admin, timeout_s=60.0, is_write=True)
     request = SealRequest(topic=topic, shard=shard)
     told: dict[int, SealedShard] = {}

@@ -26,12 +26,14 @@ def settings(
     word: Annotated[
         str | None,
         typer.Argument(
-            metavar="[WORD]", help="Only keys or meanings that hold it. Default: all.", autocompletion=_keys
+            metavar="WORD",
+            help="Only settings with this word in their key or meaning. Default: all.",
+            autocompletion=_keys,
         ),
     ] = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """List settings of processes and topics: key, default, what is allowed, and what it does."""
+    """List the settings of processes and topics: key, default, allowed values, and meaning."""
     found = matching(word or "")
     if not found:
         raise NotFound(f"no setting has {word!r:.80} in its key or its meaning; `stratalog settings` lists all")

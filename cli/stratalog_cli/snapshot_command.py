@@ -29,13 +29,15 @@ BucketOption = Annotated[
     str, typer.Option("--bucket", envvar="STRATALOG_BUCKET", metavar="URL", help="The cluster's object store.")
 ]
 ClusterOption = Annotated[
-    str | None, typer.Option("--cluster", metavar="ID", help="Which cluster, if the bucket holds several.")
+    str | None, typer.Option("--cluster", metavar="ID", help="The cluster's id, if the bucket holds several clusters.")
 ]
-NameArgument = Annotated[str, typer.Argument(metavar="NAME")]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the snapshot.")]
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(no_args_is_help=True, help="Consistent snapshots of all shards, and clusters made from them.")
+    group = typer.Typer(
+        no_args_is_help=True, help="Take consistent snapshots of all shards, and create clusters from them."
+    )
     for name, command in (("create", create), ("list", list_all), ("show", show), ("delete", delete)):
         group.command(name)(command)
     group.command("restore")(restore)
@@ -45,14 +47,14 @@ def register(app: typer.Typer) -> None:
 def create(
     name: NameArgument,
     bucket: BucketOption,
-    topics: Annotated[str, typer.Option(metavar="T[,T...]", help="Only these; all when left out.")] = "",
+    topics: Annotated[str, typer.Option(metavar="T[,T...]", help="Only these topics. Default: all topics.")] = "",
     wait: Annotated[float, typer.Option(metavar="SECONDS", help="How long to wait for uploads.")] = 300.0,
     admin: AdminOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Take a consistent snapshot of all shards: with each record, all that was acknowledged before it.
+    """Take a consistent snapshot of all shards: it holds each record with everything acknowledged before it.
 
-    Name all nodes with --admin: they are held for the moment that their answers take."""
+    Name all nodes in --admin: they pause writes for the moment that their answers take."""
     from stratalog.objects.urls import parse_url
     from stratalog_cli import snapshots
 
@@ -86,7 +88,7 @@ def list_all(bucket: BucketOption, cluster: ClusterOption = None, output: Output
 def show(
     name: NameArgument, bucket: BucketOption, cluster: ClusterOption = None, output: OutputOption = OutputFormat.TABLE
 ) -> None:
-    """Show where each shard ends in a snapshot."""
+    """Show the end offset of each shard in a snapshot."""
     from stratalog_cli import snapshots
 
     _print(snapshots.with_bucket(bucket, lambda store: snapshots.find_one(store, cluster, name)), output)
@@ -95,7 +97,7 @@ def show(
 def delete(
     name: NameArgument, bucket: BucketOption, cluster: ClusterOption = None, output: OutputOption = OutputFormat.TABLE
 ) -> None:
-    """Delete a snapshot. What only it needed is then deleted by the nodes, by retention."""
+    """Delete a snapshot. The nodes then delete the data that only it needed, by retention."""
     from stratalog_cli import snapshots
 
     cut = snapshots.with_bucket(bucket, lambda store: snapshots.delete_one(store, cluster, name))
@@ -108,20 +110,26 @@ def delete(
 def restore(
     name: NameArgument,
     bucket: BucketOption,
-    nodes: Annotated[str, typer.Option(metavar="N[,N...]", help="Ids of the new cluster's nodes.")] = "1",
+    nodes: Annotated[str, typer.Option(metavar="N[,N...]", help="Ids of the nodes of the new cluster.")] = "1",
     data: Annotated[
-        Path | None, typer.Option("--data", envvar="STRATALOG_DATA", metavar="DIR", help="The new metadata go here.")
+        Path | None,
+        typer.Option("--data", envvar="STRATALOG_DATA", metavar="DIR", help="Directory for the new metadata."),
     ] = None,
     store: Annotated[
         str | None,
-        typer.Option("--store", envvar="STRATALOG_STORE", metavar="URL", help="Or into etcd://H:P[/PREFIX]."),
+        typer.Option(
+            "--store",
+            envvar="STRATALOG_STORE",
+            metavar="URL",
+            help="Or etcd for the new metadata: etcd://H:P[/PREFIX].",
+        ),
     ] = None,
     cluster: ClusterOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Make a new cluster from a snapshot and the bucket alone: its data is copied under the new cluster's id.
+    """Create a new cluster from a snapshot and the bucket alone: the data is copied under the new cluster's id.
 
-    The new store must be empty. How etcd is reached comes from STRATALOG_ETCD_*."""
+    The new store must be empty. Access to etcd is configured by STRATALOG_ETCD_*."""
     from stratalog_cli import snapshots
     from stratalog_cli.meta_command import node_ids, place_of
     from stratalog_cli.snapshot_restore import restore as run

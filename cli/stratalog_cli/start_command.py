@@ -23,7 +23,10 @@ def register(app: typer.Typer) -> None:
 
 def start(
     data: Annotated[
-        Path, typer.Option("--data", envvar="STRATALOG_DATA", metavar="DIR", help="Data directory; made when missing.")
+        Path,
+        typer.Option(
+            "--data", envvar="STRATALOG_DATA", metavar="DIR", help="Data directory; created if it is missing."
+        ),
     ] = Path("stratalog-data"),
     listen: Annotated[
         str,
@@ -40,16 +43,21 @@ def start(
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option("--config", envvar="STRATALOG_CONFIG", metavar="FILE", help="KEY=VALUE lines, or TOML (.toml)."),
+        typer.Option(
+            "--config",
+            envvar="STRATALOG_CONFIG",
+            metavar="FILE",
+            help="Settings file: KEY=VALUE lines, or TOML if its name ends in .toml.",
+        ),
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A setting under Kafka's name; may be repeated."),
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting, by its Kafka name; may be repeated."),
     ] = None,
 ) -> None:
-    """Run a node, with the meta service inside, until it is told to stop (SIGTERM, Ctrl-C).
+    """Run a node with an embedded meta service, until SIGTERM or Ctrl-C.
 
-    Settings come from the built-in defaults, then --config, then STRATALOG_* of the environment, then --set.
+    Settings come from the defaults, --config, STRATALOG_* environment variables and --set; the later one wins.
     """
     loaded = load_process_settings(
         file=config, environment=os.environ, assignments=settings or (), has_bucket=bucket is not None

@@ -24,7 +24,7 @@ def register(app: typer.Typer) -> None:
 
 
 def status(admin: AdminOption = None, output: OutputOption = OutputFormat.TABLE) -> None:
-    """Show a node, or each of several: readiness, shards, tiers, upload lag, disk; and the cluster's nodes."""
+    """Show readiness, shards, tiers, upload lag and disk of one or several nodes, and the nodes of the cluster."""
     nodes = Nodes(admin)
     answers = nodes.each(AdminClient.status)
     if output is OutputFormat.JSON:

@@ -33,7 +33,7 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The topic's n
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(
-        no_args_is_help=True, rich_markup_mode=None, help="List, create, describe, alter, delete topics."
+        no_args_is_help=True, rich_markup_mode=None, help="List, create, describe, alter and delete topics."
     )
     group.command("list")(list_topics)
     group.command("create")(create)
@@ -45,7 +45,7 @@ def register(app: typer.Typer) -> None:
 
 def list_topics(
     show_internal: Annotated[
-        bool, typer.Option("--internal", help="Also the topics that Stratalog keeps itself.")
+        bool, typer.Option("--internal", help="Also list the internal topics of Stratalog.")
     ] = False,
     admin: AdminOption = None,
     output: OutputOption = OutputFormat.TABLE,
@@ -63,12 +63,17 @@ def list_topics(
 
 def create(
     name: NameArgument,
-    shards: Annotated[int | None, typer.Option(min=1, help="Default: num.partitions of the node.")] = None,
+    shards: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Number of shards. Default: num.partitions of the node.")
+    ] = None,
     replicas: Annotated[
-        int | None, typer.Option(min=1, help="Default: default.replication.factor of the node.")
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Replicas of each shard. Default: default.replication.factor of the node."
+        ),
     ] = None,
     settings: SetOption = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check whether it could be created.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check whether the topic could be created.")] = False,
     admin: AdminOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
@@ -96,11 +101,11 @@ def create(
 
 def describe(
     name: NameArgument,
-    all_settings: Annotated[bool, typer.Option("--all", help="Also settings that have their defaults.")] = False,
+    all_settings: Annotated[bool, typer.Option("--all", help="Also show settings that have their defaults.")] = False,
     admin: AdminOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Show a topic: its shards with leaders, replicas in sync and segments by tier, and the settings that differ from
+    """Show a topic: its shards with leaders, in-sync replicas and segments by tier, and the settings that differ from
     the defaults. JSON has all settings."""
     nodes = Nodes(admin)
     details = nodes.each(lambda node: node.topic(name))
@@ -137,8 +142,11 @@ def told_by_leaders(details: list[TopicDetail]) -> tuple[TopicDetail, set[int]]:
 def alter(
     name: NameArgument,
     settings: SetOption = None,
-    unset: Annotated[list[str] | None, typer.Option("--unset", metavar="KEY", help="Back to the node's value.")] = None,
-    shards: Annotated[int | None, typer.Option(min=1, help="Grow to so many shards.")] = None,
+    unset: Annotated[
+        list[str] | None,
+        typer.Option("--unset", metavar="KEY", help="Setting that goes back to the node's value; may be repeated."),
+    ] = None,
+    shards: Annotated[int | None, typer.Option(min=1, metavar="N", help="Increase to N shards.")] = None,
     admin: AdminOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
@@ -157,7 +165,7 @@ def alter(
 
 def delete(
     name: NameArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     admin: AdminOption = None,
 ) -> None:
     """Delete a topic and its data in both tiers."""

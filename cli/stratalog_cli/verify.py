@@ -32,14 +32,14 @@ def register(app: typer.Typer) -> None:
 
 
 def verify(
-    topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="All topics when left out.")] = None,
-    shard: Annotated[int | None, typer.Option(min=0, help="Only this shard.")] = None,
+    topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="Only this topic. Default: all topics.")] = None,
+    shard: Annotated[int | None, typer.Option(min=0, metavar="N", help="Only this shard.")] = None,
     admin: AdminOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Check every batch and digest against the seal records, in both tiers. Exit code 1 on findings.
 
-    Each node checks its own disk, and the object store; several are asked one after the other. Exit code 1, too, when
+    Each node checks its own disk and the object store; several nodes are asked one after another. Exit code 1 also if
     one of them does not answer."""
     nodes = Nodes(admin)
     request = VerifyRequest(topic=topic, shard=shard)

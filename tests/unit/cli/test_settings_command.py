@@ -47,3 +47,17 @@ def test_a_sentence_breaks_between_words_before_columns_are_left_out() -> None:
     row = ("retention.ms", "how old a sealed segment may be before it is deleted from every tier, in milliseconds")
     kept, _, lost = narrowed(("key", "meaning"), [row], 70, ("key",), ("meaning",))
     assert (kept, lost) == (["key", "meaning"], [])
+
+
+def test_a_table_in_a_pipe_has_no_empty_line_above_it_and_no_blanks_at_the_ends_of_lines() -> None:
+    lines = CliRunner().invoke(APP, ["settings", "lag"]).stdout.splitlines()
+
+    assert lines[0].split() == ["key", "of", "a", "default", "allowed", "meaning"]
+    assert not [line for line in lines if line != line.rstrip()]
+
+
+def test_a_table_in_a_pipe_goes_by_columns_where_it_is_set() -> None:
+    ran = CliRunner().invoke(APP, ["settings", "lag"], env={"COLUMNS": "70"})
+
+    assert ran.exit_code == 0
+    assert max(map(len, ran.stdout.splitlines())) <= 70

@@ -1,0 +1,50 @@
+"""How help reads: `TOPIC` and `[FILE]...` for arguments, plain words for values and bounds.
+
+typer writes `{TOPIC}`, `TOPIC <str>`, `<int range>` and `[x>=1]`, which only a programmer reads.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from typer.core import TyperCommand
+
+_EXTRAS = re.compile(r"  \[[^\[\]]*\]$")
+"""What typer appends to a description: [env var: …; default: …; x>=1; required]."""
+
+
+class PlainHelp(TyperCommand):
+    """A command whose help names arguments and values in plain words."""
+
+    # typer keeps the classes of contexts, formatters and parameters to itself: Any.
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        pieces = [self.options_metavar] if self.options_metavar else []
+        return [*pieces, *(_usage(one) for one in self.params if one.param_type_name == "argument")]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        for kind, title in (("argument", "Arguments"), ("option", "Options")):
+            params = [one for one in self.get_params(ctx) if one.param_type_name == kind]
+            rows = [_row(one, record) for one in params if (record := one.get_help_record(ctx)) is not None]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+
+def _usage(argument: Any) -> str:
+    name = argument.display_name_raw if argument.required else f"[{argument.display_name_raw}]"
+    return name if argument.nargs == 1 else f"{name}..."
+
+
+def _row(param: Any, record: tuple[str, str]) -> tuple[str, str]:
+    name, text = record
+    if param.param_type_name == "argument":
+        name = param.display_name_raw
+    return re.sub(r"<([^<>]*)>", r"\1", name), _EXTRAS.sub(lambda found: in_words(found.group()), text)
+
+
+def in_words(extras: str) -> str:
+    """The bounds of a number in words. That a count is not negative needs none."""
+    said = [re.sub(r"^x<=", "at most ", re.sub(r"^x>=", "at least ", one)) for one in extras.strip(" []").split("; ")]
+    said = [re.sub(r"^(-?[\d.]+)<=x<=", r"\1 to ", one) for one in said if one != "at least 0"]
+    return f"  [{'; '.join(said)}]" if said else ""
