@@ -109,7 +109,7 @@ CASES: Final = (
         before={_META: _EXTERNAL},
     ),
     RuleCase(
-        CLUSTER, "coldTier cannot be taken", {"spec.coldTier.region": "eu-1"}, {"spec.coldTier": ABSENT}, before={}
+        CLUSTER, "coldTier cannot be removed", {"spec.coldTier.region": "eu-1"}, {"spec.coldTier": ABSENT}, before={}
     ),
     RuleCase(
         CLUSTER,
@@ -136,7 +136,7 @@ CASES: Final = (
     ),
     RuleCase(
         CLUSTER,
-        "listeners: internal is",
+        "listeners: the name internal is reserved",
         {_LISTENERS: [_IN, _OUT]},
         {_LISTENERS: [{**_IN, "name": "a"}, {**_OUT, "name": "internal"}]},
     ),
@@ -158,7 +158,7 @@ CASES: Final = (
     RuleCase(TOPIC, "clusterRef cannot", {"spec.shards": 4}, {"spec.clusterRef": "other"}, before={}),
     RuleCase(TOPIC, "topicName cannot", {"spec.shards": 4}, {"spec.topicName": "other"}, before={}),
     RuleCase(TOPIC, "topicName: . and ..", {"spec.topicName": ".a"}, {"spec.topicName": ".."}),
-    RuleCase(TOPIC, "shards cannot get fewer", {"spec.shards": 4}, {"spec.shards": 2}, before={}),
+    RuleCase(TOPIC, "shards cannot be reduced", {"spec.shards": 4}, {"spec.shards": 2}, before={}),
     RuleCase(
         TOPIC,
         "minInsyncReplicas must not",
@@ -167,7 +167,7 @@ CASES: Final = (
     ),
     RuleCase(
         TOPIC,
-        "config: what has a field",
+        "config: use the fields",
         {"spec.config": {"segment.bytes": "1048576"}},
         {"spec.config": {"retention.ms": "1"}},
     ),
@@ -212,7 +212,9 @@ CASES: Final = (
             }
         },
     ),
-    RuleCase(MOUNT, "ttlSeconds: the mount", {"spec.ttlSeconds": 60}, {"spec.source": _RETIRED, "spec.ttlSeconds": 60}),
+    RuleCase(
+        MOUNT, "ttlSeconds: not allowed", {"spec.ttlSeconds": 60}, {"spec.source": _RETIRED, "spec.ttlSeconds": 60}
+    ),
 )
 
 

@@ -49,7 +49,7 @@ def parse_listeners(text: str) -> tuple[Listener, ...]:
     found = [_parse_entry(entry) for entry in entries]
     for position, one in enumerate(found):
         if any(one.name == other.name for other in found[:position]):
-            raise ValueError(f"listener {one.name} stands twice, and a listener has one address only")
+            raise ValueError(f"listener {one.name} is set twice, and a listener has one address only")
     return tuple(found)
 
 
@@ -96,7 +96,7 @@ def check_told(further: Sequence[Listener], advertised: Sequence[Listener]) -> N
     for one in further:
         if one.name not in told_names and is_anywhere(one.host):
             raise ValueError(
-                f"listener {one.name} listens at all addresses ({one.host}), so clients must be told one that they "
+                f"listener {one.name} listens at all addresses ({one.host}), so clients need one that they can "
                 f"reach: add {one.name}://HOST:PORT to advertised.listeners"
             )
 
@@ -114,7 +114,7 @@ def why_not_registered(listeners: Sequence[Listener]) -> str | None:
     names = [one.name for one in listeners]
     for one in listeners:
         if not is_listener_name(one.name) or one.name == INTERNAL or names.count(one.name) > 1:
-            return f"it names a listener {one.name[:80]!r}: each has a name of its own, and none is {INTERNAL}"
+            return f"it names a listener {one.name[:80]!r}: each must have a unique name, and none may be {INTERNAL}"
         if not is_host(one.host) or not 0 < one.port <= LAST_PORT:
             return f"its listener {one.name} must name a host and port that others connect to"
     return None

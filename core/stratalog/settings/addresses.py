@@ -29,7 +29,9 @@ def _advertised(value: str) -> str:
 def _names(value: str) -> str:
     wrong = [entry.strip() for entry in value.split(",") if not is_name(entry.strip().removeprefix("."))]
     if value.strip() and wrong:
-        raise ValueError(f"expected names without port, protocol or path, a.example or .example, not {wrong[0]!r}")
+        raise ValueError(
+            f"expected names without port, protocol or path, such as a.example or .example, not {wrong[0]!r}"
+        )
     return value
 
 

@@ -24,108 +24,109 @@ class DoorSettings(BaseModel):
         default=1,
         ge=0,
         le=INT32_MAX,
-        description="Identity of this node in the cluster; fixed for the life of its data directory.",
+        description="Id of this node in the cluster; fixed for the life of its data directory.",
     )
     broker_rack: str = Field(
         default="",
         max_length=255,
-        description="Where this node stands (a rack, a zone): replicas are spread over racks, and consumers that name "
-        "theirs are served from it; empty means nowhere in particular.",
+        description="Rack or zone of this node. Replicas are spread over racks, and consumers that name their rack "
+        "are served from it. Empty: none.",
     )
     listeners: FurtherListeners = Field(
         default="",
-        description="Listeners for Kafka clients beside the one of --listen, which is named internal and is where "
-        "nodes reach each other: NAME://HOST:PORT, with commas between.",
+        description="Further listeners for Kafka clients, besides --listen, which is named internal and is used by "
+        "other nodes: NAME://HOST:PORT, separated by commas.",
     )
     advertised_listeners: AdvertisedListeners = Field(
         default="",
-        description="What clients are told to connect to: HOST:PORT for those that come in where --listen says, "
-        "NAME://HOST:PORT for those that come in by a further listener, with commas between. Of a listener that is not "
-        "named here they are told where it listens.",
+        description="Addresses that clients are given to connect to: HOST:PORT for the listener of --listen, "
+        "NAME://HOST:PORT for a further listener, separated by commas. A listener that is not named here advertises "
+        "the address it listens on.",
     )
     metrics_listen: Address = Field(
         default="127.0.0.1:9644",
-        description="HOST:PORT of metrics, health, status page and the admin API (keep it private where there is "
-        "no auth.token.file); port 0 takes a free one, empty turns it off.",
+        description="HOST:PORT for metrics, health, the status page and the admin API (keep it private unless "
+        "auth.token.file is set). Port 0 picks a free port; empty turns it off.",
     )
     metrics_max_series: int = Field(
         default=1_000,
         ge=10,
         le=100_000,
-        description="Most topics, shards and groups that have series of their own on the metrics page, of each kind; "
-        "those that need attention come first, and stratalog_metric_left_out counts the others.",
+        description="Maximum number of topics, of shards and of groups with their own series on the metrics page. "
+        "Those that need attention come first; stratalog_metric_left_out counts the others.",
     )
     meta_listen: Address = Field(
         default="",
-        description="HOST:PORT where the embedded meta service serves its HTTP API; port 0 takes a free one, empty "
-        "keeps it inside the process.",
+        description="HOST:PORT for the HTTP API of the embedded meta service. Port 0 picks a free port; empty keeps "
+        "the service inside the process.",
     )
     auth_token_file: str = Field(
         default="",
         max_length=4096,
-        description="File with the token that the HTTP ports ask for (metrics.listen, meta.listen and the --listen of "
-        "a meta service), and that this process shows to the others; empty: whoever reaches them may ask. Read again "
-        "when it changes; of several lines each opens, and the first is shown. Probes (/healthz, /readyz) need none.",
+        description="File with the token that the HTTP ports require (metrics.listen, meta.listen and the --listen "
+        "of a meta service), and that this process sends to the others. Empty: no token is needed. The file is read "
+        "again when it changes. Any of its lines is accepted; the first one is sent. Probes (/healthz, /readyz) "
+        "need no token.",
     )
     auth_metrics_enable: bool = Field(
         default=True,
-        description="Whether /metrics asks for the token, too, where there is one.",
+        description="Whether /metrics also requires the token, if there is one.",
     )
     node_lease_ms: int = Field(
         default=2 * SECOND_MS,
         ge=100,
         le=1 * HOUR_MS,
-        description="How long a node that is not heard of counts as alive, by a meta service of its own process; nodes "
-        "send heartbeats a quarter of it apart.",
+        description="How long a node without heartbeats counts as alive, if the meta service runs as a separate "
+        "process. Nodes send a heartbeat every quarter of this time.",
     )
-    log_level: LogLevel = Field(default=LogLevel.INFO, description="Lowest level of the lines written to the log.")
+    log_level: LogLevel = Field(default=LogLevel.INFO, description="Lowest level that is logged.")
 
     # Limits of requests and connections -------------------------------------------------------------------------
     message_max_bytes: int = Field(
         default=1_048_588,
         ge=128,
         le=1 * GIB,
-        description="Largest record batch, in bytes as sent, that is taken.",
+        description="Largest record batch that is accepted, in bytes as sent.",
     )
     socket_request_max_bytes: int = Field(
         default=100 * MIB,
         ge=1 * KIB,
         le=1 * GIB,
-        description="Largest request frame; a longer one closes its connection.",
+        description="Largest request frame; a larger one closes its connection.",
     )
     queued_max_request_bytes: int = Field(
         default=64 * MIB,
         ge=64 * KIB,
         le=64 * GIB,
-        description="Bytes of all requests in flight; above it connections are not read (one larger request is still "
-        "read, alone). As much again may wait in answers, other than records, that clients do not take; above it "
-        "connections that take nothing are closed.",
+        description="Bytes of all requests in flight. Above it, connections are not read (one larger request is "
+        "still read, alone). The same number of bytes may wait in answers, other than records, that clients do not "
+        "read; above it, connections that read nothing are closed.",
     )
     fetch_max_bytes: int = Field(
         default=55 * MIB,
         ge=1 * KIB,
         le=1 * GIB,
-        description="Most bytes one Fetch response carries, whatever the client asks for.",
+        description="Maximum bytes in one Fetch response, whatever the client asks for.",
     )
     socket_send_buffer_bytes: int = Field(
         default=512 * KIB,
         ge=-1,
         le=1 * GIB,
-        description="Bytes of answers that the kernel is asked to hold for a connection, -1 to leave it to the "
-        "kernel; it takes twice as much, at most twice net.core.wmem_max, and no client gets more in one round trip.",
+        description="Size of the kernel's send buffer for a connection; -1 leaves it to the kernel. The kernel uses "
+        "twice this value, at most twice net.core.wmem_max, and no client gets more in one round trip.",
     )
     max_connections: int = Field(
         default=10_000,
         ge=1,
         le=1_000_000,
-        description="Most client connections at a time; one more is closed at once. A quarter of the process's open "
-        "files is never exceeded.",
+        description="Maximum number of client connections; further ones are closed at once. Never more than a "
+        "quarter of the process's open files.",
     )
     max_connections_per_ip: int = Field(
         default=INT32_MAX,
         ge=1,
         le=INT32_MAX,
-        description="Most client connections at a time from one address.",
+        description="Maximum number of client connections from one address.",
     )
     connections_max_idle_ms: int = Field(
         default=10 * MINUTE_MS,
@@ -137,35 +138,35 @@ class DoorSettings(BaseModel):
         default=30 * SECOND_MS,
         ge=10,
         le=1 * HOUR_MS,
-        description="A frame that has begun must be complete within this time, or its connection is closed.",
+        description="Time in which a frame that has begun must be complete; otherwise its connection is closed.",
     )
 
     http_max_connections: int = Field(
         default=256,
         ge=1,
         le=100_000,
-        description="Most connections at a time of an admin port (metrics.listen); one more is closed at once. A "
-        "sixteenth of the process's open files is never exceeded.",
+        description="Maximum number of connections to the admin port (metrics.listen); further ones are closed at "
+        "once. Never more than a sixteenth of the process's open files.",
     )
     http_max_connections_per_ip: int = Field(
         default=64,
         ge=1,
         le=INT32_MAX,
-        description="Most connections at a time of an admin port from one address.",
+        description="Maximum number of connections to the admin port from one address.",
     )
     meta_max_connections: int = Field(
         default=4_096,
         ge=64,
         le=INT32_MAX,
-        description="Most connections at a time of the meta service's port (meta.listen); one more is closed at once. "
-        "A node has up to 34. A quarter of the process's open files is never exceeded.",
+        description="Maximum number of connections to the port of the meta service (meta.listen); further ones are "
+        "closed at once. A node opens up to 34. Never more than a quarter of the process's open files.",
     )
     meta_max_connections_per_ip: int = Field(
         default=1_024,
         ge=64,
         le=INT32_MAX,
-        description="Most connections at a time of the meta service's port from one address, behind which many nodes "
-        "may be.",
+        description="Maximum number of connections to the port of the meta service from one address. Many nodes may "
+        "share an address.",
     )
     http_max_idle_ms: int = Field(
         default=2 * MINUTE_MS,
@@ -177,14 +178,14 @@ class DoorSettings(BaseModel):
         default=30 * SECOND_MS,
         ge=10,
         le=1 * HOUR_MS,
-        description="An HTTP request's head, its body, and the reading of its answer may each stand still for this "
-        "long; then its connection is closed.",
+        description="Longest pause while an HTTP request's head or body arrives, or its answer is read; then the "
+        "connection is closed.",
     )
     http_allowed_hosts: HostNames = Field(
         default="",
-        description="Names, with commas, under which the HTTP ports may be asked beside IP addresses, localhost and "
-        "the name they listen on; one that begins with a dot stands for all that end so "
-        "(.stratalog.svc.cluster.local). Others are refused, for a web page may be behind them.",
+        description="Host names, separated by commas, that HTTP requests may use, besides IP addresses, localhost "
+        "and the name that the port listens on. A name that begins with a dot allows all names that end in it "
+        "(.stratalog.svc.cluster.local). Other names are refused, because a malicious web page may be behind them.",
     )
 
     @model_validator(mode="after")

@@ -20,10 +20,10 @@ _STAND_FOR: Final[Mapping[str, Mapping[str, Mapping[str, str]]]] = {
 
 _LIMITS: Final = ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms")
 _BOTH_WAYS: Final = "message.timestamp.difference.max.ms"
-_COMPACTION: Final = "there is no compaction here: sealed segments are immutable"
-_RECOMPRESSION: Final = "batches stay here as their producers compressed them"
-_THROTTLE: Final = "copies are throttled per node here (replica.catchup.bytes.per.second)"
-_INDEX: Final = "segments have no index files here that could be sized"
+_COMPACTION: Final = "there is no compaction: sealed segments are immutable"
+_RECOMPRESSION: Final = "batches stay as their producers compressed them"
+_THROTTLE: Final = "copies are throttled per node (replica.catchup.bytes.per.second)"
+_INDEX: Final = "segments have no index files whose size could be set"
 
 WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "compression.gzip.level": _RECOMPRESSION,
@@ -33,18 +33,18 @@ WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "max.compaction.lag.ms": _COMPACTION,
     "min.cleanable.dirty.ratio": _COMPACTION,
     "min.compaction.lag.ms": _COMPACTION,
-    "file.delete.delay.ms": "the delay is the node's here (remote.delete.delay.ms)",
-    "flush.ms": "the interval is the node's here (flush.interval.ms)",
+    "file.delete.delay.ms": "the delay is a setting of the node (remote.delete.delay.ms)",
+    "flush.ms": "the interval is a setting of the node (flush.interval.ms)",
     "follower.replication.throttled.replicas": _THROTTLE,
     "leader.replication.throttled.replicas": _THROTTLE,
     "index.interval.bytes": _INDEX,
     "segment.index.bytes": _INDEX,
-    "message.downconversion.enable": "batches are served here as they are, in format 2 alone",
-    "message.format.version": "batches are kept here as they are, in format 2 alone",
-    "preallocate": "segment files grow here as they are written",
-    "remote.log.copy.disable": "remote.storage.enable=false says it here",
-    "remote.log.delete.on.disable": "what is in the bucket stays here until retention deletes it",
-    "segment.jitter.ms": "segments of many shards roll here without a jitter",
+    "message.downconversion.enable": "batches are served as they are, in format 2 only",
+    "message.format.version": "batches are kept as they are, in format 2 only",
+    "preallocate": "segment files grow as they are written",
+    "remote.log.copy.disable": "use remote.storage.enable=false instead",
+    "remote.log.delete.on.disable": "data in the bucket stays until retention deletes it",
+    "segment.jitter.ms": "segments of many shards roll without jitter",
 }
 """Kafka's key -> why it means nothing here."""
 
@@ -76,8 +76,8 @@ def require_effect(wanted: Mapping[str, str], present: Mapping[str, str] | None 
     for key, value in wanted.items():
         if key in WITHOUT_EFFECT and (present or {}).get(key) != value:
             raise InvalidRequest(
-                f"topic setting {key} has no effect here: {WITHOUT_EFFECT[key]}. Leave it out, or start nodes with "
-                f"{ENABLED_BY}=true to have it kept and shown as without effect"
+                f"topic setting {key} has no effect here: {WITHOUT_EFFECT[key]}. Leave it out, or start the nodes with "
+                f"{ENABLED_BY}=true to have it accepted and shown as without effect"
             )
 
 

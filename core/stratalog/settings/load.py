@@ -106,7 +106,7 @@ def _parse_properties(text: str, path: Path) -> dict[str, Any]:
         if not equals or not key:
             raise InvalidRequest(f"settings file {path}, line {number}: expected KEY=VALUE, found {line[:80]!r}")
         if key in values:
-            raise InvalidRequest(f"settings file {path}, line {number}: {key} stands twice; keep one of the two lines")
+            raise InvalidRequest(f"settings file {path}, line {number}: {key} is set twice; keep one of the two lines")
         values[key] = value.strip()
     return values
 

@@ -12,5 +12,5 @@ def require_one_node(settings: ProcessSettings) -> None:
         raise InvalidRequest(
             f"process setting default.replication.factor={settings.default_replication_factor} is refused: it must be "
             "1, because this process is a cluster of one node (the meta service runs inside it) and each replica needs "
-            "a node of its own: neither a topic nor the group log could be made"
+            "its own node: neither a topic nor the group log could be created"
         )

@@ -19,43 +19,44 @@ _HEAD = """\
 
 This page is generated from the code: `python -m stratalog.settings.page docs/configure.md`. Do not edit it.
 
-Keys have Kafka's names where Kafka has one. A process takes its settings from four places; the later one wins:
+Keys have their Kafka names, if Kafka has them. A process takes its settings from four places; later ones win:
 
 1. the defaults below,
-2. a file, `stratalog start --config FILE`: `KEY=VALUE` lines (`#` begins a comment), or TOML if it ends in `.toml`,
+2. a file, `stratalog start --config FILE`: `KEY=VALUE` lines (`#` begins a comment), or TOML (`.toml`),
 3. the environment: `STRATALOG_` and the key in capitals with `_` for `.`: `STRATALOG_LOG_SEGMENT_BYTES=1048576`,
-4. the command line: `--set KEY=VALUE`, as often as needed.
+4. the command line: `--set KEY=VALUE`, which may be repeated.
 
-A key that nobody knows is refused, with the nearest names. So is a value outside its bounds. Times and sizes may have
-a unit: `7d`, `12h`, `30m`, `10s`, `500ms`; `1GiB`, `64MiB`, `512KiB`, `10MB`. `stratalog settings [WORD]`
-lists what stands here.
+An unknown key is refused, and the message suggests similar names. A value outside its bounds is refused as well.
+Times and sizes may have a unit: `7d`, `12h`, `30m`, `10s`, `500ms`; `1GiB`, `64MiB`, `512KiB`, `10MB`.
+`stratalog settings [WORD]` prints the tables below.
 
-Addresses and places are options of the command line: `--listen` (`STRATALOG_LISTEN`), `--data` (`STRATALOG_DATA`),
+Addresses and storage locations are command-line options: `--listen` (`STRATALOG_LISTEN`), `--data` (`STRATALOG_DATA`),
 `--bucket` (`STRATALOG_BUCKET`), `--config` (`STRATALOG_CONFIG`), and in a cluster
-`--meta` (`STRATALOG_META`) and `--store` (`STRATALOG_STORE`). The other commands find a node with `--admin`
-(`STRATALOG_ADMIN`), or several, `--admin HOST:PORT,HOST:PORT`, and print as `--output` (`STRATALOG_OUTPUT`) says.
-Where nodes and the meta service ask for a token (`auth.token.file`), `stratalog --token-file FILE COMMAND`
-(`STRATALOG_TOKEN_FILE`) shows it.
+`--meta` (`STRATALOG_META`) and `--store` (`STRATALOG_STORE`). The other commands take the address of a
+node in `--admin` (`STRATALOG_ADMIN`), or of several nodes, `--admin HOST:PORT,HOST:PORT`, and the output format in
+`--output` (`STRATALOG_OUTPUT`). If nodes and the meta service require a token (`auth.token.file`),
+`stratalog --token-file FILE COMMAND` (`STRATALOG_TOKEN_FILE`) sends it.
 
-`--bucket` takes a directory (a path or `file:///DIR`) or `s3://BUCKET/PREFIX?endpoint=URL&region=REGION`. Of S3 the
+`--bucket` takes a directory (a path or `file:///DIR`) or `s3://BUCKET/PREFIX?endpoint=URL&region=REGION`. For S3, the
 query may also set `access_key_id`, `secret_access_key`, `session_token`, and `skip_signature` and
-`virtual_hosted_style_request` (`true` or `false`). What it does not set comes from the environment:
-`AWS_ENDPOINT_URL`, `AWS_REGION`, `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`. Secrets belong
-there: every user of the machine can see a command line. What begins with a scheme and a colon is a URL, everything else
-is a path, and a path has no `?`: a mistyped URL is refused, without being repeated, and never becomes a directory. In
-a query a `+` is a plus; `&`, `#` and `%` inside a value are written `%26`, `%23` and `%25`.
+`virtual_hosted_style_request` (`true` or `false`). Values that it does not set come from the environment:
+`AWS_ENDPOINT_URL`, `AWS_REGION`, `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`. Put secrets
+there: every user of the machine can see a command line. A value that begins with a scheme and a colon is a URL;
+anything else is a path, and a path must not contain `?`. So a mistyped URL is refused instead of becoming a directory,
+and the message does not repeat it. In a query, `+` is a plus; write `&`, `#` and `%` inside a value as `%26`, `%23` and
+`%25`.
 """
 
 _TOPIC_HEAD = """
 ## Settings of a topic
 
-Given when a topic is created (`stratalog topics create NAME --set KEY=VALUE`) or altered, also by Kafka admin clients.
-A topic that does not set a key takes the process's value.
+Set them when you create a topic (`stratalog topics create NAME --set KEY=VALUE`) or alter it; Kafka admin clients can
+set them too. If a topic does not set a key, the value of the process applies.
 
-Some topic settings of Kafka stand for others here: `unclean.leader.election.enable` for `uncleanSeal`, `flush.messages`
-(1, or its default) for `flush.policy`, `message.timestamp.difference.max.ms` for both limits. Those that mean
-nothing here are refused with the reason; with `topic.settings.without.effect.enable`
-they are taken, and shown as without effect.
+Some topic settings of Kafka are translated: `unclean.leader.election.enable` to `uncleanSeal`, `flush.messages`
+(1, or its default) to `flush.policy`, `message.timestamp.difference.max.ms` to both limits. Settings that have no
+meaning here are refused with the reason; with `topic.settings.without.effect.enable`
+they are accepted, and shown as without effect.
 """
 
 _SIZES = ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB"))
@@ -110,8 +111,8 @@ def render_page() -> str:
     lines += _table(s for s in settings if s.scope == "process")
     lines += [_TOPIC_HEAD]
     lines += _table(s for s in settings if s.scope == "topic")
-    lines += ["", "## How settings must fit together", ""]
-    lines += ["Checked at start, and when a topic is created or altered.", ""]
+    lines += ["", "## Relations between settings", ""]
+    lines += ["They are checked at start, and when a topic is created or altered.", ""]
     lines += ["| rule | because |", "|---|---|"]
     lines += [f"| `{r.rule}` | {r.because} |" for r in PROCESS_RELATIONS]
     lines += [f"| `{r.rule}` | {r.because} |" for r in TOPIC_RELATIONS]
@@ -120,7 +121,7 @@ def render_page() -> str:
 
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m stratalog.settings.page", description="Write docs/configure.md.")
-    parser.add_argument("path", nargs="?", type=Path, help="the page; standard output when left out")
+    parser.add_argument("path", nargs="?", type=Path, help="the page to write; default: standard output")
     path: Path | None = parser.parse_args(arguments).path
     if path is None:
         sys.stdout.write(render_page())

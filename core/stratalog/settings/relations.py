@@ -54,12 +54,12 @@ PROCESS_RELATIONS: tuple[Relation, ...] = (
     _at_most(
         "remote.upload.chunk.bytes",
         "remote.upload.bundle.bytes",
-        "what is too small for a chunk of its own must fit into a bundle",
+        "data that is too small for its own chunk must fit into a bundle",
     ),
     _at_most(
         "remote.upload.bundle.bytes",
         "remote.upload.max.inflight.bytes",
-        "one bundle must fit into the budget, or it could never be sent",
+        "a bundle that does not fit into the budget could never be sent",
     ),
     _below(
         "remote.upload.timeout.ms",
@@ -69,7 +69,7 @@ PROCESS_RELATIONS: tuple[Relation, ...] = (
     _at_most(
         "remote.read.window.min.bytes",
         "remote.read.window.max.bytes",
-        "the read-ahead window grows from the one to the other",
+        "the read-ahead window grows from the minimum to the maximum",
     ),
     _at_most(
         "remote.read.window.max.bytes",
@@ -79,32 +79,32 @@ PROCESS_RELATIONS: tuple[Relation, ...] = (
     _at_most(
         "remote.read.read.ttl.ms",
         "remote.read.unread.ttl.ms",
-        "data that was used must not outlive data that is still awaited",
+        "used data must not be kept longer than data that is still waited for",
     ),
     _below(
         "message.max.bytes",
         "socket.request.max.bytes",
-        "a batch of the largest size must fit into a request",
+        "the largest batch must fit into a request",
     ),
     _at_most(
         "group.min.session.timeout.ms",
         "group.max.session.timeout.ms",
-        "otherwise no session timeout is allowed at all",
+        "otherwise no session timeout would be allowed",
     ),
     _local_within(
         "log.local.retention.ms",
         "log.retention.ms",
-        "the local copy cannot stay longer than the data",
+        "the local copy cannot be kept longer than the data",
     ),
     _local_within(
         "log.local.retention.bytes",
         "log.retention.bytes",
-        "the local copies cannot be more than the data",
+        "the local copies cannot be larger than the data",
     ),
     _at_most(
         "min.insync.replicas",
         "default.replication.factor",
-        "otherwise a new topic takes no write with acks=all",
+        "otherwise a new topic would accept no write with acks=all",
     ),
 )
 
@@ -112,12 +112,12 @@ TOPIC_RELATIONS: tuple[Relation, ...] = (
     _local_within(
         "local.retention.ms",
         "retention.ms",
-        "the local copy cannot stay longer than the data",
+        "the local copy cannot be kept longer than the data",
     ),
     _local_within(
         "local.retention.bytes",
         "retention.bytes",
-        "the local copies cannot be more than the data",
+        "the local copies cannot be larger than the data",
     ),
 )
 
@@ -136,4 +136,4 @@ def assert_relations(settings: BaseModel, relations: Sequence[Relation]) -> None
 def require_assertions() -> None:
     """Raises SystemExit under `python -O`, which would compile the product's assertions away."""
     if not __debug__:
-        raise SystemExit("stratalog refuses python -O and PYTHONOPTIMIZE: its assertions guard your data; unset them")
+        raise SystemExit("stratalog refuses python -O and PYTHONOPTIMIZE: its assertions protect your data; unset them")

@@ -75,7 +75,7 @@ class TopicSettings(BaseModel):
 
     cleanup_policy: CleanupPolicy = Field(
         default=CleanupPolicy.DELETE,
-        description="How old data goes: delete drops whole segments; compact is not offered yet.",
+        description="How old data is removed: delete drops whole segments; compact is not available.",
     )
     retention_ms: int = Field(
         ge=-1,
@@ -85,18 +85,19 @@ class TopicSettings(BaseModel):
     retention_bytes: int = Field(
         ge=-1,
         le=INT64_MAX,
-        description="Size per shard, all tiers, above which the oldest sealed segments are deleted; -1 means no limit.",
+        description="Size of a shard, over all tiers, above which its oldest sealed segments are deleted; -1 means "
+        "no limit.",
     )
     local_retention_ms: int = Field(
         ge=-2,
         le=INT64_MAX,
-        description="Age after which the local copy of an offloaded segment is freed; -2 means as retention.ms, -1 "
-        "never.",
+        description="Age after which the local copy of an offloaded segment is freed; -2 means the same as "
+        "retention.ms, -1 never.",
     )
     local_retention_bytes: int = Field(
         ge=-2,
         le=INT64_MAX,
-        description="Local size per shard above which the oldest offloaded copies are freed; -2 means as "
+        description="Local size of a shard above which its oldest offloaded copies are freed; -2 means the same as "
         "retention.bytes, -1 no limit.",
     )
     segment_bytes: int = Field(ge=256, le=64 * GIB, description="A segment that reaches this size rolls.")
@@ -104,21 +105,21 @@ class TopicSettings(BaseModel):
     max_message_bytes: int = Field(
         ge=128,
         le=1 * GIB,
-        description="Largest record batch, in bytes as sent, that is taken.",
+        description="Largest record batch that is accepted, in bytes as sent.",
     )
     min_insync_replicas: int = Field(
         ge=1,
         le=100,
-        description="Replicas that must be in sync for a write with acks=all to be taken.",
+        description="Number of replicas that must be in sync for a write with acks=all to be accepted.",
     )
     acks_policy: AcksPolicy = Field(
         default=AcksPolicy.ISR,
-        description="What a write with acks=all waits for, and readers see: what every replica in sync has (isr), or "
-        "what most of the replicas have, whoever is in sync (quorum; min.insync.replicas is not asked then). "
-        "It stays as the topic was created with.",
+        description="What a write with acks=all waits for, and what readers see: data that all in-sync replicas "
+        "have (isr), or data that a majority of the replicas has, in sync or not (quorum; min.insync.replicas is "
+        "not used then). It cannot be changed after the topic is created.",
     )
     message_timestamp_type: TimestampType = Field(
-        description="Whether a record keeps its producer's timestamp or gets the time of the append.",
+        description="Whether a record keeps the timestamp of its producer or gets the time of the append.",
     )
     message_timestamp_before_max_ms: int = Field(
         ge=0,
@@ -138,29 +139,30 @@ class TopicSettings(BaseModel):
         description="Whether sealed and committed data of this topic moves to the object store.",
     )
     flush_policy: FlushPolicy = Field(
-        description="When an append is acknowledged: in the page cache of the in-sync replicas (replicated) or after "
-        "a grouped fdatasync (fsync).",
+        description="When an append is acknowledged: once it is in the page cache of the in-sync replicas "
+        "(replicated), or after a grouped fdatasync (fsync).",
     )
     remote_read_policy: ReadPolicy = Field(
-        description="When reads go to the object store: never, when the data is not on disk, when it is not in "
-        "memory, or always (tests).",
+        description="When reads go to the object store: never, if the data is not on disk, if it is not in memory, "
+        "or always (for tests).",
     )
     index_keys: bool = Field(
         default=False,
-        description="Whether segments that are completed in the object store get an index of their records' keys, by "
-        "which `stratalog find` and Spark look a key up with two range reads.",
+        description="Whether completed segments in the object store get an index of record keys, with which "
+        "`stratalog find` and Spark look up a key in two range reads.",
     )
     unclean_seal: UncleanSeal = Field(
         default=UncleanSeal.DENY,
-        description="Whether a shard may give up offsets that are neither on a disk nor in the object store: with deny "
-        "it stops and names them, with allow a batch without records takes their place and the log goes on.",
+        description="Whether a shard may give up offsets that are stored neither on a disk nor in the object store. "
+        "With deny, the shard stops and names them; with allow, a batch without records takes their place, and the "
+        "log continues.",
     )
 
     @field_validator("cleanup_policy", mode="before")
     @classmethod
     def _no_compaction(cls, value: Any) -> Any:
         if "compact" in str(value):
-            raise ValueError("compaction by key is not offered: sealed segments are immutable here; use delete")
+            raise ValueError("compaction by key is not available: sealed segments are immutable; use delete")
         return value
 
     @model_validator(mode="after")

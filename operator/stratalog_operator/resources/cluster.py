@@ -48,16 +48,20 @@ class Image(Part):
     model_config = checked(
         rule("!(has(self.tag) && has(self.digest))", "image: give tag or digest, not both: a digest names one image")
     )
-    repository: str = Field(default="stratalog", min_length=1, max_length=255, description="Without tag and digest.")
-    tag: str | None = Field(default=None, max_length=128, description="Of the image; neither tag nor digest: latest.")
+    repository: str = Field(
+        default="stratalog", min_length=1, max_length=255, description="Name of the image, without tag and digest."
+    )
+    tag: str | None = Field(
+        default=None, max_length=128, description="Tag of the image. With neither tag nor digest: latest."
+    )
     digest: Annotated[str, Field(pattern="^sha256:[0-9a-f]{64}$", max_length=71)] | None = Field(
-        default=None, description="Of the image, sha256:…; it stays the same whatever happens to a tag."
+        default=None, description="Digest of the image, sha256:…; unlike a tag, it always names the same image."
     )
     pull_policy: Literal["Always", "IfNotPresent", "Never"] = Field(
         default="IfNotPresent", description="When the image is pulled."
     )
     pull_secrets: Annotated[tuple[SecretName, ...], Field(max_length=8, json_schema_extra=AS_SET)] = Field(
-        default=(), description="Secrets by which the image is pulled."
+        default=(), description="Secrets for pulling the image."
     )
 
     @property
@@ -72,24 +76,24 @@ class Etcd(Part):
         default=3,
         ge=1,
         le=7,
-        description="Members; an odd number, fixed once they exist.",
+        description="Number of members: odd, and fixed once they exist.",
         json_schema_extra=rules(
-            rule("self % 2 == 1", "etcd.replicas must be odd: an even number bears no more losses than one less"),
-            rule(
-                "self == oldSelf", "etcd.replicas cannot be changed: use etcd of your own (meta.external) to resize it"
-            ),
+            rule("self % 2 == 1", "etcd.replicas must be odd: an even number tolerates no more losses than one less"),
+            rule("self == oldSelf", "etcd.replicas cannot be changed: use your own etcd (meta.external) to resize it"),
         ),
     )
     image: str | None = Field(
         default=None,
         max_length=512,
-        description="Image with an etcd program; none: the image of the cluster, which has it.",
+        description="Image with an etcd program. Default: the image of the cluster, which contains it.",
     )
-    storage: Quantity = Field(default="2Gi", description="Size of each member's volume.")
+    storage: Quantity = Field(default="2Gi", description="Size of the volume of each member.")
     storage_class_name: str | None = Field(
-        default=None, max_length=253, description="Class of the members' volumes; none: the default class."
+        default=None,
+        max_length=253,
+        description="Storage class of the volumes of the members. Default: the default class.",
     )
-    resources: Resources = Field(default=Resources(), description="Of each member.")
+    resources: Resources = Field(default=Resources(), description="Resources of each member.")
 
 
 class ExternalEtcd(Part):
@@ -98,7 +102,7 @@ class ExternalEtcd(Part):
     model_config = checked(
         rule(
             "!has(self.clientTlsSecretRef) || has(self.caSecretRef)",
-            "external: clientTlsSecretRef needs caSecretRef: without it etcd is not reached by TLS",
+            "external: clientTlsSecretRef needs caSecretRef: without it there is no TLS to etcd",
         )
     )
 
@@ -110,17 +114,17 @@ class ExternalEtcd(Part):
         default="",
         max_length=128,
         pattern="^[A-Za-z0-9._/-]*$",
-        description="What all keys of this cluster begin with, where several share an etcd; fixed.",
-        json_schema_extra=immutable("external.prefix", "the metadata are there; make another cluster"),
+        description="Prefix of all keys of this cluster, if several clusters share an etcd; fixed.",
+        json_schema_extra=immutable("external.prefix", "it holds the metadata; create another cluster"),
     )
     credentials_secret_ref: SecretName | None = Field(
-        default=None, description="Secret with username and password, where etcd has users."
+        default=None, description="Secret with username and password, if etcd has users."
     )
     ca_secret_ref: SecretName | None = Field(
-        default=None, description="Secret with ca.crt, by which etcd proves itself; none: it is reached without TLS."
+        default=None, description="Secret with ca.crt, the CA of etcd's certificates. Default: no TLS."
     )
     client_tls_secret_ref: SecretName | None = Field(
-        default=None, description="Secret with tls.crt and tls.key, where etcd asks who connects."
+        default=None, description="Secret with tls.crt and tls.key, if etcd requires client certificates."
     )
 
 
@@ -131,15 +135,17 @@ class Meta(Part):
         rule("has(self.etcd) != has(self.external)", "meta: give exactly one of etcd and external"),
         rule(
             "has(self.etcd) == has(oldSelf.etcd)",
-            "meta: etcd and external cannot replace each other: the metadata are in the one that was given first",
+            "meta: etcd and external cannot replace each other: the metadata is in the one that was given first",
         ),
     )
-    replicas: int = Field(default=3, ge=1, le=5, description="Instances, of which one leads at a time.")
-    etcd: Etcd | None = Field(default=None, description="Members of an etcd that the operator makes.")
-    external: ExternalEtcd | None = Field(default=None, description="An etcd that somebody else runs.")
-    resources: Resources = Field(default=Resources(), description="Of each instance.")
+    replicas: int = Field(default=3, ge=1, le=5, description="Number of instances; one of them leads at a time.")
+    etcd: Etcd | None = Field(default=None, description="An etcd that the operator runs.")
+    external: ExternalEtcd | None = Field(default=None, description="An etcd that you run yourself.")
+    resources: Resources = Field(default=Resources(), description="Resources of each instance.")
     token_secret_ref: SecretName | None = Field(
-        default=None, description="Secret whose key token opens the meta and admin ports; none: one is made."
+        default=None,
+        description="Secret whose key token holds the token for the meta and admin ports. Default: "
+        "the operator creates one.",
     )
 
 
@@ -150,27 +156,27 @@ class ColdTier(Part):
         min_length=3,
         max_length=63,
         pattern="^[a-z0-9][a-z0-9.-]*$",
-        description="Of an S3 store; fixed.",
-        json_schema_extra=immutable("coldTier.bucket", "cold data are there; make another cluster"),
+        description="Name of the S3 bucket; fixed.",
+        json_schema_extra=immutable("coldTier.bucket", "it holds cold data; create another cluster"),
     )
     prefix: str = Field(
         default="",
         max_length=256,
         pattern="^[A-Za-z0-9._/-]*$",
-        description="The prefix of all objects of this cluster; fixed.",
-        json_schema_extra=immutable("coldTier.prefix", "cold data are there; make another cluster"),
+        description="Prefix of all objects of this cluster; fixed.",
+        json_schema_extra=immutable("coldTier.prefix", "it holds cold data; create another cluster"),
     )
     endpoint: str = Field(
-        default="", max_length=512, pattern="^(https?://[^?#@ ]+)?$", description="URL of the store; empty: Amazon's."
+        default="", max_length=512, pattern="^(https?://[^?#@ ]+)?$", description="URL of the store; empty: Amazon S3."
     )
-    region: str = Field(default="us-east-1", max_length=64, pattern="^[a-z0-9-]+$", description="Of the bucket.")
+    region: str = Field(default="us-east-1", max_length=64, pattern="^[a-z0-9-]+$", description="Region of the bucket.")
     virtual_hosted_style: bool = Field(
-        default=False, description="The bucket stands in the host name, not in the path."
+        default=False, description="Whether the bucket is in the host name instead of the path."
     )
     credentials_secret_ref: SecretName | None = Field(
         default=None,
-        description="Secret with accessKeyId, secretAccessKey and, if there is one, sessionToken; none: the store "
-        "asks for none.",
+        description="Secret with accessKeyId, secretAccessKey and, if needed, sessionToken. Default: the store "
+        "needs none.",
     )
 
 
@@ -180,15 +186,19 @@ class Defaults(Part):
     model_config = checked(
         rule(
             "self.minInsyncReplicas <= self.replicationFactor",
-            "defaults: minInsyncReplicas must not exceed replicationFactor, or no write with acks=all is ever taken",
+            "defaults: minInsyncReplicas must not exceed replicationFactor, or no write with acks=all is ever accepted",
         )
     )
     replication_factor: int = Field(default=3, ge=1, le=100, description="Replicas of each segment.")
     min_insync_replicas: int = Field(
-        default=2, ge=1, le=100, description="Replicas that must be in sync for acks=all to be taken."
+        default=2, ge=1, le=100, description="Replicas that must be in sync for a write with acks=all to be accepted."
     )
-    segment_bytes: int | None = Field(default=None, ge=256, le=68719476736, description="A segment of this size rolls.")
-    segment_max_age_seconds: int | None = Field(default=None, ge=1, description="A segment of this age rolls.")
+    segment_bytes: int | None = Field(
+        default=None, ge=256, le=68719476736, description="A segment that reaches this size rolls."
+    )
+    segment_max_age_seconds: int | None = Field(
+        default=None, ge=1, description="A segment that reaches this age rolls."
+    )
 
 
 class Listener(Part):
@@ -197,26 +207,28 @@ class Listener(Part):
     model_config = checked(
         rule(
             "(self.type == 'nodeport') == has(self.firstNodePort)",
-            "listener: firstNodePort belongs to type nodeport, and to no other",
+            "listener: firstNodePort is only for type nodeport",
         )
     )
-    name: Name = Field(description="Of the listener; each once.")
-    port: int = Field(ge=1024, le=65535, description="Of each pod.")
+    name: Name = Field(description="Name of the listener; it must be unique.")
+    port: int = Field(ge=1024, le=65535, description="Port of the listener in each pod.")
     type: Literal["internal", "nodeport"] = Field(
         default="internal",
-        description="Who comes in: pods of this Kubernetes, or clients outside by a port of its machines.",
+        description="Who connects: pods of this Kubernetes cluster (internal), or clients outside it, through a "
+        "port of its machines (nodeport).",
     )
     first_node_port: int | None = Field(
         default=None,
         ge=30000,
         le=32766,
-        description="Port of the bootstrap Service on every machine; storage node N has this port + 1 + N.",
+        description="Port of the bootstrap Service on every machine; storage node N uses this port + 1 + N.",
     )
     advertised_host: str | None = Field(
         default=None,
         max_length=253,
         pattern="^[A-Za-z0-9:]([A-Za-z0-9.:-]*[A-Za-z0-9:])?$",
-        description="Host that clients outside are told, for all nodes; none: the address of the machine of each pod.",
+        description="Host that clients outside connect to, for all nodes. Default: the address of the machine of "
+        "each pod.",
     )
 
 
@@ -225,14 +237,17 @@ class ScaleIn(Part):
 
     mode: Literal["Offload", "RemountVolume"] = Field(
         default="Offload",
-        description="Offload: what a leaving node held is served from the object store or from other copies. "
-        "RemountVolume: its volume stays, and is read where it is.",
+        description="Offload: the data of a leaving node is served from the object store or from other copies. "
+        "RemountVolume: its volume is kept, and read in place.",
     )
     stall_after_seconds: int = Field(
-        default=1800, ge=10, le=604800, description="Without progress for so long a retirement is said to be stalled."
+        default=1800,
+        ge=10,
+        le=604800,
+        description="A retirement without progress for this long is reported as stalled.",
     )
     verify_interval_seconds: int = Field(
-        default=30, ge=1, le=86400, description="How far apart the two looks are whether all is kept elsewhere."
+        default=30, ge=1, le=86400, description="Time between the two checks that everything is stored elsewhere."
     )
 
 
@@ -240,7 +255,10 @@ class RollingUpdate(Part):
     """How pods restart: one at a time, always."""
 
     readiness_timeout_seconds: int = Field(
-        default=600, ge=10, le=86400, description="A pod that is not back after so long stops the roll."
+        default=600,
+        ge=10,
+        le=86400,
+        description="If a pod is not ready again after this time, the rolling update stops.",
     )
 
 
@@ -248,15 +266,18 @@ class StorageRetention(Part):
     """What becomes of volume claims."""
 
     when_scaled: Literal["Delete", "Retain"] = Field(
-        default="Delete", description="Of a node that has left, once nothing needs what is on it."
+        default="Delete",
+        description="What happens to the volume claim of a node that has left, once its data is not needed any more.",
     )
-    when_deleted: Literal["Delete", "Retain"] = Field(default="Retain", description="Of a cluster that is deleted.")
+    when_deleted: Literal["Delete", "Retain"] = Field(
+        default="Retain", description="What happens to the volume claims of a cluster that is deleted."
+    )
 
 
 class DisruptionBudget(Part):
     """Of storage nodes."""
 
-    enabled: bool = Field(default=True, description="Whether drains wait while one is away.")
+    enabled: bool = Field(default=True, description="Whether drains wait while a storage node is unavailable.")
 
 
 _LISTENERS: Final = (Listener(name="internal", port=9092),)
@@ -266,16 +287,23 @@ class StorageClusterSpec(Part):
     """What is asked for."""
 
     model_config = checked(
-        rule("!has(oldSelf.coldTier) || has(self.coldTier)", "coldTier cannot be taken away: cold data are there"),
+        rule("!has(oldSelf.coldTier) || has(self.coldTier)", "coldTier cannot be removed: it holds cold data"),
     )
-    image: Image = Field(default=Image(), description="Of all parts.")
-    paused: bool = Field(default=False, description="Nothing is applied while it is true; the status goes on.")
+    image: Image = Field(default=Image(), description="Image of all parts.")
+    paused: bool = Field(
+        default=False, description="While it is true, nothing is applied; the status is still updated."
+    )
     cluster_domain: str = Field(
-        default="cluster.local", max_length=253, pattern="^[a-z0-9.-]+$", description="DNS domain of this Kubernetes."
+        default="cluster.local",
+        max_length=253,
+        pattern="^[a-z0-9.-]+$",
+        description="DNS domain of this Kubernetes cluster.",
     )
     meta: Meta = Field(description="The meta service and its store.")
-    cold_tier: ColdTier | None = Field(default=None, description="The object store of sealed data; none: disks alone.")
-    defaults: Defaults = Field(default=Defaults(), description="Of topics that do not say otherwise.")
+    cold_tier: ColdTier | None = Field(
+        default=None, description="Object store for sealed data. Default: data is stored only on disks."
+    )
+    defaults: Defaults = Field(default=Defaults(), description="Values for topics that do not set their own.")
     listeners: Annotated[
         tuple[Listener, ...],
         Field(
@@ -286,24 +314,24 @@ class StorageClusterSpec(Part):
                 **rules(
                     rule(
                         "self.exists_one(l, l.type == 'internal')",
-                        "listeners: exactly one must be of type internal: by it the nodes reach each other",
+                        "listeners: exactly one must be of type internal: the nodes reach each other through it",
                     ),
                     rule(
                         "self.all(l, self.exists_one(m, m.port == l.port))",
-                        "listeners: each must have a port of its own",
+                        "listeners: each must have its own port",
                     ),
                     rule(
                         "self.all(l, l.name != 'internal' || l.type == 'internal')",
-                        "listeners: internal is the name of the one by which the nodes reach each other",
+                        "listeners: the name internal is reserved for the one that the nodes use among themselves",
                     ),
                     rule(
                         "self.all(l, !(l.port in [9100, 9644]))",
-                        "listeners: ports 9100 and 9644 are the meta service's and the admin port",
+                        "listeners: ports 9100 and 9644 are used by the meta service and the admin API",
                     ),
                 ),
             },
         ),
-    ] = Field(default=_LISTENERS, description="Doors for Kafka clients.")
+    ] = Field(default=_LISTENERS, description="Listeners for Kafka clients.")
     config: Annotated[
         dict[str, Annotated[str, Field(max_length=1024)]],
         Field(
@@ -311,49 +339,53 @@ class StorageClusterSpec(Part):
             json_schema_extra=rules(
                 rule(
                     f"self.all(key, !(key in [{_OWN}]))",
-                    f"config: these settings are the operator's own: {', '.join(OWN_SETTINGS)}",
+                    f"config: these settings are managed by the operator: {', '.join(OWN_SETTINGS)}",
                 )
             ),
         ),
-    ] = Field(default={}, description="Settings of the processes by their keys (docs/configure.md).")
+    ] = Field(default={}, description="Settings of the processes, by key (docs/configure.md).")
     scale_in: ScaleIn = Field(default=ScaleIn(), description="How nodes leave.")
     rolling_update: RollingUpdate = Field(default=RollingUpdate(), description="How pods restart.")
     storage_retention: StorageRetention = Field(
-        default=StorageRetention(), description="What becomes of volume claims."
+        default=StorageRetention(), description="What happens to volume claims."
     )
-    pod_disruption_budget: DisruptionBudget = Field(default=DisruptionBudget(), description="Of storage nodes.")
+    pod_disruption_budget: DisruptionBudget = Field(
+        default=DisruptionBudget(), description="PodDisruptionBudget of the storage nodes."
+    )
 
 
 class NodeCounts(Part):
     """Of storage nodes, in all pools."""
 
-    desired: Count = Field(default=0, description="That the pools ask for.")
-    ready: Count = Field(default=0, description="Whose pods serve.")
-    retiring: Count = Field(default=0, description="That are leaving.")
+    desired: Count = Field(default=0, description="Nodes that the pools ask for.")
+    ready: Count = Field(default=0, description="Nodes whose pods serve.")
+    retiring: Count = Field(default=0, description="Nodes that are leaving.")
 
 
 class ListenerStatus(Part):
     """Where clients begin."""
 
-    name: Name = Field(description="Of the listener.")
-    bootstrap: str = Field(max_length=512, description="HOST:PORT to begin with.")
+    name: Name = Field(description="Name of the listener.")
+    bootstrap: str = Field(max_length=512, description="HOST:PORT that clients use as bootstrap server.")
 
 
 class ColdTierStatus(Part):
     """Of the object store, as the nodes see it."""
 
-    reachable: bool = Field(default=False, description="It answers each node that has said so.")
-    away_seconds: Count = Field(default=0, description="For how long some node has had no answer.")
+    reachable: bool = Field(default=False, description="Whether all nodes that have reported reach the object store.")
+    away_seconds: Count = Field(
+        default=0, description="Longest time that a node has had no answer from the object store."
+    )
 
 
 class RetiredNode(Part):
     """A tombstone."""
 
-    node_id: int = Field(ge=0, description="The id, which is never given again.")
-    storage_id: str = Field(max_length=128, description="Of its disk.")
-    retired_at: Time = Field(description="When it was done.")
-    claim: str = Field(default="", max_length=253, description="The volume claim that was kept; empty: none was.")
-    given_up_ranges: Count = Field(default=0, description="Ranges of offsets that a person gave up.")
+    node_id: int = Field(ge=0, description="Id of the node; it is never used again.")
+    storage_id: str = Field(max_length=128, description="Id of its disk.")
+    retired_at: Time = Field(description="When its retirement was finished.")
+    claim: str = Field(default="", max_length=253, description="Volume claim that was kept; empty if none was.")
+    given_up_ranges: Count = Field(default=0, description="Number of offset ranges that a person gave up.")
 
 
 class StorageClusterStatus(Part):
@@ -361,15 +393,17 @@ class StorageClusterStatus(Part):
 
     observed_generation: int = Field(default=0, ge=0, description=GENERATION_TEXT)
     conditions: Conditions = Field(default=(), description=CONDITIONS_TEXT)
-    cluster_id: str = Field(default="", max_length=64, description="Of the metadata.")
-    image: str = Field(default="", max_length=512, description="That every pod runs; empty while they differ.")
-    nodes: NodeCounts = Field(default=NodeCounts(), description="How many nodes there are.")
-    next_node_id: int = Field(default=0, ge=0, description="The id that the next node gets; ids are never given twice.")
+    cluster_id: str = Field(default="", max_length=64, description="Id of the cluster in its metadata.")
+    image: str = Field(default="", max_length=512, description="Image that every pod runs; empty while they differ.")
+    nodes: NodeCounts = Field(default=NodeCounts(), description="Numbers of nodes.")
+    next_node_id: int = Field(default=0, ge=0, description="Id of the next node; ids are never used twice.")
     listeners: Annotated[tuple[ListenerStatus, ...], Field(max_length=4, json_schema_extra=keyed_by("name"))] = Field(
-        default=(), description="Where clients begin."
+        default=(), description="Where clients connect first."
     )
     cold_tier: ColdTierStatus | None = Field(default=None, description="The object store, as the nodes see it.")
     retired_nodes: Annotated[tuple[RetiredNode, ...], Field(max_length=32, json_schema_extra=keyed_by("nodeId"))] = (
-        Field(default=(), description="Nodes that have left, the last 32.")
+        Field(default=(), description="The last 32 nodes that have left.")
     )
-    operator_version: str = Field(default="", max_length=64, description="Of the operator that wrote this.")
+    operator_version: str = Field(
+        default="", max_length=64, description="Version of the operator that wrote this status."
+    )

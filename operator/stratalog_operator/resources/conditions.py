@@ -71,22 +71,22 @@ OF_KIND: Final[Mapping[str, tuple[ConditionType, ...]]] = {
 class Condition(Part):
     """One observation."""
 
-    type: Annotated[str, Field(max_length=64)] = Field(description="Which observation it is; each is there once.")
-    status: Literal["True", "False", "Unknown"] = Field(description="Whether it is so.")
+    type: Annotated[str, Field(max_length=64)] = Field(description="Name of the condition; each appears once.")
+    status: Literal["True", "False", "Unknown"] = Field(description="Whether the condition holds.")
     reason: Annotated[str, Field(min_length=1, max_length=64, pattern="^[A-Z][A-Za-z0-9]*$")] = Field(
-        description="Why, as one word for programs."
+        description="Reason, as one word for programs."
     )
     message: Annotated[str, Field(max_length=4096)] = Field(
-        default="", description="Why, in words, with the numbers and what to do next."
+        default="", description="Reason in words, with numbers and what to do next."
     )
-    observed_generation: int = Field(default=0, ge=0, description="Of the spec that this was observed under.")
+    observed_generation: int = Field(default=0, ge=0, description="Generation of the spec for which this was observed.")
     last_transition_time: Time = Field(description="When the status last changed.")
 
 
 Conditions: TypeAlias = Annotated[tuple[Condition, ...], Field(max_length=24, json_schema_extra=keyed_by("type"))]
 
-CONDITIONS_TEXT: Final = "What is observed of it, in the vocabulary of docs/operator.md section 3."
-GENERATION_TEXT: Final = "The generation of the spec that the status is about."
+CONDITIONS_TEXT: Final = "Observed conditions; docs/operator.md, section 3, explains them."
+GENERATION_TEXT: Final = "Generation of the spec that this status describes."
 
 
 def merge(

@@ -59,7 +59,7 @@ def _short(kind: str) -> dict[str, str]:
     return rule(
         f"size(self.metadata.name) <= {SHORT_NAME} && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
         f"metadata.name of a {kind} must be a DNS label of at most {SHORT_NAME} characters that begins with a letter: "
-        "names of nodes and labels are made of it",
+        "names of nodes and labels are derived from it",
     )
 
 
@@ -88,7 +88,7 @@ POOL: Final = Kind(
     "StorageNodePool",
     "storagenodepools",
     "snp",
-    "So many storage nodes of one make; kubectl scale changes how many.",
+    "A group of identical storage nodes; kubectl scale changes their number.",
     StorageNodePoolSpec,
     StorageNodePoolStatus,
     (
@@ -106,7 +106,7 @@ NODE: Final = Kind(
     "StorageNode",
     "storagenodes",
     "snode",
-    "One storage node, made by the operator; the record of its retirement.",
+    "A storage node, created by the operator, and the record of its retirement.",
     StorageNodeSpec,
     StorageNodeStatus,
     (
@@ -125,7 +125,7 @@ NODE: Final = Kind(
             # Not string(nodeId): the estimate of its length has no bound.
             f"self.metadata.name.startsWith(self.spec.clusterRef + '-' + self.spec.poolRef + '-') && {_ID_TEXT}"
             f".matches('^(0|[1-9][0-9]*)$') && int({_ID_TEXT}) == self.spec.nodeId",
-            "metadata.name of a StorageNode must be CLUSTER-POOL-ID: the operator makes them; scale the pool instead",
+            "metadata.name of a StorageNode must be CLUSTER-POOL-ID: the operator creates them; scale the pool instead",
         ),
     ),
 )
@@ -153,7 +153,7 @@ MOUNT: Final = Kind(
     "ReadOnlyMount",
     "readonlymounts",
     "rom",
-    "Sealed data that is served read-only: of a retired node, of topics and a range of time, or of a snapshot.",
+    "Sealed data that is served read-only: of a retired node, of topics in a time range, or of a snapshot.",
     ReadOnlyMountSpec,
     ReadOnlyMountStatus,
     (

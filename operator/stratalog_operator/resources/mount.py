@@ -14,10 +14,10 @@ from stratalog_operator.resources.schema import AS_SET, Count, Part, ShortName, 
 class RetiredNodeSource(Part):
     """All that a retired node held."""
 
-    node_id: int = Field(ge=0, description="Of the retired node.")
-    storage_id: str = Field(min_length=1, max_length=128, description="Of its disk.")
+    node_id: int = Field(ge=0, description="Id of the retired node.")
+    storage_id: str = Field(min_length=1, max_length=128, description="Id of its disk.")
     mode: Literal["Offload", "RemountVolume"] = Field(
-        default="Offload", description="Read from the object store, or from its volume where it is."
+        default="Offload", description="Whether its data is read from the object store, or from its volume in place."
     )
 
 
@@ -33,12 +33,12 @@ class TopicsSource(Part):
     names: Annotated[
         tuple[Annotated[str, Field(min_length=1, max_length=249)], ...],
         Field(min_length=1, max_length=100, json_schema_extra=AS_SET),
-    ] = Field(description="Of the topics; each is read as NAME@ and the name of this object.")
+    ] = Field(description="Names of the topics; each is read as NAME@ and the name of this object.")
     from_time: Time | None = Field(
-        default=None, description="Segments with something from then on; none: from the oldest."
+        default=None, description="Segments with records of this time or later. Default: from the oldest segment."
     )
     until_time: Time | None = Field(
-        default=None, description="Segments with something before then; none: to the newest."
+        default=None, description="Segments with records before this time. Default: to the newest segment."
     )
 
 
@@ -49,12 +49,15 @@ class SnapshotSource(Part):
         min_length=1,
         max_length=100,
         pattern="^[A-Za-z0-9][A-Za-z0-9._-]*$",
-        description="Of the snapshot, as `stratalog snapshot create` made it.",
+        description="Name of the snapshot, as given to `stratalog snapshot create`.",
     )
     topics: Annotated[
         tuple[Annotated[str, Field(min_length=1, max_length=249)], ...],
         Field(max_length=100, json_schema_extra=AS_SET),
-    ] = Field(default=(), description="Of its topics; none: all. Each is read as NAME@ and the name of this object.")
+    ] = Field(
+        default=(),
+        description="Names of topics in the snapshot. Default: all. Each is read as NAME@ and the name of this object.",
+    )
 
 
 class Source(Part):
@@ -65,12 +68,12 @@ class Source(Part):
             "[has(self.retiredNode), has(self.topics), has(self.snapshot)].filter(given, given).size() == 1",
             "source: give exactly one of retiredNode, topics and snapshot",
         ),
-        rule("self == oldSelf", "source cannot be changed: make another ReadOnlyMount"),
+        rule("self == oldSelf", "source cannot be changed: create another ReadOnlyMount"),
     )
-    retired_node: RetiredNodeSource | None = Field(default=None, description="All that a retired node held.")
-    topics: TopicsSource | None = Field(default=None, description="What is sealed of these topics, of that time.")
+    retired_node: RetiredNodeSource | None = Field(default=None, description="Everything that a retired node held.")
+    topics: TopicsSource | None = Field(default=None, description="The sealed segments of topics in a time range.")
     snapshot: SnapshotSource | None = Field(
-        default=None, description="What a snapshot has, as far as retention left it."
+        default=None, description="The contents of a snapshot, as far as retention has left them."
     )
 
     @property
@@ -84,17 +87,17 @@ class ReadOnlyMountSpec(Part):
     model_config = checked(
         rule(
             "!has(self.ttlSeconds) || !has(self.source.retiredNode)",
-            "ttlSeconds: the mount of a retired node ends on a person's word alone, for it may be the only way to "
-            "its data",
+            "ttlSeconds: not allowed for a retired node: its mount may be the only way to its data, so only a "
+            "person ends it",
         )
     )
     cluster_ref: ShortName = Field(
-        description="The StorageCluster whose data it is; fixed.",
-        json_schema_extra=rules(rule("self == oldSelf", "clusterRef cannot be changed: make another ReadOnlyMount")),
+        description="StorageCluster of the data; fixed.",
+        json_schema_extra=rules(rule("self == oldSelf", "clusterRef cannot be changed: create another ReadOnlyMount")),
     )
     source: Source = Field(description="What is mounted.")
     ttl_seconds: int | None = Field(
-        default=None, ge=1, le=315360000, description="It ends by itself after so long; none: never."
+        default=None, ge=1, le=315360000, description="Time after which the mount ends by itself. Default: never."
     )
 
 
@@ -103,12 +106,14 @@ class ReadOnlyMountStatus(Part):
 
     observed_generation: int = Field(default=0, ge=0, description=GENERATION_TEXT)
     conditions: Conditions = Field(default=(), description=CONDITIONS_TEXT)
-    holder: str = Field(default="", max_length=64, description="The node that looks after it; empty: nobody need.")
-    lock_epoch: Count = Field(default=0, description="Under which that node holds it.")
-    endpoint: str = Field(default="", max_length=260, description="Where a volume is read; empty: it is no volume.")
-    segments: Count = Field(default=0, description="That are mounted.")
-    bytes: Count = Field(default=0, description="Of those segments.")
-    ranges: Annotated[tuple[Annotated[str, Field(max_length=512)], ...], Field(max_length=100)] = Field(
-        default=(), description="TOPIC/SHARD BASE..END of what is mounted, the first hundred."
+    holder: str = Field(default="", max_length=64, description="Node that holds the mount; empty if none needs to.")
+    lock_epoch: Count = Field(default=0, description="Epoch of the write lock under which the node holds it.")
+    endpoint: str = Field(
+        default="", max_length=260, description="Address at which a volume is read; empty if it is not a volume."
     )
-    expires_at: Time | None = Field(default=None, description="When it ends by itself.")
+    segments: Count = Field(default=0, description="Number of mounted segments.")
+    bytes: Count = Field(default=0, description="Bytes of the mounted segments.")
+    ranges: Annotated[tuple[Annotated[str, Field(max_length=512)], ...], Field(max_length=100)] = Field(
+        default=(), description="Mounted ranges as TOPIC/SHARD BASE..END; the first hundred."
+    )
+    expires_at: Time | None = Field(default=None, description="When the mount ends by itself.")

@@ -1,4 +1,4 @@
-"""StorageNodePool: so many storage nodes of one make. It has the scale subresource."""
+"""StorageNodePool: a group of identical storage nodes. It has the scale subresource."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ class Storage(Part):
         rule(
             "has(self.className) == has(oldSelf.className) && "
             "(!has(self.className) || self.className == oldSelf.className)",
-            "storage.className cannot be changed: make another pool, and scale this one to 0",
+            "storage.className cannot be changed: create another pool, and scale this one to 0",
         )
     )
     size: Quantity = Field(
-        description="Of each volume; it may grow.",
+        description="Size of each volume; it may grow.",
         json_schema_extra=rules(
             rule(
                 "quantity(string(self)).compareTo(quantity(string(oldSelf))) >= 0",
-                "storage.size cannot shrink: make another pool, and scale this one to 0",
+                "storage.size cannot shrink: create another pool, and scale this one to 0",
             )
         ),
     )
     class_name: str | None = Field(
-        default=None, min_length=1, max_length=253, description="Storage class; none: the default class. Fixed."
+        default=None, min_length=1, max_length=253, description="Storage class. Default: the default class. Fixed."
     )
 
 
@@ -50,24 +50,26 @@ class StorageNodePoolSpec(Part):
     """What is asked for."""
 
     cluster_ref: ShortName = Field(
-        description="The StorageCluster that the nodes belong to; fixed.",
-        json_schema_extra=immutable("clusterRef", "nodes belong to one cluster; make another pool"),
+        description="StorageCluster that the nodes belong to; fixed.",
+        json_schema_extra=immutable("clusterRef", "nodes belong to one cluster; create another pool"),
     )
-    replicas: int = Field(default=3, ge=0, le=500, description="How many nodes there are to be.")
+    replicas: int = Field(default=3, ge=0, le=500, description="Desired number of nodes.")
     zones: Annotated[
         tuple[Annotated[str, Field(min_length=1, max_length=63)], ...], Field(max_length=16, json_schema_extra=AS_SET)
-    ] = Field(default=(), description="Nodes are shared out to these zones; none: they go wherever there is room.")
-    storage: Storage = Field(description="The volume of each node.")
-    resources: Resources = Field(default=Resources(), description="Of each node.")
+    ] = Field(
+        default=(), description="Zones over which the nodes are spread. Default: nodes run wherever there is room."
+    )
+    storage: Storage = Field(description="Volume of each node.")
+    resources: Resources = Field(default=Resources(), description="Resources of each node.")
     node_selector: Annotated[dict[str, Annotated[str, Field(max_length=63)]], Field(max_length=16)] = Field(
-        default={}, description="Labels of the machines that nodes go to."
+        default={}, description="Labels of the machines on which storage nodes may run."
     )
     tolerations: Annotated[tuple[Toleration, ...], Field(max_length=16)] = Field(
-        default=(), description="Taints of machines that nodes go to all the same."
+        default=(), description="Taints that storage nodes tolerate."
     )
     remove_node_ids: Annotated[
         tuple[Annotated[int, Field(ge=0)], ...], Field(max_length=64, json_schema_extra=AS_SET)
-    ] = Field(default=(), description="Who goes first when replicas gets less.")
+    ] = Field(default=(), description="Ids of the nodes that leave first when replicas is reduced.")
 
 
 class StorageNodePoolStatus(Part):
@@ -75,9 +77,11 @@ class StorageNodePoolStatus(Part):
 
     observed_generation: int = Field(default=0, ge=0, description=GENERATION_TEXT)
     conditions: Conditions = Field(default=(), description=CONDITIONS_TEXT)
-    replicas: Count = Field(default=0, description="Nodes that there are, those that are leaving included.")
-    ready_replicas: Count = Field(default=0, description="Of those, the ones that serve and stay.")
-    selector: str = Field(default="", max_length=512, description="Of the pods, for the scale subresource.")
+    replicas: Count = Field(default=0, description="Number of nodes, including those that are leaving.")
+    ready_replicas: Count = Field(default=0, description="Number of nodes that serve and are not leaving.")
+    selector: str = Field(
+        default="", max_length=512, description="Label selector of the pods, for the scale subresource."
+    )
     node_ids: Annotated[tuple[int, ...], Field(max_length=1024, json_schema_extra=AS_SET)] = Field(
-        default=(), description="Of its nodes."
+        default=(), description="Ids of the nodes."
     )

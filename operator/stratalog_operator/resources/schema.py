@@ -73,18 +73,20 @@ class Resources(Part):
     """As of a container."""
 
     requests: Annotated[dict[str, Quantity], Field(max_length=8)] = Field(
-        default={}, description="What the container is sure to get, such as cpu and memory."
+        default={}, description="Resources that the container is guaranteed, such as cpu and memory."
     )
     limits: Annotated[dict[str, Quantity], Field(max_length=8)] = Field(
-        default={}, description="What the container never gets more of, such as memory."
+        default={}, description="Resources that the container cannot exceed, such as memory."
     )
 
 
 class Toleration(Part):
     """Of a taint, as of a pod."""
 
-    key: str | None = Field(default=None, max_length=316, description="Of the taint; none: of every taint.")
-    operator: str | None = Field(default=None, max_length=16, description="Exists or Equal; none: Equal.")
-    value: str | None = Field(default=None, max_length=63, description="Of the taint, with Equal.")
-    effect: str | None = Field(default=None, max_length=32, description="Of the taint; none: of every effect.")
-    toleration_seconds: int | None = Field(default=None, ge=0, description="With NoExecute: how long it is tolerated.")
+    key: str | None = Field(default=None, max_length=316, description="Key of the taint. Default: every taint.")
+    operator: str | None = Field(default=None, max_length=16, description="Exists or Equal. Default: Equal.")
+    value: str | None = Field(default=None, max_length=63, description="Value of the taint, with Equal.")
+    effect: str | None = Field(default=None, max_length=32, description="Effect of the taint. Default: every effect.")
+    toleration_seconds: int | None = Field(
+        default=None, ge=0, description="With NoExecute: how long the taint is tolerated."
+    )

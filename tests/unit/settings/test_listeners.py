@@ -51,9 +51,9 @@ def test_listeners_are_read_as_they_are_written(text: str, found: tuple[Listener
     [
         (",", "HOST:PORT"),
         ("a:1,", "HOST:PORT"),
-        ("a:1,b:2", "internal stands twice"),
-        ("out://a:1,out://b:2", "out stands twice"),
-        ("out://a:1,out://a:1", "out stands twice"),
+        ("a:1,b:2", "internal is set twice"),
+        ("out://a:1,out://b:2", "out is set twice"),
+        ("out://a:1,out://a:1", "out is set twice"),
         ("Out://a:1", "small letters"),
         ("-out://a:1", "small letters"),
         ("out-://a:1", "small letters"),
@@ -83,7 +83,7 @@ def test_whatever_is_written_is_read_or_refused_in_words(text: str) -> None:
     try:
         found = parse_listeners(text)
     except ValueError as refused:
-        assert "expected" in str(refused) or "stands twice" in str(refused)
+        assert "expected" in str(refused) or "is set twice" in str(refused)
     else:
         assert len({one.name for one in found}) == len(found)
         assert all(one.host and 0 <= one.port <= 65_535 for one in found)

@@ -52,7 +52,7 @@ def test_every_rule_names_settings_that_exist() -> None:
 
 @pytest.mark.parametrize("unit", ["ms", "bytes"])
 def test_a_topic_cannot_keep_local_copies_longer_than_the_data(unit: str) -> None:
-    with pytest.raises(InvalidRequest, match=r"cannot (stay longer|be more) than the data"):
+    with pytest.raises(InvalidRequest, match=r"cannot (be kept longer|be larger) than the data"):
         TopicSettings.validate_overrides({f"local.retention.{unit}": "200", f"retention.{unit}": "100"})
 
 

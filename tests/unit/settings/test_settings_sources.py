@@ -55,7 +55,7 @@ def test_a_toml_file_may_use_tables_and_quoted_keys(tmp_path: Path) -> None:
     ("name", "text", "words"),
     [
         ("a.properties", "log.segment.bytes\n", "line 1: expected KEY=VALUE"),
-        ("a.properties", "num.partitions=1\nnum.partitions=2\n", "line 2: num.partitions stands twice"),
+        ("a.properties", "num.partitions=1\nnum.partitions=2\n", "line 2: num.partitions is set twice"),
         ("a.properties", "log.segmnt.bytes=4096\n", "did you mean log.segment.bytes"),
         ("a.toml", "log = [\n", "not TOML"),
         ("a.toml", "[log]\nsegmnt.bytes = 1\n", "did you mean log.segment.bytes"),
