@@ -23,7 +23,7 @@ from support.meta_desk import Desk
 from support.noted_kubernetes import NotedKubernetes
 from support.waiting import eventually
 
-ELSEWHERE = {"stratalog_operator_is_leader": ("test_operator_runs_served.py", "stratalog_operator_is_leader 1.0")}
+ELSEWHERE = {"stratalog_operator_is_leader": ("test_operator_runs_served.py", "stratalog_operator_is_leader 1")}
 """It needs a Lease: by the page of an operator at a real API server."""
 _PATIENT = 60.0
 TOKEN = base64.b64encode(b"token-of-a-small-test").decode()

@@ -178,8 +178,8 @@ async def test_two_replicas_one_works_and_the_other_takes_over(place: Place) -> 
             working = [one for one in (first, second) if one.stats.passes]
             assert len(working) == 1
             pages = [await asyncio.to_thread(_page, one) for one in (first, second)]
-            assert sorted("stratalog_operator_is_leader 1.0" in page for page in pages) == [False, True]
-            assert any('api_writes_total{resource="statefulsets",verb="patch"}' in page for page in pages)
+            assert sorted("stratalog_operator_is_leader 1\n" in page for page in pages) == [False, True]
+            assert any('api_writes_total{verb="patch",resource="statefulsets"}' in page for page in pages)
         place.scale(4)
         await place.until_ready(4)
         assert second.stats.passes > 0
