@@ -45,7 +45,7 @@ async def bucket(tmp_path: Path) -> AsyncIterator[ObjectStore]:
 
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stratalog_node.mounts.holding._VOLUME_LOOK_S", 0.05)
+    monkeypatch.setattr("stratalog_node.mounts.holding._VOLUME_POLL_S", 0.05)
 
 
 async def rebuild(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

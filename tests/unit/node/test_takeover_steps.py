@@ -32,7 +32,7 @@ SOON = QUICK | {"remote_orphan_grace_ms": 60_000}
 
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stratalog_node.mounts.holding._VOLUME_LOOK_S", 0.05)
+    monkeypatch.setattr("stratalog_node.mounts.holding._VOLUME_POLL_S", 0.05)
     monkeypatch.setattr("stratalog_node.mounts.holding._LONGEST_PAUSE_MS", 100)
 
 
