@@ -20,7 +20,7 @@ from stratalog.model.segment import Segment
 from stratalog.settings.process import ProcessSettings
 from stratalog.settings.topic import TopicSettings
 from stratalog_node.shards.catalog import Catalog
-from stratalog_node.shards.peer_reads import Refused
+from stratalog_node.shards.peer_reads import PeerRefused
 from stratalog_node.tier.encoder import Encoder
 from stratalog_node.tier.mounted_copies import DirectoryAway, MountedCopies
 from stratalog_node.tier.stats import TierStats
@@ -99,7 +99,7 @@ def test_pieces_of_any_size_are_the_whole_log_and_none_is_larger_than_it_may_be(
 
 @pytest.mark.parametrize(
     ("fails", "told"),
-    [(Unavailable("silent"), DirectoryAway), (Refused("CORRUPT_MESSAGE"), Refused)],
+    [(Unavailable("silent"), DirectoryAway), (PeerRefused("CORRUPT_MESSAGE"), PeerRefused)],
 )
 async def test_a_directory_that_is_silent_is_told_apart_from_one_that_refuses_a_segment(
     fails: Exception, told: type[Exception]
