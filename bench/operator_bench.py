@@ -46,9 +46,10 @@ NAMESPACE = "bench"
 TOPICS = 200
 IDLE_SECONDS = 120
 PATIENCE_S = 600.0
+MOST_RUNS = 6
 RESULTS = Path(__file__).with_name("results")
 MIB = 1 << 20
-_WRITES = re.compile(r'^stratalog_operator_api_writes_total\{resource="([^"]+)",verb="[^"]+"\} (\S+)$', re.MULTILINE)
+_WRITES = re.compile(r'^stratalog_operator_api_writes_total\{[^}]*resource="([^"]+)"[^}]*\} (\S+)$', re.MULTILINE)
 _BUCKET = re.compile(r'^stratalog_operator_reconcile_seconds_bucket\{le="([^"]+)"\} (\S+)$', re.MULTILINE)
 
 
@@ -206,8 +207,7 @@ class Bench:
 
     def say_spread(self, what: str, key: str, seconds: list[float]) -> None:
         self.raw[key] = [round(one, 4) for one in seconds]
-        p99 = sorted(seconds)[math.ceil(0.99 * len(seconds)) - 1]
-        spread = f"p50 {statistics.median(seconds):.2f} s, p99 {p99:.2f} s, longest {max(seconds):.2f} s"
+        spread = f"p50 {statistics.median(seconds):.2f} s, p99 {p99(seconds):.2f} s, longest {max(seconds):.2f} s"
         self.say(what, spread)
 
     # The scenes -------------------------------------------------------------------------------------------------------
@@ -229,13 +229,16 @@ class Bench:
 
     def single_edits(self) -> None:
         """One after the other: each begins when the one before it is done."""
-        took = []
+        took, processor = [], self.processor_s()
         for number in range(TOPICS):
             name, began = f"topic-{number}", time.monotonic()
             generation = self.change("TopicStorage", name, {"config": {"segment.ms": str(3_600_000 + number)}})
             self.topics.until(lambda found, name=name, generation=generation: is_done(found[name].body, generation))
             took.append(time.monotonic() - began)
         self.say_spread(f"{TOPICS} single edits, one after the other: each until done", "single_edits", took)
+        each_ms = 1000 * (self.processor_s() - processor) / TOPICS
+        self.raw["processor_ms_per_edit"] = round(each_ms, 1)
+        self.say("processor time of the operator for each of them", f"{each_ms:.0f} ms")
 
     def burst_of_edits(self) -> None:
         """And in the midst of it somebody scales: it must not wait for the topics."""
@@ -275,6 +278,8 @@ class Bench:
         writes, processor = self.writes(), self.processor_s()
         time.sleep(IDLE_SECONDS)
         used = 100 * (self.processor_s() - processor) / IDLE_SECONDS
+        assert writes > TOPICS, "the page of metrics says nothing of the writes that made all this"
+        self.raw["writes"] = {"before": writes, "idle": self.writes() - writes}
         self.say(
             f"writes to Kubernetes in {IDLE_SECONDS} s in which nothing changed, the Lease excepted",
             str(self.writes() - writes),
@@ -376,8 +381,42 @@ duration is from the begin of the request to the event of a watch; all of them a
         "|---|---|",
         *(f"| {what} | {value} |" for what, value in bench.rows),
     ]
+    kept = RESULTS / "operator.json"
+    runs = [*(json.loads(kept.read_text()).get("runs", []) if kept.exists() else []), in_short(bench.raw)]
+    lines += [
+        "",
+        "The last runs beside each other, for most of what differs is the load of a shared machine (averages of a",
+        "minute, at begin and end; seconds):",
+        "",
+        "| load | single edit p50 | p99 | longest | scale behind a burst | most memory |",
+        "|---|---|---|---|---|---|",
+        *(row_of(one) for one in runs[-MOST_RUNS:]),
+    ]
     (RESULTS / "operator.md").write_text("\n".join(lines) + "\n")
-    (RESULTS / "operator.json").write_text(json.dumps({"rows": dict(bench.rows), **bench.raw}, indent=1) + "\n")
+    told = {"rows": dict(bench.rows), **bench.raw, "runs": runs[-MOST_RUNS:]}
+    kept.write_text(json.dumps(told, indent=1) + "\n")
+
+
+def row_of(one: dict[str, Any]) -> str:
+    begin, end = one["load"]
+    cells = [f"{begin} to {end}", one["p50"], one["p99"], one["longest"], one["scale"], f"{one['mib']} MiB"]
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def in_short(raw: dict[str, Any]) -> dict[str, Any]:
+    edits = raw["single_edits"]
+    return {
+        "load": raw["load_average"],
+        "p50": round(statistics.median(edits), 2),
+        "p99": round(p99(edits), 2),
+        "longest": round(max(edits), 2),
+        "scale": round(raw["scale_in_burst"], 2),
+        "mib": round(raw["peak_rss_kib"] / 1024),
+    }
+
+
+def p99(seconds: list[float]) -> float:
+    return sorted(seconds)[math.ceil(0.99 * len(seconds)) - 1]
 
 
 if __name__ == "__main__":
