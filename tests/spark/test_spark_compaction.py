@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,44 +16,88 @@ pytest.importorskip("fastavro", reason=NO_PIPELINE)
 
 from stratalog.objects import open_store
 from stratalog_pipeline.jobs.runners import on_spark
+from stratalog_pipeline.source.data_source import register
 from support.cold_data import batch_at
 from support.compacting import compact_world
 
 pytestmark = needs_spark
 
+SEGMENTS, CHUNKS, RECORDS = 4, 40, 3
+EVERYTHING = list(range(SEGMENTS * CHUNKS * RECORDS))
 
-def rows(frame: Any) -> list[tuple[int, bytes]]:
-    return sorted((row.offset, bytes(row.value)) for row in frame.select("offset", "value").collect())
+
+class Rounds:
+    """Reads that were made while segments are merged: after each swap the job waits for one that began behind it."""
+
+    def __init__(self, spark: Any) -> None:
+        self.spark = spark
+        self.swaps = 0
+        self.seen: list[int] = []
+        """Of each read: how many segments were swapped when it began."""
+        self._ended = threading.Condition()
+
+    def run(self, work: Callable[[Any], Any], pieces: Sequence[Any]) -> Iterator[Any]:
+        """A runner. What it yields is swapped in before it is asked for more."""
+        for done in on_spark(self.spark)(work, pieces):
+            yield done
+            with self._ended:
+                self.swaps += 1
+                assert self._ended.wait_for(lambda: self.swaps in self.seen, 120), "nobody read"
+
+    def read(self, read: Callable[[], Any]) -> Any:
+        began = self.swaps
+        found = read()
+        with self._ended:
+            self.seen.append(began)
+            self._ended.notify_all()
+        return found
+
+
+Rows = list[tuple[int, bytes]]
+
+
+def collected(frame: Any) -> tuple[Rows, int]:
+    """Its rows, and how many tasks had some of them: a frame that is collected a second time is not planned anew."""
+    found = frame.collect()
+    return sorted((row.offset, bytes(row.value)) for row in found), len({row.task for row in found})
 
 
 @pytest.mark.parametrize("is_packing", [False, True])
-async def test_rows_are_the_same_before_while_and_after(spark: Any, tmp_path: Path, is_packing: bool) -> None:
-    bucket = str(tmp_path / "bucket")
-    store = open_store(bucket)
+async def test_rows_are_the_same_before_while_and_after(
+    spark: Any, bucket_url: str, tmp_path: Path, is_packing: bool
+) -> None:
+    store = open_store(bucket_url)
     try:
-        async with compact_world(store, bucket, tmp_path, has_key_index=True) as place:
-            for number in range(4):
-                base = 120 * number
-                await place.add([[batch_at(base + 3 * one, 3, epoch=number)] for one in range(40)])
+        async with compact_world(store, bucket_url, tmp_path, has_key_index=True) as place:
+            for epoch in range(SEGMENTS):
+                base = CHUNKS * RECORDS * epoch
+                await place.add([[batch_at(base + RECORDS * one, RECORDS, epoch=epoch)] for one in range(CHUNKS)])
 
             def frame() -> Any:
-                options = {"topics": "cold", "meta": place.meta_url, "partitionBytes": "4096"}
-                return spark.read.format("stratalog").options(**options).load(bucket)
+                from pyspark.sql.functions import spark_partition_id
 
-            from stratalog_pipeline.source.data_source import register
+                options = {"topics": "cold", "meta": place.meta_url, "partitionBytes": "16384"}
+                records = spark.read.format("stratalog").options(**options).load(bucket_url)
+                return records.select("offset", "value", spark_partition_id().alias("task"))
 
             await asyncio.to_thread(register, spark)
-            planned_before = await asyncio.to_thread(frame)
-            before = await asyncio.to_thread(rows, planned_before)
-            assert [offset for offset, _ in before] == list(range(480))
-            merging = asyncio.create_task(place.compact(run=on_spark(spark), is_packing=is_packing))
+            old = await asyncio.to_thread(frame)
+            before, tasks = await asyncio.to_thread(collected, old)
+            assert [offset for offset, _ in before] == EVERYTHING
+            assert tasks > SEGMENTS
+            rounds = Rounds(spark)
+            merging = asyncio.create_task(place.compact(run=rounds.run, is_packing=is_packing, lease_ms=20_000))
             while not merging.done():
-                assert await asyncio.to_thread(lambda: rows(frame())) == before
+                assert (await asyncio.to_thread(rounds.read, lambda: collected(frame())))[0] == before
             told = await merging
-            assert (told.merged, told.objects_before, told.not_merged) == (4, 160, [])
+            assert (told.merged, told.objects_before, told.not_merged) == (SEGMENTS, SEGMENTS * CHUNKS, [])
             assert bool(told.packed) is is_packing
+            assert {1, 2, 3} <= set(rounds.seen), "reads between all the swaps"
+            assert await asyncio.to_thread(collected, old) == (before, tasks), "planned before, old objects are there"
             assert await place.delete_what_metadata_do_not_name()
-            assert await asyncio.to_thread(lambda: rows(frame())) == before
+            assert await asyncio.to_thread(collected, old) == (before, tasks), "planned before, old objects are gone"
+            new, few = await asyncio.to_thread(lambda: collected(frame()))
+            assert (new, few) == (before, SEGMENTS), "that one is planned anew"
             assert (await place.verify()).findings == []
     finally:
         await store.close()
