@@ -23,7 +23,7 @@ TOKEN_FILE: Final = f"{TOKEN_FOLDER}/token"
 """The key `token` of the Secret. Mounted whole, never by `subPath`: only so it changes where the Secret does."""
 START_SECONDS: Final = 3600
 """A start that takes longer than this is killed, and begins again where it was."""
-START_LOOK_SECONDS: Final = 1
+START_POLL_SECONDS: Final = 1
 """A start of an empty node takes a second or two, and nothing is looked at for readiness before it has ended."""
 
 COMMANDS_TOKEN: Final[Manifest] = {"name": "STRATALOG_TOKEN_FILE", "value": TOKEN_FILE}
@@ -101,8 +101,8 @@ def probes() -> Manifest:
     return {
         "startupProbe": {
             **alive,
-            "periodSeconds": START_LOOK_SECONDS,
-            "failureThreshold": START_SECONDS // START_LOOK_SECONDS,
+            "periodSeconds": START_POLL_SECONDS,
+            "failureThreshold": START_SECONDS // START_POLL_SECONDS,
             "timeoutSeconds": 5,
         },
         "livenessProbe": {**alive, "periodSeconds": 10, "failureThreshold": 6, "timeoutSeconds": 5},
