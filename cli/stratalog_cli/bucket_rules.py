@@ -63,7 +63,7 @@ def _hidden(settings: BucketSettings) -> Iterator[Finding]:
     told = settings.lifecycle
     if isinstance(told, Unknown) and told.is_denied:
         what = f"whether lifecycle rules delete data is unknown: {told.why}"
-        step = "give these credentials s3:GetLifecycleConfiguration and run this again, or look at the rules yourself"
+        step = "give these credentials s3:GetLifecycleConfiguration and run this again, or check the rules yourself"
         yield Finding(severity="warning", place=settings.url, what=what, next_step=step)
 
 

@@ -112,7 +112,7 @@ async def start_child(
             preexec_fn=_dies_with(os.getpid()),
         )
     except OSError as error:
-        raise InvalidRequest(f"{part.name} cannot be started: {command[0]}: {error.strerror}: look at it") from None
+        raise InvalidRequest(f"{part.name} cannot be started: {command[0]}: {error.strerror}: check it") from None
     finally:
         os.close(log)
     return Child(part, process, directory, log_begin)

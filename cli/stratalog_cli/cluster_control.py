@@ -82,7 +82,7 @@ class ControlServer:
         except StratalogError as error:
             send(**json.loads(error_body(error)))
         except ValueError:
-            send(error="InvalidRequest", message="the request is no line of JSON")
+            send(error="InvalidRequest", message="the request is not a line of JSON")
         finally:
             with contextlib.suppress(OSError):
                 await writer.drain()

@@ -44,7 +44,7 @@ class ClusterDirectory:
         """The plan and the pids that were noted last. Raises NotFound, InvalidRequest."""
         if not self.exists:
             raise NotFound(
-                f"there is no cluster in {self.path}: `stratalog cluster start --data {self.path}` makes one"
+                f"there is no cluster in {self.path}: `stratalog cluster start --data {self.path}` creates one"
             )
         try:
             cluster = (self.path / CLUSTER_FILE).read_text(encoding="utf-8")
@@ -56,7 +56,7 @@ class ClusterDirectory:
     def require_new(self) -> None:
         """Raises InvalidRequest when something else lies here."""
         if self.path.exists() and not self.path.is_dir():
-            raise InvalidRequest(f"--data {self.path} is no directory: choose another one")
+            raise InvalidRequest(f"--data {self.path} is not a directory: choose another one")
         own = {OPTIONS_FILE, "cluster.lock", "control.sock", "logs"}
         found = sorted(set(os.listdir(self.path)) - own) if self.path.is_dir() else []
         if not found:
@@ -64,7 +64,9 @@ class ClusterDirectory:
         what = f"it holds {', '.join(found[:3])}"
         if {"node", "meta"} & set(found):
             what = "it is the data directory of a single node (`stratalog start --data` runs it)"
-        raise InvalidRequest(f"--data {self.path} is no cluster's directory, {what}: choose a new or an empty one")
+        raise InvalidRequest(
+            f"--data {self.path} is not the directory of a cluster, {what}: choose a new or an empty one"
+        )
 
     def write(self, plan: Plan, pids: Mapping[str, int], page: str | None = None) -> None:
         self._replace(CLUSTER_FILE, cluster_text(plan, pids, page))
@@ -100,7 +102,8 @@ class ClusterDirectory:
         while not self._try_lock():
             if asyncio.get_running_loop().time() > deadline:
                 raise Conflict(
-                    f"parts of an earlier run of the cluster in {self.path} live on, though nobody runs it: end them "
+                    f"parts of an earlier run of the cluster in {self.path} are still running, without the "
+                    f"cluster: stop them "
                     f"(their pids are in {self.path / CLUSTER_FILE}), then start it again"
                 )
             await asyncio.sleep(0.05)

@@ -112,7 +112,7 @@ def part_rows(plan: Plan, state: Mapping[str, Any], leads: str | None) -> list[d
         if life is not None:
             word, words = ("ready", "") if life["is_ready"] else ("starting", "")
         elif retired is not None:
-            word, words = "retired", "has left for good"
+            word, words = "retired", "has left permanently"
         elif end is not None:
             word, words = "stopped" if end["was_asked"] else "ended", end["how"]
         rows.append(

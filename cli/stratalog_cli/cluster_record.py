@@ -105,7 +105,7 @@ def _what_is_wrong(parts: list[Part], store: MetaStoreKind) -> str | None:
     """Beyond the shape of the file: what no plan of ours says."""
     for part in parts:
         if not _NAME.fullmatch(part.name) or part.name.partition("-")[0] != part.role:
-            return f"{part.name!r:.40} is no name of a part with the role {part.role}"
+            return f"{part.name!r:.40} is not the name of a part with the role {part.role}"
         if set(part.addresses) != set(ADDRESSES[part.role]):
             return f"{part.name} needs the addresses {', '.join(ADDRESSES[part.role])}"
         for address in part.addresses.values():

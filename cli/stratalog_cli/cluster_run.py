@@ -87,7 +87,7 @@ async def _say_where_the_page_is(starter: Starter, opening: asyncio.Task[str]) -
     try:
         url = await opening
     except StratalogError as error:
-        warn(f"no status page: {error}; `stratalog cluster status` tells the same")
+        warn(f"no status page: {error}; `stratalog cluster status` shows the same")
         return
     starter.page_is_at(url)
     say(f"status page  {url}")

@@ -147,9 +147,7 @@ class Starter:
                 await self._changed(self._add_node(say))
                 return {"bootstrap": self.bootstrap}
             case _:
-                raise InvalidRequest(
-                    f"nobody here knows what {request!r:.100} asks: use the same version on both sides"
-                )
+                raise InvalidRequest(f"unknown request: {request!r:.100} asks: use the same version on both sides")
         return None
 
     async def _changed(self, change: Coroutine[None, None, None]) -> None:

@@ -232,7 +232,7 @@ def _manifest_holds(contents: _Contents, named: tuple[str, Manifest], seen: Exam
         elif (stored := contents.objects[part.object_key]) != sizes[part.object_key] and is_one_part(part.object_key):
             problems.append(f"{part.object_key} has {stored} bytes, not {sizes[part.object_key]}")
         elif header.digest_before != digest:
-            problems.append(f"part [{part.base_offset}, {part.end_offset}) does not go on from the digest before it")
+            problems.append(f"part [{part.base_offset}, {part.end_offset}) does not continue from the digest before it")
         digest = header.digest_after
     if not problems and digest != manifest.seal.digest:
         problems.append(f"the parts give digest {digest.hex()}, the seal says {manifest.seal.digest.hex()}")
@@ -264,7 +264,8 @@ def _follow_parts(
             continue
         if part.header.digest_before != before:
             what = (
-                f"part [{part.header.base_offset}, {part.header.end_offset}) does not go on from the digest before it"
+                f"part [{part.header.base_offset}, {part.header.end_offset}) does not continue from the digest "
+                f"before it"
             )
             seen.error(f"{part.key} at {part.position}", what, RESTORE_OBJECT)
             continue
@@ -327,7 +328,8 @@ def _check_claims(contents: _Contents, metadata: Metadata, seen: Examination) ->
         if not is_known(claim.nonce, metadata.holders):
             what = (
                 f"lock epoch {claim.lock_epoch} of node {claim.node_id} (storage {claim.storage_id}) was claimed by a "
-                "life that this metadata does not know: a copy of this directory goes on elsewhere, or the metadata is "
+                "life that this metadata does not know: a copy of this directory is in use elsewhere, or the "
+                "metadata is "
                 "older than the bucket; started, the node neither uploads nor sweeps"
             )
             seen.error(key, what, NEXT_STEP)

@@ -25,7 +25,7 @@ from stratalog_node.disk.checkpoints import flushed_ends
 from stratalog_node.disk.inspection import inspect_file, read_small_file
 from stratalog_node.disk.layout import NodeLayout
 
-_LOOK = "look at it with `stratalog dump`; nothing reads it, so it can be moved away once you know what it is"
+_LOOK = "inspect it with `stratalog dump`; nothing reads it, so it can be moved away once you know what it is"
 _VOLUME = RESTORE_VOLUME
 _COMES_BACK = (
     "start the node with the --bucket that has it: what is missing comes back from there before the shard serves"
@@ -85,7 +85,7 @@ def _check_node_file(layout: NodeLayout, metadata: Metadata | None, seen: Examin
     cluster = told.get("cluster_id")
     header = metadata.header if metadata is not None else None
     if metadata is not None and header is None:
-        seen.error(str(path), "tells of a cluster, but the metadata store beside it is empty", _VOLUME)
+        seen.error(str(path), "names a cluster, but the metadata store beside it is empty", _VOLUME)
     elif header is not None and cluster not in (None, header.cluster_id):
         what = f"belongs to cluster {cluster}, the metadata to {header.cluster_id}"
         seen.error(str(path), what, "do not start a node here: two clusters' directories were mixed up")

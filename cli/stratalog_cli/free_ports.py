@@ -75,7 +75,7 @@ def _holder(port: int) -> str:
                 if os.readlink(file) in inodes:
                     name = (process / "comm").read_text(encoding="utf-8", errors="replace").strip()
                     return f": process {process.name}, {name!r}, has it"
-    return f": another user's process has it, `ss -ltnp 'sport = :{port}'` as root tells which" if inodes else ""
+    return f": another user's process has it, `ss -ltnp 'sport = :{port}'` as root shows which" if inodes else ""
 
 
 def _listening(port: int) -> set[str]:

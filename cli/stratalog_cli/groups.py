@@ -46,7 +46,7 @@ def list_groups(bootstrap: BootstrapOption = None, output: OutputOption = Output
     elif told:
         print_table(("group", "state", "#members"), [tuple(map(str, one.values())) for one in told])
     else:
-        say("no groups yet: a consumer with a group.id makes one")
+        say("no groups yet: a consumer with a group.id creates one")
 
 
 def describe(
@@ -155,7 +155,7 @@ def reset(
         return
     cells = [tuple("-" if value is None else str(value) for value in row.values()) for row in told]
     print_table(("topic", "#shard", "#committed", "#goes to"), cells)
-    say("nothing was changed: this was a dry run" if dry_run else f"group {printable(group)} goes on from there")
+    say("nothing was changed: this was a dry run" if dry_run else f"group {printable(group)} continues from there")
 
 
 def wanted_shards(text: str) -> tuple[str, tuple[int, ...] | None]:

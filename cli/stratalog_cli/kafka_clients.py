@@ -94,7 +94,7 @@ class KafkaPlace:
         if found is None or not found.partitions:
             raise NotFound(
                 f"there is no topic {topic!r}; `stratalog topics list` shows all, "
-                f"`stratalog topics create {topic}` makes one"
+                f"`stratalog topics create {topic}` creates one"
             )
         return sorted(found.partitions)
 

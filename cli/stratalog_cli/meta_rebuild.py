@@ -202,7 +202,7 @@ def _print(rebuilt: Rebuilt, options: RebuildOptions) -> None:
     if rows:
         print_table(["topic", "#shard", "segment", "offsets", "what"], rows[:_SHOWN])
     if len(rows) > _SHOWN:
-        say(f"and {len(rows) - _SHOWN} more: --output json tells all")
+        say(f"and {len(rows) - _SHOWN} more: --output json shows all")
     _print_leavers(told)
     if not options.is_dry_run:
         ids = ", ".join(map(str, rebuilt.plan.nodes))

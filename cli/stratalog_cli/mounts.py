@@ -173,7 +173,7 @@ def _print(mounts: list[MountInfo]) -> None:
     for mount in mounts:
         if mount.mode == "volume" and mount.volume is None:
             say(
-                f"{printable(mount.name)}: nobody reads the directory of node {mount.node_id} (storage "
+                f"{printable(mount.name)}: no process serves the directory of node {mount.node_id} (storage "
                 f"{printable(mount.storage_id)}); where it is, run: stratalog node start --read-only --data DIR "
                 "--meta URL",
                 to_stderr=True,

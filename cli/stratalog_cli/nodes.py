@@ -108,7 +108,7 @@ def retire(
     _show([found], output)
     if not wait and output is OutputFormat.TABLE and found.retirement.step is not RetireStep.DONE:
         say(
-            f"it goes on by itself: `stratalog nodes status {node_id}` shows how, `stratalog nodes cancel {node_id}` "
+            f"it continues by itself: `stratalog nodes status {node_id}` shows how, `stratalog nodes cancel {node_id}` "
             "takes it back"
         )
 
@@ -210,7 +210,7 @@ def _watch(meta: str | None, node_id: int, timeout_s: float | None, *, is_shown:
                 say(f"node {node_id}: {printable(line)}", to_stderr=True)
             told = line
             if end is not None and time.monotonic() > end:
-                raise Unavailable(f"node {node_id} has not left after {timeout_s:g} s: {line}; it goes on by itself")
+                raise Unavailable(f"node {node_id} has not left after {timeout_s:g} s: {line}; it continues by itself")
             time.sleep(_POLL_S)
 
 

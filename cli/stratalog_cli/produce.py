@@ -94,7 +94,7 @@ def produce(
     if input_format is InputFormat.JSON and key_separator is not None:
         raise InvalidRequest("--key-separator is for text: with --input json a line says its key itself")
     if key_separator == "":
-        raise InvalidRequest("--key-separator is empty: give what stands between key and value")
+        raise InvalidRequest("--key-separator is empty: give the text between key and value")
     most_bytes = _most_bytes(most_line)
     timeout_ms = int(parse_seconds(timeout, "--timeout") * SECOND_MS)
     further = tuple(map(_header, headers or ()))

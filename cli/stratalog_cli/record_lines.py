@@ -124,7 +124,7 @@ def _decoded(text: object, name: str) -> bytes:
             return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         pass
-    raise InvalidRequest(f"has a {name} that is no base64")
+    raise InvalidRequest(f"has a {name} that is not valid base64")
 
 
 def _number(told: dict[str, Any], name: str, *, least: int = 0) -> int | None:
@@ -132,7 +132,7 @@ def _number(told: dict[str, Any], name: str, *, least: int = 0) -> int | None:
     if value is None:
         return None
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 1 << 62:
-        raise InvalidRequest(f"has a {name} that is no number from {least} on")
+        raise InvalidRequest(f"has a {name} that is not a number of at least {least}")
     return value
 
 

@@ -95,7 +95,7 @@ async def _run(settings: ProcessSettings, data: Path, listen: str, bucket: str |
             admin = await services.start()
             running.push_async_callback(services.close)
         except StoppedEarly:
-            log.info("told to stop before it was ready")
+            log.info("stopped before it was ready")
             return 0
         except StratalogError as error:
             say_error(f"cannot start: {error}")

@@ -94,5 +94,5 @@ def _require_no_cluster(data: Path) -> None:
     if ClusterDirectory(data).exists:
         raise InvalidRequest(
             f"--data {data} is the directory of a cluster: `stratalog cluster start --data {data}` starts it; "
-            "a node of its own needs another one"
+            "a single node needs another one"
         )

@@ -159,7 +159,7 @@ def alter(
         print_json(topic)
     else:
         shown = counted(topic.shards, "shard")
-        set_on_it = printable(_settings(topic)) or "no settings of its own"
+        set_on_it = printable(_settings(topic)) or "no own settings"
         say(f"altered topic {printable(topic.name)}: {shown}, {set_on_it}")
 
 

@@ -104,7 +104,7 @@ def _check(node: AdminClient, request: VerifyRequest, is_named: bool) -> tuple[V
                 case VerifyDone():
                     done = line
     if done is None:
-        raise Unavailable("the check ended early; look at the node's log, then run it again")
+        raise Unavailable("the check ended early; read the log of the node, then run it again")
     if is_named:
         prefix = f"node {done.node_id}: "
         findings = [

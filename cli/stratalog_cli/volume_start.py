@@ -59,7 +59,7 @@ async def _run(settings: ProcessSettings, data: Path, listen: str, meta_urls: st
             running.push_async_callback(http.stop)
             admin = await http.start(settings.metrics_listen) if settings.metrics_listen else ""
         except StoppedEarly:
-            log.info("told to stop before it was ready")
+            log.info("stopped before it was ready")
             return 0
         except StratalogError as error:
             say_error(f"cannot start: {error}")

@@ -87,7 +87,7 @@ class MetaInstance:
             return self._led[1]
         leader = self._leader_address()
         if leader is None:
-            why = self._trouble or "nobody leads the metadata now, as far as this instance has seen"
+            why = self._trouble or "no instance leads the metadata now, as far as this instance knows"
             raise NotLeader(f"{why}: ask again in a moment")
         raise NotLeader(f"another instance leads the metadata: ask http://{leader}", f"http://{leader}")
 
@@ -116,7 +116,7 @@ class MetaInstance:
                 self._trouble = str(error)
                 _log.error("this instance cannot lead", error=str(error))
             except Exception as error:  # a fault of ours: another instance may do better, and this one later (F48)
-                self._trouble = f"this instance met a fault of its own ({error!r})"
+                self._trouble = f"this instance failed with an internal error ({error!r})"
                 _log.exception("this instance failed with an internal error")
             await asyncio.sleep(self._pause_s)
 

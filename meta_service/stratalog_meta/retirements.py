@@ -190,7 +190,7 @@ class Retirements:
             await self._writer.submit(AdvanceRetirement(node.node_id, record, found.step, wait))
             if is_new:
                 _log.info(
-                    "retirement goes on",
+                    "retirement continues",
                     node_id=node.node_id,
                     step=found.step,
                     waits=None if wait is None else wait.reason,

@@ -256,7 +256,7 @@ class MetaService:
         topics = {topic.name: topic.topic_id for topic in cut.topics if not topic.is_internal}
         if absent := [topic for topic in command.topics if topic not in topics]:
             raise NotFound(
-                f"snapshot {name!r} has no topic {absent[0]!r:.80}: `stratalog snapshot show {name}` tells all"
+                f"snapshot {name!r} has no topic {absent[0]!r:.80}: `stratalog snapshot show {name}` shows all"
             )
         wanted = {topics[topic] for topic in command.topics or topics}
         shards = tuple(shard for shard in cut.shards if shard.key.topic_id in wanted)

@@ -58,11 +58,11 @@ class MetaStats:
     store_failures: int = counter(
         "Writes that failed: from then on changes are refused until there is room, or until a restart."
     )
-    store_refusals: int = counter("Writes that the store took in part or not at all, and said so; it goes on.")
+    store_refusals: int = counter("Writes that the store reported as done in part or not at all; it continues.")
     recoveries: int = counter("Segments taken from their leaders.")
     ranges_given_up: int = counter("Ranges of offsets that recoveries gave up, empty ones included.")
     copies_differing: int = counter("Copies that differed from the sealed ones, and were dropped.")
-    changes: int = counter("Changes told to watchers.")
+    changes: int = counter("Changes sent to watchers.")
     watches_lagged: int = counter("Watches that fell behind the history that is kept and had to take a snapshot.")
     version: int = gauge("Version of the metadata.")
     write_duration: Histogram = field(default_factory=Histogram, metadata=histogram("Time of one synced write."))

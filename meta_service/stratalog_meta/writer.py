@@ -228,7 +228,9 @@ class TableWriter:
     def _give_up(self, turn: _Turn, fault: Exception) -> None:
         """A fault of this task: whom it left without an answer learns that nobody knows, and nothing is changed any
         more."""
-        self._failure = f"the meta service met a fault of its own ({fault}): changes are refused until it is restarted"
+        self._failure = (
+            f"the meta service failed with an internal error ({fault}): changes are refused until it is restarted"
+        )
         self._is_full = self._may_heal = False
         _log.error("writer of the metadata failed with an internal error", error=str(fault), exc_info=fault)
         for request in turn.taken:
@@ -340,7 +342,7 @@ class TableWriter:
         )
         self._failure = (
             f"the metadata store in {self._store.source} failed ({error}): changes are refused until {until}; "
-            "reading goes on"
+            "reading continues"
         )
         self._stats.store_failures += 1
         _log.error(

@@ -66,5 +66,5 @@ async def _leader(kubernetes: Kubernetes, namespace: str, name: str) -> list[str
     except NotFound:
         return [f"no lease {name} in {namespace}: no operator has begun to work yet"]
     if not lease["spec"].get("holderIdentity"):
-        return [f"nobody holds lease {name} in {namespace}"]
+        return [f"no instance holds lease {name} in {namespace}"]
     return []

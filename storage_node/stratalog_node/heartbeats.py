@@ -218,9 +218,9 @@ class Heartbeats:
         stood_ms = self._monotonic_ms() - self._turned_ms
         is_stalled = stood_ms > self.stalled_ms
         if is_stalled and not self._is_stalled:
-            log.error("the event loop stands still: no heartbeats, so that others take over", stood_ms=stood_ms)
+            log.error("event loop is stuck; heartbeats stopped so that other nodes take over", stood_ms=stood_ms)
         elif self._is_stalled and not is_stalled:
-            log.warning("the event loop turns again: heartbeats go on")
+            log.warning("event loop runs again; heartbeats continue")
         self._is_stalled = is_stalled
         return None if is_stalled else self._noted
 

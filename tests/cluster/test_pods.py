@@ -269,7 +269,7 @@ def test_a_node_that_waits_for_the_meta_service_stops_when_it_is_told_to(tmp_pat
     held.callback(node.end)
     node.until("waiting for the meta service")
     assert node.stop(60) == 0
-    assert node.says("told to stop before it was ready") and not node.says("Traceback")
+    assert node.says("stopped before it was ready") and not node.says("Traceback")
 
 
 def test_a_node_stops_in_order_while_the_meta_service_hangs(tmp_path: Path, held: ExitStack) -> None:

@@ -325,7 +325,7 @@ def test_a_part_header_that_says_other_than_its_batches_is_refused(field: int, w
 def test_a_part_of_another_history_is_refused() -> None:
     later = part_of(BATCHES[1:], digest_before=DIGEST)
     check_part(later, source=SOURCE, expected_digest_before=DIGEST)
-    with pytest.raises(Corrupt, match=f"goes on from digest {DIGEST.hex()}, expected {'0' * 32}"):
+    with pytest.raises(Corrupt, match=f"continues from digest {DIGEST.hex()}, expected {'0' * 32}"):
         check_part(later, source=SOURCE, expected_digest_before=bytes(16))
 
 

@@ -122,7 +122,7 @@ async def test_without_a_majority_nothing_is_promised_and_one_leads_again_when_i
             await eventually(leadership.lost.is_set)
             with pytest.raises(Unavailable):
                 await world.topic("refused")
-            assert (await world.client.snapshot()).topics == (), "reading goes on"
+            assert (await world.client.snapshot()).topics == (), "reading continues"
         finally:
             members.thaw(0)
             members.thaw(1)

@@ -307,7 +307,7 @@ async def test_a_busy_event_loop_does_not_lose_the_lead_and_one_that_hangs_does(
         await asyncio.sleep(0)
         time.sleep(1.5)
         await eventually(lambda: bool(gone))
-        assert gone == ["its event loop stands still"] and leadership.is_leading
+        assert gone == ["its event loop is stuck"] and leadership.is_leading
         keeper.stop()
 
 

@@ -374,7 +374,7 @@ async def test_a_manifest_cut_to_an_older_one_is_refused_where_it_shows_no_metad
             told.append(str(error))
             assert str(directory) in told[-1] and "put the directory back from a copy" in told[-1]
             assert files_of(directory) == before
-    assert any(f"no metadata in it, but {known_by} tells of a cluster" in words for words in told), told
+    assert any(f"no metadata in it, but {known_by} names a cluster" in words for words in told), told
 
 
 async def test_an_emptied_directory_that_is_known_to_have_held_a_store_is_refused_and_stays_empty(
@@ -386,7 +386,7 @@ async def test_an_emptied_directory_that_is_known_to_have_held_a_store_is_refuse
             directory.mkdir()
         with pytest.raises(
             Corrupt,
-            match=r"node\.json tells of a cluster: put the directory back from a copy, start it by `stratalog node ",
+            match=r"node\.json names a cluster: put the directory back from a copy, start it by `stratalog node ",
         ):
             await RocksStore(directory, known_by=tmp_path / "node.json").load()
         assert directory.exists() == made and not (made and files_of(directory))

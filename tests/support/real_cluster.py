@@ -52,7 +52,7 @@ class RealCluster:
         self._said = folder / "cluster.log"
         self.bucket = folder / "bucket"
         self.retired: set[str] = set()
-        """Who has left for good; noted by whoever let it go."""
+        """Who has left permanently; noted by whoever let it go."""
         base, table = free_block(), folder / "wires.json"
         assigned = [f"{key}={value}" for key, value in (SETTINGS | (settings or {})).items()]
         # A part's admin port is for who looks at it from outside.

@@ -155,7 +155,7 @@ class AdminClient:
                         return
             except (OSError, http.client.HTTPException) as error:
                 raise Unavailable(f"{self.base}: the check was cut off ({error}); run it again") from None
-        raise Unavailable(f"{self.base}: the check ended early; look at the node's log, then run it again")
+        raise Unavailable(f"{self.base}: the check ended early; read the log of the node, then run it again")
 
     # Calls ------------------------------------------------------------------------------------------------------
     def _read(self, model: type[M], method: str, path: str, body: BaseModel | None = None) -> M:
@@ -175,7 +175,8 @@ class AdminClient:
     def _foreign(self, method: str, path: str, how: str) -> Unavailable | OutcomeUnknown:
         """For what answers, and not as a node's admin port does. After a change nobody knows what was done."""
         told = (
-            f"what answers at {self.base} is no storage node's admin port ({method} {path}: {how}); name a node's "
+            f"what answers at {self.base} is not the admin port of a storage node ({method} {path}: {how}); name a "
+            f"node's "
             "metrics.listen address with --admin HOST:PORT"
         )
         return Unavailable(told) if method == "GET" else OutcomeUnknown(told)

@@ -44,13 +44,13 @@ class NotSearched(BaseModel):
     from_offset: int
     to_offset: int
     why: str
-    is_unindexed: bool = Field(default=False, description="There is no key index: `scan=true` reads what is there.")
+    is_unindexed: bool = Field(default=False, description="There is no key index: `scan=true` reads the data itself.")
 
 
 class LedElsewhere(BaseModel):
     """Shards of the topic that this node does not lead, and so did not search."""
 
-    node_id: int | None = Field(description="Who leads them; null while nobody does.")
+    node_id: int | None = Field(description="The node that leads them; null if none does.")
     shards: int
 
 
@@ -65,7 +65,7 @@ class FindAnswer(BaseModel):
     searched: list[tuple[int, int]] = Field(
         default=[],
         description="Shards [from, to) that this answer came to the end of. Of several nodes' answers, they "
-        "tell whether a shard that changed its leader meanwhile was searched by nobody.",
+        "tell whether a shard that changed its leader meanwhile was not searched at all.",
     )
     segments: int = Field(description="Searched by their key index.")
     key_index_reads: int

@@ -31,7 +31,7 @@ def following_lines(told: ReplicationStatus) -> list[str]:
     return [
         f"copy of {one.topic}-{one.shard}, epoch {one.epoch}, is {one.life}, {counted(one.lag_offsets, 'offset')} "
         "behind, "
-        "and asks nobody"
+        "and reads from no leader"
         for one in told.worst
         if one.asks is None
     ]

@@ -64,7 +64,7 @@ class BatchFault(Enum):
     CONTROL = "it is a control batch, which only the log makes"
     TRANSACTIONAL = "it belongs to a transaction"
     WRONG_SEQUENCE = "it has a producer, and no sequence or epoch"
-    UNKNOWN_CODEC = "nobody can decompress it"
+    UNKNOWN_CODEC = "no consumer can decompress it"
     TOO_LARGE = "it is larger than the topic allows"
     WRONG_TIME = "its timestamp is outside the topic's window"
 

@@ -178,7 +178,7 @@ def check_part(
         raise Corrupt(f"part claims {header.size_bytes} bytes, {len(view)} are there", source=source, position=position)
     if expected_digest_before is not None and header.digest_before != expected_digest_before:
         raise Corrupt(
-            f"part goes on from digest {header.digest_before.hex()}, expected {expected_digest_before.hex()}",
+            f"part continues from digest {header.digest_before.hex()}, expected {expected_digest_before.hex()}",
             source=source,
             position=position,
         )

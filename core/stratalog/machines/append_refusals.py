@@ -31,7 +31,7 @@ class AppendRefusals:
     def __init__(self) -> None:
         self.owed = OwedBatches()
         self._found: list[RefuseBatch] = []
-        """Faults that are not told yet, oldest first."""
+        """Faults that are not reported yet, oldest first."""
         self._asked = 0
         """How many of them the question under way is about."""
         self._question = 0

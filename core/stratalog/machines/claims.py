@@ -14,8 +14,9 @@ from typing import TypeAlias
 from uuid import UUID
 
 NEXT_STEP = (
-    "if another node runs on a copy of this directory, stop this one for good; if this directory or its metadata was "
-    "put back from an older copy, put the newer one back. To go on from here nevertheless, with what the other wrote "
+    "if another node runs on a copy of this directory, stop this one permanently; if this directory or its "
+    "metadata was "
+    "put back from an older copy, put the newer one back. To continue from here anyway, with what the other wrote "
     "since left alone in the bucket: make sure that the other is gone, then delete the claims named here"
 )
 

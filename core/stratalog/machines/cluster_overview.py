@@ -262,9 +262,9 @@ def _faults(known: Known, nodes: Sequence[Node]) -> list[str]:
         state = _state(node, told, known)
         name = f"node {node.node_id}"
         if state == "not alive":
-            found.append(f"{name} is not alive: start it; if it is gone for good, `stratalog nodes retire`")
+            found.append(f"{name} is not alive: start it; if it is lost permanently, `stratalog nodes retire`")
         if state == "silent":
-            found.append(f"{name} has told nothing of itself for a while: its figures are not shown, or old")
+            found.append(f"{name} has reported nothing for a while: its figures are not shown, or old")
         if node.is_alive and not node.has_room:
             found.append(f"{name}: its disk is nearly full: new segments go elsewhere")
         activity = None if told is None or not node.is_alive else told.vitals.activity

@@ -38,7 +38,7 @@ def arrived(
             return ConsumerAnswer(GroupError.FENCED_INSTANCE_ID, why)
     if known is None or (known.classic is not None and event.member_epoch > 0):
         if event.member_epoch > 0:
-            why = f"{event.member_id!r} is no member: it was away for too long, or has left"
+            why = f"{event.member_id!r} is not a member: it was silent for too long, or has left"
             return ConsumerAnswer(GroupError.UNKNOWN_MEMBER_ID, why)
         if len(roster) >= limits.max_members:
             why = f"the group has {counted(len(roster), 'member')}, the most there may be"

@@ -410,7 +410,7 @@ class ConsumerGroup:
         if static is not None and static.member_id != event.member_id:
             return ConsumerAnswer(GroupError.FENCED_INSTANCE_ID, f"the instance is {static.member_id} now")
         if member is None:
-            return ConsumerAnswer(GroupError.UNKNOWN_MEMBER_ID, f"{event.member_id!r} is no member")
+            return ConsumerAnswer(GroupError.UNKNOWN_MEMBER_ID, f"{event.member_id!r} is not a member")
         if event.member_epoch == LEAVES or member.instance_id is None:
             self._remove(member.member_id)
         else:

@@ -19,7 +19,7 @@ from stratalog.machines.fetch_rounds import NO_SESSION, SegmentName
 class SessionFault(Enum):
     """Why a round is not of this session. Closed."""
 
-    UNKNOWN = "there is no such session: begin again"
+    UNKNOWN = "there is no such session: start a new one"
     WRONG_EPOCH = "a round of this session is missing, or came twice: begin again"
 
 
@@ -33,7 +33,7 @@ class FetchSession:
 
     def __init__(self, session_id: int) -> None:
         """`session_id`: not 0, and no other's of this node."""
-        assert session_id != NO_SESSION, "0 is no session"
+        assert session_id != NO_SESSION, "0 is not a session"
         self.session_id = session_id
         self._next_epoch = 0
         self._offsets: dict[SegmentName, int] = {}

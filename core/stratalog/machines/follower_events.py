@@ -41,7 +41,7 @@ class RangeRefusal(Enum):
     NOT_NOW = "it does not lead, or not yet, or knows less than this node: ask again"
     NEWER_EPOCH = "it is in a later segment: this one's end will be named"
     ENDS_BEFORE = "it ends before this copy"
-    DAMAGED = "what it sent is no contiguous run of whole batches of this segment"
+    DAMAGED = "what it sent is not a contiguous run of whole batches of this segment"
     UNREACHABLE = "no answer"
 
 

@@ -25,7 +25,7 @@ class Need(Enum):
     OPEN = "it is not sealed"
     KEPT = "it is kept without the node"
     THIN = "others that live have it, and they are too few"
-    ONLY_HERE = "nobody else that lives and stays has it, nor all of it the object store"
+    ONLY_HERE = "no other node that is alive and stays has it, and neither has the object store"
 
 
 def lost_of(segment: Segment) -> LostRange:

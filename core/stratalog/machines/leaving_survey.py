@@ -47,7 +47,7 @@ class Survey:
     """Sealed, not kept without it, and without a remote tier."""
     copies_bytes: int = 0
     lost_count: int = 0
-    """The node is not alive, and nobody else has them."""
+    """The node is not alive, and no other node has them."""
     lost_bytes: int = 0
     lost: list[UnheldRange] = field(default_factory=list)
     """The first of them."""

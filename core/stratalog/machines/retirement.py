@@ -38,8 +38,8 @@ class Served(Enum):
     """How the released node's data set is served. Closed."""
 
     NOT_NEEDED = "nothing of it is left to serve"
-    ABSENT = "nobody was asked to serve it"
-    NO_HOLDER = "nobody can take it"
+    ABSENT = "no node was asked to serve it"
+    NO_HOLDER = "no node can take it"
     PENDING = "one has it and does not serve it yet"
     SERVING = "one serves it"
 
@@ -163,7 +163,7 @@ def _why_offload_waits(seen: Observed) -> Why | None:
     if survey.lost_count:
         node = seen.node
         words = (
-            f"node {node.node_id} is not alive, and nobody else has {counted(survey.lost_count, 'sealed segment')} "
+            f"node {node.node_id} is not alive, and no other node has {counted(survey.lost_count, 'sealed segment')} "
             f"({_size(survey.lost_bytes)}), such as {_named([lost.segment for lost in survey.lost])} "
             f"(`stratalog nodes status {node.node_id}` lists them): start it; if its disk is gone, `stratalog nodes "
             f"retire {node.node_id} --force {node.storage_id}` gives them up"
@@ -193,7 +193,7 @@ def _why_verify_waits(seen: Observed, sightings: Sequence[Sighting]) -> Why | No
     node = seen.node
     if is_volume(node) and not node.is_alive:
         words = (
-            f"node {node.node_id} is not alive, so nobody can look at the files of its volume: start it, or cancel and "
+            f"node {node.node_id} is not alive, so the files of its volume cannot be checked: start it, or cancel and "
             "retire it in offload mode, by which what others and the bucket have is enough"
         )
         return Why(WaitReason.UNKNOWN_SEGMENTS, words)

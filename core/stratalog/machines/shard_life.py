@@ -34,7 +34,7 @@ class StopCause(StrEnum):
 
 _NEXT_STEPS = {
     StopCause.FLUSH_FAILED: "see to the disk (the kernel's log says what it met), then restart the node, not the "
-    "machine: it writes again what is only in memory, and goes on from there",
+    "machine: it writes again what is only in memory, and continues from there",
     StopCause.UNREADABLE: "see to what the reason names (the disk, permissions, or the file from a copy), then restart "
     "the node",
     StopCause.DATA_LOST: "start the node with the --bucket that has them, or put the file back while it is stopped. "

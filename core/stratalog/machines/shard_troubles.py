@@ -90,7 +90,7 @@ def _of(topic: Topic, segment: Segment, nodes: dict[int, Node]) -> Iterator[Trou
         yield from _of_in_sync(topic, segment)
     if is_active and segment.leader is not None and not _is_alive(segment.leader, nodes):
         words = (
-            f"waits: node {segment.leader}, its only replica, is not alive: start it; if it is gone for good, "
+            f"waits: node {segment.leader}, its only replica, is not alive: start it; if it is lost permanently, "
             "begin-recovery and then seal-unclean give up what it alone held"
         )
         yield Trouble(topic.name, segment.key, TroubleKind.NO_LEADER, (segment.leader,), None, words)
@@ -141,7 +141,7 @@ def _of_seals(topic: Topic, shard: Shard, nodes: dict[int, Node], since_ms: int)
             "living nodes have not reported their copies: see in their logs why (a fault, a disk, a slow copy); they "
             "try again by themselves"
             if owing
-            else "the copies differ and nobody can tell which is true, or too few are alive: `stratalog verify`"
+            else "the copies differ and it is unknown which one is right, or too few are alive: `stratalog verify`"
         )
         words = f"it ended a while ago and is not sealed: {words}"
         yield Trouble(topic.name, segment.key, TroubleKind.NOT_SEALED, owing, None, words)
@@ -212,5 +212,5 @@ def _why(segment: Segment, waited: tuple[int, ...], nodes: dict[int, Node]) -> s
             said.append(f"node {node_id} is not alive")
         else:
             said.append(f"node {node_id} has not answered yet")
-    step = "start the nodes; if what they held is gone for good, give it up with seal-unclean"
+    step = "start the nodes; if what they held is lost permanently, give it up with seal-unclean"
     return f"waits: {', '.join(said)}: {step}"

@@ -122,7 +122,7 @@ def check_lock(tx: TableTransaction, lock: Lock) -> None:
         raise Fenced(
             f"lock {lock.name!r} is held by {now_held}, not by {lock.holder!r} under epoch {lock.epoch}: stop "
             "writing, take "
-            "the lock again and go on from the commit offsets"
+            "the lock again and continue from the commit offsets"
         )
 
 

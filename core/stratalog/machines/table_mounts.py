@@ -114,7 +114,9 @@ def move_mount(tx: TableTransaction, command: MoveMount) -> Mount:
     """Another node, on a person's word."""
     mount = _mount(tx.state, command.name)
     if mount.mode is MountMode.HAND_MADE:
-        raise Conflict(f"mount {mount.name} was made by hand: whoever leads a shard serves it, so there is no holder")
+        raise Conflict(
+            f"mount {mount.name} was created by a user: the leader of each shard serves it, so there is no holder"
+        )
     if command.node_id is None:
         chosen = _choice(tx.state, mount, {mount.holder} if mount.holder is not None else ())
         if chosen is None:
@@ -306,7 +308,7 @@ def _volume(state: TableState, node_id: int) -> Mount:
 def _mount(state: TableState, name: str) -> Mount:
     mount = state.mounts.get(name)
     if mount is None:
-        raise NotFound(f"there is no mount {name!r:.80} (any more): `stratalog mounts list` names those that are there")
+        raise NotFound(f"there is no mount {name!r:.80} (any more): `stratalog mounts list` shows those that are there")
     return mount
 
 

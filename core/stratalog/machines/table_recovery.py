@@ -70,7 +70,7 @@ def _vote(segment: Segment, command: PromiseFence) -> Vote:
     if caller is None:
         raise InvalidRequest(f"a promise for {where} must name the life of the node that gives it")
     if caller.node_id not in segment.replicas:
-        raise Conflict(f"node {caller.node_id} is no replica of {where}, its replicas are {segment.replicas}")
+        raise Conflict(f"node {caller.node_id} is not a replica of {where}, its replicas are {segment.replicas}")
     if not segment.is_fenced or command.fence != segment.fence:
         raise Fenced(f"the fence of {where} is {segment.fence}, not {command.fence}: read its record again")
     if any(doubt.is_lost and doubt.node_id == caller.node_id for doubt in segment.handed.doubts):
@@ -93,7 +93,7 @@ def seal_unclean(tx: TableTransaction, command: SealUnclean) -> Segment:
     if segment.state not in (SegmentState.ACTIVE, SegmentState.SEALING) or _is_decided(segment):
         if is_done:
             return segment
-        raise Conflict(f"{where} is {segment.state.name} and waits for nobody: there is nothing to give up")
+        raise Conflict(f"{where} is {segment.state.name} and waits for no node: there is nothing to give up")
     if not segment.is_fenced:
         raise Conflict(f"{where} has a leader: begin its recovery first, and give up what it cannot find")
     segment = go_on(tx, segment)

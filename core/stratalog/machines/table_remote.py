@@ -105,7 +105,7 @@ def complete_remote(tx: TableTransaction, command: CompleteRemote) -> Segment:
             return segment
         raise Conflict(
             f"{describe_segment(segment.key)} is complete under manifest {remote.manifest_key}, not "
-            f"{command.manifest_key}: the one named in the metadata stands"
+            f"{command.manifest_key}: the one named in the metadata is valid"
         )
     try:
         _check_uploader(tx, segment, command.caller)

@@ -66,7 +66,8 @@ def report_replica(tx: TableTransaction, command: ReportReplica) -> Steps[Segmen
         raise Conflict(f"{where} is {segment.state.name}: a copy is compared once it has ended, roll first")
     if caller.node_id not in segment.replicas:
         raise Conflict(
-            f"node {caller.node_id} is no replica of {where}, its replicas are {segment.replicas}: its copy differed, "
+            f"node {caller.node_id} is not a replica of {where}, its replicas are {segment.replicas}: its copy "
+            f"differed, "
             "or was never asked for; serve nothing of it"
         )
     _check_seal(segment, proof)

@@ -161,7 +161,7 @@ def advance_log_start(tx: TableTransaction, command: AdvanceLogStart) -> Steps[S
     """
     entry = tx.state.shard(command.shard)
     if command.offset > MAX_OFFSET:
-        raise InvalidRequest(f"log start {command.offset} is no offset: the largest is {MAX_OFFSET}")
+        raise InvalidRequest(f"log start {command.offset} is not an offset: the largest is {MAX_OFFSET}")
     if command.offset > entry.log_start_offset:
         tx.move_log_start(entry, command.offset)
     yield from tx.delete_below_log_start(command.shard, also_unsealed=True)

@@ -26,7 +26,9 @@ def parse_endpoints(text: str) -> tuple[str, ...]:
         except ValueError:
             is_url = False
         if not is_url:
-            raise InvalidRequest(f"{url!r:.80} is no address of a meta service: write http://HOST:PORT[,http://...]")
+            raise InvalidRequest(
+                f"{url!r:.80} is not the address of a meta service: write http://HOST:PORT[,http://...]"
+            )
     if len(set(urls)) != len(urls):
         raise InvalidRequest(f"{text!r:.200} names an instance twice: name each once")
     return urls

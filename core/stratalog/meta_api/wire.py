@@ -184,6 +184,7 @@ def foreign(where: str, how: str) -> str:
     method, _, url = where.partition(" ")
     parts = urlsplit(url)
     return (
-        f"what answers at {parts.scheme}://{parts.netloc} is no meta service ({method} {parts.path}: {how}); the meta "
+        f"what answers at {parts.scheme}://{parts.netloc} is not a meta service ({method} {parts.path}: {how}); "
+        f"the meta "
         "service's address is what --listen of `stratalog meta start` says"
     )

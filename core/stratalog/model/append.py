@@ -13,7 +13,7 @@ class AppendFailure(Enum):
     """Why a log does not take a batch. Closed: who answers clients has a code for each. Nothing was appended, but for
     NOT_ENOUGH_REPLICAS_LEFT and OUTCOME_UNKNOWN."""
 
-    NO_ROOM = "there is no room for new data; this ends by itself once there is"
+    NO_ROOM = "there is no room for new data; writes continue by themselves once there is"
     WRITE_FAILED = "the disk did not take it"
     NOT_OPEN = "this node leads no active segment of the shard yet"
     HEALING = "what the disk lost of the log is being brought back"

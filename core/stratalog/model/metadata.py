@@ -80,7 +80,7 @@ class Node:
 
     @property
     def is_retired(self) -> bool:
-        """It has left for good."""
+        """It has left permanently."""
         return self.retirement is not None and self.retirement.step.is_released
 
     @property

@@ -39,7 +39,7 @@ def words_of(record: Retirement, segments: int, size_bytes: int, rate: int, seco
         case RetireStep.CORDON:
             return "nothing new is placed on it"
         case RetireStep.SEAL:
-            return f"{counted(segments, 'segment')} open or being sealed; writing goes on elsewhere"
+            return f"{counted(segments, 'segment')} open or being sealed; writing continues elsewhere"
         case RetireStep.OFFLOAD:
             eta = f", {seconds_left} s left" if seconds_left >= 0 else ""
             mib = 1024 * 1024

@@ -140,7 +140,7 @@ def _parse_s3(parts: SplitResult, environment: Mapping[str, str]) -> S3Location:
 
 def _check_prefix(prefix: str) -> None:
     if _MISPLACED_OPTION.search(prefix):
-        _refuse(f"has options in its prefix: they stand behind a '?', joined by '&': {_S3_FORM}")
+        _refuse(f"has options in its prefix: they belong behind a '?', joined by '&': {_S3_FORM}")
     try:
         check_key(prefix)
     except InvalidRequest:
@@ -178,5 +178,5 @@ def _check_endpoint(endpoint: str, said_by: str) -> None:
     if not is_sound or "@" in parts.netloc or parts.query or parts.fragment:
         _refuse(
             f"cannot be used with {said_by}: an endpoint is http://HOST:PORT or https://HOST, without credentials or "
-            "options of its own"
+            "options"
         )

@@ -69,7 +69,7 @@ class Call:
             return UUID(self.params["topic_id"])
         except ValueError as error:
             raise InvalidRequest(
-                f"{self.params['topic_id']!r:.80} is no topic id: give the UUID, not the name"
+                f"{self.params['topic_id']!r:.80} is not a topic id: give the UUID, not the name"
             ) from error
 
     @property

@@ -63,7 +63,7 @@ class RocksStore:
     def _load(self) -> list[StoredRecord]:
         if self._known_by is not None and _is_empty(self._directory):
             raise Corrupt(
-                f"no metadata in it, but {self._known_by} tells of a cluster: put the directory back from a copy, "
+                f"no metadata in it, but {self._known_by} names a cluster: put the directory back from a copy, "
                 "start it by `stratalog node start --meta URL` if it is a node of a cluster, or start on an empty "
                 "--data DIR",
                 source=self.source,
@@ -191,5 +191,5 @@ def _translated(error: Exception, directory: Path) -> StratalogError:
             position=0,
         )
     if "No space left" in text:
-        return DiskFull(f"no room for the metadata store in {directory}: free space, then it goes on ({text})")
+        return DiskFull(f"no room for the metadata store in {directory}: free space, and it continues ({text})")
     return Unavailable(f"the metadata store in {directory} failed: {text}")

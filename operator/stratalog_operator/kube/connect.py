@@ -49,7 +49,8 @@ async def configuration(environment: Mapping[str, str]) -> Configuration:
         await load_kube_config(client_configuration=found, persist_config=False)  # type: ignore[no-untyped-call]
     except (ConfigException, OSError) as error:
         raise InvalidRequest(
-            f"no Kubernetes: this is no pod with a service account, and has no kubeconfig ({error}); set KUBECONFIG"
+            f"no Kubernetes: this is not a pod with a service account, and there is no kubeconfig ({error}); set "
+            f"KUBECONFIG"
         ) from error
     return found
 

@@ -48,7 +48,8 @@ def hand_mount(seen: Observed, one: SeenMount, source: TopicsSource | SnapshotSo
     if mount is not None:
         if mount.mode is not MountMode.HAND_MADE or not _is_ours(one):
             return MountLook(
-                offer, invalid=f"mount {one.name} is there already, made by somebody else: choose another name"
+                offer,
+                invalid=f"mount {one.name} exists already, and was not created by the operator: choose another name",
             )
         return MountLook(offer, mount)
     if was_there(one):

@@ -75,17 +75,17 @@ def lost_claim(seen: Observed, node: SeenNode) -> str | None:
     claim = seen.claim_named(name)
     if claim is not None and claim.is_leaving:
         return (
-            f"claim {name} was deleted by somebody and is held, for it may be the only copy of something: retire the "
+            f"claim {name} was deleted and is held back, because it may be the only copy of something: retire the "
             "node, then it goes; or annotate the claim with stratalog.dev/release-finalizer=true to give it up"
         )
     if claim is not None and is_another(node, claim):
         return (
             f"claim {name} is another one than that of disk {node.status.identity.storage_id}, which is gone: retire "
-            "the node, and what nobody else has is named"
+            "the node, and what no other node has is named"
         )
     if claim is None and node.status.identity.storage_id:
         return (
             f"claim {name} is gone, which had disk {node.status.identity.storage_id}: no empty one is made in its "
-            "place; retire the node, and what nobody else has is named"
+            "place; retire the node, and what no other node has is named"
         )
     return None

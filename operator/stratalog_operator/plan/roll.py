@@ -107,7 +107,7 @@ def wanted_members(seen: Observed) -> list[Member]:
 
 def _why_waits(seen: Observed, members: list[Member], pods: dict[str, SeenPod]) -> str:
     if seen.meta is None:
-        return "the meta service does not answer: nobody knows who may be stopped"
+        return "the meta service does not answer: it is unknown which pod may be stopped"
     leaving = [
         one.node_id
         for one in seen.meta.retirements

@@ -115,7 +115,7 @@ def apply_missing(seen: Observed, manifests: Sequence[Manifest], why: str) -> Of
         if seen.hashes.get(action.key) != wanted_hash(manifest):
             offer.actions.append(action)
         elif fields is not None and not owns(fields, manifest):
-            offer.actions.append(Apply(manifest, "somebody changed a field that the operator owns"))
+            offer.actions.append(Apply(manifest, "a field that the operator owns was changed"))
     return offer
 
 

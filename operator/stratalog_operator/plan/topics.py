@@ -106,13 +106,13 @@ def is_creating(one: SeenTopic) -> bool:
 def _why_not_ours(one: SeenTopic, topic: Topic) -> str:
     name = one.spec.topic_name
     if topic.is_internal:
-        return f"topic {name} is the cluster's own: nobody but it may change it"
+        return f"topic {name} is internal: only the cluster may change it"
     known = one.status.topic_id
     if known == str(topic.topic_id) or one.spec.adoption == "Adopt" or (not known and is_creating(one)):
         return ""
     if known:
         return (
-            f"topic {name} was deleted and made again by somebody ({topic.topic_id} instead of {known}): set adoption "
+            f"topic {name} was deleted and created again ({topic.topic_id} instead of {known}): set adoption "
             "to Adopt to take it over"
         )
     return f"topic {name} is there already: set adoption to Adopt to take it over, or choose another name"

@@ -213,7 +213,7 @@ def shard_of_cut(topic: str, cut: CutShard, manifests: Iterable[FoundManifest], 
     if cut.log_start_offset < cut.end_offset and (begins > cut.log_start_offset or ends < cut.end_offset):
         reason = (
             f"the snapshot needs offsets {cut.log_start_offset} to {cut.end_offset} of shard {cut.key.shard} of topic "
-            f"{topic}, of which {begins} to {ends} are there: objects of it were deleted by hand"
+            f"{topic}, of which {begins} to {ends} are there: some of its objects were deleted manually"
         )
         raise Corrupt(reason, source=source, position=0)
     return CommittedShard(cut.key, topic, cut.log_start_offset, chain, cut.end_offset)

@@ -105,7 +105,7 @@ def range_of(shard: CommittedShard, asked: Asked) -> OffsetRange | None:
 def gap_words(topic: str, shard: int, from_offset: int, log_start_offset: int) -> str:
     return (
         f"offsets {from_offset} to {log_start_offset} of shard {shard} of topic {topic} are gone: retention or a "
-        "deletion of records came first. Set option onGap to report to go on behind them"
+        "deletion of records came first. Set option onGap to report to continue behind them"
     )
 
 

@@ -180,7 +180,7 @@ def check_planned(body: bytes, cluster_id: str, planned: PartRange) -> CheckedPa
         ("ends at", places.end_offset, header.end_offset),
         ("has so many batches:", len(places.base_offsets), header.batch_count),
         ("has digest", extend_digest_over(header.digest_before, data).hex(), header.digest_after.hex()),
-        ("goes on from digest", header.digest_before.hex(), _hex(planned.digest_before, header.digest_before)),
+        ("continues from digest", header.digest_before.hex(), _hex(planned.digest_before, header.digest_before)),
         ("leads to digest", header.digest_after.hex(), _hex(planned.digest_after, header.digest_after)),
     )
     for what, told, wanted in digests:
@@ -198,7 +198,7 @@ def _check_goes_on(before: CheckedPart | None, part: CheckedPart) -> None:
         return
     if before.header.end_offset == part.header.base_offset and before.header.digest_after != part.header.digest_before:
         raise Corrupt(
-            f"part goes on from digest {part.header.digest_before.hex()}, the one before, "
+            f"part continues from digest {part.header.digest_before.hex()}, the one before, "
             f"{before.planned.part.object_key}, leads to {before.header.digest_after.hex()}",
             source=part.planned.part.object_key,
             position=part.planned.part.position,

@@ -299,7 +299,7 @@ class Schemas:
             arrow = base64.b64decode(told["arrow"])
             return RecordSchema(Kind(told["kind"]), arrow, told["definition"], bool(told["is_confluent"]))
         except (ValueError, KeyError, TypeError) as error:
-            raise Corrupt(f"it is no schema: {error}", source=key, position=0) from error
+            raise Corrupt(f"it is not a schema: {error}", source=key, position=0) from error
 
     async def _newest(self) -> int:
         numbers = [int(info.key[-11:-5]) async for info in self._target.list(schemas_prefix(self._options.topic))]

@@ -145,7 +145,7 @@ def decode_plan(body: bytes, source: str) -> SegmentPlan:
     try:
         return SegmentPlan(int(told["schema"]), tuple((int(low), int(high)) for low, high in told["pieces"]))
     except (KeyError, TypeError, ValueError) as error:
-        raise Corrupt(f"it is no plan of a segment: {error}", source=source, position=0) from error
+        raise Corrupt(f"it is not a plan of a segment: {error}", source=source, position=0) from error
 
 
 def check_facts(body: bytes, expected: TableFacts, source: str) -> None:

@@ -35,7 +35,7 @@ _LOGICAL: Final = {
 def arrow_schema_of(schema: Any) -> Any:
     """Of a record's schema, as JSON reads it."""
     if not isinstance(schema, dict) or schema.get("type") != "record":
-        raise InvalidRequest("the Avro schema is not one of a record: rows are made of its fields")
+        raise InvalidRequest("the Avro schema is not that of a record: its fields become the columns")
     return pa.schema(_fields(schema, {}))
 
 

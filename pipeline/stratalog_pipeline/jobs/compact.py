@@ -218,5 +218,5 @@ def _swap(held: HeldLock, merged: Merged) -> str:
     except (Conflict, NotFound) as refusal:
         return str(refusal)
     except OutcomeUnknown as unknown:
-        return f"{unknown}: whether it was merged tells the next run"
+        return f"{unknown}: the next run finds out whether it was merged"
     return ""

@@ -77,10 +77,10 @@ def parse_prices(text: str, source: str) -> Prices:
         unknown = sorted({*told} - {one.name for one in fields(Prices)})
         numbers = {name: float(value) for name, value in dict(told).items() if name != "currency"}
     except (ValueError, TypeError) as error:
-        raise InvalidRequest(f"{source}: it is no price table: {error}") from error
+        raise InvalidRequest(f"{source}: it is not a price table: {error}") from error
     if unknown or not isinstance(told, dict) or not told:
         known = ", ".join(one.name for one in fields(Prices))
-        raise InvalidRequest(f"{source}: {unknown[0] if unknown else told!r} is no price: known are {known}")
+        raise InvalidRequest(f"{source}: {unknown[0] if unknown else told!r} is not a price: known are {known}")
     prices = Prices(str(told.get("currency", "USD")), **numbers)
     if min(numbers.values(), default=0) < 0:
         raise InvalidRequest(f"{source}: a price is below zero")

@@ -181,7 +181,7 @@ class FolderCatalog(NoopCatalog):
             # Under another name the same version could be put twice, and one of the two commits would be lost.
             raise Conflict(
                 f"{self._location}: the table's metadata are written compressed: ALTER TABLE ... SET TBLPROPERTIES "
-                f"('{_CODEC}'='none'), and commit once more by what does so"
+                f"('{_CODEC}'='none'), and commit again with a writer that does so"
             )
         return table
 

@@ -244,7 +244,7 @@ class _Merging:
             )
         if header.digest_before != self._digest:
             raise Corrupt(
-                f"part goes on from digest {header.digest_before.hex()}, the parts before it lead to "
+                f"part continues from digest {header.digest_before.hex()}, the parts before it lead to "
                 f"{self._digest.hex()}",
                 source=part.object_key,
                 position=part.position,

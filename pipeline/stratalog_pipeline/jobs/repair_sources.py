@@ -81,7 +81,7 @@ class NodeFiles:
     async def object_of(self, key: str, manifest: Manifest | None) -> bytes:
         name = self._names.parse(key)
         if manifest is None or not isinstance(name, SegmentObjectName) or name.segment != manifest.identity.key:
-            raise NotFound(f"{key} cannot be made of files in {self.place}")
+            raise NotFound(f"{key} cannot be built from files in {self.place}")
         return await asyncio.to_thread(self._make, key, name, manifest)
 
     def _make(self, key: str, name: SegmentObjectName, manifest: Manifest) -> bytes:
@@ -97,7 +97,7 @@ class NodeFiles:
                         return _key_run(batches, run, manifest, self.place)
                 case SegmentObject.MANIFEST:
                     pass
-        raise NotFound(f"{key} cannot be made of files in {self.place}")
+        raise NotFound(f"{key} cannot be built from files in {self.place}")
 
     def _folder(self, manifest: Manifest) -> Path:
         return self._segments / str(manifest.identity.topic_id) / str(manifest.identity.shard)

@@ -43,7 +43,7 @@ def _parsed(body: bytes, source: str) -> Any:
 
 def _json_fields(told: Any, source: str) -> Any:
     if not isinstance(told, dict) or not told:
-        raise InvalidRequest(f'{source}: it is no object of field and type, such as {{"flight": "int64"}}')
+        raise InvalidRequest(f'{source}: it is not an object of fields and types, such as {{"flight": "int64"}}')
     return pa.schema([pa.field(name, _type(one, f"{source}: {name}")) for name, one in told.items()])
 
 
@@ -56,7 +56,8 @@ def _type(told: Any, where: str) -> Any:
         return pa.type_for_alias(told)
     except (ValueError, TypeError) as error:
         raise InvalidRequest(
-            f"{where}: {told!r} is no type: string, bool, int32, int64, double, date32, timestamp[ms], binary, a list "
+            f"{where}: {told!r} is not a type: string, bool, int32, int64, double, date32, timestamp[ms], binary, "
+            f"a list "
             "of one, or an object"
         ) from error
 

@@ -40,7 +40,7 @@ def table_place(url: str) -> TablePlace:
         case S3Location():
             return TablePlace(location.url, location.url, location.url, _delta_options(location))
         case MemoryLocation():
-            raise InvalidRequest("a table in memory: would be read by nobody: give --to a directory or an S3 URL")
+            raise InvalidRequest("a table in memory: would be lost: give --to a directory or an S3 URL")
         case _:
             assert_never(location)
 

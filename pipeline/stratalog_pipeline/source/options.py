@@ -128,7 +128,7 @@ def _number(option: str, told: object) -> int:
     except ValueError:
         number = -1
     if not 0 <= number < 1 << 63:
-        raise InvalidRequest(f"option {option}: {str(told)[:40]!r} is no number of 0 or more")
+        raise InvalidRequest(f"option {option}: {str(told)[:40]!r} is not a number of 0 or more")
     return number
 
 
@@ -149,7 +149,7 @@ def _bytes(option: str, told: str | None, default: int | None) -> int | None:
         return default
     size = parse_bytes(told)
     if size is None or size < 1:
-        raise InvalidRequest(f"option {option}: {told[:40]!r} is no size such as 67108864, 64MiB or 1g")
+        raise InvalidRequest(f"option {option}: {told[:40]!r} is not a size, such as 67108864, 64MiB or 1g")
     return size
 
 

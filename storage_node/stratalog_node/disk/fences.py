@@ -57,7 +57,8 @@ def _read(path: Path) -> dict[SegmentKey, int]:
         }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Corrupt(
-            f"no list of fences: {error}; without it nobody knows which leaders this node may not follow: start it on "
+            f"no list of fences: {error}; without it the node does not know which leaders it must not follow: "
+            f"start it on "
             "an empty --data DIR, and it copies what it needs",
             source=str(path),
             position=0,

@@ -120,7 +120,7 @@ def remove_journal(path: Path) -> None:
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
-        raise Unavailable(f"{path}: the journal cannot be removed: {error.strerror}; remove it by hand") from error
+        raise Unavailable(f"{path}: the journal cannot be removed: {error.strerror}; remove it yourself") from error
 
 
 def replay(directory: Path, apply: Callable[[JournalEntry], None]) -> int:

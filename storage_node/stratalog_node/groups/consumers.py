@@ -182,7 +182,7 @@ def _refusal(request: ConsumerRequest) -> ConsumerAnswer | None:
     if not request.member_id:
         return ConsumerAnswer(GroupError.INVALID_REQUEST, "no member id")
     if request.member_epoch < -2:
-        return ConsumerAnswer(GroupError.INVALID_REQUEST, f"{request.member_epoch} is no member epoch")
+        return ConsumerAnswer(GroupError.INVALID_REQUEST, f"{request.member_epoch} is not a member epoch")
     if request.instance_id == "" or (request.member_epoch == -2 and request.instance_id is None):
         return ConsumerAnswer(GroupError.INVALID_REQUEST, "no instance id")
     names = request.topic_names or ()

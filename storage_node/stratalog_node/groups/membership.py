@@ -299,7 +299,7 @@ def _stepped(machine: Group | ConsumerGroup, event: Event, now_ms: int) -> Seque
             return machine.step(event, now_ms)
     elif isinstance(event, ConsumerGroupEvent):
         return machine.step(event, now_ms)
-    raise TypeError(f"{type(event).__name__} is no event of this group's protocol")
+    raise TypeError(f"{type(event).__name__} is not an event of this group's protocol")
 
 
 def _with_returned(durable: Record | None, generation: int, member: MemberRecord) -> Record | None:

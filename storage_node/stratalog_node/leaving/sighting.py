@@ -136,7 +136,7 @@ class Sighter:
         staying = self._staying()
         holders = [one for one in segment.local_nodes if one != node.node_id and one in staying]
         wanted = min(topic.replication_factor if topic is not None else 1, len(staying))
-        confirmed, why = 0, "nobody else has it"
+        confirmed, why = 0, "no other node has it"
         for holder in holders:
             try:
                 await self._confirm_copy(segment, holder)

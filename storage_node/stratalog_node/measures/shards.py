@@ -64,13 +64,13 @@ _TOPIC: Final[tuple[tuple[str, Kind, str, Callable[[TopicMeasure], float]], ...]
     (
         "leaderless_shards",
         "gauge",
-        "Shards that no node leads, the same on every node: nobody can write to them.",
+        "Shards without a leader, the same on every node: they take no writes.",
         lambda one: one.without_leader,
     ),
     (
         "stopped_shards",
         "gauge",
-        "Shards that take no writes on this node until somebody acts.",
+        "Shards that take no writes on this node until an operator acts.",
         lambda one: one.stopped,
     ),
     (

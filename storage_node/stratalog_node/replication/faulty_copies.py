@@ -57,7 +57,9 @@ class FaultyCopies:
         for start in range(0, len(keys), _MOST_AT_ONCE):
             some = keys[start : start + _MOST_AT_ONCE]
             log.error(
-                "copies here cannot be relied on: others go on without them", segments=len(some), one=str(some[0])
+                "copies on this node cannot be relied on: others continue without them",
+                segments=len(some),
+                one=str(some[0]),
             )
             await self._meta.perform(ReportFaultyCopies(some))
 

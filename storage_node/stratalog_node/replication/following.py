@@ -433,7 +433,7 @@ class Following:
             self._peers.hold([(replica.name, replica.follower.asks) for replica in self.replicas.values()])
             log.error("nothing is taken from other nodes: no room", reason=self._context.gate.no_room)
         elif not is_full and self._peers.is_held:
-            log.info("there is room again: copies go on", segments=self._peers.go_on())
+            log.info("there is room again: copying continues", segments=self._peers.go_on())
         self.stats.is_without_room = int(is_full)
 
     async def _flush_behind(self) -> None:

@@ -101,6 +101,6 @@ class LeftCopies:
         try:
             self._files[key].remove()
         except (StratalogError, OSError) as error:
-            log.warning("the file of a copy that nobody follows stays", segment=str(key), error=str(error))
+            log.warning("the file of a copy that is not used any more stays", segment=str(key), error=str(error))
         finally:
             del self._files[key]

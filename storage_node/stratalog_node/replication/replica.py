@@ -210,7 +210,7 @@ class Replica:
         (data,) = answer.records
         base_offset = self.follower.end_offset
         if len(data) < BATCH_HEADER_BYTES:
-            log.warning("what another node sent is no batch", node=node_id, segment=str(self.name), size=len(data))
+            log.warning("what another node sent is not a batch", node=node_id, segment=str(self.name), size=len(data))
             self.hear(RangeRefused(node_id, RangeRefusal.DAMAGED))
             return
         if offset_and_epoch(data) != (base_offset, self.name.epoch):
@@ -268,7 +268,7 @@ class Replica:
             case DropCopy():
                 around.dropped(self)
             case TellFault(reason):
-                log.error("a replica does not go on", segment=str(self.name), reason=reason)
+                log.error("a replica makes no progress", segment=str(self.name), reason=reason)
                 around.start(self._look_at_fault())
             case _:
                 assert_never(effect)

@@ -11,7 +11,7 @@ from stratalog.telemetry.metrics import counter, gauge
 class ReplicationStats:
     followed_segments: int = gauge("Segments that this node follows and other nodes lead.")
     copies_due: int = gauge("Sealed segments that this node is to copy and has not proven yet, those in line too.")
-    faulty_copies: int = gauge("Followed segments of which nobody knows what this disk holds: they are not in any ISR.")
+    faulty_copies: int = gauge("Followed segments whose contents on this disk are unknown: they are not in any ISR.")
     is_without_room: int = gauge("1 while nothing is taken from other nodes because this disk has no room.")
     rounds: int = counter("Fetch rounds answered by other nodes.")
     fetched_bytes: int = counter("Bytes of batches taken from other nodes.")
@@ -22,7 +22,9 @@ class ReplicationStats:
     connections_lost: int = counter("Connections to other nodes that ended, or could not be made.")
     promised_fences: int = counter("Fences promised, on the disk and to the meta service.")
     refused_appends: int = counter("Ranges that came from other nodes and could not be written.")
-    lost_copies: int = counter("Copies that the meta service was told of as gone from this disk.")
+    lost_copies: int = counter("Copies that this node reported to the meta service as lost.")
     checkpoints: int = counter("Checkpoints of followed segments written.")
-    proven_copies: int = counter("Times that a copy, read back whole at its end, was told to the meta service.")
-    filled_copies: int = counter("Times that a copy of which nobody had all was made whole: the end of a recovery.")
+    proven_copies: int = counter(
+        "Times that a copy, read back as a whole at its end, was reported to the meta service."
+    )
+    filled_copies: int = counter("Times that a copy that no node had as a whole was completed: the end of a recovery.")

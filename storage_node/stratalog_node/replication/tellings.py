@@ -18,6 +18,6 @@ async def tell_again(look: Callable[[], Awaitable[None]], pause_s: Callable[[], 
         try:
             await look()
         except StratalogError as error:
-            log.warning(f"{what} are not told yet", error=str(error))
+            log.warning(f"{what} are not reported yet", error=str(error))
         except Exception:  # they would never be told (F48)
             log.error(f"{what} cannot be looked for", exc_info=True)

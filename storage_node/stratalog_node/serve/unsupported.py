@@ -31,7 +31,7 @@ UNSUPPORTED: tuple[Unsupported, ...] = (
     Unsupported(
         "Authorization",
         (29, 30, 31),
-        "ACLs only help once clients prove who they are. Authorized operations are never told.",
+        "ACLs only help once clients prove who they are. Authorized operations are never returned.",
     ),
     Unsupported(
         "Produce from version 12, Fetch from version 13",
@@ -84,7 +84,7 @@ UNSUPPORTED: tuple[Unsupported, ...] = (
     Unsupported(
         "Delegation tokens",
         (38, 39, 40, 41),
-        "They stand on authentication.",
+        "They need authentication.",
     ),
     Unsupported(
         "Client telemetry",

@@ -67,7 +67,7 @@ def _refuse_to_write_over(path: Path) -> None:
     if path.exists() and path.stat().st_size > SEGMENT_HEADER_BYTES:
         raise Unavailable(
             f"{path} holds batches where a segment without any is to begin: nothing is written over them; restart the "
-            "node, so that it looks at them, and report this with its log"
+            "node, so that it checks them, and report this with its log"
         )
 
 

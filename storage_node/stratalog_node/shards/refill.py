@@ -79,7 +79,7 @@ class FileRefill:
         if found.base_offset != scan.next_offset or digest != found.digest_after:
             raise Conflict(
                 f"segment {self._segment.key}: what the disk has below {scan.next_offset} is not what the "
-                "object store goes on from: run `stratalog verify`, put a good copy back, then restart"
+                "object store continues: run `stratalog verify`, put a good copy back, then restart"
             )
         self.has_written = True
         position = SEGMENT_HEADER_BYTES + scan.position

@@ -122,7 +122,7 @@ class Successors:
                 self._prepared[key] = segment.handed.prepared, asked_ms
                 is_answered = True
         except StratalogError as error:
-            log.warning("nobody is prepared to follow a segment yet", segment=str(key), error=str(error))
+            log.warning("no replica is ready to follow a segment yet", segment=str(key), error=str(error))
             # Whoever finds nobody asks again, at every turn perhaps.
             await self._failing.setdefault(key, Backoff()).pause()
         finally:

@@ -188,7 +188,7 @@ class BundleKeeper:
                 self._riddles.pop(info.key, None)
                 may_go.append(info.key)
             else:
-                self._keep(info.key, riddle, f"metadata does not tell of offsets below {riddle[1]} of {riddle[0]}")
+                self._keep(info.key, riddle, f"metadata does not name offsets below {riddle[1]} of {riddle[0]}")
         if self._left_behind is None:
             self._uploader.stats.bundles_unexplained = len(self._riddles)
         if may_go:
@@ -224,7 +224,7 @@ class BundleKeeper:
 
     async def _trailer(self, info: ObjectInfo) -> BundleTrailer:
         if info.size_bytes < BUNDLE_TRAILER_BYTES:
-            raise Corrupt(f"{info.size_bytes} bytes are no bundle", source=info.key, position=0)
+            raise Corrupt(f"{info.size_bytes} bytes are not a bundle", source=info.key, position=0)
         tail = await self._get(info.key, info.size_bytes - BUNDLE_TRAILER_BYTES, info.size_bytes)
         return decode_bundle_trailer(tail, source=info.key, object_size=info.size_bytes)
 

@@ -97,7 +97,8 @@ class EpochClaim:
                 await self._check_that_it_is_our_store()
             if len(listed) > MAX_LASTING_HOLDERS:
                 raise Unavailable(
-                    f"{len(listed)} claims stand below {self._names.node_claims_prefix(self._node_id)}: earlier ones "
+                    f"{len(listed)} claims are left below {self._names.node_claims_prefix(self._node_id)}: earlier "
+                    f"ones "
                     "could not be deleted. Let this node delete objects there, and delete all but the last one"
                 )
             for epoch, at in listed.items():

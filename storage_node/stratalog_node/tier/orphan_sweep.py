@@ -100,7 +100,7 @@ class OrphanSweep:
         stats.objects_unexplained = len(report.unexplained) + len(report.foreign)
         if report.unexplained:
             log.warning(
-                "objects that metadata does not tell of are left alone; run `stratalog doctor`",
+                "objects that metadata does not name are left alone; run `stratalog doctor`",
                 objects=len(report.unexplained),
                 first=report.unexplained[0],
             )

@@ -170,7 +170,7 @@ def chain_fault(parts: Sequence[RemotePart], indexes: Sequence[PartIndex], seal:
             return f"part {part.object_key} begins at offset {header.base_offset}, expected {offset}"
         if header.digest_before != digest:
             return (
-                f"part {part.object_key} goes on from digest {header.digest_before.hex()}, the parts before it end "
+                f"part {part.object_key} continues from digest {header.digest_before.hex()}, the parts before it end "
                 f"with {digest.hex()}"
             )
         digest, offset = header.digest_after, header.end_offset

@@ -269,7 +269,7 @@ class RetentionWorker:
         if self.pressure is not None:
             log.error("writes are refused", reason=self.pressure.message)
         else:
-            log.info("writes go on, local data is below the hard limit", local_bytes=local_bytes)
+            log.info("writes continue, local data is below the hard limit", local_bytes=local_bytes)
 
     def _count_local_bytes(self) -> int:
         return sum(

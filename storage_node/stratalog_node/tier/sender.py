@@ -142,7 +142,8 @@ class Sender:
         if following is not None and following != built.index.header.digest_after:
             reason = (
                 f"offsets {built.base_offset} to {built.end_offset} read for a move end with digest "
-                f"{built.index.header.digest_after.hex()}, what follows goes on from {following.hex()}: local copy and "
+                f"{built.index.header.digest_after.hex()}, what follows continues from {following.hex()}: local "
+                f"copy and "
                 "object store differ, run `stratalog verify`"
             )
             return Unreadable(piece.key, reason, is_final=True)

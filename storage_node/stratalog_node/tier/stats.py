@@ -37,7 +37,7 @@ class TierStats:
     key_indexes_built: int = counter("Key indexes of segments that were put, for topics with index.keys.")
     mounted_read_bytes: int = counter("Bytes of batches read in retired nodes' directories, to be uploaded.")
     segments_held: int = counter("Times a segment could not be uploaded any further.")
-    tasks_crashed: int = counter("Uploads ended by an error nobody expected.")
+    tasks_crashed: int = counter("Uploads that ended with an unexpected error.")
     sweeps: int = counter("Sweeps for objects that no metadata names.")
     objects_swept: int = counter("Orphans deleted from the object store.")
     segments_purged: int = counter("Deleted segments whose files, objects and metadata are gone.")
@@ -62,7 +62,7 @@ class TierStats:
         "1 while uploads and sweeps are stopped: a copy of this node wrote to the bucket, or it is another bucket."
     )
     objects_unexplained: int = gauge("Objects that the last sweep left alone because nothing explains them.")
-    bundles_unexplained: int = gauge("Bundles left alone because they hold data that metadata does not tell of.")
+    bundles_unexplained: int = gauge("Bundles left alone because they hold data that metadata does not name.")
     local_bytes: int = gauge("Bytes of local segments when retention last looked.")
     age_behind_ms: int = gauge(
         "How far the clock by which data ages is behind the wall clock, after a jump of it or a long stop."

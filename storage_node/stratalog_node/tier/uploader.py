@@ -447,7 +447,7 @@ class NodeUploader:
                 if is_away:
                     log.warning(f"{service} does not answer, uploads wait", reason=reason)
                 else:
-                    log.info(f"{service} answers again, uploads go on", away_ms=away_ms)
+                    log.info(f"{service} answers again, uploads continue", away_ms=away_ms)
             case ReportHeld(key, reason, is_final):
                 self.stats.segments_held += 1
                 log.error("segment is not uploaded any further", segment=str(key), reason=reason, is_final=is_final)

@@ -23,5 +23,5 @@ def words(store: ObjectStore, names: ObjectNames) -> str:
     return (
         f"{store.url} holds nothing of cluster {names.cluster_id}, but metadata have data in an object store: start "
         "the node with the --bucket that holds it (is it mistyped, or a directory that is not mounted?). If that one "
-        f"is lost for good, go on in this one by putting any object below {names.data_prefix} there"
+        f"is lost permanently, continue with this one by putting any object below {names.data_prefix} there"
     )

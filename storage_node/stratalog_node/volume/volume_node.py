@@ -127,7 +127,7 @@ class VolumeNode:
                 if mount.volume is not None and mount.volume.start_id != self._start_id:
                     self._end(f"another process reads this directory now, at {mount.volume.host}:{mount.volume.port}")
             case MountEnded(name) if name == data_set_name(self.identity.node_id):
-                self._end(f"mount {name} has ended: nobody reads this directory any more")
+                self._end(f"mount {name} has ended: this directory is not read any more")
             case _:
                 pass
 

@@ -140,7 +140,7 @@ def test_where_its_address_is_taken_the_cluster_runs_without_it(stage: Stage) ->
             None,
             {"was_asked": False, "how": "exit code 3"},
             "is retired (volume mode)",
-            ("retired", "has left for good"),
+            ("retired", "has left permanently"),
         ),
     ],
 )

@@ -60,7 +60,7 @@ async def test_a_part_that_dies_stays_down_until_it_is_started_again(stage: Stag
         end = (await stage.asks(do="state"))["ends"]["node-1"]
         assert (end["how"], end["was_asked"]) == ("killed by SIGKILL", False)
         assert end["log_tail"] == ["stratalog ready: as it were"]
-        # Behind the question whether it has left for good.
+        # Behind the question whether it has left permanently.
         await eventually(lambda: any("cluster start --data" in one and "--part node-1" in one for one in stage.warned))
         await stage.asks(do="start-part", part="node-1")
         assert stage.pids()["node-1"] not in (None, pid)

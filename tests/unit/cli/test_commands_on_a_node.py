@@ -443,7 +443,7 @@ def test_a_claim_of_a_stranger_shows_in_status_and_on_the_page_and_the_node_serv
 
         told = forked.json("status")
         assert told["is_ready"] and "claims/1/99.claim" in told["bucket_trouble"]
-        assert "stop this one for good" in told["bucket_trouble"]
+        assert "stop this one permanently" in told["bucket_trouble"]
         assert "stratalog_tier_is_forked 1" in running.get("/metrics")
         with urllib.request.urlopen(f"http://{running.admin}/") as page:
             assert "neither uploads nor sweeps" in page.read().decode()

@@ -119,7 +119,7 @@ def test_a_context_without_a_meta_service_is_told_as_such(user: User) -> None:
 
     ran = user.run("nodes", "list")
     assert ran.exit_code == 2 and "context prod names no --meta" in ran.stderr
-    assert "only where meta.listen is set" in ran.stderr, "a single node has no such address by itself"
+    assert "only if meta.listen is set" in ran.stderr, "a single node has no such address by itself"
 
 
 def test_the_file_is_its_owners_and_holds_no_token(user: User, tmp_path: Path) -> None:

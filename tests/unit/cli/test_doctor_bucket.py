@@ -201,7 +201,7 @@ def test_a_part_that_does_not_go_on_from_the_one_before_is_found(cluster: Stored
     code, findings = doctor(str(cluster.bucket))
 
     assert code == 1
-    assert any("does not go on from the digest before it" in finding["what"] for finding in findings)
+    assert any("does not continue from the digest before it" in finding["what"] for finding in findings)
 
 
 def test_foreign_objects_are_pointed_out_and_left_alone(cluster: StoredCluster) -> None:
@@ -224,7 +224,7 @@ def test_a_claim_by_a_life_that_metadata_does_not_know_is_an_error_with_the_next
     assert code == 1
     (found,) = findings
     assert "claimed by a life that this metadata does not know" in found["what"]
-    assert "stop this one for good" in found["next_step"]
+    assert "stop this one permanently" in found["next_step"]
     assert doctor(str(cluster.bucket)) == (0, []), "only metadata can tell"
 
 

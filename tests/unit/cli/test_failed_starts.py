@@ -91,7 +91,7 @@ def test_a_data_directory_whose_metadata_are_gone_is_refused_until_they_are_back
         with pytest.raises(NodeFailed, match="ended with code 3") as failure:
             node.start()
         told = str(failure.value)
-        assert f"cannot start: {meta}: " in told and f"{node_file} tells of a cluster" in told
+        assert f"cannot start: {meta}: " in told and f"{node_file} names a cluster" in told
         assert not meta.exists()
     (tmp_path / "backup").rename(meta)
     with node:

@@ -124,7 +124,7 @@ def test_of_a_stranger_who_speaks_http_nothing_is_shown() -> None:
     with node_that_answers(400, EVIL.encode() + b"\nno JSON") as admin:
         ran = CliRunner().invoke(APP, ["status", "--admin", admin])
     assert ran.exit_code == 3 and is_harmless(ran.output)
-    assert "is no storage node's admin port" in ran.stderr and "no JSON" not in ran.output
+    assert "is not the admin port of a storage node" in ran.stderr and "no JSON" not in ran.output
 
 
 def test_findings_of_a_node_steer_nothing() -> None:

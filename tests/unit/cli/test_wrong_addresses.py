@@ -44,13 +44,14 @@ def stranger() -> Iterator[str]:
 
 
 def test_a_web_server_is_no_nodes_admin_port(stranger: str) -> None:
-    with pytest.raises(Unavailable, match=f"what answers at http://{stranger} is no storage node's admin port") as told:
+    what = f"what answers at http://{stranger} is not the admin port of a storage node"
+    with pytest.raises(Unavailable, match=what) as told:
         AdminClient(stranger).status()
     assert "--admin HOST:PORT" in str(told.value) and "<html>" not in str(told.value)
 
 
 def test_after_a_change_nobody_knows_what_a_stranger_did(stranger: str) -> None:
-    with pytest.raises(OutcomeUnknown, match="is no storage node's admin port"):
+    with pytest.raises(OutcomeUnknown, match="is not the admin port of a storage node"):
         AdminClient(stranger).delete_topic("flights")
 
 
@@ -64,7 +65,7 @@ def list_nodes(meta: str) -> str:
 def test_a_web_server_is_no_meta_service(stranger: str) -> None:
     told = list_nodes(f"http://{stranger}")
     assert told.startswith(
-        f"stratalog: what answers at http://{stranger} is no meta service (GET /v1/nodes: it answers"
+        f"stratalog: what answers at http://{stranger} is not a meta service (GET /v1/nodes: it answers"
     )
     assert "--listen" in told and "<html>" not in told and "MetaUnreachable" not in told
 
@@ -83,7 +84,7 @@ def test_what_speaks_no_http_is_no_meta_service() -> None:
         address = f"http://127.0.0.1:{server.getsockname()[1]}"
         told = list_nodes(address)
     assert told.startswith(
-        f"stratalog: what answers at {address} is no meta service (GET /v1/nodes: it speaks no HTTP)"
+        f"stratalog: what answers at {address} is not a meta service (GET /v1/nodes: it speaks no HTTP)"
     )
 
 

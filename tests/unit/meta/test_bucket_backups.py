@@ -160,7 +160,7 @@ async def test_a_copy_that_takes_over_while_this_one_runs_ends_its_changes(bucke
         with pytest.raises(Unavailable, match="older than the bucket"):
             await world.topic("late")
         assert world.service.backup_stats.is_older == 1
-        assert (await world.client.snapshot()).topics[-1].name == "ours", "reading goes on"
+        assert (await world.client.snapshot()).topics[-1].name == "ours", "reading continues"
 
 
 async def test_a_bucket_that_is_away_holds_up_nothing_and_is_told(bucket: FaultyStore) -> None:

@@ -239,7 +239,7 @@ async def test_after_a_failed_write_changes_are_refused_and_readers_see_what_was
     assert [type(outcome) for outcome in outcomes[:3]] == [OutcomeUnknown] * 3
     assert outcomes[3] == before == await world.client.snapshot()
     assert world.service.why_no_changes is not None and "disk" not in world.service.why_no_changes
-    with pytest.raises(Unavailable, match="reading goes on"):
+    with pytest.raises(Unavailable, match="reading continues"):
         await world.client.perform(CommitParts(lock, (PartCommit(kept.key, -1, part(0, 5)),)))
     assert not watching.done(), "watchers hear of nothing that was not durable"
     watching.cancel()

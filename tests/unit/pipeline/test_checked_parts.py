@@ -80,7 +80,7 @@ async def test_a_part_of_other_records_under_the_same_offsets_does_not_go_on(sto
     other = ColdShard(store, shard=cold.shard, topic_id=cold.topic_id, attempts=50)
     await other.add([batches_from(0, 5, value_bytes=60), batches_from(15, 5)], state=RemoteState.PARTIAL)
     stranger = replace(ranges[1], part=other.segments[0].remote.parts[1], digest_after=None)
-    with pytest.raises(Corrupt, match="goes on from digest"):
+    with pytest.raises(Corrupt, match="continues from digest"):
         await offsets(store, CLUSTER_ID, [ranges[0], stranger])
 
 

@@ -31,7 +31,7 @@ class EtcdAddress:
 def parse_address(url: str) -> EtcdAddress:
     """Raises InvalidRequest, which says what is wrong with `url`."""
     if not url.startswith(SCHEME):
-        raise InvalidRequest(f"{url!r} is no etcd address: write {SCHEME}HOST:PORT[,HOST:PORT...][/PREFIX]")
+        raise InvalidRequest(f"{url!r} is not an etcd address: write {SCHEME}HOST:PORT[,HOST:PORT...][/PREFIX]")
     hosts, _, path = url.removeprefix(SCHEME).partition("/")
     endpoints = tuple(_endpoint(host, url) for host in hosts.split(","))
     if len(set(endpoints)) != len(endpoints):
@@ -48,7 +48,7 @@ def _endpoint(text: str, url: str) -> str:
     host, colon, port = text.rpartition(":")
     is_bare_v6 = ":" in host and not (host.startswith("[") and host.endswith("]"))
     if not (host and colon) or is_bare_v6 or any(char.isspace() or char in "@?#" for char in host):
-        raise InvalidRequest(f"{url!r}: {text!r} is no HOST:PORT (an IPv6 address stands in brackets)")
+        raise InvalidRequest(f"{url!r}: {text!r} is not HOST:PORT (write an IPv6 address in brackets)")
     if not (port.isascii() and port.isdigit()) or not 1 <= int(port) <= 65_535:
-        raise InvalidRequest(f"{url!r}: {port!r} is no port: write 1 to 65535, etcd's own is 2379")
+        raise InvalidRequest(f"{url!r}: {port!r} is not a port: write 1 to 65535, etcd's own is 2379")
     return f"{host}:{int(port)}"

@@ -66,7 +66,7 @@ class EtcdAway(Unavailable):
 @dataclass(slots=True)
 class EtcdStats:
     attempts_failed: int = counter("Requests to etcd that a member did not answer; each is sent again.")
-    read_back: int = counter("Transactions whose outcome was not told and had to be read.")
+    read_back: int = counter("Transactions whose outcome was unknown and had to be read.")
     redone: int = counter("Commands larger than a transaction that were finished at a load.")
     compactions: int = counter("Times that old revisions were given up.")
 
@@ -218,7 +218,7 @@ _FINAL: Final = {
     grpc.StatusCode.NOT_FOUND: "the lease is gone",
     grpc.StatusCode.PERMISSION_DENIED: "etcd's user may not use this prefix: grant it read and write there",
     grpc.StatusCode.UNAUTHENTICATED: "etcd does not know this user",
-    grpc.StatusCode.UNIMPLEMENTED: "this is no etcd of version 3.4 or later",
+    grpc.StatusCode.UNIMPLEMENTED: "this is not an etcd of version 3.4 or later",
     grpc.StatusCode.DATA_LOSS: "etcd says that its members differ: see to its CORRUPT alarm",
 }
 
@@ -229,7 +229,7 @@ def _refusal(error: grpc.aio.AioRpcError) -> EtcdRefused | None:
     if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and "database space exceeded" in words:
         return NoSpace(
             "etcd's quota is used up (NOSPACE): give it room (compact, defragment, raise --quota-backend-bytes), then "
-            "disarm the alarm; writing goes on by itself then",
+            "disarm the alarm; writing continues by itself then",
             error.code(),
         )
     why = _FINAL.get(error.code())

@@ -93,7 +93,7 @@ class LeaseKeeper:
         while not self._stopping.wait(pause_s):
             asked = self._clock()
             if asked - self._turned > max(self._longest_still_s, self._lease_s):
-                return "its event loop stands still"
+                return "its event loop is stuck"
             if asked > self.until + self._grace_s:
                 return "etcd did not renew its lease in time"
             if asked > self.until and not is_late:

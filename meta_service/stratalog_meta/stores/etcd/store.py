@@ -172,7 +172,9 @@ class EtcdStore:
             case _:
                 if seen.leader_revision != fence.leader_revision:
                     self._leadership.lose("etcd shows another leader")
-                raise OutcomeUnknown(f"{self._source}: somebody else wrote, and what became of this write is not known")
+                raise OutcomeUnknown(
+                    f"{self._source}: another instance wrote, and the outcome of this write is unknown"
+                )
 
     async def _send(self, fence: Fence, stamp: bytes, operations: Sequence[Operation]) -> Seen:
         answer = await self._client.txn(self._keys.fenced(fence, stamp, operations))

@@ -76,7 +76,7 @@ def clients_page(clients: Sequence[ClientView]) -> str:
     body = joined(
         Markup("<h1>Clients</h1>"),
         note(f"{counted(len(clients), 'Kafka connection')} to this node{': ' + most if most else ''}"),
-        table(("client id", "address", "~listener", "last request"), rows) if rows else note("Nobody is connected."),
+        table(("client id", "address", "~listener", "last request"), rows) if rows else note("No client is connected."),
         note(f"and {more:,} more") if more else Markup(""),
     )
     return document("Clients", body, here="/clients")

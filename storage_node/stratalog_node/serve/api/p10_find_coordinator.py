@@ -67,7 +67,7 @@ def _answer(context: RequestContext, key: str, key_type: int) -> dict[str, Any]:
         return _refusal(ErrorCode.INVALID_GROUP_ID, "the group id is empty: set group.id")
     coordinator = coordinator_of(context.services.catalog, key)
     if coordinator is None:
-        return _refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, "nobody coordinates the group at present: try again")
+        return _refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the group has no coordinator at present: try again")
     node = broker_of(context, coordinator)
     if node is None:  # Kafka's answer to it, too
         return _refusal(

@@ -36,7 +36,7 @@ def _changed(present: Mapping[str, str], configs: Any) -> Mapping[str, str]:
         if config.config_operation == _DELETE:
             settings = without(config.name, settings)
         elif config.config_operation != _SET:
-            raise InvalidRequest(f"topic setting {config.name} is no list: set it to a whole value")
+            raise InvalidRequest(f"topic setting {config.name} is not a list: set it to a whole value")
         elif config.value is None:
             raise InvalidRequest(f"topic setting {config.name} has no value: delete it to take the default")
         else:
