@@ -112,7 +112,7 @@ sim: $(READY)  ## SEEDS=1000: clusters in a made-up world; prints the history of
 	@PYTHONPATH=sim:tests $(PY) -m stratalog_sim --seeds $(SEEDS) $(ARGS)
 
 .PHONY: explore
-explore: $(READY)  ## STATES=500000: every history of small worlds, so many states of each
+explore: $(READY)  ## STATES=500000: every history of small worlds, up to that many states of each
 	@PYTHONPATH=sim:tests $(PY) -m stratalog_sim --explore $(STATES)
 
 .PHONY: sim-bugs

@@ -6,13 +6,13 @@ set -euo pipefail
 
 [[ $# -ge 1 ]] || { echo "apt.sh PACKAGE ..." >&2; exit 2; }
 if ! command -v apt-get >/dev/null 2>&1; then
-  echo "setup: no apt-get here: install by hand: $*" >&2
+  echo "setup: no apt-get here: install manually: $*" >&2
   exit 1
 fi
 as_root=()
 if [[ $(id -u) -ne 0 ]]; then
   if ! command -v sudo >/dev/null 2>&1; then
-    echo "setup: neither root nor sudo: install by hand: $*" >&2
+    echo "setup: neither root nor sudo: install manually: $*" >&2
     exit 1
   fi
   as_root=(sudo)

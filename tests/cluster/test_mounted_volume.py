@@ -170,7 +170,7 @@ async def test_a_directory_that_cannot_be_written_is_read_by_the_other_nodes(
         assert found == [b"flight-%d" % number for number in range(COUNT)], "reads go on after a move"
     with pytest.raises(NodeFailed, match=f"node {left} was retired: its data set is mounted in volume mode"):
         await asyncio.to_thread(nodes[left].start)
-    assert "nobody reads the directory" in ask(other.admin, "list").stderr
+    assert "no process serves the directory" in ask(other.admin, "list").stderr
     await client.close()
 
 

@@ -45,7 +45,7 @@ export const SECTIONS = {
       card("Local tier", bytes(tiers.local.bytes), `${sum(tiers.local)} on nodes alone`),
       card("Both tiers", bytes(tiers.both.bytes), sum(tiers.both)),
       card("Cold tier", bytes(tiers.cold.bytes), `${sum(tiers.cold)} in the object store alone`),
-      ...(tiers.nowhere.segments ? [card("Nowhere", bytes(tiers.nowhere.bytes), `${sum(tiers.nowhere)} that nobody is known to have`)] : []),
+      ...(tiers.nowhere.segments ? [card("Nowhere", bytes(tiers.nowhere.bytes), `${sum(tiers.nowhere)} that no known copy has`)] : []),
       card("Upload lag", uploads.length ? bytes(unsent) : "-", uploads.length ? `oldest byte ${duration(oldest)} old` : "no object store known"),
       card("Open", tiers.open_segments.toLocaleString("en"), "segments not sealed yet"),
     ];
@@ -84,7 +84,7 @@ export const SECTIONS = {
     const columns = [["mount", "words"], ["mode"], ["state"], ["holder"], ["token", "n"], ["where", "words"], ["ends"]];
     const rows = mounts.map((one) => [one.name, one.mode, one.mode === "hand-made" ? state("serving") : [state(one.state),
       one.is_read || one.state !== "serving" ? "" : badge("directory not read", "bad")],
-      one.holder === null ? (one.mode === "hand-made" ? "leaders" : "nobody") : `node ${one.holder}`, String(one.token),
+      one.holder === null ? (one.mode === "hand-made" ? "leaders" : "none") : `node ${one.holder}`, String(one.token),
       one.topics.length ? one.topics.join(", ") : one.volume ?? "-",
       one.expires_ms ? `in ${duration(Math.max(0, one.expires_ms - now))}` : "never"]);
     return [section("Mounts", more, table(columns, rows))];

@@ -81,14 +81,18 @@ def test_a_refused_time_names_the_units(value: str) -> None:
         load_process_settings(assignments=[f"log.segment.bytes={value.replace('MiB', 'd')}"])
 
 
+TIME_WORDS = ("age after", "time between", "how long", "longest time")
+SIZE_WORDS = ("bytes", "largest", "maximum bytes", "size of a shard", "local size", "memory for")
+
+
 def test_every_key_of_a_time_or_size_says_so_by_its_name() -> None:
     """`plain` goes by the name; a key of another name would take no unit, and nobody would see why."""
     for model in (ProcessSettings, TopicSettings):
         for key, (_, field) in fields_by_key(model).items():
             text = (field.description or "").lower()
-            if field.annotation is int and any(word in text for word in ("age after", "time between", "how long")):
+            if field.annotation is int and any(word in text for word in TIME_WORDS):
                 assert key.endswith((".ms", ".minutes")), key
-            if field.annotation is int and text.startswith(("bytes", "largest", "most bytes", "size per")):
+            if field.annotation is int and text.startswith(SIZE_WORDS):
                 assert key.endswith((".bytes", ".bytes.per.second")), key
 
 
