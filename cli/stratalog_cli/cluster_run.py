@@ -123,7 +123,10 @@ def _say_what_is_unusual(plan: Plan) -> None:
             "keeps the metadata in RocksDB, and while it is down no topic can be created and no leader replaced"
         )
     if sys.platform != "linux":
-        warn("on this system, parts keep running when this process is killed: end it by Ctrl-C or `stratalog cluster stop`")
+        warn(
+            "on this system, parts keep running when this process is killed: end it by Ctrl-C or `stratalog "
+            "cluster stop`"
+        )
 
 
 def warn(text: str) -> None:

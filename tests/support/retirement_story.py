@@ -54,7 +54,7 @@ class RetirementStory(TableStory):
 
     def record(self, node_id: int) -> Retirement:
         record = self.node(node_id).retirement
-        assert record is not None, "nobody wished that it leaves"
+        assert record is not None, "its retirement was not requested"
         return record
 
     def survey(self, node_id: int) -> Survey:

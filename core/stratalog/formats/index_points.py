@@ -214,7 +214,7 @@ class IndexBuilder(IndexPoints):
         if len(points):
             last = points[len(points) - 1]
             if last.position >= size_bytes:
-                raise InvalidRequest(f"a point stands at {last.position}, the log ends at {size_bytes}")
+                raise InvalidRequest(f"a point is at {last.position}, the log ends at {size_bytes}")
             builder._flat = points._flat[:]
             builder.next_point_at = last.position + INDEX_INTERVAL_BYTES
         builder.size_bytes = size_bytes

@@ -67,7 +67,7 @@ class WaitingAnswers:
             effects.append(self._held.popleft()[1])
 
     def check_invariants(self) -> None:
-        assert not self._held or self._under_way, "somebody waits for nothing"
+        assert not self._held or self._under_way, "a request waits for nothing"
 
 
 def _failed(answer: DurableAnswer, error: GroupError) -> DurableAnswer:

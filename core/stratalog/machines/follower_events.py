@@ -31,8 +31,8 @@ class FollowerLife(Enum):
     PROVING = "it is at its end: flushed, and read once more"
     PROVEN = "its digest is known: the service compares"
     SEALED = "the seal record names this copy"
-    LEFT = "no replica of this segment: nobody is served from it"
-    FAULTY = "nobody knows what the disk holds of it: it takes nothing and proves nothing"
+    LEFT = "no replica of this segment: it serves no reads"
+    FAULTY = "it is unknown what the disk holds of it: it takes nothing and proves nothing"
 
 
 class RangeRefusal(Enum):

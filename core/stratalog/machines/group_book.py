@@ -236,11 +236,11 @@ class GroupBook:
             if self.state is not GroupState.PREPARING_REBALANCE and member.join_waiter is not None:
                 assert member.join_waiter in returning, f"{member.member_id} waits to join a group that is not joining"
             if self.state is not GroupState.COMPLETING_REBALANCE:
-                assert member.sync_waiter is None, f"{member.member_id} waits for an assignment nobody makes"
+                assert member.sync_waiter is None, f"{member.member_id} waits for an assignment that no member makes"
         if self.state in (GroupState.EMPTY, GroupState.DEAD):
             assert not len(self.roster), f"a group that is {self.state} has members"
         else:
-            assert len(self.roster) or self.pending or is_awaited, f"a group that is {self.state} has nobody"
+            assert len(self.roster) or self.pending or is_awaited, f"a group that is {self.state} has no members"
             assert self._wake_ms != FOREVER or is_awaited, f"a group that is {self.state} would never wake"
         if self.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
             assert self.protocol_name is not None, f"a group that is {self.state} has chosen no protocol"

@@ -101,7 +101,7 @@ class LeaderLife(Enum):
     OPEN = "it takes batches"
     DOUBTED = "it takes none: a former life may have given offsets that the disk forgot; the first batch rolls it"
     ENDED = "it takes none: the next segment does"
-    FLUSH_FAILED = "nobody knows what the disk holds of it: nothing more is acknowledged"
+    FLUSH_FAILED = "it is unknown what the disk holds of it: nothing more is acknowledged"
     FENCED = "the meta service seals it without us: nothing more is acknowledged"
 
 

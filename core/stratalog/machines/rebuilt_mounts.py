@@ -109,13 +109,13 @@ def _left_out(node_id: int, record: Retirement, nodes: Collection[int], without:
         why = "a person gave up its directory"
         next_step = "none needed: what it alone had is among what is lost"
     elif record.step.is_released:
-        why = f"node {node_id} had left, and begins anew by that id"
+        why = f"node {node_id} had left, and starts again under that id"
         next_step = "none needed: what it held is in the bucket, or on record as given up"
     elif node_id in nodes:
-        why = f"it stood at step {record.step}, and node {node_id} begins anew on an empty disk"
+        why = f"it was at step {record.step}, and node {node_id} starts again on an empty disk"
         next_step = f"if it is to leave: `stratalog nodes retire {node_id} --mode {record.mode}`"
     else:
-        why = f"it stood at step {record.step}, and node {node_id} is none of the rebuilt cluster"
+        why = f"it was at step {record.step}, and node {node_id} is none of the rebuilt cluster"
         next_step = "none needed: keep its disk until you know that nothing is missing"
     return LeftOut(LeftOutKind.RETIREMENT, str(node_id), why, next_step)
 
@@ -125,7 +125,7 @@ def _mount_left_out(mount: Mount, nodes: Collection[int], without: Collection[in
         why = f"a person gave up the directory of node {mount.node_id}"
         next_step = "none needed: what it alone had is among what is lost"
     elif mount.node_id in nodes:
-        why = f"node {mount.node_id} begins anew by that id"
+        why = f"node {mount.node_id} starts again under that id"
         next_step = "none needed: what is in the bucket is read there"
     else:
         why = f"node {mount.node_id} never left by a retirement, and is none of the rebuilt cluster"

@@ -103,7 +103,7 @@ class Planned:
 def plan(seen: Observed) -> Planned:
     """Requires: the node has a retirement."""
     record = seen.node.retirement
-    assert record is not None, "nobody wished that it leaves"
+    assert record is not None, "its retirement was not requested"
     if record.step.is_released:
         return _after_release(seen)
     if not record.is_cordoned:

@@ -35,7 +35,7 @@ class RollStep(Enum):
     NOTHING = "there is none"
     FLUSHING = "the ended segment is put on the disk"
     FLUSHED = "it waits for its followers"
-    CONFIRMING = "the meta service is told"
+    CONFIRMING = "the meta service learns of it"
     DROPPING = "the ended segment is empty, and goes"
 
 

@@ -191,7 +191,7 @@ class SegmentLeader:
                     self.life = LeaderLife.FLUSH_FAILED
                 return []
             case SuccessorOpened(producers):
-                assert self.life not in _TAKES_BATCHES, "a segment goes on behind one that has not ended"
+                assert self.life not in _TAKES_BATCHES, "a segment continues behind one that has not ended"
                 self.producers_at_end = producers
                 return []
             case RollFailed():

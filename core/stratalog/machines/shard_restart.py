@@ -196,7 +196,7 @@ class ShardRestart:
         """Of what this pass found so far."""
         recovered = self._pass.recovered
         for before, after in pairwise(recovered):
-            assert before.is_ended, "the log goes on in two segments"
+            assert before.is_ended, "the log continues in two segments"
             assert before.key.epoch < after.key.epoch and before.end_offset <= after.key.base_offset
             assert after.is_confirmed or before.end_offset == after.key.base_offset, "a gap before an unconfirmed roll"
             assert before.is_confirmed or not after.is_confirmed

@@ -33,7 +33,7 @@ def check_invariants(state: TableState) -> None:
     assert load == {node_id: weight for node_id, weight in state.load.items() if weight}, "load counts active replicas"
     assert all(state.led.get(node_id, 0) == led.get(node_id, 0) for node_id in state.led | led), "and leaders"
     unsettled = {one.key for entry in state.shards.values() for one in entry.segments.values() if is_unsettled(one)}
-    assert set(state.unsettled) == unsettled, "what several nodes have a say in is known as such"
+    assert set(state.unsettled) == unsettled, "segments that several nodes decide about are known as such"
     for mount in state.mounts.values():
         _check_mount(state, mount)
     for segment_key, segment in state.deleted.items():
@@ -44,13 +44,13 @@ def check_invariants(state: TableState) -> None:
 def _check_mount(state: TableState, mount: Mount) -> None:
     where = f"mount {mount.name}"
     if mount.mode is MountMode.HAND_MADE:
-        assert mount.holder is None and mount.topics and "/" not in mount.name, f"{where}: nobody holds it"
+        assert mount.holder is None and mount.topics and "/" not in mount.name, f"{where}: it has no holder"
         assert all(0 <= one.base_offset <= one.end_offset for topic in mount.topics for one in topic.ranges), where
         return
     lock = state.locks[mount.name]
     assert lock.epoch == mount.token, f"{where}: its token is its lock's epoch"
     assert (mount.holder is None) == (mount.state is MountState.WAITING) == (lock.holder == NOBODY), (
-        f"{where}: it waits while nobody holds it, and then alone"
+        f"{where}: it waits while it has no holder, and only then"
     )
     if mount.holder is not None:
         entry = state.nodes[mount.holder]

@@ -71,8 +71,7 @@ def _commit_part(tx: TableTransaction, commit: PartCommit, caller: Life | None) 
     if expected != committed:
         raise Conflict(
             f"{describe_segment(segment.key)} is committed up to {committed}, not {commit.expected_commit_offset}: "
-            "go on "
-            "from there under a new attempt"
+            "continue from there with a new attempt"
         )
     if part.base_offset != committed:
         raise InvalidRequest(

@@ -484,7 +484,7 @@ class Uploader:
         queues = self._queues()
         for key, upload in self._uploads.items():
             homes = [queue for queue in queues if key in queue]
-            assert homes == ([] if upload.queue is None else [upload.queue]), f"{key} stands in {len(homes)} queues"
+            assert homes == ([] if upload.queue is None else [upload.queue]), f"{key} is in {len(homes)} queues"
             assert upload.task is None or upload.queue is None, f"{key} waits and is in flight"
             assert upload.commit_offset >= key.base_offset, f"{key} is committed below its base"
             assert upload.task is None or key in self._tasks[upload.task].keys, f"{key} is in flight in no task"

@@ -126,7 +126,8 @@ class Door:
         host = str(listener.getsockname()[0])
         if self._key is None and not self._is_for_all and not is_loopback(host):
             log.warning(
-                "whoever reaches this HTTP port may read and change the cluster: set auth.token.file, or let it listen "
+                "everyone who can reach this HTTP port may read and change the cluster: set auth.token.file, or "
+                "let it listen "
                 "on loopback",
                 port=self._name,
                 host=host,

@@ -31,9 +31,9 @@ def fault_of(name: str, *, is_counter: bool) -> str | None:
         return "the name must begin with stratalog_, and only counters end in _total"
     words = name.removesuffix("_total").split("_")
     if other := _OTHER_UNITS.intersection(words):
-        return f"{min(other)} is no base unit: seconds and bytes are"
+        return f"{min(other)} is not a base unit: seconds and bytes are"
     if any(unit in words[:-1] for unit in _BASE):
-        return "the unit stands at the end"
+        return "the unit must be at the end"
     stems = [word.removesuffix("s") for word in words]
     if twice := sorted({stem for stem in stems if stems.count(stem) > 1}):
         return f"it says {twice[0]} twice"

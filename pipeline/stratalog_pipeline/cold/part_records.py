@@ -178,7 +178,7 @@ def check_planned(body: bytes, cluster_id: str, planned: PartRange) -> CheckedPa
     places = scan_batches(data, base_offset=header.base_offset, epoch=planned.segment.epoch, source=source, position=at)
     digests = (
         ("ends at", places.end_offset, header.end_offset),
-        ("has so many batches:", len(places.base_offsets), header.batch_count),
+        ("number of batches:", len(places.base_offsets), header.batch_count),
         ("has digest", extend_digest_over(header.digest_before, data).hex(), header.digest_after.hex()),
         ("continues from digest", header.digest_before.hex(), _hex(planned.digest_before, header.digest_before)),
         ("leads to digest", header.digest_after.hex(), _hex(planned.digest_after, header.digest_after)),

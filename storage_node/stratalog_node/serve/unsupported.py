@@ -41,8 +41,8 @@ UNSUPPORTED: tuple[Unsupported, ...] = (
     Unsupported(
         "Old message formats",
         (),
-        "Produce 0-2 and Fetch 0-3 carry magic 0 and 1, which Kafka 4 dropped too. Produce is advertised from 0 all "
-        "the same (trap 1).",
+        "Produce 0-2 and Fetch 0-3 carry magic 0 and 1, which Kafka 4 dropped too. Produce is advertised from "
+        "version 0 anyway (trap 1).",
     ),
     Unsupported(
         "Share groups, streams groups",

@@ -73,8 +73,8 @@ class GivingUp:
                 is_next = found.base_offset == offset
                 if not is_next or (digest and extend_digest_over(digest, found.data) != found.digest_after):
                     raise Conflict(
-                        f"segment {self._segment.key}: the object store's part from {found.base_offset} on does not go "
-                        f"on from what it has below {offset}: run `stratalog verify`"
+                        f"segment {self._segment.key}: the object store's part from {found.base_offset} on does not "
+                        f"continue what it has below {offset}: run `stratalog verify`"
                     )
                 offset, digest = found.end_offset, found.digest_after
                 yield found

@@ -1,14 +1,17 @@
-"""Plain English: log lines are sentences."""
+"""Plain English: log lines are sentences, and what a native reader stumbles over does not come back."""
 
 from __future__ import annotations
 
 import ast
 import re
 
-from support.source_tree import PRODUCT_ROOTS, python_files, relative
+import pytest
+
+from support.source_tree import PRODUCT_ROOTS, REPOSITORY, project_files, python_files, relative
 
 LEVELS = frozenset({"debug", "info", "warning", "error", "exception", "critical"})
 IDENTIFIER = re.compile(r"[a-z0-9]+(_[a-z0-9]+)+")
+ALL_PAGES = sorted(relative(path) for path in project_files() if path.suffix == ".md" and "decisions" not in path.parts)
 
 
 def logged() -> list[tuple[str, str]]:
@@ -29,3 +32,101 @@ def test_log_lines_are_sentences_and_no_identifiers() -> None:
     lines = logged()
     assert len(lines) > 100
     assert not [(where, text) for where, text in lines if IDENTIFIER.fullmatch(text)]
+
+
+# Plain English -----------------------------------------------------------------------------------------------
+# What a native reader stumbles over, and what to write instead. Only the worst: the list is not a dictionary.
+EVERYWHERE = (
+    (r"\bmend(?:s|ed|ing)?\b", "fix, repair"),
+    (r"\b(?:of|by) ours\b", "Stratalog's, the internal one"),
+    (r"\bgood for nothing\b|\bcosts? (?:money )?for nothing\b", "useless; wastes money"),
+    (r"\bgo(?:es)? after [0-9]", "expires after"),
+    (r"\b[Ww]here (?:does|do) \w+ lie\b", "where is it stored"),
+    (r"\bis told as such\b|\bare told as such\b", "is reported as"),
+    (r"\b(?:is|are) said to be stalled\b", "is reported as stalled"),
+)
+IN_MESSAGES = (
+    *EVERYWHERE,
+    (r"\b[Nn]obody\b", "no node, no client, it is unknown"),
+    (r"\b[Ss]omebody\b|\b[Aa]nybody\b", "a person, another process, anyone"),
+    (r"\bby hand\b|\bhand-made\b", "manually, by a user, yourself"),
+    (r"(?<!here )\b(?:is|are|was|were) no (?!longer\b|more\b)[a-z]", "is not a"),
+    (r"\bso many\b", "N, that many, how many"),
+    (r"\bfor so long\b|\bso long ago\b", "for this long, this long ago"),
+    (r"\ball the same\b", "anyway"),
+    (r"\bgo(?:es)? on\b", "continues"),
+    (r"\b(?:is|are|was|were) told\b", "learns, gets, is reported"),
+    (r"\bstands? (?:still|twice|in|at|behind|under|on)\b", "is stuck, is set twice, is in"),
+    (r"\b(?:a|the|one|two|each|next|last) looks?\b", "check, pass"),
+    (r"\bmade anew\b|\bbegins? anew\b", "rebuilt, starts again"),
+    (r"\blives? on\b", "is still running"),
+)
+FOR_OPERATORS = (
+    *EVERYWHERE,
+    (r"\bby hand\b|\bmade by hand\b", "manually, by a user, yourself"),
+    (r"\bso many\b", "N, that many, how many"),
+    (r"\bfor so long\b|\bso long ago\b", "for this long, this long ago"),
+    (r"\ball the same\b", "anyway"),
+    (r"\bstands? (?:still|twice|in|at|behind|under)\b", "is stuck, is set twice, is in"),
+    (r"\b(?:a|one|two|each|next|last) looks?\b", "check, pass"),
+)
+PAGES = (
+    *("README.md", "docs/alerts.md", "docs/backup.md", "docs/coming-from-kafka.md", "docs/command-line.md"),
+    *("docs/configure.md", "docs/group-migration.md", "docs/install.md", "docs/kubernetes.md", "docs/operate.md"),
+    *("docs/pipeline.md", "docs/scaling.md", "docs/sizing.md", "docs/upgrade.md"),
+    *("deploy/monitoring/alerts.yaml", "docs/design.md", "docs/meta.md", "docs/meta-store.md"),
+)
+
+
+def messages() -> list[tuple[str, str]]:
+    """(where, text) of all that the product may say: texts with a space that are no docstrings."""
+    found = []
+    for path in python_files(PRODUCT_ROOTS):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        silent = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.JoinedStr):
+                silent |= {id(one) for one in node.values}
+                pieces = (str(one.value) if isinstance(one, ast.Constant) else "{}" for one in node.values)
+                found.append((f"{relative(path)}:{node.lineno}", "".join(pieces)))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in silent:
+                found.append((f"{relative(path)}:{node.lineno}", node.value))
+    return [(where, text) for where, text in found if " " in text]
+
+
+def stumbles(texts: list[tuple[str, str]], phrases: tuple[tuple[str, str], ...]) -> list[str]:
+    return [
+        f"{where}: {found.group()!r} in {text[max(0, found.start() - 40) : found.end() + 40]!r}: write {instead}"
+        for where, text in texts
+        for phrase, instead in phrases
+        for found in re.finditer(phrase, text)
+    ]
+
+
+def lines_of(page: str) -> list[tuple[str, str]]:
+    """Without code, in which other words stand."""
+    text = (REPOSITORY / page).read_text(encoding="utf-8")
+    text = re.sub(r"```.*?```", lambda block: "\n" * block.group().count("\n"), text, flags=re.DOTALL)
+    return [(f"{page}:{number}", re.sub(r"`[^`]*`", "`", line)) for number, line in enumerate(text.splitlines(), 1)]
+
+
+def test_messages_help_and_descriptions_are_plain_english() -> None:
+    said = messages()
+    assert len(said) > 2_000
+    assert not stumbles(said, IN_MESSAGES)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_pages_for_operators_are_plain_english(page: str) -> None:
+    assert not stumbles(lines_of(page), FOR_OPERATORS)
+
+
+@pytest.mark.parametrize("page", [page for page in ALL_PAGES if page not in PAGES])
+def test_no_page_has_the_worst_phrases(page: str) -> None:
+    assert not stumbles(lines_of(page), EVERYWHERE)
+
+
+def test_a_phrase_is_found_where_it_stands() -> None:
+    assert stumbles([("here", "the value is no number")], IN_MESSAGES)
+    assert stumbles([("here", "records go after 7 days")], EVERYWHERE)
+    assert not stumbles([("here", "there is no topic, and it is no longer there")], IN_MESSAGES)

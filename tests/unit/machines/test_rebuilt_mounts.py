@@ -151,7 +151,7 @@ def test_a_directory_of_who_had_not_left_yet_is_a_lost_disk() -> None:
 @pytest.mark.parametrize(
     ("entry", "nodes", "words"),
     [
-        (left(RetireMode.OFFLOAD), (GONE,), "begins anew by that id"),
+        (left(RetireMode.OFFLOAD), (GONE,), "starts again under that id"),
         (replace(left(), retirement=None), (7,), "never left by a retirement"),
     ],
 )

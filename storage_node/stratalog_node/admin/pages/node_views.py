@@ -43,7 +43,7 @@ async def look_at_records(shard: ShardView, offset: int) -> list[Record]:
 
 def _opened(data: bytes, offset: int) -> list[Record]:
     found: list[Record] = []
-    for position, header in walk(data, source="what was read for a look"):
+    for position, header in walk(data, source="data read for views"):
         if header.end_offset > offset and header.record_count and not header.is_control:
             records = decode_records(data[position : position + header.size_bytes], max_bytes=_MOST_DECODED_BYTES)
             found += [one for one in records if one.offset >= offset]
