@@ -293,7 +293,7 @@ def _what_is_on_its_way_is_swept() -> list[Patch]:
     def judge_all(one: Any, facts: Any, *_: Any) -> Any:
         return orphans.Verdict.WAIT if one.key in facts.referenced else orphans.Verdict.ORPHAN
 
-    return [(sweeping, "judge", judge_all)]
+    return [(sweeping, "classify_object", judge_all)]
 
 
 def _commit_of_what_was_not_put() -> list[Patch]:

@@ -198,7 +198,7 @@ def _rolled_segment_of_a_dead_node_is_nobodys() -> list[Any]:
 
 ALL = (
     ("released on one look", "nobody looks a second time", _released_on_one_look, ONE_COPY),
-    ("one look counts twice", "a look is told once more", _a_look_counts_as_often_as_it_is_told, SOME_COPIES),
+    ("one look counts twice", "a look is told once more", _a_look_counts_as_often_as_it_is_told, ONE_COPY),
     ("unknown counts as gone", "what nobody could confirm", _unknown_counts_as_gone, ONE_COPY),
     ("released during an upload", "begun is not stored", _released_while_an_upload_is_unfinished, ONE_COPY),
     ("freed before it is stored", "who leaves frees early", _freed_before_the_bucket_has_it, ONE_COPY),
