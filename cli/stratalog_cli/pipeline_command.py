@@ -103,10 +103,11 @@ def archive(
         typer.Option("--format", help="Plain Parquet files, or files with the log of a Delta or Iceberg table."),
     ] = ArchiveFormat.PARQUET,
     schema: Annotated[
-        Path | None,
+        list[str] | None,
         typer.Option(
-            metavar="FILE",
-            help="File with the schema. JSON: an object of fields and types; Avro: a schema; Protobuf: descriptors.",
+            metavar="FILE|ID=FILE|DIR",
+            help="File with the schema. JSON: an object of fields and types; Avro: a schema, with --confluent also one "
+            "for each id, or a folder of ID.avsc; Protobuf: descriptors.",
         ),
     ] = None,
     message: Annotated[str, typer.Option(metavar="NAME", help="For Protobuf: full name of the message.")] = "",
@@ -126,7 +127,22 @@ def archive(
     from stratalog_cli.pipeline_jobs import archive as run
 
     with _running(0 if dry_run else threads) as (runner, step):
-        told = run(bucket, to, topic, kind, by, form, schema, message, confluent, cluster, meta, dry_run, runner, step)
+        told = run(
+            bucket,
+            to,
+            topic,
+            kind,
+            by,
+            form,
+            tuple(schema or ()),
+            message,
+            confluent,
+            cluster,
+            meta,
+            dry_run,
+            runner,
+            step,
+        )
     if output is OutputFormat.JSON:
         print_json(told)
         return

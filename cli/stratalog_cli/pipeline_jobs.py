@@ -15,6 +15,7 @@ from stratalog_cli.local_bytes import LocalBytes
 from stratalog_cli.shown_token import shown_token
 from stratalog_pipeline.cold.cutting import Asked
 from stratalog_pipeline.jobs.archive import Archive, ArchiveOptions
+from stratalog_pipeline.jobs.archive_piece import RecordSchema
 from stratalog_pipeline.jobs.archive_table import Kind, TableFormat, TimePartition
 from stratalog_pipeline.jobs.charts import bar_chart
 from stratalog_pipeline.jobs.compact import CompactOptions
@@ -23,7 +24,7 @@ from stratalog_pipeline.jobs.cost import Cost, Prices, cost_of, parse_prices, wi
 from stratalog_pipeline.jobs.export import ExportOptions, Shape
 from stratalog_pipeline.jobs.export import export as export_records
 from stratalog_pipeline.jobs.runners import Runner
-from stratalog_pipeline.jobs.schema_files import schema_of
+from stratalog_pipeline.jobs.schema_files import files_of_ids, schema_of, schema_of_writers
 from stratalog_pipeline.jobs.verify import verify as verify_bucket
 
 OnProgress = Callable[[str, int, int], None]
@@ -37,7 +38,7 @@ def archive(
     kind: str,
     by: str,
     form: str,
-    schema: Path | None,
+    schemas: tuple[str, ...],
     message: str,
     is_confluent: bool,
     cluster: str | None,
@@ -46,7 +47,7 @@ def archive(
     run: Runner,
     step: OnProgress,
 ) -> dict[str, Any]:
-    given = None if schema is None else schema_of(Kind(kind), _read(schema), str(schema), message, is_confluent)
+    given = _schema(Kind(kind), schemas, message, is_confluent)
     if given is None and kind in (Kind.AVRO, Kind.PROTOBUF):
         raise InvalidRequest(f"--schema FILE is missing: {kind} records cannot be read without it")
     options = ArchiveOptions(
@@ -62,6 +63,15 @@ def archive(
         is_dry_run=is_dry_run,
     )
     return asdict(Archive(options, run, step).archive())
+
+
+def _schema(kind: Kind, given: tuple[str, ...], message: str, is_confluent: bool) -> RecordSchema | None:
+    by_id = files_of_ids(given)
+    if by_id:
+        if kind is not Kind.AVRO or not is_confluent:
+            raise InvalidRequest("--schema ID=FILE is for Avro records that name their schema: add --confluent")
+        return schema_of_writers({number: (_read(path), str(path)) for number, path in by_id.items()})
+    return schema_of(kind, _read(Path(given[0])), given[0], message, is_confluent) if given else None
 
 
 def verify(

@@ -16,7 +16,7 @@ from stratalog_pipeline.jobs.archive import Archive, Archived, ArchiveOptions
 from stratalog_pipeline.jobs.archive_table import Kind, TableFormat
 from stratalog_pipeline.jobs.runners import one_by_one
 from stratalog_pipeline.jobs.table_log import SegmentFiles, TableLog
-from stratalog_pipeline.jobs.table_places import table_place
+from stratalog_pipeline.jobs.table_places import TablePlace, table_place
 from support.archived_tables import add_segment, json_value
 from support.cold_data import ColdShard
 
@@ -40,6 +40,33 @@ def log_of(options: ArchiveOptions, open_target: Any = None) -> TableLog:
     return IcebergLog(place, opens, options.topic, options.by, options.kind)
 
 
+def read_table(form: TableFormat, where: TablePlace, topic: str, *, is_dead: bool = False) -> list[dict[str, Any]]:
+    """As a reader of the format sees it; in a directory, or in S3 for tables that have a log."""
+    match form:
+        case TableFormat.PARQUET:
+            import pyarrow as pa
+            import pyarrow.parquet as pq
+
+            files = Path(where.base, topic, "dead" if is_dead else "data").rglob("*.parquet")
+            tables = [pq.ParquetFile(file).read() for file in files]
+            # No promotion of types: a table whose files disagree is none that Spark would read.
+            found = pa.concat_tables(tables, promote_options="default") if tables else pa.table({})
+        case TableFormat.DELTA:
+            import deltalake
+
+            uri = where.uri(f"{topic}/{'dead' if is_dead else 'data'}")
+            found = deltalake.DeltaTable(uri, storage_options=dict(where.delta_options)).to_pyarrow_table()
+        case TableFormat.ICEBERG:
+            from pyiceberg.table import StaticTable
+
+            root = Path(where.base, topic, "dead") if is_dead else Path(where.base, topic)
+            versions = (root / "metadata").glob("v*.metadata.json")
+            newest = max(versions, key=lambda file: int(file.name[1:].partition(".")[0]))
+            found = StaticTable.from_metadata(f"file://{newest}").scan().to_arrow()
+    rows: list[dict[str, Any]] = found.to_pylist()
+    return sorted(rows, key=lambda row: int(row.get("_offset", row.get("offset"))))
+
+
 class LogPlace:
     """A bucket in a folder with a topic, and a folder for its table."""
 
@@ -55,6 +82,15 @@ class LogPlace:
             await add_segment(cold, parts)
         await store.close()
         return cold
+
+    async def expire(self, cold: ColdShard, how_many: int) -> None:
+        cold.store = open_store(self.bucket)
+        await cold.expire(how_many)
+        await cold.store.close()
+
+    def read(self, *, is_dead: bool = False) -> list[dict[str, Any]]:
+        """Rows, or dead letters, by offset, as a reader of the format sees them."""
+        return read_table(self.format, table_place(self.target), "cold", is_dead=is_dead)
 
     def options(self, **options: Any) -> ArchiveOptions:
         return ArchiveOptions(self.bucket, self.target, "cold", table=self.format, **options)

@@ -220,6 +220,12 @@ class ColdShard:
             from_offset = part.end_offset
         return tuple(runs)
 
+    async def expire(self, how_many: int) -> None:
+        """What retention does to the oldest segments: their objects go. They stay in `segments`."""
+        for segment in self.segments[:how_many]:
+            keys = [info.key async for info in self.store.list(self.names.segment_prefix(segment.key))]
+            await self.store.delete(keys)
+
     async def move(self, segment: Segment, parts: Sequence[Sequence[bytes]], *, is_bundled: bool = False) -> Segment:
         """What compaction does to a PARTIAL segment: its batches in new objects, the old ones deleted."""
         identity = SegmentIdentity(

@@ -10,24 +10,32 @@ Only sealed segments that are complete in the bucket are archived: their seal na
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
-from stratalog.model.errors import Corrupt, InvalidRequest, NotFound
+from stratalog.model.errors import NotFound
 from stratalog.model.segment import SealRecord
 from stratalog.objects import ObjectStore, open_store
 from stratalog_pipeline.cold.catalog import Catalog
 from stratalog_pipeline.cold.committed import CommittedSegment, CommittedShard
 from stratalog_pipeline.cold.cutting import OffsetRange, PartRange, cut, ranges_within
-from stratalog_pipeline.cold.part_records import PartFetcher, tables_of
-from stratalog_pipeline.decode.columns import SCHEMA, Wanted
-from stratalog_pipeline.jobs.archive_piece import OpenStore, PieceMade, PieceWork, RecordSchema, archive_piece
+from stratalog_pipeline.decode.columns import SCHEMA
+from stratalog_pipeline.jobs.archive_piece import (
+    FieldsFound,
+    InferWork,
+    OpenStore,
+    PieceMade,
+    PieceWork,
+    RecordSchema,
+    archive_piece,
+    infer_piece,
+)
+from stratalog_pipeline.jobs.archive_schemas import Schemas
 from stratalog_pipeline.jobs.archive_table import (
     Kind,
     SegmentPlan,
@@ -39,22 +47,17 @@ from stratalog_pipeline.jobs.archive_table import (
     done_key,
     encode,
     plan_key,
-    schema_key,
-    schemas_prefix,
     seal_name,
     segments_prefix,
     table_key,
 )
 from stratalog_pipeline.jobs.put_once import put_once, put_or_read
-from stratalog_pipeline.jobs.record_kinds import PLACE, evolve, infer_json, unite
+from stratalog_pipeline.jobs.record_kinds import PLACE
 from stratalog_pipeline.jobs.runners import Runner
 from stratalog_pipeline.jobs.table_log import SegmentFiles, TableLog
-from stratalog_pipeline.jobs.table_types import check_columns, contradictions, settled
+from stratalog_pipeline.jobs.table_types import settled
 
 PIECE_BYTES: Final = 32 << 20
-_SAMPLE: Final = 10_000
-"""Records of each new segment by which a schema is inferred."""
-_TRIES: Final = 10
 _COMMIT_SEGMENTS: Final = 64
 _COMMIT_BYTES: Final = 4 << 30
 """A commit to a log takes so many segments, or bytes of them. What was not committed is read again after a kill."""
@@ -106,6 +109,14 @@ class _Segment:
         return sum(one.part.size_bytes for one in self.ranges)
 
 
+@dataclass(slots=True)
+class _Todo:
+    told: Archived
+    segments: list[_Segment] = field(default_factory=list)
+    fresh: list[_Segment] = field(default_factory=list)
+    """Those that have no plan yet."""
+
+
 class Archive:
     def __init__(
         self,
@@ -124,12 +135,17 @@ class Archive:
         self._log = log or _open_log(options, self._open_target)
 
     def archive(self) -> Archived:
-        """All that is sealed and not archived yet. Raises: Conflict for a table of something else, InvalidRequest."""
-        told, todo, schemas = asyncio.run(self._prepare())
-        if self._options.is_dry_run:
+        """All that is sealed and not archived yet.
+
+        Raises: Conflict for a table of something else, InvalidRequest, what the stores raise.
+        """
+        todo = asyncio.run(self._find())
+        told = todo.told
+        if self._options.is_dry_run or not todo.segments:
             return told
-        works = [work for segment in todo for work in self._works(told.cluster_id, segment, schemas)]
-        by_seal = {segment.seal: segment for segment in todo}
+        schemas = asyncio.run(self._plan(todo, self._infer(todo)))
+        works = [work for segment in todo.segments for work in self._works(told.cluster_id, segment, schemas)]
+        by_seal = {segment.seal: segment for segment in todo.segments}
         whole: list[_Segment] = []
         for number, made in enumerate(self._run(archive_piece, works), 1):
             segment = by_seal[made.seal]
@@ -194,36 +210,60 @@ class Archive:
             await store.close()
 
     # Planning -------------------------------------------------------------------------------------------------------
-    async def _prepare(self) -> tuple[Archived, list[_Segment], dict[int, RecordSchema]]:
+    async def _find(self) -> _Todo:
+        """What is sealed and not archived."""
         options = self._options
         bucket, target = self._open_bucket(), self._open_target()
         try:
             catalog = await Catalog.open(bucket, cluster_id=options.cluster_id, meta_url=options.meta_url)
             shards = await catalog.shards([options.topic])
             cluster_id = catalog.names.cluster_id
-            told = Archived(options.topic, cluster_id, format=options.table.value, is_dry_run=options.is_dry_run)
+            todo = _Todo(Archived(options.topic, cluster_id, format=options.table.value, is_dry_run=options.is_dry_run))
             await self._check_table(target, cluster_id, str(shards[0].key.topic_id))
-            done = {info.key async for info in target.list(segments_prefix(options.topic))}
-            todo = []
+            objects = {info.key async for info in target.list(segments_prefix(options.topic))}
             for segment in await _sealed(catalog, shards):
-                if done_key(options.topic, segment.seal) in done:
-                    told.already += 1
+                if done_key(options.topic, segment.seal) in objects:
+                    todo.told.already += 1
                     continue
-                todo.append(segment)
-                told.segments += 1
-                told.bytes_read += segment.size_bytes
-            if options.is_dry_run or not todo:
-                return told, todo, {}
-            planned = [one for one in todo if plan_key(options.topic, one.seal) in done]
-            fresh = [one for one in todo if one not in planned]
-            schemas = Schemas(target, options)
-            number = await schemas.for_new(lambda: self._sample(cluster_id, fresh)) if fresh else 0
-            for segment in todo:
-                segment.plan = await self._fix_plan(target, segment, number)
-            numbers = {one.plan.schema for one in todo if one.plan is not None}
-            return told, todo, {one: await schemas.read(one) for one in numbers}
+                todo.segments.append(segment)
+                if plan_key(options.topic, segment.seal) not in objects:
+                    todo.fresh.append(segment)
+                todo.told.segments += 1
+                todo.told.bytes_read += segment.size_bytes
+            return todo
         finally:
             await bucket.close()
+            await target.close()
+
+    def _infer(self, todo: _Todo) -> list[FieldsFound] | None:
+        """The fields of all records of new segments, by the tasks that will read them; None where they are known."""
+        options = self._options
+        if options.kind is not Kind.JSON or options.schema is not None:
+            return None
+        pieces = [work.ranges for segment in todo.fresh for work in cut(segment.ranges, options.piece_bytes)]
+        works = [InferWork(todo.told.cluster_id, n, one, self._open_bucket) for n, one in enumerate(pieces)]
+        found = []
+        for one in self._run(infer_piece, works):
+            found.append(one)
+            self._on_progress("inferring the schema", len(found), len(works))
+        return found
+
+    async def _plan(self, todo: _Todo, found: list[FieldsFound] | None) -> dict[int, RecordSchema]:
+        """Fixes the plan of each segment. Returns the schemas that the plans name."""
+        options = self._options
+        target = self._open_target()
+        try:
+            schemas = Schemas(target, options.topic, options.table, options.by)
+            number = 0
+            if todo.fresh and found is not None:
+                number = await schemas.for_found(found)
+            elif todo.fresh and options.schema is not None:
+                number = await schemas.for_given(options.schema)
+            for segment in todo.segments:
+                segment.plan = await self._fix_plan(target, segment, number)
+            numbers = {one.plan.schema for one in todo.segments if one.plan is not None}
+            return {one: await schemas.read(one) for one in numbers}
+        finally:
             await target.close()
 
     async def _check_table(self, target: ObjectStore, cluster_id: str, topic_id: str) -> None:
@@ -246,64 +286,6 @@ class Archive:
         pieces = tuple((work.ranges[0].from_offset, work.ranges[-1].to_offset) for work in works)
         key = plan_key(self._options.topic, segment.seal)
         return decode_plan(await put_or_read(target, key, encode(SegmentPlan(schema, pieces))), key)
-
-    def _sample(self, cluster_id: str, segments: Sequence[_Segment]) -> Any:
-        """The schema of the first records of each segment."""
-        from stratalog.formats.object_names import ObjectNames
-
-        found = pa.schema([])
-        with PartFetcher(self._open_bucket, ObjectNames("", cluster_id)) as fetcher:
-            for part in fetcher.fetch([segment.ranges[0] for segment in segments if segment.ranges]):
-                for table in tables_of(part, Wanted(("value",))):
-                    found = unite(found, infer_json(table.column("value").slice(0, _SAMPLE).to_pylist()))
-                    break
-        return found
-
-
-class Schemas:
-    """The schemas of a table: each has all fields of the one before."""
-
-    def __init__(self, target: ObjectStore, options: ArchiveOptions) -> None:
-        self._target = target
-        self._options = options
-
-    async def for_new(self, sample: Callable[[], Any]) -> int:
-        """The number of the schema for new segments; a new one where they have new fields. Raises: InvalidRequest."""
-        options = self._options
-        if options.kind is Kind.RAW:
-            return 0
-        wanted = options.schema or RecordSchema(options.kind, _packed(await asyncio.to_thread(sample)))
-        for _ in range(_TRIES):
-            newest = await self._newest()
-            schema = wanted
-            if newest:
-                known = await self.read(newest)
-                fields = evolve(known.fields, wanted.fields)
-                if fields == known.fields and known.definition == wanted.definition:
-                    return newest
-                schema = replace(wanted, arrow=_packed(fields if options.kind is Kind.JSON else wanted.fields))
-            _check_names(schema.fields)
-            _check_fit(options, schema.fields, known.fields if newest else pa.schema([]))
-            if await put_once(self._target, schema_key(options.topic, newest + 1), _encode_schema(schema)):
-                return newest + 1
-        raise InvalidRequest(
-            f"the schema of {options.topic} was changed {_TRIES} times meanwhile: run one job at a time"
-        )
-
-    async def read(self, number: int) -> RecordSchema:
-        if number == 0:
-            return RecordSchema(Kind.RAW)
-        key = schema_key(self._options.topic, number)
-        try:
-            told = json.loads(await self._target.get(key))
-            arrow = base64.b64decode(told["arrow"])
-            return RecordSchema(Kind(told["kind"]), arrow, told["definition"], bool(told["is_confluent"]))
-        except (ValueError, KeyError, TypeError) as error:
-            raise Corrupt(f"it is not a schema: {error}", source=key, position=0) from error
-
-    async def _newest(self) -> int:
-        numbers = [int(info.key[-11:-5]) async for info in self._target.list(schemas_prefix(self._options.topic))]
-        return max(numbers, default=0)
 
 
 async def _sealed(catalog: Catalog, shards: Iterable[CommittedShard]) -> list[_Segment]:
@@ -344,39 +326,3 @@ def _files_of(segment: _Segment, kind: Kind, schemas: dict[int, RecordSchema]) -
     data = sorted((file for one in segment.pieces for file in one.data), key=lambda file: file.key)
     dead = sorted((file for one in segment.pieces for file in one.dead), key=lambda file: file.key)
     return SegmentFiles(segment.seal, settled(fields), tuple(data), tuple(dead))
-
-
-def _check_fit(options: ArchiveOptions, fields: Any, known: Any) -> None:
-    """A table with a log has one type for each column, and not every type. Raises: InvalidRequest."""
-    if options.table is TableFormat.PARQUET:
-        return
-    check_columns(settled(fields), options.table, options.by)
-    wrong = contradictions(settled(known), settled(fields))
-    if wrong:
-        raise InvalidRequest(
-            f"the schema gives other types to fields that the table has: {', '.join(wrong)[:500]}: a {options.table} "
-            "table keeps its types; name another place for the new ones"
-        )
-
-
-def _packed(schema: Any) -> bytes:
-    return bytes(schema.remove_metadata().serialize().to_pybytes())
-
-
-def _encode_schema(schema: RecordSchema) -> bytes:
-    told = {
-        "kind": schema.kind,
-        "fields": [[one.name, str(one.type)] for one in schema.fields],
-        "arrow": base64.b64encode(schema.arrow).decode(),
-        "definition": schema.definition,
-        "is_confluent": schema.is_confluent,
-    }
-    return json.dumps(told, indent=1).encode()
-
-
-def _check_names(fields: Any) -> None:
-    taken = sorted({*PLACE.names} & {*fields.names})
-    if taken:
-        raise InvalidRequest(
-            f"the records have a field {taken[0]}, which is a column of the table itself: archive them raw"
-        )

@@ -7,9 +7,7 @@ records as rows, some times the size of its chunks.
 from __future__ import annotations
 
 import asyncio
-import base64
 import io
-import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,17 +23,17 @@ from stratalog_pipeline.cold.cutting import PartRange
 from stratalog_pipeline.cold.part_records import PartFetcher, tables_of
 from stratalog_pipeline.decode.columns import SCHEMA, Wanted
 from stratalog_pipeline.jobs.archive_table import Kind, PieceDone, TableFormat, TimePartition, data_key, dead_key
+from stratalog_pipeline.jobs.json_inference import infer_json, unite
 from stratalog_pipeline.jobs.put_once import put_once
 from stratalog_pipeline.jobs.record_kinds import (
     DEAD,
     PLACE,
+    Definitions,
     ReadValues,
-    avro_reader,
     json_reader,
-    protobuf_reader,
 )
 from stratalog_pipeline.jobs.table_log import FileMade
-from stratalog_pipeline.jobs.table_types import settled, without_empty
+from stratalog_pipeline.jobs.table_types import settled, without_untyped
 
 NO_TIME: Final = "__HIVE_DEFAULT_PARTITION__"
 _YEAR_1_S: Final = -62_135_596_800
@@ -51,22 +49,66 @@ class RecordSchema:
     kind: Kind
     arrow: bytes = b""
     definition: str = ""
-    """Avro: the schema. Protobuf: JSON of a message's name and its descriptor set."""
+    """Avro: the schema. Protobuf: JSON of a message's name and its descriptor set. Of several the newest."""
     is_confluent: bool = False
+    earlier: tuple[str, ...] = ()
+    """Definitions that the table had before, newest first."""
+    writers: tuple[tuple[int, str], ...] = ()
+    """Avro schemas under the ids that records name."""
 
     @property
     def fields(self) -> Any:
         return pa.ipc.read_schema(pa.py_buffer(self.arrow)) if self.arrow else pa.schema([])
 
     def reader(self) -> ReadValues:
+        definitions = Definitions(self.definition, self.earlier, self.writers, self.is_confluent)
         match self.kind:
             case Kind.AVRO:
-                return avro_reader(self.definition, is_confluent=self.is_confluent)[1]
+                from stratalog_pipeline.jobs.avro_records import avro_reader
+
+                return avro_reader(definitions, self.fields)[1]
             case Kind.PROTOBUF:
-                told = json.loads(self.definition)
-                return protobuf_reader(base64.b64decode(told["descriptors"]), told["message"])[1]
+                from stratalog_pipeline.jobs.protobuf_types import protobuf_reader
+
+                return protobuf_reader(definitions, self.fields)[1]
             case _:
                 return json_reader(self.fields)
+
+
+def packed(fields: Any) -> bytes:
+    """As a `RecordSchema` has it."""
+    return bytes(fields.remove_metadata().serialize().to_pybytes())
+
+
+@dataclass(frozen=True, slots=True)
+class InferWork:
+    """A piece of a new segment, of whose records the fields are looked for. `number`: of all pieces, in order."""
+
+    cluster_id: str
+    number: int
+    ranges: Sequence[PartRange]
+    open_bucket: OpenStore = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class FieldsFound:
+    """`wrong`: fields to which records give types that no column holds together."""
+
+    number: int
+    arrow: bytes
+    wrong: tuple[str, ...]
+
+
+def infer_piece(work: InferWork) -> FieldsFound:
+    """The fields of all records of a piece, as JSON. Raises: what reading raises."""
+    found, wrong = pa.schema([]), dict[str, None]()
+    with PartFetcher(work.open_bucket, ObjectNames("", work.cluster_id)) as fetcher:
+        for part in fetcher.fetch(work.ranges):
+            for batch in tables_of(part, Wanted(("value",))):
+                fields, inside = infer_json(batch.column("value").to_pylist())
+                found, between = unite(found, fields)
+                wrong.update(dict.fromkeys([*inside, *between]))
+    return FieldsFound(work.number, packed(found), tuple(wrong))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +140,7 @@ class PieceMade:
 def archive_piece(work: PieceWork) -> PieceMade:
     """Raises: what reading and the stores raise."""
     good, dead = _read(work)
-    fields = (without_empty if work.table is TableFormat.PARQUET else settled)(good.schema)
+    fields = (without_untyped if work.table is TableFormat.PARQUET else settled)(good.schema)
     if fields != good.schema:
         good = good.select(fields.names).cast(fields)
     if work.table is TableFormat.ICEBERG:
@@ -172,8 +214,6 @@ async def _put_all(open_target: OpenStore, files: Mapping[str, tuple[str | None,
     try:
         for key, (time, table) in files.items():
             body = io.BytesIO()
-            # A field of which only nulls were seen has no type yet: it comes with the file that knows one.
-            table = table.select([one.name for one in table.schema if not pa.types.is_null(one.type)])
             pq.write_table(table, body, compression="zstd", coerce_timestamps="us", allow_truncated_timestamps=True)
             size = len(body.getvalue())
             if not await put_once(store, key, body.getvalue()):

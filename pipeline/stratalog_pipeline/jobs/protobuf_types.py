@@ -1,7 +1,13 @@
-"""Arrow types and rows of Protobuf messages, from a descriptor set. Raises: InvalidRequest for what has no column."""
+"""Arrow types and rows of Protobuf messages, from a descriptor set (`protoc --include_imports --descriptor_set_out`).
+
+Raises: InvalidRequest for what has no column.
+"""
 
 from __future__ import annotations
 
+import base64
+import json
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -10,6 +16,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
 
 from stratalog.model.errors import InvalidRequest
+from stratalog_pipeline.jobs.record_kinds import Definitions, ReadValues, row_reader
 
 _DEPTH = 20
 _TYPES = {
@@ -36,6 +43,44 @@ def message_class(descriptors: bytes, message: str) -> Any:
             f"there is no message {message!r} in the descriptor set ({error}): make it with protoc --include_imports "
             "--descriptor_set_out, and give the full name"
         ) from error
+
+
+def definition_of(descriptors: bytes, message: str) -> str:
+    """A message and what describes it, as text that a table keeps."""
+    return json.dumps({"message": message, "descriptors": base64.b64encode(descriptors).decode()})
+
+
+def class_of_definition(definition: str) -> Any:
+    told = json.loads(definition)
+    return message_class(base64.b64decode(told["descriptors"]), told["message"])
+
+
+def protobuf_reader(definitions: Definitions, fields: Any = None) -> tuple[Any, ReadValues]:
+    """The Arrow schema and the reader of messages. `fields`: of the table, where it has more."""
+    schema = arrow_schema_of(class_of_definition(definitions.newest).DESCRIPTOR) if fields is None else fields
+    return schema, row_reader(schema, _decoder([definitions.newest, *definitions.earlier]))
+
+
+def _decoder(definitions: Sequence[str]) -> Callable[[bytes], dict[str, Any]]:
+    """Reads a message by the first of these that has all its fields: nothing of it is dropped."""
+    kinds = [class_of_definition(one) for one in definitions]
+
+    def decode(value: bytes) -> dict[str, Any]:
+        for kind in kinds:
+            found = kind()
+            found.ParseFromString(value)
+            if _is_known(found):
+                return to_row(found)
+        raise ValueError("it has a field that the message does not have")
+
+    return decode
+
+
+def _is_known(message: Any) -> bool:
+    """Whether each of its fields has a name, at any depth."""
+    size = message.ByteSize()
+    message.DiscardUnknownFields()
+    return bool(message.ByteSize() == size)
 
 
 def arrow_schema_of(descriptor: Any) -> Any:

@@ -6,8 +6,6 @@ nothing is dropped unsaid. A record without a value (a deletion) has nulls in al
 
 from __future__ import annotations
 
-import io
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,13 +13,9 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.json as pj
 
-from stratalog.model.errors import InvalidRequest
 from stratalog_pipeline.decode.columns import SCHEMA
 
 _JSON_BLOCK_BYTES: Final = 256 << 20
-CONFLUENT_BYTES: Final = 5
-"""A zero byte and the id of a schema, which some producers put before an Avro record."""
-
 PLACE: Final = pa.schema(
     [
         pa.field("_shard", pa.int32()),
@@ -44,6 +38,21 @@ class ReadRecords:
     bad: list[tuple[int, str]]
 
 
+@dataclass(frozen=True, slots=True)
+class Definitions:
+    """What it takes to read records that were written by schemas that followed each other.
+
+    `newest` names the columns. `writers` are schemas under the ids that records name; where there are none, a record is
+    read by the newest schema, or else by the `earlier` ones, newest first.
+    """
+
+    newest: str
+    earlier: tuple[str, ...] = ()
+    writers: tuple[tuple[int, str], ...] = ()
+    is_confluent: bool = False
+    """Avro: each record begins with a zero byte and the id of its schema."""
+
+
 ReadValues = Callable[[Sequence[bytes | None]], ReadRecords]
 
 
@@ -62,13 +71,13 @@ def json_reader(schema: Any) -> ReadValues:
                 good.extend(rows)
             except (pa.ArrowException, ValueError) as error:
                 if len(rows) == 1:
-                    bad.append((rows[0], _first_line(error)))
+                    bad.append((rows[0], first_line(error)))
                     return
                 middle = len(rows) // 2
                 attempt(rows[:middle])
                 attempt(rows[middle:])
 
-        together = [row for row, value in enumerate(values) if _is_apart(value)]
+        together = [row for row, value in enumerate(values) if is_apart(value)]
         if together:
             attempt(together)
         for row in sorted({*range(len(values))} - {*together}):
@@ -79,7 +88,7 @@ def json_reader(schema: Any) -> ReadValues:
     return read
 
 
-def _is_apart(value: bytes | None) -> bool:
+def is_apart(value: bytes | None) -> bool:
     """Whether it may stand in one text with others. What begins and ends as an object cannot run over into the next
     one, and what is empty would hide that another was two."""
     return value is None or (value[:1] == b"{" and value[-1:] == b"}" and b"\n" not in value)
@@ -90,47 +99,15 @@ def _parse(values: Sequence[bytes | None], schema: Any) -> Any:
     options = pj.ParseOptions(
         explicit_schema=schema, unexpected_field_behavior="error", newlines_in_values=len(values) == 1
     )
-    table = pj.read_json(pa.py_buffer(body), pj.ReadOptions(use_threads=False, block_size=_block(body)), options)
+    table = pj.read_json(pa.py_buffer(body), pj.ReadOptions(use_threads=False, block_size=block_bytes(body)), options)
     if table.num_rows != len(values):
         raise ValueError("a value is not one JSON object")
     return table.select(schema.names).cast(schema)
 
 
-def infer_json(values: Sequence[bytes | None]) -> Any:
-    """The schema of what can be read of these, an Arrow schema; no fields where nothing can."""
-    found = pa.schema([])
-    bodies = [value for value in values if value is not None]
-
-    def attempt(some: Sequence[bytes]) -> None:
-        nonlocal found
-        body = b"\n".join(some)
-        try:
-            table = pj.read_json(pa.py_buffer(body), pj.ReadOptions(use_threads=False, block_size=_block(body)))
-        except pa.ArrowException:
-            if len(some) > 1:
-                attempt(some[: len(some) // 2])
-                attempt(some[len(some) // 2 :])
-            return
-        found = unite(found, table.schema)
-
-    if bodies:
-        attempt(bodies)
-    return found
-
-
-def _block(body: bytes) -> int:
+def block_bytes(body: bytes) -> int:
+    """Of Arrow's JSON parser, so that a text is one block."""
     return min(max(len(body), 1 << 16) + 1, _JSON_BLOCK_BYTES)
-
-
-def unite(before: Any, more: Any) -> Any:
-    """Fields of both, of records that were seen together; a number stays a number. Raises: InvalidRequest."""
-    try:
-        return pa.unify_schemas([before, more], promote_options="permissive")
-    except (pa.ArrowException, TypeError) as error:
-        raise InvalidRequest(
-            f"the records contradict each other ({_first_line(error)}): give a schema, by which those that do not fit "
-            "become dead letters"
-        ) from error
 
 
 def evolve(known: Any, more: Any) -> Any:
@@ -153,50 +130,14 @@ def _type(known: Any, more: Any) -> Any:
         return pa.struct(_evolve(list(known), list(more)))
     if pa.types.is_list(known) and pa.types.is_list(more):
         return pa.list_(_type(known.value_type, more.value_type))
+    if pa.types.is_map(known) and pa.types.is_map(more):
+        return pa.map_(known.key_type, _type(known.item_type, more.item_type))
     return known
 
 
 # Avro, Protobuf -----------------------------------------------------------------------------------------------------
-def avro_reader(schema_json: str, *, is_confluent: bool = False) -> tuple[Any, ReadValues]:
-    """The Arrow schema and the reader of records that were written with this schema, without a container."""
-    import fastavro
-
-    try:
-        parsed = fastavro.parse_schema(json.loads(schema_json))
-    except Exception as error:  # fastavro raises many kinds, none of which says more than its words
-        raise InvalidRequest(f"the Avro schema cannot be read: {_first_line(error)}") from error
-    from stratalog_pipeline.jobs.avro_types import arrow_schema_of
-
-    schema = arrow_schema_of(json.loads(schema_json))
-    skipped = CONFLUENT_BYTES if is_confluent else 0
-
-    def read_one(value: bytes) -> dict[str, Any]:
-        stream = io.BytesIO(value)
-        stream.seek(skipped)
-        found: dict[str, Any] = fastavro.schemaless_reader(stream, parsed, None)
-        if stream.read(1):
-            raise ValueError("bytes are left after the record")
-        return found
-
-    return schema, _row_reader(schema, read_one)
-
-
-def protobuf_reader(descriptors: bytes, message: str) -> tuple[Any, ReadValues]:
-    """Of a descriptor set (`protoc --include_imports --descriptor_set_out`) and the full name of a message."""
-    from stratalog_pipeline.jobs.protobuf_types import arrow_schema_of, message_class, to_row
-
-    kind = message_class(descriptors, message)
-
-    def read_one(value: bytes) -> dict[str, Any]:
-        found = kind()
-        found.ParseFromString(value)
-        return to_row(found)
-
-    schema = arrow_schema_of(kind.DESCRIPTOR)
-    return schema, _row_reader(schema, read_one)
-
-
-def _row_reader(schema: Any, read_one: Callable[[bytes], dict[str, Any]]) -> ReadValues:
+def row_reader(schema: Any, read_one: Callable[[bytes], dict[str, Any]]) -> ReadValues:
+    """Of records that a library reads one at a time; fields that a record lacks are null."""
     nothing = dict.fromkeys(schema.names)
 
     def read(values: Sequence[bytes | None]) -> ReadRecords:
@@ -208,7 +149,7 @@ def _row_reader(schema: Any, read_one: Callable[[bytes], dict[str, Any]]) -> Rea
                 rows.append(nothing if value is None else read_one(value))
                 good.append(row)
             except Exception as error:  # hostile bytes make these libraries raise whatever they like
-                bad.append((row, _first_line(error)))
+                bad.append((row, first_line(error)))
         try:
             table = pa.Table.from_pylist(rows, schema=schema)
         except (pa.ArrowException, OverflowError, TypeError, ValueError):
@@ -228,9 +169,9 @@ def _one_at_a_time(
             pieces.append(pa.Table.from_pylist([row], schema=schema))
             good.append(place)
         except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-            bad.append((place, _first_line(error)))
+            bad.append((place, first_line(error)))
     return ReadRecords(pa.concat_tables(pieces) if pieces else schema.empty_table(), good, bad)
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     return (str(error) or type(error).__name__).splitlines()[0][:300]

@@ -6,16 +6,19 @@ JSON records: an object of field and Arrow type, `{"flight": "int64", "carrier":
 
 from __future__ import annotations
 
-import base64
 import json
-from typing import Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
 
 import pyarrow as pa
 
 from stratalog.model.errors import InvalidRequest
-from stratalog_pipeline.jobs.archive_piece import RecordSchema
+from stratalog_pipeline.jobs.archive_piece import RecordSchema, packed
 from stratalog_pipeline.jobs.archive_table import Kind
-from stratalog_pipeline.jobs.record_kinds import avro_reader, protobuf_reader
+from stratalog_pipeline.jobs.record_kinds import Definitions
+
+_MOST_ID: Final = (1 << 32) - 1
 
 
 def schema_of(kind: Kind, body: bytes, source: str, message: str = "", is_confluent: bool = False) -> RecordSchema:
@@ -23,15 +26,69 @@ def schema_of(kind: Kind, body: bytes, source: str, message: str = "", is_conflu
         case Kind.RAW:
             raise InvalidRequest(f"{source}: raw records are not looked into, so they have no schema")
         case Kind.JSON:
-            return RecordSchema(kind, _packed(_json_fields(_parsed(body, source), source)))
+            return RecordSchema(kind, packed(_json_fields(_parsed(body, source), source)))
         case Kind.AVRO:
+            from stratalog_pipeline.jobs.avro_records import avro_reader
+
             text = json.dumps(_parsed(body, source))
-            fields, _ = avro_reader(text, is_confluent=is_confluent)
-            return RecordSchema(kind, _packed(fields), text, is_confluent)
+            fields, _ = avro_reader(Definitions(text))
+            return RecordSchema(kind, packed(fields), text, is_confluent)
         case Kind.PROTOBUF:
-            fields, _ = protobuf_reader(body, message)
-            told = {"message": message, "descriptors": base64.b64encode(body).decode()}
-            return RecordSchema(kind, _packed(fields), json.dumps(told))
+            from stratalog_pipeline.jobs.protobuf_types import definition_of, protobuf_reader
+
+            definition = definition_of(body, message)
+            fields, _ = protobuf_reader(Definitions(definition))
+            return RecordSchema(kind, packed(fields), definition)
+
+
+def schema_of_writers(bodies: Mapping[int, tuple[bytes, str]]) -> RecordSchema:
+    """Of Avro schemas under the ids that records name, each with where it came from; the highest id is the newest."""
+    from stratalog_pipeline.jobs.avro_records import avro_reader
+
+    texts = {number: json.dumps(_parsed(body, source)) for number, (body, source) in bodies.items()}
+    for number, text in texts.items():
+        try:
+            avro_reader(Definitions(text))
+        except InvalidRequest as error:
+            raise InvalidRequest(f"{bodies[number][1]}: {error}") from error
+    writers = tuple(sorted(texts.items()))
+    definitions = Definitions(texts[max(texts)], (), writers, True)
+    fields, _ = avro_reader(definitions)
+    return RecordSchema(Kind.AVRO, packed(fields), definitions.newest, True, (), writers)
+
+
+def files_of_ids(given: Sequence[str]) -> dict[int, Path]:
+    """`ID=FILE`, or a folder of `<id>.avsc`, as often as wanted. Empty where one file is given without an id.
+
+    Raises: InvalidRequest.
+    """
+    found: dict[int, Path] = {}
+    plain = []
+    for one in given:
+        number, equals, file = one.partition("=")
+        if equals and number.isascii() and number.isdigit():
+            more = {int(number): Path(file)}
+        elif Path(one).is_dir():
+            more = _of_folder(Path(one))
+        else:
+            plain.append(one)
+            continue
+        for key, path in more.items():
+            if found.setdefault(key, path) != path:
+                raise InvalidRequest(f"--schema: id {key} is given twice, as {found[key]} and {path}")
+    too_large = [key for key in found if key > _MOST_ID]
+    if too_large:
+        raise InvalidRequest(f"--schema: {too_large[0]} is not an id of a schema: records name it in four bytes")
+    if plain and (found or len(plain) > 1):
+        raise InvalidRequest(f"--schema {plain[-1]}: of several schemas each needs its id: ID=FILE, with --confluent")
+    return found
+
+
+def _of_folder(folder: Path) -> dict[int, Path]:
+    found = {int(one.stem): one for one in folder.glob("*.avsc") if one.stem.isascii() and one.stem.isdigit()}
+    if not found:
+        raise InvalidRequest(f"--schema {folder}: there is no file <id>.avsc in this folder")
+    return found
 
 
 def _parsed(body: bytes, source: str) -> Any:
@@ -60,7 +117,3 @@ def _type(told: Any, where: str) -> Any:
             f"a list "
             "of one, or an object"
         ) from error
-
-
-def _packed(schema: Any) -> bytes:
-    return bytes(schema.remove_metadata().serialize().to_pybytes())

@@ -42,20 +42,30 @@ def settled(fields: Any) -> Any:
     return pa.schema(_settled(list(fields), ""))
 
 
-def without_empty(fields: Any) -> Any:
-    """Without structures that have no field, at any depth: Parquet files cannot hold them."""
-    kinds = [(one.name, _filled(one.type)) for one in fields]
+def without_untyped(fields: Any) -> Any:
+    """Without fields that have no type yet, at any depth: nulls, and structures that have no field.
+
+    A Parquet file cannot hold such structures, and has numbers for nulls within a list, which no reader could put
+    together with the texts of a later file.
+    """
+    kinds = [(one.name, _typed(one.type)) for one in fields]
     return pa.schema([(name, kind) for name, kind in kinds if kind is not None])
 
 
-def _filled(kind: Any) -> Any:
-    if pa.types.is_struct(kind):
-        inner = [(one.name, _filled(one.type)) for one in kind]
+def _typed(kind: Any) -> Any:
+    types = pa.types
+    if types.is_null(kind):
+        return None
+    if types.is_struct(kind):
+        inner = [(one.name, _typed(one.type)) for one in kind]
         known = [(name, one) for name, one in inner if one is not None]
         return pa.struct(known) if known else None
-    if pa.types.is_list(kind):
-        element = _filled(kind.value_type)
+    if types.is_list(kind):
+        element = _typed(kind.value_type)
         return None if element is None else pa.list_(element)
+    if types.is_map(kind):
+        item = _typed(kind.item_type)
+        return None if item is None else pa.map_(kind.key_type, item)
     return kind
 
 
@@ -67,7 +77,7 @@ def check_columns(fields: Any, form: TableFormat, by: TimePartition) -> None:
 
 
 def contradictions(known: Any, more: Any) -> list[str]:
-    """The fields of two settled schemas that have one type here and another there."""
+    """The fields of two schemas that have one type here and another there. No type yet is no other type."""
     return list(_contradictions(list(known), list(more), ""))
 
 
@@ -144,5 +154,5 @@ def _differ(known: Any, more: Any, where: str) -> Iterable[str]:
     elif types.is_map(known) and types.is_map(more):
         yield from _differ(known.key_type, more.key_type, f"{where} (key)")
         yield from _differ(known.item_type, more.item_type, f"{where} (value)")
-    elif known != more:
+    elif known != more and not types.is_null(known) and not types.is_null(more):
         yield f"{where} ({known} in the table, {more} now)"

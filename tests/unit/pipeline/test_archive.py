@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -208,20 +206,75 @@ async def test_a_schema_grows_with_its_records_and_keeps_what_it_had(place: Plac
 
 
 async def test_an_empty_object_is_a_field_without_a_type_yet(place: Place) -> None:
-    """Parquet has no structure without a field, at any depth."""
-    cold = await place.fill([[json_value(0, crew={}, legs=[{"to": "SFO", "by": {}}], last={"seat": {}})]])
+    """Parquet has no structure without a field, and numbers for nulls in a list: at any depth."""
+    untyped = {"crew": {}, "last": {"seat": {}}, "stops": [], "next": {"gate": None}, "nulls": [[None]]}
+    cold = await place.fill([[json_value(0, legs=[{"to": "SFO", "by": {}, "at": []}], **untyped)]])
     assert (await place.archive()).rows == 1
     (row,) = await place.rows()
-    assert "crew" not in row and "last" not in row and row["legs"] == [{"to": "SFO"}]
-    await place.fill([[json_value(1, crew={"size": 5})]], into=cold)
+    assert not untyped.keys() & row.keys() and row["legs"] == [{"to": "SFO"}]
+    await place.fill([[json_value(1, crew={"size": 5}, stops=["LAX"], next={"gate": "B4"})]], into=cold)
     await place.archive()
-    assert [row["crew"] for row in await place.rows()] == [None, {"size": 5}]
+    rows = await place.rows()
+    assert [row["crew"] for row in rows] == [None, {"size": 5}]
+    assert [(row["stops"], row["next"]) for row in rows] == [(None, None), (["LAX"], {"gate": "B4"})]
 
 
-async def test_records_that_contradict_each_other_need_a_schema(place: Place) -> None:
-    await place.fill([[b'{"a": 1}'], [b'{"a": {"b": 1}}']])
+async def test_a_field_of_a_late_record_is_a_column(place: Place) -> None:
+    """Of many small chunks, and of the last record of a large one: no good record is a dead letter."""
+    late = [*flights(300, 10_000), json_value(10_300, gate="B4")]
+    await place.fill([*([json_value(n)] for n in range(299)), [json_value(299, crew={"size": 5})], late])
+    told = await place.archive(by=TimePartition.MONTH)
+    assert (told.rows, told.dead) == (10_301, 0)
+    rows = await place.rows()
+    assert [row["_offset"] for row in rows] == list(range(10_301))
+    assert [row["_offset"] for row in rows if row["crew"]] == [299]
+    assert [row["_offset"] for row in rows if row["gate"]] == [10_300]
+
+
+async def test_a_number_or_a_text_stays_one_whatever_chunk_it_is_in(place: Place) -> None:
+    """A text that looks like a time is a time only where all look like one."""
+    values = [b'{"a": 1, "b": "2013-01-01 05:00:00"}', b'{"a": 1.5, "b": "noon"}', b'{"a": null, "b": null}', b"{}"]
+    await place.fill([[value] for value in values], [values])
+    assert (await place.archive()).dead == 0
+    found = [(row["a"], row["b"]) for row in await place.rows()]
+    assert found == [(1.0, "2013-01-01 05:00:00"), (1.5, "noon"), (None, None), (None, None)] * 2
+
+
+async def test_bad_records_do_not_decide_what_columns_there_are(place: Place) -> None:
+    bad = [b'{"x": 1}\n{"y": 2}', b'{"z": ', b"[1]", b'"text"', b"7", b"\xff\xfe"]
+    await place.fill([[*flights(0, 3), *bad, *flights(9, 3)]])
     told = await place.archive()
+    assert (told.rows, told.dead) == (6, 6)
+    assert {*(await place.rows())[0]} == {"_shard", "_offset", "_timestamp", "_key", "flight", "carrier"}
+
+
+@pytest.mark.parametrize("values", [[[b'{"a": 1}'], [b'{"a": {"b": 1}}']], [[b'{"a": 1}', b'{"a": {"b": 1}}']]])
+async def test_records_that_contradict_each_other_need_a_schema_for_the_first_run(place: Place, values: Any) -> None:
+    """A person decides once what a column is; from then on the table does, and no record stops a job."""
+    cold = await place.fill(values)
+    with pytest.raises(InvalidRequest, match=r"a \(int64 and struct<b: int64>\): give a --schema"):
+        await place.archive()
+    assert not await place.files()
+    told = await place.archive(schema=RecordSchema(Kind.JSON, _packed([("a", pa.int64())])))
     assert (told.rows, told.dead) == (1, 1)
+    more = [b'{"a": {"b": 1}}', b'{"a": 2, "c": 1}', b'{"a": 3, "c": [1]}']
+    await place.fill([[value] for value in more], into=cold)
+    told = await place.archive()
+    assert (told.rows, told.dead) == (1, 2), "of a new field the first type stays"
+    assert [(row["a"], row["c"]) for row in await place.rows()] == [(1, None), (2, 1)]
+
+
+async def test_records_that_are_given_a_schema_are_read_once(place: Place) -> None:
+    await place.fill(*TWO_SEGMENTS)
+    works: list[str] = []
+
+    def run(work: Callable[[Any], Any], pieces: Sequence[Any]) -> Iterator[Any]:
+        works.extend([work.__name__] * len(pieces))
+        return one_by_one(work, pieces)
+
+    schema = RecordSchema(Kind.JSON, _packed([("flight", pa.int64()), ("carrier", pa.string())]))
+    await place.archive(run, schema=schema)
+    assert works == ["archive_piece"] * 2
 
 
 async def test_raw_records_keep_everything(place: Place) -> None:
@@ -249,72 +302,6 @@ async def test_a_field_called_timestamp_is_not_the_time_of_the_record(place: Pla
     await place.fill([[json_value(0, timestamp=value)]])
     assert (await place.archive()).rows == 1
     assert {key.split("/")[2] for key in await place.files()} == {"by_date=2023-11-14"}
-
-
-AVRO = {
-    "type": "record",
-    "name": "Flight",
-    "fields": [
-        {"name": "flight", "type": "long"},
-        {"name": "carrier", "type": ["null", "string"]},
-        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
-        {"name": "stops", "type": {"type": "array", "items": "string"}},
-    ],
-}
-
-
-@pytest.mark.parametrize("is_confluent", [False, True])
-async def test_avro_becomes_columns(place: Place, is_confluent: bool) -> None:
-    import io
-    from datetime import UTC, datetime
-
-    import fastavro
-
-    from stratalog_pipeline.jobs.record_kinds import avro_reader
-
-    def value(number: int) -> bytes:
-        out = io.BytesIO(b"\0\0\0\0\7" if is_confluent else b"")
-        out.seek(0, io.SEEK_END)
-        at = datetime(2013, 1, 1, tzinfo=UTC)
-        fastavro.schemaless_writer(out, AVRO, {"flight": number, "carrier": "UA", "at": at, "stops": ["EWR"]})
-        return out.getvalue()
-
-    text = json.dumps(AVRO)
-    fields, _ = avro_reader(text)
-    schema = RecordSchema(Kind.AVRO, bytes(fields.serialize().to_pybytes()), text, is_confluent)
-    await place.fill([[value(1), b"\xff" * 11, value(2) + b"x"]])
-    told = await place.archive(kind=Kind.AVRO, schema=schema)
-    assert (told.rows, told.dead) == (1, 2)
-    (row,) = await place.rows()
-    assert (row["flight"], row["carrier"], row["stops"], row["at"].year) == (1, "UA", ["EWR"], 2013)
-
-
-async def test_protobuf_becomes_columns(place: Place) -> None:
-    from google.protobuf import descriptor_pb2
-
-    from stratalog_pipeline.jobs.protobuf_types import message_class
-    from stratalog_pipeline.jobs.record_kinds import protobuf_reader
-
-    file = descriptor_pb2.FileDescriptorProto(name="flight.proto", package="air", syntax="proto3")
-    message = file.message_type.add(name="Flight")
-    message.field.add(name="number", number=1, type=3, label=1)
-    message.field.add(name="stops", number=2, type=9, label=3)
-    inner = file.message_type.add(name="Crew")
-    inner.field.add(name="size", number=1, type=5, label=1)
-    message.field.add(name="crew", number=3, type=11, label=1, type_name=".air.Crew")
-    descriptors = descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()
-    kind = message_class(descriptors, "air.Flight")
-    good = kind(number=7, stops=["EWR", "SFO"]).SerializeToString()
-    fields, _ = protobuf_reader(descriptors, "air.Flight")
-    definition = json.dumps({"message": "air.Flight", "descriptors": base64.b64encode(descriptors).decode()})
-    schema = RecordSchema(Kind.PROTOBUF, bytes(fields.serialize().to_pybytes()), definition)
-    await place.fill([[good, b"\x08"]])
-    told = await place.archive(kind=Kind.PROTOBUF, schema=schema)
-    assert (told.rows, told.dead) == (1, 1)
-    (row,) = await place.rows()
-    assert (row["number"], row["stops"], row["crew"]) == (7, ["EWR", "SFO"], None)
-    with pytest.raises(InvalidRequest, match=r"air\.Nothing"):
-        protobuf_reader(descriptors, "air.Nothing")
 
 
 async def test_a_dry_run_tells_and_writes_nothing(place: Place) -> None:

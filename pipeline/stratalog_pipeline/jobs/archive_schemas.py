@@ -1,0 +1,145 @@
+"""The schemas of an archived table: each has all fields of the one before, and says how all records are read.
+
+A schema is put once under the next number, before a plan names it; so all that archive a segment read it alike.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, Final
+
+import pyarrow as pa
+
+from stratalog.model.errors import Corrupt, InvalidRequest
+from stratalog.objects import ObjectStore
+from stratalog_pipeline.jobs.archive_piece import FieldsFound, RecordSchema, packed
+from stratalog_pipeline.jobs.archive_table import Kind, TableFormat, TimePartition, schema_key, schemas_prefix
+from stratalog_pipeline.jobs.json_inference import unite
+from stratalog_pipeline.jobs.put_once import put_once
+from stratalog_pipeline.jobs.record_kinds import PLACE, evolve
+from stratalog_pipeline.jobs.table_types import check_columns, contradictions, settled
+
+_TRIES: Final = 10
+
+
+class Schemas:
+    def __init__(self, target: ObjectStore, topic: str, table: TableFormat, by: TimePartition) -> None:
+        self._target = target
+        self._topic = topic
+        self._table = table
+        self._by = by
+
+    async def for_given(self, given: RecordSchema) -> int:
+        """The number of the schema for new segments, by one that people gave. Raises: InvalidRequest where it gives
+        other types to fields that the table has."""
+        return await self._for_new(given, [], is_given=True)
+
+    async def for_found(self, found: Iterable[FieldsFound]) -> int:
+        """By what was found in the records. Raises: InvalidRequest where they contradict each other and there is no
+        table yet whose types decide."""
+        fields, wrong = pa.schema([]), dict[str, None]()
+        for one in sorted(found, key=lambda one: one.number):
+            fields, more = unite(fields, pa.ipc.read_schema(pa.py_buffer(one.arrow)))
+            wrong.update(dict.fromkeys([*one.wrong, *more]))
+        return await self._for_new(RecordSchema(Kind.JSON, packed(fields)), list(wrong), is_given=False)
+
+    async def _for_new(self, wanted: RecordSchema, wrong: list[str], *, is_given: bool) -> int:
+        for _ in range(_TRIES):
+            newest = await self._newest()
+            if not newest and wrong:
+                raise InvalidRequest(
+                    f"the records contradict each other: {', '.join(wrong)[:500]}: give a --schema for the first run, "
+                    "by which those that do not fit become dead letters"
+                )
+            schema = wanted
+            if newest:
+                known = await self.read(newest)
+                if is_given:
+                    self._check_types(known.fields, wanted.fields)
+                schema = continued(known, wanted)
+                if schema == known:
+                    return newest
+            _check_names(schema.fields)
+            if self._table is not TableFormat.PARQUET:
+                check_columns(settled(schema.fields), self._table, self._by)
+            if await put_once(self._target, schema_key(self._topic, newest + 1), _encode(schema)):
+                return newest + 1
+        raise InvalidRequest(f"the schema of {self._topic} was changed {_TRIES} times meanwhile: run one job at a time")
+
+    def _check_types(self, known: Any, given: Any) -> None:
+        """Columns keep their types: else no reader could read all files together. Raises: InvalidRequest."""
+        if self._table is not TableFormat.PARQUET:
+            known, given = settled(known), settled(given)
+        wrong = contradictions(known, given)
+        if wrong:
+            raise InvalidRequest(
+                f"the schema gives other types to fields that the table has: {', '.join(wrong)[:500]}: a {self._table} "
+                "table keeps its types; name another place for the new ones"
+            )
+
+    async def read(self, number: int) -> RecordSchema:
+        if number == 0:
+            return RecordSchema(Kind.RAW)
+        key = schema_key(self._topic, number)
+        try:
+            told = json.loads(await self._target.get(key))
+            return RecordSchema(
+                Kind(told["kind"]),
+                base64.b64decode(told["arrow"]),
+                told["definition"],
+                bool(told["is_confluent"]),
+                tuple(told.get("earlier", ())),
+                tuple((int(number), text) for number, text in told.get("writers", ())),
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise Corrupt(f"it is not a schema: {error}", source=key, position=0) from error
+
+    async def _newest(self) -> int:
+        numbers = [int(info.key[-11:-5]) async for info in self._target.list(schemas_prefix(self._topic))]
+        return max(numbers, default=0)
+
+
+def continued(known: RecordSchema, wanted: RecordSchema) -> RecordSchema:
+    """The table's schema, and what is wanted now. Nothing that could be read before becomes unreadable. Pure.
+
+    Raises: InvalidRequest for an id that names another schema than before.
+    """
+    fields = evolve(known.fields, wanted.fields)
+    arrow = known.arrow if fields == known.fields else packed(fields)
+    if wanted.kind is Kind.JSON:
+        return replace(wanted, arrow=arrow)
+    if known.writers and not wanted.writers:
+        raise InvalidRequest("the table knows its Avro schemas by their ids: give the new one as --schema ID=FILE, too")
+    writers = dict(known.writers)
+    for number, text in wanted.writers:
+        if writers.setdefault(number, text) != text:
+            raise InvalidRequest(
+                f"schema id {number} named another schema when the table was written: an id is for good"
+            )
+    definition = writers[max(writers)] if writers else wanted.definition
+    earlier = tuple(dict.fromkeys(one for one in (known.definition, *known.earlier) if one != definition))
+    return replace(wanted, arrow=arrow, definition=definition, earlier=earlier, writers=tuple(sorted(writers.items())))
+
+
+def _encode(schema: RecordSchema) -> bytes:
+    told = {
+        "kind": schema.kind,
+        "fields": [[one.name, str(one.type)] for one in schema.fields],
+        "arrow": base64.b64encode(schema.arrow).decode(),
+        "definition": schema.definition,
+        "is_confluent": schema.is_confluent,
+        "earlier": schema.earlier,
+        "writers": schema.writers,
+    }
+    return json.dumps(told, indent=1).encode()
+
+
+def _check_names(fields: Any) -> None:
+    taken = sorted({*PLACE.names} & {*fields.names})
+    if taken:
+        raise InvalidRequest(
+            f"the records have a field {taken[0]}, which is a column of the table itself: archive them raw"
+        )

@@ -1,0 +1,114 @@
+"""Decodes Avro records without a container, each by the schema that it was written with.
+
+With ids (Confluent's five bytes before a record, and a schema for each id) that is certain. Without, a record is read
+by the newest schema, or else by the earlier ones, newest first; a schema counts only if it takes all bytes to the last.
+What a record's own schema lacks gets the default of the newest schema, else null; what only its own schema has stays.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+import fastavro
+from fastavro.read import SchemaResolutionError
+
+from stratalog.model.errors import InvalidRequest
+from stratalog_pipeline.jobs.avro_types import arrow_schema_of
+from stratalog_pipeline.jobs.record_kinds import Definitions, ReadValues, evolve, first_line, row_reader
+
+CONFLUENT_BYTES: Final = 5
+Decode = Callable[[bytes], dict[str, Any]]
+
+
+def avro_reader(definitions: Definitions, fields: Any = None) -> tuple[Any, ReadValues]:
+    """The Arrow schema and the reader of records. `fields`: of the table, where it has more. Raises: InvalidRequest."""
+    schema = _fields(definitions) if fields is None else fields
+    return schema, row_reader(schema, _decoder(definitions))
+
+
+def _fields(definitions: Definitions) -> Any:
+    """The newest schema's, then what only others have."""
+    found = arrow_schema_of(_told(definitions.newest))
+    for text in reversed([text for _, text in sorted(definitions.writers)]):
+        found = evolve(found, arrow_schema_of(_told(text)))
+    return found
+
+
+def _decoder(definitions: Definitions) -> Decode:
+    """It raises whatever it likes for a bad record."""
+    texts = (definitions.newest, *definitions.earlier)
+    parsed = {text: _parsed(text) for text in (*texts, *(text for _, text in definitions.writers))}
+    newest = parsed[definitions.newest]
+    if definitions.writers:
+        return partial(_by_id, {number: partial(_decode, parsed[text], newest) for number, text in definitions.writers})
+    attempts = [partial(_decode, parsed[text], newest) for text in texts]
+    return partial(_by_trying, attempts, CONFLUENT_BYTES if definitions.is_confluent else 0)
+
+
+def _by_id(known: Mapping[int, Decode], value: bytes) -> dict[str, Any]:
+    _check_marked(value)
+    number = int.from_bytes(value[1:CONFLUENT_BYTES], "big")
+    if number not in known:
+        raise ValueError(f"it was written with schema id {number}, which is not known: give --schema {number}=FILE")
+    return known[number](value[CONFLUENT_BYTES:])
+
+
+def _by_trying(attempts: Sequence[Decode], skipped: int, value: bytes) -> dict[str, Any]:
+    if skipped:
+        _check_marked(value)
+    first: Exception | None = None
+    for attempt in attempts:
+        try:
+            return attempt(value[skipped:])
+        except Exception as error:  # hostile bytes make the library raise whatever it likes
+            first = first or error
+    assert first is not None, "there is a newest schema"
+    raise first
+
+
+def _check_marked(value: bytes) -> None:
+    if len(value) < CONFLUENT_BYTES or value[0]:
+        raise ValueError("it does not begin with a zero byte and the id of a schema")
+
+
+def _decode(writer: Any, newest: Any, value: bytes) -> dict[str, Any]:
+    stream = io.BytesIO(value)
+    written: dict[str, Any] = fastavro.schemaless_reader(stream, writer, None)
+    if stream.read(1):
+        raise ValueError("bytes are left after the record")
+    if writer is newest:
+        return written
+    try:
+        resolved = fastavro.schemaless_reader(io.BytesIO(value), writer, newest)
+    except SchemaResolutionError:  # a field without a default: a column can be null, where Avro has no value
+        return written
+    both: dict[str, Any] = _both(resolved, written)
+    return both
+
+
+def _both(resolved: Any, written: Any) -> Any:
+    """What the newest schema makes of it, and beside it what only the record's own schema knows."""
+    if isinstance(resolved, dict) and isinstance(written, dict):
+        return {
+            **written,
+            **{name: _both(one, written[name]) if name in written else one for name, one in resolved.items()},
+        }
+    if isinstance(resolved, list) and isinstance(written, list) and len(resolved) == len(written):
+        return [_both(*pair) for pair in zip(resolved, written, strict=True)]
+    return resolved
+
+
+def _told(text: str) -> Any:
+    _parsed(text)
+    return json.loads(text)
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return fastavro.parse_schema(json.loads(text))
+    except Exception as error:  # fastavro raises many kinds, none of which says more than its words
+        raise InvalidRequest(f"the Avro schema cannot be read: {first_line(error)}") from error

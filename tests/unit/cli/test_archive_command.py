@@ -1,0 +1,135 @@
+"""`stratalog pipeline archive` as it is typed, with schemas in files."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from support.pipeline_extra import NO_PIPELINE
+
+pytest.importorskip("fastavro", reason=NO_PIPELINE)
+pytest.importorskip("deltalake", reason=NO_PIPELINE)
+
+from stratalog_cli.entry import build_app
+from stratalog_pipeline.jobs.archive_table import TableFormat
+from support.archived_logs import LogPlace
+from support.archived_tables import json_value
+from support.evolving_records import (
+    INT64,
+    MANY,
+    ONE,
+    STRING,
+    avro_schema,
+    avro_value,
+    descriptor_set,
+    protobuf_value,
+    without_place,
+)
+
+
+class Place(LogPlace):
+    """Commands are run in this process, one piece after another."""
+
+    def __init__(self, folder: Path, table: TableFormat) -> None:
+        super().__init__(folder, table)
+        self.folder = folder
+
+    def put(self, *values: bytes | None) -> None:
+        asyncio.run(self.fill([list(values)]))
+
+    def file(self, name: str, body: bytes | dict[str, Any]) -> str:
+        path = self.folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(body if isinstance(body, bytes) else json.dumps(body).encode())
+        return str(path)
+
+    def run(self, *arguments: str) -> Any:
+        common = ("--bucket", self.bucket, "--to", self.target, "--format", self.format.value, "--threads", "0")
+        return CliRunner().invoke(build_app(("pipeline",)), ["pipeline", "archive", "cold", *common, *arguments])
+
+    def tell(self, *arguments: str) -> Any:
+        result = self.run(*arguments, "--output", "json")
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout)
+
+    def refusal(self, *arguments: str) -> str:
+        result = self.run(*arguments)
+        assert result.exit_code != 0
+        assert result.output.count("\n") == 1, "in a line"
+        told: str = result.output
+        return told
+
+
+@pytest.fixture(params=list(TableFormat))
+def place(tmp_path: Path, request: pytest.FixtureRequest) -> Place:
+    return Place(tmp_path, request.param)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Place:
+    return Place(tmp_path, TableFormat.PARQUET)
+
+
+def test_json_by_a_schema_in_a_file(place: Place) -> None:
+    schema = place.file(
+        "schema.json", {"flight": "int64", "stops": ["string"], "crew": {"size": "int32"}, "at": "timestamp[ms]"}
+    )
+    good = b'{"flight": 1, "stops": ["EWR"], "crew": {"size": 5}, "at": "2013-01-01 05:00:00"}'
+    place.put(good, b'{"flight": "one"}', json_value(2), b"{}")
+    told = place.tell("--schema", schema)
+    assert (told["rows"], told["dead"]) == (2, 2)
+    rows = without_place(place.read())
+    assert (rows[0]["flight"], rows[0]["stops"], rows[0]["crew"], rows[0]["at"].year) == (1, ["EWR"], {"size": 5}, 2013)
+    assert set(rows[1].values()) == {None}
+    assert [row["offset"] for row in place.read(is_dead=True)] == [1, 2]
+
+
+def test_protobuf_by_a_descriptor_set_in_a_file(place: Place) -> None:
+    descriptors = descriptor_set(("number", 1, INT64, ONE), ("stops", 2, STRING, MANY))
+    place.put(protobuf_value(descriptors, number=7, stops=["EWR"]), b"\x08")
+    given = ("--kind", "protobuf", "--schema", place.file("flight.binpb", descriptors))
+    assert "no message 'air.Nothing'" in place.refusal(*given, "--message", "air.Nothing")
+    told = place.tell(*given, "--message", "air.Flight")
+    assert (told["rows"], told["dead"]) == (1, 1)
+    assert without_place(place.read()) == [{"number": 7, "stops": ["EWR"], "crew": None}]
+
+
+FIRST = avro_schema(("flight", "long"))
+SECOND = avro_schema(("flight", "long"), ("gate", "string", "none"))
+
+
+def test_avro_by_a_schema_in_a_file(place: Place) -> None:
+    place.put(avro_value(SECOND, flight=1, gate="B4"), b"\xff")
+    told = place.tell("--kind", "avro", "--schema", place.file("flight.avsc", SECOND))
+    assert (told["rows"], told["dead"]) == (1, 1)
+    assert without_place(place.read()) == [{"flight": 1, "gate": "B4"}]
+
+
+@pytest.mark.parametrize("is_folder", [True, False])
+def test_avro_by_a_schema_for_each_id(place: Place, is_folder: bool) -> None:
+    place.put(
+        avro_value(FIRST, 3, flight=1), avro_value(SECOND, 20, flight=2, gate="B4"), avro_value(FIRST, 4, flight=3)
+    )
+    first, second = place.file("schemas/3.avsc", FIRST), place.file("schemas/20.avsc", SECOND)
+    given = [str(Path(first).parent)] if is_folder else [f"20={second}", f"3={first}"]
+    told = place.tell("--kind", "avro", "--confluent", *(word for one in given for word in ("--schema", one)))
+    assert (told["rows"], told["dead"]) == (2, 1)
+    assert without_place(place.read()) == [{"flight": 1, "gate": "none"}, {"flight": 2, "gate": "B4"}]
+    assert "schema id 4" in place.read(is_dead=True)[0]["error"]
+
+
+def test_schemas_that_cannot_be_meant_are_refused(files: Place) -> None:
+    files.put(avro_value(FIRST, flight=1))
+    file = files.file("flight.avsc", FIRST)
+    by_id = ("--kind", "avro", "--confluent", "--schema")
+    assert "add --confluent" in files.refusal("--kind", "avro", "--schema", f"7={file}")
+    assert "add --confluent" in files.refusal("--kind", "json", "--confluent", "--schema", f"7={file}")
+    assert "each needs its id" in files.refusal(
+        "--kind", "avro", "--confluent", "--schema", file, "--schema", f"7={file}"
+    )
+    assert "cannot be read" in files.refusal(*by_id, "7=/nowhere.avsc")
