@@ -68,6 +68,11 @@ class ArchiveFormat(StrEnum):
     ICEBERG = "iceberg"
 
 
+class OnGap(StrEnum):
+    FAIL = "fail"
+    REPORT = "report"
+
+
 class ExportShape(StrEnum):
     JSONL = "jsonl"
     PARQUET = "parquet"
@@ -114,6 +119,9 @@ def archive(
     confluent: Annotated[
         bool, typer.Option("--confluent", help="For Avro: each value begins with Confluent's five bytes.")
     ] = False,
+    on_gap: Annotated[
+        OnGap, typer.Option("--on-gap", help="What to do about records that were deleted before they were archived.")
+    ] = OnGap.FAIL,
     cluster: ClusterOption = None,
     meta: MetaOption = None,
     threads: ThreadsOption = 2,
@@ -139,6 +147,7 @@ def archive(
             confluent,
             cluster,
             meta,
+            on_gap is OnGap.REPORT,
             dry_run,
             runner,
             step,
@@ -147,6 +156,9 @@ def archive(
         print_json(told)
         return
     print_fields(_fields(told, is_dry_run=dry_run), title=f"{'would be archived' if dry_run else 'archived'}: {topic}")
+    if told["gaps"]:
+        rows = [(str(one["shard"]), str(one["from_offset"]), str(one["to_offset"])) for one in told["gaps"]]
+        print_table(["#shard", "#gone from", "#to"], rows)
     if told["dead"]:
         say(f"{counted(told['dead'], 'record')} could not be read as {kind}: see {topic}/dead/, with the reasons")
 

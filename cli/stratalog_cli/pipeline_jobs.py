@@ -43,6 +43,7 @@ def archive(
     is_confluent: bool,
     cluster: str | None,
     meta: str | None,
+    is_gap_allowed: bool,
     is_dry_run: bool,
     run: Runner,
     step: OnProgress,
@@ -61,6 +62,7 @@ def archive(
         cluster_id=cluster,
         meta_url=meta,
         is_dry_run=is_dry_run,
+        is_gap_allowed=is_gap_allowed,
     )
     return asdict(Archive(options, run, step).archive())
 

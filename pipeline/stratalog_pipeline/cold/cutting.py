@@ -102,10 +102,12 @@ def range_of(shard: CommittedShard, asked: Asked) -> OffsetRange | None:
     return OffsetRange(from_offset, to_offset) if from_offset < to_offset else None
 
 
-def gap_words(topic: str, shard: int, from_offset: int, log_start_offset: int) -> str:
+def gap_words(
+    topic: str, shard: int, from_offset: int, log_start_offset: int, way_on: str = "Set option onGap to report"
+) -> str:
     return (
         f"offsets {from_offset} to {log_start_offset} of shard {shard} of topic {topic} are gone: retention or a "
-        "deletion of records came first. Set option onGap to report to continue behind them"
+        f"deletion of records came first. {way_on} to continue behind them"
     )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
@@ -24,7 +24,9 @@ from stratalog.objects import ObjectStore, open_store
 from stratalog_pipeline.cold.catalog import Catalog
 from stratalog_pipeline.cold.committed import CommittedSegment, CommittedShard
 from stratalog_pipeline.cold.cutting import OffsetRange, PartRange, cut, ranges_within
+from stratalog_pipeline.cold.progress import Gap
 from stratalog_pipeline.decode.columns import SCHEMA
+from stratalog_pipeline.jobs.archive_gaps import accept, gaps_of, note_beginning, refusal
 from stratalog_pipeline.jobs.archive_piece import (
     FieldsFound,
     InferWork,
@@ -79,6 +81,8 @@ class ArchiveOptions:
     table: TableFormat = TableFormat.PARQUET
     commit_segments: int = _COMMIT_SEGMENTS
     is_dry_run: bool = False
+    is_gap_allowed: bool = False
+    """Else records that were deleted before they were archived are an error."""
 
 
 @dataclass(slots=True)
@@ -95,6 +99,8 @@ class Archived:
     bytes_read: int = 0
     format: str = TableFormat.PARQUET.value
     is_dry_run: bool = False
+    gaps: list[Gap] = field(default_factory=list)
+    """All that the table has: offsets that are in no row, for retention was faster."""
 
 
 @dataclass(slots=True)
@@ -137,7 +143,7 @@ class Archive:
     def archive(self) -> Archived:
         """All that is sealed and not archived yet.
 
-        Raises: Conflict for a table of something else, InvalidRequest, what the stores raise.
+        Raises: Conflict for a table of something else, GapInLog, InvalidRequest, what the stores raise.
         """
         todo = asyncio.run(self._find())
         told = todo.told
@@ -211,7 +217,7 @@ class Archive:
 
     # Planning -------------------------------------------------------------------------------------------------------
     async def _find(self) -> _Todo:
-        """What is sealed and not archived."""
+        """What is sealed and not archived. Raises: GapInLog for records that were deleted before they were archived."""
         options = self._options
         bucket, target = self._open_bucket(), self._open_target()
         try:
@@ -221,6 +227,7 @@ class Archive:
             todo = _Todo(Archived(options.topic, cluster_id, format=options.table.value, is_dry_run=options.is_dry_run))
             await self._check_table(target, cluster_id, str(shards[0].key.topic_id))
             objects = {info.key async for info in target.list(segments_prefix(options.topic))}
+            todo.told.gaps = await self._check_gaps(target, shards, objects)
             for segment in await _sealed(catalog, shards):
                 if done_key(options.topic, segment.seal) in objects:
                     todo.told.already += 1
@@ -234,6 +241,19 @@ class Archive:
         finally:
             await bucket.close()
             await target.close()
+
+    async def _check_gaps(
+        self, target: ObjectStore, shards: Sequence[CommittedShard], objects: Collection[str]
+    ) -> list[Gap]:
+        options = self._options
+        if not options.is_dry_run:
+            await note_beginning(target, options.topic, shards, objects)
+        known, new = await gaps_of(target, options.topic, shards, objects)
+        if new and not options.is_gap_allowed:
+            raise refusal(new)
+        if not options.is_dry_run:
+            await accept(target, new)
+        return sorted([*known, *new], key=lambda one: (one.shard, one.from_offset))
 
     def _infer(self, todo: _Todo) -> list[FieldsFound] | None:
         """The fields of all records of new segments, by the tasks that will read them; None where they are known."""

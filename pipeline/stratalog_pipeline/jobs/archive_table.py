@@ -1,6 +1,8 @@
 """Where an archived topic lies, what each of its objects is called, and what stands in them. Pure.
 
     <topic>/_table.json                                   what the table is: cluster, topic, kind, time partitions
+    <topic>/_begin.json                                   where each shard began when the table was made
+    <topic>/_gaps/<shard>-<from>-<to>.json                offsets that are in no row: retention was faster
     <topic>/_schemas/<number>.json                        its schemas, each a superset of the one before
     <topic>/_segments/<seal>.plan.json                    how a segment is archived: schema, ranges of offsets
     <topic>/_segments/<seal>.done.json                    that it is: files, rows, dead letters
@@ -17,10 +19,11 @@ writes the same rows under the same names, and finds them there.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from stratalog.model.errors import Conflict, Corrupt
 from stratalog.model.ids import SegmentKey
@@ -84,6 +87,10 @@ class SegmentPlan:
     schema: int
     pieces: tuple[tuple[int, int], ...]
 
+    @property
+    def end_offset(self) -> int:
+        return self.pieces[-1][1] if self.pieces else 0
+
 
 @dataclass(frozen=True, slots=True)
 class PieceDone:
@@ -97,6 +104,34 @@ class PieceDone:
 
 def seal_name(segment: SegmentKey, seal: SealRecord) -> str:
     return f"{segment.shard}-{segment.base_offset:020d}-{segment.epoch}-{seal.digest.hex()[:16]}"
+
+
+_SEAL: Final = re.compile(r"(\d+)-(\d{20})-\d+-[0-9a-f]{16}")
+_GAP: Final = re.compile(r"(\d+)-(\d{20})-(\d{20})\.json")
+
+
+def place_of_seal(seal: str) -> tuple[int, int] | None:
+    """The shard and the base offset in a seal's name; None for a name of something else."""
+    found = _SEAL.fullmatch(seal)
+    return None if found is None else (int(found[1]), int(found[2]))
+
+
+def begin_key(topic: str) -> str:
+    return f"{topic}/_begin.json"
+
+
+def gaps_prefix(topic: str) -> str:
+    return f"{topic}/_gaps/"
+
+
+def gap_key(topic: str, shard: int, from_offset: int, to_offset: int) -> str:
+    return f"{gaps_prefix(topic)}{shard}-{from_offset:020d}-{to_offset:020d}.json"
+
+
+def offsets_of_gap(key: str) -> tuple[int, int, int] | None:
+    """Shard, from, to; None for a name of something else."""
+    found = _GAP.fullmatch(key.rpartition("/")[2])
+    return None if found is None else (int(found[1]), int(found[2]), int(found[3]))
 
 
 def table_key(topic: str) -> str:
@@ -148,10 +183,25 @@ def decode_plan(body: bytes, source: str) -> SegmentPlan:
         raise Corrupt(f"it is not a plan of a segment: {error}", source=source, position=0) from error
 
 
+def decode_begin(body: bytes, source: str) -> dict[int, int]:
+    told = _object(body, source)
+    try:
+        return {int(shard): int(offset) for shard, offset in told.items()}
+    except (TypeError, ValueError) as error:
+        raise Corrupt(f"it does not say where shards begin: {error}", source=source, position=0) from error
+
+
 def check_facts(body: bytes, expected: TableFacts, source: str) -> None:
     """Raises: Conflict for a table that is another one."""
     # Tables from before there were others say nothing of it.
     told = {"table": TableFormat.PARQUET.value, **_object(body, source)}
+    if told.get("cluster_id") != expected.cluster_id:
+        raise Conflict(
+            f"{source}: the table there is of cluster {told.get('cluster_id')!r}, asked for is one of "
+            f"{expected.cluster_id!r}. A cluster that was restored from a snapshot has an id of its own, and from the "
+            "snapshot on other records under the same offsets: give it a table of its own (another --to). The table "
+            "there stays as it is, and has what was archived before"
+        )
     for name, value in {**asdict(expected), "format": expected.format}.items():
         if told.get(name) != value:
             raise Conflict(

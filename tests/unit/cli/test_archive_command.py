@@ -1,4 +1,4 @@
-"""`stratalog pipeline archive` as it is typed, with schemas in files."""
+"""`stratalog pipeline archive` as it is typed: schemas in files, gaps, and what people are told."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytest.importorskip("deltalake", reason=NO_PIPELINE)
 
 from stratalog_cli.entry import build_app
 from stratalog_pipeline.jobs.archive_table import TableFormat
-from support.archived_logs import LogPlace
+from support.archived_logs import LogPlace, flights
 from support.archived_tables import json_value
 from support.evolving_records import (
     INT64,
@@ -133,3 +133,16 @@ def test_schemas_that_cannot_be_meant_are_refused(files: Place) -> None:
         "--kind", "avro", "--confluent", "--schema", file, "--schema", f"7={file}"
     )
     assert "cannot be read" in files.refusal(*by_id, "7=/nowhere.avsc")
+
+
+def test_a_gap_is_an_error_or_a_line_of_the_report(files: Place) -> None:
+    cold = asyncio.run(files.fill([flights(0, 10)]))
+    files.tell()
+    asyncio.run(files.fill([flights(10, 10)], [flights(20, 10)], into=cold))
+    asyncio.run(files.expire(cold, 2))
+    said = files.refusal()
+    assert "offsets 10 to 20 of shard 3 of topic cold are gone" in said and "--on-gap report" in said
+    shown = files.run("--on-gap", "report")
+    assert shown.exit_code == 0
+    assert ["3", "10", "20"] in [line.split() for line in shown.stdout.splitlines()], shown.stdout
+    assert files.tell()["gaps"] == [{"topic": "cold", "shard": 3, "from_offset": 10, "to_offset": 20}]

@@ -1,0 +1,188 @@
+"""Retention that was faster than the archive: an error that names the offsets, or a gap that the table tells."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.pipeline_extra import NO_PIPELINE
+
+pytest.importorskip("fastavro", reason=NO_PIPELINE)
+pytest.importorskip("deltalake", reason=NO_PIPELINE)
+
+from stratalog.formats.object_names import ObjectNames
+from stratalog.model.errors import Conflict
+from stratalog.objects import open_store
+from stratalog_pipeline.cold.cutting import GapInLog
+from stratalog_pipeline.jobs.archive import Archived
+from stratalog_pipeline.jobs.archive_gaps import ShardArchived, missing
+from stratalog_pipeline.jobs.archive_table import TableFormat
+from support.archived_logs import LogPlace, flights
+from support.cold_data import ColdShard
+
+
+@pytest.fixture(params=list(TableFormat))
+def place(tmp_path: Path, request: pytest.FixtureRequest) -> LogPlace:
+    return LogPlace(tmp_path, request.param)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> LogPlace:
+    return LogPlace(tmp_path, TableFormat.PARQUET)
+
+
+def told_gaps(told: Archived) -> list[tuple[int, int, int]]:
+    return [(one.shard, one.from_offset, one.to_offset) for one in told.gaps]
+
+
+async def test_records_that_retention_took_before_they_were_archived_are_an_error(place: LogPlace) -> None:
+    """F57: archived 0-10, retention took 0-20. What comes behind is not archived as if nothing were missing."""
+    cold = await place.fill([flights(0, 10)])
+    await place.archive()
+    await place.fill([flights(10, 10)], [flights(20, 10)], into=cold)
+    await place.expire(cold, 2)
+    words = r"offsets 10 to 20 of shard 3 of topic cold are gone.*--on-gap report to continue behind them"
+    for _ in range(2):
+        with pytest.raises(GapInLog, match=words):
+            await place.archive()
+    with pytest.raises(GapInLog, match=words):
+        await place.archive(is_dry_run=True)
+    assert [row["flight"] for row in place.read()] == list(range(10))
+
+
+async def test_a_gap_that_is_accepted_is_told_and_stays_told(place: LogPlace) -> None:
+    cold = await place.fill([flights(0, 10)])
+    await place.archive()
+    await place.fill([flights(10, 10)], [flights(20, 10)], into=cold)
+    await place.expire(cold, 2)
+    dry = await place.archive(is_gap_allowed=True, is_dry_run=True)
+    assert (told_gaps(dry), dry.segments) == ([(3, 10, 20)], 1)
+    told = await place.archive(is_gap_allowed=True)
+    assert (told_gaps(told), told.rows) == ([(3, 10, 20)], 10)
+    assert [row["flight"] for row in place.read()] == [*range(10), *range(20, 30)]
+    await place.fill([flights(30, 10)], into=cold)
+    later = await place.archive()
+    assert (told_gaps(later), later.rows) == ([(3, 10, 20)], 10), "it is no error twice, and not forgotten"
+
+
+async def test_what_retention_took_after_it_was_archived_is_no_gap(place: LogPlace) -> None:
+    cold = await place.fill([flights(0, 10)], [flights(10, 10)])
+    await place.archive()
+    await place.fill([flights(20, 10)], into=cold)
+    await place.expire(cold, 2)
+    told = await place.archive()
+    assert (told.gaps, told.rows) == ([], 10)
+    assert [row["flight"] for row in place.read()] == list(range(30))
+
+
+async def test_what_was_gone_before_the_table_was_made_was_never_promised(files: LogPlace) -> None:
+    cold = await files.fill([flights(0, 10)], [flights(10, 10)])
+    await files.expire(cold, 1)
+    assert (await files.archive()).gaps == []
+    assert (await files.archive()).gaps == []
+
+
+async def test_a_segment_that_was_planned_and_taken_before_it_was_done_is_a_gap(files: LogPlace) -> None:
+    """The plan alone puts no row into the table."""
+    cold = await files.fill([flights(0, 10)], [flights(10, 10)])
+
+    def dies(work: Any, pieces: Sequence[Any]) -> Any:
+        made = [work(piece) for piece in pieces]
+        if not hasattr(made[0], "seal"):
+            return iter(made)  # the fields that were found
+        raise KeyboardInterrupt
+
+    from stratalog_pipeline.jobs.archive import Archive
+
+    with pytest.raises(KeyboardInterrupt):
+        await _in_a_thread(Archive(files.options(), dies).archive)
+    assert list(Path(files.target).rglob("*.plan.json")) and not list(Path(files.target).rglob("*.done.json"))
+    await files.expire(cold, 1)
+    with pytest.raises(GapInLog, match="offsets 0 to 10 of shard 3"):
+        await files.archive()
+    told = await files.archive(is_gap_allowed=True)
+    assert (told_gaps(told), told.rows) == ([(3, 0, 10)], 10)
+
+
+async def _in_a_thread(work: Any) -> Any:
+    import asyncio
+
+    try:
+        return await asyncio.to_thread(work)
+    except BaseException as error:
+        raise error from None
+
+
+async def test_a_shard_that_came_later_is_promised_from_its_beginning(files: LogPlace) -> None:
+    cold = await files.fill([flights(0, 10)])
+    await files.archive()
+    later = replace(cold, shard=4, segments=[], batches=[])
+    await files.fill([flights(0, 10)], [flights(10, 10)], into=later)
+    await files.expire(later, 1)
+    with pytest.raises(GapInLog, match="offsets 0 to 10 of shard 4"):
+        await files.archive()
+
+
+async def test_a_gap_that_was_accepted_by_a_job_that_died_then_is_told_by_the_next(files: LogPlace) -> None:
+    cold = await files.fill([flights(0, 10)])
+    await files.archive()
+    await files.fill([flights(10, 10)], [flights(20, 10)], into=cold)
+    await files.expire(cold, 2)
+
+    class Killed(Exception):
+        pass
+
+    def dies(*_: Any) -> Any:
+        raise Killed
+
+    from stratalog_pipeline.jobs.archive import Archive
+
+    with pytest.raises(Killed):
+        await _in_a_thread(Archive(files.options(is_gap_allowed=True), dies).archive)
+    told = await files.archive()
+    assert (told_gaps(told), told.rows) == ([(3, 10, 20)], 10)
+
+
+@pytest.mark.parametrize(
+    ("archived", "log_start", "told", "expected"),
+    [
+        (ShardArchived(10), 10, [], []),
+        (ShardArchived(30), 10, [], []),
+        (ShardArchived(10), 20, [], [(10, 20)]),
+        (ShardArchived(10), 20, [(10, 20)], []),
+        (ShardArchived(10), 30, [(10, 20)], [(20, 30)]),
+        (ShardArchived(20, [(10, 20)]), 15, [], [(10, 15)]),
+        (ShardArchived(20, [(10, 20)]), 10, [], []),
+        (ShardArchived(20, [(10, 20)]), 30, [], [(10, 30)]),
+        (ShardArchived(40, [(0, 10), (20, 30)]), 35, [], [(0, 10), (20, 30)]),
+        (ShardArchived(40, [(0, 10), (20, 30)]), 35, [(0, 10)], [(20, 30)]),
+    ],
+)
+def test_what_is_missing(
+    archived: ShardArchived, log_start: int, told: list[tuple[int, int]], expected: list[tuple[int, int]]
+) -> None:
+    assert missing(archived, log_start, told) == expected
+
+
+# After a restore -----------------------------------------------------------------------------------------------------
+async def test_a_restored_cluster_gets_a_table_of_its_own(place: LogPlace, tmp_path: Path) -> None:
+    """Its records behind the snapshot are others under the same offsets: the old table refuses them, and says what to
+    do. Elsewhere all that the restored cluster has is archived."""
+    cold = await place.fill([flights(0, 10)], [flights(10, 10)])
+    await place.archive()
+    store = open_store(place.bucket)
+    restored = ColdShard(store, names=ObjectNames("", "restored"), topic_id=cold.topic_id)
+    await place.fill([flights(0, 10)], [flights(50, 5)], into=restored)
+    await store.close()
+    with pytest.raises(Conflict, match=r"restored from a snapshot.*a table of its own \(another --to\)"):
+        await place.archive(cluster_id="restored")
+    assert [row["flight"] for row in place.read()] == list(range(20)), "the old one stays as it is"
+    place.target = str(tmp_path / "restored")
+    assert (await place.archive(cluster_id="restored")).rows == 15
+    assert [row["flight"] for row in place.read()] == [*range(10), *range(50, 55)]
+    assert json.loads(Path(place.target, "cold/_table.json").read_text())["cluster_id"] == "restored"
