@@ -59,12 +59,15 @@ def is_waited_for_in_vain(
 
 def is_lost_by_force(segment: Segment, node_of: Callable[[int], Node | None], is_read: Callable[[int], bool]) -> bool:
     """Whether all that lay beside a sealed segment's copies is gone, by a person's word: it is not in the object store,
-    and everyone who proved a copy was given up. `is_read`: it can be asked, or its directory is read."""
+    and everyone who proved a copy was given up. A directory that stays is not, for it may be read a moment later.
+    `is_read`: it can be asked, or its directory is read."""
     if segment.seal is None or segment.remote.state is RemoteState.COMPLETE or not segment.local_nodes:
         return False
     for holder in segment.local_nodes:
         node = node_of(holder)
         if node is None or is_read(holder) or not is_given_up(node.retirement, is_alive=node.is_alive):
+            return False
+        if node.retirement is not None and node.retirement.mode is RetireMode.VOLUME and not node.retirement.is_forced:
             return False
     return True
 

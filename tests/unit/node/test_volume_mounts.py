@@ -226,6 +226,10 @@ async def test_a_leader_that_begins_again_has_the_producers_of_a_retired_directo
         await cluster.kill(stays)
         await cluster.lose(stays)
         await cluster.start(stays, **QUICK)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1):
+                await cluster.append(key, b"2", producer_id=5, base_sequence=2)
+                raise AssertionError("its producers were forgotten: it was taken again")
         async with volume(cluster, left) as served:
             await is_served(cluster, left)
             assert await cluster.append(key, b"2", producer_id=5, base_sequence=2) == 2, "a repetition is none"
