@@ -136,7 +136,7 @@ def test_what_cannot_be_meant_is_refused_in_a_line(bucket: str, tmp_path: Path) 
     command = ["pipeline", "archive", "cold", "--bucket", bucket, "--to", str(tmp_path / "t"), "--threads", "0"]
     result = CliRunner().invoke(build_app(("pipeline",)), [*command, "--schema", str(schema)])
     assert (result.exit_code, result.output.count("\n")) == (2, 1)
-    assert "'number' is no type" in result.output
+    assert "'number' is not a type" in result.output
     result = CliRunner().invoke(build_app(("pipeline",)), [*command, "--kind", "avro"])
     assert "--schema FILE is missing" in result.output
 

@@ -269,7 +269,7 @@ def test_a_range_is_mounted_by_hand_listed_read_and_ended(ask: Asker) -> None:
         (("create", "b", "--topic", "past", "--from", "x", "--until", "2100-01-01"), "--from 'x'"),
         (("create", "b", *when, "--expires", "2 weeks"), "such as 7d"),
         (("create", "b", "--topic", "nothing", *when[2:]), "'nothing' does not exist"),
-        (("move", "all"), "made by hand"),
+        (("move", "all"), "created by a user"),
         (("move", "none"), "no mount 'none'"),
     ):
         refused = ask.run("mounts", *wrong)

@@ -185,7 +185,7 @@ def test_where_nothing_comes_in_time_the_code_is_3(ask: Asker) -> None:
         (b'{"key": "k"}\n', "has no value"),
         (b'{"value": "v", "valeu": 1}\n', "unknown field 'valeu'"),
         (b'{"value_base64": "?"}\n', "not valid base64"),
-        (b'{"value": "v", "shard": -1}\n', "shard that is no number"),
+        (b'{"value": "v", "shard": -1}\n', "shard that is not a number of at least 0"),
         (b'{"value": "v", "timestamp_ms": 0}\n', "timestamp_ms that is not a number of at least 1"),
         (b'{"value": "v", "shard": 9}\n', "no shard 9"),
         (b'{"value": "v", "headers": [1]}\n', "headers that are neither"),

@@ -108,7 +108,7 @@ def test_a_node_shows_what_it_told_last_and_how_long_ago() -> None:
     "what, state, told",
     [
         ("is not alive", "not alive", "node 2 is not alive: start it"),
-        ("is silent", "silent", "node 2 has told nothing of itself for a while"),
+        ("is silent", "silent", "node 2 has reported nothing for a while"),
         ("leaves", "leaves", None),
     ],
 )

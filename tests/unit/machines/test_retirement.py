@@ -445,7 +445,7 @@ def test_what_nobody_has_of_a_dead_node_is_listed_and_given_up_by_its_disks_name
     story, node_id = dead()
     story.looks(node_id)
     assert waits_for(story, node_id) is WaitReason.LAST_COPY_LOST
-    assert f"--force storage-{node_id}" in words(story, node_id) and "nobody else has 1 sealed segment" in words(
+    assert f"--force storage-{node_id}" in words(story, node_id) and "no other node has 1 sealed segment" in words(
         story, node_id
     )
     (unheld,) = story.survey(node_id).unheld

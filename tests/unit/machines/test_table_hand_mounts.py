@@ -78,7 +78,7 @@ def test_it_has_no_holder_ends_on_a_word_and_may_be_made_anew_under_another_id()
     story.die(1, 2)
     story.is_heard(1)
     assert story.table.state.mounts["a"] == first, "who lives is nothing to it"
-    with pytest.raises(Conflict, match="made by hand"):
+    with pytest.raises(Conflict, match="created by a user"):
         story.do(MoveMount("a"))
     with pytest.raises(Fenced):
         story.do(TakeMount("a", 0, caller=story.life(1)))

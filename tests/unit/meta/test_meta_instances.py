@@ -46,10 +46,10 @@ async def test_who_does_not_lead_sends_every_request_to_the_one_that_does() -> N
 async def test_while_nobody_leads_nothing_is_done_and_readiness_says_why() -> None:
     async with instances(1) as running:
         client = HttpMetaClient(running.urls, RetryPolicy(attempts=2, first_pause_s=0.001))
-        with pytest.raises(NotLeader, match="nobody leads"):
+        with pytest.raises(NotLeader, match="no instance leads"):
             await client.perform(AllocateProducerIds(1))
         async with aiohttp.ClientSession(running.servers[0].address) as http, http.get("/readyz") as response:
-            assert response.status == 503 and "nobody leads" in await response.text()
+            assert response.status == 503 and "no instance leads" in await response.text()
         await client.close()
 
 

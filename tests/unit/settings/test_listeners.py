@@ -124,9 +124,9 @@ def test_what_is_not_advertised_is_told_as_it_listens_and_port_0_is_the_port_the
 @pytest.mark.parametrize(
     ("listeners", "words"),
     [
-        ((Listener(INTERNAL, "h", 1),), "none is internal"),
-        ((Listener("a", "h", 1), Listener("a", "g", 1)), "a name of its own"),
-        ((Listener("A b", "h", 1),), "a name of its own"),
+        ((Listener(INTERNAL, "h", 1),), "none may be internal"),
+        ((Listener("a", "h", 1), Listener("a", "g", 1)), "a unique name"),
+        ((Listener("A b", "h", 1),), "a unique name"),
         ((Listener("a", "h", 0),), "host and port that others connect to"),
         ((Listener("a", "h", 65_536),), "host and port that others connect to"),
         ((Listener("a", "h h", 1),), "host and port that others connect to"),

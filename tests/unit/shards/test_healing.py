@@ -352,7 +352,7 @@ async def test_parts_that_do_not_go_on_from_each_other_behind_a_hole_stop_the_sh
         await rig.start()
         shard = rig.shard(shard)
         await eventually(lambda: shard.stop is not None and shard.stop.cause is StopCause.UNREADABLE)
-        assert shard.stop is not None and "part from 6 on does not go on from" in shard.stop.reason
+        assert shard.stop is not None and "part from 6 on does not continue" in shard.stop.reason
         assert rig.stats.given_up_offsets == 0
 
 
