@@ -1,15 +1,16 @@
 """Nodes that come and go under clients, at random: scenes that follow from a seed, and the hand that plays them.
 
 In a scene one node leaves, or two at once, in either mode; meanwhile parts are struck as in `support.chaos`, or the
-leader of the meta service dies at one step after the other at which none has died yet, or the holder of the mount dies
-before or after it serves; or the wish is taken back. A node that has left is started by mistake, and must be refused.
-At each look: a token of a mount belongs to one life of one node forever, and never goes back.
+leader of the meta service dies at some of the steps at which none has died yet, or the holder of the mount dies before
+or after it serves; or the wish is taken back. A node that has left is started by mistake, and must be refused. At each
+look: a token of a mount belongs to one life of one node forever, and never goes back.
 """
 
 from __future__ import annotations
 
 import random
 import shutil
+import signal
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
@@ -58,14 +59,16 @@ class Scene(NamedTuple):
     step: RetireStep
 
 
+ROUND: Final = (*Fate, Fate.META_LEADER_DIES)
+"""Each fate once, and twice the one that has most steps to come to."""
 _EARLY: Final = (RetireStep.PREFLIGHT, RetireStep.CORDON, RetireStep.SEAL, RetireStep.VERIFY)
 
 
 def scenes(seed: int) -> Iterator[Scene]:
-    """Without an end; each fate once before any comes again."""
+    """Without an end; round by round, each in another order."""
     chance = random.Random(seed)
     while True:
-        for fate in chance.sample(list(Fate), len(Fate)):
+        for fate in chance.sample(ROUND, len(ROUND)):
             mode = chance.choice(list(RetireMode))
             if fate is Fate.HOLDER_DIES_EARLY:
                 mode = RetireMode.VOLUME  # it does not serve before somebody reads the directory
@@ -149,27 +152,40 @@ class Comings:
             case Fate.TWO_AT_ONCE | Fate.TAKEN_BACK:
                 pass
 
+    @property
+    def steps_without_a_death(self) -> list[RetireStep]:
+        return [step for step in RetireStep if not self.deaths[step]]
+
     def _its_leaders_die(self, name: str, step: RetireStep) -> None:
-        """At each step at which none has died yet; at the given one where there is no such."""
-        wanted = [one for one in RetireStep if not self.deaths[one]] or [step]
+        """At the steps at which none has died yet, but not at two in a row: the second may be over before another one
+        leads. At the given one where there are no such. What may be over too soon to be seen is made to last."""
+        wanted: list[RetireStep] = []
+        for one in self.steps_without_a_death:
+            if not (wanted and _place_of(one) - _place_of(wanted[-1]) == 1):
+                wanted.append(one)
         if RetireStep.OFFLOAD in wanted:
-            self._cluster.take_store_away()  # else it may be over before anybody sees it
+            self._cluster.take_store_away()
         starts: list[Future[None]] = []
         with ThreadPoolExecutor(1) as starting:
             try:
-                for one in wanted:
+                for one in wanted or [step]:
                     killed = self._cluster.leading(Role.META)
+                    if one is RetireStep.SEAL:
+                        self._until(lambda: self._is_at(name, RetireStep.CORDON), f"{name} is not cordoned")
+                        self._cluster.signal(name, signal.SIGSTOP)
                     self._until(lambda one=one: self._is_at(name, one), f"{name} does not come to {one}")
-                    for started in starts[:-1]:
-                        started.result()  # one may be on its way while another is killed: there are three
                     if self._step_of(name) is one:
                         self._cluster.kill(killed)
                         self._note_death(name, killed, one)
                         starts.append(starting.submit(self._cluster.start, killed))
+                    self._cluster.signal(name, signal.SIGCONT)
                     if one is RetireStep.OFFLOAD:
                         self._cluster.bring_store_back()
+                    for started in starts[:-1]:
+                        started.result()  # one may be on its way while another is killed: there are three
             finally:
                 self._cluster.bring_store_back()
+                self._cluster.signal(name, signal.SIGCONT)
         for started in starts:
             started.result()
 
@@ -301,8 +317,11 @@ class Comings:
 
 def _is_behind(step: RetireStep, other: RetireStep) -> bool:
     """The first comes after the other."""
-    steps = list(RetireStep)
-    return steps.index(step) > steps.index(other)
+    return _place_of(step) > _place_of(other)
+
+
+def _place_of(step: RetireStep) -> int:
+    return list(RetireStep).index(step)
 
 
 def _number(name: str) -> int:
