@@ -65,9 +65,10 @@ def is_lost_by_force(segment: Segment, node_of: Callable[[int], Node | None], is
         return False
     for holder in segment.local_nodes:
         node = node_of(holder)
-        if node is None or is_read(holder) or not is_given_up(node.retirement, is_alive=node.is_alive):
+        record = None if node is None else node.retirement
+        if node is None or record is None or not record.is_forced or record.mode is RetireMode.VOLUME:
             return False
-        if node.retirement is not None and node.retirement.mode is RetireMode.VOLUME and not node.retirement.is_forced:
+        if is_read(holder) or not is_given_up(record, is_alive=node.is_alive):
             return False
     return True
 

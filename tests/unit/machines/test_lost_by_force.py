@@ -27,7 +27,7 @@ OFFLOAD, VOLUME = RetireMode.OFFLOAD, RetireMode.VOLUME
         (VOLUME, RetireStep.DONE, False, False, False, False),
         (VOLUME, RetireStep.DONE, False, False, True, False),
         (VOLUME, RetireStep.DONE, True, False, True, False),
-        (VOLUME, RetireStep.DONE, True, False, False, True),
+        (VOLUME, RetireStep.DONE, True, False, False, False),
     ],
 )
 def test_a_directory_that_stays_is_not_lost_while_nobody_reads_it(
