@@ -248,7 +248,8 @@ def _in_volumes(planned: PlannedSegment) -> Segment:
     remote = RemoteCopy()
     if planned.chain:
         parts = PartList(found.part for found in planned.chain)
-        remote = RemoteCopy(RemoteState.PARTIAL, planned.chain_end, parts)
+        size_bytes = sum(part.size_bytes for part in parts)
+        remote = RemoteCopy(RemoteState.PARTIAL, planned.chain_end, parts, size_bytes=size_bytes)
     handover = kept(Handover(given_up=known.handed.given_up))
     return replace(known, local_nodes=planned.volumes, remote=remote, handover=handover)
 

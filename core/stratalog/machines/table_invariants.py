@@ -108,6 +108,7 @@ def _check_segment(segment: Segment) -> None:
             assert not remote.parts and remote.commit_offset == NO_COMMIT, f"{where}: nothing is remote"
         case RemoteState.PARTIAL:
             assert remote.parts and remote.commit_offset == expected, f"{where}: parts end at the commit offset"
+            assert remote.size_bytes == sum(part.size_bytes for part in remote.parts), f"{where}: its parts' bytes"
             assert segment.end_offset is None or expected <= segment.end_offset, (
                 f"{where}: commit offset within its end"
             )

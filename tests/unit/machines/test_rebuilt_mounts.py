@@ -87,6 +87,7 @@ def test_of_what_a_directory_alone_has_whole_the_parts_that_the_bucket_has_stay_
         6,
     )
     assert [part.object_key for part in kept.remote.parts] == ["0.0-4.1", "0.4-6.1"]
+    assert kept.remote.size_bytes == 6, "what it costs is told, and parts that are merged take their bytes off"
     assert (whole.seal, whole.remote.state) == (second.seal, RemoteState.NONE)
 
 
