@@ -220,18 +220,21 @@ def refuse_if_mounted(state: TableState, node_id: int) -> None:
 
 def is_only_in(state: TableState, segment: Segment, node_id: int) -> bool:
     """Whether a sealed segment can be read from nowhere but what this node left, as far as is known: who is not alive
-    may have lost it, and a directory is read while it is mounted."""
+    may have lost it, and a directory is read while it is mounted. Where a person gave the node up its disk may be
+    gone: that directory counts only while it is read."""
     if segment.state is not SegmentState.SEALED or segment.remote.state is RemoteState.COMPLETE:
         return False
     return not any(
-        state.is_alive(other) or _is_volume(state.mounts.get(data_set_name(other)))
-        for other in segment.local_nodes
-        if other != node_id
+        state.is_alive(other) or _is_volume(state, other) for other in segment.local_nodes if other != node_id
     )
 
 
-def _is_volume(mount: Mount | None) -> bool:
-    return mount is not None and mount.mode is MountMode.VOLUME
+def _is_volume(state: TableState, node_id: int) -> bool:
+    mount, entry = state.mount_of(node_id), state.nodes.get(node_id)
+    if mount is None or mount.mode is not MountMode.VOLUME:
+        return False
+    is_forced = entry is not None and entry.retirement is not None and entry.retirement.is_forced
+    return mount.volume is not None or not is_forced
 
 
 # Parts --------------------------------------------------------------------------------------------------------------

@@ -27,6 +27,8 @@ from stratalog.model.mount_commands import (
     TakeMount,
 )
 from stratalog.model.mounts import Mount, MountMode, MountState, Volume
+from stratalog.model.retirement import RetireMode
+from stratalog.model.retirement_commands import RetireNode
 from stratalog.model.segment import RemotePart, RemoteState, Segment
 from support.table_stories import TableStory, record_of
 
@@ -201,6 +203,35 @@ def test_a_mount_does_not_end_while_something_is_nowhere_else() -> None:
     story.do(BeginMount(GONE, "storage-3", MountMode.VOLUME))
     with pytest.raises(Conflict, match="nothing else has 1 sealed segment of it"):
         story.do(EndMount("tier/3"))
+
+
+@pytest.mark.parametrize(("is_forced", "is_read", "is_ended"), [(0, 0, True), (1, 0, False), (1, 1, True)])
+def test_no_mount_ends_on_the_word_of_a_directory_that_a_person_gave_up_unless_it_is_read(
+    is_forced: int, is_read: int, is_ended: bool
+) -> None:
+    """Who gives a node up says that its disk may be gone: then the other directory is the last copy."""
+    story = TableStory(4)
+    keys = [story.active(story.topic(f"t{number}", replicas=2)).key for number in range(12)]
+    key = next(one for one in keys if GONE in story.segment(one).replicas)
+    (other,) = {*story.segment(key).replicas} - {GONE}
+    story.roll(key, 5)
+    for node_id in (GONE, other):
+        story.report(key, node_id)
+    story.die(GONE, other)
+    story.do(RetireNode(other, RetireMode.VOLUME, f"storage-{other}" if is_forced else None))
+    for node_id in (GONE, other):
+        story.do(BeginMount(node_id, f"storage-{node_id}", MountMode.VOLUME))
+    if is_read:
+        story.do(OpenVolume(other, f"storage-{other}", "host", 9, "start"))
+    if is_ended:
+        story.do(EndMount(f"tier/{GONE}"))
+    else:
+        with pytest.raises(Conflict, match="nothing else has 1 sealed segment of it"):
+            story.do(EndMount(f"tier/{GONE}"))
+    assert (GONE in story.segment(key).local_nodes) is not is_ended
+    if is_ended:
+        with pytest.raises(Conflict, match="nothing else has"):
+            story.do(EndMount(f"tier/{other}"))
 
 
 def only_in_a_directory() -> tuple[TableStory, SegmentKey, Mount]:
