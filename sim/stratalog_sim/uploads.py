@@ -140,7 +140,7 @@ class Uploads:
                 segment.remote.parts,
                 key in node.disk.files or mounted is not None,
                 self.unsent_bytes(segment),
-                is_mounted=mounted is not None,
+                directories=mounted.nodes if mounted is not None else None,
                 away=mounted.away if mounted is not None else None,
             )
         )

@@ -69,7 +69,8 @@ class Model:
     def seen(self) -> SegmentSeen:
         end = self.end if self.is_sealed else None
         unsent = self.end - self.committed
-        where = {"is_mounted": self.is_mounted, "away": self.away}
+        directories = () if self.away is not None else (self.key.shard // 2,)
+        where = {"directories": directories if self.is_mounted else None, "away": self.away}
         return SegmentSeen(self.key, self.is_sealed, end, self.committed, tuple(self.parts), True, unsent, **where)
 
 

@@ -77,8 +77,9 @@ class SegmentSeen:
     many at most."""
     missing: str | None = None
     """Why there is no local copy to upload the rest from, though there should be one."""
-    is_mounted: bool = False
-    """This node has no copy, and reads the segment in the directory of a retired node."""
+    directories: tuple[int, ...] | None = None
+    """This node has no copy, and reads the segment in the directories of these retired nodes, asked in this order. What
+    is read at the same ones waits together. None: it has a copy."""
     away: str | None = None
     """Why that directory is not read now. It is seen again once it is."""
 

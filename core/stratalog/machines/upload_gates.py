@@ -1,8 +1,8 @@
-"""How hard an uploader may ask those whom it needs: the object store, the meta service, and what reads the directories
-of retired nodes; and when it says that one of them is away, or back.
+"""How hard an uploader may ask those whom it needs, the object store and the meta service; and when it says that one of
+them is away, or back.
 
-Plain data in, plain data out; a part of `machines.uploader`. One gate each for the whole node (`service_gate`), so that
-a directory that is away costs a trial per pause, and holds up nothing that lies elsewhere.
+Plain data in, plain data out; a part of `machines.uploader`. One gate each for the whole node (`service_gate`); those
+of retired nodes' directories are apart (`upload_directories`).
 """
 
 from __future__ import annotations
@@ -12,17 +12,14 @@ from typing import assert_never
 from stratalog.machines.service_gate import ServiceGate
 from stratalog.machines.upload_events import ReportStore, TaskFailed, TaskFailure, UploadLimits
 
-_STORE, _META, _DIRECTORIES = "object store", "meta service", "directory of a retired node"
+_STORE, _META = "object store", "meta service"
 
 
 class UploadGates:
     def __init__(self, limits: UploadLimits) -> None:
         self._doubts = limits.doubts_before_backoff
-        self.directory_trouble: str | None = None
-        """What was said last of a directory that does not answer; None once one has answered."""
-        self.store, self.meta, self.directories = (
-            ServiceGate(most, limits.backoff_ms, limits.backoff_cap_ms)
-            for most in (limits.max_requests, limits.max_requests, limits.mounted_requests)
+        self.store, self.meta = (
+            ServiceGate(limits.max_requests, limits.backoff_ms, limits.backoff_cap_ms) for _ in range(2)
         )
 
     def may_begin(self, running: int, now_ms: int) -> bool:
@@ -40,11 +37,6 @@ class UploadGates:
             *_back(_META, self.meta.answered(), now_ms),
         ]
 
-    def read(self, now_ms: int) -> list[ReportStore]:
-        """A directory answered, well or badly."""
-        self.directory_trouble = None
-        return _back(_DIRECTORIES, self.directories.answered(), now_ms)
-
     def failed(self, failed: TaskFailed, now_ms: int) -> list[ReportStore]:
         match failed.failure:
             case TaskFailure.DOUBTFUL:
@@ -53,10 +45,7 @@ class UploadGates:
                 is_news, service = self.store.refused(now_ms, failed.jitter), _STORE
             case TaskFailure.META_AWAY:
                 is_news, service = self.meta.refused(now_ms, failed.jitter), _META
-            case TaskFailure.DIRECTORY_AWAY:
-                self.directory_trouble = failed.reason
-                is_news, service = self.directories.refused(now_ms, failed.jitter), _DIRECTORIES
-            case TaskFailure.LOCK_LOST | TaskFailure.CANCELLED:
+            case TaskFailure.LOCK_LOST | TaskFailure.CANCELLED | TaskFailure.DIRECTORY_AWAY:
                 # Of the lock `LockLost` tells: this answer may be about an epoch that is long over.
                 return []
             case _:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from stratalog.machines.upload_directories import Place
 from stratalog.machines.upload_duty import MountOf, uploader_of
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemotePart, RemoteState, Segment, SegmentState
@@ -30,12 +31,12 @@ class SegmentUpload:
         "held_until_ms",
         "is_cut",
         "is_missing",
-        "is_mounted",
         "is_sealed",
         "is_urgent",
         "key",
         "later_since_ms",
         "parts",
+        "place",
         "queue",
         "reported_reason",
         "rewrites",
@@ -64,8 +65,8 @@ class SegmentUpload:
         self.is_urgent = False
         self.is_missing = False
         """It is held because its copy should be here and is not, or cannot be read now: until it is seen again."""
-        self.is_mounted = False
-        """New data of it are read in a retired node's directory."""
+        self.place: Place | None = None
+        """In which retired nodes' directories new data of it are read; None: in the local copy."""
         self.empty_reads = 0
         self.first_batch_bytes = 0
         """Of a batch at the commit offset that is larger than a piece: it must have room for all of it."""

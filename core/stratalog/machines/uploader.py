@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from stratalog.machines.bundles import IsBundleKey
+from stratalog.machines.upload_directories import DirectoryReads, Place
 from stratalog.machines.upload_events import (
     PART_OVERHEAD_BYTES,
     CancelTask,
@@ -40,6 +41,7 @@ from stratalog.machines.upload_events import (
     SendChunk,
     TaskEnded,
     TaskFailed,
+    TaskFailure,
     TimePassed,
     TooLarge,
     Unreadable,
@@ -61,8 +63,8 @@ _PIECES_PER_STEP = 1_000
 class _Task:
     keys: tuple[SegmentKey, ...]
     reserved_bytes: int
-    is_mounted: bool = False
-    """It reads in a retired node's directory."""
+    place: Place | None = None
+    """In which retired nodes' directories it reads; None: in none."""
 
 
 class Uploader:
@@ -75,7 +77,6 @@ class Uploader:
         self._small: dict[SegmentKey, None] = {}
         self._packing: dict[SegmentKey, None] = {}
         self._chunks: dict[SegmentKey, None] = {}
-        self._mounted: dict[SegmentKey, None] = {}
         self._to_publish: dict[SegmentKey, None] = {}
         self._deadlines: list[tuple[int, SegmentKey]] = []
         self._holds: list[tuple[int, SegmentKey]] = []
@@ -83,6 +84,7 @@ class Uploader:
         self._last_task = 0
         self._bytes_in_flight = 0
         self._gates = UploadGates(limits)
+        self._directories = DirectoryReads(limits)
         self._lock_epoch: int | None = None
         self._turn = 0
         self._began_pieces = 0
@@ -113,10 +115,10 @@ class Uploader:
         if self._began_pieces > _PIECES_PER_STEP:
             return now_ms
         times = []
-        if self._packing or self._chunks or self._to_publish or self._mounted:
+        if self._packing or self._chunks or self._to_publish or self._directories.is_waiting():
             times.append(self._gates.open_at_ms)
-        if self._mounted:
-            times.append(max(self._gates.open_at_ms, self._gates.directories.open_at_ms))
+        if self._directories.is_waiting():
+            times.append(max(self._gates.open_at_ms, self._directories.open_at_ms(now_ms)))
         times = [opens_ms for opens_ms in times if opens_ms > now_ms]
         while self._deadlines and not self._is_deadline(*self._deadlines[0]):
             heapq.heappop(self._deadlines)
@@ -167,7 +169,7 @@ class Uploader:
         upload.is_sealed = seen.is_sealed
         upload.end_offset = seen.end_offset
         upload.has_local = seen.has_local
-        upload.is_mounted = seen.is_mounted
+        upload.place = seen.directories
         gone = seen.missing or seen.away
         if gone is not None and not upload.is_wholly_committed:
             self._hold(upload, gone, True, now_ms, is_told=seen.missing is not None)
@@ -209,7 +211,7 @@ class Uploader:
 
     # Queues -----------------------------------------------------------------------------------------------------------
     def _queues(self) -> tuple[dict[SegmentKey, None], ...]:
-        return self._small, self._packing, self._chunks, self._mounted, self._to_publish
+        return self._small, self._packing, self._chunks, self._to_publish, *self._directories.queues()
 
     def _leave(self, upload: SegmentUpload) -> None:
         if upload.queue is not None:
@@ -240,7 +242,7 @@ class Uploader:
             return self._chunks if self._pieces.parts_to_rehome(upload) else self._to_publish
         can_send = upload.has_local and upload.unsent_bytes > 0
         if can_send and (upload.unsent_bytes >= self._limits.chunk_bytes or upload.is_sealed):
-            return self._mounted if upload.is_mounted else self._chunks
+            return self._chunks if upload.place is None else self._directories.queue(upload.place)
         if moved := self._pieces.parts_to_move(upload):
             return self._chunks if self._pieces.is_settled(moved) else self._packing
         if can_send:
@@ -283,7 +285,7 @@ class Uploader:
         if self._lock_epoch is None:
             return
         kinds: tuple[Callable[[int], bool | None], ...] = (
-            self._begin_chunk,
+            lambda _: self._begin_first_of(self._chunks),
             self._begin_bundle,
             self._begin_publish,
             self._begin_mounted,
@@ -306,9 +308,9 @@ class Uploader:
     def _has_room(self, size_bytes: int) -> bool:
         return self._bytes_in_flight == 0 or self._bytes_in_flight + size_bytes <= self._limits.in_flight_bytes
 
-    def _start(self, keys: tuple[SegmentKey, ...], reserved_bytes: int, *, is_mounted: bool = False) -> int:
+    def _start(self, keys: tuple[SegmentKey, ...], reserved_bytes: int, place: Place | None = None) -> int:
         self._last_task += 1
-        self._tasks[self._last_task] = _Task(keys, reserved_bytes, is_mounted)
+        self._tasks[self._last_task] = _Task(keys, reserved_bytes, place)
         self._bytes_in_flight += reserved_bytes
         for key in keys:
             upload = self._uploads[key]
@@ -317,20 +319,22 @@ class Uploader:
         self._began_pieces += len(keys)
         return self._last_task
 
-    def _begin_chunk(self, _now_ms: int) -> bool | None:
-        return self._begin_first_of(self._chunks)
-
     def _begin_mounted(self, now_ms: int) -> bool | None:
         """Few at a time: others read there for consumers, and what this node alone has goes first."""
-        reading = sum(task.is_mounted for task in self._tasks.values())
-        return self._begin_first_of(self._mounted) if self._gates.directories.may_begin(reading, now_ms) else None
+        place = self._directories.next_place(self._reading(), now_ms)
+        return None if place is None else self._begin_first_of(self._directories.queue(place), place)
 
-    def _begin_first_of(self, queue: dict[SegmentKey, None]) -> bool | None:
+    def _reading(self) -> list[Place]:
+        return [task.place for task in self._tasks.values() if task.place is not None]
+
+    def _begin_first_of(self, queue: dict[SegmentKey, None], place: Place | None = None) -> bool | None:
         for key in queue:
             piece = self._pieces.chunk_piece(self._uploads[key])
             if not self._has_room(piece.max_bytes):
                 return False
-            task = self._start((key,), piece.max_bytes, is_mounted=queue is self._mounted)
+            if place is not None:
+                self._directories.began(place)
+            task = self._start((key,), piece.max_bytes, place)
             self._effects.append(SendChunk(task, piece))
             return True
         return None
@@ -377,12 +381,12 @@ class Uploader:
         return uploads
 
     def _end(self, task: int, outcomes: Sequence[PieceOutcome], now_ms: int) -> None:
-        is_mounted = task in self._tasks and self._tasks[task].is_mounted
+        place = self._tasks[task].place if task in self._tasks else None
         uploads = {upload.key: upload for upload in self._finish(task)}
         if any(isinstance(outcome, Moved | Gone) for outcome in outcomes):
             self._effects += self._gates.stored(now_ms)
-        if is_mounted:
-            self._effects += self._gates.read(now_ms)
+        if place is not None:
+            self._effects += self._directories.answered(place, now_ms)
         for outcome in outcomes:
             upload = uploads.get(outcome.key)
             if upload is not None:
@@ -431,7 +435,10 @@ class Uploader:
             self._effects.append(ReportHeld(upload.key, reason, is_final))
 
     def _fail(self, failed: TaskFailed, now_ms: int) -> None:
+        place = self._tasks[failed.task].place if failed.task in self._tasks else None
         uploads = self._finish(failed.task)
+        if failed.failure is TaskFailure.DIRECTORY_AWAY:
+            self._effects += self._directories.silent(place or (), failed, self._reading(), now_ms)
         self._effects += self._gates.failed(failed, now_ms)
         for upload in uploads:
             # At once, with what came meanwhile (non-stop write): it has waited long enough.
@@ -461,13 +468,12 @@ class Uploader:
         """Cost: one look at each unfinished segment."""
         unsent = self.unsent()
         oldest = min((u.waiting_since_ms for u in unsent if u.waiting_since_ms is not None), default=now_ms)
-        is_mounted = bool(self._mounted) or any(task.is_mounted for task in self._tasks.values())
         store_since, meta_since = self._gates.store.away_since_ms, self._gates.meta.away_since_ms
         return UploaderStatus(
             segments=len(self._uploads),
             unsent_segments=len(unsent),
             unsent_bytes=sum(upload.unsent_bytes for upload in unsent),
-            mounted_unsent_bytes=sum(upload.unsent_bytes for upload in unsent if upload.is_mounted),
+            mounted_unsent_bytes=sum(upload.unsent_bytes for upload in unsent if upload.place is not None),
             oldest_unsent_ms=max(0, now_ms - oldest),
             tasks=len(self._tasks),
             bytes_in_flight=self._bytes_in_flight,
@@ -477,7 +483,7 @@ class Uploader:
             meta_away_ms=0 if meta_since is None else now_ms - meta_since,
             window=self._gates.store.window,
             lock_epoch=self._lock_epoch,
-            directory_trouble=self._gates.directory_trouble if is_mounted else None,
+            directory_trouble=self._directories.trouble(self._reading()),
         )
 
     def check_invariants(self) -> None:

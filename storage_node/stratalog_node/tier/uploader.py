@@ -309,7 +309,7 @@ class NodeUploader:
                 has_local=has_local or mounted is not None,
                 unsent_bytes=self._unsent.unsent_bytes(latest.key, offset),
                 missing=judge_missing(latest, self._node_id, has_store=True).words if is_missing else None,
-                is_mounted=mounted is not None,
+                directories=mounted.nodes if mounted is not None else None,
                 away=mounted.away if mounted is not None else None,
             )
         )
@@ -351,8 +351,7 @@ class NodeUploader:
         """The write lock, with its claim just seen to be ours: what deletes from the store asks for it each time.
 
         Returns: None without the lock, or when a copy of this node took an epoch: uploads stop then. Raises: what the
-        store raises while it is away.
-        """
+        store raises while it is away."""
         lock = self.lock.current
         if lock is None:
             return None

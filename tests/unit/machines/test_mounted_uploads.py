@@ -10,6 +10,7 @@ from stratalog.machines.mounted_uploads import MountedCopy, most_unsent_bytes, m
 from stratalog.machines.upload_duty import uploader_of
 from stratalog.machines.upload_events import (
     PART_OVERHEAD_BYTES,
+    Gone,
     Publish,
     ReportHeld,
     ReportStore,
@@ -96,7 +97,7 @@ def test_what_is_left_of_a_segment_is_counted_from_above() -> None:
 
 # The uploader -------------------------------------------------------------------------------------------------------
 def seen(number: int, away: str | None = None, unsent: int = 1_500) -> SegmentSeen:
-    return replace(_seen(_key(number), unsent, end=5), is_mounted=True, away=away)
+    return replace(_seen(_key(number), unsent, end=5), directories=(), away=away)
 
 
 def chunks(effects: list[UploaderEffect]) -> list[SendChunk]:
@@ -188,3 +189,59 @@ def test_another_process_that_reads_the_directory_is_asked_for_what_the_first_co
     bench.step(TaskEnded(first.task, (Unreadable(_key(0), "another digest", is_final=True),)))
     assert bench.step(seen(0)) == [] and bench.step(TimePassed(), at=10_000_000) == []
     assert len(chunks(bench.step(SegmentGone(_key(0)), seen(0)))) == 1
+
+
+def test_a_directory_that_is_silent_keeps_no_other_one_waiting() -> None:
+    """A thousand segments of it are in the queue first, and each pause is ten seconds."""
+    bench = Bench()
+    bench.is_checked = False
+    silent = [replace(seen(number), directories=(1,)) for number in range(1_000)]
+    sound = {_key(number) for number in range(1_000, 1_010)}
+    effects = bench.step(*silent, *(replace(seen(key.shard), directories=(2,)) for key in sorted(sound)))
+    left, trials = set(sound), 0
+    while left:
+        assert trials < 20, f"{len(left)} segments of the directory that is read wait behind the one that is not"
+        going = [effect for effect in effects if isinstance(effect, SendChunk | Publish)]
+        if not going:
+            wake_ms = bench.machine.next_wake_ms(bench.now_ms)
+            assert wake_ms is not None
+            effects = bench.step(TimePassed(), at=wake_ms)
+            continue
+        effects = []
+        for one in going:
+            key = one.key if isinstance(one, Publish) else one.piece.key
+            if isinstance(one, Publish):
+                effects += bench.step(TaskEnded(one.task, (Gone(key),)))
+            elif key in sound:
+                left.discard(key)
+                effects += bench.step(TaskEnded(one.task, (_moved(key, 5),)))
+            else:
+                trials += 1
+                effects += bench.step(TaskFailed(one.task, TaskFailure.DIRECTORY_AWAY, "node 1 is silent", 0.0))
+    bench.machine.check_invariants()
+
+
+def test_however_many_directories_are_silent_there_is_room_for_what_answers() -> None:
+    """A trial at one that is silent lasts for seconds: at most one of two reads at a time is a trial."""
+    bench = Bench()
+    silent = [replace(seen(number), directories=(number,)) for number in range(1, 101)]
+    sound = [replace(seen(number, unsent=100_000), directories=(0,)) for number in range(1_000, 1_004)]
+    going = chunks(bench.step(*silent, *sound))
+    tried: list[int] = []
+    answered = 0
+    for number_of_read in range(400):
+        assert len(going) == LIMITS.mounted_requests, "there is always something to be read"
+        assert sum(one.piece.key.shard in tried for one in going) <= 1, "and room for what is no trial"
+        one = min(going, key=lambda effect: effect.task)
+        going.remove(one)
+        bench.now_ms += 1_000
+        number = one.piece.key.shard
+        if number < 1_000:
+            tried.append(number)
+            event: TaskFailed | TaskEnded = TaskFailed(one.task, TaskFailure.DIRECTORY_AWAY, f"node {number}", 0.0)
+        else:
+            answered += number_of_read >= 200
+            event = TaskEnded(one.task, (_moved(one.piece.key, 1, 100_000),))
+        going += [effect for effect in bench.step(event) if isinstance(effect, SendChunk)]
+    assert set(tried) == set(range(1, 101)) and len(tried) > 100, "each is tried again and again"
+    assert answered == 100, "half of the reads, once each place was looked at"
