@@ -60,6 +60,7 @@ from stratalog_node.shards.catalog import Catalog
 from stratalog_node.shards.events import ShardEvents
 from stratalog_node.shards.peer_reads import PeerReads
 from stratalog_node.shards.shard_view import Shards, ShardView
+from stratalog_node.slices import Slices
 from stratalog_node.tier.attempts import Attempts
 from stratalog_node.tier.claim import ClaimOwner, EpochClaim, Forked
 from stratalog_node.tier.committer import Committer, MetaAway
@@ -276,11 +277,11 @@ class NodeUploader:
                 pass
 
     async def _look_at_all(self) -> None:
-        for number, view in enumerate(list(self._shards.all()), 1):
-            if number % _SHARDS_PER_TURN == 0:
-                await asyncio.sleep(0)
-            for segment in view.segments:
+        work = Slices()
+        for view in list(self._shards.all()):
+            for segment in (segments := view.segments):
                 self._look_at(segment, view)
+            await work.did(len(segments))
 
     def _look_at(self, segment: Segment, view: ShardView | None, *, is_news: bool = False) -> None:
         """Tell the machine of a segment whose state changed, or that is new to it."""
@@ -338,9 +339,9 @@ class NodeUploader:
         present = {segment.key: segment for shard in snapshot.shards for segment in shard.segments}
         for key in [key for key in self._known if key not in present]:
             self._drop(key)
-        for number, segment in enumerate(present.values(), 1):
-            if number % _SHARDS_PER_TURN == 0:
-                await asyncio.sleep(0)
+        work = Slices()
+        for segment in present.values():
+            await work.did()
             if segment.state is not SegmentState.DELETED and segment.remote.state is not RemoteState.COMPLETE:
                 self._look_at(segment, self._shards.get(segment.key.shard_key), is_news=True)
             elif self._known.get(segment.key) is not None:
