@@ -72,8 +72,11 @@ class MountedCopies:
         assert self.peers is not None, "`of` says so"
         if copy.away is not None:
             raise DirectoryAway(copy.away)
+        near, far = self.peers.holders(segment)
+        may_answer = {*near, *far}  # who did not is asked last: each read would wait for it
+        nodes = sorted(copy.nodes, key=lambda node: node not in may_answer)
         try:
-            return await self.peers.read(segment, copy.nodes, offset, max_bytes)
+            return await self.peers.read(segment, nodes, offset, max_bytes)
         except PeerRefused:
             raise
         except Unavailable as error:
