@@ -23,7 +23,7 @@ from stratalog_pipeline.cold.cutting import PartRange
 from stratalog_pipeline.cold.part_records import PartFetcher, tables_of
 from stratalog_pipeline.decode.columns import SCHEMA, Wanted
 from stratalog_pipeline.jobs.archive_table import Kind, PieceDone, TableFormat, TimePartition, data_key, dead_key
-from stratalog_pipeline.jobs.json_inference import infer_json, unite
+from stratalog_pipeline.jobs.json_inference import infer_json, remember, unite
 from stratalog_pipeline.jobs.put_once import put_once
 from stratalog_pipeline.jobs.record_kinds import (
     DEAD,
@@ -107,7 +107,7 @@ def infer_piece(work: InferWork) -> FieldsFound:
             for batch in tables_of(part, Wanted(("value",))):
                 fields, inside = infer_json(batch.column("value").to_pylist())
                 found, between = unite(found, fields)
-                wrong.update(dict.fromkeys([*inside, *between]))
+                remember(wrong, [*inside, *between])
     return FieldsFound(work.number, packed(found), tuple(wrong))
 
 

@@ -17,7 +17,7 @@ from stratalog.model.errors import Corrupt, InvalidRequest
 from stratalog.objects import ObjectStore
 from stratalog_pipeline.jobs.archive_piece import FieldsFound, RecordSchema, packed
 from stratalog_pipeline.jobs.archive_table import Kind, TableFormat, TimePartition, schema_key, schemas_prefix
-from stratalog_pipeline.jobs.json_inference import unite
+from stratalog_pipeline.jobs.json_inference import MOST_FIELDS, fields_in, remember, unite
 from stratalog_pipeline.jobs.put_once import put_once
 from stratalog_pipeline.jobs.record_kinds import PLACE, evolve
 from stratalog_pipeline.jobs.table_types import check_columns, contradictions, settled
@@ -43,7 +43,7 @@ class Schemas:
         fields, wrong = pa.schema([]), dict[str, None]()
         for one in sorted(found, key=lambda one: one.number):
             fields, more = unite(fields, pa.ipc.read_schema(pa.py_buffer(one.arrow)))
-            wrong.update(dict.fromkeys([*one.wrong, *more]))
+            remember(wrong, [*one.wrong, *more])
         return await self._for_new(RecordSchema(Kind.JSON, packed(fields)), list(wrong), is_given=False)
 
     async def _for_new(self, wanted: RecordSchema, wrong: list[str], *, is_given: bool) -> int:
@@ -59,15 +59,42 @@ class Schemas:
                 known = await self.read(newest)
                 if is_given:
                     self._check_types(known.fields, wanted.fields)
-                schema = continued(known, wanted)
+                    schema = continued(known, wanted)
+                else:
+                    schema = continued(
+                        known, replace(wanted, arrow=packed(self._possible(known.fields, wanted.fields)))
+                    )
                 if schema == known:
                     return newest
-            _check_names(schema.fields)
-            if self._table is not TableFormat.PARQUET:
-                check_columns(settled(schema.fields), self._table, self._by)
+            self._check_columns(schema.fields)
             if await put_once(self._target, schema_key(self._topic, newest + 1), _encode(schema)):
                 return newest + 1
         raise InvalidRequest(f"the schema of {self._topic} was changed {_TRIES} times meanwhile: run one job at a time")
+
+    def _check_columns(self, fields: Any) -> None:
+        """Raises: InvalidRequest for what no column can be."""
+        _check_names(fields)
+        if self._table is not TableFormat.PARQUET:
+            check_columns(settled(fields), self._table, self._by)
+
+    def _possible(self, known: Any, found: Any) -> Any:
+        """The table's fields, and of those that were found in records what can be a column. Records with the others
+        become dead letters: once there is a table, no record stops a job."""
+        if self._is_possible(evolve(known, found), known):
+            return evolve(known, found)
+        fields = known
+        for one in found:
+            more = evolve(fields, pa.schema([one]))
+            if more != fields and self._is_possible(more, known):
+                fields = more
+        return fields
+
+    def _is_possible(self, fields: Any, known: Any) -> bool:
+        try:
+            self._check_columns(fields)
+        except InvalidRequest:
+            return False
+        return fields_in(fields) <= max(MOST_FIELDS, fields_in(known))
 
     def _check_types(self, known: Any, given: Any) -> None:
         """Columns keep their types: else no reader could read all files together. Raises: InvalidRequest."""

@@ -99,6 +99,7 @@ def _parse(values: Sequence[bytes | None], schema: Any) -> Any:
     options = pj.ParseOptions(
         explicit_schema=schema, unexpected_field_behavior="error", newlines_in_values=len(values) == 1
     )
+    body.decode()  # Arrow does not look, and a text that is none would make its whole column unreadable
     table = pj.read_json(pa.py_buffer(body), pj.ReadOptions(use_threads=False, block_size=block_bytes(body)), options)
     if table.num_rows != len(values):
         raise ValueError("a value is not one JSON object")
