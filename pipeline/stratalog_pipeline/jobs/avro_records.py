@@ -17,6 +17,7 @@ import fastavro
 from fastavro.read import SchemaResolutionError
 
 from stratalog.model.errors import InvalidRequest
+from stratalog_pipeline.jobs.avro_defaults import make_values
 from stratalog_pipeline.jobs.avro_types import arrow_schema_of
 from stratalog_pipeline.jobs.record_kinds import Definitions, ReadValues, evolve, first_line, row_reader
 
@@ -109,6 +110,8 @@ def _told(text: str) -> Any:
 
 def _parsed(text: str) -> Any:
     try:
-        return fastavro.parse_schema(json.loads(text))
+        parsed = fastavro.parse_schema(json.loads(text))
+        make_values(parsed)
+        return parsed
     except Exception as error:  # fastavro raises many kinds, none of which says more than its words
         raise InvalidRequest(f"the Avro schema cannot be read: {first_line(error)}") from error
