@@ -225,8 +225,16 @@ class Archive:
             shards = await catalog.shards([options.topic])
             cluster_id = catalog.names.cluster_id
             todo = _Todo(Archived(options.topic, cluster_id, format=options.table.value, is_dry_run=options.is_dry_run))
-            await self._check_table(target, cluster_id, str(shards[0].key.topic_id))
+            facts = TableFacts(
+                cluster_id, options.topic, str(shards[0].key.topic_id), options.kind, options.by, options.table
+            )
+            is_made = await self._is_made(target, facts)
             objects = {info.key async for info in target.list(segments_prefix(options.topic))}
+            if not options.is_dry_run:
+                # First where it begins: else a kill in between would let a table begin behind what expires meanwhile.
+                await note_beginning(target, options.topic, shards, objects)
+                if not is_made:
+                    await self._make_table(target, facts)
             todo.told.gaps = await self._check_gaps(target, shards, objects)
             for segment in await _sealed(catalog, shards):
                 if done_key(options.topic, segment.seal) in objects:
@@ -246,8 +254,6 @@ class Archive:
         self, target: ObjectStore, shards: Sequence[CommittedShard], objects: Collection[str]
     ) -> list[Gap]:
         options = self._options
-        if not options.is_dry_run:
-            await note_beginning(target, options.topic, shards, objects)
         known, new = await gaps_of(target, options.topic, shards, objects)
         if new and not options.is_gap_allowed:
             raise refusal(new)
@@ -286,19 +292,20 @@ class Archive:
         finally:
             await target.close()
 
-    async def _check_table(self, target: ObjectStore, cluster_id: str, topic_id: str) -> None:
-        options = self._options
-        facts = TableFacts(cluster_id, options.topic, topic_id, options.kind, options.by, options.table)
-        key = table_key(options.topic)
+    async def _is_made(self, target: ObjectStore, facts: TableFacts) -> bool:
+        """Whether the table is there. Raises: Conflict for one of something else."""
+        key = table_key(facts.topic)
         try:
-            body = await target.get(key)
+            check_facts(await target.get(key), facts, key)
         except NotFound:
-            if options.is_dry_run:
-                return
-            if options.table is not TableFormat.PARQUET:
+            if self._options.table is not TableFormat.PARQUET and not self._options.is_dry_run:
                 await target.probe()
-            body = await put_or_read(target, key, facts.encode())
-        check_facts(body, facts, key)
+            return False
+        return True
+
+    async def _make_table(self, target: ObjectStore, facts: TableFacts) -> None:
+        key = table_key(facts.topic)
+        check_facts(await put_or_read(target, key, facts.encode()), facts, key)
 
     async def _fix_plan(self, target: ObjectStore, segment: _Segment, schema: int) -> SegmentPlan:
         """The first who puts it decides; it stays whatever is asked for later."""
@@ -309,12 +316,14 @@ class Archive:
 
 
 async def _sealed(catalog: Catalog, shards: Iterable[CommittedShard]) -> list[_Segment]:
+    """Of each shard, from its log start on without a hole: behind the last planned segment is where gaps are looked
+    for, so what waits for a manifest holds up what is behind it. Else retention could take it without a word."""
     found = []
     for shard in shards:
         wanted = OffsetRange(shard.log_start_offset, shard.end_offset)
         for segment in shard.segments:
             if segment.manifest_key is None:
-                continue
+                break
             parts, seal = await catalog.parts_of(segment)
             assert seal is not None, "a manifest has a seal"
             found.append(_segment(shard, segment, seal, ranges_within(shard.topic, segment, parts, seal, wanted)))

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+from uuid import UUID
 
 import pytest
 
@@ -17,9 +19,14 @@ pytest.importorskip("deltalake", reason=NO_PIPELINE)
 
 from stratalog.formats.object_names import ObjectNames
 from stratalog.model.errors import Conflict
+from stratalog.model.ids import SegmentKey
+from stratalog.model.producers import NO_PRODUCERS
+from stratalog.model.segment import SealRecord
 from stratalog.objects import open_store
+from stratalog_pipeline.cold.catalog import Catalog
+from stratalog_pipeline.cold.committed import CommittedSegment, CommittedShard
 from stratalog_pipeline.cold.cutting import GapInLog
-from stratalog_pipeline.jobs.archive import Archived
+from stratalog_pipeline.jobs.archive import Archived, _sealed
 from stratalog_pipeline.jobs.archive_gaps import ShardArchived, missing
 from stratalog_pipeline.jobs.archive_table import TableFormat
 from support.archived_logs import LogPlace, flights
@@ -186,3 +193,56 @@ async def test_a_restored_cluster_gets_a_table_of_its_own(place: LogPlace, tmp_p
     assert (await place.archive(cluster_id="restored")).rows == 15
     assert [row["flight"] for row in place.read()] == [*range(10), *range(50, 55)]
     assert json.loads(Path(place.target, "cold/_table.json").read_text())["cluster_id"] == "restored"
+
+
+async def test_a_table_begins_before_it_is_made_also_where_the_first_job_is_killed(files: LogPlace) -> None:
+    """Killed at each of its first puts. What retention takes then is a gap, whichever put was the last."""
+    for survives in (1, 2):
+        place = LogPlace(Path(files.target).parent / f"killed-{survives}", TableFormat.PARQUET)
+        cold = await place.fill([flights(0, 10)], [flights(10, 10)])
+        put: list[str] = []
+        with pytest.raises((_KilledError, ExceptionGroup)):
+            await place.archive(open_target=partial(_Mortal, place.target, survives, put))
+        assert len(put) == survives
+        await place.expire(cold, 1)
+        with pytest.raises(GapInLog, match="offsets 0 to 10"):
+            await place.archive()
+
+
+class _KilledError(Exception):
+    pass
+
+
+class _Mortal:
+    """A store whose user dies behind so many puts."""
+
+    def __init__(self, url: str, survives: int, keys: list[str]) -> None:
+        self._store, self._survives, self._keys = open_store(url), survives, keys
+
+    async def put(self, key: str, body: Any) -> None:
+        if len(self._keys) >= self._survives:
+            raise _KilledError(key)
+        self._keys.append(key)
+        await self._store.put(key, body)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+async def test_what_waits_for_its_manifest_holds_up_what_is_behind_it() -> None:
+    """All its records are in the bucket, and the segment behind it is complete already. If that were archived first,
+    retention could take the waiting one, and nothing would tell: a table's end is behind its last planned segment."""
+
+    def segment(number: int, manifest: str | None) -> CommittedSegment:
+        key = SegmentKey(UUID(int=1), 0, number, 10 * number)
+        return CommittedSegment(key, 10 * number + 10, (), manifest)
+
+    class Told:
+        async def parts_of(self, segment: CommittedSegment) -> Any:
+            at = (segment.key.epoch, segment.base_offset, segment.end_offset)
+            return (), SealRecord(*at, 0, 0, 100, bytes(32), NO_PRODUCERS, (1,), 0)
+
+    segments = (segment(0, "m0"), segment(1, None), segment(2, "m2"))
+    shard = CommittedShard(segments[0].key.shard_key, "cold", 0, segments)
+    found = await _sealed(cast(Catalog, Told()), [shard])
+    assert [one.seal.split("-")[1] for one in found] == [f"{0:020d}"]
