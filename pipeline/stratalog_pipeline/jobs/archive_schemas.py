@@ -132,12 +132,18 @@ class Schemas:
 def continued(known: RecordSchema, wanted: RecordSchema) -> RecordSchema:
     """The table's schema, and what is wanted now. Nothing that could be read before becomes unreadable. Pure.
 
-    Raises: InvalidRequest for an id that names another schema than before.
+    Raises: InvalidRequest for an id that names another schema than before, and for a --confluent that came or went.
     """
     fields = evolve(known.fields, wanted.fields)
     arrow = known.arrow if fields == known.fields else packed(fields)
     if wanted.kind is Kind.JSON:
         return replace(wanted, arrow=arrow)
+    if known.is_confluent != wanted.is_confluent:
+        was, would = ("with", "without") if known.is_confluent else ("without", "with")
+        raise InvalidRequest(
+            f"the table was written {was} --confluent: {would} it all its records would be read wrongly, or not at "
+            "all; name another place for other records"
+        )
     if known.writers and not wanted.writers:
         raise InvalidRequest("the table knows its Avro schemas by their ids: give the new one as --schema ID=FILE, too")
     writers = dict(known.writers)
@@ -147,7 +153,9 @@ def continued(known: RecordSchema, wanted: RecordSchema) -> RecordSchema:
                 f"schema id {number} named another schema when the table was written: an id is for good"
             )
     definition = writers[max(writers)] if writers else wanted.definition
-    earlier = tuple(dict.fromkeys(one for one in (known.definition, *known.earlier) if one != definition))
+    # What was given without an id reads records of ids that nobody gave, as it did before there were ids.
+    before = known.earlier if known.writers else (known.definition, *known.earlier)
+    earlier = tuple(dict.fromkeys(one for one in before if writers or one != definition))
     return replace(wanted, arrow=arrow, definition=definition, earlier=earlier, writers=tuple(sorted(writers.items())))
 
 

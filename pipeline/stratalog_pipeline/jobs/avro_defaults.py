@@ -3,6 +3,7 @@
 In a schema a default is JSON: bytes and fixed stand there as a text of a character for each byte, a decimal as the
 bytes of its number, a record with the fields that differ from its own defaults. fastavro hands them on as they stand,
 so a record that takes a default would get another value than one that was written with it, or none that a column takes.
+A field without a default has null for one: Avro could not read the record at all, and so would take no other default.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ def make_values(parsed: Any) -> None:
     named = parsed.get("__named_schemas", {})
     # fastavro keeps a record in several places, and its fields once: each default is made a value once.
     records = [parsed, *named.values()]
-    fields = {id(field): field for record in records for field in record.get("fields", ()) if "default" in field}
-    values = {key: _value(field["type"], field["default"], named) for key, field in fields.items()}
+    fields = {id(field): field for record in records for field in record.get("fields", ())}
+    values = {key: _value(field["type"], field.get("default"), named) for key, field in fields.items()}
     for key, field in fields.items():
         field["default"] = values[key]
 

@@ -1,6 +1,7 @@
 """Decodes Avro records without a container, each by the schema that it was written with.
 
-With ids (Confluent's five bytes before a record, and a schema for each id) that is certain. Without, a record is read
+With ids (Confluent's five bytes before a record, and a schema for each id) that is certain. Records of other ids are
+read by the schemas that the table was given without an id, if there were any. Without ids, a record is read
 by the newest schema, or else by the earlier ones, newest first; a schema counts only if it takes all bytes to the last.
 What a record's own schema lacks gets the default of the newest schema, else null; what only its own schema has stays.
 """
@@ -45,14 +46,17 @@ def _decoder(definitions: Definitions) -> Decode:
     parsed = {text: _parsed(text) for text in (*texts, *(text for _, text in definitions.writers))}
     newest = parsed[definitions.newest]
     if definitions.writers:
-        return partial(_by_id, {number: partial(_decode, parsed[text], newest) for number, text in definitions.writers})
+        known = {number: partial(_decode, parsed[text], newest) for number, text in definitions.writers}
+        return partial(_by_id, known, [partial(_decode, parsed[text], newest) for text in definitions.earlier])
     attempts = [partial(_decode, parsed[text], newest) for text in texts]
     return partial(_by_trying, attempts, CONFLUENT_BYTES if definitions.is_confluent else 0)
 
 
-def _by_id(known: Mapping[int, Decode], value: bytes) -> dict[str, Any]:
+def _by_id(known: Mapping[int, Decode], others: Sequence[Decode], value: bytes) -> dict[str, Any]:
     _check_marked(value)
     number = int.from_bytes(value[1:CONFLUENT_BYTES], "big")
+    if number not in known and others:
+        return _by_trying(others, CONFLUENT_BYTES, value)
     if number not in known:
         raise ValueError(f"it was written with schema id {number}, which is not known: give --schema {number}=FILE")
     return known[number](value[CONFLUENT_BYTES:])
@@ -85,7 +89,7 @@ def _decode(writer: Any, newest: Any, value: bytes) -> dict[str, Any]:
         return written
     try:
         resolved = fastavro.schemaless_reader(io.BytesIO(value), writer, newest)
-    except SchemaResolutionError:  # a field without a default: a column can be null, where Avro has no value
+    except SchemaResolutionError:  # another type: the column decides whether it takes it
         return written
     both: dict[str, Any] = _both(resolved, written)
     return both

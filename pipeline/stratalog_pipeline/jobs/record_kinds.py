@@ -43,7 +43,8 @@ class Definitions:
     """What it takes to read records that were written by schemas that followed each other.
 
     `newest` names the columns. `writers` are schemas under the ids that records name; where there are none, a record is
-    read by the newest schema, or else by the `earlier` ones, newest first.
+    read by the newest schema, or else by the `earlier` ones, newest first. Beside `writers`, the `earlier` ones read
+    records of ids that are not among them.
     """
 
     newest: str

@@ -109,7 +109,7 @@ async def test_records_of_earlier_avro_schemas_are_read_beside_those_of_the_newe
         (0, "UA", None, None),
         (1, "AA", "none", None),
         (2, "B6", "B4", None),
-        (1, "AA", None, None),
+        (1, "AA", "none", None),
         (2, "B6", "B4", None),
         (3, None, "C1", 5),
     ]
@@ -168,7 +168,7 @@ async def test_records_are_read_by_the_schemas_that_their_ids_name(place: Place)
     told = await place.avro_by_id(_10=third)
     assert (told.rows, told.dead) == (2, 3), "the table remembers the ids that it was given before"
     found = [(row["flight"], row["seats"], row["delay"], row["gate"]) for row in place.records()]
-    assert found == [(1, 2, None, None), (3, None, 4, None), (5, 6, None, None), (7, None, 8, "B4")]
+    assert found == [(1, 2, None, None), (3, None, 4, None), (5, 6, None, "none"), (7, None, 8, "B4")]
     reasons = place.reasons()
     assert "schema id 11, which is not known: give --schema 11=FILE" in reasons[0]
     assert all("zero byte" in reason for reason in reasons[1:])
@@ -182,6 +182,37 @@ async def test_an_id_names_one_schema_for_good(files: Place) -> None:
         await files.avro_by_id(_4=V2)
     with pytest.raises(InvalidRequest, match="by their ids"):
         await files.avro(V2, is_confluent=True)
+
+
+async def test_records_that_were_read_before_there_were_ids_still_are(files: Place) -> None:
+    """A table of one schema for records of all ids learns of a new id. Those of the others do not become unreadable."""
+    cold = await files.fill([[avro_value(V1, 4, flight=1, carrier="UA")]])
+    await files.avro(V1, is_confluent=True)
+    more = [avro_value(V1, 5, flight=2, carrier="AA"), avro_value(V2, 9, flight=3, carrier="B6", gate="B4")]
+    await files.fill([more], into=cold)
+    assert (await files.avro_by_id(_9=V2)).dead == 0
+    await files.fill(
+        [[avro_value(V1, 5, flight=4, carrier="DL"), avro_value(V1, 8, flight=5, carrier="EV")]], into=cold
+    )
+    assert (await files.avro_by_id(_4=V1, _10=V3)).dead == 0
+    assert [(row["flight"], row["gate"]) for row in files.records()] == [
+        (1, None),
+        (2, "none"),
+        (3, "B4"),
+        (4, "none"),
+        (5, "none"),
+    ]
+
+
+@pytest.mark.parametrize("is_confluent", [False, True])
+async def test_a_flag_that_would_make_all_records_unreadable_is_refused(files: Place, is_confluent: bool) -> None:
+    schema_id = 4 if is_confluent else None
+    cold = await files.fill([[avro_value(V1, schema_id, flight=1, carrier="UA")]])
+    await files.avro(V1, is_confluent=is_confluent)
+    await files.fill([[avro_value(V1, schema_id, flight=2, carrier="AA")]], into=cold)
+    with pytest.raises(InvalidRequest, match=f"was written {'with' if is_confluent else 'without'} --confluent"):
+        await files.avro(V1, is_confluent=not is_confluent)
+    assert (await files.avro(V1, is_confluent=is_confluent)).dead == 0
 
 
 async def test_a_schema_that_is_asked_for_again_is_no_new_one(files: Place) -> None:
@@ -217,7 +248,7 @@ def test_schemas_by_id_are_files_or_a_folder(tmp_path: Path) -> None:
 def test_what_is_no_avro_schema_of_a_record_is_refused() -> None:
     for body, words in (
         (b'{"type": "recrd"}', "cannot be read"),
-        (b'"long"', "not one of a record"),
+        (b'"long"', "not that of a record"),
         (b"{", "no JSON"),
     ):
         with pytest.raises(InvalidRequest, match=words):

@@ -77,6 +77,13 @@ def test_a_type_that_is_named_again_has_its_default_once() -> None:
     assert row["second"] == {"mark": b"\xfd", "crew": {"size": 3}}
 
 
+def test_a_field_without_a_default_takes_no_default_from_another() -> None:
+    new = flight({"name": "gate", "type": "string", "default": "none"}, {"name": "seats", "type": "int"})
+    _, read = avro_reader(Definitions(json.dumps(new), (json.dumps(flight()),)))
+    (row,) = read([written(flight(), {"number": 7})]).table.to_pylist()
+    assert row == {"number": 7, "gate": "none", "seats": None}
+
+
 def test_a_default_that_does_not_fit_is_refused_with_the_schema() -> None:
     new = flight({"name": "extra", "type": "bytes", "default": "\u0100"})
     with pytest.raises(InvalidRequest, match="the Avro schema cannot be read"):
