@@ -151,9 +151,11 @@ def archive_piece(work: PieceWork) -> PieceMade:
     }
     letters = {dead_key(work.topic, work.seal, work.piece): (None, dead)} if dead.num_rows else {}
     made = asyncio.run(_put_all(work.open_target, {**times, **letters}))
-    done = PieceDone(work.piece, good.num_rows, dead.num_rows, tuple(sorted(one.key for one in made)))
     data = tuple(one for one in made if one.key in times)
-    return PieceMade(work.seal, done, data, tuple(one for one in made if one.key in letters))
+    put_aside = tuple(one for one in made if one.key in letters)
+    names = tuple(sorted(one.key for one in made))
+    done = PieceDone(work.piece, sum(one.rows for one in data), sum(one.rows for one in put_aside), names)
+    return PieceMade(work.seal, done, data, put_aside)
 
 
 def _read(work: PieceWork) -> tuple[Any, Any]:
@@ -215,11 +217,12 @@ async def _put_all(open_target: OpenStore, files: Mapping[str, tuple[str | None,
         for key, (time, table) in files.items():
             body = io.BytesIO()
             pq.write_table(table, body, compression="zstd", coerce_timestamps="us", allow_truncated_timestamps=True)
-            size = len(body.getvalue())
+            rows, size = table.num_rows, len(body.getvalue())
             if not await put_once(store, key, body.getvalue()):
-                # The same rows, but perhaps by another version of the encoder, in other bytes.
-                size = (await store.head(key)).size_bytes
-            made.append(FileMade(key, time, table.num_rows, size))
+                # By another version perhaps, or before some of its records were deleted: what lies there is told.
+                there = await store.get(key)
+                rows, size = pq.read_metadata(io.BytesIO(there)).num_rows, len(there)
+            made.append(FileMade(key, time, rows, size))
         return made
     finally:
         await store.close()

@@ -17,6 +17,8 @@ from support.pipeline_extra import NO_PIPELINE
 pytest.importorskip("fastavro", reason=NO_PIPELINE)
 pytest.importorskip("deltalake", reason=NO_PIPELINE)
 
+import deltalake
+
 from stratalog.formats.object_names import ObjectNames
 from stratalog.model.errors import Conflict
 from stratalog.model.ids import SegmentKey
@@ -246,3 +248,28 @@ async def test_what_waits_for_its_manifest_holds_up_what_is_behind_it() -> None:
     shard = CommittedShard(segments[0].key.shard_key, "cold", 0, segments)
     found = await _sealed(cast(Catalog, Told()), [shard])
     assert [one.seal.split("-")[1] for one in found] == [f"{0:020d}"]
+
+
+async def test_a_file_that_was_there_is_told_with_the_rows_that_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Put whole by a job that died; then some records of the segment were deleted. Delta counts by what it was told."""
+
+    class Dying:
+        def commit(self, _: Any) -> None:
+            raise _KilledError
+
+    place = LogPlace(tmp_path, TableFormat.DELTA)
+    await place.fill([flights(0, 10)])
+    with pytest.raises(_KilledError):
+        await place.archive(log=Dying())
+    known = Catalog.shards
+
+    async def later(self: Catalog, topics: Any) -> list[CommittedShard]:
+        return [replace(one, log_start_offset=5) for one in await known(self, topics)]
+
+    monkeypatch.setattr(Catalog, "shards", later)
+    told = await place.archive(is_gap_allowed=True)
+    table = deltalake.DeltaTable(Path(place.target, "cold/data"))
+    assert sum(table.get_add_actions(flatten=True)["num_records"].to_pylist()) == table.to_pyarrow_table().num_rows
+    assert told.rows == len(place.read())
