@@ -141,7 +141,8 @@ class Rebuild:
         """Raises AlreadyExists for a store that holds something, NotFound without a whole snapshot."""
         if await target.load():
             raise AlreadyExists(
-                f"{target.source} holds metadata: a rebuild goes into an empty store, for it replaces all of them"
+                f"{target.source} already holds metadata, and a rebuild needs an empty store: name another one, or "
+                "remove this one if nothing in it is needed"
             )
         rebuilt, scan, snapshots, records = await self.plan(cluster_id)
         names = ObjectNames("", cluster_id)
