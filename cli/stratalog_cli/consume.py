@@ -227,10 +227,10 @@ class Reading:
         if has_come or self.is_done:
             self._heard_at = now
         elif self._patience_s is not None and now - self._heard_at > self._patience_s:
-            raise Unavailable(
-                f"nothing came for {self._patience_s:g} s; {counted(len(self._left), 'shard', verb=('was', 'were'))} "
-                "not read to the end"
-            )
+            words = f"nothing came for {self._patience_s:g} s"
+            if self._ends is not None:  # who follows has no end that could be missed
+                words += f"; {counted(len(self._left), 'shard', verb=('was', 'were'))} not read to the end"
+            raise Unavailable(words)
 
     def close(self) -> None:
         self._consumer.close()

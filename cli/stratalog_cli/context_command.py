@@ -96,9 +96,9 @@ def add(
         context = replace(context, cluster=_cluster_of(admin, context))
     after = known.with_added(context, is_replacing=is_replacing)
     write_contexts(file, after)
-    of = f"cluster {context.cluster}" if context.cluster else "no cluster yet: nothing answers there"
-    used = ", which commands use now" if after.current == name else f"; `stratalog context use {name}` uses it"
-    say(f"context {name} is {printable(of) if admin or cluster else 'kept'}{used}")
+    of = f" for cluster {context.cluster}" if context.cluster else ", without the id of its cluster" if admin else ""
+    used = "commands use it now" if after.current == name else f"`stratalog context use {name}` uses it"
+    say(f"context {name} is kept{printable(of)}; {used}")
 
 
 def _check(admin: str | None, meta: str | None, bootstrap: str | None) -> None:

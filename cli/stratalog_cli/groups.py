@@ -138,7 +138,7 @@ def reset(
         clients_there = ", ".join(sorted({printable(one.client_id) for one in found.members}))
         raise Conflict(
             f"group {group} has {counted(len(found.members), 'member')} ({clients_there}): nothing was changed; stop "
-            "them, then do it again"
+            f"{'it' if len(found.members) == 1 else 'them'}, then try again"
         )
     wanted = sorted(committed) if all_topics else _named(place, named)
     if not wanted:

@@ -92,6 +92,8 @@ class KafkaPlace:
         """Raises: NotFound. Nobody makes a topic by asking here."""
         found = self.topics.get(topic)
         if found is None or not found.partitions:
+            if "@" in topic:
+                raise NotFound(f"there is no topic {topic!r}; `stratalog mounts list` shows what is mounted")
             raise NotFound(
                 f"there is no topic {topic!r}; `stratalog topics list` shows all, "
                 f"`stratalog topics create {topic}` creates one"

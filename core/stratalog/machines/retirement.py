@@ -141,6 +141,8 @@ def _after_release(seen: Observed) -> Planned:
             return Planned(RetireStep.MOUNT, Why(WaitReason.NO_MOUNT_HOLDER, words))
         case Served.PENDING:
             words = f"the data set of node {seen.node.node_id} has a holder, which does not serve it yet"
+            if is_volume(seen.node):
+                words += ": where its directory is, `stratalog node start --read-only --data DIR --meta URL` must run"
             return Planned(RetireStep.MOUNT, Why(WaitReason.MOUNT_PENDING, words))
 
 

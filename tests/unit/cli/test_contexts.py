@@ -54,6 +54,9 @@ def test_commands_go_where_the_context_says_and_writes_name_node_and_cluster(use
     added = user.run("context", "add", "here", "--admin", node.admin, "--bootstrap", node.bootstrap)
     assert added.exit_code == 0 and cluster_of(node) in added.stdout, added.output
 
+    other = user.run("context", "add", "wrong-port", "--admin", node.bootstrap)
+    assert "context wrong-port is kept, without the id of its cluster; `stratalog context use" in other.stdout
+
     made = user.run("topics", "create", "by-context")
     assert made.exit_code == 0, made.output
     assert f"of cluster {cluster_of(node)} at {node.admin} (context here)" in made.stderr

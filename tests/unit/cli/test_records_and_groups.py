@@ -171,9 +171,15 @@ def test_following_goes_on_with_what_comes(ask: Asker) -> None:
         assert following.wait(60) == 0
 
 
+def test_a_name_of_a_mounted_topic_that_is_not_there_leads_to_the_mounts(ask: Asker) -> None:
+    ran = ask.run("consume", "orders@last-year")
+    assert ran.exit_code == 2 and "`stratalog mounts list`" in ran.stderr and "topics create" not in ran.stderr
+
+
 def test_where_nothing_comes_in_time_the_code_is_3(ask: Asker) -> None:
     ran = ask.run("consume", ask.topic("quiet"), "--follow", "--timeout", "500ms")
     assert ran.exit_code == 3 and "nothing came for 0.5 s" in ran.stderr
+    assert "not read to the end" not in ran.stderr  # a log that is followed has no end
     assert ask.done("consume", "quiet") == ""
 
 
@@ -254,7 +260,7 @@ def test_a_group_is_listed_and_described_with_the_lag_of_each_shard(ask: Asker) 
     assert "3 records in 2 shards" in table
 
     refused = ask.run("groups", "reset", "readers", "--all-topics", "--to-earliest")
-    assert refused.exit_code == 2 and "1 member (rdkafka)" in refused.stderr
+    assert refused.exit_code == 2 and "1 member (rdkafka)" in refused.stderr and "stop it, then" in refused.stderr
     member.close()
     assert ask.json("groups", "describe", "readers")["shards"][1]["committed"] == 5
 

@@ -347,8 +347,9 @@ def test_who_is_retired_with_its_volume_makes_no_copy_that_others_wait_for() -> 
     assert fourth in story.segment(ended).replicas, "nobody waits for the copy of who has left"
 
 
-def test_the_mount_is_waited_for_and_says_whether_somebody_has_it() -> None:
-    story = leaving()
+@pytest.mark.parametrize(("mode", "sees"), [(RetireMode.OFFLOAD, 2), (RetireMode.VOLUME, 1)])
+def test_the_mount_is_waited_for_and_says_whether_somebody_has_it(mode: RetireMode, sees: int) -> None:
+    story = leaving(mode=mode)
     story.looks(1)
     story.roll_away(1)
     story.report_all()
@@ -357,13 +358,15 @@ def test_the_mount_is_waited_for_and_says_whether_somebody_has_it() -> None:
     for _ in range(2):
         story.look(1)
         story.now_ms += INTERVAL_MS
-        story.sight(1, by_node=2)
+        story.sight(1, by_node=sees)
     story.look(1)
     story.write_inventory(1, by_node=2)
     story.looks(1)
     assert story.record(1).step is RetireStep.MOUNT and waits_for(story) is WaitReason.NO_MOUNT_HOLDER
     story.mount = Served.PENDING
-    assert (story.planned(1).why or pytest.fail("it goes on")).reason is WaitReason.MOUNT_PENDING
+    why = story.planned(1).why or pytest.fail("it goes on")
+    assert why.reason is WaitReason.MOUNT_PENDING
+    assert ("stratalog node start --read-only" in why.words) is (mode is RetireMode.VOLUME), "a person has to start it"
     story.mount = Served.SERVING
     story.look(1)
     assert story.record(1).step is RetireStep.DONE
