@@ -513,7 +513,7 @@ def test_a_promise_is_a_replicas_and_under_the_segments_fence() -> None:
     story.die(1)
     with pytest.raises(Fenced):
         story.do(replace(promise(story, key, 2, 7), fence=2))
-    with pytest.raises(Conflict, match="no replica"):
+    with pytest.raises(Conflict, match="not a replica"):
         story.promise(key, 4, 7)
     with pytest.raises(InvalidRequest):
         story.do(replace(promise(story, key, 2, 7), caller=None))
