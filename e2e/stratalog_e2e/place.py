@@ -18,6 +18,7 @@ from stratalog_e2e.kubernetes_api import Kubernetes, Object, condition, document
 from stratalog_e2e.observer import Observer
 from stratalog_e2e.surroundings import REPOSITORY
 from stratalog_e2e.traffic import Clients
+from stratalog_operator.specs.objects import META_PORT
 
 EXAMPLES: Final = REPOSITORY / "deploy" / "examples"
 CLUSTER, POOL = "main", "hot"
@@ -169,6 +170,11 @@ class Place:
         """Admin ports of all storage nodes, as the command line takes them."""
         service = f"{CLUSTER}-nodes.{self.name}.svc:9644"
         return ",".join(f"{name}.{service}" for name in sorted(self.pods()))
+
+    def meta(self) -> str:
+        """All instances of the meta service, as the command line takes them: a storage node's pod names none to it."""
+        service = f"{CLUSTER}-meta.{self.name}.svc:{META_PORT}"
+        return ",".join(f"http://{name}.{service}" for name in sorted(self.pods("meta")))
 
     # --- the end -----------------------------------------------------------------------------------------------------
     def judge(self, without_traffic: str) -> None:

@@ -99,7 +99,7 @@ def moved(before: Mapping[SegmentKey, set[int]], after: Mapping[SegmentKey, set[
 
 def members(place: Place) -> set[int]:
     """Nodes of the cluster that have not left, as the meta service lists them."""
-    told = json.loads(place.stratalog("nodes", "list", "--output", "json"))
+    told = json.loads(place.stratalog("nodes", "list", "--output", "json", "--meta", place.meta()))
     rows = told["nodes"] if isinstance(told, dict) else told
     return {int(one["node_id"]) for one in rows if not one.get("retirement")}
 
