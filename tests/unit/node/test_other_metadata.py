@@ -158,7 +158,7 @@ async def test_a_meta_service_whose_store_was_removed_does_not_begin_a_new_clust
     await start_and_stop()
     await start_and_stop()
     (tmp_path / "meta").rename(tmp_path / "aside")
-    with pytest.raises(Corrupt, match=r"meta\.json tells of a cluster"):
+    with pytest.raises(Corrupt, match=r"meta\.json names a cluster"):
         await start_and_stop()
     (tmp_path / "aside").rename(tmp_path / "meta")
     await start_and_stop()
