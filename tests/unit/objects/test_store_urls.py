@@ -75,7 +75,7 @@ def test_a_mistyped_url_is_refused_with_the_next_step_and_without_what_was_typed
         parse_url(url, {})
     told = str(caught.value)
     assert "hush" not in told and "key:" not in told
-    assert any(step in told for step in ("write", "known are", "Known are", "credentials go", "name it once", "stand",
+    assert any(step in told for step in ("write", "known are", "Known are", "credentials go", "name it once", "belong",
                                          "says neither", "an endpoint is", "remove", "as in"))  # fmt: skip
 
 
