@@ -60,6 +60,7 @@ _BACKUPS = "tests/unit/meta/test_bucket_backups.py"
 _HTTP_DOOR = "tests/unit/telemetry/test_http_door.py"
 _REGISTRY = "tests/unit/telemetry/test_metrics_registry.py"
 _MEASURES = "tests/unit/node/test_measures.py"
+_MOUNT_UPLOADS = "tests/unit/node/test_uploads_of_mounts.py"
 _FIND = ("tests/unit/cli/test_find_command.py", '"searches", "records", "range_reads", "offsets_read"')
 
 # What cannot be had on demand from outside: metric -> (the test that moves it, through which field of a stat object).
@@ -99,6 +100,8 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     "stratalog_mounts_waiting": (_MOUNTS, "stats.waiting == 1"),
     "stratalog_mounts_taken_total": (_MOUNTS, "stats.taken == 1"),
     "stratalog_mounts_given_up_total": (_MOUNTS, "stats.given_up == 1"),
+    "stratalog_tier_mounted_read_bytes_total": (_MOUNT_UPLOADS, "mounted_read_bytes < seal.size_bytes"),
+    "stratalog_tier_mounted_unsent_bytes": (_MOUNT_UPLOADS, "mounted_unsent_bytes == status.unsent_bytes"),
     "stratalog_cold_read_corrupt_ranges_total": (_COLD_READER, "corrupt_ranges"),
     "stratalog_cold_read_expired_unread_blocks_total": (_COLD_READER, "expired_unread_blocks"),
     "stratalog_cold_read_hits_total": (_COLD_READER, "hits"),
