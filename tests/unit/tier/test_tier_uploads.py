@@ -255,7 +255,7 @@ async def test_data_that_comes_while_the_answers_of_a_large_bundle_are_taken_in_
         for shard in rig.shards.all():
             rig.append(shard)
         again = False
-        flushing = asyncio.create_task(rig.uploader.flush_now(5_000))
+        flushing = asyncio.create_task(rig.uploader.flush_now(60_000))
         while not flushing.done():
             await asyncio.sleep(0)
             if not again and rig.stats.parts_committed > 500:
