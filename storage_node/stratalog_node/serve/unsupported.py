@@ -51,12 +51,6 @@ UNSUPPORTED: tuple[Unsupported, ...] = (
         "of the consumer protocol are served.",
     ),
     Unsupported(
-        "A rolling change of a group with members from one protocol to the other",
-        (),
-        "End the members first: a group without members takes the other protocol and keeps its offsets. Until then who "
-        "comes with the other one hears 23.",
-    ),
-    Unsupported(
         "Fetch sessions",
         (),
         "Refused with session id 0: clients then send full lists, which is cheap up to hundreds of partitions.",
