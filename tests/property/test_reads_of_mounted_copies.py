@@ -40,9 +40,12 @@ class Directory:
         self.fails: Exception | None = None
         self.fails_from = 0
 
+    def holders(self, segment: Segment) -> tuple[Sequence[int], Sequence[int]]:
+        return (), segment.local_nodes
+
     async def read(self, segment: Segment, nodes: Sequence[int], offset: int, max_bytes: int) -> bytes | memoryview:
         self.reads += 1
-        assert nodes == (1,) and segment.key == SEALED.key
+        assert tuple(nodes) == (1,) and segment.key == SEALED.key
         if self.fails is not None and offset >= self.fails_from:
             raise self.fails
         most = max(1, min(max_bytes, READ_BYTES))
