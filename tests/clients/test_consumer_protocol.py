@@ -112,15 +112,16 @@ while True:
 def test_a_member_that_is_killed_gives_its_shards_to_the_others(quick: NodeProcess, topic: str) -> None:
     make_topic(quick, topic, 4)
     first = Member(quick, topic, [topic])
-    dying = subprocess.Popen([sys.executable, "-c", DYING, quick.bootstrap, topic, topic])
     try:
-        until(lambda: len(first.has) == 4, first)
-        until(lambda: len(first.has) == 2, first)
-        dying.kill()
+        until(lambda: len(first.has) == 4, first)  # before the other comes, who might be the first to join
+        dying = subprocess.Popen([sys.executable, "-c", DYING, quick.bootstrap, topic, topic])
+        try:
+            until(lambda: len(first.has) == 2, first)
+        finally:
+            dying.kill()
+            dying.wait()
         until(lambda: len(first.has) == 4, first)
     finally:
-        dying.kill()
-        dying.wait()
         first.consumer.close()
 
 
