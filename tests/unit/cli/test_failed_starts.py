@@ -20,6 +20,7 @@ from stratalog_cli.process_services import ProcessServices
 from stratalog_meta.service import MetaService, open_service
 from stratalog_meta.stores.memory import MemoryStore
 from stratalog_node.node import Listen, StorageNode, wall_ms
+from support.cluster_ports import free_block
 from support.held import held
 from support.node_process import NodeFailed, NodeProcess
 from support.waiting import eventually
@@ -70,12 +71,13 @@ def test_an_address_whose_name_nobody_knows_is_told_and_nothing_is_made(tmp_path
     assert not (tmp_path / "data").exists()
 
 
-def test_a_cluster_whose_ports_are_taken_makes_nothing(tmp_path: Path, taken: str) -> None:
-    port = int(taken.rpartition(":")[2])
+def test_a_cluster_whose_ports_are_taken_makes_nothing(tmp_path: Path) -> None:
+    base = free_block()
     data = tmp_path / "cluster"
-    ran = CliRunner().invoke(
-        build_app(("cluster",)), ["cluster", "start", "--data", str(data), "--port-base", str(port)]
-    )
+    with socket.create_server(("127.0.0.1", base)):
+        ran = CliRunner().invoke(
+            build_app(("cluster",)), ["cluster", "start", "--data", str(data), "--port-base", str(base)]
+        )
     assert ran.exit_code == 3 and f"process {os.getpid()}, " in ran.stderr
     assert not data.exists()
 
