@@ -118,16 +118,24 @@ async def test_data_that_exists_and_that_nobody_can_give_now_is_never_out_of_ran
         await leader.offset_for_time(START_MS)
 
 
-async def test_many_readers_of_one_range_are_one_read(three: SeveralNodes) -> None:
+async def test_many_readers_of_one_range_are_one_read(three: SeveralNodes, monkeypatch: pytest.MonkeyPatch) -> None:
     key, _ = await three.filled(segments=1)
     leader = leading(three, key)
     lose_copies(three, leader.settings.node_id, key)
     shard = three.leader(key)
     stats = leader.peer_reads.stats
+    everyone_asks = asyncio.Event()
+    real = NodePeerReads._from
+
+    async def held(reads: NodePeerReads, *asked: Any) -> Any:
+        await everyone_asks.wait()  # each reader comes here by way of threads, in its own time
+        return await real(reads, *asked)
+
+    monkeypatch.setattr(NodePeerReads, "_from", held)
     readers = [asyncio.create_task(shard.read(0, 1 << 20)) for _ in range(20)]
-    async with asyncio.timeout(20):
-        while stats.in_flight != 1:
-            await asyncio.sleep(0)
+    await eventually(lambda: stats.joined == 19)
+    assert stats.in_flight == 1
+    everyone_asks.set()
     found = await asyncio.gather(*readers)
     assert len({b"".join(pieces) for pieces in found}) == 1
     assert (stats.ranges, stats.joined) == (1, 19)
