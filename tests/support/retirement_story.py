@@ -20,6 +20,7 @@ from stratalog.machines.retirement import (
     plan,
     preflight,
 )
+from stratalog.machines.retirement_looks import between_holders
 from stratalog.model.commands import BeginRecovery, MoveReplicas, ReplicaMove, SealSegment, SealUnclean
 from stratalog.model.errors import Rejected
 from stratalog.model.ids import SegmentKey
@@ -80,6 +81,7 @@ class RetirementStory(TableStory):
                 has_store=self.has_store,
                 store_away_ms=self.store_away_ms,
                 mount=self.mount,
+                between_holders=between_holders(node, snapshot, self.now_ms),
             )
         )
 

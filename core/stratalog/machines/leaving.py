@@ -11,11 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
+from typing import Final
 
 from stratalog.machines.recovery_rule import Waiting, decide
 from stratalog.model.metadata import Node
-from stratalog.model.retirement import LostRange, Retirement, RetireMode, UnheldRange
+from stratalog.model.retirement import LostRange, Retirement, RetireMode, RetireStep, UnheldRange
 from stratalog.model.segment import RemoteState, Segment, SegmentState
+
+HANDOVER_MS: Final = 30_000
+"""How long a released node whose data set no other node serves yet holds back the release of the next one."""
 
 
 class Need(Enum):
@@ -42,6 +46,14 @@ def unheld_of(segment: Segment, topic: str) -> UnheldRange:
 def is_given_up(retirement: Retirement | None, *, is_alive: bool) -> bool:
     """Whatever that node had counts no more. Who is only away may have it all."""
     return retirement is not None and (retirement.step.is_released or (retirement.is_forced and not is_alive))
+
+
+def is_between_holders(retirement: Retirement | None, now_ms: int) -> bool:
+    """Released a moment ago, and not served by another node yet. One at a time, so that few data are unreadable
+    at once. A mount that is stuck for longer holds no other node back."""
+    if retirement is None or retirement.step not in (RetireStep.RELEASE, RetireStep.MOUNT):
+        return False
+    return now_ms - retirement.step_since_ms < HANDOVER_MS
 
 
 def is_waited_for_in_vain(

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeAlias
 
+from stratalog.machines.leaving import HANDOVER_MS
 from stratalog.machines.leaving_survey import Survey
 from stratalog.machines.recovery_rule import MIN_IN_SYNC, least_in_sync
 from stratalog.model.counting import counted
@@ -71,6 +72,8 @@ class Observed:
     stalled_ms: int = 0
     """For so long nothing of what remains got less."""
     mount: Served = Served.NOT_NEEDED
+    between_holders: int | None = None
+    """Another node that was released a moment ago, and whose data set no node serves yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +125,8 @@ def plan(seen: Observed) -> Planned:
             return Planned(RetireStep.SNAPSHOT, _store_away(seen))
         if seen.blocks:
             return Planned(RetireStep.SNAPSHOT, seen.blocks[0])
+        if seen.between_holders is not None:
+            return Planned(RetireStep.SNAPSHOT, _why_release_waits(seen.between_holders))
     return Planned(RetireStep.SNAPSHOT, None, (Release(),))
 
 
@@ -208,6 +213,14 @@ def _why_verify_waits(seen: Observed, sightings: Sequence[Sighting]) -> Why | No
         f"such as {_named(last.unconfirmed)}: {last.words}"
     )
     return Why(reason, words)
+
+
+def _why_release_waits(between_holders: int) -> Why:
+    words = (
+        f"node {between_holders} was just released, and no node serves its data set yet: nodes are released one at a "
+        f"time, and this one is next once that is served, or after {HANDOVER_MS // 1_000} s"
+    )
+    return Why(WaitReason.RELEASE_IN_PROGRESS, words)
 
 
 def _store_away(seen: Observed) -> Why | None:

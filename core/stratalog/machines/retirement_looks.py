@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final
 
+from stratalog.machines.leaving import is_between_holders
 from stratalog.machines.leaving_survey import Survey
 from stratalog.machines.retirement import Observed, Planned, Served, goes_before, plan, preflight
 from stratalog.model.metadata import Node, Snapshot, Vitals
@@ -61,8 +62,15 @@ def planned(
             store_away_ms=max((one.store_away_ms for one in told), default=0),
             stalled_ms=stalled_ms,
             mount=_served(node, snapshot),
+            between_holders=between_holders(node, snapshot, now_ms),
         )
     )
+
+
+def between_holders(node: Node, snapshot: Snapshot, now_ms: int) -> int | None:
+    """Another node whose data set is between two holders."""
+    others = (one for one in snapshot.nodes if one.node_id != node.node_id)
+    return next((one.node_id for one in others if is_between_holders(one.retirement, now_ms)), None)
 
 
 def says(record: Retirement, found: Planned) -> bool:

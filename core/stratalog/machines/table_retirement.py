@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import assert_never
 
-from stratalog.machines.leaving import Need, lost_of, need_of
+from stratalog.machines.leaving import Need, is_between_holders, lost_of, need_of
 from stratalog.machines.table_bounds import MAX_KEY_CHARACTERS, MAX_SEGMENTS_NAMED, check_names, is_object_key
 from stratalog.machines.table_lives import end_life
 from stratalog.machines.table_locks import end_leases, free_lock
@@ -196,6 +196,8 @@ def release_node(tx: TableTransaction, command: ReleaseNode) -> Steps[bool]:
     if old != command.seen:
         return False
     gives_up = old.is_forced and not known.is_alive
+    if not gives_up and any(is_between_holders(one.retirement, tx.now_ms) for one in tx.state.nodes.values()):
+        return False
     held: list[Segment] = []
     listed = 0
     lost: list[LostRange] = []

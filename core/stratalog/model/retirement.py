@@ -55,6 +55,7 @@ class WaitReason(StrEnum):
     LAST_COPY_LOST = "LastCopyLost"
     DIGEST_MISMATCH = "DigestMismatch"
     UNKNOWN_SEGMENTS = "UnknownSegments"
+    RELEASE_IN_PROGRESS = "ReleaseInProgress"
     NO_MOUNT_HOLDER = "NoMountHolder"
     MOUNT_PENDING = "MountPending"
     META_UNREACHABLE = "MetaUnreachable"
