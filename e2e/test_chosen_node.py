@@ -6,7 +6,7 @@ import pytest
 
 from stratalog_e2e.kubernetes_api import until
 from stratalog_e2e.place import BOOTSTRAP, CLUSTER, Place, pool_object
-from stratalog_e2e.retirement import ORDER, Steps
+from stratalog_e2e.retirement import ORDER, Steps, released_together
 
 pytestmark = pytest.mark.scenario("E12")
 
@@ -39,6 +39,7 @@ def test_two_pools_get_smaller_in_one_edit(stored: Place) -> None:
     assert set(steps.seen) == {4, 6}
     for node, seen in steps.seen.items():
         assert seen == sorted(seen, key=ORDER["Offload"].index), f"node {node} went through {seen}"
+    assert not released_together(stored)
     stored.pool_has(3, "hot")
     stored.pool_has(1, "cool")
     left = {f"{CLUSTER}-hot-4-0", f"{CLUSTER}-cool-6-0"}

@@ -1,8 +1,10 @@
-"""Which steps a leaving node went through, watched from the first to the last by the `kubernetes` client."""
+"""Which steps a leaving node went through: watched by the `kubernetes` client, and as the meta service logged them."""
 
 from __future__ import annotations
 
+import json
 import threading
+from datetime import datetime
 from types import TracebackType
 from typing import Final
 
@@ -10,6 +12,8 @@ import kubernetes.client
 import kubernetes.config
 import kubernetes.watch
 
+from stratalog.machines.leaving import HANDOVER_MS
+from stratalog.model.retirement import RetireStep
 from stratalog_e2e.place import Place
 from stratalog_operator.resources.names import GROUP, VERSION
 
@@ -67,3 +71,29 @@ class Steps:
                     steps.append(step)
             if self._ending.is_set():
                 watch.stop()
+
+
+def released_together(place: Place) -> list[tuple[int, int]]:
+    """Pairs of nodes of which the second was released while the data set of the first had no holder that served it,
+    and that for less than the time that a stuck mount is given. From the logs of the meta service's instances."""
+    moments: list[tuple[datetime, int, bool]] = []
+    for pod in place.pods("meta"):
+        for line in place.kube.run("logs", pod, "-n", place.name).splitlines():
+            if not line.startswith("{"):
+                continue
+            seen = json.loads(line)
+            is_release = seen["event"] == "retired node is released"
+            if is_release or (seen["event"] == "retirement continues" and seen["step"] == RetireStep.DONE):
+                moments.append((datetime.fromisoformat(seen["time"]), seen["node_id"], is_release))
+    assert any(is_release for _, _, is_release in moments), "the logs tell of no release"
+    waiting: dict[int, datetime] = {}
+    found = []
+    for at, node, is_release in sorted(moments):
+        if is_release:
+            found += [
+                (other, node) for other, since in waiting.items() if (at - since).total_seconds() * 1_000 < HANDOVER_MS
+            ]
+            waiting[node] = at
+        else:
+            waiting.pop(node, None)
+    return found
