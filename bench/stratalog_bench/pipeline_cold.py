@@ -1,5 +1,6 @@
 """Cells of `make bench-pipeline` on the cold tier as it was uploaded, compacted, and compacted and packed: how much
-there is, what a key costs, and what a read of everything costs.
+there is, what a key costs by the index and by a scan, and what a read of everything costs. A key is looked up on an S3
+server as well, where that is built.
 
 The records are the flights of the demo as JSON, with keys that are all different: the worst case of a key index.
 """
@@ -18,21 +19,31 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from flights import Flights
 
 from stratalog.formats.records import Record, encode_batch
 from stratalog.objects import open_store
 from stratalog.stored.key_lookup import LookupCost, records_of
 from stratalog_pipeline.cold.catalog import Catalog, each
-from stratalog_pipeline.cold.committed import CommittedSegment
+from stratalog_pipeline.cold.committed import CommittedSegment, CommittedShard
+from stratalog_pipeline.cold.cutting import OffsetRange, ranges_within
+from stratalog_pipeline.cold.part_records import fetch_part, tables_of
+from stratalog_pipeline.decode.columns import Wanted
 from support.compacting import CompactWorld, compact_world
+from support.s3_servers import versitygw_binary, versitygw_server
 
 SEGMENTS: Final = 20
 PARTS: Final = 40
 RECORDS_PER_BATCH: Final = 50
 LOOKUPS: Final = 200
+SCANS: Final = 12
+"""For a key without its index. Of so few the p99 is the longest."""
 OBJECT_BYTES: Final = 64 << 20
 FORMS: Final = ("as uploaded", "compacted", "compacted, packed")
+PACKING: Final = ((FORMS[1], False), (FORMS[2], True))
+ON_S3: Final = " on S3"
 _FIRST_MS: Final = 1_700_000_000_000
 
 
@@ -63,24 +74,34 @@ class ColdCells:
         return list(self._rows.values())
 
     def run(self, runs: int) -> None:
-        asyncio.run(self._all(runs))
+        asyncio.run(self._on_directory(runs))
+        if versitygw_binary() is not None:
+            with versitygw_server(self._folder / "s3") as server:
+                asyncio.run(self._on_s3(server.url()))
 
-    async def _all(self, runs: int) -> None:
-        async with self._world() as place:
+    async def _on_directory(self, runs: int) -> None:
+        async with self._world(str(self._folder / "bucket")) as place:
             await self._fill(place)
             await self._measure(FORMS[0], place, runs)
-            for form, is_packing in ((FORMS[1], False), (FORMS[2], True)):
+            for form, is_packing in PACKING:
                 wall, cpu = time.monotonic(), self._cpu()
-                told = await place.compact(target_bytes=OBJECT_BYTES, is_packing=is_packing)
-                assert not told.not_merged and told.merged == SEGMENTS, told
+                await _compact(place, is_packing=is_packing)
                 self._note(form, "compaction, one thread", "s", time.monotonic() - wall)
                 self._note(form, "compaction, CPU", "s", self._cpu() - cpu)
                 await place.delete_what_metadata_do_not_name()
                 await self._measure(form, place, runs)
 
+    async def _on_s3(self, bucket: str) -> None:
+        async with self._world(bucket) as place:
+            await self._fill(place)
+            await self._look_up(FORMS[0], place, ON_S3)
+            for form, is_packing in PACKING:
+                await _compact(place, is_packing=is_packing)
+                await place.delete_what_metadata_do_not_name()
+                await self._look_up(form, place, ON_S3)
+
     @asynccontextmanager
-    async def _world(self) -> AsyncIterator[CompactWorld]:
-        bucket = str(self._folder / "bucket")
+    async def _world(self, bucket: str) -> AsyncIterator[CompactWorld]:
         store = open_store(bucket)
         try:
             with tempfile.TemporaryDirectory(dir=self._folder) as meta:
@@ -138,8 +159,8 @@ class ColdCells:
         work()
         return time.monotonic() - wall, self._cpu() - cpu
 
-    async def _look_up(self, form: str, place: CompactWorld) -> None:
-        """As `stratalog find --bucket` does, all segments at once, once it knows of them."""
+    async def _look_up(self, form: str, place: CompactWorld, where: str = "") -> None:
+        """As `stratalog find --bucket` does, all segments at once, once it knows of them. Then without the index."""
         catalog = await Catalog.open(place.store, cluster_id=None, meta_url=place.meta_url)
         (shard,) = await catalog.shards(["cold"])
         cost, times = LookupCost(), []
@@ -152,10 +173,30 @@ class ColdCells:
             got = await each(shard.segments, partial(_records, catalog, b"%012d" % at, cost))
             times.append(1000 * (time.monotonic() - started))
             assert [record.offset for some in got for record in some] == [at]
-        self._note(form, f"a key in {SEGMENTS} segments, p50", "ms", statistics.median(times))
-        self._note(form, f"a key in {SEGMENTS} segments, p99", "ms", sorted(times)[len(times) * 99 // 100])
-        self._note(form, "a key", "requests", (place.store.stats.requests - before) / LOOKUPS)
-        self._note(form, "a key", "KiB", cost.bytes / 1024 / LOOKUPS)
+        name = f"a key in {SEGMENTS} segments{where}"
+        self._note_times(form, name, times)
+        self._note(form, f"{name}, each", "requests", (place.store.stats.requests - before) / LOOKUPS)
+        self._note(form, f"{name}, each", "KiB", cost.bytes / 1024 / LOOKUPS)
+        await self._scan_for_keys(form, place, catalog, shard, f"{name} by a scan")
+
+    async def _scan_for_keys(
+        self, form: str, place: CompactWorld, catalog: Catalog, shard: CommittedShard, name: str
+    ) -> None:
+        """As a reader without the index would: every chunk, checked and decoded, and only the keys of it."""
+        times, before, read_bytes = [], place.store.stats.requests, 0
+        for at in random.Random(2).sample(range(len(self._values)), SCANS):
+            started = time.monotonic()
+            got = await each(shard.segments, partial(_scanned, catalog, shard, b"%012d" % at))
+            times.append(1000 * (time.monotonic() - started))
+            assert [offset for offsets, _ in got for offset in offsets] == [at]
+            read_bytes += sum(size_bytes for _, size_bytes in got)
+        self._note_times(form, name, times)
+        self._note(form, f"{name}, each", "requests", (place.store.stats.requests - before) / SCANS)
+        self._note(form, f"{name}, each", "KiB, unpacked", read_bytes / 1024 / SCANS)
+
+    def _note_times(self, form: str, name: str, times_ms: list[float]) -> None:
+        self._note(form, f"{name}, p50", "ms", statistics.median(times_ms))
+        self._note(form, f"{name}, p99", "ms", sorted(times_ms)[len(times_ms) * 99 // 100])
 
     def _note(self, form: str, name: str, unit: str, value: float) -> None:
         self._rows.setdefault(f"{name}, {unit}", ColdRow(name, unit)).values[form] = value
@@ -164,6 +205,27 @@ class ColdCells:
 async def _records(catalog: Catalog, key: bytes, cost: LookupCost, segment: CommittedSegment) -> list[Record]:
     manifest = await catalog.manifest_of(segment)
     return [record async for record in records_of(catalog.store, manifest, key, cost)]
+
+
+async def _scanned(
+    catalog: Catalog, shard: CommittedShard, key: bytes, segment: CommittedSegment
+) -> tuple[list[int], int]:
+    """Offsets of the records of a key, and how many bytes were read for them."""
+    manifest = await catalog.manifest_of(segment)
+    whole = OffsetRange(segment.base_offset, segment.end_offset)
+    found: list[int] = []
+    size_bytes = 0
+    for planned in ranges_within(shard.topic, segment, manifest.parts, manifest.seal, whole):
+        part = await fetch_part(catalog.store, catalog.names, planned)
+        size_bytes += planned.part.size_bytes
+        for table in tables_of(part, Wanted(("offset", "key"))):
+            found += pc.filter(table["offset"], pc.equal(table["key"], pa.scalar(key, table["key"].type))).to_pylist()
+    return found, size_bytes
+
+
+async def _compact(place: CompactWorld, *, is_packing: bool) -> None:
+    told = await place.compact(target_bytes=OBJECT_BYTES, is_packing=is_packing)
+    assert not told.not_merged and told.merged == SEGMENTS, told
 
 
 def report(rows: list[ColdRow]) -> list[str]:
