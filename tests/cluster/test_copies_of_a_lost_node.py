@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from stratalog.admin_api.client import AdminClient as StatusClient
@@ -18,9 +17,10 @@ from stratalog.model.segment import Segment
 from stratalog_node.node import wall_ms
 from support.meta_process import MetaProcess
 from support.node_process import NodeProcess
-from support.waiting import eventually, eventually_sync
+from support.topics import produce, read_over_changes
+from support.waiting import eventually
 
-COUNT = 200
+VALUES = [b"flight-%d" % number for number in range(200)]
 SETTINGS = ("node.lease.ms=600", "replica.replace.after.ms=600")
 
 
@@ -44,34 +44,13 @@ def nodes(tmp_path: Path, meta: MetaProcess) -> Iterator[dict[int, NodeProcess]]
         one.kill()
 
 
-def produce(bootstrap: str) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "message.timeout.ms": 60_000})
-    for number in range(COUNT):
-        producer.produce("flights", b"flight-%d" % number, partition=0)
-    assert producer.flush(60) == 0
-
-
-def consume(bootstrap: str) -> list[bytes]:
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "none", "enable.auto.commit": False})
-    consumer.assign([TopicPartition("flights", 0, 0)])
-    found: list[bytes] = []
-
-    def has_all() -> bool:
-        found.extend(bytes(one.value() or b"") for one in consumer.consume(500, timeout=0.5) if one.error() is None)
-        return len(found) >= COUNT
-
-    eventually_sync(has_all, timeout=60)
-    consumer.close()
-    return found
-
-
 async def test_what_a_lost_node_held_is_served_by_the_one_that_took_its_place(
     tmp_path: Path, meta: MetaProcess, nodes: dict[int, NodeProcess]
 ) -> None:
     admin = AdminClient({"bootstrap.servers": nodes[1].bootstrap})
     for made in admin.create_topics([NewTopic("flights", 1, 2)]).values():
         await asyncio.to_thread(made.result, 30)
-    await asyncio.to_thread(produce, nodes[1].bootstrap)
+    await asyncio.to_thread(produce, nodes[1].bootstrap, "flights", VALUES, patience_s=60)
     nodes[3] = await asyncio.to_thread(node, tmp_path, meta, 3)
     client = HttpMetaClient(meta.url)
     lost = nodes.pop(2)
@@ -96,5 +75,5 @@ async def test_what_a_lost_node_held_is_served_by_the_one_that_took_its_place(
     assert TroubleKind.NO_COPY not in kinds and TroubleKind.TOO_FEW_COPIES not in kinds
     await client.close()
     nodes.pop(1).kill()
-    found = await asyncio.to_thread(consume, nodes[3].bootstrap)
-    assert found == [b"flight-%d" % number for number in range(COUNT)]
+    found = await asyncio.to_thread(read_over_changes, nodes[3].bootstrap, "flights", len(VALUES))
+    assert found == VALUES

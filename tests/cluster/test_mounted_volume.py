@@ -13,8 +13,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from stratalog.admin_api.client import AdminClient as NodeClient
 from stratalog.admin_api.models import SealRequest
@@ -26,9 +24,10 @@ from stratalog.model.segment import Segment
 from support.meta_process import MetaProcess
 from support.node_process import NodeFailed, NodeProcess
 from support.read_only_process import ReadOnlyProcess
+from support.topics import create_topic, produce, read_over_changes
 from support.waiting import eventually, eventually_sync
 
-COUNT = 200
+VALUES = [b"flight-%d" % number for number in range(200)]
 STRATALOG = str(Path(sys.executable).with_name("stratalog"))
 _PR_CAPBSET_DROP, _CAP_DAC_OVERRIDE = 24, 1
 
@@ -87,31 +86,6 @@ def read_only_process(data: Path, meta_url: str, said: Path) -> Iterator[None]:
         process.end()
 
 
-def produce(bootstrap: str) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic("flights", 1, 1)])["flights"].result(30)
-    producer = Producer({"bootstrap.servers": bootstrap, "message.timeout.ms": 60_000})
-    for number in range(COUNT):
-        producer.produce("flights", b"flight-%d" % number, partition=0)
-    assert producer.flush(60) == 0
-
-
-def consume(bootstrap: str) -> list[bytes]:
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "none", "enable.auto.commit": False})
-    consumer.assign([TopicPartition("flights", 0, 0)])
-    found: list[bytes] = []
-
-    def has_all() -> bool:
-        while (one := consumer.poll(0.5)) is not None:  # `consume` may drop what it gathered when a leader changes
-            if one.error() is None:
-                found.append(bytes(one.value() or b""))
-        return len(found) >= COUNT
-
-    eventually_sync(has_all, timeout=60)
-    consumer.close()
-    return found
-
-
 async def segments(client: HttpMetaClient) -> tuple[Segment, ...]:
     snapshot = await client.snapshot()
     topic = next(topic for topic in snapshot.topics if topic.name == "flights")
@@ -127,7 +101,8 @@ def ask(admin: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 async def test_a_directory_that_cannot_be_written_is_read_by_the_other_nodes(
     tmp_path: Path, meta: MetaProcess, nodes: dict[int, NodeProcess]
 ) -> None:
-    await asyncio.to_thread(produce, nodes[1].bootstrap)
+    await asyncio.to_thread(create_topic, nodes[1].bootstrap, "flights")
+    await asyncio.to_thread(produce, nodes[1].bootstrap, "flights", VALUES, patience_s=60)
     client = HttpMetaClient(meta.url)
     left = (await segments(client))[0].leader
     assert left is not None
@@ -143,8 +118,8 @@ async def test_a_directory_that_cannot_be_written_is_read_by_the_other_nodes(
 
     data = tmp_path / f"node-{left}"
     with not_writable(data / "node"), read_only_process(data, meta.url, tmp_path / "volume.log"):
-        found = await asyncio.to_thread(consume, other.bootstrap)
-        assert found == [b"flight-%d" % number for number in range(COUNT)]
+        found = await asyncio.to_thread(read_over_changes, other.bootstrap, "flights", len(VALUES))
+        assert found == VALUES
 
         def told() -> list[dict[str, object]]:
             return list(json.loads(ask(other.admin, "list", "--output", "json").stdout))
@@ -166,8 +141,8 @@ async def test_a_directory_that_cannot_be_written_is_read_by_the_other_nodes(
         await asyncio.to_thread(eventually_sync, lambda: told()[0]["state"] == "serving", 20)
         (after,) = told()
         assert (after["holder"], after["only_there"]) == (3, 1) and after["token"] == int(str(shown["token"])) + 1
-        found = await asyncio.to_thread(consume, other.bootstrap)
-        assert found == [b"flight-%d" % number for number in range(COUNT)], "reads go on after a move"
+        found = await asyncio.to_thread(read_over_changes, other.bootstrap, "flights", len(VALUES))
+        assert found == VALUES, "reads go on after a move"
     with pytest.raises(NodeFailed, match=f"node {left} was retired: its data set is mounted in volume mode"):
         await asyncio.to_thread(nodes[left].start)
     assert "no process serves the directory" in ask(other.admin, "list").stderr

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from stratalog.meta_api.http_client import HttpMetaClient
 from stratalog.model.metadata import Snapshot
@@ -21,7 +20,8 @@ from stratalog.model.segment import RemoteState, Segment
 from support.meta_process import MetaProcess
 from support.node_process import NodeProcess
 from support.read_only_process import ReadOnlyProcess
-from support.waiting import eventually, eventually_sync
+from support.topics import create_topic, produce, read_over_changes
+from support.waiting import eventually
 
 COUNT, SIZE = 2_000, 8_000
 LEFT = 1
@@ -59,15 +59,9 @@ def value(number: int) -> bytes:
     return b"flight-%08d " % number * (SIZE // 16)
 
 
-def produce(bootstrap: str) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    topic = NewTopic("flights", 1, 1, config={"remote.storage.enable": "false"})
-    admin.create_topics([topic])["flights"].result(30)
-    producer = Producer({"bootstrap.servers": bootstrap, "message.timeout.ms": 60_000})
-    for number in range(COUNT):
-        producer.produce("flights", value(number), partition=0)
-        producer.poll(0)
-    assert producer.flush(60) == 0
+def write(bootstrap: str) -> None:
+    create_topic(bootstrap, "flights", settings={"remote.storage.enable": "false"})
+    produce(bootstrap, "flights", map(value, range(COUNT)), patience_s=60)
 
 
 def give_it_a_remote_tier(bootstrap: str) -> None:
@@ -76,22 +70,6 @@ def give_it_a_remote_tier(bootstrap: str) -> None:
     resource = ConfigResource(ResourceType.TOPIC, "flights", incremental_configs=[entry])
     for answer in admin.incremental_alter_configs([resource]).values():
         answer.result(30)
-
-
-def consume(bootstrap: str) -> list[bytes]:
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "none", "enable.auto.commit": False})
-    consumer.assign([TopicPartition("flights", 0, 0)])
-    found: list[bytes] = []
-
-    def has_all() -> bool:
-        while (one := consumer.poll(0.5)) is not None:
-            if one.error() is None:
-                found.append(bytes(one.value() or b""))
-        return len(found) >= COUNT
-
-    eventually_sync(has_all, timeout=30)
-    consumer.close()
-    return found
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -106,7 +84,7 @@ def first_of(snapshot: Snapshot) -> Segment:
 async def test_a_volume_is_uploaded_by_its_holders_and_is_not_needed_any_more(
     tmp_path: Path, meta: MetaProcess, nodes: dict[int, NodeProcess]
 ) -> None:
-    await asyncio.to_thread(produce, nodes[LEFT].bootstrap)
+    await asyncio.to_thread(write, nodes[LEFT].bootstrap)
     await asyncio.gather(*(asyncio.to_thread(nodes[number].start) for number in (2, 3)))
     client = HttpMetaClient(meta.url)
 
@@ -158,4 +136,6 @@ async def test_a_volume_is_uploaded_by_its_holders_and_is_not_needed_any_more(
     shutil.rmtree(tmp_path / f"node-{LEFT}")
     await asyncio.to_thread(nodes[died].start)
     bootstrap = ",".join(nodes[number].bootstrap for number in (2, 3))
-    assert await asyncio.to_thread(consume, bootstrap) == [value(number) for number in range(COUNT)]
+    assert await asyncio.to_thread(read_over_changes, bootstrap, "flights", COUNT) == [
+        value(number) for number in range(COUNT)
+    ]

@@ -9,17 +9,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
-
 from support.meta_process import MetaProcess
 from support.node_process import NodeProcess
 from support.read_only_process import ReadOnlyProcess
+from support.topics import create_topic, produce, read_over_changes
 from support.waiting import eventually_sync
 
 STRATALOG = str(Path(sys.executable).with_name("stratalog"))
 QUICK = {"remote.upload.interval.ms": "100", "retire.verify.interval.ms": "300", "offsets.topic.num.partitions": "1"}
-COUNT = 200
+VALUES = [b"flight-%d" % number for number in range(200)]
 
 
 def stratalog(*arguments: str) -> str:
@@ -54,39 +52,15 @@ class Machines:
         self.started.clear()
 
 
-def write(bootstrap: str) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    made = admin.create_topics([NewTopic("flights", 1, 1, config={"remote.storage.enable": "false"})])
-    made["flights"].result(30)
-    producer = Producer({"bootstrap.servers": bootstrap, "message.timeout.ms": 60_000})
-    for number in range(COUNT):
-        producer.produce("flights", b"flight-%d" % number, partition=0)
-    assert producer.flush(60) == 0
-
-
-def read(bootstrap: str) -> list[bytes]:
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "none", "enable.auto.commit": False})
-    consumer.assign([TopicPartition("flights", 0, 0)])
-    found: list[bytes] = []
-
-    def has_all() -> bool:
-        while (one := consumer.poll(0.5)) is not None:
-            if one.error() is None:
-                found.append(bytes(one.value() or b""))
-        return len(found) >= COUNT
-
-    eventually_sync(has_all, timeout=60)
-    consumer.close()
-    return found
-
-
 def test_what_only_a_retired_directory_has_is_read_by_the_rebuilt_cluster(tmp_path: Path) -> None:
     machines = Machines(tmp_path)
     reader: ReadOnlyProcess | None = None
     try:
         meta = machines.meta("meta")
         first = machines.node(meta, 1)
-        write(first.bootstrap)  # before there is another, so that it is all on node 1
+        # Before there is another node, so that it is all on node 1.
+        create_topic(first.bootstrap, "flights", settings={"remote.storage.enable": "false"})
+        produce(first.bootstrap, "flights", VALUES, patience_s=60)
         machines.node(meta, 2)
         stratalog("nodes", "retire", "1", "--mode", "volume", "--meta", meta.url)
 
@@ -105,14 +79,14 @@ def test_what_only_a_retired_directory_has_is_read_by_the_rebuilt_cluster(tmp_pa
 
         place = ("--bucket", machines.bucket, "--data", str(tmp_path / "again"), "--nodes", "4")
         told = json.loads(stratalog("meta", "rebuild", *place, "--output", "json"))
-        assert told["lost"] == [] and sum(one["to"] - one["from"] for one in told["in_volumes"]) == COUNT
+        assert told["lost"] == [] and sum(one["to"] - one["from"] for one in told["in_volumes"]) == len(VALUES)
         assert [(one["name"], one["node_id"]) for one in told["mounts"]] == [("tier/1", 1)]
 
         meta = machines.meta("again")
         node = machines.node(meta, 4)
         reader = ReadOnlyProcess(tmp_path / "node-1", meta.url, tmp_path / "volume-again.log")
         reader.until_ready()
-        assert read(node.bootstrap) == [b"flight-%d" % number for number in range(COUNT)]
+        assert read_over_changes(node.bootstrap, "flights", len(VALUES)) == VALUES
         (mount,) = json.loads(stratalog("mounts", "list", "--admin", node.admin, "--output", "json"))
         assert (mount["name"], mount["holder"], mount["mode"]) == ("tier/1", 4, "volume")
         reader.stop()

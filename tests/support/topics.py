@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from support.waiting import eventually_sync
+
 PATIENCE_S = 30.0
 
 
@@ -22,7 +24,14 @@ def delete_topic(bootstrap: str, name: str) -> None:
     admin.delete_topics([name])[name].result(PATIENCE_S)
 
 
-def produce(bootstrap: str, topic: str, values: Iterable[bytes], partition: int = 0, **options: object) -> None:
+def produce(
+    bootstrap: str,
+    topic: str,
+    values: Iterable[bytes],
+    partition: int = 0,
+    patience_s: float = PATIENCE_S,
+    **options: object,
+) -> None:
     """Returns once all are acknowledged; options with underscores for dots."""
     failures = []
     settings = {key.replace("_", "."): value for key, value in options.items()}
@@ -32,7 +41,7 @@ def produce(bootstrap: str, topic: str, values: Iterable[bytes], partition: int 
             topic, value, partition=partition, on_delivery=lambda error, _: error and failures.append(error)
         )
         producer.poll(0)
-    left = producer.flush(PATIENCE_S)
+    left = producer.flush(patience_s)
     assert left == 0 and not failures, f"{left} undelivered, {failures[:3]}"
 
 
@@ -47,6 +56,23 @@ def read(bootstrap: str, topic: str, count: int, partition: int = 0, offset: int
             if message.error():
                 raise KafkaException(message.error())
             found.append(message)
+    consumer.close()
+    return found
+
+
+def read_over_changes(bootstrap: str, topic: str, count: int, patience_s: float = 60.0) -> list[bytes]:
+    """At least `count` values of shard 0, whatever single polls say meanwhile: leaders change, data move."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "none", "enable.auto.commit": False})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found: list[bytes] = []
+
+    def has_all() -> bool:
+        while (one := consumer.poll(0.5)) is not None:  # `consume` may drop what it gathered when a leader changes
+            if one.error() is None:
+                found.append(bytes(one.value() or b""))
+        return len(found) >= count
+
+    eventually_sync(has_all, timeout=patience_s)
     consumer.close()
     return found
 
