@@ -15,6 +15,7 @@ from stratalog.model.counting import counted
 from stratalog.model.errors import InvalidRequest
 from stratalog.settings.load import parse_assignments
 from stratalog.telemetry.printable import printable
+from stratalog_cli.confirmation import YesOption, require_confirmation
 from stratalog_cli.output import (
     AdminOption,
     OutputFormat,
@@ -165,7 +166,7 @@ def alter(
 
 def delete(
     name: NameArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: YesOption = False,
     admin: AdminOption = None,
 ) -> None:
     """Delete a topic and its data in both tiers."""
@@ -174,7 +175,7 @@ def delete(
         topic = nodes.first(lambda node: node.topic(name)).topic
         held = f"{human_bytes(topic.bytes.local)} local, {human_bytes(topic.bytes.cold)} cold"
         shards = counted(topic.shards, "shard")
-        typer.confirm(f"Delete topic {printable(name)} with {shards} ({held})? This cannot be undone", abort=True)
+        require_confirmation(f"delete topic {printable(name)} with {shards} ({held})")
     nodes.first(lambda node: node.delete_topic(name))
     say(f"deleted topic {printable(name)}")
 

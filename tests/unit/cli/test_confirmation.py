@@ -1,0 +1,97 @@
+"""What cannot be undone is asked on a terminal, and refused without one: the same for every command that asks."""
+
+from __future__ import annotations
+
+import ast
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from stratalog_cli.entry import build_app
+from support.node_process import NodeProcess
+from support.source_tree import PRODUCT_ROOTS, python_files, relative
+
+COMMAND = str(Path(sys.executable).with_name("stratalog"))
+ASKING = {"topics delete": ("kept", "delete topic kept with 2 shards")}
+"""Command that has --yes -> the argument it is run with, and what it says that it would do."""
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    with NodeProcess(tmp_path_factory.mktemp("asked") / "data", None, {}) as running:
+        made = CliRunner().invoke(build_app(), ["topics", "create", "kept", "--shards", "2", "--admin", running.admin])
+        assert made.exit_code == 0, made.output
+        yield running
+
+
+def commands_with_yes() -> set[str]:
+    found: set[str] = set()
+
+    def walk(command: Any, name: str) -> None:
+        for word, inner in getattr(command, "commands", {}).items():
+            walk(inner, f"{name} {word}".strip())
+        if any("--yes" in option.opts for option in command.params):
+            found.add(name)
+
+    walk(typer.main.get_command(build_app()), "")
+    return found
+
+
+def is_there(node: NodeProcess) -> bool:
+    return "kept" in CliRunner().invoke(build_app(), ["topics", "list", "--admin", node.admin]).stdout
+
+
+def test_this_file_knows_every_command_that_asks() -> None:
+    assert commands_with_yes() == set(ASKING)
+
+
+def test_commands_ask_through_one_door() -> None:
+    asking = {
+        relative(path)
+        for path in python_files(PRODUCT_ROOTS)
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(call, ast.Call) and ast.unparse(call.func) in ("typer.confirm", "typer.prompt", "input")
+    }
+    assert asking == {"cli/stratalog_cli/confirmation.py"}
+
+
+@pytest.mark.parametrize("command", sorted(ASKING))
+@pytest.mark.parametrize("answer", ["", "y\n"])
+def test_without_a_terminal_it_is_refused_with_what_it_would_do_and_the_option(
+    node: NodeProcess, command: str, answer: str
+) -> None:
+    argument, deed = ASKING[command]
+
+    ran = CliRunner().invoke(build_app(), [*command.split(), argument, "--admin", node.admin], input=answer)
+
+    assert ran.exit_code == 2 and not ran.stdout
+    assert deed in ran.stderr and "--yes" in ran.stderr and "nothing was done" in ran.stderr
+    assert "Aborted" not in ran.output and "[y/N]" not in ran.output
+    assert is_there(node)
+
+
+@pytest.mark.parametrize("command", sorted(ASKING))
+@pytest.mark.parametrize("answer", [b"n\n", b"\n", b"\x04"], ids=["no", "return", "end-of-file"])
+def test_on_a_terminal_it_asks_and_no_is_a_refusal(node: NodeProcess, command: str, answer: bytes) -> None:
+    argument, deed = ASKING[command]
+    ours, theirs = pty.openpty()
+    os.write(ours, answer)
+
+    ran = subprocess.run(
+        [COMMAND, *command.split(), argument, "--admin", node.admin], stdin=theirs, capture_output=True, text=True
+    )
+
+    os.close(ours)
+    os.close(theirs)
+    assert ran.returncode == 2, ran
+    assert f"{deed[0].upper()}{deed[1:]}" in ran.stderr and "[y/N]" in ran.stderr
+    assert ran.stderr.endswith("stratalog: not confirmed, and nothing was done\n") and "Aborted" not in ran.stderr
+    assert is_there(node)
