@@ -10,8 +10,7 @@ from pydantic import BaseModel
 
 from stratalog.admin_api.client import AdminClient
 from stratalog.admin_api.wording import human_duration, stopped_lines
-from stratalog.machines.shard_troubles import TroubleKind
-from stratalog.model.counting import counted
+from stratalog.model.counting import counted, joined
 from stratalog.model.errors import StratalogError
 from stratalog.model.tokens import Token
 from stratalog.telemetry.logs import without_secrets
@@ -26,8 +25,6 @@ from stratalog_cli.shown_token import cluster_token
 
 _TIMEOUT_S = 5.0
 _SHOWN_SHARDS = 8
-_NAMES_HOLDERS = frozenset({TroubleKind.TOO_FEW_REPLICAS, TroubleKind.TOO_FEW_COPIES})
-"""Their `nodes` are those that are there, and nobody is to start them."""
 
 
 class PartStatus(BaseModel):
@@ -158,9 +155,9 @@ def print_status(told: ClusterStatus) -> None:
     if next_line := _how_to_start(told):
         say(next_line)
     if told.troubles == [] and not told.stopped_shards:
-        say("All shards are led, and have the replicas they ask for.")
+        say("All shards have a leader and all their replicas.")
     elif told.troubles is None and told.is_running:
-        say(f"No meta service answers{_why_none(told.parts)}: what the shards lack is not known.")
+        say(f"No meta service answers{_why_none(told.parts)}. Whether shards are in trouble is unknown.")
 
 
 def _why_none(parts: list[PartStatus]) -> str:
@@ -169,8 +166,8 @@ def _why_none(parts: list[PartStatus]) -> str:
     well = sum(part.state == "ready" for part in members)
     if not members or 2 * well > len(members):
         return ""
-    down = ", ".join(part.name for part in members if part.state != "ready")
-    return f", for etcd has no majority ({well} of {counted(len(members), 'member')} ready, start one of {down})"
+    down = joined([part.name for part in members if part.state != "ready"], "or")
+    return f", because etcd has no majority: {well} of {counted(len(members), 'member')} ready, start {down}"
 
 
 def _how_to_start(told: ClusterStatus) -> str | None:
@@ -180,23 +177,21 @@ def _how_to_start(told: ClusterStatus) -> str | None:
     stopped = [part.name for part in told.parts if part.state == "stopped"]
     if not stopped:
         return None
-    others = f", and so {', '.join(stopped[1:])}" if stopped[1:] else ""
+    others = f" (and the same for {joined(stopped[1:])})" if stopped[1:] else ""
     return f"next: stratalog cluster start --data {told.data} --part {stopped[0]}{others}"
 
 
 def trouble_lines(troubles: Iterable[dict[str, Any]]) -> list[str]:
-    """A line for all shards that have the same trouble for the same nodes: a node that is gone is one of thousands."""
-    alike: dict[tuple[str, str, tuple[int, ...]], list[str]] = {}
+    """A line for all shards that have the same trouble: a node that is gone is one of thousands. The words name the
+    nodes that somebody is to look at."""
+    alike: dict[tuple[str, str], list[str]] = {}
     for trouble in troubles:
         shard = f"{trouble.get('topic')}-{(trouble.get('segment') or {}).get('shard')}"
-        kind = str(trouble.get("kind"))
-        nodes = () if kind in _NAMES_HOLDERS else tuple(sorted(trouble.get("nodes") or ()))
-        alike.setdefault((kind, str(trouble.get("words")), nodes), []).append(shard)
-    return [_trouble_line(kind, words, nodes, shards) for (kind, words, nodes), shards in alike.items()]
+        alike.setdefault((str(trouble.get("kind")), str(trouble.get("words"))), []).append(shard)
+    return [_trouble_line(kind, words, shards) for (kind, words), shards in alike.items()]
 
 
-def _trouble_line(kind: str, words: str, nodes: tuple[int, ...], shards: list[str]) -> str:
+def _trouble_line(kind: str, words: str, shards: list[str]) -> str:
     named = list(dict.fromkeys(shards))
     more = f" and {counted(len(named) - _SHOWN_SHARDS, 'more shard')}" if len(named) > _SHOWN_SHARDS else ""
-    whose = f" ({'node' if len(nodes) == 1 else 'nodes'} {', '.join(map(str, nodes))})" if nodes else ""
-    return f"{kind}{whose}: {words}: {', '.join(named[:_SHOWN_SHARDS])}{more}"
+    return f"{kind}: {', '.join(named[:_SHOWN_SHARDS])}{more}: {words}"

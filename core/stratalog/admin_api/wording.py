@@ -29,9 +29,8 @@ def following_words(told: ReplicationStatus) -> str:
 def following_lines(told: ReplicationStatus) -> list[str]:
     """The copies that do not go on by themselves soon: those that nobody is asked for, of the ones that lack most."""
     return [
-        f"copy of {one.topic}-{one.shard}, epoch {one.epoch}, is {one.life}, {counted(one.lag_offsets, 'offset')} "
-        "behind, "
-        "and reads from no leader"
+        f"copy of {one.topic}-{one.shard}, epoch {one.epoch}: {one.life}, {counted(one.lag_offsets, 'offset')} behind, "
+        "and copies from no node now; if it lasts, see the log of this node"
         for one in told.worst
         if one.asks is None
     ]

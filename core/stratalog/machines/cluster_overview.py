@@ -262,17 +262,21 @@ def _faults(known: Known, nodes: Sequence[Node]) -> list[str]:
         state = _state(node, told, known)
         name = f"node {node.node_id}"
         if state == "not alive":
-            found.append(f"{name} is not alive: start it; if it is lost permanently, `stratalog nodes retire`")
+            found.append(
+                f"{name} is not alive: start it; if it is lost for good, `stratalog nodes retire {node.node_id}`"
+            )
         if state == "silent":
-            found.append(f"{name} has reported nothing for a while: its figures are not shown, or old")
+            silent = f"{name} has reported nothing for over {SILENT_MS // 1_000} s, so its figures are old or missing"
+            found.append(f"{silent}: wait; if it lasts, see its log")
         if node.is_alive and not node.has_room:
-            found.append(f"{name}: its disk is nearly full: new segments go elsewhere")
+            found.append(f"{name}: its disk is nearly full, and new segments go to other nodes: make room")
         activity = None if told is None or not node.is_alive else told.vitals.activity
         if activity is None:
             continue
         found += [f"{name}: {words}" for words in activity.troubles[:MAX_NAMED]]
         if activity.uploads is not None and activity.uploads.store_away_ms:
-            found.append(f"{name}: the object store takes no uploads for {activity.uploads.store_away_ms // 1_000} s")
+            away = f"the object store has taken no uploads for {activity.uploads.store_away_ms // 1_000} s"
+            found.append(f"{name}: {away}: see the log of the node, and test the bucket with `stratalog doctor URL`")
     return found
 
 

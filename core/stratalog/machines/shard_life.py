@@ -33,18 +33,17 @@ class StopCause(StrEnum):
 
 
 _NEXT_STEPS = {
-    StopCause.FLUSH_FAILED: "see to the disk (the kernel's log says what it met), then restart the node, not the "
-    "machine: it writes again what is only in memory, and continues from there",
-    StopCause.UNREADABLE: "see to what the reason names (the disk, permissions, or the file from a copy), then restart "
-    "the node",
+    StopCause.FLUSH_FAILED: "check the disk (the kernel log says what failed), then restart the node, not the machine: "
+    "the page cache still has the records, and the node writes them again",
+    StopCause.UNREADABLE: "fix what the reason names (the disk, the permissions, or the file, from a copy), then "
+    "restart the node",
     StopCause.DATA_LOST: "start the node with the --bucket that has them, or put the file back while it is stopped. "
-    "Only if they are nowhere any more: set uncleanSeal=allow on the topic and restart the node to give up just these "
-    "offsets: what the object store has behind them comes back, what the file has behind them is kept beside it as "
-    ".given-up; what the object store holds of the shard stays readable meanwhile",
-    StopCause.HEALING: "wait: the node brings the missing offsets back from the object store and serves the shard "
-    "then; if it lasts, see that the object store can be reached",
-    StopCause.FAULT: "restart the node, and report the fault with the stack that its log holds",
-    StopCause.DEPOSED: "restart the node, so that it asks again who leads; if that does not help, look "
+    "Only if they exist nowhere else: set uncleanSeal=allow on the topic and restart the node: it gives up these "
+    "offsets alone, and keeps what the file has behind them as .given-up",
+    StopCause.HEALING: "wait: the node is fetching the missing offsets from the object store; if it lasts, check that "
+    "the object store answers",
+    StopCause.FAULT: "restart the node, and report the stack trace in its log",
+    StopCause.DEPOSED: "restart the node, so that it asks again which node leads; if that does not help, look "
     "for a second node with the same node.id",
     StopCause.DELETED: "nothing: the topic was deleted",
 }

@@ -6,18 +6,19 @@ Cost: O(segments).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
+from typing import Final
 
 from stratalog.machines.copy_repair import is_kept_by_copies
-from stratalog.machines.recovery_rule import Waiting, decide, is_quorum, least_in_sync
+from stratalog.machines.recovery_rule import MIN_IN_SYNC, Waiting, decide, is_quorum, least_in_sync
 from stratalog.model.bounds import Int32
-from stratalog.model.counting import counted
+from stratalog.model.counting import counted, joined, nodes_named
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Node, Snapshot
-from stratalog.model.segment import GivenUp, RemoteState, Segment, SegmentState
+from stratalog.model.segment import GapReason, GivenUp, RemoteState, Segment, SegmentState
 from stratalog.model.topic import Shard, Topic
 
 
@@ -57,10 +58,18 @@ class Trouble:
     nodes: tuple[Int32, ...]
     given_up: GivenUp | None
     words: str
-    """What is so, and what to do next."""
+    """What is so, with numbers, and what to do next; reads on behind the name of the shard and a colon."""
 
 
 SEAL_TAKES_MS = 60_000
+
+_GIVE_UP: Final = "if a disk is lost for good, give up what it held with {} (docs/operate.md)"
+_LOGS_SAY: Final = ("its log says", "their logs say")
+_WHY_GIVEN_UP: Final = {
+    GapReason.UNCONFIRMED: "no replica that answered had them, and no write with acks=all was acknowledged for them",
+    GapReason.RESTARTED: "the replicas restarted, and may have lost the end of their logs",
+    GapReason.UNCLEAN: "given up by command, or by uncleanSeal=allow",
+}
 
 
 def troubles(snapshot: Snapshot, now_ms: int) -> Iterator[Trouble]:
@@ -83,15 +92,13 @@ def troubles_of(topic: Topic, shard: Shard, nodes: dict[int, Node], now_ms: int)
 def _of(topic: Topic, segment: Segment, nodes: dict[int, Node]) -> Iterator[Trouble]:
     is_active = segment.state is SegmentState.ACTIVE
     if is_active and len(segment.replicas) < topic.replication_factor:
-        count, wanted = len(segment.replicas), topic.replication_factor
-        words = f"{count} of {counted(wanted, 'replica')}: start nodes, the rest is placed there"
+        words = _too_few_replicas(topic, segment, nodes)
         yield Trouble(topic.name, segment.key, TroubleKind.TOO_FEW_REPLICAS, segment.replicas, None, words)
     if is_active and segment.leader is not None:
-        yield from _of_in_sync(topic, segment)
+        yield from _of_in_sync(topic, segment, nodes)
     if is_active and segment.leader is not None and not _is_alive(segment.leader, nodes):
-        words = (
-            f"waits: node {segment.leader}, its only replica, is not alive: start it; if it is lost permanently, "
-            "begin-recovery and then seal-unclean give up what it alone held"
+        words = f"no leader; node {segment.leader} has the only replica and is not alive: start it; " + _GIVE_UP.format(
+            "begin-recovery, then seal-unclean"
         )
         yield Trouble(topic.name, segment.key, TroubleKind.NO_LEADER, (segment.leader,), None, words)
     if segment.handover is None and not segment.is_fenced:
@@ -99,33 +106,82 @@ def _of(topic: Topic, segment: Segment, nodes: dict[int, Node]) -> Iterator[Trou
     if segment.is_fenced and (is_active or (segment.state is SegmentState.SEALING and segment.handed.source is None)):
         kind = TroubleKind.NO_LEADER if is_active else TroubleKind.NO_SOURCE
         waited = _waited_for(topic, segment, nodes)
-        yield Trouble(topic.name, segment.key, kind, waited, None, _why(segment, waited, nodes))
+        what = "no leader" if is_active else "no node that answers has the last records of an ended segment"
+        yield Trouble(topic.name, segment.key, kind, waited, None, f"{what}; {_why(segment, waited, nodes)}")
     if segment.state is SegmentState.SEALED and segment.handed.reports:
         wrong = tuple(report.node_id for report in segment.handed.reports)
-        words = "their copies differ from the sealed one and are not served: look for what damaged their disks"
+        differ = "the copy on {} differs" if len(wrong) == 1 else "the copies on {} differ"
+        words = (
+            f"{differ.format(nodes_named(wrong))} from the sealed segment, and no reader gets it: check the disk "
+            f"there, then run `stratalog verify {topic.name}` there"
+        )
         yield Trouble(topic.name, segment.key, TroubleKind.COPY_DIFFERS, wrong, None, words)
     for gap in segment.handed.given_up:
-        words = f"offsets {gap.base_offset} to {gap.end_offset} were given up ({gap.reason.value})"
-        if gap.base_offset == gap.end_offset:
-            words = f"offsets from {gap.end_offset} on may have been lost ({gap.reason.value}); none is known to be"
-        yield Trouble(topic.name, segment.key, TroubleKind.GIVEN_UP, (), gap, words)
+        yield Trouble(topic.name, segment.key, TroubleKind.GIVEN_UP, (), gap, _given_up(gap))
 
 
-def _of_in_sync(topic: Topic, segment: Segment) -> Iterator[Trouble]:
+def _given_up(gap: GivenUp) -> str:
+    count = gap.end_offset - gap.base_offset
+    if not count:
+        return (
+            f"offsets from {gap.end_offset} on may be lost, none is known to be ({_WHY_GIVEN_UP[gap.reason]}); ask the "
+            "owners of the data to check"
+        )
+    last = gap.end_offset - 1
+    lost = f"offset {last} is" if count == 1 else f"{counted(count, 'offset')}, {gap.base_offset} to {last}, are"
+    return (
+        f"{lost} lost ({_WHY_GIVEN_UP[gap.reason]}); tell the owners of the data, and with a backup, produce the "
+        "records again"
+    )
+
+
+def _too_few_replicas(topic: Topic, segment: Segment, nodes: dict[int, Node]) -> str:
+    """A node that can take a replica gets one without being asked for (`copy_repair`)."""
+    others = [
+        one for one in nodes.values() if one.is_alive and not one.is_retired and one.node_id not in segment.replicas
+    ]
+    if any(one.has_room and not one.is_leaving for one in others):
+        next_step = "a node that is free gets the next one: wait"
+    elif others:
+        next_step = "no free node, the others have no room or are leaving: make room there, or start another node"
+    else:
+        next_step = "no free node: start another node"
+    return f"{len(segment.replicas)} of {counted(topic.replication_factor, 'replica')}; {next_step}"
+
+
+def _of_in_sync(topic: Topic, segment: Segment, nodes: dict[int, Node]) -> Iterator[Trouble]:
     outside = tuple(node_id for node_id in segment.replicas if node_id not in segment.isr)
     least = 1 if is_quorum(topic.settings) else least_in_sync(topic.settings)
+    in_sync = f"{len(segment.isr)} of {counted(len(segment.replicas), 'replica')} in sync"
+    next_step = _how_to_get_in_sync(outside, nodes)
     if len(segment.isr) < least:
-        words = (
-            f"{len(segment.isr)} of {counted(len(segment.replicas), 'replica')} in sync, acks=all asks for {least} "
-            "and is refused: start the other nodes, or see in their logs why they do not follow"
-        )
+        words = f"{in_sync}, {MIN_IN_SYNC} is {least}, so acks=all is refused; {next_step}"
         yield Trouble(topic.name, segment.key, TroubleKind.BELOW_MIN_IN_SYNC, outside, None, words)
     elif outside:
-        words = (
-            f"{len(segment.isr)} of {counted(len(segment.replicas), 'replica')} in sync: start the other nodes, or "
-            "see in their logs why they do not follow"
+        yield Trouble(topic.name, segment.key, TroubleKind.NOT_IN_SYNC, outside, None, f"{in_sync}; {next_step}")
+
+
+def _how_to_get_in_sync(outside: tuple[int, ...], nodes: dict[int, Node]) -> str:
+    dead = [node_id for node_id in outside if not _is_alive(node_id, nodes)]
+    behind = [node_id for node_id in outside if _is_alive(node_id, nodes)]
+    steps = []
+    if dead:
+        steps.append(_start(dead))
+    if behind:
+        steps.append(
+            f"{nodes_named(behind)} {_are(behind)} behind: wait; if it lasts, {_LOGS_SAY[len(behind) > 1]} why"
         )
-        yield Trouble(topic.name, segment.key, TroubleKind.NOT_IN_SYNC, outside, None, words)
+    # Without any of them it has fewer replicas than must be in sync.
+    missing = f"no other replica can join them: give the topic more replicas, or set a lower {MIN_IN_SYNC}"
+    return "; ".join(steps) or missing
+
+
+def _start(dead: list[int]) -> str:
+    return f"{nodes_named(dead)} {_are(dead)} not alive: start {'it' if len(dead) == 1 else 'them'}"
+
+
+def _are(node_ids: Sequence[int]) -> str:
+    return "is" if len(node_ids) == 1 else "are"
 
 
 def _of_seals(topic: Topic, shard: Shard, nodes: dict[int, Node], since_ms: int) -> Iterator[Trouble]:
@@ -136,14 +192,19 @@ def _of_seals(topic: Topic, shard: Shard, nodes: dict[int, Node], since_ms: int)
         if segment.is_fenced and segment.handed.source is None:
             continue  # told of already
         told = {report.node_id for report in segment.handed.reports}
-        owing = tuple(node_id for node_id in segment.replicas if node_id not in told and _is_alive(node_id, nodes))
-        words = (
-            "living nodes have not reported their copies: see in their logs why (a fault, a disk, a slow copy); they "
-            "try again by themselves"
-            if owing
-            else "the copies differ and it is unknown which one is right, or too few are alive: `stratalog verify`"
-        )
-        words = f"it ended a while ago and is not sealed: {words}"
+        silent = [node_id for node_id in segment.replicas if node_id not in told]
+        owing = tuple(node_id for node_id in silent if _is_alive(node_id, nodes))
+        dead = [node_id for node_id in silent if node_id not in owing]
+        reported = f"{len(told)} of {counted(len(segment.replicas), 'replica')} reported a copy"
+        if owing:
+            next_step = f"{nodes_named(owing)} will try again: wait; if it lasts, {_LOGS_SAY[len(owing) > 1]} why"
+        elif dead:
+            next_step = _start(dead)
+        else:
+            next_step = (
+                f"the copies differ: run `stratalog verify {topic.name}` on each of {nodes_named(segment.replicas)}"
+            )
+        words = f"a segment ended over {SEAL_TAKES_MS // 1_000} s ago and is not sealed, {reported}; {next_step}"
         yield Trouble(topic.name, segment.key, TroubleKind.NOT_SEALED, owing, None, words)
 
 
@@ -160,19 +221,26 @@ def _of_copies(topic: Topic, shard: Shard, nodes: dict[int, Node]) -> Iterator[T
     left = [(segment, count) for segment, count in thin if count]
     if lost:
         holders = tuple(sorted({node_id for segment in lost for node_id in segment.local_nodes}))
-        have = counted(len(lost), "sealed segment", verb=("has", "have"))
-        words = f"{have} no copy on a node that is alive: start one of the nodes that have one"
+        start = f"start {nodes_named(holders)}" if holders else f"run `stratalog verify {topic.name}` on its nodes"
+        words = f"{counted(len(lost), 'sealed segment', verb=('has', 'have'))} no copy on a node that is alive: {start}"
         yield Trouble(topic.name, lost[0].key, TroubleKind.NO_COPY, holders, None, words)
     if left:
         holders = tuple(sorted({node_id for segment, _ in left for node_id in segment.local_nodes}))
-        least = min(count for _, count in left)
         making = sum(any(n not in s.local_nodes and _is_alive(n, nodes) for n in s.replicas) for s, _ in left)
-        words = (
-            f"{counted(len(left), 'sealed segment', verb=('has', 'have'))} fewer than {counted(wanted, 'copy')} on "
-            f"nodes that are alive, {least} at least; {making} being copied again: where fewer than "
-            f"{counted(wanted, 'node', verb=('is', 'are'))} alive, start more"
-        )
+        words = _too_few_copies(wanted, [count for _, count in left], making, nodes)
         yield Trouble(topic.name, left[0][0].key, TroubleKind.TOO_FEW_COPIES, holders, None, words)
+
+
+def _too_few_copies(wanted: int, counts: list[int], making: int, nodes: dict[int, Node]) -> str:
+    able = sum(one.is_alive and one.has_room and not one.is_leaving for one in nodes.values())
+    if able < wanted:
+        next_step = f"{counted(able, 'node', verb=('is', 'are'))} free for them: start another node"
+    elif making:
+        next_step = f"{making:,} being copied: wait"
+    else:
+        next_step = "others make the copies once a node has been away for replica.replace.after.ms: start it, or wait"
+    have = counted(len(counts), "sealed segment", verb=("has", "have"))
+    return f"{have} fewer than {counted(wanted, 'copy')} on nodes that are alive (at least {min(counts)}); {next_step}"
 
 
 def _of_producers(topic: Topic, shard: Shard, nodes: dict[int, Node]) -> Iterator[Trouble]:
@@ -182,11 +250,13 @@ def _of_producers(topic: Topic, shard: Shard, nodes: dict[int, Node]) -> Iterato
         return
     is_stored = newest.remote.state is RemoteState.COMPLETE
     if newest.seal.producers.count and not is_stored and not any(_is_alive(one, nodes) for one in newest.local_nodes):
+        holders = newest.local_nodes
+        start = f"start {nodes_named(holders, 'or')}" if holders else "start the nodes that are not alive"
         words = (
-            "who wrote before is known to no other node that lives: a leader that does not know it takes no writes: "
-            "start one of the nodes that have the segment before"
+            f"the table of {counted(newest.seal.producers.count, 'idempotent producer')} is on no node that is alive, "
+            f"so a new leader may refuse writes: {start}"
         )
-        yield Trouble(topic.name, newest.key, TroubleKind.NO_PRODUCERS, newest.local_nodes, None, words)
+        yield Trouble(topic.name, newest.key, TroubleKind.NO_PRODUCERS, holders, None, words)
 
 
 def _waited_for(topic: Topic, segment: Segment, nodes: dict[int, Node]) -> tuple[int, ...]:
@@ -203,14 +273,22 @@ def _is_alive(node_id: int, nodes: dict[int, Node]) -> bool:
 
 
 def _why(segment: Segment, waited: tuple[int, ...], nodes: dict[int, Node]) -> str:
+    """Whom a recovery waits for, and what to do about them."""
+    if not waited:
+        return "it is being recovered: wait"
     lost = {doubt.node_id for doubt in segment.handed.doubts if doubt.is_lost}
     said = []
     for node_id in waited:
         if node_id in lost:
-            said.append(f"node {node_id} began again on an empty disk")
+            said.append(f"node {node_id} (its disk is new)")
         elif not _is_alive(node_id, nodes):
-            said.append(f"node {node_id} is not alive")
+            said.append(f"node {node_id} (not alive)")
         else:
-            said.append(f"node {node_id} has not answered yet")
-    step = "start the nodes; if what they held is lost permanently, give it up with seal-unclean"
-    return f"waits: {', '.join(said)}: {step}"
+            said.append(f"node {node_id} (has not answered yet)")
+    dead = [node_id for node_id in waited if not _is_alive(node_id, nodes)]
+    steps = [f"start {nodes_named(dead)}"] if dead else []
+    if lost & set(waited) or dead:
+        steps.append(_GIVE_UP.format("seal-unclean"))
+    else:
+        steps.append(f"wait; if it lasts, {_LOGS_SAY[len(waited) > 1]} why")
+    return f"waiting for {joined(said)}: {'; '.join(steps)}"

@@ -91,7 +91,7 @@ export const SECTIONS = {
   },
 
   troubles({ troubles, more_troubles: more, trouble_kinds: kinds }) {
-    if (!troubles.length) return [section("Shards with troubles", 0, nothing("All shards are led, and have the replicas they ask for."))];
+    if (!troubles.length) return [section("Shards with troubles", 0, nothing("All shards have a leader and all their replicas."))];
     const summed = element("p", {}, kinds.flatMap((one) => [badge(`${one.kind} ${one.count.toLocaleString("en")}`, "warn"), " "]));
     const columns = [["shard", "words"], ["trouble"], ["leader"], ["in sync"], ["replicas"], ["says", "words"]];
     const rows = troubles.map((one) => [`${one.topic}-${one.shard}`, one.kind, one.leader === null ? "none" : String(one.leader),

@@ -52,7 +52,7 @@ def test_the_page_tells_how_far_copies_are_behind_and_names_those_that_ask_nobod
     page = render_status_page(status(BEHIND), [], [])
     assert "Replication lag" in page and "3.0 MiB" in page
     assert "2 of 1,200 followed segments behind, 7 to be copied, 1 faulty" in page
-    assert page.count("reads from no leader") == 1 and "copy of a-0, epoch 3, is faulty, 20 offsets behind" in page
+    assert page.count("copies from no node now") == 1 and "copy of a-0, epoch 3: faulty, 20 offsets behind" in page
 
 
 def test_a_node_that_follows_nothing_says_nothing_of_it() -> None:

@@ -108,7 +108,7 @@ def test_a_node_shows_what_it_told_last_and_how_long_ago() -> None:
     "what, state, told",
     [
         ("is not alive", "not alive", "node 2 is not alive: start it"),
-        ("is silent", "silent", "node 2 has reported nothing for a while"),
+        ("is silent", "silent", "node 2 has reported nothing for over 15 s"),
         ("leaves", "leaves", None),
     ],
 )
@@ -161,7 +161,11 @@ def test_nodes_that_live_in_the_services_process_are_not_called_silent() -> None
 def test_what_a_node_complains_of_is_a_fault_as_long_as_it_lives() -> None:
     story = Watched()
     story.tell(1, Activity(0, 0, UploadActivity(store_away_ms=90_000), ("disk: no room",)))
-    assert story.shown().faults == ("node 1: disk: no room", "node 1: the object store takes no uploads for 90 s")
+    assert story.shown().faults == (
+        "node 1: disk: no room",
+        "node 1: the object store has taken no uploads for 90 s: see the log of the node, and test the bucket with "
+        "`stratalog doctor URL`",
+    )
     story.lose(1)
     assert [one for one in story.shown().faults if "disk" in one or "store" in one] == []
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stratalog.model.counting import counted
+from stratalog.model.counting import counted, joined, nodes_named
 
 
 @pytest.mark.parametrize(
@@ -27,3 +27,9 @@ def test_the_verb_goes_with_the_number() -> None:
     waits = ("waits", "wait")
     assert counted(1, "shard", verb=waits) == "1 shard waits"
     assert counted(2, "shard", verb=waits) == "2 shards wait"
+
+
+def test_a_list_ends_with_its_conjunction() -> None:
+    assert [joined(things) for things in ([], ["A"], ["A", "B"], ["A", "B", "C"])] == ["", "A", "A and B", "A, B and C"]
+    assert joined((1, 2, 3), "or") == "1, 2 or 3"
+    assert (nodes_named([4]), nodes_named((1, 2))) == ("node 4", "nodes 1 and 2")

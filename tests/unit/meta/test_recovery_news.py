@@ -61,7 +61,9 @@ async def test_a_recovery_and_what_it_gave_up_are_told_and_counted_once(world: M
         ("orders", "no_leader", key)
     ]
     assert await client.troubles(0) == ()
-    assert trouble["words"].startswith("waits: node 1 has not answered yet, node 2 has not answered yet: ")
+    assert trouble["words"].startswith(
+        "no leader; waiting for node 1 (has not answered yet) and node 2 (has not answered yet): wait; "
+    )
     await client.perform(PromiseFence(key, 1, 5, 7, is_tail_whole=False, caller=Life(1, 1)))
     await client.perform(SealUnclean(key))
     await client.perform(PromiseFence(key, 1, 4, 4, is_tail_whole=True, caller=Life(2, 1)))

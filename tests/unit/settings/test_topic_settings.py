@@ -66,6 +66,7 @@ def test_compaction_is_refused_with_the_reason() -> None:
     ("overrides", "words"),
     [
         ({"retenton.ms": "1"}, "did you mean retention.ms"),
+        ({"local.retention": "1"}, "did you mean local.retention.ms, local.retention.bytes or retention.ms?"),
         ({"segment.bytes": "1"}, "segment.bytes=1 is refused: it must be an integer from 256"),
         ({"compression.type": "zstd"}, "one of producer"),
         ({"remote.read.policy": "Sometimes"}, "one of Disable, NotInDisk, NotInMemory, Force"),
