@@ -1,9 +1,12 @@
 """Notices that something blocks the event loop, and says where (F90).
 
 A thread asks the loop for a sign of life every `interval_s`. No sign within the threshold: it takes the stack of the
-loop's thread while the culprit is still on it, waits for the loop to come back, and writes one line with the stack and
-how long it took. A step that blocks for the threshold or longer is always noticed; one that is shorter by less than
-the interval may be.
+loop's thread while the culprit is still on it, waits for the loop to come back, and reports the stack and how long it
+took. A step that blocks for the threshold or longer is always noticed; one that is shorter by less than the interval
+may be.
+
+The first block is a line at once. What follows within `period_s` is one line at the end of that time, with the number
+of blocks, and the stack of the worst: a busy machine blocks every loop ten times a second. The metrics count each.
 
 Cost: 40 wake-ups a second, about 0.2 % of a core. Thread: `start` and `stop` on the loop; its own thread otherwise.
 """
@@ -11,6 +14,7 @@ Cost: 40 wake-ups a second, about 0.2 % of a core. Thread: `start` and `stop` on
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 import threading
 import time
@@ -24,6 +28,7 @@ from stratalog.telemetry.metrics import counter, histogram
 
 THRESHOLD_S = 0.1
 INTERVAL_S = 0.025
+PERIOD_S = 10.0
 
 _OWN_LIBRARIES = ("/asyncio/", "/uvloop/", "/threading.py", "/selectors.py")
 
@@ -37,8 +42,46 @@ class WatchdogStats:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """What one line tells: blocks that nobody was told of yet."""
+
+    count: int
+    worst_s: float
+    stack: list[str]
+    """Of the worst; empty where it was not seen."""
+
+
+class BlockLines:
+    """Gathers blocks so that no more than one line comes in `period_s`."""
+
+    def __init__(self, period_s: float) -> None:
+        self._period_s = period_s
+        self._quiet_until_s = -math.inf
+        self._gathered: Blocks | None = None
+
+    def add(self, blocked_s: float, stack: list[str]) -> None:
+        before = self._gathered or Blocks(0, -1.0, [])
+        worst = (blocked_s, stack) if blocked_s > before.worst_s else (before.worst_s, before.stack)
+        self._gathered = Blocks(before.count + 1, *worst)
+
+    def due(self, now_s: float) -> Blocks | None:
+        """What is to be written now; it counts as written."""
+        if self._gathered is None or now_s < self._quiet_until_s:
+            return None
+        self._quiet_until_s = now_s + self._period_s
+        return self.rest()
+
+    def rest(self) -> Blocks | None:
+        """What no line has told, whenever the last one was."""
+        gathered, self._gathered = self._gathered, None
+        return gathered
+
+
 class LoopWatchdog:
-    def __init__(self, *, threshold_s: float = THRESHOLD_S, interval_s: float = INTERVAL_S) -> None:
+    def __init__(
+        self, *, threshold_s: float = THRESHOLD_S, interval_s: float = INTERVAL_S, period_s: float = PERIOD_S
+    ) -> None:
         assert interval_s < threshold_s, "the watchdog must look more often than the threshold it guards"
         self.stats = WatchdogStats()
         self._threshold_s = threshold_s
@@ -48,6 +91,7 @@ class LoopWatchdog:
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread_id = 0
+        self._lines = BlockLines(period_s)
         self._log = logger(__name__)
 
     def start(self) -> None:
@@ -59,17 +103,19 @@ class LoopWatchdog:
         self._thread.start()
 
     def stop(self) -> None:
-        """Returns within one interval; a block that is being timed is no longer reported."""
+        """Returns within one interval; a block that is being timed is no longer reported, those before it are."""
         self._stopping.set()
         self._alive.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout=1.0)
+        self._write(self._lines.rest())
 
     def _watch(self) -> None:
         loop = self._loop
         assert loop is not None
         patience_s = self._threshold_s - self._interval_s
         while not self._stopping.wait(self._interval_s):
+            self._write(self._lines.due(time.monotonic()))
             self._alive.clear()
             asked = time.monotonic()
             try:
@@ -78,7 +124,7 @@ class LoopWatchdog:
                 return
             if self._alive.wait(patience_s):
                 # Late all the same: whatever blocked also kept this thread from running.
-                self._report_if_long(time.monotonic() - asked, None)
+                self._note_if_long(time.monotonic() - asked, [])
                 continue
             frame = sys._current_frames().get(self._loop_thread_id)
             stack = _stack_of(frame)
@@ -87,20 +133,26 @@ class LoopWatchdog:
                 if self._stopping.is_set():
                     return
             if not self._stopping.is_set():
-                self._report_if_long(time.monotonic() - asked, stack)
+                self._note_if_long(time.monotonic() - asked, stack)
 
-    def _report_if_long(self, waited_s: float, stack: list[str] | None) -> None:
+    def _note_if_long(self, waited_s: float, stack: list[str]) -> None:
         blocked_s = waited_s + self._interval_s
         if blocked_s < self._threshold_s:
             return
         self.stats.blocks += 1
         self.stats.blocked.observe(int(blocked_s * 1e6))
+        self._lines.add(blocked_s, stack)
+
+    def _write(self, blocks: Blocks | None) -> None:
+        if blocks is None:
+            return
         self._log.warning(
             "event loop was blocked",
-            blocked_ms=int(blocked_s * 1000),
+            blocks=blocks.count,
+            worst_ms=int(blocks.worst_s * 1000),
             threshold_ms=int(self._threshold_s * 1000),
-            where=stack[-1] if stack else "not seen: a call held the interpreter lock",
-            frames=stack or [],
+            where=blocks.stack[-1] if blocks.stack else "not seen: a call held the interpreter lock",
+            frames=blocks.stack,
         )
 
 
