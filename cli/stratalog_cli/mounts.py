@@ -124,7 +124,7 @@ def move(
     if output is OutputFormat.JSON:
         print_json(mount)
     else:
-        say(f"mount {printable(mount.name)} goes to node {mount.holder}, under token {mount.token}")
+        say(f"mount {printable(mount.name)} goes to node {mount.holder}, under fencing epoch {mount.token}")
 
 
 def end(name: NameArgument, admin: AdminOption = None) -> None:

@@ -92,8 +92,8 @@ def _in_state(tx: TableTransaction, command: TakeMount | DoubtMount, state: Moun
     mount = _mount(tx.state, command.name)
     if not _is_held_by(mount, command.caller, command.token):
         raise Fenced(
-            f"mount {mount.name} is held by {_holder_words(mount)} under token {mount.token}, not by "
-            f"{_caller_words(command.caller)} under token {command.token}: leave its data alone"
+            f"mount {mount.name} is held by {_holder_words(mount)} under fencing epoch {mount.token}, not by "
+            f"{_caller_words(command.caller)} under fencing epoch {command.token}: leave its data alone"
         )
     if mount.state is not state:
         mount = replace(mount, state=state)

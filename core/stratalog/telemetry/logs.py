@@ -67,8 +67,13 @@ def _shown(text: str, longest: int = LONGEST_TEXT) -> str:
     return f"{clean[:longest]}… ({len(text)} characters)"
 
 
+def is_secret(name: str) -> bool:
+    """Whether the value of a field of this name is blanked."""
+    return _SECRET_NAMES.search(name) is not None
+
+
 def _blanked(name: str, value: Any) -> Any:
-    if _SECRET_NAMES.search(name):
+    if is_secret(name):
         return BLANK
     if isinstance(value, str):
         return _shown(value)

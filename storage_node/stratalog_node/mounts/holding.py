@@ -128,7 +128,7 @@ class MountHolding:
                 await self._meta.perform(TakeMount(mount.name, mount.token))
         except (Fenced, NotFound) as error:
             if isinstance(error, Fenced):
-                log.info("mount is another's by now", mount=mount.name, token=mount.token)
+                log.info("mount is another's by now", mount=mount.name, fencing_epoch=mount.token)
                 self._failures.pop(at, None)
                 return
             await self._failed(mount, error)
@@ -140,17 +140,19 @@ class MountHolding:
         else:
             self._failures.pop(at, None)
             self.stats.taken += 1
-            log.info("mount is served by this node", mount=mount.name, mode=mount.mode, token=mount.token)
+            log.info("mount is served by this node", mount=mount.name, mode=mount.mode, fencing_epoch=mount.token)
 
     async def _failed(self, mount: Mount, error: Exception) -> None:
         at = (mount.name, mount.token)
         count = self._failures[at] = self._failures.get(at, 0) + 1
         words = str(error) or type(error).__name__
         if count == 1:
-            log.warning("what is mounted cannot be read yet", mount=mount.name, token=mount.token, error=words)
+            log.warning("what is mounted cannot be read yet", mount=mount.name, fencing_epoch=mount.token, error=words)
         if count < self._tries or mount.mode is MountMode.VOLUME:
             return
-        log.warning("mount is given up; another node will try", mount=mount.name, token=mount.token, error=words)
+        log.warning(
+            "mount is given up; another node will try", mount=mount.name, fencing_epoch=mount.token, error=words
+        )
         if await self._say(ReleaseMount(mount.name, mount.token)):
             self.stats.given_up += 1
             self._failures.pop(at, None)

@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from stratalog.telemetry.logs import is_secret
 from support.source_tree import PRODUCT_ROOTS, REPOSITORY, project_files, python_files, relative
 
 LEVELS = frozenset({"debug", "info", "warning", "error", "exception", "critical"})
@@ -32,6 +33,22 @@ def test_log_lines_are_sentences_and_no_identifiers() -> None:
     lines = logged()
     assert len(lines) > 100
     assert not [(where, text) for where, text in lines if IDENTIFIER.fullmatch(text)]
+
+
+def test_log_lines_have_no_field_whose_value_is_hidden_as_a_secret() -> None:
+    """`token: (secret)` tells a reader nothing: what is no secret has another name, what is one is left out."""
+    fields = [
+        (f"{relative(path)}:{node.lineno}", keyword.arg)
+        for path in python_files(PRODUCT_ROOTS)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in LEVELS | {"bind", "bind_contextvars"}
+        for keyword in node.keywords
+        if keyword.arg is not None
+    ]
+    assert len(fields) > 200
+    assert not [(where, name) for where, name in fields if is_secret(name)]
 
 
 # Plain English -----------------------------------------------------------------------------------------------
