@@ -14,8 +14,9 @@ import typer
 
 from stratalog.admin_api.client import AdminClient
 from stratalog.model.addresses import parse_address
-from stratalog.model.errors import InvalidRequest, NotFound, StratalogError
+from stratalog.model.errors import InvalidRequest, NotFound, StratalogError, WrongServer
 from stratalog.telemetry.printable import printable
+from stratalog_cli.context_probe import cluster_of
 from stratalog_cli.contexts import (
     CONTEXT_VARIABLE,
     Context,
@@ -27,8 +28,6 @@ from stratalog_cli.contexts import (
 from stratalog_cli.output import OutputFormat, OutputOption, print_fields, print_json, print_table
 from stratalog_cli.say import say
 from stratalog_cli.whom_to_ask import Asked
-
-_TIMEOUT_S = 5.0
 
 
 def _known_names() -> list[str]:
@@ -76,14 +75,17 @@ def add(
     cluster: Annotated[
         str | None,
         typer.Option(
-            "--cluster", metavar="ID", help="Id of the cluster. Default: what a node at --admin says, if one answers."
+            "--cluster",
+            metavar="ID",
+            help="Id of the cluster; no address is asked then. Default: what --admin or --meta says, if it answers.",
         ),
     ] = None,
     is_replacing: Annotated[bool, typer.Option("--replace", help="Replace the context of this name.")] = False,
 ) -> None:
     """Name a cluster. The first context that is added becomes the one in use.
 
-    Writes then go only to nodes of this cluster; they are refused if another cluster answers."""
+    Writes then go only to nodes of this cluster; they are refused if another cluster answers. An address that does not
+    answer is kept with a warning; one where something else answers is refused."""
     if admin is None and meta is None and bootstrap is None:
         raise InvalidRequest("a context names at least one of --admin, --meta and --bootstrap")
     _check(admin, meta, bootstrap)
@@ -92,11 +94,12 @@ def add(
     file = contexts_file(os.environ)
     known = read_contexts(file)
     known.with_added(context, is_replacing=is_replacing)  # refused before anybody is asked
-    if cluster is None and admin is not None:
-        context = replace(context, cluster=_cluster_of(admin, context))
+    if cluster is None and (admin or meta):
+        context = replace(context, cluster=_cluster_of(context))
     after = known.with_added(context, is_replacing=is_replacing)
     write_contexts(file, after)
-    of = f" for cluster {context.cluster}" if context.cluster else ", without the id of its cluster" if admin else ""
+    unknown = ", without the id of its cluster: no address answers now" if admin or meta else ""
+    of = f" for cluster {context.cluster}" if context.cluster else unknown
     used = "commands use it now" if after.current == name else f"`stratalog context use {name}` uses it"
     say(f"context {name} is kept{printable(of)}; {used}")
 
@@ -115,15 +118,15 @@ def _check(admin: str | None, meta: str | None, bootstrap: str | None) -> None:
         parse_endpoints(meta)
 
 
-def _cluster_of(admin: str, context: Context) -> str | None:
-    """What the first that answers says. Raises: InvalidRequest for a token file that is none."""
-    token = Asked(admin, context).token
-    for address in admin.split(","):
-        try:
-            return AdminClient(address.strip(), timeout_s=_TIMEOUT_S, token=token).status().cluster_id
-        except StratalogError as error:
-            say(f"cluster not known: {printable(str(error))}", to_stderr=True)
-    return None
+def _cluster_of(context: Context) -> str | None:
+    """None: nothing answers. Raises: WrongServer, Conflict; InvalidRequest for a token file that is none."""
+    token = Asked(context.admin or "", context).token
+    try:
+        return cluster_of(context.admin, context.meta, token)
+    except WrongServer as error:
+        raise WrongServer(
+            f"{error}. The context is not kept; with --cluster ID it is kept without asking any address"
+        ) from None
 
 
 def use(name: NameArgument) -> None:

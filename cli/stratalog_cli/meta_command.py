@@ -131,7 +131,7 @@ def start(
     loaded = load_process_settings(
         file=config, environment=os.environ, assignments=settings or (), has_bucket=bucket is not None
     )
-    split_address(listen)
+    split_address(listen, "--listen")
     if (data is None) == (store is None):
         raise InvalidRequest("name one place for the metadata: --data DIR, or --store etcd://H:P,H:P,H:P[/PREFIX]")
     if bucket is not None:

@@ -189,7 +189,7 @@ class MetaProcess:
             self._registry.add("stratalog_http", telemetry.stats, {"port": "admin"})
             self._running.push_async_callback(telemetry.stop)
             self.admin = await telemetry.start(settings.metrics_listen)
-        url = await server.start(*split_address(listen))
+        url = await server.start(*split_address(listen, "--listen"))
         self._running.push_async_callback(server.close)
         return url
 

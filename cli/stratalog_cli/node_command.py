@@ -96,7 +96,7 @@ def start(
     loaded = load_process_settings(
         file=config, environment=os.environ, assignments=assigned, has_bucket=bucket is not None
     )
-    split_address(listen)
+    split_address(listen, "--listen")
     if bucket is not None:
         from stratalog.objects.urls import parse_url
 

@@ -81,7 +81,7 @@ def start(
     """
     namespaces = _watched(namespace, all_namespaces)
     if listen:
-        split_address(listen)
+        split_address(listen, "--listen")
     from stratalog_cli.operator_start import run_operator
 
     run_operator(namespaces, listen, allowed_hosts, lease_namespace, lease_name, log_level)

@@ -59,7 +59,7 @@ async def _run(settings: ProcessSettings, data: Path, listen: str, bucket: str |
     from stratalog_node.node import Listen, StorageNode
 
     stopping = stop_signal()
-    host, port = split_address(listen)
+    host, port = split_address(listen, "--listen")
     async with AsyncExitStack() as running:
         try:
             store = None

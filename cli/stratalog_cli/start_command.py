@@ -63,7 +63,7 @@ def start(
         file=config, environment=os.environ, assignments=settings or (), has_bucket=bucket is not None
     )
     require_one_node(loaded)
-    split_address(listen)
+    split_address(listen, "--listen")
     _require_no_cluster(data)
     if bucket is not None:
         from stratalog.objects.urls import parse_url

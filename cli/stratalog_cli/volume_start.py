@@ -44,7 +44,7 @@ async def _run(settings: ProcessSettings, data: Path, listen: str, meta_urls: st
             tokens = token_file(settings.auth_token_file)
             meta = HttpMetaClient(meta_urls, token=None if tokens is None else tokens.first)
             running.push_async_callback(meta.close)
-            node = VolumeNode(settings, data / "node", *split_address(listen), meta, node_id=node_id)
+            node = VolumeNode(settings, data / "node", *split_address(listen, "--listen"), meta, node_id=node_id)
             await unless_stopped(until_answered(meta), stopping)
             await unless_stopped(node.start(), stopping)
             running.push_async_callback(node.close)

@@ -37,7 +37,7 @@ from stratalog.admin_api.models import (
 )
 from stratalog.admin_api.mounts import CreateMountRequest, EndMountRequest, MountInfo, MoveMountRequest
 from stratalog.admin_api.rolls import RollElsewhereRequest, RollingElsewhere
-from stratalog.model.errors import InvalidRequest, OutcomeUnknown, Unavailable
+from stratalog.model.errors import InvalidRequest, OutcomeUnknown, Unavailable, WrongServer
 from stratalog.model.tokens import Token, bearer
 
 M = TypeVar("M", bound=BaseModel)
@@ -172,14 +172,13 @@ class AdminClient:
         except ValidationError:
             raise self._foreign(method, path, "its answer is another") from None
 
-    def _foreign(self, method: str, path: str, how: str) -> Unavailable | OutcomeUnknown:
+    def _foreign(self, method: str, path: str, how: str) -> WrongServer | OutcomeUnknown:
         """For what answers, and not as a node's admin port does. After a change nobody knows what was done."""
         told = (
             f"what answers at {self.base} is not the admin port of a storage node ({method} {path}: {how}); name a "
-            f"node's "
-            "metrics.listen address with --admin HOST:PORT"
+            "node's metrics.listen address with --admin HOST:PORT"
         )
-        return Unavailable(told) if method == "GET" else OutcomeUnknown(told)
+        return WrongServer(told) if method == "GET" else OutcomeUnknown(told)
 
     def _call(self, method: str, path: str, body: BaseModel | None = None) -> bytes:
         with self._open(method, path, body, self._timeout_s) as answer:
@@ -220,11 +219,13 @@ class AdminClient:
         if isinstance(error, http.client.BadStatusLine) and not isinstance(error, http.client.RemoteDisconnected):
             return self._foreign(method, path, "it speaks no HTTP")
         where = f"{method} {self.base}{path}"
-        if isinstance(error, http.client.RemoteDisconnected):
+        is_closed = isinstance(error, http.client.RemoteDisconnected)
+        if is_closed:
             # A Kafka listener takes a request line for a frame of a size that it refuses.
             error = f"{error}, as a Kafka listener does, too: --admin is a node's metrics.listen"
         if method == "GET":
-            return Unavailable(f"{where}: no answer ({error}); try again")
+            kind = WrongServer if is_closed else Unavailable
+            return kind(f"{where}: no answer ({error}); try again")
         return OutcomeUnknown(f"{where}: the answer was lost ({error}); look with GET before doing it again")
 
 

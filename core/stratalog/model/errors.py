@@ -59,6 +59,10 @@ class Unauthorized(Unavailable):
     is taken once the right one is there."""
 
 
+class WrongServer(Unavailable):
+    """What answers there is something else: name another address. Nothing was done."""
+
+
 class DiskFull(Unavailable):
     """No room for new data; heals by itself when space returns."""
 

@@ -34,12 +34,14 @@ Readiness = Callable[[], Mapping[str, str]]
 """What the node is not ready for, as {what: why}; empty when it is ready."""
 
 
-def split_address(address: str) -> tuple[str, int]:
-    """`HOST:PORT` -> (host, port); an IPv6 host may stand in brackets. Raises: InvalidRequest."""
+def split_address(address: str, named_by: str = "address") -> tuple[str, int]:
+    """`HOST:PORT` -> (host, port); an IPv6 host may stand in brackets. `named_by`: the option that it was given with.
+
+    Raises: InvalidRequest."""
     try:
         return parse_address(address)
     except ValueError as error:
-        raise InvalidRequest(f"address {address!r}: {error}") from None
+        raise InvalidRequest(f"{named_by} {address!r:.80}: {error}") from None
 
 
 async def listen_on(host: str, port: int) -> socket.socket:

@@ -160,12 +160,25 @@ def test_output_into_a_closed_pipe_is_no_error() -> None:
     assert "Traceback" not in ran.stderr
 
 
-def test_a_port_beyond_the_last_one_is_refused_in_words(tmp_path: Path) -> None:
-    asked = ["start", "--data", str(tmp_path / "data"), "--listen", "127.0.0.1:99999"]
-    ran = subprocess.run([*COMMAND, *asked], capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("address", ["127.0.0.1:99999", "localhost", "PLAIN://h:1"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "start --data {data}",
+        "node start --data {data} --meta http://h:1",
+        "meta start --data {data}",
+        "operator start --all-namespaces",
+    ],
+)
+def test_an_address_that_is_none_is_refused_with_the_name_of_its_option(
+    tmp_path: Path, command: str, address: str
+) -> None:
+    words = command.format(data=tmp_path / "data").split()
+    ran = CliRunner().invoke(build_app(), [*words, "--listen", address])
 
-    assert ran.returncode == 2
-    assert "127.0.0.1:99999" in ran.stderr and "Traceback" not in ran.stderr
+    assert ran.exit_code == 2
+    assert ran.stderr.startswith(f"stratalog: --listen '{address}': expected HOST:PORT with a port from 0 to 65535")
+    assert not (tmp_path / "data").exists()
 
 
 @pytest.mark.parametrize(("width", "left_out"), [(100, []), (60, ["place"]), (30, ["place", "size"])])

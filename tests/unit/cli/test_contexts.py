@@ -16,6 +16,7 @@ from stratalog.model.errors import AlreadyExists, InvalidRequest, NotFound
 from stratalog_cli import whom_to_ask
 from stratalog_cli.contexts import Context, Contexts, contexts_file, read_contexts, write_contexts
 from stratalog_cli.entry import build_app
+from support.cluster_ports import free_port
 from support.node_process import NodeProcess
 
 APP = build_app()
@@ -24,7 +25,8 @@ NOWHERE = "127.0.0.1:1"
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    with NodeProcess(tmp_path_factory.mktemp("node") / "data", None, {"offsets.topic.num.partitions": 1}) as running:
+    settings = {"offsets.topic.num.partitions": 1, "meta.listen": f"127.0.0.1:{free_port()}"}
+    with NodeProcess(tmp_path_factory.mktemp("node") / "data", None, settings) as running:
         yield running
 
 
@@ -54,8 +56,9 @@ def test_commands_go_where_the_context_says_and_writes_name_node_and_cluster(use
     added = user.run("context", "add", "here", "--admin", node.admin, "--bootstrap", node.bootstrap)
     assert added.exit_code == 0 and cluster_of(node) in added.stdout, added.output
 
-    other = user.run("context", "add", "wrong-port", "--admin", node.bootstrap)
-    assert "context wrong-port is kept, without the id of its cluster; `stratalog context use" in other.stdout
+    other = user.run("context", "add", "away", "--admin", NOWHERE)
+    assert other.exit_code == 0 and "warning: no node answers at" in other.stderr
+    assert "context away is kept, without the id of its cluster: no address answers now; `stratal" in other.stdout
 
     made = user.run("topics", "create", "by-context")
     assert made.exit_code == 0, made.output
@@ -234,3 +237,32 @@ def test_a_usual_address_where_nothing_listens_is_told_as_one_that_nobody_named(
 def test_nothing_is_usual_for_the_meta_service() -> None:
     with pytest.raises(InvalidRequest, match="STRATALOG_META"):
         whom_to_ask.meta_asked(None)
+
+
+def test_a_server_that_is_no_node_is_refused_and_kept_only_with_the_id_of_the_cluster(
+    user: User, node: NodeProcess
+) -> None:
+    ran = user.run("context", "add", "swapped", "--admin", node.bootstrap)
+    assert ran.exit_code == 3 and "as a Kafka listener does, too" in ran.stderr and "is not kept" in ran.stderr
+    ran = user.run("context", "add", "swapped", "--meta", f"http://{node.admin}")
+    assert ran.exit_code == 3 and f"what answers at http://{node.admin} is not a meta service" in ran.stderr
+    ran = user.run("context", "add", "swapped", "--admin", node.settings["meta.listen"])
+    assert ran.exit_code == 3 and "is not the admin port of a storage node" in ran.stderr
+    assert not user.file.exists()
+
+    kept = user.run("context", "add", "swapped", "--admin", node.bootstrap, "--cluster", "c")
+    assert kept.exit_code == 0 and not kept.stderr
+
+
+def test_the_meta_service_says_the_cluster_too_and_two_clusters_are_no_context(
+    user: User, node: NodeProcess, tmp_path: Path
+) -> None:
+    meta = f"http://{node.settings['meta.listen']}"
+    added = user.run("context", "add", "service", "--meta", f"http://{NOWHERE},{meta}")
+    assert added.exit_code == 0 and cluster_of(node) in added.stdout
+    assert f"no meta service answers at http://{NOWHERE} (Connection refused)" in added.stderr
+
+    with NodeProcess(tmp_path / "other", None, {"offsets.topic.num.partitions": 1}) as other:
+        ran = user.run("context", "add", "two", "--admin", other.admin, "--meta", meta)
+    assert ran.exit_code == 2 and "name the addresses of one" in ran.stderr
+    assert "two" not in user.run("context", "list").stdout

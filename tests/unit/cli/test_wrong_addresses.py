@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -68,6 +69,15 @@ def test_a_web_server_is_no_meta_service(stranger: str) -> None:
         f"stratalog: what answers at http://{stranger} is not a meta service (GET /v1/nodes: it answers"
     )
     assert "--listen" in told and "<html>" not in told and "MetaUnreachable" not in told
+
+
+def test_a_web_server_is_no_context(stranger: str, tmp_path: Path) -> None:
+    for option, address in (("--admin", stranger), ("--meta", f"http://{stranger}")):
+        words = ["context", "add", "web", option, address]
+        ran = CliRunner().invoke(build_app(("context",)), words, env={"XDG_CONFIG_HOME": str(tmp_path)})
+        assert ran.exit_code == 3 and f"what answers at http://{stranger} is not " in ran.stderr
+        assert ran.stderr.count("\n") == 1 and "The context is not kept" in ran.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def test_where_nobody_listens_no_meta_service_answers() -> None:
