@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
@@ -23,8 +24,9 @@ def backup_place(bucket: str | None, settings: ProcessSettings, running: AsyncEx
     return place_in(store, settings)
 
 
-def place_in(store: ObjectStore, settings: ProcessSettings) -> BackupPlace:
+def place_in(store: ObjectStore, settings: ProcessSettings, is_told: Callable[[], bool] = bool) -> BackupPlace:
+    """`is_told`: see `BackupPlace`."""
     from stratalog_meta.bucket.backups import BackupPlace
 
     interval_s = settings.meta_snapshot_interval_ms / 1_000
-    return BackupPlace(store, interval_s, soonest_s=min(1.0, interval_s))
+    return BackupPlace(store, interval_s, soonest_s=min(1.0, interval_s), is_told=is_told)

@@ -248,8 +248,8 @@ def _show(found: list[RetirementStatus], output: OutputFormat) -> None:
         for lost in record.given_up:
             key = lost.segment
             say(
-                f"node {one.node_id}: given up: topic {key.topic_id} shard {key.shard} offsets {lost.base_offset} to "
-                f"{lost.end_offset}"
+                f"node {one.node_id}: given up: topic {key.topic_id} shard {key.shard} offsets [{lost.base_offset}, "
+                f"{lost.end_offset})"
             )
         if record.given_up_count > len(record.given_up):
             say(f"node {one.node_id}: and {counted(record.given_up_count - len(record.given_up), 'more range')}")

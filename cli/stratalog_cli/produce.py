@@ -195,7 +195,7 @@ class _Sender:
             told = [{"shard": shard, "from": low, "to": high, "records": n} for shard, (low, high, n) in shards]
             print_json_line({"topic": self._topic, "records": self._acknowledged, "shards": told})
             return
-        places = "; ".join(f"shard {shard} offsets {low} to {high - 1}" for shard, (low, high, _) in shards[:8])
+        places = "; ".join(f"shard {shard} {_offsets(low, high)}" for shard, (low, high, _) in shards[:8])
         more = f" and {counted(len(shards) - 8, 'more shard')}" if len(shards) > 8 else ""
         in_them = f": {places}{more}" if places else ""
         say(f"{counted(self._acknowledged, 'record')} written to {printable(self._topic)}{in_them}", to_stderr=True)
@@ -209,6 +209,10 @@ class _Sender:
                 f"{counted(missing, 'record')} not acknowledged ({why}): some may have been written; look before you "
                 "send them again"
             )
+
+
+def _offsets(low: int, high: int) -> str:
+    return f"offset {low}" if high - low == 1 else f"offsets {low} to {high - 1}"
 
 
 # Reading ----------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ Imports what it needs and no more: start to ready is measured (docs/benchmarks.m
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -61,6 +62,7 @@ async def _run(settings: ProcessSettings, data: Path, listen: str, bucket: str |
     stopping = stop_signal()
     host, port = split_address(listen, "--listen")
     async with AsyncExitStack() as running:
+        node: StorageNode | None = None
         try:
             store = None
             if bucket is not None:
@@ -72,7 +74,10 @@ async def _run(settings: ProcessSettings, data: Path, listen: str, bucket: str |
             spare = SpareRoom(data / "meta")  # used by a meta service inside alone
             life_line = None
             if meta_urls is None:
-                meta: MetaForNodes = await _meta_inside(settings, data, spare, store, running)
+                # The node tries the same store, and says what is wrong with it.
+                meta: MetaForNodes = await _meta_inside(
+                    settings, data, spare, store, running, lambda: node is None or node.tier.is_store_doubted
+                )
             else:
                 meta = client = _meta_elsewhere(meta_urls, tokens, running)
                 life_line = client.another
@@ -129,7 +134,12 @@ async def _bucket_words(node: StorageNode, stopping: asyncio.Event) -> str:
 
 
 async def _meta_inside(
-    settings: ProcessSettings, data: Path, spare: SpareRoom, store: ObjectStore | None, running: AsyncExitStack
+    settings: ProcessSettings,
+    data: Path,
+    spare: SpareRoom,
+    store: ObjectStore | None,
+    running: AsyncExitStack,
+    is_told: Callable[[], bool],
 ) -> MetaForNodes:
     from stratalog_meta import open_service
     from stratalog_node.disk.layout import NodeLayout
@@ -142,7 +152,7 @@ async def _meta_inside(
     if store is not None:
         from stratalog_cli.backup_place import place_in
 
-        backups = place_in(store, settings)
+        backups = place_in(store, settings, is_told)
     meta = open_service(data / "meta", wall_ms, known_by=known_by, spare=spare, backups=backups)
     await meta.start()
     running.push_async_callback(meta.close)

@@ -51,8 +51,10 @@ def words_of(record: Retirement, segments: int, size_bytes: int, rate: int, seco
             return f"what it held is being checked again: {len(record.sightings)} of 2 checks made"
         case RetireStep.SNAPSHOT:
             return "the list of what it held is being written"
-        case RetireStep.RELEASE | RetireStep.MOUNT:
-            return "it is released; another node takes over what it held"
+        case RetireStep.RELEASE:
+            return "its write lock is released; it does not come back"
+        case RetireStep.MOUNT:
+            return "another node is taking over what it held"
         case RetireStep.DONE:
             kept = (
                 "its directory is still needed" if record.mode is RetireMode.VOLUME else "its directory is not needed"

@@ -54,6 +54,8 @@ class BackupPlace:
     """Between two snapshots when a node waits for one."""
     start_patience_s: float = 5.0
     """How long a start waits for the bucket before it goes on without it."""
+    is_told: Callable[[], bool] = bool
+    """Whether the log says, or will soon, why the store cannot be used: a failure has no line of its own then."""
 
 
 class BucketBackups:
@@ -72,6 +74,7 @@ class BucketBackups:
         self._put_version = -1
         self._is_wanted = asyncio.Event()
         self._trouble: str | None = None
+        self._is_logged = False
         self._task: asyncio.Task[Any] | None = None
 
     async def check(self, table: ShardTable) -> None:
@@ -200,15 +203,16 @@ class BucketBackups:
 
     def _complain(self, why: str) -> None:
         """One line when it begins."""
-        if self._trouble is None:
+        if not self._is_logged and not self._place.is_told():
+            self._is_logged = True
             _log.warning("no snapshot of the metadata can be put", store=self._place.store.url, error=why)
         self._trouble = why
         self._stats.is_failing = 1
 
     def _is_well(self) -> None:
-        if self._trouble is not None:
+        if self._is_logged:
             _log.info("snapshots of the metadata are put again", store=self._place.store.url)
-        self._trouble = None
+        self._trouble, self._is_logged = None, False
         self._stats.is_failing = 0
 
     @property

@@ -119,6 +119,11 @@ class NodeTier:
         if self.uploader is not None:
             await self.uploader.preflight.is_asked.wait()
 
+    @property
+    def is_store_doubted(self) -> bool:
+        """It has not answered yet, or cannot be used: the log says why, or will."""
+        return self.uploader is not None and not self.uploader.preflight.has_passed
+
     def trouble(self) -> str | None:
         """Why nothing is uploaded, or some segments not any further, in words for an operator; None when all is."""
         if self.uploader is None:

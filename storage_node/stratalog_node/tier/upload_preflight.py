@@ -34,6 +34,10 @@ class UploadPreflight:
         self.is_asked = asyncio.Event()
         """It has answered, or failed to, for the first time."""
 
+    @property
+    def has_passed(self) -> bool:
+        return self.is_asked.is_set() and self.trouble is None
+
     async def passed(self) -> None:
         """Returns when the store has passed."""
         limits = self._limits

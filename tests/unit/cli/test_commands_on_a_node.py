@@ -426,6 +426,9 @@ def test_a_store_that_takes_no_uploads_shows_in_status_and_on_the_page(tmp_path:
         (line,) = [line for line in running.log_text().splitlines() if line.startswith("stratalog ready: ")]
         assert f"bucket file://{tmp_path}/file/bucket (NOT USABLE, uploads wait: " in line
         assert "/probe/" not in line
+        logged = [line for line in running.log_text().splitlines() if line.startswith("{")]
+        causes = [line for line in logged if str(tmp_path / "file" / "bucket") in line]
+        assert len(causes) == 1 and "object store cannot be used, uploads wait" in causes[0], causes
 
 
 def test_a_claim_of_a_stranger_shows_in_status_and_on_the_page_and_the_node_serves(tmp_path: Path) -> None:

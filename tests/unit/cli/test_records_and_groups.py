@@ -86,8 +86,9 @@ def test_lines_go_in_and_come_out_the_same(ask: Asker, tmp_path: Path) -> None:
     assert wrote.exit_code == 0, wrote.output
     assert "4 records written to lines: shard 0 offsets 0 to 3" in wrote.stderr and "to cluster " in wrote.stderr
     assert ask.done("consume", topic) == "one\ntwo\nthree\nfour\n"
+    assert "1 record written to lines: shard 0 offset 4\n" in ask.run("produce", topic, lines=b"five").stderr
     assert ask.done("consume", topic, "--limit", "2") == "one\ntwo\n"
-    assert ask.done("consume", topic, "--last", "1") == "four\n"
+    assert ask.done("consume", topic, "--last", "1") == "five\n"
     assert ask.done("consume", topic, "--from-offset", "1", "--limit", "1") == "two\n"
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, MutableMapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from stratalog.formats.object_names import ObjectNames
 from stratalog.machines.meta_backups import FoundSnapshot
@@ -37,10 +39,15 @@ async def bucket() -> AsyncIterator[FaultyStore]:
 
 @asynccontextmanager
 async def running(
-    bucket: FaultyStore, store: MetaStore, *, interval_s: float = 0.01, patience_s: float = 5.0
+    bucket: FaultyStore,
+    store: MetaStore,
+    *,
+    interval_s: float = 0.01,
+    patience_s: float = 5.0,
+    is_told: Callable[[], bool] = bool,
 ) -> AsyncIterator[MetaWorld]:
     clock = HandClock()
-    place = BackupPlace(bucket, interval_s, soonest_s=0.01, start_patience_s=patience_s)
+    place = BackupPlace(bucket, interval_s, soonest_s=0.01, start_patience_s=patience_s, is_told=is_told)
     service = MetaService(store, clock, backups=place)
     await service.start()
     try:
@@ -173,6 +180,24 @@ async def test_a_bucket_that_is_away_holds_up_nothing_and_is_told(bucket: Faulty
         bucket.is_away = False
         await until_told(world)
         await eventually(lambda: world.service.backup_stats.is_failing == 0)
+
+
+def said(lines: Sequence[MutableMapping[str, Any]]) -> list[str]:
+    return [line["event"] for line in lines if "snapshot" in line["event"] and line["log_level"] != "debug"]
+
+
+async def test_what_the_log_says_of_the_bucket_already_is_not_said_again(bucket: FaultyStore) -> None:
+    bucket.is_away = is_told = True
+    with capture_logs() as lines:
+        async with running(bucket, MemoryStore(), is_told=lambda: is_told) as world:
+            await world.node()
+            await eventually(lambda: world.service.backup_stats.failures > 1)
+            assert not said(lines) and world.service.backup_stats.is_failing == 1
+            is_told = False
+            await eventually(lambda: said(lines))
+            bucket.is_away = False
+            await eventually(lambda: world.service.backup_stats.is_failing == 0)
+    assert said(lines) == ["no snapshot of the metadata can be put", "snapshots of the metadata are put again"]
 
 
 async def test_a_bucket_that_never_answers_does_not_keep_a_start_waiting(bucket: FaultyStore) -> None:
