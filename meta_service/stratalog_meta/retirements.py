@@ -9,26 +9,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from stratalog.machines.leaving import is_waited_for_in_vain
 from stratalog.machines.leaving_survey import Survey, survey_nodes
-from stratalog.machines.recovery_rule import is_quorum
-from stratalog.machines.retirement import Action, AskMount, GiveUpOpen, Planned, Release
-from stratalog.machines.retirement_looks import is_due, is_tiered, planned, says
+from stratalog.machines.retirement import Action, AskMount, EndOpen, Planned, Release
+from stratalog.machines.retirement_looks import is_due, is_tiered, mark_of, planned, says
 from stratalog.machines.shard_table import ShardTable
-from stratalog.model.commands import BeginRecovery, MoveReplicas, ReplicaMove, SealUnclean
 from stratalog.model.errors import Rejected, StratalogError
-from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import ChangeSet, Node, NodeChanged, Snapshot, Vitals
 from stratalog.model.mount_commands import BeginMount
 from stratalog.model.mounts import MountMode
 from stratalog.model.retirement import Wait
-from stratalog.model.retirement_commands import AdvanceRetirement, ReleaseNode
+from stratalog.model.retirement_commands import AdvanceRetirement, GiveUpOpen, ReleaseNode
 from stratalog.model.retirement_status import RetirementStatus, words_of
-from stratalog.model.segment import Segment, SegmentState
 from stratalog.model.topic import Topic
 from stratalog.telemetry.logs import logger
 from stratalog_meta.stats import RetirementStats
@@ -48,18 +43,18 @@ _WORDS_MS: Final = 10_000
 class _Progress:
     seen: deque[tuple[int, int]] = field(default_factory=deque)
     """When, and how many bytes remained."""
-    least: int | None = None
+    mark: tuple[object, ...] | None = None
     since_ms: int = 0
-    """When it got less last."""
+    """When it got on last."""
 
-    def note(self, now_ms: int, remaining: int) -> None:
+    def note(self, now_ms: int, remaining: int, mark: tuple[object, ...]) -> None:
         if self.seen and remaining > self.seen[-1][1]:
             self.seen.clear()  # more was sealed, or turned up: from before that nobody can tell a rate
         self.seen.append((now_ms, remaining))
         while len(self.seen) > 2 and now_ms - self.seen[0][0] > _RATE_MS:
             self.seen.popleft()
-        if self.least is None or remaining != self.least:
-            self.least, self.since_ms = remaining, now_ms
+        if mark != self.mark:
+            self.mark, self.since_ms = mark, now_ms
 
     @property
     def bytes_per_second(self) -> int:
@@ -166,7 +161,8 @@ class Retirements:
     def _plan(self, node: Node, snapshot: Snapshot) -> Planned:
         survey, now_ms = self._surveys.get(node.node_id, Survey()), self._monotonic_ms()
         progress = self._progress.setdefault(node.node_id, _Progress())
-        progress.note(now_ms, survey.remaining_bytes)
+        assert node.retirement is not None, "it leaves"
+        progress.note(now_ms, survey.remaining_bytes, mark_of(node.retirement, survey))
         return planned(
             node,
             snapshot,
@@ -211,10 +207,10 @@ class Retirements:
                     _log.warning(
                         "retired node is released", node_id=node.node_id, mode=record.mode, is_forced=record.is_forced
                     )
-            case GiveUpOpen(segments):
+            case EndOpen(segments):
                 for key in segments:
                     try:
-                        await self._give_up(key)
+                        await self._writer.submit(GiveUpOpen(key))
                     except Rejected as error:
                         _log.info("segment could not be given up", segment=str(key), error=str(error))
             case AskMount():
@@ -222,21 +218,6 @@ class Retirements:
                     await self._writer.submit(BeginMount(node.node_id, record.storage_id, MountMode(record.mode)))
                 except Rejected as error:
                     _log.warning("mount could not be started", node_id=node.node_id, error=str(error))
-
-    async def _give_up(self, key: SegmentKey) -> None:
-        """End it at what is known of it. Where no replica lives, one that does makes up what nobody has."""
-        segment = await self._writer.submit(BeginRecovery(key))
-        if segment.state is SegmentState.ACTIVE:
-            if not await self._writer.read(lambda table: _is_waited_for_in_vain(table, segment)):
-                return  # one came back since the look: it may have all of it
-            await self._writer.submit(SealUnclean(key))
-        elif segment.state is SegmentState.SEALING and segment.handed.source is None:
-            snapshot = await self._writer.read(ShardTable.snapshot)
-            stay = [node.node_id for node in snapshot.nodes if node.is_alive and not node.is_leaving]
-            led = next((one.leader for one in _behind(snapshot, key) if one.leader in stay), None)
-            added = tuple([led] if led is not None else stay[:1])
-            await self._writer.submit(MoveReplicas((ReplicaMove(key, segment.replicas, added),)))
-            await self._writer.submit(SealUnclean(key))
 
     # What is told -----------------------------------------------------------------------------------------------
     def status(self, node: Node) -> RetirementStatus:
@@ -252,17 +233,3 @@ class Retirements:
         told = (survey.remaining_segments, survey.remaining_bytes, rate, left_s)
         words = words_of(record, *told)
         return RetirementStatus(node.node_id, node.is_alive, record, *told, words, survey.unheld, survey.unheld_count)
-
-
-def _is_waited_for_in_vain(table: ShardTable, segment: Segment) -> bool:
-    state = table.state
-    by_quorum = is_quorum(state.topic(segment.key.topic_id).settings)
-    return is_waited_for_in_vain(segment, by_quorum=by_quorum, is_alive=state.is_alive, given_up=state.is_given_up)
-
-
-def _behind(snapshot: Snapshot, key: SegmentKey) -> Iterator[Segment]:
-    """The segments of its shard that follow it."""
-    shard = next((one for one in snapshot.shards if one.key == key.shard_key), None)
-    for segment in () if shard is None else shard.segments:
-        if segment.epoch > key.epoch:
-            yield segment

@@ -9,9 +9,9 @@ from stratalog.machines import (
     leaving,
     leaving_survey,
     retirement,
+    table_given_up,
     table_hand_mounts,
     table_mounts,
-    table_moves,
     table_nodes,
     table_retirement,
     table_state,
@@ -192,8 +192,8 @@ def _rolled_segment_of_a_dead_node_is_nobodys() -> list[Any]:
         is_ended = any(gap.reason is GapReason.UNCLEAN for gap in segment.handed.given_up)
         return is_ended and bool(is_abandoned(tx, segment))
 
-    is_abandoned = table_moves._is_abandoned
-    return [(table_moves, "_is_abandoned", was_ended_by_word)]
+    is_abandoned = table_given_up._is_abandoned
+    return [(table_given_up, "_is_abandoned", was_ended_by_word)]
 
 
 ALL = (

@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from stratalog.machines.retirement import STALL_MS
 from stratalog.model.ids import SegmentKey
 from stratalog.model.retirement import Retirement, RetireMode, RetireStep
 from stratalog.model.retirement_commands import AdvanceRetirement, CancelRetirement, ReleaseNode, RetireNode
@@ -23,6 +24,7 @@ class World:
         for number, tiered in enumerate(("true", "false", "true")):
             settings = {"remote.storage.enable": tiered}
             self.story.topic(f"topic-{number}", shards=2, replicas=1 + number % 2, settings=settings)
+        self.story.topic("quorum", shards=2, replicas=2, settings={"acks.policy": "quorum"})
         self.released: set[int] = set()
         self.readable_before: set[SegmentKey] = set()
 
@@ -117,7 +119,8 @@ def test_nobody_is_released_who_has_the_last_readable_copy_and_each_retirement_e
     for node_id in NODES:
         if node_id not in world.released and not world.is_alive(node_id):
             story.is_heard(node_id)
-    for _ in range(30):
+    for rounds in range(30):
+        story.stalled_ms = STALL_MS if rounds > 20 else 0  # by then nothing moves that is going to
         for node_id in world.leaving():
             story.roll_away(node_id)
         story.report_all()

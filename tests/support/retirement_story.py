@@ -10,8 +10,9 @@ from collections.abc import Collection, Mapping
 
 from stratalog.machines.copy_repair import plan_moves
 from stratalog.machines.leaving_survey import Survey, survey_nodes
+from stratalog.machines.leaving_turns import whose_turn
 from stratalog.machines.retirement import (
-    GiveUpOpen,
+    EndOpen,
     Observed,
     Planned,
     Release,
@@ -21,18 +22,19 @@ from stratalog.machines.retirement import (
     preflight,
 )
 from stratalog.machines.retirement_looks import between_holders
-from stratalog.model.commands import BeginRecovery, MoveReplicas, ReplicaMove, SealSegment, SealUnclean
+from stratalog.model.commands import MoveReplicas, SealSegment
 from stratalog.model.errors import Rejected
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Node, Vitals
 from stratalog.model.retirement import Retirement, RetireStep, Wait
 from stratalog.model.retirement_commands import (
     AdvanceRetirement,
+    GiveUpOpen,
     ReleaseNode,
     ReportInventory,
     ReportSighting,
 )
-from stratalog.model.segment import Segment, SegmentState
+from stratalog.model.segment import SegmentState
 from stratalog.model.topic import Topic
 from support.table_stories import TableStory, record_of
 
@@ -47,6 +49,7 @@ def is_tiered(topic: Topic) -> bool:
 class RetirementStory(TableStory):
     has_store = True
     store_away_ms = 0
+    stalled_ms = 0
     mount = Served.NOT_NEEDED
     vitals: Mapping[int, Vitals] = {node_id: Vitals(50 * GIB, 100 * GIB, True) for node_id in range(1, 20)}
 
@@ -80,8 +83,10 @@ class RetirementStory(TableStory):
                 INTERVAL_MS,
                 has_store=self.has_store,
                 store_away_ms=self.store_away_ms,
+                stalled_ms=self.stalled_ms,
                 mount=self.mount,
                 between_holders=between_holders(node, snapshot, self.now_ms),
+                next_look_by=whose_turn(node, snapshot.nodes, len(self.record(node_id).sightings)),
             )
         )
 
@@ -96,21 +101,13 @@ class RetirementStory(TableStory):
             match action:
                 case Release():
                     self.do(ReleaseNode(node_id, record))
-                case GiveUpOpen(segments):
+                case EndOpen(segments):
                     for key in segments:
                         with contextlib.suppress(Rejected):
-                            self._give_up(self.do(BeginRecovery(key)).result)
+                            self.do(GiveUpOpen(key))
                 case _:
                     pass
         return planned
-
-    def _give_up(self, segment: Segment) -> None:
-        """As `stratalog_meta/retirements.py` does."""
-        if segment.state is SegmentState.SEALING and segment.handed.source is None:
-            stay = [node.node_id for node in self.table.snapshot().nodes if node.is_alive and not node.is_leaving]
-            self.do(MoveReplicas((ReplicaMove(segment.key, segment.replicas, tuple(stay[:1])),)))
-        if segment.state in (SegmentState.ACTIVE, SegmentState.SEALING):
-            self.do(SealUnclean(segment.key))
 
     def looks(self, *node_ids: int, count: int = 4) -> None:
         for _ in range(count):

@@ -10,13 +10,14 @@ Pure. Source: docs/scaling.md section 3.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from stratalog.machines.recovery_rule import Waiting, decide
+from stratalog.machines.recovery_rule import Waiting, decide, majority
 from stratalog.model.metadata import Node
 from stratalog.model.retirement import LostRange, Retirement, RetireMode, RetireStep, UnheldRange
-from stratalog.model.segment import RemoteState, Segment, SegmentState
+from stratalog.model.segment import GapReason, RemoteState, Segment, SegmentState
 
 HANDOVER_MS: Final = 30_000
 """How long a released node whose data set no other node serves yet holds back the release of the next one."""
@@ -56,17 +57,66 @@ def is_between_holders(retirement: Retirement | None, now_ms: int) -> bool:
     return now_ms - retirement.step_since_ms < HANDOVER_MS
 
 
-def is_waited_for_in_vain(
-    segment: Segment, *, by_quorum: bool, is_alive: Callable[[int], bool], given_up: Callable[[int], bool]
-) -> bool:
-    """Whether the end of an open segment that nobody leads depends on nobody but who was given up. Of replicas that
-    live each has answered; who is only away, and has to be heard, is waited for."""
-    if all(map(given_up, segment.replicas)):
+def reports_needed(segment: Segment, is_gone: Callable[[int], bool]) -> int:
+    """Of so many copies the service hears before it seals a segment whose topic acknowledges by a majority. Who cannot
+    vouch for its copy proves nothing in this life, who is dead and leaves (`is_gone`) may never come back, and there
+    may be too few without them: all below the end is on each that reports."""
+    faulty = {doubt.node_id for doubt in segment.handed.doubts if doubt.is_faulty}
+    able = sum(node not in faulty and not is_gone(node) for node in segment.replicas)
+    return max(1, min(majority(segment), able))
+
+
+def missed_for_majority(
+    segment: Segment, is_alive: Callable[[int], bool], is_gone: Callable[[int], bool]
+) -> frozenset[int]:
+    """Who has to come back before an open segment that is led, of such a topic, can be sealed; nobody, if those that
+    live are enough."""
+    present = {node for node in segment.replicas if is_alive(node)}
+    if segment.state is SegmentState.ACTIVE:
+        return frozenset({*segment.replicas} - present) if len(present) < majority(segment) else frozenset()
+    present |= {report.node_id for report in segment.handed.reports}
+    if len(present) >= reports_needed(segment, is_gone):
+        return frozenset()
+    return frozenset(node for node in segment.replicas if node not in present and not is_gone(node))
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """What is known of the nodes, by their ids."""
+
+    is_alive: Callable[[int], bool]
+    is_given_up: Callable[[int], bool]
+    """By force, and still away; or it has left."""
+    is_gone: Callable[[int], bool]
+    """To leave, and not alive."""
+
+
+def is_led(segment: Segment, presence: Presence) -> bool:
+    """Whether somebody who lives ends it, or makes it whole below its end."""
+    leader, source = segment.leader, segment.handed.source
+    if leader is not None and presence.is_alive(leader):
+        return True
+    return source is not None and presence.is_alive(source) and segment.end_offset is not None
+
+
+def is_waited_for_in_vain(segment: Segment, by_quorum: bool, presence: Presence) -> bool:
+    """Whether the end, or the seal, of an open segment depends on nobody but who was given up. Of replicas that live
+    each has answered; who is only away, and has to be heard, is waited for."""
+    gone = presence.is_given_up
+    if is_led(segment, presence):
+        if not by_quorum or segment.state is not SegmentState.ACTIVE:
+            return False
+        missed = missed_for_majority(segment, presence.is_alive, presence.is_gone)
+        return bool(missed) and all(map(gone, missed))
+    if all(map(gone, segment.replicas)):
         return True
     if not segment.is_fenced:
         return False
-    decision = decide(segment, by_quorum=by_quorum, is_alive=is_alive)
-    return isinstance(decision, Waiting) and decision.is_hopeless and all(map(given_up, decision.nodes))
+    decision = decide(segment, by_quorum=by_quorum, is_alive=presence.is_alive)
+    if not isinstance(decision, Waiting) or not decision.is_hopeless:
+        return False
+    is_ended = any(gap.reason is GapReason.UNCLEAN for gap in segment.handed.given_up)
+    return is_ended or all(map(gone, decision.nodes))
 
 
 def is_lost_by_force(segment: Segment, node_of: Callable[[int], Node | None], is_read: Callable[[int], bool]) -> bool:

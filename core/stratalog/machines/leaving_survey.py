@@ -5,16 +5,25 @@ Pure. Cost: under a microsecond a segment that none of them has, in steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from stratalog.machines.leaving import Need, is_given_up, is_waited_for_in_vain, need_of, unheld_of
+from stratalog.machines.leaving import (
+    Need,
+    Presence,
+    is_given_up,
+    is_led,
+    is_waited_for_in_vain,
+    missed_for_majority,
+    need_of,
+    unheld_of,
+)
 from stratalog.machines.recovery_rule import is_quorum
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Node, Snapshot
 from stratalog.model.retirement import MAX_UNHELD_LISTED, UnheldRange
-from stratalog.model.segment import GapReason, RemoteState, Segment
+from stratalog.model.segment import RemoteState, Segment
 from stratalog.model.topic import Topic
 
 _NAMED: Final = 10
@@ -32,10 +41,18 @@ class Survey:
     """Of those, the ones that are not empty: so many a look has to tell of."""
     bytes: int = 0
     open_count: int = 0
+    open: list[SegmentKey] = field(default_factory=list)
+    """The first of them."""
     stuck_count: int = 0
     """Open, and nobody who lives leads them."""
     stuck: list[SegmentKey] = field(default_factory=list)
     """The first of them."""
+    short_count: int = 0
+    """Open, somebody who lives leads them, and too few of their replicas live for the majority that they need."""
+    short: list[SegmentKey] = field(default_factory=list)
+    """The first of them."""
+    short_nodes: set[int] = field(default_factory=set)
+    """Who is missed there."""
     abandoned: list[SegmentKey] = field(default_factory=list)
     """Open, and who has to be heard of it is gone for good, or was given up as this node; so many as are ended at
     once."""
@@ -79,43 +96,51 @@ class Survey:
         return self.uploads_bytes + self.copies_bytes + self.lost_bytes
 
 
+@dataclass(frozen=True, slots=True)
+class _Lives:
+    """Of the nodes, by id."""
+
+    alive: frozenset[int]
+    staying: frozenset[int]
+    presence: Presence
+
+
+def _lives(nodes: Iterable[Node]) -> _Lives:
+    nodes = tuple(nodes)
+    alive = frozenset(node.node_id for node in nodes if node.is_alive)
+    gone = frozenset(node.node_id for node in nodes if node.is_leaving and not node.is_alive)
+    staying = frozenset(node.node_id for node in nodes if node.is_alive and not node.is_leaving)
+    given_up = frozenset(node.node_id for node in nodes if is_given_up(node.retirement, is_alive=node.is_alive))
+    return _Lives(alive, staying, Presence(alive.__contains__, given_up.__contains__, gone.__contains__))
+
+
 def survey_nodes(snapshot: Snapshot, is_tiered: Callable[[Topic], bool]) -> Generator[None, None, dict[int, Survey]]:
     """One for each node that leaves, or wishes to; in steps. Returns them with the last one."""
     leaving = {node.node_id: node for node in snapshot.nodes if node.retirement is not None and not node.is_retired}
     found = {node_id: Survey() for node_id in leaving}
     if not leaving:
         return found
-    given_up = {node.node_id for node in snapshot.nodes if is_given_up(node.retirement, is_alive=node.is_alive)}
     topics = {topic.topic_id: topic for topic in snapshot.topics}
-    alive = {node.node_id for node in snapshot.nodes if node.is_alive}
-    staying = {node.node_id for node in snapshot.nodes if node.is_alive and not node.is_leaving}
+    lives = _lives(snapshot.nodes)
     number = 0
     for shard in snapshot.shards:
         topic = topics[shard.key.topic_id]
-        wanted = min(topic.replication_factor, len(staying))
+        wanted = min(topic.replication_factor, len(lives.staying))
         for segment in shard.segments:
             number += 1
             if number % _SEGMENTS_PER_STEP == 0:
                 yield
             for node_id in {*segment.replicas, *segment.local_nodes} & leaving.keys():
                 survey = found[node_id]
-                _count(survey, segment, topic, leaving[node_id], wanted, alive, staying, given_up, is_tiered(topic))
+                _count(survey, segment, topic, leaving[node_id], wanted, lives, is_tiered(topic))
     return found
 
 
 def _count(
-    survey: Survey,
-    segment: Segment,
-    topic: Topic,
-    node: Node,
-    wanted: int,
-    alive: set[int],
-    staying: set[int],
-    given_up: set[int],
-    is_tiered: bool,
+    survey: Survey, segment: Segment, topic: Topic, node: Node, wanted: int, lives: _Lives, is_tiered: bool
 ) -> None:
     assert node.retirement is not None
-    need = need_of(segment, node.node_id, node.retirement.mode, wanted, staying.__contains__)
+    need = need_of(segment, node.node_id, node.retirement.mode, wanted, lives.staying.__contains__)
     size = 0 if segment.seal is None else segment.seal.size_bytes
     if need is Need.NONE:
         return
@@ -126,18 +151,8 @@ def _count(
         case Need.KEPT:
             return
         case Need.OPEN:
-            survey.open_count += 1
-            if not alive.intersection(segment.replicas):
-                survey.lost_open_count += 1
-                survey.lost_open += [unheld_of(segment, topic.name)][: MAX_UNHELD_LISTED - len(survey.lost_open)]
-            if segment.leader not in alive and not (segment.handed.source in alive and segment.end_offset is not None):
-                survey.stuck_count += 1
-                survey.stuck += [segment.key][: _NAMED - len(survey.stuck)]
-                is_ended = any(gap.reason is GapReason.UNCLEAN for gap in segment.handed.given_up)
-                by_quorum, is_alive, gone = is_quorum(topic.settings), alive.__contains__, given_up.__contains__
-                if is_ended or is_waited_for_in_vain(segment, by_quorum=by_quorum, is_alive=is_alive, given_up=gone):
-                    survey.abandoned += [segment.key][: _ABANDONED_AT_ONCE - len(survey.abandoned)]
-        case Need.ONLY_HERE if not alive.intersection(segment.local_nodes):
+            _count_open(survey, segment, topic, lives)
+        case Need.ONLY_HERE if not lives.alive.intersection(segment.local_nodes):
             survey.lost_count += 1
             survey.lost_bytes += _unsent_bytes(segment, size)
             survey.lost += [unheld_of(segment, topic.name)][: MAX_UNHELD_LISTED - len(survey.lost)]
@@ -147,6 +162,24 @@ def _count(
         case _:
             survey.copies_count += 1
             survey.copies_bytes += size
+
+
+def _count_open(survey: Survey, segment: Segment, topic: Topic, lives: _Lives) -> None:
+    survey.open_count += 1
+    survey.open += [segment.key][: _NAMED - len(survey.open)]
+    by_quorum, presence = is_quorum(topic.settings), lives.presence
+    if not lives.alive.intersection(segment.replicas):
+        survey.lost_open_count += 1
+        survey.lost_open += [unheld_of(segment, topic.name)][: MAX_UNHELD_LISTED - len(survey.lost_open)]
+    if not is_led(segment, presence):
+        survey.stuck_count += 1
+        survey.stuck += [segment.key][: _NAMED - len(survey.stuck)]
+    elif by_quorum and (missed := missed_for_majority(segment, presence.is_alive, presence.is_gone)):
+        survey.short_count += 1
+        survey.short += [segment.key][: _NAMED - len(survey.short)]
+        survey.short_nodes |= missed
+    if is_waited_for_in_vain(segment, by_quorum, presence):
+        survey.abandoned += [segment.key][: _ABANDONED_AT_ONCE - len(survey.abandoned)]
 
 
 def _unsent_bytes(segment: Segment, size_bytes: int) -> int:

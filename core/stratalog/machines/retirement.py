@@ -28,7 +28,7 @@ from stratalog.model.topic import Topic
 HEADROOM_PERCENT: Final = 20
 """Of each disk stays free when it takes copies."""
 STALL_MS: Final = 60_000
-"""Uploads that have not got on for so long are said to stand still."""
+"""What has not got on for so long is said to stand still."""
 SIGHTING_LASTS_MS: Final = 600_000
 """What was seen longer ago, by the service's clock, is looked at again before the node is let go of."""
 _STAYS: Final = ("stays", "stay")
@@ -70,10 +70,12 @@ class Observed:
     store_away_ms: int = 0
     """For so long somebody who uploads has had no answer of it."""
     stalled_ms: int = 0
-    """For so long nothing of what remains got less."""
+    """For so long nothing of it has moved (`retirement_looks.mark_of`)."""
     mount: Served = Served.NOT_NEEDED
     between_holders: int | None = None
     """Another node that was released a moment ago, and whose data set no node serves yet."""
+    next_look_by: int | None = None
+    """The node whose turn it is to look whether all is there; None: nobody's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +84,8 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
-class GiveUpOpen:
-    """End what nobody who lives has, at what is known of it: a person forced that."""
+class EndOpen:
+    """End what waits for nobody but who was given up, at what is known of it: a person forced that."""
 
     segments: tuple[SegmentKey, ...]
 
@@ -93,7 +95,7 @@ class AskMount:
     """Have another node take the write lock and serve the set."""
 
 
-Action: TypeAlias = Release | GiveUpOpen | AskMount
+Action: TypeAlias = Release | EndOpen | AskMount
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +124,12 @@ def plan(seen: Observed) -> Planned:
         if not is_verified(record.sightings, seen.verify_interval_ms, survey.to_see, seen.now_ms):
             return Planned(RetireStep.VERIFY, _why_verify_waits(seen, record.sightings))
         if seen.has_store and record.inventory_key is None:
-            return Planned(RetireStep.SNAPSHOT, _store_away(seen))
+            return Planned(RetireStep.SNAPSHOT, _why_inventory_waits(seen))
         if seen.blocks:
             return Planned(RetireStep.SNAPSHOT, seen.blocks[0])
         if seen.between_holders is not None:
             return Planned(RetireStep.SNAPSHOT, _why_release_waits(seen.between_holders))
-    return Planned(RetireStep.SNAPSHOT, None, (Release(),))
+    return Planned(RetireStep.SNAPSHOT, _why_release_is_refused(seen, record), (Release(),))
 
 
 def _gives_up(seen: Observed, record: Retirement) -> bool:
@@ -140,7 +142,7 @@ def _after_release(seen: Observed) -> Planned:
         case Served.NOT_NEEDED | Served.SERVING:
             return Planned(RetireStep.DONE)
         case Served.ABSENT:
-            return Planned(RetireStep.MOUNT, None, (AskMount(),))
+            return Planned(RetireStep.MOUNT, _why_mount_is_absent(seen), (AskMount(),))
         case Served.NO_HOLDER:
             words = f"no node can take the data set of node {seen.node.node_id} now"
             return Planned(RetireStep.MOUNT, Why(WaitReason.NO_MOUNT_HOLDER, words))
@@ -153,16 +155,38 @@ def _after_release(seen: Observed) -> Planned:
 
 def _sealing(seen: Observed, record: Retirement) -> Planned:
     survey = seen.survey
-    if not survey.stuck_count:
-        return Planned(RetireStep.SEAL)
-    words = (
-        f"{survey.stuck_count:,} of {counted(survey.open_count, 'open segment')} without a living leader, such as "
-        f"{_named(survey.stuck)}: GET /v1/troubles says which nodes each waits for"
-    )
     actions: tuple[Action, ...] = ()
     if survey.abandoned and _gives_up(seen, record):
-        actions = (GiveUpOpen(tuple(survey.abandoned)),)
-    return Planned(RetireStep.SEAL, Why(WaitReason.SHARD_UNAVAILABLE, words), actions)
+        actions = (EndOpen(tuple(survey.abandoned)),)
+    return Planned(RetireStep.SEAL, _why_seal_waits(seen), actions)
+
+
+def _why_seal_waits(seen: Observed) -> Why | None:
+    survey, node = seen.survey, seen.node
+    opened = counted(survey.open_count, "open segment")
+    if survey.stuck_count:
+        words = (
+            f"{survey.stuck_count:,} of {opened} without a living leader, such as {_named(survey.stuck)}: GET "
+            "/v1/troubles says which nodes each waits for"
+        )
+        return Why(WaitReason.SHARD_UNAVAILABLE, words)
+    if survey.short_count:
+        words = (
+            f"{survey.short_count:,} of {opened} acknowledged by a majority of the replicas, too few of which live, "
+            f"such as {_named(survey.short)}; nodes {sorted(survey.short_nodes)} are not alive: start them; if a disk "
+            "is gone, `stratalog nodes retire ID --force STORAGE-ID` of that node gives it up"
+        )
+        if node.node_id in survey.short_nodes:
+            words += f", here `stratalog nodes retire {node.node_id} --force {node.storage_id}`"
+        return Why(WaitReason.SHARD_UNAVAILABLE, words)
+    if seen.stalled_ms >= STALL_MS:
+        words = (
+            f"{opened} not sealed, such as {_named(survey.open)}: their leaders live, and none has got on for "
+            f"{_seconds(seen.stalled_ms)}: GET /v1/troubles says whose word each waits for, and the logs of these "
+            "nodes why"
+        )
+        return Why(WaitReason.SHARD_UNAVAILABLE, words)
+    return None
 
 
 def _why_offload_waits(seen: Observed) -> Why | None:
@@ -204,8 +228,11 @@ def _why_verify_waits(seen: Observed, sightings: Sequence[Sighting]) -> Why | No
             "retire it in offload mode, by which what others and the bucket have is enough"
         )
         return Why(WaitReason.UNKNOWN_SEGMENTS, words)
+    if seen.next_look_by is None:
+        words = f"no other node is alive and stays that could check what node {node.node_id} held: start one"
+        return Why(WaitReason.LAST_NODE, words)
     if not sightings or sightings[-1].is_clean:
-        return None
+        return _why_look_waits(seen, sightings)
     last = sightings[-1]
     reason = WaitReason.DIGEST_MISMATCH if last.is_differing else WaitReason.UNKNOWN_SEGMENTS
     words = (
@@ -221,6 +248,59 @@ def _why_release_waits(between_holders: int) -> Why:
         f"time, and this one is next once that is served, or after {HANDOVER_MS // 1_000} s"
     )
     return Why(WaitReason.RELEASE_IN_PROGRESS, words)
+
+
+def _why_look_waits(seen: Observed, sightings: Sequence[Sighting]) -> Why | None:
+    to_see = seen.survey.to_see
+    if sightings and sightings[-1].segments < to_see:
+        last = sightings[-1]
+        words = (
+            f"node {last.by_node} could tell of {last.segments:,} of {counted(to_see, 'segment')}: the others turned "
+            f"up since, or its metadata lag; node {seen.next_look_by} looks next"
+        )
+        return Why(WaitReason.UNKNOWN_SEGMENTS, words)
+    if seen.stalled_ms >= STALL_MS + 2 * seen.verify_interval_ms:
+        words = (
+            f"node {seen.next_look_by}, whose turn it is to check {counted(to_see, 'segment')}, has said nothing for "
+            f"{_seconds(seen.stalled_ms)}: much takes long; else see its log"
+        )
+        return Why(WaitReason.UNKNOWN_SEGMENTS, words)
+    return None
+
+
+def _why_inventory_waits(seen: Observed) -> Why | None:
+    if (away := _store_away(seen)) is not None:
+        return away
+    if seen.next_look_by is None and seen.blocks:
+        return seen.blocks[0]
+    if seen.stalled_ms < STALL_MS:
+        return None
+    words = (
+        f"the list of what node {seen.node.node_id} held has not come into the object store for "
+        f"{_seconds(seen.stalled_ms)}: the log of the node that writes it says why"
+    )
+    return Why(WaitReason.STORE_UNREACHABLE, words)
+
+
+def _why_release_is_refused(seen: Observed, record: Retirement) -> Why | None:
+    """Nothing needs the node as far as the plan sees, and the table finds that something does."""
+    if record.step is not RetireStep.SNAPSHOT or seen.stalled_ms < STALL_MS:
+        return None
+    words = (
+        f"of {counted(seen.survey.segments, 'segment')} that list node {seen.node.node_id} some need it, by the check "
+        f"at the release, for {_seconds(seen.stalled_ms)}: see the log of the service"
+    )
+    return Why(WaitReason.UNKNOWN_SEGMENTS, words)
+
+
+def _why_mount_is_absent(seen: Observed) -> Why | None:
+    if seen.stalled_ms < STALL_MS:
+        return None
+    words = (
+        f"no mount of the data set of node {seen.node.node_id} could be started for {_seconds(seen.stalled_ms)}: the "
+        "log of the meta service says why"
+    )
+    return Why(WaitReason.NO_MOUNT_HOLDER, words)
 
 
 def _store_away(seen: Observed) -> Why | None:
@@ -332,6 +412,10 @@ def is_volume(node: Node) -> bool:
 
 def _named(keys: Sequence[SegmentKey]) -> str:
     return ", ".join(f"{key.base_offset}-{key.epoch} of shard {key.shard} of topic {key.topic_id}" for key in keys[:3])
+
+
+def _seconds(ms: int) -> str:
+    return f"{ms // 1_000:,} s"
 
 
 def _size(size_bytes: int) -> str:

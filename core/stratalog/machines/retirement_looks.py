@@ -12,6 +12,7 @@ from typing import Final
 
 from stratalog.machines.leaving import is_between_holders
 from stratalog.machines.leaving_survey import Survey
+from stratalog.machines.leaving_turns import whose_turn
 from stratalog.machines.retirement import Observed, Planned, Served, goes_before, plan, preflight
 from stratalog.model.metadata import Node, Snapshot, Vitals
 from stratalog.model.mounts import MountState, data_set_name
@@ -38,6 +39,12 @@ def is_tiered(topic: Topic, told: Collection[Vitals]) -> bool:
     return own == "true" if own is not None else all(one.is_tiered_by_default for one in told)
 
 
+def mark_of(record: Retirement, survey: Survey) -> tuple[object, ...]:
+    """As long as it is the same, a retirement does not get on."""
+    remaining = (survey.open_count, survey.needed_count, survey.remaining_bytes)
+    return record.step, record.begun_ms, *remaining, record.last_look_ms, record.inventory_key
+
+
 def planned(
     node: Node,
     snapshot: Snapshot,
@@ -48,7 +55,9 @@ def planned(
     verify_interval_ms: int,
     stalled_ms: int,
 ) -> Planned:
-    """`now_ms` is the service's clock. Requires: the node has a retirement."""
+    """`now_ms` is the service's clock, `stalled_ms` how long `mark_of` has been the same. Requires: the node has a
+    retirement."""
+    assert node.retirement is not None, "its retirement was not requested"
     earlier = {one.node_id for one in snapshot.nodes if one.node_id != node.node_id and goes_before(one, node)}
     told = [vitals[one.node_id] for one in snapshot.nodes if one.is_alive and one.node_id in vitals]
     return plan(
@@ -63,6 +72,7 @@ def planned(
             stalled_ms=stalled_ms,
             mount=_served(node, snapshot),
             between_holders=between_holders(node, snapshot, now_ms),
+            next_look_by=whose_turn(node, snapshot.nodes, len(node.retirement.sightings)),
         )
     )
 

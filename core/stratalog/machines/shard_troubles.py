@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Final
 
 from stratalog.machines.copy_repair import is_kept_by_copies
-from stratalog.machines.recovery_rule import MIN_IN_SYNC, Waiting, decide, is_quorum, least_in_sync
+from stratalog.machines.recovery_rule import MIN_IN_SYNC, Waiting, decide, is_quorum, least_in_sync, majority
 from stratalog.model.bounds import Int32
 from stratalog.model.counting import counted, joined, nodes_named
 from stratalog.model.ids import SegmentKey
@@ -30,7 +30,8 @@ class TroubleKind(StrEnum):
     TOO_FEW_REPLICAS = "too_few_replicas"
     """It is written to fewer replicas than the topic asks for; they are filled up when nodes are alive."""
     BELOW_MIN_IN_SYNC = "below_min_in_sync"
-    """Fewer are in sync than the topic's `min.insync.replicas`: acks=all is refused. `nodes` are not in sync."""
+    """Fewer are in sync than the topic's `min.insync.replicas`: acks=all is refused. `nodes` are not in sync. Or fewer
+    live than the majority that acknowledges: acks=all waits for `nodes`."""
     NOT_IN_SYNC = "not_in_sync"
     """`nodes` are replicas of what is written, and not in sync; those that are suffice."""
     TOO_FEW_COPIES = "too_few_copies"
@@ -151,6 +152,15 @@ def _too_few_replicas(topic: Topic, segment: Segment, nodes: dict[int, Node]) ->
 
 def _of_in_sync(topic: Topic, segment: Segment, nodes: dict[int, Node]) -> Iterator[Trouble]:
     outside = tuple(node_id for node_id in segment.replicas if node_id not in segment.isr)
+    away = tuple(node_id for node_id in segment.replicas if not _is_alive(node_id, nodes))
+    if is_quorum(topic.settings) and len(segment.replicas) - len(away) < majority(segment):
+        alive = f"{len(segment.replicas) - len(away)} of {counted(len(segment.replicas), 'replica')} alive"
+        words = (
+            f"{alive}, and acks=all waits for a majority of {majority(segment)}; {_start(list(away))}; if a disk is "
+            "lost permanently, `stratalog nodes retire ID --force STORAGE-ID`"
+        )
+        yield Trouble(topic.name, segment.key, TroubleKind.BELOW_MIN_IN_SYNC, away, None, words)
+        return
     least = 1 if is_quorum(topic.settings) else least_in_sync(topic.settings)
     in_sync = f"{len(segment.isr)} of {counted(len(segment.replicas), 'replica')} in sync"
     next_step = _how_to_get_in_sync(outside, nodes)

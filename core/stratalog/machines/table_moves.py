@@ -14,7 +14,7 @@ from stratalog.machines.recovery_rule import is_quorum
 from stratalog.machines.table_segments import without_copies
 from stratalog.machines.table_state import RECORDS_PER_STEP, Steps, TableTransaction
 from stratalog.model.commands import MoveReplicas, ReplicaMove
-from stratalog.model.segment import GapReason, RemoteState, Segment, SegmentState
+from stratalog.model.segment import RemoteState, Segment, SegmentState
 
 
 def move_replicas(tx: TableTransaction, command: MoveReplicas) -> Steps[None]:
@@ -28,21 +28,6 @@ def move_replicas(tx: TableTransaction, command: MoveReplicas) -> Steps[None]:
             _move_sealed(tx, segment, move)
         elif segment.state is SegmentState.ACTIVE and _is_led(tx, segment):
             _move_active(tx, segment, move)
-        elif _is_abandoned(tx, segment):
-            replicas = (*segment.replicas, *_added(tx, segment, move)[:1])
-            if replicas != segment.replicas:
-                tx.replace_segment(segment, replace(segment, replicas=replicas))
-
-
-def _is_abandoned(tx: TableTransaction, segment: Segment) -> bool:
-    """None of its replicas lives, and it was ended by a person's word, or each of them was given up by one: another
-    makes up what nobody has, so that the log goes on."""
-    if segment.state is not SegmentState.SEALING or not segment.is_fenced:
-        return False
-    if any(map(tx.state.is_alive, segment.replicas)):
-        return False
-    is_ended = any(gap.reason is GapReason.UNCLEAN for gap in segment.handed.given_up)
-    return is_ended or all(map(tx.state.is_given_up, segment.replicas))
 
 
 def _is_led(tx: TableTransaction, segment: Segment) -> bool:

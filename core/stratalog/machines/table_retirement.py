@@ -14,6 +14,7 @@ from typing import assert_never
 
 from stratalog.machines.leaving import Need, is_between_holders, lost_of, need_of
 from stratalog.machines.table_bounds import MAX_KEY_CHARACTERS, MAX_SEGMENTS_NAMED, check_names, is_object_key
+from stratalog.machines.table_given_up import give_up_open
 from stratalog.machines.table_lives import end_life
 from stratalog.machines.table_locks import end_leases, free_lock
 from stratalog.machines.table_mounts import lives_changed
@@ -34,6 +35,7 @@ from stratalog.model.retirement import (
 from stratalog.model.retirement_commands import (
     AdvanceRetirement,
     CancelRetirement,
+    GiveUpOpen,
     ReleaseNode,
     ReportInventory,
     ReportSighting,
@@ -45,7 +47,7 @@ from stratalog.model.segment import Segment
 _LISTED_UNCONFIRMED = 10
 
 
-def perform(tx: TableTransaction, command: RetirementCommand) -> Steps[Retirement | bool | None]:
+def perform(tx: TableTransaction, command: RetirementCommand) -> Steps[Retirement | Segment | bool | None]:
     match command:
         case RetireNode():
             return retire_node(tx, command)
@@ -59,6 +61,8 @@ def perform(tx: TableTransaction, command: RetirementCommand) -> Steps[Retiremen
             advance_retirement(tx, command)
         case ReleaseNode():
             return (yield from release_node(tx, command))
+        case GiveUpOpen():
+            return give_up_open(tx, command)
         case _:
             assert_never(command)
     return None

@@ -1,10 +1,10 @@
 """Transitions of the shard table that seal a segment, once (rule 10).
 
 Of a segment with one replica that one brings the record. Of one with several each reports what it has, and the service
-compares: the record is written when all of the ISR that are alive have reported, or all replicas that are alive and in
-no doubt, and at least a majority, where a majority acknowledges, or all that can vouch for theirs. Who has reported
-holds everything below the end, so nothing acknowledged depends on whom it waits for; waiting is for copies, comparing
-is for the truth.
+compares: the record is written when all of the ISR that are alive have reported. Where a majority acknowledges: all
+replicas that are alive and in no doubt, and at least a majority, or all that can vouch for theirs and are not on their
+way out while they are away. Who has reported holds everything below the end, so nothing acknowledged depends on whom it
+waits for; waiting is for copies, comparing is for the truth.
 
 A copy that differs is dropped from the replicas, named in the record (`handed.reports`), and never served. When two
 halves differ, the leader's or the source's stands; without either nobody can tell, and nothing is sealed.
@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from stratalog.machines.recovery_rule import is_quorum, majority
+from stratalog.machines.leaving import reports_needed
+from stratalog.machines.recovery_rule import is_quorum
 from stratalog.machines.table_bounds import is_seal_in_bounds
 from stratalog.machines.table_recovery import go_on, taken_from_leader
 from stratalog.machines.table_state import Steps, TableTransaction, describe_segment, kept
@@ -90,9 +91,7 @@ def _compare(tx: TableTransaction, segment: Segment, proof: SealRecord) -> Steps
     if is_quorum(tx.state.topic(segment.key.topic_id).settings):
         doubted = {doubt.node_id for doubt in segment.handed.doubts}
         wanted = tuple(node for node in segment.replicas if node not in doubted)
-        # Who cannot vouch for its copy proves nothing in this life, and there may be too few without it.
-        able = len(segment.replicas) - sum(doubt.is_faulty for doubt in segment.handed.doubts)
-        least = max(1, min(majority(segment), able))
+        least = reports_needed(segment, tx.state.is_dead_and_leaving)
     else:
         wanted, least = segment.isr, 1
     if len(reported) < least or any(node not in reported and tx.state.is_alive(node) for node in wanted):

@@ -168,6 +168,11 @@ class TableState:
         entry = self.nodes.get(node_id)
         return entry is not None and is_given_up(entry.retirement, is_alive=entry.is_alive)
 
+    def is_dead_and_leaving(self, node_id: int) -> bool:
+        """Gone for good, or on its way out while it is away: nobody has to wait for its word. It may come back."""
+        entry = self.nodes.get(node_id)
+        return entry is not None and entry.is_leaving and not entry.is_alive
+
     def is_retired(self, node_id: int) -> bool:
         """Gone for good."""
         entry = self.nodes.get(node_id)

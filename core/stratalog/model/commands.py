@@ -24,6 +24,7 @@ from stratalog.model.retirement import Retirement
 from stratalog.model.retirement_commands import (
     AdvanceRetirement,
     CancelRetirement,
+    GiveUpOpen,
     ReleaseNode,
     ReportInventory,
     ReportSighting,
@@ -442,7 +443,7 @@ AskedCommand: TypeAlias = (
 )
 COMMANDS: Final[tuple[type[Command[Any]], ...]] = get_args(AskedCommand)  # their results differ, so Any
 """Every kind of command that may be asked for."""
-TableCommand: TypeAlias = AskedCommand | NoteLives | MoveReplicas | AdvanceRetirement | ReleaseNode
+TableCommand: TypeAlias = AskedCommand | NoteLives | MoveReplicas | AdvanceRetirement | ReleaseNode | GiveUpOpen
 TableResult: TypeAlias = (
     Registration | Topic | Segment | Shard | PartOutcomes | Lock | ProducerIdBlock | Mount | Retirement | bool | None
 )

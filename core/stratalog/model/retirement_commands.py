@@ -9,6 +9,7 @@ from stratalog.model.bounds import Count, Int32
 from stratalog.model.command import Command, NodeCommand
 from stratalog.model.ids import SegmentKey
 from stratalog.model.retirement import Retirement, RetireMode, RetireStep, Wait
+from stratalog.model.segment import Segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,18 @@ class ReleaseNode(Command[bool]):
     seen: Retirement
 
 
+@dataclass(frozen=True, slots=True)
+class GiveUpOpen(Command[Segment | None]):
+    """End what is open, and waits for nobody but who was given up by force, at what is known of it; one step at a time
+    (fence, end, another replica that makes up what nobody has), so it is asked again. Whether that is so is looked at
+    in the same transaction: who came back a moment before may have all of it, and then nothing is changed. None: there
+    is no such segment. Nobody asks for it over the network."""
+
+    is_idempotent = True
+
+    segment: SegmentKey
+
+
 RetirementCommand: TypeAlias = (
-    RetireNode | CancelRetirement | ReportSighting | ReportInventory | AdvanceRetirement | ReleaseNode
+    RetireNode | CancelRetirement | ReportSighting | ReportInventory | AdvanceRetirement | ReleaseNode | GiveUpOpen
 )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from stratalog.machines.retirement import SIGHTING_LASTS_MS, Served
-from stratalog.model.commands import MoveReplicas, NoteLives, ReplicaMove
+from stratalog.machines.retirement import SIGHTING_LASTS_MS, EndOpen, Served
+from stratalog.model.commands import MoveReplicas, NoteLives, ReplicaMove, SealUnclean
 from stratalog.model.errors import Conflict
 from stratalog.model.mount_commands import BeginMount, EndMount
 from stratalog.model.mounts import MountMode
 from stratalog.model.retirement import RetireMode, RetireStep, WaitReason
-from stratalog.model.retirement_commands import ReleaseNode, RetireNode
+from stratalog.model.retirement_commands import GiveUpOpen, ReleaseNode, RetireNode
 from stratalog.model.segment import GapReason, GivenUp, Segment
 from support.retirement_story import INTERVAL_MS, RetirementStory
 
@@ -152,6 +152,45 @@ def test_what_the_only_replica_rolled_and_did_not_seal_is_made_up_by_another_onc
     segment = story.segment(key)
     assert segment.handed.given_up == (GivenUp(0, 40, GapReason.UNCLEAN),)
     assert segment.handed.source not in (None, dead), story.record(dead).wait
+
+
+@pytest.mark.parametrize("settings", [{}, {"acks.policy": "quorum"}], ids=["isr", "quorum"])
+def test_who_comes_back_between_the_look_and_the_word_keeps_what_it_has(settings: dict[str, str]) -> None:
+    """The look found that nobody else could be waited for; whether that is so still is looked at when it is done."""
+    story = RetirementStory(nodes=4)
+    key = story.active(story.topic("orders", replicas=2, settings=TIERED | settings)).key
+    first, second = story.segment(key).replicas
+    story.die(first, second)
+    for node_id in (first, second):
+        story.do(RetireNode(node_id, force_storage_id=f"storage-{node_id}"))
+        story.looks(node_id, count=1)
+    story.look(first)
+    (found,) = story.planned(first).actions
+    assert found == EndOpen((key,))
+    story.is_heard(second)
+    before = story.segment(key)
+    story.do(GiveUpOpen(key))
+    assert story.segment(key) == before
+    story.promise(key, second, 40)
+    assert story.segment(key).end_offset in (40, None)
+    assert not any(gap.reason is GapReason.UNCLEAN for gap in story.segment(key).handed.given_up)
+
+
+def test_what_was_ended_by_word_waits_for_the_answer_of_one_that_came_back() -> None:
+    """It was ended without anybody's voice; who lives again has all of it, and has not said so yet."""
+    story = RetirementStory(nodes=4)
+    key = story.active(story.topic("orders", replicas=2, settings=TIERED)).key
+    first, second = story.segment(key).replicas
+    story.commit(story.lock("tier/uploads", "uploader/1"), key, 0, 30)
+    story.die(first, second)
+    story.do(SealUnclean(key))
+    assert (story.segment(key).end_offset, story.segment(key).handed.source) == (30, None)
+    story.do(RetireNode(first, force_storage_id=f"storage-{first}"))
+    story.is_heard(second)
+    story.looks(first, count=6)
+    assert story.segment(key).handed.source is None
+    story.promise(key, second, 40)
+    assert story.segment(key).handed.source == second
 
 
 # What was prepared ----------------------------------------------------------------------------------------------

@@ -87,6 +87,21 @@ def test_more_replicas_that_must_be_in_sync_than_a_topic_has_are_told_as_its_set
     )
 
 
+def test_a_majority_that_does_not_live_is_told_though_the_leader_does() -> None:
+    story = TableStory(nodes=3)
+    active = story.active(story.topic(replicas=2, settings={"acks.policy": "quorum"}))
+    follower = next(node for node in active.replicas if node != active.leader)
+    assert told(story) == []
+    story.die(follower)
+    (trouble,) = told(story)
+    assert (trouble.kind, trouble.nodes) == (TroubleKind.BELOW_MIN_IN_SYNC, (follower,))
+    assert "1 of 2 replicas alive, and acks=all waits for a majority of 2" in trouble.words
+    three = TableStory(nodes=3)
+    active = three.active(three.topic(replicas=3, settings={"acks.policy": "quorum"}))
+    three.die(next(node for node in active.replicas if node != active.leader))
+    assert not [one for one in told(three) if one.kind is TroubleKind.BELOW_MIN_IN_SYNC], "two of three are one"
+
+
 def test_fewer_replicas_than_must_be_in_sync_is_told_beside_their_number() -> None:
     story = TableStory(nodes=3)
     topic = story.topic(replicas=3, settings={"min.insync.replicas": "2"})

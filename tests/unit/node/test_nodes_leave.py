@@ -178,6 +178,30 @@ async def test_a_shard_goes_on_though_who_wrote_before_was_known_to_the_dead_nod
     assert await plain.append(key, b"it goes on", producer_id=8, producer_epoch=0, base_sequence=0) >= 2
 
 
+async def test_a_dead_node_that_a_majority_needs_is_named_and_given_up_without_a_loss(plain: NodeCluster) -> None:
+    leaving = Leaving(plain, has_store=False)
+    key = await plain.shard(replicas=2, acks_policy="quorum")
+    values = [b"value-%d" % number for number in range(5)]
+    for value in values:
+        await plain.append(key, value)
+    gone = next(one for one in plain.segments(key)[0].replicas if one != plain.leader(key))
+    storage_id = (await leaving.node(gone)).storage_id
+    await plain.kill(gone)
+    await plain.lose(gone)
+    await leaving.retire(gone)
+    for _ in range(4):
+        await leaving.look()
+    record = await leaving.record(gone)
+    assert record.step is RetireStep.SEAL and record.wait is not None
+    assert record.wait.reason is WaitReason.SHARD_UNAVAILABLE and f"nodes [{gone}] are not alive" in record.wait.words
+    await leaving.retire(gone, force=storage_id)
+    await leaving.until(step=RetireStep.DONE, of=gone)
+    assert (await leaving.record(gone)).given_up_count == 0
+    await plain.append(key, b"it goes on")
+    assert await plain.values(key) == [*values, b"it goes on"]
+    assert gone not in plain.segments(key)[-1].replicas and len(plain.segments(key)[-1].replicas) == 2
+
+
 async def test_of_a_volume_the_node_reads_its_own_files_and_a_damaged_one_is_named(plain: NodeCluster) -> None:
     leaving = Leaving(plain, has_store=False)
     key = await plain.shard(replicas=1)
