@@ -104,6 +104,7 @@ class ProcessServices:
             tier_trouble=node.tier.trouble,
             store_away_ms=lambda: _store_away_ms(node),
             replication=lambda: replication_status(node.following, node.catalog),
+            groups_given_up=lambda: node.groups.given_up,
         )
         measures = node.measures
         views = NodeViews(

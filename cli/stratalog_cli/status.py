@@ -9,6 +9,7 @@ from stratalog.admin_api.models import KnownNode, NodeStatus
 from stratalog.admin_api.wording import (
     following_lines,
     following_words,
+    given_up_lines,
     human_bytes,
     human_duration,
     human_time,
@@ -53,6 +54,7 @@ def _print(told: NodeStatus) -> None:
             ("object store", f"{told.bucket or 'none'}{trouble}"),
             ("topics, shards", f"{told.topics}, {told.shards} (internal ones too)"),
             *(("stopped", line) for line in stopped_lines(told)),
+            *(("groups", line) for line in given_up_lines(told)),
             ("segments", states),
             ("local tier", human_bytes(told.bytes.local)),
             ("cold tier", human_bytes(told.bytes.cold)),

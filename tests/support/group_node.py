@@ -77,6 +77,8 @@ class GroupNode:
         self.node_id = 1
         self.heard_ms = 0
         self.lease_ms = 0
+        self.is_given_up = False
+        """What nobody can read of the group log was given up by a person."""
         self.limits = limits or CoordinatorLimits()
         self.topics = Topics()
         self.topics.add("orders")
@@ -108,6 +110,7 @@ class GroupNode:
             new_member_id=self._new_member_id,
             words=CONSUMER_WORDS,
             limits=self.limits,
+            is_lost=lambda segment: self.is_given_up,
         )
 
     def _led_shard(self, key: ShardKey) -> MemoryShard | None:

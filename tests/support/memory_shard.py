@@ -34,6 +34,7 @@ class MemoryShard:
         """What a power cut would leave."""
         self.flush_error: StratalogError | None = None
         self.batches: list[tuple[BatchHeader, bytes]] = []
+        self._lost: Segment | None = None
         self._failures: deque[StratalogError] = deque()
         self._open = asyncio.Event()
         self._open.set()
@@ -58,6 +59,12 @@ class MemoryShard:
         """Flip a bit in the last byte of one batch."""
         header, data = self.batches[number]
         self.batches[number] = (header, data[:-1] + bytes([data[-1] ^ 1]))
+
+    def lose(self, segment: Segment) -> None:
+        """Nobody can read it any more."""
+        self.segments, self._lost = (segment,), segment
+        end_offset = segment.end_offset or 0
+        self.batches = [one for one in self.batches if not segment.base_offset <= one[0].base_offset < end_offset]
 
     @property
     def size_bytes(self) -> int:
@@ -119,12 +126,16 @@ class MemoryShard:
         await asyncio.sleep(0)
         if offset < self.log_start_offset:
             raise Unavailable(f"offset {offset} is below the log start {self.log_start_offset}")
+        lost = self._lost
+        if lost is not None and lost.base_offset <= offset < (lost.end_offset or 0):
+            raise Unavailable(f"offset {offset} is on no node that can be asked")
         found: list[bytes | memoryview] = []
         size = 0
         for header, data in self.batches:
             if header.end_offset <= offset or header.end_offset > self.high_watermark:
                 continue
-            if found and size + len(data) > max_bytes:
+            is_behind = lost is not None and offset < lost.base_offset <= header.base_offset
+            if is_behind or (found and size + len(data) > max_bytes):
                 break
             found.append(data)
             size += len(data)

@@ -67,6 +67,14 @@ class StoppedShard(_Answer):
     next_step: str
 
 
+class GivenUpGroups(_Answer):
+    """Offsets of a shard of the group log that a person gave up: its groups began again without them."""
+
+    shard: int
+    base_offset: int
+    end_offset: int
+
+
 class FollowedSegment(_Answer):
     """A segment that another node leads, or that this one copies, and of which something is not here yet."""
 
@@ -126,6 +134,8 @@ class NodeStatus(_Answer):
     """Shards that take no writes; the node is ready all the same, for it serves the others."""
     stopped: list[StoppedShard] = []
     """The first of them, by topic and shard."""
+    groups_given_up: list[GivenUpGroups] = []
+    """Since the node was started."""
     segments: dict[str, int]
     """Count by state."""
     bytes: TierBytes

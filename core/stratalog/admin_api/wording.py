@@ -19,6 +19,15 @@ def stopped_lines(status: NodeStatus) -> list[str]:
     return lines
 
 
+def given_up_lines(status: NodeStatus) -> list[str]:
+    """Which groups a node had to begin again without what was given up by force."""
+    return [
+        f"offsets {one.base_offset} to {one.end_offset} of shard {one.shard} of the group log were given up: groups "
+        "that wrote nowhere else started empty, the others as of before"
+        for one in status.groups_given_up
+    ]
+
+
 def following_words(told: ReplicationStatus) -> str:
     """What a node follows, in one line."""
     due = f", {told.copies_due:,} to be copied" if told.copies_due else ""

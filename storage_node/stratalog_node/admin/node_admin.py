@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from stratalog.admin_api.models import (
     AlterTopic,
     CreateTopic,
+    GivenUpGroups,
     KnownNode,
     Location,
     NodeStatus,
@@ -121,6 +122,11 @@ class NodeAdmin:
             shards=shards,
             stopped_shards=len(stopped),
             stopped=_first_stopped(stopped),
+            groups_given_up=[
+                GivenUpGroups(shard=shard, base_offset=one.base_offset, end_offset=one.end_offset)
+                for shard, ranges in sorted(services.groups_given_up().items())
+                for one in ranges
+            ],
             segments=dict(states),
             bytes=TierBytes(local=local, cold=cold),
             upload_lag_bytes=lag,

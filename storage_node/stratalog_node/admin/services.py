@@ -12,6 +12,7 @@ from stratalog.machines.shard_life import Stop
 from stratalog.meta_api.client import MetaClient
 from stratalog.model.errors import NotFound
 from stratalog.model.ids import SegmentKey, ShardKey
+from stratalog.model.mounts import OffsetRange
 from stratalog.model.topic import Topic
 from stratalog.objects.store import ObjectStore
 from stratalog.settings.process import ProcessSettings
@@ -79,6 +80,8 @@ class AdminServices:
     store_away_ms: Callable[[], int] = _zero
     """For how long the object store has not taken uploads; 0 while it does."""
     replication: Callable[[], ReplicationStatus] = _follows_nothing
+    groups_given_up: Callable[[], Mapping[int, Sequence[OffsetRange]]] = dict
+    """By shard of the group log, what its groups began again without."""
     roll_elsewhere: Callable[[SegmentKey], bool] = _leads_nothing
     """Ends a segment with a successor chosen again, and says whether it is led here."""
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 from uuid import UUID
 
@@ -33,6 +33,8 @@ from stratalog.machines.group_events import (
 from stratalog.model.group import GroupError
 from stratalog.model.ids import ShardKey
 from stratalog.model.metadata import Change, NodeChanged, SegmentChanged, ShardChanged, TopicChanged, TopicDeleted
+from stratalog.model.mounts import OffsetRange
+from stratalog.model.segment import Segment
 from stratalog.settings.process import ProcessSettings
 from stratalog.telemetry.logs import logger
 from stratalog_node.groups.attention import Attention
@@ -85,7 +87,7 @@ class GroupTopics(Topics, AllTopics, Protocol):
 class GroupCoordinator:
     """See the module. `led_shard` gives the view of a shard that this node leads now, None for every other; `heard_ms`
     and `lease_ms` say how long nobody replaces this node (`standing`); `age_ms` is the time that data ages by;
-    `words` are those of classic consumers."""
+    `words` are those of classic consumers; `is_lost`: all that nodes had of a segment was given up by a person."""
 
     def __init__(
         self,
@@ -104,6 +106,7 @@ class GroupCoordinator:
         new_member_id: Callable[[str], str],
         words: ClientWords,
         limits: CoordinatorLimits | None = None,
+        is_lost: Callable[[Segment], bool] = lambda _: False,
     ) -> None:
         self.stats = GroupStats()
 
@@ -162,6 +165,7 @@ class GroupCoordinator:
             wall_ms=stamp_ms,
             limits=limits,
             stats=self.stats,
+            is_lost=is_lost,
         )
 
         self.consumers = ConsumerGroups(self._hosting, self.membership, room, topics, self.stats, self._lag.catch_up)
@@ -198,6 +202,11 @@ class GroupCoordinator:
     def hosted(self) -> Iterator[HostedGroup]:
         """The groups that this node coordinates, to be read only."""
         return self._hosting.hosted()
+
+    @property
+    def given_up(self) -> Mapping[int, Sequence[OffsetRange]]:
+        """By shard of the group log: what its groups began again without, in this life of the node."""
+        return self._hosting.given_up
 
     def adopt(self) -> None:
         """Compare with what this node leads now: load what is new, give up what is gone."""

@@ -22,6 +22,8 @@ from stratalog.model.consumer_group import ConsumerGroupRecord
 from stratalog.model.errors import Corrupt, Fenced, StratalogError
 from stratalog.model.group import CommittedOffset, GroupError, GroupRecord, GroupState
 from stratalog.model.ids import ShardKey
+from stratalog.model.mounts import OffsetRange
+from stratalog.model.segment import Segment
 from stratalog.settings.process import ProcessSettings
 from stratalog.telemetry.logs import logger
 from stratalog_node.backoff import Backoff
@@ -83,8 +85,12 @@ class GroupHosting:
         wall_ms: Callable[[], int],
         limits: CoordinatorLimits,
         stats: GroupStats,
+        is_lost: Callable[[Segment], bool],
     ) -> None:
         self._node_id = node_id
+        self._is_lost = is_lost
+        self.given_up: dict[int, tuple[OffsetRange, ...]] = {}
+        """By shard of the group log: what its groups began again without, in this life of the node."""
         self._meta = meta
         self._led_shard = led_shard
         self._membership = membership
@@ -354,6 +360,7 @@ class GroupHosting:
             backlog=self._backlog,
             limits=self._limits.log,
             stats=self._stats,
+            is_lost=self._is_lost,
         )
 
     def _fenced(self, shard: GroupShard) -> None:
@@ -361,7 +368,15 @@ class GroupHosting:
             self.unload(shard.index)
 
     async def _take_over(self, shard: GroupShard, replay: Replay) -> None:
-        if not replay.begins_complete:
+        if replay.given_up:
+            self._stats.incomplete_loads += 1
+            self.given_up[shard.index] = tuple(replay.given_up)
+            _log.warning(
+                "part of the group log was given up: groups that wrote nowhere else start empty, others as of before",
+                shard=shard.index,
+                ranges=[tuple(one) for one in replay.given_up],
+            )
+        elif not replay.begins_complete:
             self._stats.incomplete_loads += 1
             _log.error(
                 "the beginning of the group log is missing: groups that did not write since are forgotten",

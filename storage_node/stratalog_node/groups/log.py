@@ -23,6 +23,8 @@ from typing import TypeAlias
 from stratalog.formats.group_log import KeyValue, LogOpened, encode_entry
 from stratalog.model.errors import Fenced, OutcomeUnknown, StratalogError, Unavailable
 from stratalog.model.group import GroupError
+from stratalog.model.mounts import OffsetRange
+from stratalog.model.segment import GapReason, Segment
 from stratalog.telemetry.logs import logger
 from stratalog_node.groups.batches import batch_of, batches_in, cut, size_of
 from stratalog_node.groups.replay import Replay
@@ -38,6 +40,16 @@ _log = logger(__name__)
 
 _FEW_BYTES = 4_096
 """Of an entry, on average."""
+
+
+def _given_up(segments: Sequence[Segment], log_start_offset: int) -> list[OffsetRange]:
+    """What ended by a person's word before it was whole: in its place are batches without records, or none."""
+    return [
+        OffsetRange(gap.base_offset, gap.end_offset)
+        for segment in segments
+        for gap in segment.handed.given_up
+        if gap.reason is GapReason.UNCLEAN and gap.base_offset >= log_start_offset
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +102,9 @@ class GroupLog:
         backlog: Backlog,
         limits: LogLimits,
         stats: GroupStats,
+        is_lost: Callable[[Segment], bool] = lambda _: False,
     ) -> None:
+        """`is_lost`: all that nodes had of a sealed segment was given up by a person."""
         self.index = index
         self._backlog = backlog
         self._view = view
@@ -108,6 +122,7 @@ class GroupLog:
         self._last_snapshot_bytes = 0
         self._is_closed = False
         self._is_snapshot_wanted = False
+        self._is_lost = is_lost
         self._opened_at: int | None = None
 
     # Loading ----------------------------------------------------------------------------------------------------
@@ -126,12 +141,14 @@ class GroupLog:
         self._since_snapshot_bytes = 0
         offset = self._view.log_start_offset
         replay = Replay(offset)
+        gaps = deque(_given_up(self._view.segments, offset))
         while offset <= opened_at:
-            pieces = await self._view.read(offset, self._limits.read_bytes)
             before = offset
-            for piece in pieces:
+            for piece in await self._read(offset):
                 self._since_snapshot_bytes += len(piece)
                 for header, batch in batches_in(piece, source):
+                    while gaps and gaps[0].base_offset <= header.base_offset:
+                        replay.pass_over(gaps.popleft())
                     offset = max(offset, header.end_offset)
                     if not header.is_control:
                         self._stats.foreign_batches += 1
@@ -143,9 +160,31 @@ class GroupLog:
                         replay.apply_batch(batch, header, source)
                     await asyncio.sleep(0)
             if offset == before:
-                raise Unavailable(f"{source}: nothing to read at offset {offset}, below {opened_at}: it is tried again")
-        self._is_snapshot_wanted = replay.openings > self._limits.most_openings
+                if (end_offset := self._lost_until(offset)) is None:
+                    words = f"{source}: nothing to read at offset {offset}, below {opened_at}: it is tried again"
+                    raise Unavailable(words)
+                replay.pass_over(OffsetRange(offset, end_offset))
+                offset = end_offset
+        # A snapshot makes the log begin behind what was given up, so that nobody comes to it again.
+        self._is_snapshot_wanted = replay.openings > self._limits.most_openings or bool(replay.given_up)
         return replay
+
+    async def _read(self, offset: int) -> Sequence[bytes | memoryview]:
+        """Nothing, where there is nothing and never will be."""
+        try:
+            return await self._view.read(offset, self._limits.read_bytes)
+        except Unavailable:
+            if self._lost_until(offset) is None:
+                raise
+            return ()
+
+    def _lost_until(self, offset: int) -> int | None:
+        """Where what nobody has any more ends, if it begins there. What is in the object store waits for that."""
+        for segment in self._view.segments:
+            if segment.end_offset is not None and segment.base_offset <= offset < segment.end_offset:
+                is_stored = offset < segment.remote.commit_offset
+                return segment.end_offset if not is_stored and self._is_lost(segment) else None
+        return None
 
     def loaded(self) -> None:
         """The live state is what was read: a snapshot may be made of it."""

@@ -28,6 +28,7 @@ from stratalog.model.batch import BatchHeader
 from stratalog.model.consumer_group import ConsumerGroupRecord
 from stratalog.model.group import CommittedOffset, GroupRecord
 from stratalog.model.ids import ShardKey
+from stratalog.model.mounts import OffsetRange
 
 
 class ReplayedGroup:
@@ -42,13 +43,15 @@ class ReplayedGroup:
 class Replay:
     """Groups by id. `begins_complete` says whether the log began at offset 0 or with a complete snapshot."""
 
-    __slots__ = ("_begun", "_counted", "_is_first", "begins_complete", "groups", "openings")
+    __slots__ = ("_begun", "_counted", "_is_first", "begins_complete", "given_up", "groups", "openings")
 
     def __init__(self, log_start_offset: int) -> None:
         self.groups: dict[str, ReplayedGroup] = {}
         self.begins_complete = log_start_offset == 0
         self.openings = 0
         """How often a coordinator took the shard over, as far back as the log goes."""
+        self.given_up: list[OffsetRange] = []
+        """What is not in the log any more by a person's word, and no complete snapshot has restated since."""
         self._begun: int | None = None
         """The snapshot whose end would complete the log's beginning."""
         self._counted = 0
@@ -66,6 +69,12 @@ class Replay:
             else:
                 self.apply(decode_entry(key, value, source=source, position=at))
             at += 1
+
+    def pass_over(self, given_up: OffsetRange) -> None:
+        """What was written there nobody has. What was known before stays, as old as it is: who reads again from there
+        reads some twice, and misses nothing."""
+        self.given_up.append(given_up)
+        self._begun = None
 
     def apply(self, entry: LogEntry) -> None:
         self._counted += 1
@@ -91,11 +100,12 @@ class Replay:
                 if known is not None and isinstance(known.record, ConsumerGroupRecord):
                     known.record, known.changed_ms = known.record.with_change(change), changed_ms
             case SnapshotBegun(snapshot_id):
-                self._begun = snapshot_id if self._is_first else None
+                self._begun = snapshot_id if self._is_first or self.given_up else None
                 self._counted = 0
             case SnapshotEnded(snapshot_id, entry_count):
                 if snapshot_id == self._begun and entry_count == self._counted - 1:
                     self.begins_complete = True
+                    self.given_up.clear()
                 self._begun = None
             case LogOpened():
                 self._begun = None

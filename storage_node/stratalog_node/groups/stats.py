@@ -24,5 +24,5 @@ class GroupStats:
     snapshots: int = counter("Snapshots of a group log shard completed.")
     proofs: int = counter("Appends made to see whether this node still coordinates, because the meta service is away.")
     loads: int = counter("Group log shards loaded.")
-    incomplete_loads: int = counter("Group log shards loaded whose beginning was missing.")
+    incomplete_loads: int = counter("Group log shards loaded without their beginning, or what was given up.")
     foreign_batches: int = counter("Batches in the group log that no coordinator wrote, passed over when loaded.")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
 
+from stratalog.machines.leaving import is_lost_by_force
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.in_order import find, place_of
 from stratalog.model.metadata import (
@@ -141,6 +142,10 @@ class Catalog:
             return (mount.volume.host, mount.volume.port) if mount.volume is not None else None
         node = self._nodes.get(node_id)
         return (node.host, node.port) if node is not None and node.is_alive else None
+
+    def is_lost_by_force(self, segment: Segment) -> bool:
+        """Whether all that nodes had of a sealed segment was given up by a person."""
+        return is_lost_by_force(segment, self.node, lambda node_id: self.reads_at(node_id) is not None)
 
     def is_alive(self, node_id: int) -> bool:
         """As the newest change that came here says; of a node that it does not tell of nothing is known against it."""

@@ -17,7 +17,6 @@ from stratalog.event_loop.task_set import TaskSet
 from stratalog.formats.index_block import decode_index_block
 from stratalog.formats.producers import NO_TABLE, decode_table, encode_table, table_fault
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
-from stratalog.machines.leaving import is_lost_by_force
 from stratalog.machines.producer_table import ProducerTable
 from stratalog.machines.sealed_producers import Producers, sealed_table
 from stratalog.model.errors import Corrupt, NotFound, StratalogError, Unavailable
@@ -255,7 +254,7 @@ class ProducerTables:
         wrote nothing that is still in the log. Where all who had the segment were given up by force, its producers are
         forgotten with its records. None: somebody may have it yet."""
         key = segment.key
-        if is_lost_by_force(segment, self._catalog.node, lambda one: self._catalog.reads_at(one) is not None):
+        if self._catalog.is_lost_by_force(segment):
             if self._instead.get(key) != ():
                 log.warning("producers are forgotten: they were given up with the nodes that knew", segment=str(key))
             self._instead[key] = ()

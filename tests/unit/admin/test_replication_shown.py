@@ -1,10 +1,21 @@
-"""What a node follows, on its page and in the tables of the command line."""
+"""What a node follows, and what its groups lost, on its page and in the tables of the command line."""
 
 from __future__ import annotations
 
-from stratalog.admin_api.models import FollowedSegment, NodeStatus, ReplicationStatus, SegmentInfo, Tier, TierBytes
+import pytest
+
+from stratalog.admin_api.models import (
+    FollowedSegment,
+    GivenUpGroups,
+    NodeStatus,
+    ReplicationStatus,
+    SegmentInfo,
+    Tier,
+    TierBytes,
+)
 from stratalog.admin_api.wording import following_lines, following_words
 from stratalog_cli.segments import _row
+from stratalog_cli.status import _print
 from stratalog_node.admin.pages.node_page import render_status_page
 
 BEHIND = ReplicationStatus(
@@ -21,7 +32,7 @@ BEHIND = ReplicationStatus(
 )
 
 
-def status(replication: ReplicationStatus) -> NodeStatus:
+def status(replication: ReplicationStatus, given_up: tuple[GivenUpGroups, ...] = ()) -> NodeStatus:
     return NodeStatus(
         node_id=1,
         cluster_id="c",
@@ -45,6 +56,7 @@ def status(replication: ReplicationStatus) -> NodeStatus:
         resident_bytes=0,
         loop_blocks=0,
         replication=replication,
+        groups_given_up=list(given_up),
     )
 
 
@@ -59,6 +71,15 @@ def test_a_node_that_follows_nothing_says_nothing_of_it() -> None:
     assert "Replication" not in render_status_page(status(ReplicationStatus()), [], [])
     assert following_lines(ReplicationStatus()) == []
     assert following_words(ReplicationStatus(segments=3)) == "0 of 3 followed segments behind"
+
+
+def test_groups_that_began_again_without_what_was_given_up_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    told = status(ReplicationStatus(), (GivenUpGroups(shard=3, base_offset=10, end_offset=20),))
+    words = "offsets 10 to 20 of shard 3 of the group log were given up"
+    assert words in render_status_page(told, [], [])
+    _print(told)
+    assert words in capsys.readouterr().out
+    assert "group log" not in render_status_page(status(ReplicationStatus()), [], [])
 
 
 def test_a_list_of_segments_shows_replicas_and_who_has_each_whole() -> None:

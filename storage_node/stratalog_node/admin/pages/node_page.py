@@ -10,6 +10,7 @@ from stratalog.admin_api.models import NodeStatus, TopicInfo
 from stratalog.admin_api.wording import (
     following_lines,
     following_words,
+    given_up_lines,
     human_bytes,
     human_duration,
     human_time,
@@ -30,6 +31,7 @@ def render_status_page(status: NodeStatus, topics: Sequence[TopicInfo], samples:
     if status.bucket_trouble:
         waiting += f"<li>object store: {escape(status.bucket_trouble)}</li>"
     waiting += "".join(f"<li>{escape(line)}</li>" for line in stopped_lines(status))
+    waiting += "".join(f"<li>{escape(line)}</li>" for line in given_up_lines(status))
     waiting += "".join(f"<li>{escape(line)}</li>" for line in following_lines(status.replication))
     waiting = f"<ul>{waiting}</ul>" if waiting else ""
     bucket = status.bucket or "none: data stays on this disk (start with --bucket URL)"
