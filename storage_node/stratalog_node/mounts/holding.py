@@ -5,7 +5,8 @@ is TAKING, and nothing of the retired node's is touched. What cannot be read is 
 what lies in the object store is given up after some, for another node may reach what this one cannot. A directory that
 is read elsewhere is looked at again and again while it is served, and doubted aloud once it does not answer.
 Once it serves, its background work is done by what does the node's own: purges (`tier/janitor.py`), orphans and bundles
-(`tier/left_behind.py`), each under the token. One task; lives on the event loop.
+(`tier/left_behind.py`), each under the token. Each mount is looked at by a task of its own, a bounded number at a time,
+so that machines that are gone keep no other mount waiting. Lives on the event loop.
 Cost: one look at each segment when a mount is taken, and two listings and two small reads of the store.
 """
 
@@ -13,8 +14,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from contextlib import suppress
+from typing import Final, TypeAlias
 
+from stratalog.event_loop.task_set import TaskSet
 from stratalog.machines.backoff import longest_pause
 from stratalog.meta_api.node_client import NodeMetaClient
 from stratalog.model.errors import Fenced, NotFound, StratalogError
@@ -31,8 +34,19 @@ _FIRST_PAUSE_MS, _LONGEST_PAUSE_MS = 100, 5_000
 _TRIES: Final = 8
 """After so many another node is asked for."""
 _VOLUME_POLL_S: Final = 2.0
+_AT_ONCE: Final = 32
+"""Mounts that are looked at: those of dead machines take as long as a call may, and others wait behind them."""
 _DOUBTED_AFTER: Final = 2
 """Looks in a row that were in vain."""
+
+
+_Place: TypeAlias = tuple[str, int]
+"""Name and token of a mount."""
+
+
+def _has_work(mount: Mount) -> bool:
+    """What is served from the object store needs no look."""
+    return mount.state is not MountState.SERVING or mount.mode is MountMode.VOLUME
 
 
 class MountHolding:
@@ -50,14 +64,22 @@ class MountHolding:
         self._probe = probe
         self._call_timeout_s = call_timeout_ms / 1_000
         self._tries = tries
-        self._failures: dict[tuple[str, int], int] = {}
-        """By name and token: how often it could not be read."""
+        self._failures: dict[_Place, int] = {}
+        """How often it could not be read."""
+        self._news: dict[_Place, asyncio.Event] = {}
+        """Of each that is looked at: it changed."""
+        self._places = asyncio.Semaphore(_AT_ONCE)
+        self._tasks = TaskSet()
         self._changed = asyncio.Event()
         self.stats = MountStats()
         catalog.on_change(self._on_change)
 
     def _on_change(self, change: Change) -> None:
         if isinstance(change, MountChanged | MountEnded):
+            name = change.mount.name if isinstance(change, MountChanged) else change.name
+            for at, news in self._news.items():
+                if at[0] == name:
+                    news.set()
             self._changed.set()
 
     def held(self) -> Sequence[Mount]:
@@ -71,31 +93,56 @@ class MountHolding:
 
     async def run(self) -> None:
         """Until cancelled."""
-        while True:
-            self._changed.clear()
-            pause_s = await self._look()
-            try:
-                async with asyncio.timeout(pause_s):
-                    await self._changed.wait()
-            except TimeoutError:
-                pass
+        try:
+            while True:
+                self._changed.clear()
+                for mount in self.held():
+                    at = (mount.name, mount.token)
+                    if _has_work(mount) and at not in self._news:
+                        self._news[at] = asyncio.Event()
+                        self._tasks.start(self._hold(at), name=f"mount-{mount.name}")
+                self._count()
+                await self._changed.wait()
+        finally:
+            await self._tasks.cancel()
 
-    async def _look(self) -> float | None:
-        """Returns: after how many seconds to look again though nothing changed; None when nothing is left to do."""
-        held = self.held()
-        names = {(mount.name, mount.token) for mount in held}
-        self._failures = {name: count for name, count in self._failures.items() if name in names}
-        for mount in held:
-            if mount.state is not MountState.SERVING:
-                await self._take(mount)
-            elif mount.mode is MountMode.VOLUME:
-                await self._probe_again(mount)
-        self.stats.held = sum(mount.state is MountState.SERVING for mount in self.held())
-        self.stats.waiting = len(self._failures)
-        pauses = [longest_pause(count, _FIRST_PAUSE_MS, _LONGEST_PAUSE_MS) / 1_000 for count in self._failures.values()]
-        if any(mount.mode is MountMode.VOLUME for mount in held):
+    async def _hold(self, at: _Place) -> None:
+        """Look at one mount again and again for as long as it is this node's, and there is something to do for it."""
+        news = self._news[at]
+        try:
+            while (mount := self._mount(at)) is not None and _has_work(mount):
+                news.clear()
+                async with self._places:
+                    await self._look_at(mount)
+                self._count()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._pause_s(mount)):
+                        await news.wait()
+        finally:
+            del self._news[at]
+            self._failures.pop(at, None)
+            self._count()
+
+    def _mount(self, at: _Place) -> Mount | None:
+        return next((mount for mount in self.held() if (mount.name, mount.token) == at), None)
+
+    def _pause_s(self, mount: Mount) -> float | None:
+        """None: until something changes."""
+        count = self._failures.get((mount.name, mount.token))
+        pauses = [] if count is None else [longest_pause(count, _FIRST_PAUSE_MS, _LONGEST_PAUSE_MS) / 1_000]
+        if mount.mode is MountMode.VOLUME:
             pauses.append(_VOLUME_POLL_S)
         return min(pauses, default=None)
+
+    def _count(self) -> None:
+        self.stats.held = sum(mount.state is MountState.SERVING for mount in self.held())
+        self.stats.waiting = len(self._failures)
+
+    async def _look_at(self, mount: Mount) -> None:
+        try:
+            await (self._probe_again if mount.state is MountState.SERVING else self._take)(mount)
+        except Exception:  # a fault with one mount must not keep it from being looked at again (F48)
+            log.exception("a mount could not be checked", mount=mount.name)
 
     async def _probe_again(self, mount: Mount) -> None:
         """At a directory that answered before."""

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from stratalog.formats.object_names import ObjectNames
+from stratalog.model.commands import NoteLives, RegisterNode
 from stratalog.model.errors import Conflict, Fenced
+from stratalog.model.metadata import Life, NodeInfo
 from stratalog.model.mount_commands import BeginMount, TakeMount
 from stratalog.model.mounts import Mount, MountMode, MountState
 from stratalog.model.segment import RemoteState
 from stratalog.objects.obstore_store import open_memory
 from stratalog.objects.settings import StoreSettings
+from stratalog_node.mounts.holding import _AT_ONCE
 from support.node_cluster import NodeCluster
 from support.waiting import eventually
 
@@ -85,6 +89,42 @@ async def test_a_holder_serves_what_a_node_left_and_another_takes_over_when_it_d
         assert second.holder in cluster.nodes and second.token == first.token + 1
         with pytest.raises(Fenced):
             await cluster.meta.service.perform(TakeMount(first.name, first.token, caller=holder.meta.life))
+
+
+async def pretended_mounts(cluster: NodeCluster, count: int) -> None:
+    """So many data sets of nodes that never were more than their names, all held by node 1."""
+    service = cluster.meta.service
+    for node_id in range(2, 2 + count):
+        registered = await service.perform(RegisterNode(NodeInfo(node_id, f"disk-{node_id}", "host", 9092)))
+        await service._parts()[0].submit(NoteLives(lost=(Life(node_id, registered.node_epoch),)))
+        await service.perform(BeginMount(node_id, f"disk-{node_id}", MountMode.OFFLOAD))
+
+
+@pytest.mark.parametrize(("silent", "timeout_ms"), [(20, 600_000), (100, 100)], ids=["a few", "more than at once"])
+async def test_mounts_that_do_not_answer_keep_no_other_from_being_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silent: int, timeout_ms: int
+) -> None:
+    asked: list[str] = []
+    most = 0
+
+    async def probe(mount: Mount) -> None:
+        nonlocal most
+        if mount.node_id < 2 + silent:
+            asked.append(mount.name)
+            most = max(most, len(asked))
+            try:
+                await asyncio.Event().wait()
+            finally:
+                asked.remove(mount.name)
+
+    monkeypatch.setattr("stratalog_node.node.DataSetProbe", lambda *_: probe)
+    async with NodeCluster(tmp_path, monkeypatch) as cluster:
+        await cluster.start(1, remote_upload_timeout_ms=timeout_ms)
+        await pretended_mounts(cluster, silent + 1)
+        await is_served(cluster, 2 + silent)
+        if silent > _AT_ONCE:
+            await eventually(lambda: most == _AT_ONCE)
+        assert most <= _AT_ONCE and cluster.nodes[1].mounts.stats.taken == 1
 
 
 async def test_a_retired_node_that_is_started_again_is_refused_and_says_why(
