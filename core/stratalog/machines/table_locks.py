@@ -56,6 +56,11 @@ def acquire_lock(tx: TableTransaction, command: AcquireLock) -> Lock:
             "`stratalog mounts move`"
         )
     known = tx.state.locks.get(command.name)
+    if command.renews and (known is None or (known.holder, known.epoch) != (command.holder, command.renews)):
+        raise Conflict(
+            f"lock {command.name!r} is not held by {command.holder!r} under epoch {command.renews} any more, so there "
+            "is nothing to renew: ask for it anew"
+        )
     if known is None and len(tx.state.locks) >= MAX_LOCKS:
         raise LimitExceeded(f"lock {command.name!r}: there are {MAX_LOCKS} locks already, and none is ever forgotten")
     expires_ms = tx.now_ms + command.ttl_ms

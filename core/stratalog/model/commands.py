@@ -325,7 +325,8 @@ class ReplaceManifest(NodeCommand[Segment]):
 # Locks and numbers ----------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class AcquireLock(NodeCommand[Lock]):
-    """Take or renew a write lock. Raises Conflict while another holder's lease lasts."""
+    """Take or renew a write lock. Raises Conflict while another holder's lease lasts, and for a renewal of what was
+    given back, or passed on."""
 
     is_idempotent = True
 
@@ -334,6 +335,8 @@ class AcquireLock(NodeCommand[Lock]):
     ttl_ms: int
     lasting: tuple[str, ...] = ()
     """Endings of names: earlier holders that have one stay remembered, however many came after them."""
+    renews: Count = 0
+    """The epoch that is held; 0 takes the lock, or renews whatever the holder has."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,21 +92,18 @@ class HeldLock:
                     raise
             await asyncio.sleep(min(_PAUSE_S, self._lease_ms / 1_000))
 
-    async def _ask_for(self, client: MetaClient, name: str) -> Lock:
-        return await client.perform(AcquireLock(name, self._holder, self._lease_ms))
+    async def _ask_for(self, client: MetaClient, name: str, renews: int = 0) -> Lock:
+        return await client.perform(AcquireLock(name, self._holder, self._lease_ms, renews=renews))
 
     async def _renew(self, client: MetaClient, held: Lock) -> None:
         while self._lost is None:
             await asyncio.sleep(self._lease_ms / 1_000 / _RENEWALS)
             try:
-                now = await self._ask_for(client, held.name)
+                await self._ask_for(client, held.name, held.epoch)
             except Conflict as error:
-                self._lost = Fenced(str(error))
+                self._lost = Fenced(f"{error}; run the job again")
             except StratalogError:
                 continue  # away: the epoch keeps the order
-            else:
-                if now.epoch != held.epoch:
-                    self._lost = Fenced(f"lock {held.name!r} passed to another meanwhile: run the job again")
 
     async def _close(self) -> None:
         if self._renewing is not None:

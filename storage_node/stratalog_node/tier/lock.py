@@ -58,6 +58,8 @@ class TierLock:
         self._asked_again = asyncio.Event()
         self._complained: str | None = None
         self._is_forked = False
+        self._sent: asyncio.Task[Lock] | None = None
+        """A request that was under way when the task that waited for it ended."""
         self.current: Lock | None = None
 
     def lost(self, epoch: int) -> None:
@@ -85,8 +87,13 @@ class TierLock:
                 await asyncio.sleep(pause_s / 4)
 
     async def release(self) -> None:
-        """Give the lock back, so that the next life need not wait for the lease's end."""
+        """Give the lock back, so that the next life need not wait for the lease's end. What was asked for before may
+        be carried out after that: so the answer is waited for, no longer than a lease lasts. A renewal that comes later
+        still renews nothing; a first request that does holds the lock for a lease.
+
+        Requires: `run` has ended."""
         held, self.current = self.current, None
+        held = await self._answered() or held
         if held is None:
             return
         try:
@@ -95,11 +102,35 @@ class TierLock:
         except (StratalogError, TimeoutError) as error:
             log.info("write lock not given back, its lease will end by itself", lock=self._name, error=str(error))
 
+    async def _answered(self) -> Lock | None:
+        sent, self._sent = self._sent, None
+        if sent is None:
+            return None
+        await asyncio.wait({sent}, timeout=min(self._ttl_ms / 1_000, self._call_timeout_s))
+        sent.cancel()
+        await asyncio.gather(sent, return_exceptions=True)
+        return None if sent.cancelled() or sent.exception() is not None else sent.result()
+
+    async def _ask(self, command: AcquireLock) -> Lock:
+        self._sent = sent = asyncio.get_running_loop().create_task(self._perform(command))
+        try:
+            async with asyncio.timeout(self._call_timeout_s):
+                lock = await asyncio.shield(sent)
+        except Exception:
+            sent.cancel()
+            self._sent = None
+            raise
+        self._sent = None
+        return lock
+
+    async def _perform(self, command: AcquireLock) -> Lock:
+        return await self._meta.perform(command)
+
     async def _renew(self) -> None:
         try:
             lasting = await self._before_asking() if self.current is None else ()
-            async with asyncio.timeout(self._call_timeout_s):
-                lock = await self._meta.perform(AcquireLock(self._name, self._holder, self._ttl_ms, tuple(lasting)))
+            renews = self.current.epoch if self.current is not None else 0
+            lock = await self._ask(AcquireLock(self._name, self._holder, self._ttl_ms, tuple(lasting), renews))
             if self.current is not None and self.current.epoch != lock.epoch:
                 self._let_go(f"epoch {self.current.epoch} gave way to {lock.epoch}")
             if self.current is None:
