@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 
 from stratalog.formats.bundle import BundleHeader, BundleMember, check_bundle, encode_bundle
 from stratalog.formats.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
-from stratalog.formats.digest import EMPTY_DIGEST, extend_digest, extend_digest_over, extend_digest_stored
+from stratalog.formats.digest import (
+    EMPTY_DIGEST,
+    extend_digest,
+    extend_digest_over,
+    extend_digest_past,
+    extend_digest_stored,
+)
 from stratalog.formats.index_block import decode_index_block, encode_index_block
 from stratalog.formats.journal import (
     JournalHeader,
@@ -207,6 +213,11 @@ def test_the_digest_is_the_same_however_the_batches_are_grouped(draw):
     at_once = extend_digest_over(EMPTY_DIGEST, b"".join(batches))
     in_two = extend_digest_over(extend_digest_over(EMPTY_DIGEST, b"".join(batches[:cut])), b"".join(batches[cut:]))
     by_headers = extend_digest(EMPTY_DIGEST, [memoryview(batch)[:61] for batch in batches])
+    whole, in_looks, at = b"".join(batches), EMPTY_DIGEST, 0
+    while at < len(whole):
+        in_looks, behind = extend_digest_past(in_looks, whole[at : at + draw.draw(st.integers(61, 500))])
+        at += behind
+    assert (in_looks, at) == (at_once, len(whole))
     one_by_one = EMPTY_DIGEST
     for batch in batches:
         one_by_one = extend_digest_stored(one_by_one, batch[:16], b"\xff" * 16 + batch[16:])

@@ -42,6 +42,20 @@ def extend_digest_over(digest: bytes, data: Buffer) -> bytes:
     return digest
 
 
+def extend_digest_past(digest: bytes, data: Buffer) -> tuple[bytes, int]:
+    """The digest after the batches whose headers are in `data`, which begins with one, and where the next one begins:
+    beyond the end where the last batch is not all there. Raises: ValueError for a length that no batch has."""
+    view = memoryview(data)
+    at = 0
+    while at + BATCH_HEADER_BYTES <= len(view):
+        size_bytes = 12 + _LENGTH.unpack_from(view, at + 8)[0]
+        if size_bytes < BATCH_HEADER_BYTES:
+            raise ValueError(f"a batch of {size_bytes} bytes at {at}")
+        digest = xxh3_128_digest(digest + view[at : at + BATCH_HEADER_BYTES])
+        at += size_bytes
+    return digest, at
+
+
 def object_digest(data: Buffer) -> bytes:
     """The digest of all bytes of an index block or a manifest."""
     return xxh3_128_digest(data)

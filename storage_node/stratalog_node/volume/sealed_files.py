@@ -1,8 +1,10 @@
 """Answers reads of the sealed segments in a retired node's directory, each range checked before anybody sees it.
 
-Only what the metadata say this node proved is served, and only from a file whose own header says the same. Files are
-opened for reading alone, on disk threads. Lives on the event loop.
-Cost: a file is looked at once; a read costs its range, and the index block once in a while.
+Only what the metadata say this node proved is served, and only from a file whose own header says the same, and whose
+batches have the digest of the seal record: a directory may have been away for long, and another copy of a file has good
+CRCs, too. Files are opened for reading alone, on disk threads. Lives on the event loop.
+Cost: the headers of a file's batches are read once, which is all of it where batches are small, before its first range;
+a read costs its range, and the index block once in a while.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from stratalog.formats.digest import EMPTY_DIGEST, extend_digest_past
 from stratalog.formats.index_points import IndexPoints
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES, decode_segment_header
 from stratalog.kafka.error_codes import ErrorCode
@@ -29,11 +32,14 @@ from stratalog_node.shards.producer_tables import ProducerTables
 from stratalog_node.shards.replica_reads import first_batch_since, segment_of_epoch
 from stratalog_node.shards.sealed import SealedCopy
 from stratalog_node.shards.sealed_points import SealedPoints
+from stratalog_node.single_flight import SingleFlight
 
 log = logger(__name__)
 
 _MOST_BYTES = 1 << 20
 _MOST_COPIES = 100_000
+_LOOK_BYTES = 64 << 10
+"""Of a file, read at once for the headers in it."""
 
 
 @dataclass(slots=True)
@@ -65,11 +71,14 @@ class SealedFiles:
         self._points = SealedPoints(threads, index_cache_bytes)
         self._tables = ProducerTables(node_id, layout, threads, self._descriptors, catalog, None, None)
         self._copies: OrderedDict[SegmentKey, SealedCopy] = OrderedDict()
+        self._checks: SingleFlight[SegmentKey, SealedCopy] = SingleFlight()
+        """Who asks for a large file gives up before it is checked, and finds it checked when it asks again."""
         self._told: set[SegmentKey] = set()
         """Of whose fault the log tells already."""
         self.stats = VolumeStats()
 
     async def close(self) -> None:
+        await self._checks.close()
         await self._tables.close()
 
     async def answer(self, ask: SegmentAsk) -> SegmentAnswer[bytes]:
@@ -121,13 +130,25 @@ class SealedFiles:
         """Raises: NotFound, Corrupt, Unavailable."""
         key = segment.key
         copy = self._copies.get(key)
-        if copy is None:
-            await self._threads.read(lambda: self._check(key, seal))
-            file = SegmentFile(self._layout.segment(key), self._descriptors, SEGMENT_HEADER_BYTES + seal.size_bytes)
-            copy = self._copies[key] = SealedCopy(key, file, self._layout.index(key), seal)
-            if len(self._copies) > _MOST_COPIES:
-                _, dropped = self._copies.popitem(last=False)
-                self._points.forget(dropped)
+        return copy if copy is not None else await self._checks.join(key, lambda: self._checked(key, seal))
+
+    async def _checked(self, key: SegmentKey, seal: SealRecord) -> SealedCopy:
+        file = SegmentFile(self._layout.segment(key), self._descriptors, SEGMENT_HEADER_BYTES + seal.size_bytes)
+        copy = SealedCopy(key, file, self._layout.index(key), seal)
+
+        def check() -> None:
+            self._check(key, seal)
+            _check_digest(copy)
+
+        try:
+            await self._threads.read_file(file, check)
+        except BaseException:
+            file.close_when_unused()
+            raise
+        self._copies[key] = copy
+        if len(self._copies) > _MOST_COPIES:
+            _, dropped = self._copies.popitem(last=False)
+            self._points.forget(dropped)
         return copy
 
     def _check(self, key: SegmentKey, seal: SealRecord) -> None:
@@ -147,6 +168,23 @@ class SealedFiles:
             raise Unavailable(f"{path}: {error.strerror}") from error
         if size_bytes < SEGMENT_HEADER_BYTES + seal.size_bytes:
             raise Corrupt(f"it is {size_bytes} bytes long, and lacks some", source=str(path), position=size_bytes)
+
+
+def _check_digest(copy: SealedCopy) -> None:
+    """Blocking: that its batches are those that were sealed, as their headers tell. Raises: Corrupt, Unavailable."""
+    seal, digest, position = copy.seal, EMPTY_DIGEST, 0
+    while position < seal.size_bytes:
+        data = copy.read_blocking(position, min(_LOOK_BYTES, seal.size_bytes - position))
+        try:
+            digest, behind = extend_digest_past(digest, data)
+        except ValueError as error:
+            raise Corrupt(str(error), source=str(copy.file.path), position=position) from error
+        if not behind:
+            raise Corrupt("it ends within the header of a batch", source=str(copy.file.path), position=position)
+        position += behind
+    if position != seal.size_bytes or digest != seal.digest:
+        reason = f"its batches have digest {digest.hex()}, the seal record says {seal.digest.hex()}"
+        raise Corrupt(f"{reason}: put the right file there", source=str(copy.file.path), position=0)
 
 
 def _read(copy: SealedCopy, points: IndexPoints, ask: SegmentAsk) -> bytes:

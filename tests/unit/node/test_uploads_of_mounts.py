@@ -4,6 +4,7 @@ rest from the directory, whatever happens meanwhile, and then the mount may end.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from stratalog.formats.record_batch import walk
 from stratalog.formats.records import decode_records
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.model.commands import AlterTopic, CommitParts, DeleteTopic, ReplaceParts
-from stratalog.model.errors import Conflict
+from stratalog.model.errors import Conflict, Unavailable
 from stratalog.model.ids import ShardKey
 from stratalog.model.mount_commands import CloseVolume, EndMount, MoveMount
 from stratalog.model.mounts import MountMode, MountState
@@ -268,9 +269,9 @@ async def test_a_topic_without_a_remote_tier_stays_in_the_directory_until_it_is_
             await cluster.meta.service.perform(EndMount("tier/1"))
 
 
-def with_other_content(data: bytes) -> bytes:
-    """The last batch says something else, and its CRC agrees."""
-    at, header = list(walk(data[SEGMENT_HEADER_BYTES:], source="test", verify=False))[-1]
+def with_other_content(data: bytes, number: int = -1) -> bytes:
+    """One batch says something else, and its CRC agrees."""
+    at, header = list(walk(data[SEGMENT_HEADER_BYTES:], source="test", verify=False))[number]
     begin, changed = SEGMENT_HEADER_BYTES + at, bytearray(data)
     changed[begin + header.size_bytes - 100] ^= 1
     changed[begin + 17 : begin + 21] = crc32c(bytes(changed[begin + 21 : begin + header.size_bytes])).to_bytes(4, "big")
@@ -281,32 +282,53 @@ def with_a_flipped_bit(data: bytes) -> bytes:
     return data[:-100] + bytes([data[-100] ^ 1]) + data[-99:]
 
 
-@pytest.mark.parametrize(
-    ("damage", "said"),
-    [
-        (with_a_flipped_bit, "does not serve segment .* CORRUPT_MESSAGE"),
-        (with_other_content, "end with digest .* the seal record says .* put the right file back there"),
-    ],
-)
+def with_another_beginning(data: bytes) -> bytes:
+    return with_other_content(data, 0)
+
+
+REFUSED = "does not serve segment .* CORRUPT_MESSAGE"
+
+
+@pytest.mark.parametrize("damage", [with_a_flipped_bit, with_other_content, with_another_beginning])
 async def test_what_is_damaged_in_the_directory_is_named_never_published_and_uploaded_once_it_is_put_right(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: object, said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Callable[[bytes], bytes]
 ) -> None:
+    is_long = damage is with_another_beginning
+    count = 100 if is_long else 10  # many chunks, or less than one
     async with NodeCluster(tmp_path, monkeypatch, open_memory(StoreSettings())) as cluster:
-        key = await sealed(cluster, 10)  # less than a chunk
+        key = await sealed(cluster, count)
         path = cluster.layout(LEFT).segment(first(cluster, key).key)
         good = path.read_bytes()
-        path.write_bytes(damage(good))  # type: ignore[operator]
+        path.write_bytes(damage(good))
         async with volume(cluster, LEFT):
             holder = holder_of(cluster)
-            await eventually(lambda: re.search(said, holder.tier.trouble() or ""), timeout=20)
+            await eventually(lambda: re.search(REFUSED, holder.tier.trouble() or ""), timeout=20)
             assert first(cluster, key).remote.state is RemoteState.NONE, "nothing of it was committed"
+            with pytest.raises(Unavailable):
+                await values_at(holder, key, count)
             with pytest.raises(Conflict):
                 await cluster.meta.service.perform(EndMount("tier/1"))
         path.write_bytes(good)
         async with volume(cluster, LEFT):
             await eventually(lambda: is_complete(cluster, key), timeout=20)
             assert holder.tier.trouble() is None
-        assert await values_at(holder, key, 10) == [value(number) for number in range(10)]
+        assert await values_at(holder, key, count) == [value(number) for number in range(count)]
+
+
+async def test_a_file_that_is_changed_under_who_reads_it_is_known_by_its_last_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "end with digest .* the seal record says .* put the right file back there"
+    async with NodeCluster(tmp_path, monkeypatch, open_memory(StoreSettings())) as cluster:
+        key = await sealed(cluster, 10, remote_storage_enable="false")
+        path = cluster.layout(LEFT).segment(first(cluster, key).key)
+        async with volume(cluster, LEFT):
+            await is_served(cluster, LEFT)
+            path.write_bytes(with_other_content(path.read_bytes()))
+            await cluster.meta.service.perform(AlterTopic(key.topic_id, {"remote.storage.enable": "true"}))
+            holder = holder_of(cluster)
+            await eventually(lambda: re.search(said, holder.tier.trouble() or ""), timeout=20)
+            assert first(cluster, key).remote.state is RemoteState.NONE, "nothing of it was committed"
 
 
 # What else the holder does -----------------------------------------------------------------------------------------
