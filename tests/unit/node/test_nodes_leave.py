@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.model.errors import Fenced, StratalogError
+from stratalog.model.commands import CommitParts
+from stratalog.model.errors import Fenced, StratalogError, Unavailable
 from stratalog.model.retirement import RetireMode, RetireStep, WaitReason
 from stratalog.model.segment import RemoteState, SegmentState
 from stratalog.objects.obstore_store import open_memory
@@ -20,6 +21,7 @@ from stratalog_node.node import wall_ms
 from support.leaving_nodes import QUICK, Leaving
 from support.node_cluster import NodeCluster
 from support.waiting import eventually
+from unit.node.test_uploads_of_nodes import CHUNK
 
 
 @pytest.fixture
@@ -200,6 +202,47 @@ async def test_a_dead_node_that_a_majority_needs_is_named_and_given_up_without_a
     await plain.append(key, b"it goes on")
     assert await plain.values(key) == [*values, b"it goes on"]
     assert gone not in plain.segments(key)[-1].replicas and len(plain.segments(key)[-1].replicas) == 2
+
+
+async def test_a_producer_goes_on_though_the_dead_node_had_uploaded_a_part_of_what_it_wrote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: ObjectStore
+) -> None:
+    """What it wrote last is lost, so what it sends next does not follow on what is left: that must not end it."""
+    async with NodeCluster(tmp_path, monkeypatch, store) as cluster:
+        await cluster.start(
+            1, 2, 3, **(QUICK | {"remote_upload_interval_ms": 3_600_000, "remote_upload_chunk_bytes": CHUNK})
+        )
+        leaving = Leaving(cluster, has_store=True)
+        key = await cluster.shard(replicas=1)
+        sequences = iter(range(1_000))
+
+        async def append() -> int:
+            value = b"x" * (CHUNK // 8)
+            return await cluster.append(key, value, producer_id=7, producer_epoch=0, base_sequence=next(sequences))
+
+        while cluster.segments(key)[0].remote.commit_offset <= 0:
+            await append()
+        cluster.meta.hold(CommitParts)
+        for _ in range(20):
+            await append()
+        gone = cluster.leader(key)
+        assert cluster.nodes[gone].ask_roll(key)
+        await cluster.is_sealed(key)
+        storage_id = (await leaving.node(gone)).storage_id
+        await cluster.kill(gone)
+        await cluster.lose(gone)
+        cluster.meta.release(CommitParts)
+        await leaving.retire(gone, force=storage_id)
+        await leaving.until(step=RetireStep.DONE, of=gone)
+        (lost,) = (await leaving.record(gone)).given_up
+        assert 0 < lost.base_offset < lost.end_offset
+        await cluster.leads_again(key)
+        for number in range(2):  # one after the other, as it sends
+            sent = cluster.offer(key, b"more", producer_id=7, producer_epoch=0, base_sequence=next(sequences))
+            assert await sent == lost.end_offset + number, "it goes on behind what was given up"
+        out_of_order = cluster.offer(key, b"no", producer_id=7, producer_epoch=0, base_sequence=next(sequences) + 1)
+        with pytest.raises(Unavailable, match="out of order"):
+            await out_of_order
 
 
 async def test_of_a_volume_the_node_reads_its_own_files_and_a_damaged_one_is_named(plain: NodeCluster) -> None:
