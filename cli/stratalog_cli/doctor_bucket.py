@@ -87,7 +87,8 @@ async def check_bucket(store: ObjectStore, metadata: Metadata | None, seen: Exam
         what = f"{counted(foreign_count, 'object')} that Stratalog did not write, such as {', '.join(foreign)}"
         seen.warn(store.url, what, "none needed: foreign objects are left alone")
     if not clusters:
-        seen.warn(store.url, "holds no object of Stratalog", "check the URL: bucket, prefix, endpoint")
+        step = "none needed for a new bucket; if it has data, check the URL: bucket, prefix, endpoint"
+        seen.hint(store.url, "holds no object of Stratalog", step)
     for (prefix, cluster), contents in sorted(clusters.items()):
         names = ObjectNames(prefix, cluster)
         for key in sorted(contents.objects):

@@ -34,4 +34,6 @@ async def check_settings(url: str, store: ObjectStore, seen: Examination) -> boo
         else:
             step = "check the server, and that the credentials have s3:PutObject, s3:GetObject and s3:DeleteObject"
         seen.error(settings.url, f"an object could not be put, read and deleted: {error}", step)
+    else:
+        seen.settings["put, read, delete"] = "work, and no put overwrites an object"
     return True

@@ -37,6 +37,9 @@ class Examination:
     def warn(self, place: str, what: str, next_step: str) -> None:
         self.findings.append(Finding(severity="warning", place=place, what=what, next_step=next_step))
 
+    def hint(self, place: str, what: str, next_step: str) -> None:
+        self.findings.append(Finding(severity="hint", place=place, what=what, next_step=next_step))
+
     @property
     def errors(self) -> int:
         return self._count("error")

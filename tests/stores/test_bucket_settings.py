@@ -235,7 +235,8 @@ def test_doctor_names_the_rule_that_would_delete_data(bucket: S3Server) -> None:
 
 def test_doctor_leaves_nothing_behind_in_a_good_bucket(bucket: S3Server) -> None:
     code, seen = doctor(bucket.url())
-    assert (code, seen["errors"], seen["hints"]) == (0, 0, 1), seen
+    assert (code, seen["errors"], seen["warnings"], seen["hints"]) == (0, 0, 0, 2), seen
+    assert seen["settings"]["put, read, delete"].startswith("work")
     client = control_client(bucket)
     assert client.list_objects_v2(Bucket=bucket.bucket)["KeyCount"] == 0
     client.close()

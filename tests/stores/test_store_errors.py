@@ -130,6 +130,18 @@ async def test_who_has_no_credentials_hears_that_and_no_word_of_the_store(
     assert metadata.endpoint in str(error) and "policy" not in str(error)
 
 
+@pytest.mark.parametrize(("told", "said"), [("<Region>eu-west-3</Region>", "eu-west-3"), ("", "REGION")])
+async def test_a_wrong_region_is_told_with_the_right_one(told: str, said: str, opener: Opener) -> None:
+    body = f"<Error><Code>AuthorizationHeaderMalformed</Code><Message>the region is wrong</Message>{told}</Error>"
+    async with scripted_server(Script(http_answer("400 Bad", body.encode()))) as server:
+        error = await outcome(opener(server.url("p"), QUICK), Operation.GET)
+    assert type(error) is InvalidRequest
+    assert str(error).endswith(
+        "the store answered 400 AuthorizationHeaderMalformed: the region is wrong; give the bucket's region: "
+        f"region={said} in the URL, or AWS_REGION"
+    )
+
+
 WRONG_BODIES = {
     "fewer bytes than promised": http_answer("206 P", b"abc", "Content-Range: bytes 2-5/10"),
     "more bytes than asked": http_answer("206 P", b"abcdef", "Content-Range: bytes 2-5/10"),

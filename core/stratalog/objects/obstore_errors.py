@@ -9,6 +9,7 @@ what the store says of the object itself: that it ends before the range.
 
 from __future__ import annotations
 
+import html
 import re
 
 import obstore.exceptions
@@ -28,6 +29,9 @@ from stratalog.objects.stats import FailureKind, Operation
 _STATUS = re.compile(r"status code: (\d{3})")
 _SERVER_CODE = re.compile(r"<Code>([A-Za-z]{1,64})</Code>")
 _TRANSPORT = re.compile(r"kind: (Connect|Timeout|Request|Interrupted|Decode|Unknown)\b")
+_SERVER_MESSAGE = re.compile(r"<Message>([^<]{1,300})</Message>")
+_SERVER_REGION = re.compile(r"<Region>([a-z0-9-]{1,64})</Region>")
+_WRONG_REGION = ("AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect")
 _FIRST_LINE_CHARS = 300
 _ASKED = re.compile(r"Error performing [A-Z]+ (https?://[^/?\s]+)(\S*) in ")
 _CREDENTIALS_HOST = re.compile(r"https?://(169\.254\.|\[fd00:ec2::|sts\.)")
@@ -125,8 +129,11 @@ def _from_status(status: int, text: str, operation: Operation, what: str) -> Fai
         else:
             error = Unavailable(f"{what}: {said}; try later")
         return Failure(FailureKind.SERVER_ERROR, error, is_retriable=True)
-    refused = InvalidRequest(f"{what}: {said}: {_first_line(text)}")
-    return Failure(FailureKind.REJECTED, refused, is_retriable=False)
+    why = html.unescape(found[1]) if (found := _SERVER_MESSAGE.search(text)) else _first_line(text)
+    if code in _WRONG_REGION:
+        region = found[1] if (found := _SERVER_REGION.search(text)) else "REGION"
+        why += f"; give the bucket's region: region={region} in the URL, or AWS_REGION"
+    return Failure(FailureKind.REJECTED, InvalidRequest(f"{what}: {said}: {why}"), is_retriable=False)
 
 
 def _from_transport(text: str, operation: Operation, what: str) -> Failure:

@@ -240,6 +240,7 @@ def test_an_empty_bucket_says_to_check_the_url(tmp_path: Path) -> None:
     code, findings = doctor(f"file://{tmp_path / 'empty'}")
 
     assert code == 0 and "check the URL" in findings[0]["next_step"]
+    assert findings[0]["severity"] == "hint", "a new bucket has none either"
 
 
 def test_a_bucket_goes_only_with_a_data_directory(cluster: StoredCluster) -> None:
