@@ -40,6 +40,7 @@ def test_no_room_on_those_that_would_stay_is_said_and_mended_while_it_waits(stor
     stored.expects_restarts = True  # what a node keeps free is a setting that it reads at its start
     stored.expects_outage = True  # a node without room is not ready, and here all of them are to be without
     stored.expected_warnings |= {"InsufficientCapacity", "ReplicationFactor", "Troubles", "PodNotBack"}
+    stored.writes.more = 100  # all four nodes are rolled twice
     stored.expected_warnings |= {"UnderReplicated"}  # once there is room: what no store has is copied first
     stored.make_cluster(nodes=4, changes={"rollingUpdate": {"readinessTimeoutSeconds": 30}})
     stored.make_topic("sentinel", shards=4, tiering={"enabled": False})

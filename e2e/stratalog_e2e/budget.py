@@ -27,6 +27,8 @@ class Writes:
         self._operator = operator
         self._began = time.monotonic()
         self._before = dict(_by_process(operator))
+        self.more = 0
+        """What the test lets it write beyond that, for what it has it do several times."""
 
     def count(self) -> int:
         return int(sum(count - self._before.get(process, 0) for process, count in _by_process(self._operator)))
@@ -37,7 +39,7 @@ class Writes:
     def problem(self) -> str:
         """Empty while it keeps to its budget."""
         count, minutes = self.count(), self.minutes()
-        budget = AT_ONCE + PER_MINUTE * minutes
+        budget = AT_ONCE + self.more + PER_MINUTE * minutes
         return "" if count <= budget else f"the operator wrote {count} times in {minutes:.1f} min, {budget:.0f} at most"
 
 

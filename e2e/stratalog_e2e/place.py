@@ -50,7 +50,7 @@ class Place:
         self.name = name
         self.images = operator.images
         self._operator = operator
-        self._writes = Writes(operator)
+        self.writes = Writes(operator)
         labels = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn")}
         kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
         self.observer = Observer(kube, name)
@@ -196,7 +196,7 @@ class Place:
         )
         wrong += list(self._unexpected_warnings())
         wrong += [
-            found for found in (self._writes.problem(), self._operator.traceback(60 * self._writes.minutes())) if found
+            found for found in (self.writes.problem(), self._operator.traceback(60 * self.writes.minutes())) if found
         ]
         assert not wrong, "\n".join(wrong)
 
@@ -205,7 +205,7 @@ class Place:
         gaps = [] if self._clients is None else self._clients.longest_gaps_s
         gap = f"; longest gap {max(gaps):.1f} s" if gaps else ""
         said = "".join(f"; {note}" for note in self.notes)
-        return f"{self._writes.count()} writes in {self._writes.minutes():.1f} min{gap}{said}"
+        return f"{self.writes.count()} writes in {self.writes.minutes():.1f} min{gap}{said}"
 
     def _unexpected_warnings(self) -> Iterable[str]:
         if self.is_gone:
