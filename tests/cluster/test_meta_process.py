@@ -112,7 +112,7 @@ async def test_commands_that_are_not_answered_are_done_once_it_is_back(meta: Met
         ((), "name one place"),
         (("--data", "x", "--store", "etcd://h:1"), "name one place"),
         (("--store", "zookeeper://h:1"), "not an etcd address"),
-        (("--data", "x", "--listen", "nowhere"), "address 'nowhere'"),
+        (("--data", "x", "--listen", "nowhere"), "--listen 'nowhere'"),
     ],
 )
 def test_a_wrong_option_is_refused_before_anything_is_made(
