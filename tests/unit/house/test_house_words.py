@@ -12,7 +12,7 @@ from support.source_tree import PRODUCT_ROOTS, REPOSITORY, project_files, python
 
 LEVELS = frozenset({"debug", "info", "warning", "error", "exception", "critical"})
 IDENTIFIER = re.compile(r"[a-z0-9]+(_[a-z0-9]+)+")
-ALL_PAGES = sorted(relative(path) for path in project_files() if path.suffix == ".md" and "decisions" not in path.parts)
+ALL_PAGES = sorted(relative(path) for path in project_files() if path.suffix == ".md")
 
 
 def logged() -> list[tuple[str, str]]:
@@ -93,7 +93,8 @@ PAGES = (
     *("docs/pipeline.md", "docs/scaling.md", "docs/sizing.md", "docs/upgrade.md"),
     *("deploy/monitoring/alerts.yaml", "docs/design.md", "docs/meta.md", "docs/meta-store.md", "docs/replication.md"),
     *("docs/kafka.md", "docs/operator.md", "docs/benchmarks.md", "docs/dependencies.md", "docs/faults.md"),
-    *("docs/formats.md", "docs/formats-groups.md"),
+    *("docs/formats.md", "docs/formats-groups.md", "e2e/README.md"),
+    *(page for page in ALL_PAGES if page.startswith("docs/decisions/")),
 )
 
 
