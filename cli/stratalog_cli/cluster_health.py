@@ -5,7 +5,6 @@ Blocking; meant for threads. Standard library only. What does not answer is told
 
 from __future__ import annotations
 
-import json
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +13,7 @@ from typing import Any, Final
 
 from stratalog.model.tokens import Token, bearer
 from stratalog_cli.cluster_plan import ADDRESSES, Part, Role
+from stratalog_cli.json_answers import object_of
 
 _TIMEOUT_S: Final = 1.0
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -95,10 +95,10 @@ def _get(url: str, token: Token | None = None) -> tuple[int, dict[str, Any]]:
     """Status, 0 without an answer, and the object that it answered with."""
     try:
         with _opener.open(_request(url, token), timeout=_TIMEOUT_S) as answer:
-            return answer.status, _object(answer.read())
+            return answer.status, object_of(answer.read())
     except urllib.error.HTTPError as refused:
         with refused:
-            return refused.code, _object(refused.read())
+            return refused.code, object_of(refused.read())
     except OSError:
         return 0, {}
 
@@ -108,11 +108,3 @@ def _request(url: str, token: Token | None) -> urllib.request.Request:
     if token is not None:
         request.add_unredirected_header("Authorization", bearer(token()))
     return request
-
-
-def _object(body: bytes) -> dict[str, Any]:
-    try:
-        told = json.loads(body)
-    except ValueError:
-        return {}
-    return told if isinstance(told, dict) else {}

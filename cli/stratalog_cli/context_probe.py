@@ -7,11 +7,10 @@ standard library only.
 from __future__ import annotations
 
 import http.client
-import json
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Final
 
 from stratalog.admin_api.client import AdminClient
 from stratalog.meta_api.json_shape import NotOfShape
@@ -20,6 +19,7 @@ from stratalog.meta_api.wire import PROBLEM, foreign
 from stratalog.model.errors import Conflict, StratalogError, Unavailable, WrongServer
 from stratalog.model.tokens import Token, bearer
 from stratalog.telemetry.printable import printable
+from stratalog_cli.json_answers import object_of
 from stratalog_cli.say import say
 
 _TIMEOUT_S: Final = 5.0
@@ -71,7 +71,7 @@ def _cluster_at(url: str, token: Token | None) -> str:
     except (OSError, http.client.HTTPException) as error:
         why = error.reason if isinstance(error, urllib.error.URLError) else error
         raise Unavailable(f"no meta service answers at {url} ({getattr(why, 'strerror', None) or why})") from None
-    found = _object(body).get("cluster_id")
+    found = object_of(body).get("cluster_id")
     if not isinstance(found, str):
         raise WrongServer(foreign(where, "its answer is another"))
     return found
@@ -83,11 +83,3 @@ def _problem(status: int, body: bytes, where: str) -> StratalogError:
     except NotOfShape:
         how = f"it answers {status}, and not as a meta service does"
         return Unavailable(f"{where}: {how}") if status >= 500 else WrongServer(foreign(where, how))
-
-
-def _object(body: bytes) -> dict[str, Any]:
-    try:
-        told = json.loads(body)
-    except ValueError:
-        return {}
-    return told if isinstance(told, dict) else {}

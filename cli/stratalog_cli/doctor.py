@@ -110,6 +110,9 @@ async def _examine_bucket(url: str, metadata: Metadata | None, step: Step) -> Ex
     try:
         if await check_settings(url, store, seen):
             await check_bucket(store, metadata, seen)
+    except InvalidRequest as error:  # what was found of the settings is kept
+        seen.error(seen.place, f"the bucket cannot be listed: {error}", "correct the URL: region, endpoint or bucket")
+        seen.why_unchecked = str(error)
     finally:
         await store.close()
     return seen

@@ -39,6 +39,7 @@ from stratalog_cli.several_nodes import Nodes
 _ATTEMPTS: Final = 5
 _PAUSE_S: Final = 0.2
 _COMPLETE: Final = "complete"
+_OF_A_CLUSTER: Final = ("data/", "bundles/", "meta/", "cuts/")
 T = TypeVar("T")
 
 
@@ -245,7 +246,11 @@ async def _is_bucket_of(store: ObjectStore, cut: Cut) -> bool:
     needed = next((one.key for one in cut.shards if one.log_start_offset < one.end_offset), None)
     if needed is None:
         return True
-    async for _ in store.list(ObjectNames("", cut.cluster_id).shard_prefix(needed)):
+    return await _holds(store, ObjectNames("", cut.cluster_id).shard_prefix(needed))
+
+
+async def _holds(store: ObjectStore, prefix: str) -> bool:
+    async for _ in store.list(prefix):
         return True
     return False
 
@@ -259,13 +264,20 @@ async def _put(store: ObjectStore, cut: Cut) -> None:
 
 
 async def find(store: ObjectStore, cluster_id: str | None) -> list[Cut]:
-    """All that lie in the bucket, by cluster and name. Without a cluster everything is listed."""
+    """All in the bucket, by cluster and name. Without a cluster everything is listed. Raises: NotFound where there is
+    nothing of a cluster, or of this one: a mistyped place must not look like one without snapshots."""
     prefix = "" if cluster_id is None else ObjectNames("", cluster_id).cuts_prefix
     found: list[Cut] = []
+    is_any = False
     async for info in store.list(prefix):
-        cluster, _, _ = info.key.partition("/")
+        cluster, _, below = info.key.partition("/")
+        is_any = is_any or below.startswith(_OF_A_CLUSTER)
         if "/cuts/" in info.key and isinstance(ObjectNames("", cluster).parse(info.key), CutName):
             found.append(decode_cut(await store.get(info.key), source=info.key))
+    if not is_any and cluster_id is None:
+        raise NotFound(f"{store.url} holds nothing of any cluster: is it the right bucket, and the right prefix?")
+    if not is_any and not await _holds(store, f"{cluster_id}/"):
+        raise NotFound(f"{store.url} holds nothing of cluster {cluster_id}: `stratalog status` shows a cluster's id")
     return found
 
 

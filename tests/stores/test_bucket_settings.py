@@ -188,6 +188,17 @@ def test_doctor_ends_with_3_where_a_bucket_could_not_be_checked(moto: S3Server) 
 
 
 @pytest.mark.real_s3
+def test_doctor_keeps_what_it_found_where_the_listing_is_refused(versitygw: S3Server) -> None:
+    """The settings are read through a client that follows the server to its region; the objects are not."""
+    url = versitygw.url().replace(f"region={REGION}", "region=eu-west-9")
+    ran = CliRunner().invoke(build_app(("doctor",)), ["doctor", url, "--output", "json"])
+    assert ran.exit_code == 3
+    (seen,) = json.loads(ran.stdout)
+    assert not seen["is_checked"] and seen["errors"] >= 1
+    assert any("region" in one["next_step"] + one["what"] for one in seen["findings"])
+
+
+@pytest.mark.real_s3
 def test_wrong_credentials_are_refused_and_never_shown(versitygw: S3Server) -> None:
     refusal = refusal_of(versitygw.url().replace(SECRET_KEY, "wrong-secret"))
     assert "403 SignatureDoesNotMatch" in refusal.what
@@ -210,6 +221,12 @@ def test_the_environment_gives_what_the_url_leaves_open_and_profiles_give_nothin
 def test_a_server_that_is_away_is_unavailable_after_a_few_attempts() -> None:
     with pytest.raises(Unavailable, match="is it up"):
         read_bucket_settings(S3Server(free_port(), "bucket").url(), IMPATIENT, {})
+
+
+def test_https_at_a_port_that_speaks_http_says_so(moto: S3Server) -> None:
+    url = moto.url().replace("http%3A", "https%3A")
+    with pytest.raises(Unavailable, match="speaks plain HTTP there: endpoint=http://"):
+        read_bucket_settings(url, IMPATIENT, {})
 
 
 def test_a_place_that_is_no_bucket_has_no_settings() -> None:

@@ -43,8 +43,8 @@ _NEXT_STEPS = {
     StopCause.HEALING: "wait: the node is fetching the missing offsets from the object store; if it lasts, check that "
     "the object store answers",
     StopCause.FAULT: "restart the node, and report the stack trace in its log",
-    StopCause.DEPOSED: "restart the node, so that it asks again which node leads; if that does not help, look "
-    "for a second node with the same node.id",
+    StopCause.DEPOSED: "wait: the node becomes a replica of the new leader; if it does not, restart it, and look for a "
+    "second node with the same node.id",
     StopCause.DELETED: "nothing: the topic was deleted",
 }
 

@@ -123,6 +123,11 @@ def _refusal(client: S3Client, location: S3Location, prefix: str) -> BucketRefus
         step = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or access_key_id and secret_access_key in the URL"
         return BucketRefusal(location.url, what, step)
     except BotoCoreError as error:
+        if "WRONG_VERSION_NUMBER" in str(error):
+            plain = str(where).replace("https://", "http://", 1)
+            raise Unavailable(
+                f"{location.url}: the server at {where} speaks plain HTTP there: endpoint={plain}"
+            ) from error
         raise Unavailable(f"{location.url}: no answer from {where} ({error}); is it up, is the URL right?") from error
     return None
 
