@@ -84,12 +84,10 @@ class MountHolding:
 
     def held(self) -> Sequence[Mount]:
         """Those that this life of the node was given."""
-        life = self._meta.life
-        return [
-            mount
-            for mount in self._catalog.mounts()
-            if mount.holder is not None and Life(mount.holder, mount.holder_epoch) == life
-        ]
+        return [mount for mount in self._catalog.mounts() if self._is_held(mount)]
+
+    def _is_held(self, mount: Mount) -> bool:
+        return mount.holder is not None and Life(mount.holder, mount.holder_epoch) == self._meta.life
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -101,7 +99,7 @@ class MountHolding:
                     if _has_work(mount) and at not in self._news:
                         self._news[at] = asyncio.Event()
                         self._tasks.start(self._hold(at), name=f"mount-{mount.name}")
-                self._count()
+                self.stats.held = sum(mount.state is MountState.SERVING for mount in self.held())
                 await self._changed.wait()
         finally:
             await self._tasks.cancel()
@@ -114,17 +112,18 @@ class MountHolding:
                 news.clear()
                 async with self._places:
                     await self._look_at(mount)
-                self._count()
+                self.stats.waiting = len(self._failures)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._pause_s(mount)):
                         await news.wait()
         finally:
             del self._news[at]
             self._failures.pop(at, None)
-            self._count()
+            self.stats.waiting = len(self._failures)
 
     def _mount(self, at: _Place) -> Mount | None:
-        return next((mount for mount in self.held() if (mount.name, mount.token) == at), None)
+        mount = self._catalog.mount(at[0])
+        return mount if mount is not None and mount.token == at[1] and self._is_held(mount) else None
 
     def _pause_s(self, mount: Mount) -> float | None:
         """None: until something changes."""
@@ -133,10 +132,6 @@ class MountHolding:
         if mount.mode is MountMode.VOLUME:
             pauses.append(_VOLUME_POLL_S)
         return min(pauses, default=None)
-
-    def _count(self) -> None:
-        self.stats.held = sum(mount.state is MountState.SERVING for mount in self.held())
-        self.stats.waiting = len(self._failures)
 
     async def _look_at(self, mount: Mount) -> None:
         try:

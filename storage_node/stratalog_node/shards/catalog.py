@@ -125,6 +125,9 @@ class Catalog:
     def mounts(self) -> Iterable[Mount]:
         return self._mounts.values()
 
+    def mount(self, name: str) -> Mount | None:
+        return self._mounts.get(name)
+
     def mount_of(self, node_id: int) -> Mount | None:
         """Of a retired node's data set."""
         return self._mounts.get(data_set_name(node_id))
