@@ -188,12 +188,12 @@ def _what_is_given_up_is_not_written_down() -> list[Any]:
 def _rolled_segment_of_a_dead_node_is_nobodys() -> list[Any]:
     """Only what a person's word has ended gets another node as a replica, and not what its leader ended."""
 
-    def was_ended_by_word(tx: Any, segment: Any) -> bool:
+    def nobody_unless_ended_by_word(tx: Any, segment: Any) -> Any:
         is_ended = any(gap.reason is GapReason.UNCLEAN for gap in segment.handed.given_up)
-        return is_ended and bool(is_abandoned(tx, segment))
+        return who_makes_it_up(tx, segment) if is_ended else None
 
-    is_abandoned = table_given_up._is_abandoned
-    return [(table_given_up, "_is_abandoned", was_ended_by_word)]
+    who_makes_it_up = table_given_up._who_makes_it_up
+    return [(table_given_up, "_who_makes_it_up", nobody_unless_ended_by_word)]
 
 
 ALL = (

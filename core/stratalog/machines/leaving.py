@@ -101,14 +101,17 @@ def is_led(segment: Segment, presence: Presence) -> bool:
 
 def is_waited_for_in_vain(segment: Segment, by_quorum: bool, presence: Presence) -> bool:
     """Whether the end, or the seal, of an open segment depends on nobody but who was given up. Of replicas that live
-    each has answered; who is only away, and has to be heard, is waited for."""
+    each has answered. Who is only away is waited for, in the ISR or not, before the end is known and after it: it may
+    have the longest copy, or be the only one with what others still need."""
     gone = presence.is_given_up
     if is_led(segment, presence):
         if not by_quorum or segment.state is not SegmentState.ACTIVE:
             return False
         missed = missed_for_majority(segment, presence.is_alive, presence.is_gone)
         return bool(missed) and all(map(gone, missed))
-    if all(map(gone, segment.replicas)):
+    if not all(gone(node) for node in segment.replicas if not presence.is_alive(node)):
+        return False
+    if not any(map(presence.is_alive, segment.replicas)):
         return True
     if not segment.is_fenced:
         return False

@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Final
 
 from stratalog.machines.copy_repair import is_kept_by_copies
+from stratalog.machines.leaving import is_given_up
 from stratalog.machines.recovery_rule import MIN_IN_SYNC, Waiting, decide, is_quorum, least_in_sync, majority
 from stratalog.model.bounds import Int32
 from stratalog.model.counting import counted, joined, nodes_named
@@ -275,7 +276,18 @@ def _waited_for(topic: Topic, segment: Segment, nodes: dict[int, Node]) -> tuple
         by_quorum=is_quorum(topic.settings),
         is_alive=lambda node_id: _is_alive(node_id, nodes),
     )
-    return decision.nodes if isinstance(decision, Waiting) else ()
+    if not isinstance(decision, Waiting):
+        return ()
+    gone = {node for node in segment.replicas if node in nodes and _is_given_up(nodes[node])}
+    if not decision.is_hopeless or not gone.issuperset(decision.nodes):
+        return decision.nodes
+    # A person gave these up. The end still waits for each other replica that is away: its copy may be the longest.
+    away = tuple(node for node in segment.replicas if node not in gone and not _is_alive(node, nodes))
+    return away or decision.nodes
+
+
+def _is_given_up(node: Node) -> bool:
+    return is_given_up(node.retirement, is_alive=node.is_alive)
 
 
 def _is_alive(node_id: int, nodes: dict[int, Node]) -> bool:

@@ -15,7 +15,7 @@ from stratalog.machines.table_recovery import begin_recovery, seal_unclean
 from stratalog.machines.table_state import TableTransaction
 from stratalog.model.commands import BeginRecovery, SealUnclean
 from stratalog.model.retirement_commands import GiveUpOpen
-from stratalog.model.segment import GapReason, Segment, SegmentState
+from stratalog.model.segment import Segment, SegmentState
 
 
 def give_up_open(tx: TableTransaction, command: GiveUpOpen) -> Segment | None:
@@ -28,7 +28,7 @@ def give_up_open(tx: TableTransaction, command: GiveUpOpen) -> Segment | None:
         return segment  # its leader lives, and has to say first how far it is; or the end is known already
     if segment.state is SegmentState.SEALING and not any(map(tx.state.is_alive, segment.replicas)):
         maker = _who_makes_it_up(tx, segment)
-        if maker is None or not _is_abandoned(tx, segment):
+        if maker is None:
             return segment
         given = replace(segment, replicas=(*segment.replicas, maker))
         tx.replace_segment(segment, given)
@@ -44,15 +44,9 @@ def _is_given_up(tx: TableTransaction, segment: Segment) -> bool:
     return is_waited_for_in_vain(segment, by_quorum, presence)
 
 
-def _is_abandoned(tx: TableTransaction, segment: Segment) -> bool:
-    """It was ended by a person's word, or each of its replicas was given up by one: another makes up what nobody has,
-    so that the log goes on."""
-    is_ended = any(gap.reason is GapReason.UNCLEAN for gap in segment.handed.given_up)
-    return is_ended or all(map(tx.state.is_given_up, segment.replicas))
-
-
 def _who_makes_it_up(tx: TableTransaction, segment: Segment) -> int | None:
-    """Who leads the shard behind it, else any that stays."""
+    """Each of its replicas was given up: another makes up what nobody has, so that the log goes on. Who leads the shard
+    behind it, else any that stays."""
     entry, key = tx.state.shard(segment.key.shard_key), segment.key
     behind = (entry.segments[epoch].leader for epoch in range(key.epoch + 1, entry.next_epoch))
     wrong = {report.node_id for report in segment.handed.reports}

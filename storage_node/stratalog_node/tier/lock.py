@@ -60,6 +60,8 @@ class TierLock:
         self._is_forked = False
         self._sent: asyncio.Task[Lock] | None = None
         """A request that was under way when the task that waited for it ended."""
+        self._taken: Lock | None = None
+        """The service gave it to this node, which may not have begun to use it."""
         self.current: Lock | None = None
 
     def lost(self, epoch: int) -> None:
@@ -92,7 +94,7 @@ class TierLock:
         still renews nothing; a first request that does holds the lock for a lease.
 
         Requires: `run` has ended."""
-        held, self.current = self.current, None
+        held, self.current, self._taken = self.current or self._taken, None, None
         held = await self._answered() or held
         if held is None:
             return
@@ -133,6 +135,7 @@ class TierLock:
             lock = await self._ask(AcquireLock(self._name, self._holder, self._ttl_ms, tuple(lasting), renews))
             if self.current is not None and self.current.epoch != lock.epoch:
                 self._let_go(f"epoch {self.current.epoch} gave way to {lock.epoch}")
+            self._taken = lock
             if self.current is None:
                 await self._on_gained(lock)
                 log.info("write lock taken", lock=self._name, epoch=lock.epoch)
@@ -151,7 +154,7 @@ class TierLock:
             self._complain("write lock cannot be renewed", error)
 
     def _let_go(self, reason: str) -> None:
-        self.current = None
+        self.current = self._taken = None
         log.warning("write lock lost, uploads stop", lock=self._name, reason=reason)
         self._on_lost()
         self._asked_again.set()

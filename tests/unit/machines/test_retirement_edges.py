@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from stratalog.machines.retirement import SIGHTING_LASTS_MS, EndOpen, Served
-from stratalog.model.commands import MoveReplicas, NoteLives, ReplicaMove, SealUnclean
+from stratalog.machines.shard_troubles import troubles
+from stratalog.model.commands import MoveReplicas, NoteLives, ProposeIsr, ReplicaMove, SealUnclean
 from stratalog.model.errors import Conflict
 from stratalog.model.mount_commands import BeginMount, EndMount
 from stratalog.model.mounts import MountMode
@@ -191,6 +194,52 @@ def test_what_was_ended_by_word_waits_for_the_answer_of_one_that_came_back() -> 
     assert story.segment(key).handed.source is None
     story.promise(key, second, 40)
     assert story.segment(key).handed.source == second
+
+
+@pytest.mark.parametrize("settings", [{}, {"acks.policy": "quorum"}], ids=["isr", "quorum"])
+def test_the_only_one_that_has_what_was_ended_by_word_is_waited_for_while_it_reboots(settings: dict[str, str]) -> None:
+    story = RetirementStory(nodes=4)
+    key = story.active(story.topic("orders", replicas=2, settings=TIERED | settings)).key
+    dead, other = story.segment(key).replicas
+    story.die(dead, other)
+    story.start(other, is_clean=False, boot_id="after a power cut")
+    story.recover(key)
+    story.do(RetireNode(dead, force_storage_id=f"storage-{dead}"))
+    story.promise(key, other, 40, is_whole=False)
+    story.looks(dead)
+    assert (story.segment(key).end_offset, story.segment(key).handed.source) == (40, other)
+    story.die(other)
+    story.looks(dead, count=6)
+    segment = story.segment(key)
+    assert segment.replicas == (dead, other), "nobody makes up what the other has"
+    wait = story.record(dead).wait
+    assert wait is not None and wait.reason is WaitReason.SHARD_UNAVAILABLE
+    story.start(other, is_clean=False, boot_id="after another")
+    story.promise(key, other, 40, is_whole=False)
+    story.looks(dead)
+    assert story.segment(key).handed.source == other
+
+
+def test_a_longer_copy_outside_the_isr_is_waited_for_while_it_is_only_away() -> None:
+    """Once it was in the ISR, and had what was acknowledged then."""
+    story = RetirementStory(nodes=4)
+    key = story.active(story.topic("orders", replicas=3, settings=TIERED)).key
+    leader = story.segment(key).leader
+    assert leader is not None
+    shorter, longer = (node for node in story.segment(key).replicas if node != leader)
+    story.do(replace(ProposeIsr(key, (leader,), 0), caller=story.life(leader)))
+    story.die(leader, longer)
+    story.recover(key)
+    story.promise(key, shorter, 10)
+    story.do(RetireNode(leader, force_storage_id=f"storage-{leader}"))
+    story.looks(leader, count=6)
+    assert story.segment(key).end_offset is None
+    (trouble,) = (one for one in troubles(story.table.snapshot(), story.now_ms) if one.segment == key)
+    assert trouble.nodes == (longer,), "it is said who is waited for, not who was given up"
+    story.start(longer)
+    story.promise(key, longer, 40)
+    story.looks(leader)
+    assert story.segment(key).end_offset == 40
 
 
 # What was prepared ----------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 
 import pytest
@@ -54,7 +54,13 @@ class Wire:
 
 
 class Held:
-    def __init__(self, service: MetaService, call_timeout_ms: int, ttl_ms: int) -> None:
+    def __init__(
+        self,
+        service: MetaService,
+        call_timeout_ms: int,
+        ttl_ms: int,
+        on_gained: Callable[[Lock], Awaitable[None]] | None = None,
+    ) -> None:
         self.wire = Wire(service)
 
         async def nothing(*_: object) -> tuple[str, ...]:
@@ -68,7 +74,7 @@ class Held:
             call_timeout_ms=call_timeout_ms,
             rng=random.Random(1),
             before_asking=nothing,
-            on_gained=nothing,  # type: ignore[arg-type]  # what it answers is not looked at
+            on_gained=on_gained or nothing,  # type: ignore[arg-type]  # what it answers is not looked at
             on_lost=lambda: None,
         )
         self.running = asyncio.ensure_future(self.lock.run())
@@ -100,6 +106,21 @@ async def test_a_request_that_is_under_way_at_the_stop_is_waited_for(service: Me
     await asyncio.sleep(0)
     await held.wire.arrive()
     await stopping
+    known = await held_by(service)
+    assert known is not None and known.holder == NOBODY
+
+
+async def test_a_lock_whose_work_had_not_begun_at_the_stop_is_given_back(service: MetaService) -> None:
+    """What begins it asks a store, which may take long, or never answers."""
+    has_begun = asyncio.Event()
+
+    async def begins(_: Lock) -> None:
+        has_begun.set()
+        await asyncio.Event().wait()
+
+    held = Held(service, call_timeout_ms=600_000, ttl_ms=600_000, on_gained=begins)
+    await has_begun.wait()
+    await held.stop()
     known = await held_by(service)
     assert known is not None and known.holder == NOBODY
 
