@@ -343,7 +343,7 @@ class StorageNode:
             lease_ms=lambda: self._heartbeats.untaken_ms,
             new_member_id=lambda client: f"{client}-{secrets.token_hex(16)}",
             words=CONSUMER_WORDS,
-            is_lost=self.catalog.is_lost_by_force,
+            is_lost=self.catalog.is_lost_for_good,
         )
         self.catalog.on_change(self.groups.on_change)
 

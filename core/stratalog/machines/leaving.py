@@ -138,6 +138,14 @@ def is_lost_by_force(segment: Segment, node_of: Callable[[int], Node | None], is
     return True
 
 
+def is_lost_for_good(segment: Segment, node_of: Callable[[int], Node | None], is_read: Callable[[int], bool]) -> bool:
+    """`is_lost_by_force`, and nobody can bring it back: until its holders are released, one that returns has it."""
+    if not is_lost_by_force(segment, node_of, is_read):
+        return False
+    records = [node.retirement for holder in segment.local_nodes if (node := node_of(holder)) is not None]
+    return all(record is not None and record.step.is_released for record in records)
+
+
 def need_of(segment: Segment, node_id: int, mode: RetireMode, wanted: int, is_staying: Callable[[int], bool]) -> Need:
     """`wanted`: so many nodes are to have it. `is_staying`: alive, and not leaving."""
     if node_id not in segment.replicas and node_id not in segment.local_nodes:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
 
-from stratalog.machines.leaving import is_lost_by_force
+from stratalog.machines.leaving import is_lost_by_force, is_lost_for_good
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.in_order import find, place_of
 from stratalog.model.metadata import (
@@ -149,6 +149,10 @@ class Catalog:
     def is_lost_by_force(self, segment: Segment) -> bool:
         """Whether all that nodes had of a sealed segment was given up by a person."""
         return is_lost_by_force(segment, self.node, lambda node_id: self.reads_at(node_id) is not None)
+
+    def is_lost_for_good(self, segment: Segment) -> bool:
+        """That, and no node that returns can still have it."""
+        return is_lost_for_good(segment, self.node, lambda node_id: self.reads_at(node_id) is not None)
 
     def is_alive(self, node_id: int) -> bool:
         """As the newest change that came here says; of a node that it does not tell of nothing is known against it."""

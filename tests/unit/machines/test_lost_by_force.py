@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from stratalog.machines.leaving import is_lost_by_force
+from stratalog.machines.leaving import is_lost_by_force, is_lost_for_good
 from stratalog.model.metadata import Node
 from stratalog.model.retirement import Retirement, RetireMode, RetireStep
 from stratalog.model.segment import RemoteCopy, RemoteState
@@ -40,3 +40,12 @@ def test_a_directory_that_stays_is_not_lost_while_nobody_reads_it(
     whole = replace(ALONE, remote=RemoteCopy(RemoteState.COMPLETE))
     assert not is_lost_by_force(whole, {1: node}.get, lambda _: is_read)
     assert not is_lost_by_force(replace(SEALED, local_nodes=(1, 2)), {1: node}.get, lambda _: is_read), "ask the other"
+
+
+@pytest.mark.parametrize("step", [RetireStep.OFFLOAD, RetireStep.SNAPSHOT, RetireStep.RELEASE, RetireStep.DONE])
+def test_what_a_node_that_returns_may_still_have_is_not_lost_for_good(step: RetireStep) -> None:
+    record = Retirement("disk", OFFLOAD, step, 0, 0, is_forced=True)
+    node = Node(1, "disk", "host", 9, is_alive=False, retirement=record)
+    assert is_lost_by_force(ALONE, {1: node}.get, lambda _: False)
+    assert is_lost_for_good(ALONE, {1: node}.get, lambda _: False) is step.is_released
+    assert not is_lost_for_good(ALONE, {1: node}.get, lambda _: True)
