@@ -16,7 +16,7 @@ from uuid import UUID
 from stratalog.event_loop.task_set import TaskSet
 from stratalog.meta_api.client import CommandTaker
 from stratalog.model.commands import CreateTopic, WidenTopic
-from stratalog.model.errors import AlreadyExists, StratalogError
+from stratalog.model.errors import AlreadyExists, StratalogError, Unavailable
 from stratalog.model.ids import ShardKey
 from stratalog.model.topic import Topic
 from stratalog.settings.process import ProcessSettings
@@ -29,6 +29,8 @@ from stratalog_node.shards.catalog_wait import catalog_shows
 _log = logger(__name__)
 
 _SHOWN_TIMEOUT_MS = 5_000
+_PATIENCE_S = 15.0
+"""Whoever asks for a group waits no longer for the topic. Making it goes on."""
 
 
 class LogTopic:
@@ -62,10 +64,17 @@ class LogTopic:
 
     async def ensure(self) -> None:
         """See that it exists. Raises: Unavailable, OutcomeUnknown: who asked tries again."""
-        if self.topic is None:
-            if self._making is None:
-                self._making = self._tasks.start(self._make(), name="group-log-create")
-            await asyncio.shield(self._making)
+        if self.topic is not None:
+            return
+        if self._making is None:
+            self._making = self._tasks.start(self._make(), name="group-log-create")
+        making = self._making
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                await asyncio.shield(making)
+        except TimeoutError:
+            words = f"topic {OFFSETS_TOPIC} was not made within {_PATIENCE_S:g} s: the meta service is still asked"
+            raise Unavailable(words) from None
 
     async def _make(self) -> None:
         try:

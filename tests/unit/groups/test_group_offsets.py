@@ -5,8 +5,13 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import pytest
+
+from stratalog.model.commands import CreateTopic
 from stratalog.model.errors import OutcomeUnknown, Unavailable
 from stratalog.model.group import GroupError, GroupState, MemberProtocol
+from stratalog.model.topic import Topic
+from stratalog_node.groups import log_topic
 from stratalog_node.groups.requests import TopicShard
 from support.group_node import GroupNode, committing, joining, subscription, syncing, task
 
@@ -27,6 +32,29 @@ async def member(node: GroupNode, group_id: str, *topics: str) -> str:
     joined = await node.groups.join(joining(group_id, "a", protocols=protocols))
     await node.groups.sync(syncing(group_id, joined.member_id, joined.generation))
     return joined.member_id
+
+
+async def test_who_asks_first_of_all_hears_in_time_when_the_meta_service_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(log_topic, "_PATIENCE_S", 0.01)
+    node, is_answering = GroupNode(), asyncio.Event()
+    perform = node.perform
+
+    async def late(command: CreateTopic) -> Topic:
+        await is_answering.wait()
+        return await perform(command)
+
+    monkeypatch.setattr(node, "perform", late)
+    await node.groups.start()
+    commit = committing("g", ("orders", 0, 5))
+    assert await node.groups.commit_offsets(commit) == [GroupError.COORDINATOR_NOT_AVAILABLE]
+    with pytest.raises(Unavailable, match="still asked"):
+        await node.groups.ensure_ready()
+    is_answering.set()
+    await node.groups.ensure_ready()
+    assert await node.groups.commit_offsets(commit) == [OK]
+    await node.kill()
 
 
 async def test_what_is_committed_is_read_back() -> None:
