@@ -128,6 +128,7 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     "stratalog_tier_forks_found_total": (_CLAIMS, "stats.forks_found) == (1, 1)"),
     "stratalog_tier_is_forked": (_CLAIMS, "later.stats.is_forked"),
     "stratalog_tier_segments_to_publish": (_TIER_FAULTS, "segments_to_publish == 1"),
+    "stratalog_log_lines_lost_total": ("tests/crash/test_log_without_room.py", 'log_lines_lost_total"] >= 1'),
     "stratalog_log_missing_copies_total": ("tests/unit/shards/test_missing_files.py", "missing_copies"),
     "stratalog_tier_commits_lost_total": (_TIER_FAULTS, "commits_lost"),
     "stratalog_groups_foreign_batches_total": (_GROUP_LOG, "foreign_batches"),

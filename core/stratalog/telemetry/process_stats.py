@@ -14,6 +14,7 @@ import threading
 import time
 from typing import Final
 
+from stratalog.telemetry.log_stream import LogStream
 from stratalog.telemetry.metrics import MetricRegistry
 
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
@@ -70,5 +71,7 @@ def add_process_metrics(registry: MetricRegistry) -> None:
     add("process_max_fds", "gauge", "Maximum number of open file descriptors.", most_files)
     add("process_start_time_seconds", "gauge", "Start time of the process since 1970 in seconds.", lambda: started)
     add("process_threads", "gauge", "Python threads.", threading.active_count)
+    lost = "Log lines that could not be written: the disk was full, or the reader was gone."
+    add("stratalog_log_lines_lost_total", "counter", lost, lambda: LogStream.lost_lines)
     labels = {"version": importlib.metadata.version("stratalog"), "python": platform.python_version()}
     add("stratalog_build_info", "gauge", "1; the labels say what runs.", lambda: 1, constant=labels)

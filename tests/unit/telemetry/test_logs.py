@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import logging
+import os
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stratalog.telemetry.log_stream import LogStream
 from stratalog.telemetry.logs import BLANK, LONGEST_TEXT, configure_logs, logger, without_secrets
 
 
@@ -44,6 +47,46 @@ def test_a_failure_with_its_traceback_is_still_one_line(lines: io.StringIO) -> N
     (line,) = read(lines)
     assert "OSError: no" in str(line["exception"])
     assert "test_logs.py" in str(line["exception"])
+
+
+class FullDisk(io.StringIO):
+    is_full = False
+
+    def write(self, text: str) -> int:
+        if self.is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().write(text)
+
+
+def test_a_line_that_cannot_be_written_hurts_nobody_and_is_counted() -> None:
+    before, stream = LogStream.lost_lines, FullDisk()
+    configure_logs("info", stream=stream)
+    try:
+        stream.is_full = True
+        logger("x").warning("first")
+        logging.getLogger("third.party").warning("second")
+        stream.is_full = False
+        logger("x").warning("third")
+        logger("x").warning("fourth")
+    finally:
+        configure_logs("info")
+    third, fourth = read(stream)
+    assert (third["event"], third["lost_lines"]) == ("third", 2)
+    assert "lost_lines" not in fourth
+    assert LogStream.lost_lines == before + 2
+
+
+def test_nobody_who_reads_is_no_fault_of_who_logs() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w", encoding="utf-8", buffering=1, closefd=False) as stream:
+        configure_logs("info", stream=stream)
+        try:
+            logger("x").warning("said to nobody")
+        finally:
+            configure_logs("info")
+            os.dup2(os.open(os.devnull, os.O_WRONLY), writer)  # what it still keeps goes there
+    os.close(writer)
 
 
 def test_lines_below_the_level_are_not_written(lines: io.StringIO) -> None:
