@@ -8,14 +8,38 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from typer._click.exceptions import UsageError
 from typer.core import TyperCommand
 
 _EXTRAS = re.compile(r"  \[[^\[\]]*\]$")
 """What typer appends to a description: [env var: …; default: …; x>=1; required]."""
 
 
+_WHERE = {
+    "--bootstrap": "--bootstrap HOST:PORT, where Kafka clients connect (--listen of a node)",
+    "--admin": "--admin HOST:PORT, the admin address of a node (metrics.listen)",
+    "--meta": "--meta URL, the address of the meta service",
+    "--bucket": "--bucket URL, the object store",
+    "--data": "--data DIR, a data directory",
+}
+"""How a command learns where to look. Each knows some of them, and it is easy to give another one's."""
+
+
 class PlainHelp(TyperCommand):
-    """A command whose help names arguments and values in plain words."""
+    """A command whose help names arguments and values in plain words, and that says where it looks if it was told by an
+    option of other commands."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except UsageError as error:
+            given = getattr(error, "option_name", None)
+            own = {name for param in self.params for name in param.opts}
+            if given in {*_WHERE, "-b"} - own and not getattr(error, "possibilities", None):
+                known = [words for name, words in _WHERE.items() if name in own]
+                if known:
+                    error.message += f". This command takes {' or '.join(known)}"
+            raise
 
     # typer keeps the classes of contexts, formatters and parameters to itself: Any.
     def collect_usage_pieces(self, ctx: Any) -> list[str]:

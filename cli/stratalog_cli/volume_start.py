@@ -36,11 +36,14 @@ def run_volume(settings: ProcessSettings, data: Path, listen: str, meta_urls: st
 
 async def _run(settings: ProcessSettings, data: Path, listen: str, meta_urls: str, node_id: int | None) -> int:
     from stratalog.meta_api.http_client import HttpMetaClient
+    from stratalog_node.disk.layout import NodeLayout
+    from stratalog_node.volume.directory import check_is_node
     from stratalog_node.volume.volume_node import VolumeNode
 
     stopping = stop_signal()
     async with AsyncExitStack() as running:
         try:
+            check_is_node(NodeLayout(data / "node"))  # before a service is waited for that cannot help
             tokens = token_file(settings.auth_token_file)
             meta = HttpMetaClient(meta_urls, token=None if tokens is None else tokens.first)
             running.push_async_callback(meta.close)

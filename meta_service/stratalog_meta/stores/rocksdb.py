@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -173,8 +174,20 @@ def _make_durable_directory(directory: Path) -> None:
                 os.close(descriptor)
     except OSError as error:
         raise Unavailable(
-            f"cannot make the metadata directory {directory}: {error.strerror}: free some space, or repair the disk"
+            f"cannot make the metadata directory {directory}: {error.strerror}: {_remedy(error)}"
         ) from error
+
+
+def _remedy(error: OSError) -> str:
+    match error.errno:
+        case errno.ENOSPC | errno.EDQUOT:
+            return "free some space"
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            return "let this user write there, or name another directory by --data"
+        case errno.ENOTDIR | errno.EEXIST | errno.ENOENT | errno.ENAMETOOLONG | errno.ELOOP:
+            return "name another directory by --data"
+        case _:
+            return "repair the disk, or name another directory by --data"
 
 
 def _translated(error: Exception, directory: Path) -> StratalogError:

@@ -16,12 +16,27 @@ from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.identity_file import NodeIdentity
 
 
+def check_is_node(layout: NodeLayout) -> None:
+    """Raises: NotFound where it is no node's directory, Unavailable where it cannot be read."""
+    _identity_bytes(layout.node_file)
+
+
+def _identity_bytes(path: Path) -> bytes:
+    try:
+        data = read_file(path)
+    except NotADirectoryError:
+        data = None
+    except OSError as error:
+        raise Unavailable(f"{path} cannot be read: {error.strerror}: let this user read it") from error
+    if data is None:
+        raise NotFound(f"{path} is not there: name the --data DIR of the node that was retired")
+    return data
+
+
 def read_identity(layout: NodeLayout, cluster_id: str) -> NodeIdentity:
     """Whose directory it is. Raises: NotFound where it is no node's, InvalidRequest for another cluster's, Corrupt."""
     path = layout.node_file
-    data = read_file(path)
-    if data is None:
-        raise NotFound(f"{path} is not there: name the --data DIR of the node that was retired")
+    data = _identity_bytes(path)
     try:
         fields = json.loads(data)
         identity = NodeIdentity(

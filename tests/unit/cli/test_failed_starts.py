@@ -131,3 +131,24 @@ async def test_process_services_that_cannot_all_start_leave_nothing_behind(tmp_p
     await eventually(lambda: held() <= before)
     await node.close()
     await meta.close()
+
+
+@pytest.mark.parametrize("is_file", [False, True], ids=["nothing", "a file"])
+def test_a_directory_of_no_node_is_told_before_a_meta_service_is_waited_for(tmp_path: Path, is_file: bool) -> None:
+    data = tmp_path / "data"
+    if is_file:
+        data.touch()
+    node = NodeProcess(data, verb=("node", "start"), arguments=("--read-only", "--meta", "http://127.0.0.1:1"))
+    with pytest.raises(NodeFailed, match="ended with code 3") as failure:
+        node.start()
+    told = str(failure.value)
+    assert "is not there: name the --data DIR of the node that was retired" in told
+    assert "waiting for the meta service" not in told
+
+
+def test_metadata_that_would_be_below_a_file_are_no_matter_of_room(tmp_path: Path) -> None:
+    (tmp_path / "data").touch()
+    node = NodeProcess(tmp_path / "data")
+    with pytest.raises(NodeFailed, match="ended with code 3") as failure:
+        node.start()
+    assert "Not a directory: name another directory by --data" in str(failure.value)

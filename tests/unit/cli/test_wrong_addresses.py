@@ -107,3 +107,20 @@ def answer_as_no_http(server: socket.socket) -> None:
         with connection:
             connection.recv(65_536)
             connection.sendall(b"SSH-2.0-OpenSSH\r\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "takes"),
+    [
+        (("produce", "orders", "--admin", "h:1"), "This command takes --bootstrap HOST:PORT"),
+        (("mounts", "list", "--meta", "http://h:1"), "This command takes --admin HOST:PORT"),
+        (("topics", "list", "-b", "h:1"), "This command takes --admin HOST:PORT"),
+    ],
+    ids=" ".join,
+)
+def test_an_address_by_an_option_of_other_commands_tells_which_this_one_takes(
+    command: tuple[str, ...], takes: str
+) -> None:
+    result = CliRunner().invoke(build_app(), command)
+    assert result.exit_code == 2
+    assert takes in " ".join(result.output.split())
