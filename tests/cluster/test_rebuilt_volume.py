@@ -70,6 +70,7 @@ def test_what_only_a_retired_directory_has_is_read_by_the_rebuilt_cluster(tmp_pa
 
         eventually_sync(lambda: status()["step"] == "mount" and not first.is_running, 60)
         reader = ReadOnlyProcess(tmp_path / "node-1", meta.url, tmp_path / "volume.log")
+        reader.until_ready()
         eventually_sync(lambda: status()["step"] == "done", 60)
         reader.stop()
         eventually_sync(lambda: _is_in_the_bucket(tmp_path), 20)

@@ -3,7 +3,8 @@
 It is no member: it registers no life, leads, follows and uploads nothing, and writes nothing to the directory. The
 mount's record says where it answers, and under which start; when another start stands there, or the mount has ended,
 this process is over.
-Order of start: read whose directory it is, share its lock, load metadata, take the address, then say so.
+Order of start: read whose directory it is, share its lock, load metadata, take the address, then say so, once the mount
+has begun.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ import os
 import secrets
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Final
 
 from stratalog.event_loop.task_set import TaskSet
 from stratalog.meta_api.client import MetaClient
-from stratalog.model.errors import InvalidRequest, StratalogError, Unavailable
+from stratalog.model.errors import InvalidRequest, NotFound, StratalogError, Unavailable
 from stratalog.model.metadata import Change, MountChanged, MountEnded
 from stratalog.model.mount_commands import CloseVolume, OpenVolume
 from stratalog.model.mounts import Mount, data_set_name
+from stratalog.model.retirement import RetireMode, RetireStep
 from stratalog.settings.process import ProcessSettings
 from stratalog.settings.topic import TopicSettings
 from stratalog.telemetry.http import listen_on
@@ -35,6 +38,9 @@ from stratalog_node.volume.listener import VolumeListener
 from stratalog_node.volume.sealed_files import SealedFiles
 
 log = logger(__name__)
+
+_PAUSE_S: Final = 0.5
+"""Between two looks whether the mount has begun."""
 
 
 class VolumeNode:
@@ -108,14 +114,35 @@ class VolumeNode:
         await listener.open(sock)
         self._taken.push_async_callback(self._tasks.cancel)
         self.catalog.on_change(self._on_change)
-        host, port = self._settings.advertised(self.address)
-        mount = await self._meta.perform(
-            OpenVolume(self.identity.node_id, self.identity.storage_id, host, port, self._start_id)
-        )
+        mount = await self._open()
         self._taken.push_async_callback(self._close_volume)
         self._tasks.start(follow(self._meta, self.catalog, self._end))
         self.metrics.add("stratalog_volume", self.files.stats)
         log.info("a retired node's directory is read", mount=mount.name, directory=str(self._layout.root))
+
+    async def _open(self) -> Mount:
+        """Say where it is read. A mount that the node's retirement begins in a moment is waited for."""
+        host, port = self._settings.advertised(self.address)
+        command = OpenVolume(self.identity.node_id, self.identity.storage_id, host, port, self._start_id)
+        is_told = False
+        while True:
+            try:
+                return await self._meta.perform(command)
+            except NotFound:
+                if not self._will_be_mounted():
+                    raise
+            if not is_told:
+                log.info("waiting until the mount of this directory begins", node_id=self.identity.node_id)
+            is_told = True
+            await asyncio.sleep(_PAUSE_S)
+
+    def _will_be_mounted(self) -> bool:
+        """The service asks for the mount one look after the release, and again until it has begun."""
+        node = self.catalog.node(self.identity.node_id)
+        record = None if node is None else node.retirement
+        if record is None or (record.mode, record.storage_id) != (RetireMode.VOLUME, self.identity.storage_id):
+            return False
+        return record.step in (RetireStep.RELEASE, RetireStep.MOUNT)
 
     def _is_node(self, node_id: int, token: int) -> bool:
         node = self.catalog.node(node_id)
