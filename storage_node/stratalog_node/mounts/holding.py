@@ -6,7 +6,8 @@ what lies in the object store is given up after some, for another node may reach
 is read elsewhere is looked at again and again while it is served, and doubted aloud once it does not answer.
 Once it serves, its background work is done by what does the node's own: purges (`tier/janitor.py`), orphans and bundles
 (`tier/left_behind.py`), each under the token. Each mount is looked at by a task of its own, a bounded number at a time,
-so that machines that are gone keep no other mount waiting. Lives on the event loop.
+so that machines that are gone keep no other mount waiting while they are fewer than that; N of them delay each look by
+the time of N looks, divided by that number. Lives on the event loop.
 Cost: one look at each segment when a mount is taken, and two listings and two small reads of the store.
 """
 
@@ -27,6 +28,7 @@ from stratalog.model.mounts import Mount, MountMode, MountState
 from stratalog.telemetry.logs import logger
 from stratalog_node.mounts.stats import MountStats
 from stratalog_node.shards.catalog import Catalog
+from stratalog_node.shards.peer_reads import MOST_LOOKS
 
 log = logger(__name__)
 
@@ -34,7 +36,7 @@ _FIRST_PAUSE_MS, _LONGEST_PAUSE_MS = 100, 5_000
 _TRIES: Final = 8
 """After so many another node is asked for."""
 _VOLUME_POLL_S: Final = 2.0
-_AT_ONCE: Final = 32
+_AT_ONCE: Final = MOST_LOOKS
 """Mounts that are looked at: those of dead machines take as long as a call may, and others wait behind them."""
 _DOUBTED_AFTER: Final = 2
 """Looks in a row that were in vain."""

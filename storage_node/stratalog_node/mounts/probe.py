@@ -3,12 +3,14 @@
 In offload mode these are of what is in the object store, and the seal records say which were the node's: they name who
 proved the digest, for good. In volume mode they are of what the node still holds, read where its directory is read.
 Empty ones, such as the last of a node that left, prove nothing and are passed over.
-Cost: one look at each segment, remembered for as long as those two are there.
+Cost: one walk over all segments for all mounts that ask for it at the time, and never two walks at a time; what it
+finds is remembered for as long as those two are there.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Final
 
 from stratalog.formats.object_names import ObjectNames
@@ -22,6 +24,7 @@ from stratalog_node.shards.peer_reads import PeerReads
 from stratalog_node.tier.cold_reader import ColdReader
 from stratalog_node.tier.remote_copy import check_remote_copy
 
+_SEGMENTS_PER_TURN: Final = 1_000
 _SHARDS_PER_TURN: Final = 200
 
 
@@ -41,6 +44,9 @@ class DataSetProbe:
         self._names = ObjectNames("", cluster_id)
         self._chosen: dict[str, tuple[int, list[Segment]]] = {}
         """Of each mount, under which token, the two that are read."""
+        self._wanted: dict[tuple[str, int], Mount] = {}
+        """Those of which the two are to be found."""
+        self._walking = asyncio.Lock()
 
     async def __call__(self, mount: Mount) -> None:
         """Raises: Unavailable, Corrupt, NotFound."""
@@ -49,27 +55,37 @@ class DataSetProbe:
         token, chosen = self._chosen.get(mount.name, (-1, []))
         if token != mount.token or any(self._catalog.segment(one.key) is None for one in chosen):
             chosen = await self._oldest_and_newest(mount)
-            self._chosen[mount.name] = mount.token, chosen
         for segment in chosen:
             await (self._read_volume if mount.mode is MountMode.VOLUME else self._read_store)(mount, segment)
 
     async def _oldest_and_newest(self, mount: Mount) -> list[Segment]:
         """By the times of their seals."""
-        found: list[Segment] = []
+        at = mount.name, mount.token
+        self._wanted[at] = mount
+        async with self._walking:
+            if self._wanted.get(at) is mount:  # nobody found them meanwhile
+                await self._walk(dict(self._wanted))
+        return self._chosen[mount.name][1]
+
+    async def _walk(self, wanted: Mapping[tuple[str, int], Mount]) -> None:
+        """For all of these. One that is cut off has found nothing."""
+        found: dict[str, list[Segment]] = {mount.name: [] for mount in wanted.values()}
+        names = {(mount.mode, mount.node_id): mount.name for mount in wanted.values()}
+        count = 0
         for number, key in enumerate(list(self._catalog.shard_keys()), 1):
             if number % _SHARDS_PER_TURN == 0:
                 await asyncio.sleep(0)
             for segment in self._catalog.segments(key):
-                if not _is_of(segment, mount):
-                    continue
-                if len(found) < 2:
-                    found.append(segment)
-                    found.sort(key=_sealed_ms)
-                elif _sealed_ms(segment) < _sealed_ms(found[0]):
-                    found[0] = segment
-                elif _sealed_ms(segment) > _sealed_ms(found[1]):
-                    found[1] = segment
-        return found
+                count += 1
+                if count % _SEGMENTS_PER_TURN == 0:
+                    await asyncio.sleep(0)
+                for of in _data_sets_of(segment):
+                    if of in names:
+                        _keep_oldest_and_newest(found[names[of]], segment)
+        for at, mount in wanted.items():
+            self._chosen[mount.name] = mount.token, found[mount.name]
+            if self._wanted.get(at) is mount:
+                del self._wanted[at]
 
     async def _read_store(self, _mount: Mount, segment: Segment) -> None:
         if self._store is None or self._cold is None:
@@ -84,15 +100,27 @@ class DataSetProbe:
 
     async def _read_volume(self, mount: Mount, segment: Segment) -> None:
         assert segment.seal is not None
-        await self._peers.read(segment, [mount.node_id], segment.seal.end_offset - 1, 1)
+        await self._peers.look(segment, mount.node_id, segment.seal.end_offset - 1)
 
 
-def _is_of(segment: Segment, mount: Mount) -> bool:
+def _data_sets_of(segment: Segment) -> list[tuple[MountMode, int]]:
+    """Of which mounts it is."""
     if segment.seal is None or not segment.seal.size_bytes:
-        return False
-    if mount.mode is MountMode.VOLUME:
-        return mount.node_id in segment.local_nodes
-    return mount.node_id in segment.seal.replicas and segment.remote.state is RemoteState.COMPLETE
+        return []
+    found = [(MountMode.VOLUME, node_id) for node_id in segment.local_nodes]
+    if segment.remote.state is RemoteState.COMPLETE:
+        found += [(MountMode.OFFLOAD, node_id) for node_id in segment.seal.replicas]
+    return found
+
+
+def _keep_oldest_and_newest(found: list[Segment], segment: Segment) -> None:
+    if len(found) < 2:
+        found.append(segment)
+        found.sort(key=_sealed_ms)
+    elif _sealed_ms(segment) < _sealed_ms(found[0]):
+        found[0] = segment
+    elif _sealed_ms(segment) > _sealed_ms(found[1]):
+        found[1] = segment
 
 
 def _sealed_ms(segment: Segment) -> int:

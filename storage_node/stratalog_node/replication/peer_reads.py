@@ -3,11 +3,13 @@
 What comes is checked on a disk thread before anybody sees it: CRCs, offsets without a gap, epoch. Many who want the
 same range at the same time are one read. A node that cannot be reached is passed over forever longer pauses, one that
 refuses a segment for half a minute of that segment. Limits are those of cold reads: so many at a time, so many bytes a
-second; memory is bounded by what that many may bring. Lives on the event loop.
+second; memory is bounded by what that many may bring. Looks whether a node answers at all have limits of their own, for
+those at machines that are gone take as long as an ask may. Lives on the event loop.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -32,7 +34,7 @@ from stratalog_node.disk.threads import DiskThreads
 from stratalog_node.replication.peer import Asker
 from stratalog_node.replication.peer_line import PeerLine
 from stratalog_node.shards.catalog import Catalog
-from stratalog_node.shards.peer_reads import PeerRefused
+from stratalog_node.shards.peer_reads import MOST_LOOKS, PeerRefused
 from stratalog_node.shards.time_look import TimeLook
 from stratalog_node.single_flight import SingleFlight
 
@@ -90,6 +92,7 @@ class NodePeerReads:
             concurrency=settings.remote_read_max_concurrency,
             slot_ms=_SLOT_MS,
         )
+        self._look_places = asyncio.Semaphore(MOST_LOOKS)
         self._lines: dict[int, PeerLine] = {}
         self._flights: SingleFlight[tuple[SegmentKey, int, int, int], bytes | memoryview] = SingleFlight()
         self._failed: dict[int, tuple[int, int]] = {}
@@ -133,6 +136,11 @@ class NodePeerReads:
     async def read(self, segment: Segment, nodes: Sequence[int], offset: int, max_bytes: int) -> bytes | memoryview:
         """See `PeerReads`."""
         return await self._of_any(segment, nodes, offset, max(1, min(max_bytes, _RANGE_BYTES)), -1)
+
+    async def look(self, segment: Segment, node_id: int, offset: int) -> None:
+        """See `PeerReads`."""
+        async with self._look_places:
+            await self._tried(node_id, segment, _ask_for(segment.key, offset, 1, -1))
 
     async def find_by_time(
         self, segment: Segment, nodes: Sequence[int], timestamp_ms: int, from_offset: int
@@ -205,29 +213,35 @@ class NodePeerReads:
         problems: list[str] = []
         has_refused_only = len(nodes) > 0
         key = segment.key
-        ask = SegmentAsk(key.topic_id, key.shard, key.epoch, offset, max_bytes, timestamp_ms)
+        ask = _ask_for(key, offset, max_bytes, timestamp_ms)
         self.stats.in_flight += 1
         try:
             async with self._limits.transfer(max_bytes):
                 for node_id in nodes:
                     try:
-                        data = await self._from(node_id, segment, ask)
-                    except PeerRefused as error:
-                        self._note_refused(node_id, key)
-                        problems.append(str(error))
+                        return await self._tried(node_id, segment, ask)
                     except Unavailable as error:
-                        self._note_failed(node_id)
-                        has_refused_only = False
+                        has_refused_only &= isinstance(error, PeerRefused)
                         problems.append(str(error))
-                    else:
-                        self._failed.pop(node_id, None)
-                        self.stats.ranges += 1
-                        self.stats.bytes += len(data)
-                        return data
         finally:
             self.stats.in_flight -= 1
         words = f"segment {key} cannot be read from another node now: {'; '.join(problems)}"
         raise PeerRefused(words) if has_refused_only else Unavailable(words)
+
+    async def _tried(self, node_id: int, segment: Segment, ask: SegmentAsk) -> bytes | memoryview:
+        """What comes of it is remembered of that node. Raises: PeerRefused, Unavailable."""
+        try:
+            data = await self._from(node_id, segment, ask)
+        except PeerRefused:
+            self._note_refused(node_id, segment.key)
+            raise
+        except Unavailable:
+            self._note_failed(node_id)
+            raise
+        self._failed.pop(node_id, None)
+        self.stats.ranges += 1
+        self.stats.bytes += len(data)
+        return data
 
     async def _from(self, node_id: int, segment: Segment, ask: SegmentAsk) -> bytes | memoryview:
         """Raises: PeerRefused, Unavailable."""
@@ -280,6 +294,10 @@ def _name_of(code: int) -> str:
         return ErrorCode(code).name
     except ValueError:
         return f"error {code}"
+
+
+def _ask_for(key: SegmentKey, offset: int, max_bytes: int, timestamp_ms: int) -> SegmentAsk:
+    return SegmentAsk(key.topic_id, key.shard, key.epoch, offset, max_bytes, timestamp_ms)
 
 
 def _check(data: memoryview, segment: Segment, ask: SegmentAsk, source: str) -> None:

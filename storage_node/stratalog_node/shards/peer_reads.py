@@ -6,10 +6,13 @@ Threads: called on the node's event loop.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from stratalog.model.errors import Unavailable
 from stratalog.model.segment import Segment
+
+MOST_LOOKS: Final = 32
+"""At a time: who looks asks for no more, so that no look waits for a place while its own time runs."""
 
 
 class PeerRefused(Unavailable):
@@ -25,6 +28,11 @@ class PeerReads(Protocol):
         """Whole batches from the one that contains `offset`, checked: at least one, else at most `max_bytes`. Of the
         first of `nodes` that gives them. Raises: Unavailable; `PeerRefused` where all of them answered, and none gives
         them."""
+        ...
+
+    async def look(self, segment: Segment, node_id: int, offset: int) -> None:
+        """Whether this node gives the batch that contains `offset`, beside all reads: under limits of its own, and one
+        ask for each look. Raises: Unavailable, PeerRefused."""
         ...
 
     async def find_by_time(
