@@ -51,10 +51,10 @@ def is_given_up(retirement: Retirement | None, *, is_alive: bool) -> bool:
 
 def is_between_holders(retirement: Retirement | None, now_ms: int) -> bool:
     """Released a moment ago, and not served by another node yet. One at a time, so that few data are unreadable
-    at once. A mount that is stuck for longer holds no other node back."""
+    at once. A mount that is stuck for longer holds no other node back, nor does a clock that was set back."""
     if retirement is None or retirement.step not in (RetireStep.RELEASE, RetireStep.MOUNT):
         return False
-    return now_ms - retirement.step_since_ms < HANDOVER_MS
+    return abs(now_ms - retirement.step_since_ms) < HANDOVER_MS
 
 
 def reports_needed(segment: Segment, is_gone: Callable[[int], bool]) -> int:

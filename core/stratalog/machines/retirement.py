@@ -315,12 +315,13 @@ def _store_away(seen: Observed) -> Why | None:
 
 def is_verified(sightings: Sequence[Sighting], interval_ms: int, segments: int, now_ms: int) -> bool:
     """Two in a row without anything unconfirmed, apart in time, of as many segments as there are, the last one of
-    late: a store or a person that was waited for since may have changed what was seen."""
+    late: a store or a person that was waited for since may have changed what was seen. One that seems to be of a time
+    to come may be as old: the clock was set back."""
     if len(sightings) < 2:
         return False
     first, second = sightings[-2], sightings[-1]
     is_all = min(first.segments, second.segments) >= segments
-    is_all = is_all and now_ms - second.at_ms <= max(SIGHTING_LASTS_MS, 2 * interval_ms)
+    is_all = is_all and abs(now_ms - second.at_ms) <= max(SIGHTING_LASTS_MS, 2 * interval_ms)
     return is_all and first.is_clean and second.is_clean and second.at_ms - first.at_ms >= interval_ms
 
 

@@ -136,9 +136,11 @@ def report_sighting(tx: TableTransaction, command: ReportSighting) -> None:
         command.words,
     )
     # The first of those that were clean in a row stays: who looks often is not kept waiting forever. Not one that
-    # did not see all that this one saw: it turned up since.
+    # did not see all that this one saw: it turned up since. Nor one from before the clock was set back, for this one
+    # would be apart from it only once the clock has come there again.
     is_in_row = seen.is_clean and bool(old.sightings) and old.sightings[0].is_clean
     is_in_row = is_in_row and seen.segments <= old.sightings[0].segments
+    is_in_row = is_in_row and old.sightings[0].at_ms <= tx.now_ms
     kept = (old.sightings[0], seen) if is_in_row else (seen,)
     tx.put_node(replace(known, retirement=replace(old, sightings=kept)))
 
