@@ -38,6 +38,7 @@ ORDINARY_WARNINGS: Final = frozenset(
         "ClusterIPNotAllocated",  # Kubernetes' own look at a Service that is just being made
         "NoPods",  # a budget before its pods
         "CalculateExpectedPodCountFailed",
+        "CheckInProgress",  # of several that leave at once, those that one node looks after later
         "ReleaseInProgress",  # of several that leave at once, all but one
         "MountPending",  # a retirement between its release and the moment in which another serves what was held
     }

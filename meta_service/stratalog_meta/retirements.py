@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from stratalog.machines.leaving_survey import Survey, survey_nodes
 from stratalog.machines.retirement import Action, AskMount, EndOpen, Planned, Release
-from stratalog.machines.retirement_looks import is_due, is_tiered, mark_of, planned, says
+from stratalog.machines.retirement_looks import Turns, is_due, is_tiered, mark_of, planned, says, turns_of
 from stratalog.machines.shard_table import ShardTable
 from stratalog.model.errors import Rejected, StratalogError
 from stratalog.model.metadata import ChangeSet, Node, NodeChanged, Snapshot, Vitals
@@ -135,8 +135,10 @@ class Retirements:
             return
         self._surveys = await self._survey(snapshot)
         self._stats.remaining_bytes = sum(survey.remaining_bytes for survey in self._surveys.values())
+        turns = turns_of(snapshot, self._vitals(), self._clock_ms())
         for node in due:
-            await self._carry_out(node, self._plan(node, snapshot))
+            await asyncio.sleep(0)  # each costs a look at every node and topic, and thousands may leave
+            await self._carry_out(node, self._plan(node, snapshot, turns))
 
     async def _survey(self, snapshot: Snapshot) -> dict[int, Survey]:
         steps = survey_nodes(snapshot, self.is_tiered)
@@ -158,7 +160,7 @@ class Retirements:
         """Whether nodes upload it, as they say; so it is held for as long as none of them has said anything."""
         return is_tiered(topic, self._vitals().values())
 
-    def _plan(self, node: Node, snapshot: Snapshot) -> Planned:
+    def _plan(self, node: Node, snapshot: Snapshot, turns: Turns) -> Planned:
         survey, now_ms = self._surveys.get(node.node_id, Survey()), self._monotonic_ms()
         progress = self._progress.setdefault(node.node_id, _Progress())
         assert node.retirement is not None, "it leaves"
@@ -168,6 +170,7 @@ class Retirements:
             snapshot,
             survey,
             self._vitals(),
+            turns,
             now_ms=self._clock_ms(),
             verify_interval_ms=self._verify_interval_ms,
             stalled_ms=now_ms - progress.since_ms,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from stratalog.machines.leaving_survey import Survey, survey_nodes
 from stratalog.machines.retirement import AskMount, EndOpen, Planned, Release
-from stratalog.machines.retirement_looks import is_due, mark_of, planned, says
+from stratalog.machines.retirement_looks import is_due, mark_of, planned, says, turns_of
 from stratalog.model.metadata import Node, Snapshot
 from stratalog.model.mount_commands import BeginMount
 from stratalog.model.mounts import MountMode
@@ -68,6 +68,7 @@ class Retiring:
             snapshot,
             survey,
             meta.vitals,
+            turns_of(snapshot, meta.vitals, meta.clock_ms),
             now_ms=meta.clock_ms,
             verify_interval_ms=VERIFY_MS,
             stalled_ms=now_ms - since_ms,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from stratalog.machines.copy_repair import plan_moves
 from stratalog.machines.leaving_survey import Survey, survey_nodes
@@ -21,7 +22,7 @@ from stratalog.machines.retirement import (
     plan,
     preflight,
 )
-from stratalog.machines.retirement_looks import between_holders
+from stratalog.machines.retirement_looks import Turns, turns_of
 from stratalog.model.commands import MoveReplicas, SealSegment
 from stratalog.model.errors import Rejected
 from stratalog.model.ids import SegmentKey
@@ -74,6 +75,7 @@ class RetirementStory(TableStory):
         snapshot, node, survey = self.table.snapshot(), self.node(node_id), self.survey(node_id)
         earlier = {one.node_id for one in snapshot.nodes if one.node_id != node_id and goes_before(one, node)}
         blocks = preflight(node, snapshot.nodes, snapshot.topics, survey, self.vitals, earlier)
+        turns, next_look_by = self.turns(), whose_turn(node, snapshot.nodes, len(self.record(node_id).sightings))
         return plan(
             Observed(
                 node,
@@ -85,10 +87,15 @@ class RetirementStory(TableStory):
                 store_away_ms=self.store_away_ms,
                 stalled_ms=self.stalled_ms,
                 mount=self.mount,
-                between_holders=between_holders(node, snapshot, self.now_ms),
-                next_look_by=whose_turn(node, snapshot.nodes, len(self.record(node_id).sightings)),
+                is_in_line=turns.is_in_line(node_id),
+                next_look_by=next_look_by,
+                has_other_looks=next_look_by is not None and turns.looks.get(next_look_by, 0) > 1,
             )
         )
+
+    def turns(self) -> Turns:
+        vitals = {node_id: replace(one, has_store=self.has_store) for node_id, one in self.vitals.items()}
+        return turns_of(self.table.snapshot(), vitals, self.now_ms)
 
     def look(self, node_id: int) -> Planned:
         """One pass of the service's leader over one retirement."""

@@ -72,10 +72,12 @@ class Observed:
     stalled_ms: int = 0
     """For so long nothing of it has moved (`retirement_looks.mark_of`)."""
     mount: Served = Served.NOT_NEEDED
-    between_holders: int | None = None
-    """Another node that was released a moment ago, and whose data set no node serves yet."""
+    is_in_line: bool = False
+    """Another node is released before it (`retirement_looks.Turns`)."""
     next_look_by: int | None = None
     """The node whose turn it is to look whether all is there; None: nobody's."""
+    has_other_looks: bool = False
+    """That node looks after others that leave, too, one after another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +129,8 @@ def plan(seen: Observed) -> Planned:
             return Planned(RetireStep.SNAPSHOT, _why_inventory_waits(seen))
         if seen.blocks:
             return Planned(RetireStep.SNAPSHOT, seen.blocks[0])
-        if seen.between_holders is not None:
-            return Planned(RetireStep.SNAPSHOT, _why_release_waits(seen.between_holders))
+        if seen.is_in_line and not _was_refused(record):
+            return Planned(RetireStep.SNAPSHOT, _RELEASE_WAITS)
     return Planned(RetireStep.SNAPSHOT, _why_release_is_refused(seen, record), (Release(),))
 
 
@@ -242,12 +244,19 @@ def _why_verify_waits(seen: Observed, sightings: Sequence[Sighting]) -> Why | No
     return Why(reason, words)
 
 
-def _why_release_waits(between_holders: int) -> Why:
-    words = (
-        f"node {between_holders} was just released, and no node serves its data set yet: nodes are released one at a "
-        f"time, and this one is next once that is served, or after {HANDOVER_MS // 1_000} s"
-    )
-    return Why(WaitReason.RELEASE_IN_PROGRESS, words)
+_RELEASE_WAITS: Final = Why(
+    WaitReason.RELEASE_IN_PROGRESS,
+    "nodes that leave are released one at a time, each once the data set of the one before is served, or "
+    f"{HANDOVER_MS // 1_000} s after that one was released: this one waits for its turn",
+)
+"""The same words for all that wait, however many turns there are: none of their records is written again at a turn."""
+
+
+def _was_refused(record: Retirement) -> bool:
+    """It was its turn, and the check at the release found that something needs it: it keeps no other waiting, and is
+    tried again beside them."""
+    wait = record.wait
+    return record.step is RetireStep.SNAPSHOT and wait is not None and wait.reason is WaitReason.UNKNOWN_SEGMENTS
 
 
 def _why_look_waits(seen: Observed, sightings: Sequence[Sighting]) -> Why | None:
@@ -260,6 +269,12 @@ def _why_look_waits(seen: Observed, sightings: Sequence[Sighting]) -> Why | None
         )
         return Why(WaitReason.UNKNOWN_SEGMENTS, words)
     if seen.stalled_ms >= STALL_MS + 2 * seen.verify_interval_ms:
+        if seen.has_other_looks:
+            words = (
+                f"node {seen.next_look_by}, which checks {counted(to_see, 'segment')}, checks what other nodes held, "
+                "too, one after another: this one waits for its turn; if none of them gets on, see its log"
+            )
+            return Why(WaitReason.CHECK_IN_PROGRESS, words)
         words = (
             f"node {seen.next_look_by}, whose turn it is to check {counted(to_see, 'segment')}, has said nothing for "
             f"{_seconds(seen.stalled_ms)}: much takes long; else see its log"
@@ -284,8 +299,10 @@ def _why_inventory_waits(seen: Observed) -> Why | None:
 
 def _why_release_is_refused(seen: Observed, record: Retirement) -> Why | None:
     """Nothing needs the node as far as the plan sees, and the table finds that something does."""
-    if record.step is not RetireStep.SNAPSHOT or seen.stalled_ms < STALL_MS:
-        return None
+    wait = record.wait
+    is_its_turn_now = wait is not None and wait.reason is WaitReason.RELEASE_IN_PROGRESS
+    if record.step is not RetireStep.SNAPSHOT or seen.stalled_ms < STALL_MS or is_its_turn_now:
+        return None  # what stands still while it waits for its turn was refused nothing
     words = (
         f"of {counted(seen.survey.segments, 'segment')} that list node {seen.node.node_id} some need it, by the check "
         f"at the release, for {_seconds(seen.stalled_ms)}: see the log of the service"

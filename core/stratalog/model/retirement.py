@@ -55,6 +55,7 @@ class WaitReason(StrEnum):
     LAST_COPY_LOST = "LastCopyLost"
     DIGEST_MISMATCH = "DigestMismatch"
     UNKNOWN_SEGMENTS = "UnknownSegments"
+    CHECK_IN_PROGRESS = "CheckInProgress"
     RELEASE_IN_PROGRESS = "ReleaseInProgress"
     NO_MOUNT_HOLDER = "NoMountHolder"
     MOUNT_PENDING = "MountPending"

@@ -29,6 +29,7 @@ log = logger(__name__)
 
 POLL_S: Final = 0.25
 INVENTORY_FORMAT: Final = 1
+_NODES_PER_TURN: Final = 16
 
 
 class LeavingDuty:
@@ -67,7 +68,9 @@ class LeavingDuty:
 
     async def look(self) -> None:
         """What one retirement meets keeps no other from being looked at; the next look goes on."""
-        for node in list(self._catalog.nodes()):
+        for number, node in enumerate(list(self._catalog.nodes()), 1):
+            if number % _NODES_PER_TURN == 0:
+                await asyncio.sleep(0)  # whose turn it is costs a look at each node, and thousands may leave
             try:
                 await self._look_at(node)
             except StratalogError as error:

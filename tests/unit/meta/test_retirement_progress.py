@@ -3,8 +3,10 @@ nodes say of their object store. Time moves by hand."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
@@ -210,4 +212,39 @@ async def test_what_a_node_says_of_its_store_with_a_heartbeat_is_in_the_status()
     assert waits.step is RetireStep.OFFLOAD and waits.wait is not None
     assert waits.wait.reason is WaitReason.STORE_UNREACHABLE and "has not answered for 65 s" in waits.wait.words
     assert (await told(0)).retirement.wait is None
+    await service.close()
+
+
+async def test_others_have_their_turn_between_the_plans_of_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With thousands of nodes and topics all plans together take seconds."""
+    service = MetaService(MemoryStore(), HandClock(), lease_ms=600_000)
+    await service.start()
+    for node_id in range(1, 9):
+        await service.perform(RegisterNode(NodeInfo(node_id, f"disk-{node_id}", "host", 9092)))
+        await service.perform(RetireNode(node_id, RetireMode.OFFLOAD))
+    clock, writer = HandClock(), service._parts()[0]
+    retirements = Retirements(writer, clock, clock, dict, RetirementStats())
+    turns: list[int] = []
+    count = 0
+
+    async def others() -> None:
+        nonlocal count
+        while True:
+            count += 1
+            await asyncio.sleep(0)
+
+    real = retirements._plan
+
+    def plan(*asked: Any) -> Any:
+        turns.append(count)
+        return real(*asked)
+
+    monkeypatch.setattr(retirements, "_plan", plan)
+    for _ in range(5):
+        await retirements.look()  # what it notes takes turns of its own
+    turns.clear()
+    task = asyncio.create_task(others())
+    await retirements.look()
+    task.cancel()
+    assert len(turns) == 8 and len(set(turns)) == 8
     await service.close()
