@@ -28,7 +28,7 @@ from stratalog.model.mounts import Mount, MountMode, MountState
 from stratalog.telemetry.logs import logger
 from stratalog_node.mounts.stats import MountStats
 from stratalog_node.shards.catalog import Catalog
-from stratalog_node.shards.peer_reads import MOST_LOOKS
+from stratalog_node.shards.peer_reads import MOST_LOOKS, PeerBusy
 
 log = logger(__name__)
 
@@ -148,6 +148,8 @@ class MountHolding:
             async with asyncio.timeout(self._call_timeout_s):
                 await self._probe(mount)
             self._failures.pop(at, None)
+        except PeerBusy:
+            return  # it answers, and checks a file again that was put there
         except (StratalogError, TimeoutError) as error:
             count = self._failures[at] = self._failures.get(at, 0) + 1
             if count < _DOUBTED_AFTER:

@@ -34,7 +34,7 @@ from stratalog_node.disk.threads import DiskThreads
 from stratalog_node.replication.peer import Asker
 from stratalog_node.replication.peer_line import PeerLine
 from stratalog_node.shards.catalog import Catalog
-from stratalog_node.shards.peer_reads import MOST_LOOKS, PeerRefused
+from stratalog_node.shards.peer_reads import MOST_LOOKS, PeerBusy, PeerRefused
 from stratalog_node.shards.time_look import TimeLook
 from stratalog_node.single_flight import SingleFlight
 
@@ -229,11 +229,14 @@ class NodePeerReads:
         raise PeerRefused(words) if has_refused_only else Unavailable(words)
 
     async def _tried(self, node_id: int, segment: Segment, ask: SegmentAsk) -> bytes | memoryview:
-        """What comes of it is remembered of that node. Raises: PeerRefused, Unavailable."""
+        """What comes of it is remembered of that node. Raises: PeerRefused, PeerBusy, Unavailable."""
         try:
             data = await self._from(node_id, segment, ask)
         except PeerRefused:
             self._note_refused(node_id, segment.key)
+            raise
+        except PeerBusy:
+            self._failed.pop(node_id, None)
             raise
         except Unavailable:
             self._note_failed(node_id)
@@ -244,7 +247,7 @@ class NodePeerReads:
         return data
 
     async def _from(self, node_id: int, segment: Segment, ask: SegmentAsk) -> bytes | memoryview:
-        """Raises: PeerRefused, Unavailable."""
+        """Raises: PeerRefused, PeerBusy, Unavailable."""
         told = await self._ask(node_id, segment.key, ask)
         data = told.records[0] if told.records else memoryview(b"")
         source = f"node {node_id}, segment {segment.key}"
@@ -256,7 +259,7 @@ class NodePeerReads:
         return data
 
     async def _ask(self, node_id: int, key: SegmentKey, ask: SegmentAsk) -> SegmentAnswer[memoryview]:
-        """Checked by nobody yet. Raises: PeerRefused, Unavailable."""
+        """Checked by nobody yet. Raises: PeerRefused, PeerBusy, Unavailable."""
         frame = await self._line(node_id).ask(ask, self._answer_s)
         try:
             _, answer = decode_replica_answer(memoryview(frame), _MOST_NAMED)
@@ -266,6 +269,8 @@ class NodePeerReads:
             # It does not know this life yet, or a later one began.
             raise Unavailable(f"node {node_id} does not answer this node: error {answer.error_code}")
         told = answer.segments[0]
+        if told.error_code == ErrorCode.REQUEST_TIMED_OUT:
+            raise PeerBusy(f"node {node_id} checks its file of segment {key} first: ask again")
         if told.error_code or told[:3] != ask[:3]:
             raise PeerRefused(f"node {node_id} does not serve segment {key}: {_name_of(told.error_code)}")
         return told

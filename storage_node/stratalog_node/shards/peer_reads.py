@@ -11,6 +11,11 @@ from typing import Final, Protocol
 from stratalog.model.errors import Unavailable
 from stratalog.model.segment import Segment
 
+
+class PeerBusy(Unavailable):
+    """A node answers, and checks the file of this segment first: it is asked again, and nothing is known of it yet."""
+
+
 MOST_LOOKS: Final = 32
 """At a time: who looks asks for no more, so that no look waits for a place while its own time runs."""
 
@@ -32,7 +37,7 @@ class PeerReads(Protocol):
 
     async def look(self, segment: Segment, node_id: int, offset: int) -> None:
         """Whether this node gives the batch that contains `offset`, beside all reads: under limits of its own, and one
-        ask for each look. Raises: Unavailable, PeerRefused."""
+        ask for each look. Raises: Unavailable, PeerRefused, PeerBusy."""
         ...
 
     async def find_by_time(

@@ -1,45 +1,44 @@
 """Answers reads of the sealed segments in a retired node's directory, each range checked before anybody sees it.
 
 Only what the metadata say this node proved is served, and only from a file whose own header says the same, and whose
-batches have the digest of the seal record: a directory may have been away for long, and another copy of a file has good
-CRCs, too. Files are opened for reading alone, on disk threads. Lives on the event loop.
+batches have the digest of the seal record (`checked_files`): a directory may have been away for long, and another copy
+of a file has good CRCs, too. Who asks for a file that is not checked yet is told so after a second, and asks again: the
+check goes on meanwhile. Lives on the event loop.
 Cost: the headers of a file's batches are read once, which is all of it where batches are small, before its first range;
-a read costs its range, and the index block once in a while.
+a read costs its range, a look at the file's mark, and the index block once in a while.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
-from stratalog.formats.digest import EMPTY_DIGEST, extend_digest_past
 from stratalog.formats.index_points import IndexPoints
-from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES, decode_segment_header
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.kafka.replica_fetch import SegmentAnswer, SegmentAsk
-from stratalog.model.errors import Corrupt, NotFound, StratalogError, Unavailable
+from stratalog.model.errors import Corrupt, StratalogError, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import SealRecord, Segment, SegmentState
 from stratalog.telemetry.logs import logger
 from stratalog.telemetry.metrics import counter, gauge
 from stratalog_node.disk.descriptors import Descriptors
-from stratalog_node.disk.durable_files import read_front
-from stratalog_node.disk.files import SegmentFile
 from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.disk.threads import DiskThreads
 from stratalog_node.shards.catalog import Catalog
 from stratalog_node.shards.producer_tables import ProducerTables
 from stratalog_node.shards.replica_reads import first_batch_since, segment_of_epoch
 from stratalog_node.shards.sealed import SealedCopy
-from stratalog_node.shards.sealed_points import SealedPoints
-from stratalog_node.single_flight import SingleFlight
+from stratalog_node.volume.checked_files import CheckedFiles
 
 log = logger(__name__)
 
 _MOST_BYTES = 1 << 20
-_MOST_COPIES = 100_000
-_LOOK_BYTES = 64 << 10
-"""Of a file, read at once for the headers in it."""
+_CHECK_S: Final = 1.0
+"""So long an answer waits for a check: whoever asks gives up a second later, and takes this process for silent."""
+_TRIES: Final = 3
+"""At a file that is swapped between its check and a read."""
 
 
 @dataclass(slots=True)
@@ -49,6 +48,7 @@ class VolumeStats:
     reads: int = counter("Ranges of sealed segments that were read for other nodes.")
     read_bytes: int = counter("Bytes of them.")
     refusals: int = counter("Reads that were refused: of what is not here, or is damaged.")
+    waits: int = counter("Reads that were answered before the check of the file was done: they are asked again.")
     connections: int = gauge("Connections of other nodes.")
 
 
@@ -61,24 +61,19 @@ class SealedFiles:
         catalog: Catalog,
         threads: DiskThreads,
         index_cache_bytes: int,
+        steady_ms: Callable[[], int],
     ) -> None:
-        self._layout = layout
         self._node_id = node_id
-        self._cluster_id = cluster_id
         self._catalog = catalog
-        self._threads = threads
         self._descriptors = Descriptors(1)  # none is kept open
-        self._points = SealedPoints(threads, index_cache_bytes)
         self._tables = ProducerTables(node_id, layout, threads, self._descriptors, catalog, None, None)
-        self._copies: OrderedDict[SegmentKey, SealedCopy] = OrderedDict()
-        self._checks: SingleFlight[SegmentKey, SealedCopy] = SingleFlight()
-        """Who asks for a large file gives up before it is checked, and finds it checked when it asks again."""
+        self._files = CheckedFiles(layout, cluster_id, threads, self._descriptors, index_cache_bytes, steady_ms)
         self._told: set[SegmentKey] = set()
         """Of whose fault the log tells already."""
         self.stats = VolumeStats()
 
     async def close(self) -> None:
-        await self._checks.close()
+        await self._files.close()
         await self._tables.close()
 
     async def answer(self, ask: SegmentAsk) -> SegmentAnswer[bytes]:
@@ -95,8 +90,7 @@ class SealedFiles:
         if not segment.seal.base_offset <= ask.fetch_offset < segment.seal.end_offset:
             return self._refused(ask, ErrorCode.OFFSET_OUT_OF_RANGE, start)
         try:
-            copy = await self._copy(segment, segment.seal)
-            data = await self._points.read(copy, lambda points: _read(copy, points, ask))
+            data = await self._range(segment, segment.seal, ask)
         except StratalogError as error:
             if segment.key not in self._told:
                 self._told.add(segment.key)
@@ -105,6 +99,9 @@ class SealedFiles:
                 )
             is_damaged = isinstance(error, Corrupt)
             return self._refused(ask, ErrorCode.CORRUPT_MESSAGE if is_damaged else ErrorCode.KAFKA_STORAGE_ERROR, start)
+        if data is None:
+            self.stats.waits += 1
+            return SegmentAnswer(*ask[:3], ErrorCode.REQUEST_TIMED_OUT, -1, start)
         self.stats.reads += 1
         self.stats.read_bytes += len(data)
         return SegmentAnswer(*ask[:3], 0, -1, start, [data] if data else (), len(data))
@@ -126,65 +123,18 @@ class SealedFiles:
         self.stats.refusals += 1
         return SegmentAnswer(*ask[:3], code, -1, start)
 
-    async def _copy(self, segment: Segment, seal: SealRecord) -> SealedCopy:
-        """Raises: NotFound, Corrupt, Unavailable."""
-        key = segment.key
-        copy = self._copies.get(key)
-        return copy if copy is not None else await self._checks.join(key, lambda: self._checked(key, seal))
-
-    async def _checked(self, key: SegmentKey, seal: SealRecord) -> SealedCopy:
-        file = SegmentFile(self._layout.segment(key), self._descriptors, SEGMENT_HEADER_BYTES + seal.size_bytes)
-        copy = SealedCopy(key, file, self._layout.index(key), seal)
-
-        def check() -> None:
-            self._check(key, seal)
-            _check_digest(copy)
-
-        try:
-            await self._threads.read_file(file, check)
-        except BaseException:
-            file.close_when_unused()
-            raise
-        self._copies[key] = copy
-        if len(self._copies) > _MOST_COPIES:
-            _, dropped = self._copies.popitem(last=False)
-            self._points.forget(dropped)
-        return copy
-
-    def _check(self, key: SegmentKey, seal: SealRecord) -> None:
-        """Blocking: that the file is this segment's, and as long as its seal record says."""
-        path = self._layout.segment(key)
-        front = read_front(path, SEGMENT_HEADER_BYTES)
-        if front is None:
-            raise NotFound(f"{path} is not there")
-        identity = decode_segment_header(front, source=str(path))
-        if (identity.cluster_id, identity.key) != (self._cluster_id, key):
-            raise Corrupt(
-                f"it is of {identity.key} of another cluster, or another segment", source=str(path), position=0
-            )
-        try:
-            size_bytes = path.stat().st_size
-        except OSError as error:
-            raise Unavailable(f"{path}: {error.strerror}") from error
-        if size_bytes < SEGMENT_HEADER_BYTES + seal.size_bytes:
-            raise Corrupt(f"it is {size_bytes} bytes long, and lacks some", source=str(path), position=size_bytes)
-
-
-def _check_digest(copy: SealedCopy) -> None:
-    """Blocking: that its batches are those that were sealed, as their headers tell. Raises: Corrupt, Unavailable."""
-    seal, digest, position = copy.seal, EMPTY_DIGEST, 0
-    while position < seal.size_bytes:
-        data = copy.read_blocking(position, min(_LOOK_BYTES, seal.size_bytes - position))
-        try:
-            digest, behind = extend_digest_past(digest, data)
-        except ValueError as error:
-            raise Corrupt(str(error), source=str(copy.file.path), position=position) from error
-        if not behind:
-            raise Corrupt("it ends within the header of a batch", source=str(copy.file.path), position=position)
-        position += behind
-    if position != seal.size_bytes or digest != seal.digest:
-        reason = f"its batches have digest {digest.hex()}, the seal record says {seal.digest.hex()}"
-        raise Corrupt(f"{reason}: put the right file there", source=str(copy.file.path), position=0)
+    async def _range(self, segment: Segment, seal: SealRecord, ask: SegmentAsk) -> bytes | None:
+        """None: its check is not done yet. Raises: NotFound, Corrupt, Unavailable."""
+        for _ in range(_TRIES):
+            try:
+                async with asyncio.timeout(_CHECK_S):
+                    await self._files.check(segment.key, seal)
+            except TimeoutError:
+                return None
+            data = await self._files.read(segment.key, lambda copy, points: _read(copy, points, ask))
+            if data is not None:
+                return data
+        raise Unavailable(f"the file of segment {segment.key} changes while it is read: ask again")
 
 
 def _read(copy: SealedCopy, points: IndexPoints, ask: SegmentAsk) -> bytes:

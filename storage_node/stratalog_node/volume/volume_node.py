@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import time
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
@@ -99,6 +100,7 @@ class VolumeNode:
             self.catalog,
             threads,
             self._settings.log_index_cache_bytes,
+            lambda: time.monotonic_ns() // 1_000_000,
         )
         self._taken.push_async_callback(self.files.close)
         listener = VolumeListener(self.files.answer, self._is_node, self.files.stats)

@@ -25,6 +25,7 @@ from stratalog.objects.obstore_store import open_memory
 from stratalog.objects.settings import StoreSettings
 from stratalog.objects.store import ObjectStore
 from stratalog_node.node import StorageNode
+from stratalog_node.volume.checked_files import Mark
 from support.leaving_nodes import QUICK, Leaving
 from support.node_cluster import NodeCluster
 from support.waiting import eventually
@@ -318,6 +319,8 @@ async def test_what_is_damaged_in_the_directory_is_named_never_published_and_upl
 async def test_a_file_that_is_changed_under_who_reads_it_is_known_by_its_last_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """In the tick of the file system's clock in which it was checked, so that nothing tells it from what was there."""
+    monkeypatch.setattr("stratalog_node.volume.checked_files.mark_of", lambda path: Mark(1, 1, 1 << 30, 1, 1))
     said = "end with digest .* the seal record says .* put the right file back there"
     async with NodeCluster(tmp_path, monkeypatch, open_memory(StoreSettings())) as cluster:
         key = await sealed(cluster, 10, remote_storage_enable="false")
