@@ -11,7 +11,7 @@ Source: docs/scaling.md.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -195,14 +195,17 @@ def close_volume(tx: TableTransaction, command: CloseVolume) -> None:
 
 def lives_changed(tx: TableTransaction) -> None:
     """Whose holder is over, or has begun another life, gets one; so does who waits."""
+    held, able = _held(tx.state), _living(tx.state)  # once: with thousands of mounts each choice would go over all
     for mount in list(tx.state.mounts.values()):
         if mount.mode is MountMode.HAND_MADE:
             continue
         entry = tx.state.nodes.get(mount.holder) if mount.holder is not None else None
         if entry is None or not entry.is_alive:
-            chosen = _choice(tx.state, mount)
+            chosen = _choice(tx.state, mount, held=held, living=able)
             if chosen is not None or mount.holder is not None:
                 _give(tx, mount, chosen)
+                held[mount.holder] -= 1
+                held[None if chosen is None else chosen.node_id] += 1
         elif entry.node_epoch != mount.holder_epoch:
             _give(tx, mount, entry.life)
 
@@ -250,20 +253,41 @@ def _check_over(tx: TableTransaction, entry: NodeEntry) -> None:
         )
 
 
-def _choice(state: TableState, mount: Mount, without: Collection[int] = ()) -> Life | None:
-    """The least loaded, those where the retired node stood last."""
-    held = Counter(other.holder for other in state.mounts.values() if other.name != mount.name)
+def _choice(
+    state: TableState,
+    mount: Mount,
+    without: Collection[int] = (),
+    *,
+    held: Counter[int | None] | None = None,
+    living: Sequence[Life] | None = None,
+) -> Life | None:
+    """The least loaded, those where the retired node stood last. `held`, `living`: as `_held` and `_living` say."""
+    counts = _held(state) if held is None else held
+    known = state.mounts.get(mount.name)
+    own = known.holder if known is not None else None
 
     def rank(life: Life) -> tuple[bool, int, int]:
         rack = state.nodes[life.node_id].info.rack
-        load = state.load.get(life.node_id, 0) + MOUNT_WEIGHT * held[life.node_id]
+        others = counts[life.node_id] - (life.node_id == own)
+        load = state.load.get(life.node_id, 0) + MOUNT_WEIGHT * others
         return rack is not None and rack == mount.rack, load, life.node_id
 
-    return min((life for life in _able(state, mount) if life.node_id not in without), key=rank, default=None)
+    able = _able(state, mount, living)
+    return min((life for life in able if life.node_id not in without), key=rank, default=None)
 
 
-def _able(state: TableState, mount: Mount) -> list[Life]:
-    return [state.nodes[info.node_id].life for info in state.hosts(1) if info.node_id != mount.node_id]
+def _held(state: TableState) -> Counter[int | None]:
+    """How many mounts each node holds."""
+    return Counter(mount.holder for mount in state.mounts.values())
+
+
+def _living(state: TableState) -> list[Life]:
+    """Of all that may hold mounts."""
+    return [state.nodes[info.node_id].life for info in state.hosts(1)]
+
+
+def _able(state: TableState, mount: Mount, living: Sequence[Life] | None = None) -> list[Life]:
+    return [life for life in (_living(state) if living is None else living) if life.node_id != mount.node_id]
 
 
 def _give(tx: TableTransaction, mount: Mount, life: Life | None) -> Mount:
