@@ -52,8 +52,13 @@ class RecoveryNews:
             if gap not in told:
                 told.add(gap)
                 self._stats.ranges_given_up += 1
-                _log.error(
-                    "offsets are given up: they are stored nowhere",
+                if gap.base_offset == gap.end_offset:
+                    write = _log.warning
+                    words = "disks that had the end of a segment are gone: nothing is known to be lost"
+                else:
+                    write, words = _log.error, "offsets are given up: they are stored nowhere"
+                write(
+                    words,
                     segment=str(segment.key),
                     base_offset=gap.base_offset,
                     end_offset=gap.end_offset,

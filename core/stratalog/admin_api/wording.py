@@ -20,12 +20,22 @@ def stopped_lines(status: NodeStatus) -> list[str]:
 
 
 def given_up_lines(status: NodeStatus) -> list[str]:
-    """Which groups a node had to begin again without what was given up by force."""
-    return [
-        f"offsets {one.base_offset} to {one.end_offset} of shard {one.shard} of the group log were given up: groups "
-        "that wrote nowhere else started empty, the others as of before"
+    """Which groups a node had to begin again without what was given up by force, and where nobody knows whether
+    something is missing: after a rebuild or a restore that is so of every shard, in one line."""
+    lines = [
+        f"offsets {one.base_offset} to {one.end_offset - 1} of shard {one.shard} of the group log were given up: "
+        "groups that wrote nowhere else started empty, the others as of before"
         for one in status.groups_given_up
+        if one.base_offset < one.end_offset
     ]
+    doubtful = sorted({one.shard for one in status.groups_given_up if one.base_offset == one.end_offset})
+    if doubtful:
+        shards = f"shard{'s' if len(doubtful) > 1 else ''} {', '.join(map(str, doubtful))}"
+        lines.append(
+            f"{shards} of the group log: nothing is known to be lost, but disks that had the end of it are gone; "
+            "groups continue as of what is stored (after a snapshot restore: as of the snapshot)"
+        )
+    return lines
 
 
 def following_words(told: ReplicationStatus) -> str:

@@ -9,7 +9,7 @@ Thread: the event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -367,15 +367,22 @@ class GroupHosting:
         if self._shards.get(shard.index) is shard:
             self.unload(shard.index)
 
+    def _tell_given_up(self, shard: int, ranges: Sequence[OffsetRange]) -> None:
+        """An empty range says that nothing is known to be lost: a rebuild and a restore leave one per segment."""
+        if lost := [tuple(one) for one in ranges if one.base_offset < one.end_offset]:
+            words = (
+                "part of the group log was given up: groups that wrote nowhere else start empty, others as of before"
+            )
+            _log.warning(words, shard=shard, ranges=lost)
+        else:
+            words = "disks that had the end of the group log are gone, nothing is known to be lost: groups continue"
+            _log.info(words, shard=shard, offsets=[one.base_offset for one in ranges])
+
     async def _take_over(self, shard: GroupShard, replay: Replay) -> None:
         if replay.given_up:
             self._stats.incomplete_loads += 1
             self.given_up[shard.index] = tuple(replay.given_up)
-            _log.warning(
-                "part of the group log was given up: groups that wrote nowhere else start empty, others as of before",
-                shard=shard.index,
-                ranges=[tuple(one) for one in replay.given_up],
-            )
+            self._tell_given_up(shard.index, replay.given_up)
         elif not replay.begins_complete:
             self._stats.incomplete_loads += 1
             _log.error(

@@ -13,7 +13,7 @@ from stratalog.admin_api.models import (
     Tier,
     TierBytes,
 )
-from stratalog.admin_api.wording import following_lines, following_words
+from stratalog.admin_api.wording import following_lines, following_words, given_up_lines
 from stratalog_cli.segments import _row
 from stratalog_cli.status import _print
 from stratalog_node.admin.pages.node_page import render_status_page
@@ -75,7 +75,7 @@ def test_a_node_that_follows_nothing_says_nothing_of_it() -> None:
 
 def test_groups_that_began_again_without_what_was_given_up_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     told = status(ReplicationStatus(), (GivenUpGroups(shard=3, base_offset=10, end_offset=20),))
-    words = "offsets 10 to 20 of shard 3 of the group log were given up"
+    words = "offsets 10 to 19 of shard 3 of the group log were given up"
     assert words in render_status_page(told, [], [])
     _print(told)
     assert words in capsys.readouterr().out
@@ -107,3 +107,12 @@ def test_a_list_of_segments_shows_replicas_and_who_has_each_whole() -> None:
 
     assert _row(info([1, 2], []))[-3:] == ("1*,2,3", "1,2", "-")
     assert _row(info([], [3]))[-3:] == ("1*,2,3", "3", "-")
+
+
+def test_after_a_restore_one_line_says_that_nothing_of_the_group_log_is_known_to_be_lost() -> None:
+    lost = GivenUpGroups(shard=9, base_offset=4, end_offset=7)
+    ends = [(shard, offset) for shard in (1, 3) for offset in (4, 5)]
+    in_doubt = [GivenUpGroups(shard=shard, base_offset=at, end_offset=at) for shard, at in ends]
+    first, *others = given_up_lines(status(BEHIND, (*in_doubt, lost)))
+    assert first.startswith("offsets 4 to 6 of shard 9 of the group log were given up")
+    assert len(others) == 1 and others[0].startswith("shards 1, 3 of the group log: nothing is known to be lost")

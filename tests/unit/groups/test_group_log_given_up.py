@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import json
 from dataclasses import replace
 
 import pytest
@@ -10,7 +12,8 @@ import pytest
 from stratalog.model.errors import Unavailable
 from stratalog.model.group import GroupError
 from stratalog.model.ids import SegmentKey
-from stratalog.model.segment import RemoteCopy, RemoteState, Segment, SegmentState
+from stratalog.model.segment import GapReason, GivenUp, Handover, RemoteCopy, RemoteState, Segment, SegmentState
+from stratalog.telemetry.logs import configure_logs
 from stratalog_node.groups.coordinator import CoordinatorLimits
 from stratalog_node.groups.log import LogLimits
 from support.group_node import GroupNode, committing
@@ -95,3 +98,20 @@ async def test_who_may_bring_it_is_waited_for(is_stored: bool) -> None:
     shard.segments, node.is_given_up = (lost,), True
     await loading
     assert await committed(node, "new") == 4
+
+
+async def test_an_end_in_doubt_is_not_told_as_given_up() -> None:
+    """As a restore from a snapshot leaves it: the groups are as of the snapshot, and nothing is missing."""
+    node = await GroupNode(offsets_topic_num_partitions=1).start()
+    shard = node.shard_of("old")
+    await commit(node, "old", 1)
+    doubt = GivenUp(shard.end_offset, shard.end_offset, GapReason.UNCLEAN)
+    shard.segments = (replace(sealed(shard, 0, shard.end_offset), handover=Handover(given_up=(doubt,))),)
+    log = io.StringIO()
+    configure_logs("info", stream=log)
+    await node.kill()
+    configure_logs("info")
+    assert await committed(node, "old") == 1
+    told = [json.loads(line) for line in log.getvalue().splitlines()]
+    assert not [one for one in told if one["level"] != "info"]
+    assert [one for one in told if "nothing is known to be lost" in one["event"]]

@@ -24,7 +24,7 @@ from stratalog.model.commands import (
 )
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import ChangeSet, Life, NodeInfo, SegmentChanged
-from stratalog.model.segment import Segment, SegmentState
+from stratalog.model.segment import GapReason, GivenUp, Handover, Segment, SegmentState
 from stratalog.telemetry.logs import configure_logs
 from stratalog_meta.recovery_news import NAMED, RecoveryNews
 from stratalog_meta.stats import MetaStats
@@ -99,3 +99,28 @@ def test_of_a_node_that_led_thousands_a_few_segments_are_named_and_all_counted(d
     assert stats.recoveries == dead and len(written) == lines
     if dead > NAMED:
         assert (written[-1]["in_all"], written[-1]["not_named"]) == (dead, dead - NAMED)
+
+
+@pytest.mark.parametrize(("end_offset", "level"), [(7, "error"), (5, "warning")])
+def test_an_end_in_doubt_is_not_told_as_lost_offsets(end_offset: int, level: str) -> None:
+    """A rebuild and a restore leave an empty range at the end of each segment: nothing of it is known to be lost."""
+    log, stats = io.StringIO(), MetaStats()
+    configure_logs("info", stream=log)
+    gap = GivenUp(5, end_offset, GapReason.UNCLEAN)
+    ended = Segment(
+        SegmentKey(UUID(int=1), 0, 0, 0),
+        SegmentState.SEALED,
+        None,
+        (1,),
+        (1,),
+        0,
+        0,
+        5,
+        handover=Handover(given_up=(gap,)),
+    )
+    RecoveryNews(stats).follow(ChangeSet(1, (SegmentChanged(ended),)))
+    configure_logs("info")
+
+    (line,) = [json.loads(line) for line in log.getvalue().splitlines()]
+    assert (line["level"], "stored nowhere" in line["event"]) == (level, level == "error")
+    assert stats.ranges_given_up == 1
