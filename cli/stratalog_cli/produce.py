@@ -100,7 +100,9 @@ def produce(
     further = tuple(map(_header, headers or ()))
     paths = list(files or [Path("-")])
     for path in paths:
-        if str(path) != "-" and not path.is_file():
+        if str(path) != "-" and path.is_dir():
+            raise InvalidRequest(f"{path} is a directory: name the files in it")
+        if str(path) != "-" and not path.exists():  # a pipe is as good as a file
             raise InvalidRequest(f"{path}: there is no such file")
     place = KafkaPlace(bootstrap, is_write=True)
     shards = place.shards_of(topic)

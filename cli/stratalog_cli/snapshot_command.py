@@ -48,7 +48,7 @@ def create(
     name: NameArgument,
     bucket: BucketOption,
     topics: Annotated[str, typer.Option(metavar="T[,T...]", help="Only these topics. Default: all topics.")] = "",
-    wait: Annotated[float, typer.Option(metavar="SECONDS", help="How long to wait for uploads.")] = 300.0,
+    wait: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="How long to wait for uploads.")] = 300.0,
     admin: AdminOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:

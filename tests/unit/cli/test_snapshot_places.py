@@ -43,3 +43,8 @@ def test_a_bucket_of_no_cluster_is_not_found(tmp_path: Path) -> None:
 def test_a_cluster_that_is_not_there_is_not_found(bucket: Path) -> None:
     ran = snapshot("list", "--bucket", str(bucket), "--cluster", "c2")
     assert ran.exit_code != 0 and "nothing of cluster c2" in said(ran)
+
+
+def test_a_wait_below_zero_is_refused(bucket: Path) -> None:
+    ran = snapshot("create", "x", "--bucket", str(bucket), "--wait", "-1", "--admin", "127.0.0.1:1")
+    assert ran.exit_code == 2 and "--wait" in said(ran)
