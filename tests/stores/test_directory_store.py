@@ -202,3 +202,18 @@ def test_what_is_put_is_written_in_order_and_never_much_at_once(sizes: list[int]
     assert b"".join(piece for group in writes for piece in group) == b"".join(buffers)
     assert max(len(group) for group in writes) <= 1_000
     assert max(sum(len(piece) for piece in group) for group in writes) <= 512 << 10
+
+
+async def test_a_bucket_that_is_a_file_is_named_as_one(tmp_path: Path) -> None:
+    """Listed it looked like a bucket that holds nothing."""
+    (tmp_path / "file").write_bytes(b"x")
+    store = open_store(f"file://{tmp_path}/file")
+    for call in (store.put("a", [b"x"]), _listed(store)):
+        with pytest.raises(InvalidRequest, match="file is a file, not a directory: name another"):
+            await call
+    await store.close()
+
+
+async def _listed(store: ObjectStore) -> None:
+    async for _ in store.list(""):
+        pass

@@ -46,6 +46,10 @@ _PAGE = 1_000
 """Keys of one listing page and of one deletion: what one thread is given to do."""
 
 
+class RootIsAFile(Exception):
+    """There is a file where the store's directory should be."""
+
+
 class DirectoryStore:
     """An `ObjectStore` below one directory, which is made when it is missing."""
 
@@ -135,8 +139,18 @@ class DirectoryStore:
         loop = asyncio.get_running_loop()
         threads = self._readers if operation in (Operation.GET, Operation.HEAD) else self._writers
 
+        def checked() -> T:
+            try:
+                if operation is Operation.LIST and self._root.is_file():
+                    raise RootIsAFile(self._root)  # else it looks like a bucket that holds nothing
+                return work()
+            except NotADirectoryError:
+                if self._root.is_file():
+                    raise RootIsAFile(self._root) from None
+                raise
+
         async def attempt() -> T:
-            return await loop.run_in_executor(threads, work)
+            return await loop.run_in_executor(threads, checked)
 
         return await self._calls.run(operation, f"{self.url}/{key}", attempt, size_bytes=size_bytes)
 
@@ -151,6 +165,9 @@ def classify(error: Exception, operation: Operation, where: str) -> Failure:
         return Failure(FailureKind.WRONG_BODY, error, is_retriable=False)
     if isinstance(error, RuntimeError) and "shutdown" in str(error):
         return Failure(FailureKind.REFUSED, Unavailable(f"{what}: the store is closed"), is_retriable=False)
+    if isinstance(error, RootIsAFile):
+        refused = InvalidRequest(f"{what}: {error} is a file, not a directory: name another")
+        return Failure(FailureKind.REJECTED, refused, is_retriable=False)
     if not isinstance(error, OSError):
         raise error
     failed: StratalogError
