@@ -82,11 +82,9 @@ def sections_of(source: Readable, options: DumpOptions) -> Iterator[Section]:
     """Raises: Corrupt at the first thing that cannot be true, also when the file is none of ours."""
     structure = identify(source.read(0, 8))
     if structure is None or structure not in _READERS:
-        raise Corrupt(
-            f"not a file of Stratalog: it begins with {source.read(0, 8).hex() or 'nothing'}",
-            source=source.name,
-            position=0,
-        )
+        head = source.read(0, 8).hex()
+        found = f"it begins with {head}" if head else "it is empty"
+        raise Corrupt(f"not a file of Stratalog: {found}", source=source.name, position=0)
     yield Section("file", {"name": source.name, "bytes": source.size_bytes, "holds": structure.words})
     yield from _READERS[structure](source, options)
 

@@ -86,7 +86,8 @@ def read_settings_file(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"settings file {path}: cannot be read ({error}); check --config") from None
+        why = error.strerror if isinstance(error, OSError) else error
+        raise InvalidRequest(f"settings file {path}: cannot be read ({why}); check --config") from None
     if path.suffix == ".toml":
         try:
             return dict(_flattened(tomllib.loads(text), ""))
