@@ -233,10 +233,13 @@ class PendingFetch(Parkable):
                     line.append(told)
                     continue
                 assert shard is not None
-                high_watermark = shard.high_watermark
+                high_watermark, stable = shard.high_watermark, shard.last_stable_offset
                 if not shard.is_leader:  # what a replica serves is sealed: nothing more will come
-                    high_watermark, is_cut = desk.replicas.high_watermark(shard), True
-                answer = _empty(wanted.partition, shard, high_watermark)
+                    high_watermark = stable = desk.replicas.high_watermark(shard)
+                    is_cut = True
+                answer: FetchedPartition[ReadBuffer] = FetchedPartition(
+                    wanted.partition, 0, high_watermark, stable, shard.log_start_offset
+                )
                 line.append(answer)
                 if wanted.fetch_offset >= high_watermark:
                     looks.append((shard, wanted, None))
@@ -266,7 +269,9 @@ class PendingFetch(Parkable):
                 reads.append(read)
                 # Also where there is data: it may be less than the client's min_bytes, and more must wake it.
                 looks.append((shard, wanted, read))
-                line[-1] = answer._replace(records=read.buffers, records_bytes=read.size_bytes)
+                line[-1] = FetchedPartition(
+                    wanted.partition, 0, high_watermark, stable, answer.log_start_offset, read.buffers, read.size_bytes
+                )
         if slow:
             self._begin(reads, partial(self._read_slowly, answers, slow, total, left, is_slow_first=is_slow_first))
         elif has_error or is_cut or total >= self._enough_bytes or self._is_overdue or not looks:
@@ -427,7 +432,7 @@ class PendingFetch(Parkable):
             return
         self._finish(answers, 0)
         if reads:
-            self.release = lambda: _release(reads)
+            self.release = reads[0].release if len(reads) == 1 else lambda: _release(reads)
 
     def _finish(self, answers: list[tuple[str, list[FetchedPartition[ReadBuffer]]]], error_code: int) -> None:
         self._is_done = True
@@ -441,11 +446,6 @@ class PendingFetch(Parkable):
         )
         self._connection.hold(self, sum(map(len, self.buffers)))
         self._connection.answer_ready()
-
-
-def _empty(partition: int, shard: ShardLog, high_watermark: int) -> FetchedPartition[ReadBuffer]:
-    stable = shard.last_stable_offset if shard.is_leader else high_watermark
-    return FetchedPartition(partition, 0, high_watermark, stable, shard.log_start_offset)
 
 
 def _failed(partition: int, code: int, shard: ShardLog | None) -> FetchedPartition[ReadBuffer]:

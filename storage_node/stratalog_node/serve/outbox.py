@@ -85,6 +85,12 @@ class Outbox:
                 if release:
                     release()
             return
+        if not self.size_bytes:  # nearly always: all that there was went in one call
+            for _, release in entries:
+                if release:
+                    release()
+            entries.clear()
+            return
         while entries:
             buffer, release = entries[0]
             size = len(buffer)
