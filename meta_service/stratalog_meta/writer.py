@@ -177,7 +177,10 @@ class TableWriter:
                 await self._turn()
             elif self._may_heal:
                 await self._wait(HEAL_AFTER_S)
-                await self._open_anew()
+                try:
+                    await self._open_anew()
+                except Exception as fault:
+                    self._give_up(_Turn(), fault)
             else:
                 await self._wait(None)
 

@@ -221,6 +221,26 @@ async def test_a_store_without_room_heals_whatever_it_said_meanwhile(
     await eventually(lambda: world.service.why_no_changes is None)
 
 
+async def test_a_fault_while_a_store_is_opened_anew_leaves_nobody_waiting(
+    world: MetaWorld, store: FailingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stratalog_meta.writer.HEAL_AFTER_S", 0.0)
+
+    def break_down(_: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(world.service._parts()[0], "_restart_history", break_down)
+    store.is_full, store.fails_after = True, True  # what was kept differs from what was told
+    with pytest.raises(OutcomeUnknown):
+        await world.topic("kept")
+    store.is_full, store.fails_after = False, False
+    await eventually(lambda: world.service.is_broken)
+    with pytest.raises(Unavailable, match="a bug"):
+        await world.topic("late")
+    await world.client.snapshot()
+    await world.service.close()
+
+
 @pytest.mark.parametrize("landed", [False, True])
 async def test_after_a_failed_write_changes_are_refused_and_readers_see_what_was_durable(
     world: MetaWorld, store: FailingStore, memory: MemoryStore, landed: bool
