@@ -237,9 +237,8 @@ class PendingFetch(Parkable):
                 if not shard.is_leader:  # what a replica serves is sealed: nothing more will come
                     high_watermark = stable = desk.replicas.high_watermark(shard)
                     is_cut = True
-                answer: FetchedPartition[ReadBuffer] = FetchedPartition(
-                    wanted.partition, 0, high_watermark, stable, shard.log_start_offset
-                )
+                stands = high_watermark, stable, shard.log_start_offset
+                answer: FetchedPartition[ReadBuffer] = FetchedPartition(wanted.partition, 0, *stands)
                 line.append(answer)
                 if wanted.fetch_offset >= high_watermark:
                     looks.append((shard, wanted, None))
@@ -269,9 +268,7 @@ class PendingFetch(Parkable):
                 reads.append(read)
                 # Also where there is data: it may be less than the client's min_bytes, and more must wake it.
                 looks.append((shard, wanted, read))
-                line[-1] = FetchedPartition(
-                    wanted.partition, 0, high_watermark, stable, answer.log_start_offset, read.buffers, read.size_bytes
-                )
+                line[-1] = FetchedPartition(wanted.partition, 0, *stands, read.buffers, read.size_bytes)
         if slow:
             self._begin(reads, partial(self._read_slowly, answers, slow, total, left, is_slow_first=is_slow_first))
         elif has_error or is_cut or total >= self._enough_bytes or self._is_overdue or not looks:
