@@ -9,8 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from uuid import UUID
 import pytest
 
 from stratalog.admin_api.client import AdminClient
-from stratalog.admin_api.cuts import Confirmed, CutRequest, Held, HoldRequest
+from stratalog.admin_api.cuts import Held, HoldRequest
 from stratalog.model.errors import StratalogError
 from stratalog_cli import snapshots
 from stratalog_cli.cluster_plan import Role
@@ -151,16 +151,15 @@ class InTheMiddle:
         self._patch.setattr(AdminClient, "hold_cut", hold_and_wait)
 
     def when_all_were_let_go(self) -> None:
-        confirm = AdminClient.confirm_cut
+        """Who leads nothing is not asked to confirm: so it is no matter how many are."""
+        ask_all = snapshots._ask_all
 
-        def wait_and_confirm(node: AdminClient, request: CutRequest) -> Confirmed:
-            if self._is_first(request.cut_id):
-                with suppress(threading.BrokenBarrierError):  # asked once more at the end, by one node alone
-                    self._all_are_here.wait(60)
-                    self._all_are_here.abort()
-            return confirm(node, request)
+        def strike_and_ask(clients: Sequence[AdminClient], ask: Callable[[AdminClient], Any]) -> list[Any]:
+            if isinstance(ask, partial) and ask.func is snapshots._confirm and not self.has_struck:
+                self._strike()
+            return ask_all(clients, ask)
 
-        self._patch.setattr(AdminClient, "confirm_cut", wait_and_confirm)
+        self._patch.setattr(snapshots, "_ask_all", strike_and_ask)
 
 
 def cut_now(cluster: RealCluster, name: str) -> dict[int, int] | str:
