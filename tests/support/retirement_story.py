@@ -34,6 +34,7 @@ from stratalog.model.retirement_commands import (
     ReleaseNode,
     ReportInventory,
     ReportSighting,
+    RetireNode,
 )
 from stratalog.model.segment import SegmentState
 from stratalog.model.topic import Topic
@@ -120,6 +121,17 @@ class RetirementStory(TableStory):
         for _ in range(count):
             for node_id in node_ids:
                 self.look(node_id)
+
+    def verifies(self, node_id: int) -> None:
+        """It leaves, all that it held is in the object store, and others are to look whether that is so."""
+        self.active(self.topic("orders", settings={"remote.storage.enable": "true"}))
+        self.do(RetireNode(node_id))
+        self.looks(node_id)
+        self.roll_away(node_id)
+        self.report_all()
+        self.upload_all()
+        self.looks(node_id)
+        assert self.record(node_id).step is RetireStep.VERIFY
 
     def sight(
         self,

@@ -10,6 +10,7 @@ from stratalog.machines.retirement import SIGHTING_LASTS_MS, EndOpen, Served
 from stratalog.machines.shard_troubles import troubles
 from stratalog.model.commands import MoveReplicas, NoteLives, ProposeIsr, ReplicaMove, SealUnclean
 from stratalog.model.errors import Conflict
+from stratalog.model.ids import SegmentKey
 from stratalog.model.mount_commands import BeginMount, EndMount
 from stratalog.model.mounts import MountMode
 from stratalog.model.retirement import RetireMode, RetireStep, WaitReason
@@ -33,17 +34,23 @@ def forced() -> tuple[RetirementStory, int]:
     return story, node_id
 
 
+def one_given_up_and_one_in_doubt(settings: dict[str, str]) -> tuple[RetirementStory, SegmentKey, int, int]:
+    """The two replicas of an open segment: one is dead, and was given up; the other came back from a power cut, and has
+    not said yet how far its copy goes."""
+    story = RetirementStory(nodes=4)
+    key = story.active(story.topic("orders", replicas=2, settings=TIERED | settings)).key
+    dead, other = story.segment(key).replicas
+    story.die(dead, other)
+    story.start(other, is_clean=False, boot_id="after a power cut")
+    story.recover(key)
+    story.do(RetireNode(dead, force_storage_id=f"storage-{dead}"))
+    return story, key, dead, other
+
+
 # Looks ----------------------------------------------------------------------------------------------------------
 def test_a_look_that_comes_once_more_is_no_second_one_however_far_the_clock_was_set() -> None:
     story = RetirementStory(nodes=3)
-    story.active(story.topic("orders", settings=TIERED))
-    story.do(RetireNode(1))
-    story.looks(1)
-    story.roll_away(1)
-    story.report_all()
-    story.upload_all()
-    story.looks(1)
-    assert story.record(1).step is RetireStep.VERIFY
+    story.verifies(1)
     story.sight(1, by_node=2)
     first_ms = story.record(1).last_look_ms
     story.now_ms += 10 * INTERVAL_MS
@@ -128,13 +135,7 @@ def test_what_all_replicas_had_is_given_up_when_all_of_them_are() -> None:
 
 @pytest.mark.parametrize("settings", [{}, {"acks.policy": "quorum"}], ids=["isr", "quorum"])
 def test_what_waits_for_nobody_but_who_was_given_up_is_ended_where_the_others_ended(settings: dict[str, str]) -> None:
-    story = RetirementStory(nodes=4)
-    key = story.active(story.topic("orders", replicas=2, settings=TIERED | settings)).key
-    dead, other = story.segment(key).replicas
-    story.die(dead, other)
-    story.start(other, is_clean=False, boot_id="after a power cut")
-    story.recover(key)
-    story.do(RetireNode(dead, force_storage_id=f"storage-{dead}"))
+    story, key, dead, other = one_given_up_and_one_in_doubt(settings)
     story.looks(dead)
     assert not story.segment(key).handed.given_up, "the other one has not answered"
     story.promise(key, other, 40, is_whole=False)
@@ -198,13 +199,7 @@ def test_what_was_ended_by_word_waits_for_the_answer_of_one_that_came_back() -> 
 
 @pytest.mark.parametrize("settings", [{}, {"acks.policy": "quorum"}], ids=["isr", "quorum"])
 def test_the_only_one_that_has_what_was_ended_by_word_is_waited_for_while_it_reboots(settings: dict[str, str]) -> None:
-    story = RetirementStory(nodes=4)
-    key = story.active(story.topic("orders", replicas=2, settings=TIERED | settings)).key
-    dead, other = story.segment(key).replicas
-    story.die(dead, other)
-    story.start(other, is_clean=False, boot_id="after a power cut")
-    story.recover(key)
-    story.do(RetireNode(dead, force_storage_id=f"storage-{dead}"))
+    story, key, dead, other = one_given_up_and_one_in_doubt(settings)
     story.promise(key, other, 40, is_whole=False)
     story.looks(dead)
     assert (story.segment(key).end_offset, story.segment(key).handed.source) == (40, other)
