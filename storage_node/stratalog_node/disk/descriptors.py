@@ -23,7 +23,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from stratalog.model.errors import Unavailable
 
@@ -65,11 +65,14 @@ class Descriptors:
         *,
         flush_lost: Callable[[Path], None] = _nobody_asks,
         on_crowded: Callable[[], None] = lambda: None,
+        write_behind: Callable[[Any], object] = lambda file: None,
         steady_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.limit = limit
         self.flush_lost = flush_lost
         self._on_crowded = on_crowded
+        self.write_behind = write_behind
+        """Called with a file of which much was appended since its write-back last began."""
         self.most = limit + max(limit // 4, _LEAST_SPARE)
         """So many are open at most, those included that wait for a flush."""
         self.lost: dict[Path, str] = {}

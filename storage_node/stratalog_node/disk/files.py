@@ -24,6 +24,8 @@ _IOV_MAX = 1024
 _TRUNCATE_STEP = 4 << 20
 _PROBE_STEP = 256 << 10
 _PROBE = memoryview(bytearray(1))
+WRITE_BEHIND_BYTES = 4 << 20
+"""So much is appended before its write-back begins: large enough for a disk, and little to wait for at a flush."""
 
 
 SpareFile: TypeAlias = "tuple[int, Path]"
@@ -49,10 +51,12 @@ class SegmentFile:
         "_naming",
         "_preallocation",
         "_provisional",
+        "is_written_behind",
         "path",
         "pins",
         "size_bytes",
         "was_used",
+        "written_behind_bytes",
     )
 
     def __init__(self, path: Path, descriptors: Descriptors, size_bytes: int) -> None:
@@ -75,6 +79,10 @@ class SegmentFile:
         self._provisional: Path | None = None
         """Where it lies as long as it has not got its name."""
         self._preallocation = Preallocation()
+        self.written_behind_bytes = 0
+        """Up to here write-back has begun (`disk/write_behind.py`)."""
+        self.is_written_behind = False
+        """A thread is beginning it now."""
 
     @property
     def must_stay_open(self) -> bool:
@@ -192,6 +200,8 @@ class SegmentFile:
             raise failure from error
         self.size_bytes = end
         self._is_unflushed = True
+        if end - self.written_behind_bytes >= WRITE_BEHIND_BYTES and not self.is_written_behind:
+            self._descriptors.write_behind(self)
 
     def _append_with_room(self, fd: int, buffers: Sequence[memoryview | bytes], position: int, size_bytes: int) -> bool:
         """Append and make room behind. False: not all is written, perhaps for want of space for the room alone."""
@@ -239,7 +249,7 @@ class SegmentFile:
 
     def cut_room(self) -> None:
         """Cut off the room ahead: nothing is appended any more. Blocking; for disk threads, of a pinned file."""
-        with self._borrowed(os.O_RDWR) as fd:
+        with self.descriptor(os.O_RDWR) as fd:
             try:
                 os.ftruncate(fd, self.size_bytes)
             except OSError as error:
@@ -273,12 +283,12 @@ class SegmentFile:
 
     def read(self, position: int, size_bytes: int) -> bytes:
         """Blocking read of exactly `size_bytes`; for disk threads, of a pinned file."""
-        with self._borrowed(os.O_RDONLY) as fd:
+        with self.descriptor(os.O_RDONLY) as fd:
             return read_exactly(fd, position, size_bytes, str(self.path))
 
     def read_into(self, buffer: memoryview, position: int) -> None:
         """Blocking: fill `buffer`; for disk threads, of a pinned file. Raises: as `read`."""
-        with self._borrowed(os.O_RDONLY) as fd:
+        with self.descriptor(os.O_RDONLY) as fd:
             missing = buffer
             while missing:
                 try:
@@ -299,7 +309,7 @@ class SegmentFile:
             if self._lost:
                 raise FlushLost(self._lost)
             self.take_name()
-            with self._borrowed(os.O_RDWR) as fd:
+            with self.descriptor(os.O_RDWR) as fd:
                 was_unflushed, self._is_unflushed = self._is_unflushed, False
                 try:
                     os.fdatasync(fd)
@@ -321,7 +331,7 @@ class SegmentFile:
         raise FlushLost(self._lost) from error
 
     @contextmanager
-    def _borrowed(self, flags: int) -> Iterator[int]:
+    def descriptor(self, flags: int = os.O_RDWR) -> Iterator[int]:
         """The open descriptor, or one for this use alone: a thread must not open or sweep what the loop looks at, for
         a number closed under the loop's `pwritev` may already be another file's."""
         if self._fd >= 0:
@@ -358,6 +368,7 @@ class SegmentFile:
         except OSError as error:
             raise write_error(self.path, error) from error
         self.size_bytes = size_bytes
+        self.written_behind_bytes = min(self.written_behind_bytes, size_bytes)
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -378,7 +389,10 @@ class SegmentFile:
             return
         try:
             size = os.fstat(fd).st_size
-            os.unlink(path)
+            try:
+                os.unlink(path)
+            except FileNotFoundError:
+                return  # another one frees it, and knows whether it is read
             while size > _TRUNCATE_STEP and not is_read:
                 size -= _TRUNCATE_STEP
                 os.ftruncate(fd, size)

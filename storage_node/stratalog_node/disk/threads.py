@@ -24,6 +24,7 @@ class DiskThreads:
             "flush": ThreadPoolExecutor(1, "disk-flush"),
             "seal": ThreadPoolExecutor(2, "disk-seal"),
             "background": ThreadPoolExecutor(4, "disk-background"),
+            "behind": ThreadPoolExecutor(1, "disk-write-behind"),
         }
 
     async def read(self, work: Callable[[], T]) -> T:
@@ -37,7 +38,14 @@ class DiskThreads:
     async def seal_file(self, file: SegmentFile, work: Callable[[], T]) -> T:
         return await self._pinned("seal", file, work)
 
+    def write_behind(self, file: SegmentFile, work: Callable[[], T]) -> Future[T]:
+        """Nobody waits for it."""
+        return self._submit("behind", file, work)
+
     async def _pinned(self, kind: str, file: SegmentFile, work: Callable[[], T]) -> T:
+        return await asyncio.wrap_future(self._submit(kind, file, work))
+
+    def _submit(self, kind: str, file: SegmentFile, work: Callable[[], T]) -> Future[T]:
         loop = asyncio.get_running_loop()
         file.pin()
         try:
@@ -51,7 +59,7 @@ class DiskThreads:
                 loop.call_soon_threadsafe(file.unpin)
 
         running.add_done_callback(unpin)
-        return await asyncio.wrap_future(running)
+        return running
 
     async def flush(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pools["flush"], work)

@@ -29,6 +29,7 @@ from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.disk.lost_flushes import LostFlushes
 from stratalog_node.disk.spare_files import clear_spare_files
 from stratalog_node.disk.threads import DiskThreads
+from stratalog_node.disk.write_behind import WriteBehind
 from stratalog_node.shards.catalog import Catalog
 from stratalog_node.shards.cold_reads import ColdReads, RemoteBatches
 from stratalog_node.shards.context import ShardContext
@@ -135,6 +136,7 @@ async def open_shards(
             descriptor_limit,
             flush_lost=lost_flushes.note,
             on_crowded=flusher.flush_soon,
+            write_behind=WriteBehind(threads).begin,
         )
         taken.callback(descriptors.close)
         taken.callback(threads.close)

@@ -184,6 +184,20 @@ def test_a_removed_file_is_gone_and_who_still_reads_it_is_not_disturbed(
     file.remove()
 
 
+def test_a_file_that_two_remove_at_once_is_gone_for_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start that frees what metadata let go of, and the retention that had them let go of it."""
+    file, real = make(tmp_path / "f"), os.fstat
+
+    def other_was_faster(fd: int) -> os.stat_result:
+        monkeypatch.undo()
+        SegmentFile(file.path, Descriptors(1), 0).remove()
+        return real(fd)
+
+    monkeypatch.setattr(os, "fstat", other_was_faster)
+    file.remove()
+    assert os.fstat is real and not file.path.exists()
+
+
 def test_a_flush_that_failed_once_is_never_believed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = make(tmp_path / "f")
     file.sync()
