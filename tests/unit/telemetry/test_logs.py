@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import json
 import logging
 import os
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -87,6 +89,51 @@ def test_nobody_who_reads_is_no_fault_of_who_logs() -> None:
             configure_logs("info")
             os.dup2(os.open(os.devnull, os.O_WRONLY), writer)  # what it still keeps goes there
     os.close(writer)
+
+
+def drained(reader: int) -> bytes:
+    """All that lies in a pipe."""
+    os.set_blocking(reader, False)
+    got = b""
+    with contextlib.suppress(BlockingIOError):
+        while piece := os.read(reader, 1 << 20):
+            got += piece
+    return got
+
+
+@pytest.mark.parametrize("is_blocking", [True, False])
+def test_a_reader_that_stalls_stops_nobody_who_logs_and_finds_whole_lines(is_blocking: bool) -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(writer, is_blocking)
+    before, said = LogStream.lost_lines, 200
+
+    def say() -> None:
+        for number in range(said):
+            logger("x").warning("said", number=number, text="x" * 1_000)
+
+    with open(writer, "w", encoding="utf-8", buffering=1) as stream:
+        configure_logs("info", stream=stream)
+        try:
+            talking = threading.Thread(target=say, daemon=True)
+            talking.start()
+            talking.join(30)
+            is_stopped = talking.is_alive()
+            got = drained(reader)
+            while talking.is_alive():
+                talking.join(0.01)
+                got += drained(reader)
+            lost = LogStream.lost_lines - before
+            logger("x").warning("back")
+            got += drained(reader)
+        finally:
+            configure_logs("info")
+    os.close(reader)
+    assert not is_stopped
+    *lines, last = got.splitlines()
+    whole = [line for line in lines if line.endswith(b"}")]
+    assert [json.loads(line)["number"] for line in whole] == list(range(said - lost))
+    assert len(lines) - len(whole) <= 1, "the one for which there was not room enough"
+    assert (json.loads(last)["event"], json.loads(last)["lost_lines"]) == ("back", lost)
 
 
 def test_lines_below_the_level_are_not_written(lines: io.StringIO) -> None:
@@ -226,3 +273,15 @@ def test_no_cut_leaves_half_a_secret(lines: io.StringIO, before: int) -> None:
 
 def test_a_secret_behind_another_pair_is_seen() -> None:
     assert without_secrets("a=token=abc") == f"a=token={BLANK}"
+
+
+def test_a_terminal_that_nobody_reads_holds_up_nobody_who_logs() -> None:
+    master, terminal = os.openpty()
+    with open(terminal, "w") as out:
+        stream = LogStream(out)
+        writer = threading.Thread(target=lambda: [stream.write("x" * 150 + "\n") for _ in range(300)], daemon=True)
+        writer.start()
+        writer.join(10)
+        is_held_up = writer.is_alive()
+        os.close(master)
+    assert not is_held_up
