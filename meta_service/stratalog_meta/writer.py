@@ -192,7 +192,7 @@ class TableWriter:
 
     async def _open_anew(self) -> None:
         """If the store has room now, or is back, what it kept becomes the table, the write of unknown outcome too."""
-        if self._is_closing or self._queue:
+        if self._is_closing or self.is_broken or self._queue:
             return
         try:
             await self._store.close()
@@ -205,6 +205,8 @@ class TableWriter:
         if table.version != self._table.version:
             self._restart_history(table)
         self._table = table
+        if not self._may_heal:
+            return  # since it began changes are refused for good
         self._failure, self._is_full, self._may_heal = None, False, False
         _log.info("store works again", source=self._store.source, version=table.version)
 
@@ -334,19 +336,10 @@ class TableWriter:
 
     def _fail(self, turn: _Turn, error: Exception) -> None:
         """Go back to what is known to be durable; no command is taken any more, or none until the store is well."""
-        self._is_full = isinstance(error, DiskFull)
-        self._may_heal = self._is_full or isinstance(error, OutcomeUnknown)
-        until = (
-            "there is room"
-            if self._is_full
-            else "it can be asked what it kept"
-            if self._may_heal
-            else "the service is started again"
-        )
-        self._failure = (
-            f"the metadata store in {self._store.source} failed ({error}): changes are refused until {until}; "
-            "reading continues"
-        )
+        # What refuses changes for good came while it was written, and stays when the store is well again.
+        failure = self._failure
+        if failure is None or self._may_heal:
+            failure = self._failure = self._why_failed(error)
         self._stats.store_failures += 1
         _log.error(
             "store failed, changes are undone", source=self._store.source, error=str(error), commands=len(turn.applied)
@@ -362,8 +355,23 @@ class TableWriter:
                 )
                 _refuse(order.answer, lost)
             else:
-                _refuse(order.answer, Unavailable(self._failure))
-        self._answer_without(turn, Unavailable(self._failure))
+                _refuse(order.answer, Unavailable(failure))
+        self._answer_without(turn, Unavailable(failure))
+
+    def _why_failed(self, error: Exception) -> str:
+        self._is_full = isinstance(error, DiskFull)
+        self._may_heal = self._is_full or isinstance(error, OutcomeUnknown)
+        until = (
+            "there is room"
+            if self._is_full
+            else "it can be asked what it kept"
+            if self._may_heal
+            else "the service is started again"
+        )
+        return (
+            f"the metadata store in {self._store.source} failed ({error}): changes are refused until {until}; "
+            "reading continues"
+        )
 
     def _answer_without(self, turn: _Turn, refusal: Unavailable) -> None:
         """Who has no answer yet: what it would have been may rest on what was lost."""

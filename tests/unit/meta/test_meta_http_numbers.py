@@ -174,7 +174,7 @@ async def mount_commands(world: MetaWorld) -> list[Command[Any]]:
         TakeMount(mount.name, mount.token, caller=life),
         ReleaseMount(mount.name, mount.token),
         MoveMount(mount.name, life.node_id),
-        EndMount(mount.name),
+        EndMount(mount.name, "s7"),
         DoubtMount(mount.name, mount.token, caller=life),
         OpenVolume(7, "s7", "host", 9092, "start"),
         CreateMount("by-hand", ("orders",), 0, 10),

@@ -241,6 +241,40 @@ async def test_a_fault_while_a_store_is_opened_anew_leaves_nobody_waiting(
     await world.service.close()
 
 
+@pytest.mark.parametrize("when", ["while the write fails", "before the store is opened anew", "while it is opened"])
+async def test_who_may_change_nothing_any_more_is_not_let_again_by_a_store_that_heals(
+    world: MetaWorld, store: FailingStore, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """The bucket knows newer metadata than this service: what it acknowledged from then on would be lost."""
+    monkeypatch.setattr("stratalog_meta.writer.HEAL_AFTER_S", 0.0)
+    table_writer = world.service._parts()[0]
+    store.hold()
+    before = store.writes
+    creating = asyncio.ensure_future(world.topic("kept"))
+    await eventually(lambda: store.writes == before + 1)
+    store.loses_answer = True
+    if when == "while the write fails":
+        table_writer.refuse_changes("older than the bucket")
+    if when == "while it is opened":
+        store.release_one()
+    else:
+        store.let_go()
+    with pytest.raises(OutcomeUnknown):
+        await creating
+    if when == "before the store is opened anew":
+        table_writer.refuse_changes("older than the bucket")
+    if when == "while it is opened":
+        await eventually(lambda: store.writes == before + 2)
+        table_writer.refuse_changes("older than the bucket")
+        store.let_go()
+    for _ in range(100):
+        await asyncio.sleep(0)  # longer than a store takes to be opened anew
+        assert world.service.why_no_changes == "older than the bucket"
+    assert world.service.is_broken
+    with pytest.raises(Unavailable, match="older than the bucket"):
+        await world.topic("late")
+
+
 @pytest.mark.parametrize("landed", [False, True])
 async def test_after_a_failed_write_changes_are_refused_and_readers_see_what_was_durable(
     world: MetaWorld, store: FailingStore, memory: MemoryStore, landed: bool
