@@ -1,0 +1,28 @@
+"""How full a disk is: what nobody may use is not part of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from stratalog_node.shards.disk_usage import usage_of
+
+
+def test_blocks_kept_for_the_superuser_are_neither_used_nor_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two thirds of this disk are kept back. Of what a node may use, half is free, and not a sixth."""
+    told = SimpleNamespace(f_frsize=4096, f_blocks=600, f_bfree=500, f_bavail=100)
+    monkeypatch.setattr(os, "statvfs", lambda _: told)
+    assert usage_of(tmp_path) == (str(tmp_path), 200 * 4096, 100 * 4096)
+
+
+def test_what_is_used_is_what_df_shows(tmp_path: Path) -> None:
+    disk = shutil.disk_usage(tmp_path)
+    usage = usage_of(tmp_path)
+    assert 0 < usage.usable_bytes <= usage.total_bytes <= disk.total
+    assert usage.total_bytes - usage.usable_bytes == pytest.approx(disk.used, abs=64 << 20)
