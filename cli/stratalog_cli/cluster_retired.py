@@ -35,7 +35,8 @@ def _is_released(step: object) -> bool:
 def _words(retirement: dict[str, Any], mount: dict[str, Any] | None) -> str:
     left = f"is retired ({retirement.get('mode')} mode)"
     if mount is None:
-        return f"{left}, its data is no longer mounted"
+        is_over = retirement.get("step") == RetireStep.DONE
+        return f"{left}, its data is no longer mounted" if is_over else f"{left}, another node takes over its data"
     if mount.get("holder") is None:
         return f"{left}, its data waits for a node that can mount it"
     holder = f"{left}, its data is mounted by node {mount['holder']}"

@@ -11,6 +11,7 @@ from stratalog.admin_api.mounts import CreateMountRequest, EndMountRequest, Moun
 from stratalog.admin_api.wording import human_bytes, human_time
 from stratalog.model.counting import counted
 from stratalog.model.errors import InvalidRequest
+from stratalog.model.mounts import DATA_SET_PREFIX
 from stratalog.settings.units import parse_duration_ms
 from stratalog.telemetry.printable import printable
 from stratalog_cli.moments import parse_time_ms
@@ -127,10 +128,26 @@ def move(
         say(f"mount {printable(mount.name)} goes to node {mount.holder}, under fencing epoch {mount.token}")
 
 
-def end(name: NameArgument, admin: AdminOption = None) -> None:
+def end(
+    name: NameArgument,
+    force: Annotated[
+        str | None,
+        typer.Option(
+            "--force",
+            metavar="STORAGE-ID",
+            help="For a retired directory that is lost for good: give up the data that only it has. Takes the storage "
+            "id of the retired node.",
+        ),
+    ] = None,
+    admin: AdminOption = None,
+) -> None:
     """End a mount. Refused while one of its segments is stored nowhere else."""
-    Nodes(admin, is_write=True).first(lambda node: node.end_mount(EndMountRequest(name=name)))
+    request = EndMountRequest(name=name, force_storage_id=force)
+    Nodes(admin, is_write=True).first(lambda node: node.end_mount(request))
     say(f"mount {printable(name)} has ended")
+    if force is not None:
+        retired = printable(name.removeprefix(DATA_SET_PREFIX))
+        say(f"`stratalog nodes status {retired}` lists what was given up with it")
 
 
 def _holder(mount: MountInfo) -> str:

@@ -200,7 +200,7 @@ class Consumer(Client):
         if fetched.error in ("not leader", "again"):
             self.look_elsewhere()
             if self.passes_what_is_lost:
-                self.go_on_from(self.judge.lost_up_to(self.shard, self.position))
+                self.go_on_from(self._behind_what_is_lost())
         elif fetched.error == "out of range":
             self._out_of_range(fetched)
         elif not fetched.error:
@@ -213,6 +213,9 @@ class Consumer(Client):
                     self.records.append((offset, f"{batch.value}.{offset - batch.base_offset}"))
                 self.position = max(self.position, batch.end_offset)
                 self._epoch = max(self._epoch, batch.epoch)
+
+    def _behind_what_is_lost(self) -> int:
+        return self.judge.lost_up_to(self.shard, self.position)
 
     def _out_of_range(self, fetched: Fetched) -> None:
         if self.position < fetched.log_start_offset:
@@ -235,6 +238,12 @@ class MountReader(Consumer):
 
     def _fetch(self) -> Fetch:
         return Fetch(self.shard, self.position, mount=self.mount)
+
+    def _behind_what_is_lost(self) -> int:
+        """Not behind the mount's own end, wherever the segments go that were sealed since."""
+        mounted = self.judge.leaving.mounted.get(self.mount, ())
+        ends = [one.ranges[self.shard.shard].end_offset for one in mounted if one.topic_id == self.shard.topic_id]
+        return min([super()._behind_what_is_lost(), *ends])
 
     def _see(self, fetched: Fetched) -> None:
         super()._see(fetched)

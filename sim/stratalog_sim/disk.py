@@ -98,7 +98,8 @@ class DiskFile:
     is_named: bool = False
     """Its name is, too."""
     is_ahead: bool = False
-    """Its name says that it was made for a roll that nobody has confirmed yet."""
+    """It was made for a roll that may turn out to be another node's: until that is confirmed it has no name of its own,
+    and a start throws it away."""
     is_flush_lost: bool = False
     """A flush failed: in this life no other one proves anything."""
 

@@ -11,6 +11,7 @@ from stratalog.machines.follower_events import (
     CheckedRange,
     CopyFilled,
     FlushLost,
+    FollowerLife,
     RangeArrived,
     RangeRefusal,
     RangeRefused,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from stratalog_sim.node import NodeLife
 
 _RETRY_MS = 100
+_ANEW_MS = 1_000
 _CATCH_UP_BYTES_PER_S = 6_000
 _CATCH_UP_BURST = 300
 
@@ -62,6 +64,8 @@ class Following:
         replica.heard(segment)
         if segment is None or replica.is_gone:
             self._let_go(key)
+        else:
+            self.look_at_fault(replica)
 
     def _is_to_follow(self, segment: Segment) -> bool:
         node = self._node
@@ -76,6 +80,26 @@ class Following:
         if self.replicas.pop(key, None) is not None:
             self._named.pop(name_of(key), None)
             self.ask(key, None)
+
+    def look_at_fault(self, replica: ReplicaShell) -> None:
+        """Of a sealed segment others have true copies, and nobody counts on this one: it is made again."""
+        node, key = self._node, replica.key
+        if replica.machine.life is not FollowerLife.FAULTY or self.replicas.get(key) is not replica:
+            return
+        segment = node.view.segment(key)
+        if segment is not None and segment.seal is not None and node.node_id not in segment.local_nodes:
+            replica.is_closed = True
+            self._let_go(key)
+            node.spawn(self._copy_anew(key))
+
+    def _copy_anew(self, key: SegmentKey) -> Task:
+        node = self._node
+        if key in node.disk.files:
+            node.judge.freed(node.node_id, key, is_replica=False)
+            node.disk.remove(key)
+        node.tell("makes its copy anew of", key)
+        yield Sleep(_ANEW_MS)
+        self.look_at(key)
 
     def fill(self, replica: ReplicaShell, end: int) -> Task:
         """Of the source of a recovery: what it lacks below the end comes from the object store, and what is not there

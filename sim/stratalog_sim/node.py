@@ -152,7 +152,7 @@ class NodeLife(Process):
         self.disk.booted = (self.disk.storage, self.disk.boot)
         self._attach()
         for segment_key, file in list(self.disk.files.items()):
-            if self.is_shared(segment_key) and (file.is_ahead or self.view.segment(segment_key) is None):
+            if file.is_ahead or (self.view.segment(segment_key) is None and self.is_shared(segment_key)):
                 # A roll that was not confirmed, or deleted: nothing of it was acknowledged. By now the segment may be
                 # there, opened by another: what was written ahead is no prefix of that.
                 self.disk.remove(segment_key)

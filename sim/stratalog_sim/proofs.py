@@ -10,13 +10,13 @@ import zlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from stratalog.machines.leaving import is_lost_by_force
+from stratalog.machines.leaving import are_producers_lost
 from stratalog.machines.producer_table import ProducerTable
 from stratalog.machines.sealed_producers import Producers, sealed_table
 from stratalog.model.ids import SegmentKey
 from stratalog.model.producers import NO_PRODUCERS, ProducerRule, ProducerTally
 from stratalog.model.segment import RemoteState, SealRecord, Segment, SegmentState
-from stratalog_sim.disk import header_of
+from stratalog_sim.disk import Batch, digest_of, header_of
 from stratalog_sim.store import StoredManifest
 
 if TYPE_CHECKING:
@@ -56,8 +56,45 @@ def table_of(node: NodeLife, segment: Segment) -> Producers | None:
     for table in _tables(node, segment):
         if _digest_of(table) == segment.seal.producers.digest:
             return table
-    is_lost = is_lost_by_force(segment, node.view.nodes.get, lambda one: node.view.reads_at(one) is not None)
+    found = () if segment.end_offset == segment.base_offset else _stored(node, segment)
+    made = None if found is None else _behind_it(node, segment, found)
+    is_nowhere = segment.end_offset == segment.base_offset and not segment.local_nodes
+    if made is not None and (is_nowhere or _digest_of(made) == segment.seal.producers.digest):
+        return made
+    behind = [one for one in node.view.segments(segment.key.shard_key) if one.epoch > segment.epoch]
+    is_read = node.view.reads_at
+    is_lost = are_producers_lost(segment, behind, node.view.nodes.get, lambda one: is_read(one) is not None)
     return () if is_lost else None
+
+
+def _behind_it(node: NodeLife, segment: Segment, found: Producers) -> Producers | None:
+    """From the table of the one before it."""
+    listed = node.view.segments(segment.key.shard_key)
+    before = next((one for one in listed if one.epoch == segment.epoch - 1), None)
+    known = () if before is None else None if before.seal is None else table_of(node, before)
+    if known is None:
+        return None
+    return sealed_table(known, found, base_offset=segment.base_offset, opened_ms=segment.opened_ms, rule=RULE)
+
+
+def _stored(node: NodeLife, segment: Segment) -> Producers | None:
+    """What its batches in the object store say. None: not all of them are there."""
+    remote, objects = segment.remote, node.judge.store.objects
+    assert segment.seal is not None
+    if not node.has_store or remote.state is RemoteState.NONE or remote.commit_offset < segment.seal.end_offset:
+        return None
+    batches: list[Batch] = []
+    for part in remote.parts:
+        body = objects.get(part.object_key)
+        stored = body if isinstance(body, tuple) else ()
+        begun = (one for one in stored if one.key == segment.key and one.batches[0].base_offset == part.base_offset)
+        batches += [batch for one in begun for batch in one.batches]
+    if digest_of(batches) != segment.seal.digest:
+        return None
+    table = ProducerTable()
+    for batch in batches:
+        table.replay(header_of(batch), node.now_ms)
+    return table.snapshot()
 
 
 def _tables(node: NodeLife, segment: Segment) -> Iterator[Producers]:

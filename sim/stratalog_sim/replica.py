@@ -96,9 +96,13 @@ class ReplicaShell:
         )
         self._wake_ms: int | None = None
         self.is_gone = False
+        self.is_closed = False
+        """Another shell has its place: what was on its way for this one changes nothing."""
 
     # The machine ----------------------------------------------------------------------------------------------------
     def step(self, event: FollowerEvent) -> None:
+        if self.is_closed:
+            return
         answer: FollowerEvent | None = event
         while answer is not None:
             effects, answer = self.machine.step(answer, self.node.scheduler.now_ms), None
@@ -156,9 +160,14 @@ class ReplicaShell:
                     self.node.disk.remove(self.key)
             case TellFault(reason):
                 self.node.tell("fault of", self.key, reason)
+                self.node.spawn(self._look_at_fault())
             case _:
                 assert_never(effect)
         return None
+
+    def _look_at_fault(self) -> Task:
+        yield Sleep(1)
+        self.node.following.look_at_fault(self)
 
     # Data -----------------------------------------------------------------------------------------------------------
     def _append(self, found: CheckedRange) -> FollowerEvent:
@@ -220,6 +229,8 @@ class ReplicaShell:
             self.step(ServiceTold.answered(segment, self.node.node_id))
 
     def _prove(self, end_offset: int) -> None:
+        if self.is_closed:
+            return
         disk = self.node.disk
         file = disk.files.get(self.key)
         if file is None and end_offset > self.key.base_offset:

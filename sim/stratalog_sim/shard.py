@@ -335,8 +335,11 @@ class ShardShell:
 
     def _open(self, effect: OpenSegment) -> ChainEvent:
         key = effect.leader.key
+        behind = next((one for one in self.leaders() if one.key.epoch == key.epoch - 1), None)
+        # Else no other node goes on under that name, and this one opens the file again whether it is confirmed or not.
+        is_others = max(len(one.replicas) for one in (effect.leader, behind) if one is not None) > 1
         try:
-            self.disk.make(key, is_ahead=effect.is_roll)
+            self.disk.make(key, is_ahead=effect.is_roll and is_others)
         except DiskFailed as error:
             return OpeningFailed(AppendFailure.NO_ROOM, str(error))
         self.inherited = None

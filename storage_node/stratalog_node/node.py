@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
@@ -65,6 +64,8 @@ from stratalog_node.shards.assembly import LocalShards, open_shards
 from stratalog_node.shards.catalog import Catalog
 from stratalog_node.shards.catalog_following import follow
 from stratalog_node.shards.directory import ShardDirectory
+from stratalog_node.shards.disk_usage import usage_of
+from stratalog_node.shards.lost_segments import LostSegments
 from stratalog_node.shards.missing_files import take_sealed
 from stratalog_node.shards.replica_reads import unsealed_of_epoch
 from stratalog_node.shards.shard_log import ShardLog
@@ -254,7 +255,7 @@ class StorageNode:
 
     async def _register(self, info: NodeInfo) -> Life:
         """From now on every command names this life."""
-        disk = await asyncio.to_thread(shutil.disk_usage, self.layout.root)
+        disk = await asyncio.to_thread(usage_of, self.layout.root)
         registration = await register(
             self.meta,
             RegisterNode(
@@ -263,7 +264,7 @@ class StorageNode:
                 boot_id=read_boot_id(),
                 stopped_epoch=stopped_epoch(self.layout.clean_file),
                 is_flushed_by_default=self.settings.flush_policy is FlushPolicy.FSYNC,
-                scarcity=scarcity_of(disk.free, disk.total, 0),
+                scarcity=scarcity_of(disk.usable_bytes, disk.total_bytes, 0),
             ),
         )
         life = self.meta.life = Life(info.node_id, registration.node_epoch)
@@ -343,7 +344,7 @@ class StorageNode:
             lease_ms=lambda: self._heartbeats.untaken_ms,
             new_member_id=lambda client: f"{client}-{secrets.token_hex(16)}",
             words=CONSUMER_WORDS,
-            is_lost=self.catalog.is_lost_for_good,
+            is_lost=LostSegments(self.catalog, self.catalog.is_lost_for_good, monotonic_ms),
         )
         self.catalog.on_change(self.groups.on_change)
 
@@ -382,6 +383,7 @@ class StorageNode:
     def _hold_mounts(self) -> None:
         """What the meta service gives to this node of those that were retired."""
         probe = DataSetProbe(self.catalog, self.store, self.remote_reads.cold, self.peer_reads, self.cluster_id)
+        self._taken.push_async_callback(probe.close)
         self.mounts = MountHolding(self.meta, self.catalog, probe, self.settings.remote_upload_timeout_ms)
         self._tasks.start(self.mounts.run())
 

@@ -149,5 +149,48 @@ async def test_a_directory_that_cannot_be_written_is_read_by_the_other_nodes(
     await client.close()
 
 
+async def test_a_directory_whose_disk_is_gone_is_given_up_on_the_command_line(
+    tmp_path: Path, meta: MetaProcess, nodes: dict[int, NodeProcess]
+) -> None:
+    await asyncio.to_thread(create_topic, nodes[1].bootstrap, "flights")
+    await asyncio.to_thread(produce, nodes[1].bootstrap, "flights", VALUES, patience_s=60)
+    client = HttpMetaClient(meta.url)
+    left = (await segments(client))[0].leader
+    assert left is not None
+    admin, name = nodes[3 - left].admin, f"tier/{left}"
+    await asyncio.to_thread(NodeClient(nodes[left].admin, timeout_s=60.0).seal, SealRequest(topic="flights", shard=0))
+    nodes[left].kill()
+    (tmp_path / f"node-{left}").rename(tmp_path / "broken-disk")
+    storage_id = next(node.storage_id for node in (await client.snapshot()).nodes if node.node_id == left)
+    await eventually(lambda: is_over(client, left), timeout=20)
+    retire = ("retire", str(left), "--mode", "volume", "--force", storage_id)
+    done = await asyncio.to_thread(ask_nodes, meta.url, *retire)
+    assert done.returncode == 0, done.stderr
+    await eventually(lambda: is_mounted(client, name), timeout=20)
+
+    async def end(*force: str) -> subprocess.CompletedProcess[str]:
+        return await asyncio.to_thread(ask, admin, "end", name, *force)
+
+    told = (await end()).stderr
+    assert "nothing else has 1 sealed segment of it" in told and f"--force {storage_id}` gives them up" in told
+    assert "was spelled out" in (await end("--force", "another")).stderr
+    ended = await end("--force", storage_id)
+    assert ended.returncode == 0 and f"stratalog nodes status {left}" in ended.stdout, ended.stderr
+    status = (await asyncio.to_thread(ask_nodes, meta.url, "status", str(left))).stdout
+    assert f"shard 0 offsets [0, {len(VALUES)})" in status and "1 range was given up" in " ".join(status.split())
+    assert "no mounts" in (await asyncio.to_thread(ask, admin, "list")).stdout
+    await client.close()
+
+
+def ask_nodes(meta_url: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [STRATALOG, "nodes", *arguments, "--meta", meta_url], capture_output=True, text=True, timeout=60
+    )
+
+
+async def is_mounted(client: HttpMetaClient, name: str) -> bool:
+    return any(mount.name == name for mount in (await client.snapshot()).mounts)
+
+
 async def is_over(client: HttpMetaClient, node_id: int) -> bool:
     return not any(node.is_alive for node in (await client.snapshot()).nodes if node.node_id == node_id)

@@ -8,6 +8,7 @@ import random
 import pytest
 
 from stratalog.machines.retirement import STALL_MS
+from stratalog.machines.table_mount_ends import has_directory
 from stratalog.model.ids import SegmentKey
 from stratalog.model.retirement import Retirement, RetireMode, RetireStep
 from stratalog.model.retirement_commands import AdvanceRetirement, CancelRetirement, ReleaseNode, RetireNode
@@ -95,12 +96,17 @@ class World:
             for segment in shard.segments:
                 if node_id not in segment.replicas and node_id not in segment.local_nodes:
                     continue
-                others = [one for one in segment.local_nodes if one != node_id and self.is_alive(one)]
+                others = [one for one in segment.local_nodes if one != node_id and self.has(one)]
                 is_volume = self.story.record(node_id).mode is RetireMode.VOLUME and node_id in segment.local_nodes
                 is_complete = segment.remote.state is RemoteState.COMPLETE
                 is_sealed = segment.state is SegmentState.SEALED
-                found[segment.key] = is_sealed and bool(others or is_complete or is_volume)
+                is_empty = segment.end_offset == segment.base_offset
+                found[segment.key] = is_sealed and bool(others or is_complete or is_volume or is_empty)
         return found
+
+    def has(self, node_id: int) -> bool:
+        """Whether what that node is listed for counts as a copy."""
+        return self.is_alive(node_id) or has_directory(self.story.table.state, node_id)
 
     def check_release(self, node_id: int, before: dict[SegmentKey, bool]) -> None:
         record = self.story.record(node_id)

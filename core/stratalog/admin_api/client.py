@@ -207,8 +207,8 @@ class AdminClient:
             if isinstance(error.reason, (ConnectionRefusedError, socket.gaierror)):
                 why = error.reason.strerror or error.reason
                 raise Unavailable(
-                    f"no node answers at {self.base} ({why}); start one with `stratalog start`, or name its "
-                    "metrics.listen address with --admin HOST:PORT"
+                    f"no node answers at {self.base} ({why}); start it with `stratalog start`, in a cluster with "
+                    "`stratalog node start`, or name its metrics.listen address with --admin HOST:PORT"
                 ) from None
             raise self._doubt(method, path, error.reason) from None
         except (OSError, http.client.HTTPException) as error:

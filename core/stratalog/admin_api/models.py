@@ -112,6 +112,8 @@ class KnownNode(_Answer):
     kafka_address: str
     rack: str | None
     is_alive: bool
+    is_retired: bool = False
+    """It has left permanently."""
 
 
 class NodeStatus(_Answer):

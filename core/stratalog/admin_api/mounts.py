@@ -58,3 +58,5 @@ class EndMountRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     name: str
+    force_storage_id: str | None = None
+    """Of the retired node, whose directory is lost: what only that had is given up."""

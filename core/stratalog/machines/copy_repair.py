@@ -94,13 +94,18 @@ class _Nodes:
         if node is None:
             return True
         if node.is_retired:  # a volume that was kept is read by another node
-            return node.retirement is None or node.retirement.mode is RetireMode.OFFLOAD
+            return node.retirement is None or not node.retirement.keeps_directory
         return node_id in self.away
 
     def is_retired(self, node_id: int) -> bool:
         """It makes no copies any more, whatever of its volume is still read."""
         node = self.by_id.get(node_id)
         return node is not None and node.is_retired
+
+    def may_copy(self, node_id: int) -> bool:
+        """Its disk is not nearly full: one that is full asks for nothing."""
+        node = self.by_id.get(node_id)
+        return node is not None and node.has_room
 
     def is_leaving(self, node_id: int, topic: Topic) -> bool:
         """Or gone: what it has of the topic is to be on another, too."""
@@ -109,6 +114,18 @@ class _Nodes:
             return True
         is_offloaded = node.retirement is not None and node.retirement.mode is RetireMode.OFFLOAD
         return node.is_leaving and is_offloaded and not self.is_tiered(topic)
+
+    def is_cordoned(self, node_id: int) -> bool:
+        """It leaves in either mode, or has left: what others that leave need is to be on nodes that stay."""
+        node = self.by_id.get(node_id)
+        return node is None or node.is_leaving
+
+    def is_unproven(self, node_id: int, segment: Segment, topic: Topic) -> bool:
+        """It leaves with its volume, and has not proven its copy. It may never: that may be another than the sealed
+        one."""
+        node = self.by_id.get(node_id)
+        is_about_to = node is not None and node.is_leaving and not node.is_retired
+        return is_about_to and node_id not in segment.local_nodes and not self.is_tiered(topic)
 
     def next_for(self, segment: Segment, holders: Set[int], taken: Set[int]) -> int | None:
         """A living node with room that is none of `taken`: where no holder's rack is, and with the least to do."""
@@ -155,7 +172,7 @@ def plan_moves(
             number += 1
             if number % _SEGMENTS_PER_STEP == 0:
                 yield
-            for node_id in _making(segment):
+            for node_id in _making(segment, nodes):
                 nodes.under_way[node_id] = nodes.under_way.get(node_id, 0) + 1
             if _is_due(topic, segment, nodes):
                 due.append((topic, segment))
@@ -183,8 +200,10 @@ def is_kept_by_copies(segment: Segment) -> bool:
     )
 
 
-def _making(segment: Segment) -> Iterator[int]:
-    """Who makes a copy of it now, or will."""
+def _making(segment: Segment, nodes: _Nodes) -> Iterator[int]:
+    """Who makes a copy of it now, or will: nobody while nobody lives who has it."""
+    if not any(map(nodes.is_alive, segment.isr if segment.seal is None else segment.local_nodes)):
+        return
     if segment.state is SegmentState.ACTIVE:
         yield from (node_id for node_id in segment.replicas if node_id not in segment.isr)
     elif is_kept_by_copies(segment):
@@ -198,7 +217,7 @@ def _is_due(topic: Topic, segment: Segment, nodes: _Nodes) -> bool:
         return is_led and (len(segment.replicas) < wanted or any(map(nodes.is_gone, segment.replicas)))
     if not is_kept_by_copies(segment):
         return False
-    is_usual = len(segment.replicas) == wanted == len(segment.local_nodes)
+    is_usual = len(segment.replicas) == wanted and {*segment.replicas} == {*segment.local_nodes}
     return not is_usual or any(nodes.is_leaving(node_id, topic) for node_id in segment.local_nodes)
 
 
@@ -210,10 +229,18 @@ def _move_sealed(topic: Topic, segment: Segment, nodes: _Nodes, plan: Plan) -> R
     never_came = {
         node_id for node_id in replicas if node_id not in holders and (node_id in leaves or nodes.is_retired(node_id))
     }
-    coming = [node_id for node_id in replicas if node_id not in holders and node_id not in never_came]
-    dropped = {node_id for node_id in never_came if node_id not in provers}
-    # Of what a retired directory has nobody makes a copy by itself; once another leaves who has it, too few stay.
-    present = [one for one in holders if one not in leaves and not (leaves and nodes.is_retired(one))]
+    unproven = {node_id for node_id in replicas if nodes.is_unproven(node_id, segment, topic)}
+    coming = [
+        one
+        for one in replicas
+        if one not in holders and one not in never_came and one not in unproven and nodes.may_copy(one)
+    ]
+    # Who is only away may have gone before it told of its copy, which is freed once it is let go of.
+    is_enough = sum(map(nodes.is_alive, holders)) >= wanted
+    dropped = {one for one in never_came if one not in provers and (is_enough or nodes.is_retired(one))}
+    # Of what a directory has that stays nobody makes a copy by itself; once another leaves who needs it, too few stay.
+    is_needed = bool(leaves or unproven)
+    present = [one for one in holders if one not in leaves and not (is_needed and nodes.is_cordoned(one))]
     steady = [node_id for node_id in present if node_id in nodes.steady]
     lacking = wanted - len(present) - len(coming)
     added: list[int] = []

@@ -9,13 +9,14 @@ Pure. Source: docs/scaling.md section 3.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 from stratalog.machines.recovery_rule import Waiting, decide, majority
 from stratalog.model.metadata import Node
+from stratalog.model.mounts import Mount, MountMode
 from stratalog.model.retirement import LostRange, Retirement, RetireMode, RetireStep, UnheldRange
 from stratalog.model.segment import GapReason, RemoteState, Segment, SegmentState
 
@@ -124,14 +125,14 @@ def is_waited_for_in_vain(segment: Segment, by_quorum: bool, presence: Presence)
 
 def is_lost_by_force(segment: Segment, node_of: Callable[[int], Node | None], is_read: Callable[[int], bool]) -> bool:
     """Whether all that lay beside a sealed segment's copies is gone, by a person's word: it is not in the object store,
-    and everyone who proved a copy was given up. A directory that stays is not, for it may be read a moment later.
-    `is_read`: it can be asked, or its directory is read."""
+    and everyone who proved a copy was given up. A directory that stays is not, for it may be read a moment later, until
+    a person gives it up as well. `is_read`: it can be asked, or its directory is read."""
     if segment.seal is None or segment.remote.state is RemoteState.COMPLETE or not segment.local_nodes:
         return False
     for holder in segment.local_nodes:
         node = node_of(holder)
         record = None if node is None else node.retirement
-        if node is None or record is None or not record.is_forced or record.mode is RetireMode.VOLUME:
+        if node is None or record is None or not record.is_forced or record.keeps_directory:
             return False
         if is_read(holder) or not is_given_up(record, is_alive=node.is_alive):
             return False
@@ -139,11 +140,44 @@ def is_lost_by_force(segment: Segment, node_of: Callable[[int], Node | None], is
 
 
 def is_lost_for_good(segment: Segment, node_of: Callable[[int], Node | None], is_read: Callable[[int], bool]) -> bool:
-    """`is_lost_by_force`, and nobody can bring it back: until its holders are released, one that returns has it."""
+    """`is_lost_by_force`, and nobody can bring it back: until its holders are released, one that returns has it. So may
+    a replica that is away and not released, for it may have gone before it told of its copy."""
     if not is_lost_by_force(segment, node_of, is_read):
         return False
-    records = [node.retirement for holder in segment.local_nodes if (node := node_of(holder)) is not None]
-    return all(record is not None and record.step.is_released for record in records)
+    others = [node for one in segment.replicas if one not in segment.local_nodes and (node := node_of(one)) is not None]
+    if any(not node.is_alive and not node.is_retired for node in others):
+        return False
+    return all((node := node_of(holder)) is not None and node.is_retired for holder in segment.local_nodes)
+
+
+def are_producers_lost(
+    segment: Segment,
+    behind: Iterable[Segment],
+    node_of: Callable[[int], Node | None],
+    is_read: Callable[[int], bool],
+) -> bool:
+    """Whether a shard goes on without the table of producers at the end of a sealed segment, so that a repetition of
+    what they wrote there is new: once it is lost for good. Before that only where nothing but that lets go of who might
+    bring it back: a person gave all of them up, and a segment `behind` it that one of them has a replica of is not
+    sealed without the table."""
+    if not is_lost_by_force(segment, node_of, is_read):
+        return False
+    if is_lost_for_good(segment, node_of, is_read):
+        return True
+    known = map(node_of, {*segment.replicas, *segment.local_nodes})
+    away = {node.node_id: node for node in known if node is not None and not node.is_alive and not node.is_retired}
+    is_held_up = any(one.seal is None and not away.keys().isdisjoint(one.replicas) for one in behind)
+    return is_held_up and all(is_given_up(node.retirement, is_alive=False) for node in away.values())
+
+
+def is_kept_directory(record: Retirement | None, mount: Mount | None) -> bool:
+    """Whether what a node left in its directory counts as a copy: while that is mounted, or is about to be. Where a
+    person gave the node up its disk may be gone: only while it is read."""
+    is_forced = record is not None and record.is_forced
+    if mount is None:
+        is_awaited = record is not None and record.step in (RetireStep.RELEASE, RetireStep.MOUNT)
+        return is_awaited and record is not None and record.keeps_directory and not is_forced
+    return mount.mode is MountMode.VOLUME and (mount.volume is not None or not is_forced)
 
 
 def need_of(segment: Segment, node_id: int, mode: RetireMode, wanted: int, is_staying: Callable[[int], bool]) -> Need:

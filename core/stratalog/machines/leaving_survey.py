@@ -5,7 +5,7 @@ Pure. Cost: under a microsecond a segment that none of them has, in steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -13,7 +13,9 @@ from stratalog.machines.leaving import (
     Need,
     Presence,
     is_given_up,
+    is_kept_directory,
     is_led,
+    is_lost_for_good,
     is_waited_for_in_vain,
     missed_for_majority,
     need_of,
@@ -22,6 +24,7 @@ from stratalog.machines.leaving import (
 from stratalog.machines.recovery_rule import is_quorum
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Node, Snapshot
+from stratalog.model.mounts import Mount, MountMode
 from stratalog.model.retirement import MAX_UNHELD_LISTED, UnheldRange
 from stratalog.model.segment import RemoteState, Segment
 from stratalog.model.topic import Topic
@@ -63,6 +66,35 @@ class Survey:
     copies_count: int = 0
     """Sealed, not kept without it, and without a remote tier."""
     copies_bytes: int = 0
+    kept_count: int = 0
+    """Sealed, and nobody who lives has them, but the directories of other retired nodes."""
+    kept_bytes: int = 0
+    kept: list[SegmentKey] = field(default_factory=list)
+    """The first of them."""
+    kept_untiered: int = 0
+    """Of them those that no holder of a mount uploads."""
+    kept_here: int = 0
+    """Of them those of which the node, too, has a copy, and is not alive."""
+    directories: set[int] = field(default_factory=set)
+    """Whose those are."""
+    unread: set[int] = field(default_factory=set)
+    """Whose of them nobody reads now."""
+    away_count: int = 0
+    """The node lives and has no copy, and nobody has but nodes that are not alive."""
+    away_bytes: int = 0
+    away: list[SegmentKey] = field(default_factory=list)
+    """The first of them."""
+    away_nodes: set[int] = field(default_factory=set)
+    """Who is missed there."""
+    away_directories: set[int] = field(default_factory=set)
+    """Whose directories are: a person gave these nodes up, and no process reads them."""
+    gone_count: int = 0
+    """The node lives and has no copy, and who had one was given up by force, with it."""
+    gone_bytes: int = 0
+    gone: list[SegmentKey] = field(default_factory=list)
+    """The first of them."""
+    gone_nodes: set[int] = field(default_factory=set)
+    """With whom they went."""
     lost_count: int = 0
     """The node is not alive, and no other node has them."""
     lost_bytes: int = 0
@@ -85,7 +117,8 @@ class Survey:
     @property
     def needed_count(self) -> int:
         """Sealed segments that are not kept without it."""
-        return self.uploads_count + self.copies_count + self.lost_count
+        moving = self.uploads_count + self.copies_count
+        return moving + self.kept_count + self.away_count + self.gone_count + self.lost_count
 
     @property
     def remaining_segments(self) -> int:
@@ -93,7 +126,8 @@ class Survey:
 
     @property
     def remaining_bytes(self) -> int:
-        return self.uploads_bytes + self.copies_bytes + self.lost_bytes
+        moving = self.uploads_bytes + self.copies_bytes
+        return moving + self.kept_bytes + self.away_bytes + self.gone_bytes + self.lost_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +137,25 @@ class _Lives:
     alive: frozenset[int]
     staying: frozenset[int]
     presence: Presence
+    directories: Mapping[int, bool]
+    """Retired nodes whose directories count as copies, and whether each is read now."""
+    by_id: Mapping[int, Node]
 
 
-def _lives(nodes: Iterable[Node]) -> _Lives:
+def _lives(nodes: Iterable[Node], mounts: Iterable[Mount]) -> _Lives:
     nodes = tuple(nodes)
+    mount_of = {mount.node_id: mount for mount in mounts if mount.mode is not MountMode.HAND_MADE}
+    directories = {
+        node.node_id: (mount := mount_of.get(node.node_id)) is not None and mount.volume is not None
+        for node in nodes
+        if is_kept_directory(node.retirement, mount_of.get(node.node_id))
+    }
     alive = frozenset(node.node_id for node in nodes if node.is_alive)
     gone = frozenset(node.node_id for node in nodes if node.is_leaving and not node.is_alive)
     staying = frozenset(node.node_id for node in nodes if node.is_alive and not node.is_leaving)
     given_up = frozenset(node.node_id for node in nodes if is_given_up(node.retirement, is_alive=node.is_alive))
-    return _Lives(alive, staying, Presence(alive.__contains__, given_up.__contains__, gone.__contains__))
+    presence = Presence(alive.__contains__, given_up.__contains__, gone.__contains__)
+    return _Lives(alive, staying, presence, directories, {node.node_id: node for node in nodes})
 
 
 def survey_nodes(snapshot: Snapshot, is_tiered: Callable[[Topic], bool]) -> Generator[None, None, dict[int, Survey]]:
@@ -121,7 +165,7 @@ def survey_nodes(snapshot: Snapshot, is_tiered: Callable[[Topic], bool]) -> Gene
     if not leaving:
         return found
     topics = {topic.topic_id: topic for topic in snapshot.topics}
-    lives = _lives(snapshot.nodes)
+    lives = _lives(snapshot.nodes, snapshot.mounts)
     number = 0
     for shard in snapshot.shards:
         topic = topics[shard.key.topic_id]
@@ -152,7 +196,12 @@ def _count(
             return
         case Need.OPEN:
             _count_open(survey, segment, topic, lives)
-        case Need.ONLY_HERE if not lives.alive.intersection(segment.local_nodes):
+        case Need.ONLY_HERE if lives.directories.keys() & {*segment.local_nodes} and not _is_alive(segment, lives):
+            _count_kept(survey, segment, _unsent_bytes(segment, size), lives, is_tiered)
+            survey.kept_here += node.node_id in segment.local_nodes
+        case Need.ONLY_HERE if node.is_alive and not _is_alive(segment, lives):
+            _count_away(survey, segment, _unsent_bytes(segment, size), lives)
+        case Need.ONLY_HERE if not _is_alive(segment, lives):
             survey.lost_count += 1
             survey.lost_bytes += _unsent_bytes(segment, size)
             survey.lost += [unheld_of(segment, topic.name)][: MAX_UNHELD_LISTED - len(survey.lost)]
@@ -162,6 +211,37 @@ def _count(
         case _:
             survey.copies_count += 1
             survey.copies_bytes += size
+
+
+def _is_alive(segment: Segment, lives: _Lives) -> bool:
+    """Whether somebody who lives has proven a copy of what is sealed."""
+    return not lives.alive.isdisjoint(segment.local_nodes)
+
+
+def _count_away(survey: Survey, segment: Segment, size_bytes: int, lives: _Lives) -> None:
+    """Nobody who lives has it, the node that leaves included, and no directory that counts."""
+    if is_lost_for_good(segment, lives.by_id.get, lives.alive.__contains__):
+        survey.gone_count += 1
+        survey.gone_bytes += size_bytes
+        survey.gone += [segment.key][: _NAMED - len(survey.gone)]
+        survey.gone_nodes |= {*segment.local_nodes}
+        return
+    survey.away_count += 1
+    survey.away_bytes += size_bytes
+    survey.away += [segment.key][: _NAMED - len(survey.away)]
+    retired = {one for one in segment.local_nodes if (node := lives.by_id.get(one)) is not None and node.is_retired}
+    survey.away_nodes |= {*segment.local_nodes} - retired
+    survey.away_directories |= retired
+
+
+def _count_kept(survey: Survey, segment: Segment, size_bytes: int, lives: _Lives, is_tiered: bool) -> None:
+    directories = lives.directories.keys() & {*segment.local_nodes}
+    survey.kept_count += 1
+    survey.kept_bytes += size_bytes
+    survey.kept += [segment.key][: _NAMED - len(survey.kept)]
+    survey.kept_untiered += not is_tiered
+    survey.directories |= directories
+    survey.unread |= {one for one in directories if not lives.directories[one]}
 
 
 def _count_open(survey: Survey, segment: Segment, topic: Topic, lives: _Lives) -> None:

@@ -18,15 +18,19 @@ from typing import Final, TypeAlias
 
 from stratalog.machines.leaving import HANDOVER_MS
 from stratalog.machines.leaving_survey import Survey
+from stratalog.machines.leaving_words import away_words, gone_words, kept_words, named, size_of
 from stratalog.machines.recovery_rule import MIN_IN_SYNC, least_in_sync
 from stratalog.model.counting import counted
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Node, Vitals
+from stratalog.model.mounts import data_set_name
 from stratalog.model.retirement import Retirement, RetireMode, RetireStep, Sighting, WaitReason
 from stratalog.model.topic import Topic
 
 HEADROOM_PERCENT: Final = 20
-"""Of each disk stays free when it takes copies."""
+"""Of each disk stays free when it takes copies,"""
+SLIGHT_PERCENT: Final = 1
+"""unless they are so little of what is free there that the disk is hardly fuller with them."""
 STALL_MS: Final = 60_000
 """What has not got on for so long is said to stand still."""
 SIGHTING_LASTS_MS: Final = 600_000
@@ -151,7 +155,11 @@ def _after_release(seen: Observed) -> Planned:
         case Served.PENDING:
             words = f"the data set of node {seen.node.node_id} has a holder, which does not serve it yet"
             if is_volume(seen.node):
-                words += ": where its directory is, `stratalog node start --read-only --data DIR --meta URL` must run"
+                words += ": where its directory is, `stratalog node start --read-only --data DIR --meta URL` must run; "
+                words += (
+                    f"if its disk is gone, `stratalog mounts end {data_set_name(seen.node.node_id)} --force "
+                    f"{seen.node.storage_id}` gives up what it alone has"
+                )
             return Planned(RetireStep.MOUNT, Why(WaitReason.MOUNT_PENDING, words))
 
 
@@ -168,14 +176,14 @@ def _why_seal_waits(seen: Observed) -> Why | None:
     opened = counted(survey.open_count, "open segment")
     if survey.stuck_count:
         words = (
-            f"{survey.stuck_count:,} of {opened} without a living leader, such as {_named(survey.stuck)}: GET "
+            f"{survey.stuck_count:,} of {opened} without a living leader, such as {named(survey.stuck)}: GET "
             "/v1/troubles says which nodes each waits for"
         )
         return Why(WaitReason.SHARD_UNAVAILABLE, words)
     if survey.short_count:
         words = (
             f"{survey.short_count:,} of {opened} acknowledged by a majority of the replicas, too few of which live, "
-            f"such as {_named(survey.short)}; nodes {sorted(survey.short_nodes)} are not alive: start them; if a disk "
+            f"such as {named(survey.short)}; nodes {sorted(survey.short_nodes)} are not alive: start them; if a disk "
             "is gone, `stratalog nodes retire ID --force STORAGE-ID` of that node gives it up"
         )
         if node.node_id in survey.short_nodes:
@@ -183,7 +191,7 @@ def _why_seal_waits(seen: Observed) -> Why | None:
         return Why(WaitReason.SHARD_UNAVAILABLE, words)
     if seen.stalled_ms >= STALL_MS:
         words = (
-            f"{opened} not sealed, such as {_named(survey.open)}: their leaders live, and none has got on for "
+            f"{opened} not sealed, such as {named(survey.open)}: their leaders live, and none has got on for "
             f"{_seconds(seen.stalled_ms)}: GET /v1/troubles says whose word each waits for, and the logs of these "
             "nodes why"
         )
@@ -197,26 +205,35 @@ def _why_offload_waits(seen: Observed) -> Why | None:
         node = seen.node
         words = (
             f"node {node.node_id} is not alive, and no other node has {counted(survey.lost_count, 'sealed segment')} "
-            f"({_size(survey.lost_bytes)}), such as {_named([lost.segment for lost in survey.lost])} "
+            f"({size_of(survey.lost_bytes)}), such as {named([lost.segment for lost in survey.lost])} "
             f"(`stratalog nodes status {node.node_id}` lists them): start it; if its disk is gone, `stratalog nodes "
             f"retire {node.node_id} --force {node.storage_id}` gives them up"
         )
         return Why(WaitReason.LAST_COPY_LOST, words)
+    if survey.away_count:
+        return Why(WaitReason.LAST_COPY_LOST, away_words(survey, seen.node.node_id))
+    if survey.gone_count:
+        return Why(WaitReason.LAST_COPY_LOST, gone_words(survey, seen.node.node_id))
+    if survey.kept_untiered or survey.unread:
+        return Why(
+            WaitReason.UNDER_REPLICATED, kept_words(survey, seen.node)
+        )  # what goes on by itself comes behind what does not
     if survey.uploads_count and (away := _store_away(seen)) is not None:
         return away
     if survey.uploads_count and seen.stalled_ms >= STALL_MS:
         words = (
             f"not in the object store yet: {counted(survey.uploads_count, 'segment')}, "
-            f"{_size(survey.uploads_bytes)}; no progress for {seen.stalled_ms // 1_000} s: see the uploads of the nodes"
+            f"{size_of(survey.uploads_bytes)}; no progress for {seen.stalled_ms // 1_000} s: see the uploads of the "
+            "nodes"
         )
         return Why(WaitReason.STORE_UNREACHABLE, words)
     if survey.copies_count:
         words = (
             f"no remote tier, and too few copies on the nodes that stay: {counted(survey.copies_count, 'segment')}, "
-            f"{_size(survey.copies_bytes)}; being copied there"
+            f"{size_of(survey.copies_bytes)}; being copied there"
         )
         return Why(WaitReason.UNDER_REPLICATED, words)
-    return None
+    return Why(WaitReason.UNDER_REPLICATED, kept_words(survey, seen.node)) if survey.kept_count else None
 
 
 def _why_verify_waits(seen: Observed, sightings: Sequence[Sighting]) -> Why | None:
@@ -239,7 +256,7 @@ def _why_verify_waits(seen: Observed, sightings: Sequence[Sighting]) -> Why | No
     reason = WaitReason.DIGEST_MISMATCH if last.is_differing else WaitReason.UNKNOWN_SEGMENTS
     words = (
         f"node {last.by_node} could not confirm {last.unconfirmed_count:,} of {counted(last.segments, 'segment')}, "
-        f"such as {_named(last.unconfirmed)}: {last.words}"
+        f"such as {named(last.unconfirmed)}: {last.words}"
     )
     return Why(reason, words)
 
@@ -325,7 +342,7 @@ def _store_away(seen: Observed) -> Why | None:
         return None
     words = (
         f"the object store has not answered for {seen.store_away_ms // 1_000} s; still to be uploaded: "
-        f"{counted(seen.survey.uploads_count, 'segment')}, {_size(seen.survey.uploads_bytes)}"
+        f"{counted(seen.survey.uploads_count, 'segment')}, {size_of(seen.survey.uploads_bytes)}"
     )
     return Why(WaitReason.STORE_UNREACHABLE, words)
 
@@ -405,13 +422,15 @@ def _no_room(stay: Sequence[Node], survey: Survey, vitals: Mapping[int, Vitals])
     unknown = [one.node_id for one in stay if one.node_id not in vitals]
     room = 0
     for one in stay:
-        if (told := vitals.get(one.node_id)) is not None:
-            room += max(0, told.disk_free_bytes - told.disk_total_bytes * HEADROOM_PERCENT // 100)
+        if one.has_room and (told := vitals.get(one.node_id)) is not None:
+            free, headroom = told.disk_free_bytes, told.disk_total_bytes * HEADROOM_PERCENT // 100
+            room += max(free - headroom, free * SLIGHT_PERCENT // 100)
     if room < survey.copies_bytes:
         said = f"; nodes {unknown} have not said how much they have" if unknown else ""
         words = (
-            f"{_size(survey.copies_bytes)} have no remote tier and must be copied, and the nodes that stay have "
-            f"{_size(room)} above {HEADROOM_PERCENT} % of headroom{said}: make room, or add nodes"
+            f"{size_of(survey.copies_bytes)} have no remote tier and must be copied, and the nodes that stay take "
+            f"{size_of(room)}: what they have free above {HEADROOM_PERCENT} % of their disks, or {SLIGHT_PERCENT} % of "
+            f"it{said}; make room, or add nodes"
         )
         return [Why(WaitReason.INSUFFICIENT_CAPACITY, words)]
     return []
@@ -428,18 +447,5 @@ def is_volume(node: Node) -> bool:
     return node.retirement is not None and node.retirement.mode is RetireMode.VOLUME
 
 
-def _named(keys: Sequence[SegmentKey]) -> str:
-    return ", ".join(f"{key.base_offset}-{key.epoch} of shard {key.shard} of topic {key.topic_id}" for key in keys[:3])
-
-
 def _seconds(ms: int) -> str:
     return f"{ms // 1_000:,} s"
-
-
-def _size(size_bytes: int) -> str:
-    """For people: bytes in the largest unit of which there is one."""
-    amount, units = float(size_bytes), ["bytes", "KiB", "MiB", "GiB", "TiB"]
-    while amount >= 1024 and len(units) > 1:
-        amount /= 1024
-        units.pop(0)
-    return counted(size_bytes, "byte") if units[0] == "bytes" else f"{amount:.1f} {units[0]}"

@@ -22,6 +22,7 @@ from stratalog.machines import (
     table_hand_mounts,
     table_lives,
     table_locks,
+    table_mount_ends,
     table_mounts,
     table_moves,
     table_nodes,
@@ -256,7 +257,7 @@ def _dispatch_mounts(tx: TableTransaction, command: MountCommand) -> Steps[Table
         case mount_commands.MoveMount():
             return table_mounts.move_mount(tx, command)
         case mount_commands.EndMount():
-            yield from table_mounts.end_mount(tx, command)
+            yield from table_mount_ends.end_mount(tx, command)
             return None
         case _:
             assert_never(command)

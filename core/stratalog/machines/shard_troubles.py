@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Final
 
 from stratalog.machines.copy_repair import is_kept_by_copies
-from stratalog.machines.leaving import is_given_up
+from stratalog.machines.leaving import is_given_up, is_lost_for_good
 from stratalog.machines.recovery_rule import MIN_IN_SYNC, Waiting, decide, is_quorum, least_in_sync, majority
 from stratalog.model.bounds import Int32
 from stratalog.model.counting import counted, joined, nodes_named
@@ -231,9 +231,9 @@ def _of_copies(topic: Topic, shard: Shard, nodes: dict[int, Node]) -> Iterator[T
     lost = [segment for segment, count in thin if not count]
     left = [(segment, count) for segment, count in thin if count]
     if lost:
-        holders = tuple(sorted({node_id for segment in lost for node_id in segment.local_nodes}))
-        start = f"start {nodes_named(holders)}" if holders else f"run `stratalog verify {topic.name}` on its nodes"
-        words = f"{counted(len(lost), 'sealed segment', verb=('has', 'have'))} no copy on a node that is alive: {start}"
+        holders, next_step = _what_helps(topic, lost, nodes)
+        have = counted(len(lost), "sealed segment", verb=("has", "have"))
+        words = f"{have} no copy on a node that is alive: {next_step}"
         yield Trouble(topic.name, lost[0].key, TroubleKind.NO_COPY, holders, None, words)
     if left:
         holders = tuple(sorted({node_id for segment, _ in left for node_id in segment.local_nodes}))
@@ -242,10 +242,41 @@ def _of_copies(topic: Topic, shard: Shard, nodes: dict[int, Node]) -> Iterator[T
         yield Trouble(topic.name, left[0][0].key, TroubleKind.TOO_FEW_COPIES, holders, None, words)
 
 
+def _what_helps(topic: Topic, lost: list[Segment], nodes: dict[int, Node]) -> tuple[tuple[int, ...], str]:
+    """Who may have them, and what to do. Who has left is started no more: its directory is read, or was given up."""
+    gone = [segment for segment in lost if _is_gone(segment, nodes)]
+    listed = {node_id for segment in lost for node_id in segment.local_nodes}
+    left = {one for one in listed if one in nodes and nodes[one].is_retired}
+    kept = {one for one in left if (record := nodes[one].retirement) is not None and record.keeps_directory}
+    start = tuple(sorted((listed - left) | _away(lost, nodes)))
+    said = [f"start {nodes_named(start)}"] if start else []
+    if kept:
+        names = nodes_named(sorted(kept))
+        said.append(f"what {names} left is read in place (`stratalog mounts list` shows whether it is)")
+    if gone:
+        names = nodes_named(sorted({one for segment in gone for one in segment.local_nodes}))
+        said.append(
+            f"{len(gone):,} of them {'was' if len(gone) == 1 else 'were'} given up by force with {names}: delete the "
+            "records up to their ends (DeleteRecords), or wait for retention"
+        )
+    return tuple(sorted({*start, *kept})), "; ".join(said) or f"run `stratalog verify {topic.name}` on its nodes"
+
+
+def _is_gone(segment: Segment, nodes: dict[int, Node]) -> bool:
+    return is_lost_for_good(segment, nodes.get, lambda one: _is_alive(one, nodes))
+
+
+def _away(lost: Sequence[Segment], nodes: dict[int, Node]) -> set[int]:
+    """Who is only away may have a copy, and went before it told of it."""
+    others = {one for segment in lost for one in segment.replicas if one in nodes}
+    return {one for one in others if not nodes[one].is_alive and not _is_given_up(nodes[one])}
+
+
 def _too_few_copies(wanted: int, counts: list[int], making: int, nodes: dict[int, Node]) -> str:
     able = sum(one.is_alive and one.has_room and not one.is_leaving for one in nodes.values())
     if able < wanted:
-        next_step = f"{counted(able, 'node', verb=('is', 'are'))} free for them: start another node"
+        few = f"only {counted(able, 'node')}" if able else "no node"
+        next_step = f"{few} can hold one now: start another node"
     elif making:
         next_step = f"{making:,} being copied: wait"
     else:
@@ -256,18 +287,31 @@ def _too_few_copies(wanted: int, counts: list[int], making: int, nodes: dict[int
 
 def _of_producers(topic: Topic, shard: Shard, nodes: dict[int, Node]) -> Iterator[Trouble]:
     """Of the segment behind which the log goes on. Whoever proved its copy has the table."""
-    newest = next((segment for segment in reversed(shard.segments) if segment.seal is not None), None)
-    if newest is None or newest.seal is None or newest.state is not SegmentState.SEALED:
+    newest = _newest_table(shard, nodes)
+    if newest is None or newest.seal is None or newest.state is not SegmentState.SEALED or _is_gone(newest, nodes):
         return
     is_stored = newest.remote.state is RemoteState.COMPLETE
     if newest.seal.producers.count and not is_stored and not any(_is_alive(one, nodes) for one in newest.local_nodes):
-        holders = newest.local_nodes
+        holders = tuple(sorted({*newest.local_nodes, *_away([newest], nodes)}))
         start = f"start {nodes_named(holders, 'or')}" if holders else "start the nodes that are not alive"
+        if any(one in nodes and nodes[one].is_retired for one in holders):
+            holders, start = _what_helps(topic, [newest], nodes)
         words = (
             f"the table of {counted(newest.seal.producers.count, 'idempotent producer')} is on no node that is alive, "
             f"so a new leader may refuse writes: {start}"
         )
         yield Trouble(topic.name, newest.key, TroubleKind.NO_PRODUCERS, holders, None, words)
+
+
+def _newest_table(shard: Shard, nodes: dict[int, Node]) -> Segment | None:
+    """That of a segment without a batch, which nobody who lives may have, follows from the one before it."""
+    for segment in reversed(shard.segments):
+        if segment.seal is None:
+            continue
+        is_here = not segment.seal.producers.count or any(_is_alive(one, nodes) for one in segment.local_nodes)
+        if is_here or segment.end_offset != segment.base_offset:
+            return segment
+    return None
 
 
 def _waited_for(topic: Topic, segment: Segment, nodes: dict[int, Node]) -> tuple[int, ...]:
@@ -279,11 +323,12 @@ def _waited_for(topic: Topic, segment: Segment, nodes: dict[int, Node]) -> tuple
     if not isinstance(decision, Waiting):
         return ()
     gone = {node for node in segment.replicas if node in nodes and _is_given_up(nodes[node])}
-    if not decision.is_hopeless or not gone.issuperset(decision.nodes):
+    if not gone.issuperset(decision.nodes):
         return decision.nodes
-    # A person gave these up. The end still waits for each other replica that is away: its copy may be the longest.
-    away = tuple(node for node in segment.replicas if node not in gone and not _is_alive(node, nodes))
-    return away or decision.nodes
+    # A person gave these up. The end still waits for the word of each other replica: its copy may be the longest.
+    told = {vote.node_id for vote in segment.handed.votes if _is_alive(vote.node_id, nodes)}
+    silent = tuple(node for node in segment.replicas if node not in gone and node not in told)
+    return silent or decision.nodes
 
 
 def _is_given_up(node: Node) -> bool:

@@ -18,24 +18,20 @@ from typing import Final
 from stratalog.machines.table_bounds import MAX_LOCKS, check_names
 from stratalog.machines.table_locks import NOBODY, earlier_holders
 from stratalog.machines.table_records import NodeEntry
-from stratalog.machines.table_segments import without_copies
-from stratalog.machines.table_state import RECORDS_PER_STEP, Steps, TableState, TableTransaction
+from stratalog.machines.table_state import TableState, TableTransaction
 from stratalog.model.addresses import LAST_PORT, is_host
-from stratalog.model.counting import counted
 from stratalog.model.errors import Conflict, Fenced, InvalidRequest, LimitExceeded, NotFound
 from stratalog.model.metadata import Life, Lock, life_name
 from stratalog.model.mount_commands import (
     BeginMount,
     CloseVolume,
     DoubtMount,
-    EndMount,
     MoveMount,
     OpenVolume,
     ReleaseMount,
     TakeMount,
 )
 from stratalog.model.mounts import Mount, MountMode, MountState, Volume, data_set_name
-from stratalog.model.segment import RemoteState, Segment, SegmentState
 
 MAX_MOUNTS: Final = 10_000
 MOUNT_WEIGHT: Final = 1
@@ -63,6 +59,8 @@ def begin_mount(tx: TableTransaction, command: BeginMount) -> Mount:
             "again"
         )
     _check_over(tx, entry)
+    if entry.retirement is not None and entry.retirement.is_volume_lost:
+        raise Conflict(f"the directory of node {command.node_id} was given up by force: nothing of it is mounted again")
     if len(tx.state.mounts) >= MAX_MOUNTS or (name not in tx.state.locks and len(tx.state.locks) >= MAX_LOCKS):
         raise LimitExceeded(f"{name} cannot be mounted: there are {len(tx.state.mounts)} mounts already, end some")
     mount = Mount(
@@ -95,10 +93,10 @@ def _in_state(tx: TableTransaction, command: TakeMount | DoubtMount, state: Moun
             f"mount {mount.name} is held by {_holder_words(mount)} under fencing epoch {mount.token}, not by "
             f"{_caller_words(command.caller)} under fencing epoch {command.token}: leave its data alone"
         )
-    if mount.state is not state:
-        mount = replace(mount, state=state)
-        tx.put_mount(mount)
-    return mount
+    changed = replace(mount, state=state, is_doubted=state is MountState.TAKING)
+    if changed != mount:
+        tx.put_mount(changed)
+    return changed
 
 
 def release_mount(tx: TableTransaction, command: ReleaseMount) -> None:
@@ -133,37 +131,6 @@ def move_mount(tx: TableTransaction, command: MoveMount) -> Mount:
     return _give(tx, mount, chosen)
 
 
-def end_mount(tx: TableTransaction, command: EndMount) -> Steps[None]:
-    """Its lock is free from now on. One that is gone is passed over."""
-    mount = tx.state.mounts.get(command.name)
-    if mount is None:
-        return
-    if mount.mode is MountMode.HAND_MADE:
-        tx.drop_mount(mount.name)
-        return
-    count = 0
-    listed: list[Segment] = []
-    for number, entry in enumerate(tx.state.shards.values(), 1):
-        if number % RECORDS_PER_STEP == 0:
-            yield
-        held = [segment for segment in entry.segments.values() if mount.node_id in segment.local_nodes]
-        count += sum(is_only_in(tx.state, segment, mount.node_id) for segment in held)
-        listed += held
-    if count:
-        raise Conflict(
-            f"mount {mount.name}: nothing else has {counted(count, 'sealed segment')} of it: wait until "
-            f"{_uploader_words(mount)} has uploaded those of topics with a remote tier, and for the retention of the "
-            "others, or delete their topics"
-        )
-    for number, segment in enumerate(listed, 1):  # nobody may count on what nobody reads
-        if number % RECORDS_PER_STEP == 0:
-            yield
-        others = tuple(node for node in segment.local_nodes if node != mount.node_id)
-        tx.replace_segment(segment, without_copies(segment, others))
-    _put_lock(tx, mount.name, NOBODY, mount.token)
-    tx.drop_mount(mount.name)
-
-
 def open_volume(tx: TableTransaction, command: OpenVolume) -> Mount:
     """Where the retired node's directory is read. The holder looks whether it is."""
     if not is_host(command.host) or not 0 < command.port <= LAST_PORT:
@@ -180,7 +147,7 @@ def open_volume(tx: TableTransaction, command: OpenVolume) -> Mount:
     opened = Volume(command.host, command.port, command.start_id)
     if mount.volume != opened:
         state = MountState.TAKING if mount.holder is not None else MountState.WAITING
-        mount = replace(mount, volume=opened, state=state)
+        mount = replace(mount, volume=opened, state=state, is_doubted=False)
         tx.put_mount(mount)
     return mount
 
@@ -190,7 +157,7 @@ def close_volume(tx: TableTransaction, command: CloseVolume) -> None:
     mount = tx.state.mounts.get(data_set_name(command.node_id))
     if mount is not None and mount.volume is not None and mount.volume.start_id == command.start_id:
         state = MountState.TAKING if mount.holder is not None else MountState.WAITING
-        tx.put_mount(replace(mount, volume=None, state=state))
+        tx.put_mount(replace(mount, volume=None, state=state, is_doubted=False))
 
 
 def lives_changed(tx: TableTransaction) -> None:
@@ -219,25 +186,6 @@ def refuse_if_mounted(state: TableState, node_id: int) -> None:
             f"{_holder_words(mount)}. Do not start it again on storage {mount.storage_id}; give this machine an empty "
             "data directory and a node.id that was never used"
         )
-
-
-def is_only_in(state: TableState, segment: Segment, node_id: int) -> bool:
-    """Whether a sealed segment can be read from nowhere but what this node left, as far as is known: who is not alive
-    may have lost it, and a directory is read while it is mounted. Where a person gave the node up its disk may be
-    gone: that directory counts only while it is read."""
-    if segment.state is not SegmentState.SEALED or segment.remote.state is RemoteState.COMPLETE:
-        return False
-    return not any(
-        state.is_alive(other) or _is_volume(state, other) for other in segment.local_nodes if other != node_id
-    )
-
-
-def _is_volume(state: TableState, node_id: int) -> bool:
-    mount, entry = state.mount_of(node_id), state.nodes.get(node_id)
-    if mount is None or mount.mode is not MountMode.VOLUME:
-        return False
-    is_forced = entry is not None and entry.retirement is not None and entry.retirement.is_forced
-    return mount.volume is not None or not is_forced
 
 
 # Parts --------------------------------------------------------------------------------------------------------------
@@ -293,11 +241,18 @@ def _able(state: TableState, mount: Mount, living: Sequence[Life] | None = None)
 def _give(tx: TableTransaction, mount: Mount, life: Life | None) -> Mount:
     """Under the next token; without a holder under the last one, which nobody has any more."""
     if life is None:
-        mount = replace(mount, state=MountState.WAITING, holder=None, holder_epoch=0)
+        mount = replace(mount, state=MountState.WAITING, holder=None, holder_epoch=0, is_doubted=False)
         _put_lock(tx, mount.name, NOBODY, mount.token)
     else:
         token = _token(tx.state, mount.name) + 1
-        mount = replace(mount, state=MountState.TAKING, token=token, holder=life.node_id, holder_epoch=life.epoch)
+        mount = replace(
+            mount,
+            state=MountState.TAKING,
+            token=token,
+            holder=life.node_id,
+            holder_epoch=life.epoch,
+            is_doubted=False,
+        )
         _put_lock(tx, mount.name, f"{life_name(life.node_id, life.epoch)}/mount", token)
     tx.put_mount(mount)
     return mount
@@ -306,6 +261,12 @@ def _give(tx: TableTransaction, mount: Mount, life: Life | None) -> Mount:
 def _token(state: TableState, name: str) -> int:
     lock = state.locks.get(name)
     return lock.epoch if lock is not None else 0
+
+
+def free_mount(tx: TableTransaction, mount: Mount) -> None:
+    """It is no more, and its lock is free."""
+    _put_lock(tx, mount.name, NOBODY, mount.token)
+    tx.drop_mount(mount.name)
 
 
 def _put_lock(tx: TableTransaction, name: str, holder: str, epoch: int) -> None:
@@ -320,6 +281,12 @@ def _put_lock(tx: TableTransaction, name: str, holder: str, epoch: int) -> None:
 def _volume(state: TableState, node_id: int) -> Mount:
     mount = state.mounts.get(data_set_name(node_id))
     if mount is None:
+        entry = state.nodes.get(node_id)
+        if entry is not None and entry.retirement is not None and entry.retirement.is_volume_lost:
+            raise NotFound(
+                f"the directory of node {node_id} was given up by force when its mount was ended: what it alone had "
+                f"counts as lost (`stratalog nodes status {node_id}`), and nothing is read from it any more"
+            )
         raise NotFound(
             f"the data set of node {node_id} is not mounted: only what was retired in volume mode is read from its "
             f"directory (`stratalog nodes retire {node_id} --mode volume`)"
@@ -341,10 +308,6 @@ def _mount(state: TableState, name: str) -> Mount:
 
 def _is_held_by(mount: Mount, caller: Life | None, token: int) -> bool:
     return caller == Life(mount.holder or 0, mount.holder_epoch) and mount.holder is not None and token == mount.token
-
-
-def _uploader_words(mount: Mount) -> str:
-    return "its holder" if mount.holder is None else f"node {mount.holder}"
 
 
 def _holder_words(mount: Mount) -> str:

@@ -17,10 +17,11 @@ from stratalog.machines.table_bounds import MAX_KEY_CHARACTERS, MAX_SEGMENTS_NAM
 from stratalog.machines.table_given_up import give_up_open
 from stratalog.machines.table_lives import end_life
 from stratalog.machines.table_locks import end_leases, free_lock
+from stratalog.machines.table_mount_ends import has_directory
 from stratalog.machines.table_mounts import lives_changed
 from stratalog.machines.table_records import NodeEntry
 from stratalog.machines.table_segments import without_copies
-from stratalog.machines.table_state import RECORDS_PER_STEP, Steps, TableTransaction
+from stratalog.machines.table_state import RECORDS_PER_STEP, Steps, TableState, TableTransaction
 from stratalog.model.errors import Conflict, InvalidRequest, LimitExceeded, NotFound
 from stratalog.model.metadata import life_name
 from stratalog.model.mounts import data_set_name
@@ -215,7 +216,7 @@ def release_node(tx: TableTransaction, command: ReleaseNode) -> Steps[bool]:
         if need is Need.OPEN or (need in (Need.THIN, Need.ONLY_HERE) and not gives_up):
             return False
         listed += need is not Need.NONE and segment.end_offset != segment.base_offset
-        if need is Need.ONLY_HERE and not any(map(tx.state.is_alive, segment.local_nodes)):
+        if need is Need.ONLY_HERE and not _is_elsewhere(tx.state, segment, node_id):
             lost.append(lost_of(segment))
         if need is not Need.NONE and node_id in segment.local_nodes and old.mode is RetireMode.OFFLOAD:
             held.append(segment)
@@ -244,6 +245,11 @@ def release_node(tx: TableTransaction, command: ReleaseNode) -> Steps[bool]:
     yield from end_life(tx, node_id)
     lives_changed(tx)
     return True
+
+
+def _is_elsewhere(state: TableState, segment: Segment, node_id: int) -> bool:
+    """Whether a living node has it, or a directory that counts as a copy."""
+    return any(state.is_alive(one) or has_directory(state, one) for one in segment.local_nodes if one != node_id)
 
 
 def _segments(tx: TableTransaction) -> Iterator[Segment]:

@@ -58,11 +58,13 @@ class MoveMount(NodeCommand[Mount]):
 @dataclass(frozen=True, slots=True)
 class EndMount(NodeCommand[None]):
     """Nobody looks after it any more, and its lock is free. Raises Conflict while a sealed segment is nowhere but in
-    what is mounted."""
+    what is mounted, unless that is given up by force; InvalidRequest for a force that names another disk."""
 
     is_idempotent = True
 
     name: str
+    force_storage_id: str | None = None
+    """Of the retired node, spelled out: its directory is lost, and what nothing but it has is given up."""
 
 
 # The directory of a node that was retired in volume mode ------------------------------------------------------------

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID, uuid5
 
 from stratalog.model.bounds import Count, CountOrNone, Int32
 from stratalog.model.topic import Topic
 
+DATA_SET_PREFIX: Final = "tier/"
+
 
 def data_set_name(node_id: int) -> str:
     """Of a node's data set: of its write lock, and of its mount once the node is retired."""
-    return f"tier/{node_id}"
+    return f"{DATA_SET_PREFIX}{node_id}"
 
 
 class MountMode(StrEnum):
@@ -91,3 +93,5 @@ class Mount:
     """What was mounted by hand."""
     expires_ms: Count = 0
     """When it ends by itself, by the service's clock; 0: never."""
+    is_doubted: bool = False
+    """Its present holder asked where the directory is read, and had no answer."""

@@ -129,6 +129,13 @@ class Retirement:
     given_up: tuple[LostRange, ...] = ()
     """The first of them."""
     given_up_count: Count = 0
+    is_volume_lost: bool = False
+    """A person gave up its directory, too, when the mount of it was ended: nobody reads it any more."""
+
+    @property
+    def keeps_directory(self) -> bool:
+        """What its disk has is read there, now or later."""
+        return self.mode is RetireMode.VOLUME and not self.is_volume_lost
 
     @property
     def is_cordoned(self) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from stratalog.model.bounds import Count, CountOrNone, Int32
 from stratalog.model.counting import counted
-from stratalog.model.retirement import Retirement, RetireMode, RetireStep, UnheldRange
+from stratalog.model.retirement import Retirement, RetireStep, UnheldRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +56,9 @@ def words_of(record: Retirement, segments: int, size_bytes: int, rate: int, seco
         case RetireStep.MOUNT:
             return "another node is taking over what it held"
         case RetireStep.DONE:
-            kept = (
-                "its directory is still needed" if record.mode is RetireMode.VOLUME else "its directory is not needed"
-            )
+            kept = "its directory is still needed" if record.keeps_directory else "its directory is not needed"
+            if record.is_volume_lost:
+                kept = "its directory was given up"
             lost = (
                 f"; {counted(record.given_up_count, 'range', verb=('was', 'were'))} given up"
                 if record.given_up_count

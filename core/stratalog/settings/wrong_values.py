@@ -69,7 +69,7 @@ def unknown_key(key: str, known: Iterable[str], kind: str) -> InvalidRequest:
     by_folded = {name.casefold().replace("_", "."): name for name in known}
     folded = key.casefold().replace("_", ".").replace("-", ".")
     near = [by_folded[name] for name in difflib.get_close_matches(folded, by_folded, n=3, cutoff=0.6)]
-    hint = f"did you mean {joined(near, 'or')}?" if near else "see docs/configure.md for all names"
+    hint = f"did you mean {joined(near, 'or')}?" if near else "`stratalog settings` lists all names"
     return InvalidRequest(f"unknown {kind} setting {key!r}: {hint}")
 
 

@@ -16,7 +16,7 @@ def mount_fields(mount: Mount) -> tuple[object, ...]:
     topics = [(topic.topic_id.hex, topic.name, topic.ranges) for topic in mount.topics]
     volume = None if mount.volume is None else (mount.volume.host, mount.volume.port, mount.volume.start_id)
     of_node = (mount.mode, mount.node_id, mount.storage_id, mount.rack)
-    return (*of_node, mount.state, *held, mount.created_ms, volume, topics, mount.expires_ms)
+    return (*of_node, mount.state, *held, mount.created_ms, volume, topics, mount.expires_ms, mount.is_doubted)
 
 
 def read_mount(name: str, fields: Json) -> Mount:
@@ -40,4 +40,5 @@ def read_mount(name: str, fields: Json) -> Mount:
         volume,
         topics,
         fields[11] if len(fields) > 11 else 0,
+        fields[12] if len(fields) > 12 else False,
     )

@@ -44,6 +44,7 @@ def encode_retirement(record: Retirement | None) -> list[object] | None:
         record.is_forced,
         [[_key(lost.segment), lost.base_offset, lost.end_offset] for lost in record.given_up],
         record.given_up_count,
+        record.is_volume_lost,
     ]
 
 
@@ -66,6 +67,7 @@ def decode_retirement(fields: Any) -> Retirement | None:
         fields[8],
         tuple(LostRange(_read_key(one[0]), one[1], one[2]) for one in fields[9]),
         fields[10],
+        fields[11] if len(fields) > 11 else False,
     )
 
 

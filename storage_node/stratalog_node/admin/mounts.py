@@ -36,8 +36,8 @@ class MountAdmin:
         return (await self._described([mount]))[0]
 
     async def end(self, request: EndMountRequest) -> None:
-        """Raises: Conflict, Unavailable."""
-        await self._services.meta.perform(EndMount(request.name))
+        """Raises: Conflict, InvalidRequest, Unavailable."""
+        await self._services.meta.perform(EndMount(request.name, request.force_storage_id))
 
     async def _described(self, mounts: Iterable[Mount]) -> list[MountInfo]:
         found = {mount.name: mount for mount in mounts}

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import heapq
 import importlib.metadata
-import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 
@@ -62,6 +61,7 @@ from stratalog_node.admin.locate import locate
 from stratalog_node.admin.mounts import MountAdmin
 from stratalog_node.admin.services import AdminServices
 from stratalog_node.admin.verify import verify
+from stratalog_node.shards.disk_usage import usage_of
 from stratalog_node.shards.shard_view import ShardView
 from stratalog_node.slices import Slices
 
@@ -102,7 +102,7 @@ class NodeAdmin:
             lag += behind
             lagging += behind > 0
             await slices.did()
-        disk = await asyncio.to_thread(shutil.disk_usage, services.data_dir)
+        disk = await asyncio.to_thread(usage_of, services.data_dir)
         waiting_for = dict(services.readiness())
         stopped = services.shards.stopped()
         return NodeStatus(
@@ -132,8 +132,8 @@ class NodeAdmin:
             upload_lag_bytes=lag,
             upload_lag_shards=lagging,
             replication=services.replication(),
-            disk_total_bytes=disk.total,
-            disk_free_bytes=disk.free,
+            disk_total_bytes=disk.total_bytes,
+            disk_free_bytes=disk.usable_bytes,
             disk_reserve_bytes=services.settings.disk_reserve_bytes,
             resident_bytes=resident_bytes(),
             loop_blocks=services.loop_blocks(),
@@ -143,6 +143,7 @@ class NodeAdmin:
                     kafka_address=f"{node.host}:{node.port}",
                     rack=node.rack,
                     is_alive=node.is_alive or node.node_id == services.node_id,
+                    is_retired=node.is_retired,
                 )
                 for node in sorted(services.catalog.nodes(), key=lambda node: node.node_id)
             ],

@@ -194,7 +194,11 @@ class MountHolding:
         words = str(error) or type(error).__name__
         if count == 1:
             log.warning("what is mounted cannot be read yet", mount=mount.name, fencing_epoch=mount.token, error=words)
-        if count < self._tries or mount.mode is MountMode.VOLUME:
+        if mount.mode is MountMode.VOLUME:
+            if count >= _DOUBTED_AFTER and mount.volume is not None and not mount.is_doubted:
+                await self._say(DoubtMount(mount.name, mount.token))
+            return
+        if count < self._tries:
             return
         log.warning(
             "mount is given up; another node will try", mount=mount.name, fencing_epoch=mount.token, error=words

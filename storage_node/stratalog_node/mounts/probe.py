@@ -4,7 +4,7 @@ In offload mode these are of what is in the object store, and the seal records s
 proved the digest, for good. In volume mode they are of what the node still holds, read where its directory is read.
 Empty ones, such as the last of a node that left, prove nothing and are passed over.
 Cost: one walk over all segments for all mounts that ask for it at the time, and never two walks at a time; what it
-finds is remembered for as long as those two are there.
+finds is remembered for as long as those two are there, and of the data set.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final
 
+from stratalog.event_loop.task_set import TaskSet
 from stratalog.formats.object_names import ObjectNames
 from stratalog.machines.mounted_uploads import why_closed
 from stratalog.model.errors import Unavailable
@@ -46,29 +47,40 @@ class DataSetProbe:
         """Of each mount, under which token, the two that are read."""
         self._wanted: dict[tuple[str, int], Mount] = {}
         """Those of which the two are to be found."""
-        self._walking = asyncio.Lock()
+        self._walking: asyncio.Task[None] | None = None
+        self._tasks = TaskSet()
+
+    async def close(self) -> None:
+        await self._tasks.cancel()
 
     async def __call__(self, mount: Mount) -> None:
         """Raises: Unavailable, Corrupt, NotFound."""
         if mount.mode is MountMode.VOLUME and mount.volume is None:
             raise Unavailable(why_closed(mount))
         token, chosen = self._chosen.get(mount.name, (-1, []))
-        if token != mount.token or any(self._catalog.segment(one.key) is None for one in chosen):
+        if token != mount.token or not all(self._is_of(mount, one) for one in chosen):
             chosen = await self._oldest_and_newest(mount)
         for segment in chosen:
             await (self._read_volume if mount.mode is MountMode.VOLUME else self._read_store)(mount, segment)
+
+    def _is_of(self, mount: Mount, chosen: Segment) -> bool:
+        """Still: the directory gives nothing of what it is not listed as a holder of any more."""
+        now = self._catalog.segment(chosen.key)
+        return now is not None and (mount.mode, mount.node_id) in _data_sets_of(now)
 
     async def _oldest_and_newest(self, mount: Mount) -> list[Segment]:
         """By the times of their seals."""
         at = mount.name, mount.token
         self._wanted[at] = mount
-        async with self._walking:
-            if self._wanted.get(at) is mount:  # nobody found them meanwhile
-                await self._walk(dict(self._wanted))
+        while at in self._wanted:  # nobody found them meanwhile
+            walking = self._walking
+            if walking is None or walking.done():
+                walking = self._walking = self._tasks.start(self._walk(dict(self._wanted)), name="mounts-walk")
+            await asyncio.shield(walking)  # over many segments it takes longer than one who waits may
         return self._chosen[mount.name][1]
 
     async def _walk(self, wanted: Mapping[tuple[str, int], Mount]) -> None:
-        """For all of these. One that is cut off has found nothing."""
+        """For all of these, whoever of them still waits."""
         found: dict[str, list[Segment]] = {mount.name: [] for mount in wanted.values()}
         names = {(mount.mode, mount.node_id): mount.name for mount in wanted.values()}
         count = 0
@@ -84,8 +96,7 @@ class DataSetProbe:
                         _keep_oldest_and_newest(found[names[of]], segment)
         for at, mount in wanted.items():
             self._chosen[mount.name] = mount.token, found[mount.name]
-            if self._wanted.get(at) is mount:
-                del self._wanted[at]
+            self._wanted.pop(at, None)
 
     async def _read_store(self, _mount: Mount, segment: Segment) -> None:
         if self._store is None or self._cold is None:

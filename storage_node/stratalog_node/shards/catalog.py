@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
 
-from stratalog.machines.leaving import is_lost_by_force, is_lost_for_good
+from stratalog.machines.leaving import are_producers_lost, is_lost_for_good
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.in_order import find, place_of
 from stratalog.model.metadata import (
@@ -146,12 +146,14 @@ class Catalog:
         node = self._nodes.get(node_id)
         return (node.host, node.port) if node is not None and node.is_alive else None
 
-    def is_lost_by_force(self, segment: Segment) -> bool:
-        """Whether all that nodes had of a sealed segment was given up by a person."""
-        return is_lost_by_force(segment, self.node, lambda node_id: self.reads_at(node_id) is not None)
+    def are_producers_lost(self, segment: Segment) -> bool:
+        """Whether the shard goes on without the table of producers at the end of a sealed segment."""
+        behind = [one for one in self.segments(segment.key.shard_key) if one.epoch > segment.epoch]
+        return are_producers_lost(segment, behind, self.node, lambda node_id: self.reads_at(node_id) is not None)
 
     def is_lost_for_good(self, segment: Segment) -> bool:
-        """That, and no node that returns can still have it."""
+        """Whether all that nodes had of a sealed segment was given up by a person, and no node that returns can still
+        have it."""
         return is_lost_for_good(segment, self.node, lambda node_id: self.reads_at(node_id) is not None)
 
     def is_alive(self, node_id: int) -> bool:

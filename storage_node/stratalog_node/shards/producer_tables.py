@@ -9,6 +9,7 @@ Source: docs/replication.md section 5.
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -16,6 +17,7 @@ from functools import partial
 from stratalog.event_loop.task_set import TaskSet
 from stratalog.formats.index_block import decode_index_block
 from stratalog.formats.producers import NO_TABLE, decode_table, encode_table, table_fault
+from stratalog.formats.record_batch import walk
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.machines.producer_table import ProducerTable
 from stratalog.machines.sealed_producers import Producers, sealed_table
@@ -32,12 +34,14 @@ from stratalog_node.disk.segment_scan import SegmentScan
 from stratalog_node.disk.threads import DiskThreads
 from stratalog_node.shards.catalog import Catalog
 from stratalog_node.shards.cold_reads import ColdReads
+from stratalog_node.shards.lost_segments import LostSegments
 from stratalog_node.shards.peer_reads import PeerReads
 from stratalog_node.single_flight import SingleFlight
 
 log = logger(__name__)
 
 _HELD_BYTES = 16 << 20
+_READ_BYTES = 1 << 20
 _ASK_AGAIN_S = 60.0
 """At most, where nobody waits for the table; it may cost who is asked a read of the segment."""
 
@@ -61,6 +65,7 @@ class ProducerTables:
         self._threads = threads
         self._descriptors = descriptors
         self._catalog = catalog
+        self._are_lost = LostSegments(catalog, catalog.are_producers_lost, lambda: time.monotonic_ns() // 1_000_000)
         self._cold = cold
         self._peers = peers
         self._held: OrderedDict[SegmentKey, bytes] = OrderedDict()
@@ -127,7 +132,7 @@ class ProducerTables:
         try:
             table = await self._join(segment, is_far=is_far)
         except Unavailable:
-            instead = await self._stand_in(segment)
+            instead = await self._stand_in(segment, is_far=is_far)
             if instead is None:
                 raise
             return instead
@@ -224,16 +229,19 @@ class ProducerTables:
         return await self._threads.background(read)
 
     async def _made_anew(self, segment: Segment, *, is_far: bool) -> bytes:
-        """Cost: a read of the segment's file."""
+        """Cost: a read of the segment's file, or of all its parts."""
         path = self._layout.segment(segment.key)
-        if not path.exists():
+        is_stored = is_far and self._cold is not None and _is_committed(segment)
+        if _has_batches(segment) and not is_stored and not path.exists():
             raise NotFound(f"{path} is not there")
         before = await self._before(segment, is_far=is_far)
-        found = await self._own_producers(segment)
+        found = await (self._own_producers(segment) if path.exists() else self._stored_producers(segment))
         return await self._threads.background(lambda: self._derived(segment, before, found))
 
     async def _own_producers(self, segment: Segment) -> Producers:
         """What the batches of this node's copy say. Raises: Corrupt, NotFound, Unavailable."""
+        if not _has_batches(segment):
+            return ()
         if segment.key in self._read:
             return self._read[segment.key]
         seal = _seal_of(segment)
@@ -248,13 +256,39 @@ class ProducerTables:
             self._read[segment.key] = found
         return found
 
-    async def _stand_in(self, segment: Segment) -> Producers | None:
+    async def _stored_producers(self, segment: Segment) -> Producers:
+        """What the batches say that are in the object store, of which nobody has a copy any more and nobody wrote the
+        table down. Raises: Corrupt, NotFound, Unavailable."""
+        if not _has_batches(segment):
+            return ()
+        if segment.key in self._read:
+            return self._read[segment.key]
+        assert self._cold is not None, "all of it was committed"
+        seal = _seal_of(segment)
+        scan = SegmentScan.begin(segment.key, ProducerTable((), limit=max(1, seal.producers.limit)))
+        while scan.next_offset < seal.end_offset:
+            for data in await self._cold.read([segment], scan.next_offset, _READ_BYTES, lambda wanted: wanted):
+                await self._threads.background(partial(_take_in, scan, data))
+        _check_digest(scan, seal, f"the parts of segment {segment.key}")
+        found = scan.producers.snapshot()
+        if segment.key in self._sought:
+            self._read[segment.key] = found
+        return found
+
+    async def _stand_in(self, segment: Segment, *, is_far: bool) -> Producers | None:
         """Where all before the segment was deleted, its table cannot be made again. Once the index block of its only
         copy is lost, too, nobody ever has it: then the producers are those of its own batches. Who is forgotten so
-        wrote nothing that is still in the log. Where all who had the segment were given up by force, its producers are
-        forgotten with its records. None: somebody may have it yet."""
+        wrote nothing that is still in the log. Where all who had the segment were given up by force and are gone, its
+        producers are forgotten with its records. One without a batch that nobody has goes by what stands in for the one
+        before it. None: somebody may have it yet."""
         key = segment.key
-        if self._catalog.is_lost_by_force(segment):
+        if _is_nowhere(segment):
+            try:
+                self._instead[key] = _carried(segment, await self._before(segment, is_far=is_far))
+            except Unavailable:
+                return None
+            return self._instead[key]
+        if self._are_lost(segment):
             if self._instead.get(key) != ():
                 log.warning("producers are forgotten: they were given up with the nodes that knew", segment=str(key))
             self._instead[key] = ()
@@ -287,24 +321,49 @@ class ProducerTables:
         return table
 
     async def _before(self, segment: Segment, *, is_far: bool) -> Producers:
-        """The table at its base, not made again: of a row of segments nobody has one."""
-        listed = self._catalog.segments(segment.key.shard_key)
-        before = next((one for one in listed if one.epoch == segment.epoch - 1), None)
-        if before is None:
-            return ()
-        if before.seal is None:
-            raise Unavailable(f"segment {before.key} is not sealed yet")
-        table = self._known(before)
-        if table is None:
-            sources: list[_Source] = [partial(self._in_block, before)]
+        """The table at its base. It is not made again of batches, for of a row of segments nobody has one; behind those
+        without a batch, of which there may be no copy, it follows from the one before them."""
+        listed = {one.epoch: one for one in self._catalog.segments(segment.key.shard_key)}
+        row: list[Segment] = []
+        found: Producers | None = None
+        while found is None:
+            before = listed.get((row[-1] if row else segment).epoch - 1)
+            if before is None:
+                found = ()
+                break
             try:
-                table = await self._first(before, [*sources, *(self._far_sources(before) if is_far else ())])
+                found = await self._told(before, is_far=is_far)
             except Unavailable:
-                if (instead := await self._stand_in(before)) is None:
+                if before.seal is None or _has_batches(before):
+                    raise
+                row.append(before)
+        for one in reversed(row):
+            try:
+                table = await self._threads.background(partial(self._derived, one, found, ()))
+            except Corrupt:  # of what stands in for a table that nobody has follows no other one
+                if not _is_nowhere(one):
+                    raise
+                found = _carried(one, found)
+            else:
+                self.keep(one.key, table)
+                found = decode_table(table, source=f"table of producers of segment {one.key}")
+        return found
+
+    async def _told(self, segment: Segment, *, is_far: bool) -> Producers:
+        """Of a sealed segment, as somebody wrote it down, or what stands in for it. Raises: Unavailable."""
+        if segment.seal is None:
+            raise Unavailable(f"segment {segment.key} is not sealed yet")
+        table = self._known(segment)
+        if table is None:
+            sources: list[_Source] = [partial(self._in_block, segment)]
+            try:
+                table = await self._first(segment, [*sources, *(self._far_sources(segment) if is_far else ())])
+            except Unavailable:
+                if _is_nowhere(segment) or (instead := await self._stand_in(segment, is_far=is_far)) is None:
                     raise
                 return instead
-            self.keep(before.key, table)
-        return decode_table(table, source=f"table of producers of segment {before.key}")
+            self.keep(segment.key, table)
+        return decode_table(table, source=f"table of producers of segment {segment.key}")
 
     async def _seek(self, key: SegmentKey) -> None:
         """Until it is found, or the segment is gone. Whoever waits for it asks again."""
@@ -325,6 +384,28 @@ class ProducerTables:
             self._read.pop(key, None)
 
 
+def _has_batches(segment: Segment) -> bool:
+    return segment.end_offset != segment.base_offset
+
+
+def _is_committed(segment: Segment) -> bool:
+    """All its batches are in the object store, finished there or not."""
+    is_there = segment.remote.state is not RemoteState.NONE
+    return is_there and segment.remote.commit_offset >= _seal_of(segment).end_offset
+
+
+def _is_nowhere(segment: Segment) -> bool:
+    """Without a batch, so nobody made a copy of it, and who had one has left."""
+    is_stored = segment.remote.state is RemoteState.COMPLETE
+    return not _has_batches(segment) and not segment.local_nodes and not is_stored
+
+
+def _carried(segment: Segment, before: Producers) -> Producers:
+    """Through a segment without a batch."""
+    rule = _seal_of(segment).producers.rule
+    return sealed_table(before, (), base_offset=segment.base_offset, opened_ms=segment.opened_ms, rule=rule)
+
+
 def _seal_of(segment: Segment) -> SealRecord:
     assert segment.seal is not None, f"segment {segment.key} is not sealed"
     return segment.seal
@@ -334,7 +415,19 @@ def _scan(segment: Segment, file: SegmentFile, seal: SealRecord) -> SegmentScan:
     """Blocking. Raises: Corrupt unless these are the batches that were sealed."""
     scan = SegmentScan.begin(segment.key, ProducerTable((), limit=max(1, seal.producers.limit)))
     scan.advance(lambda at, size: file.read(SEGMENT_HEADER_BYTES + at, size), seal.size_bytes)
+    _check_digest(scan, seal, str(file.path))
+    return scan
+
+
+def _take_in(scan: SegmentScan, data: bytes | memoryview) -> None:
+    """Blocking. `data` begins at the batch where the scan stands, and was checked. Raises: Corrupt."""
+    before = scan.next_offset
+    scan.take_in(scan.position, (header for _, header in walk(data, source="parts", verify=False)), data)
+    if scan.next_offset == before:
+        raise Corrupt(f"no batch begins at offset {before}", source="parts", position=scan.position)
+
+
+def _check_digest(scan: SegmentScan, seal: SealRecord, source: str) -> None:
     if scan.digest != seal.digest:
         why = scan.stopped or "other batches"
-        raise Corrupt(f"not what was sealed: {why}", source=str(file.path), position=scan.position)
-    return scan
+        raise Corrupt(f"not what was sealed: {why}", source=source, position=scan.position)

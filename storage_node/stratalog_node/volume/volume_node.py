@@ -29,11 +29,13 @@ from stratalog.settings.topic import TopicSettings
 from stratalog.telemetry.http import listen_on
 from stratalog.telemetry.logs import logger
 from stratalog.telemetry.metrics import MetricRegistry
+from stratalog_node.backoff import Backoff
 from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.disk.threads import DiskThreads
 from stratalog_node.identity_file import NodeIdentity
 from stratalog_node.shards.catalog import Catalog
 from stratalog_node.shards.catalog_following import follow
+from stratalog_node.shards.catalog_lag import CatalogLag
 from stratalog_node.volume.directory import read_identity, share_lock
 from stratalog_node.volume.listener import VolumeListener
 from stratalog_node.volume.sealed_files import SealedFiles
@@ -115,10 +117,10 @@ class VolumeNode:
         self.address = (self._listen[0], sock.getsockname()[1])
         await listener.open(sock)
         self._taken.push_async_callback(self._tasks.cancel)
-        self.catalog.on_change(self._on_change)
+        self._tasks.start(follow(self._meta, self.catalog, self._end))
         mount = await self._open()
         self._taken.push_async_callback(self._close_volume)
-        self._tasks.start(follow(self._meta, self.catalog, self._end))
+        self._tasks.start(self._watch_mount())
         self.metrics.add("stratalog_volume", self.files.stats)
         log.info("a retired node's directory is read", mount=mount.name, directory=str(self._layout.root))
 
@@ -150,18 +152,36 @@ class VolumeNode:
         node = self.catalog.node(node_id)
         return node is not None and token > 0 and node.token == token
 
+    async def _watch_mount(self) -> None:
+        """Whatever the mount was before this process said where it reads does not end it."""
+        lag, backoff = CatalogLag(self.catalog, self._meta), Backoff()
+        while not await lag.catch_up():
+            await backoff.pause()
+        self.catalog.on_change(self._on_change)
+        mount = self.catalog.mount_of(self.identity.node_id)
+        if mount is not None and mount.volume is None:  # the one that it opened ended, and another began
+            self._has_ended()
+        self._judge()
+
     def _on_change(self, change: Change) -> None:
+        name = data_set_name(self.identity.node_id)
         match change:
-            case MountChanged(mount) if self._is_ours(mount):
-                if mount.volume is not None and mount.volume.start_id != self._start_id:
-                    self._end(f"another process reads this directory now, at {mount.volume.host}:{mount.volume.port}")
-            case MountEnded(name) if name == data_set_name(self.identity.node_id):
-                self._end(f"mount {name} has ended: this directory is not read any more")
+            case MountEnded(ended) if ended == name:  # another may have begun under the name
+                self._has_ended()
+            case MountChanged(mount) if mount.name == name:
+                self._judge()
             case _:
                 pass
 
-    def _is_ours(self, mount: Mount) -> bool:
-        return mount.name == data_set_name(self.identity.node_id)
+    def _judge(self) -> None:
+        mount = self.catalog.mount_of(self.identity.node_id)
+        if mount is None:
+            self._has_ended()
+        elif mount.volume is not None and mount.volume.start_id != self._start_id:
+            self._end(f"another process reads this directory now, at {mount.volume.host}:{mount.volume.port}")
+
+    def _has_ended(self) -> None:
+        self._end(f"mount {data_set_name(self.identity.node_id)} has ended: this directory is not read any more")
 
     def _end(self, why: str) -> None:
         if not self.is_over.is_set():

@@ -7,6 +7,7 @@ import pytest
 from stratalog.admin_api.models import (
     FollowedSegment,
     GivenUpGroups,
+    KnownNode,
     NodeStatus,
     ReplicationStatus,
     SegmentInfo,
@@ -80,6 +81,16 @@ def test_groups_that_began_again_without_what_was_given_up_are_told(capsys: pyte
     _print(told)
     assert words in capsys.readouterr().out
     assert "group log" not in render_status_page(status(ReplicationStatus()), [], [])
+
+
+def test_a_node_that_has_left_is_not_shown_as_one_that_should_be_started(capsys: pytest.CaptureFixture[str]) -> None:
+    nodes = [
+        KnownNode(node_id=1, kafka_address="a:1", rack=None, is_alive=True),
+        KnownNode(node_id=2, kafka_address="b:2", rack="r", is_alive=False),
+        KnownNode(node_id=3, kafka_address="c:3", rack=None, is_alive=False, is_retired=True),
+    ]
+    _print(status(ReplicationStatus()).model_copy(update={"nodes": nodes}))
+    assert "1 at a:1; 2 at b:2 in r (not alive); 3 at c:3 (retired)" in capsys.readouterr().out
 
 
 def test_a_list_of_segments_shows_replicas_and_who_has_each_whole() -> None:

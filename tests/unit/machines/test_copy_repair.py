@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import replace
 
 import pytest
@@ -21,6 +22,7 @@ from stratalog.model.commands import (
 from stratalog.model.errors import Conflict
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import NodeInfo
+from stratalog.model.retirement import Retirement, RetireMode, RetireStep
 from stratalog.model.segment import Segment
 from support.table_stories import TableStory, record_of
 
@@ -28,7 +30,10 @@ NOBODY: frozenset[int] = frozenset()
 
 
 def plan(story: TableStory, away: frozenset[int] = NOBODY, steady: frozenset[int] = NOBODY) -> Plan:
-    steps = plan_moves(story.table.snapshot(), away, steady)
+    return planned(plan_moves(story.table.snapshot(), away, steady))
+
+
+def planned(steps: Generator[None, None, Plan]) -> Plan:
     while True:
         try:
             next(steps)
@@ -48,7 +53,7 @@ def sealed(
     story: TableStory, replicas: int = 3, shards: int = 1, by: tuple[int, ...] | None = None
 ) -> list[SegmentKey]:
     """The first segment of each shard; `by`: who proves it, all that are listed when left out."""
-    topic = story.topic(replicas=replicas, shards=shards)
+    topic = story.topic(f"orders-{len(story.table.snapshot().topics)}", replicas=replicas, shards=shards)
     keys = []
     for shard in range(shards):
         active = story.active(topic, shard)
@@ -131,7 +136,31 @@ def test_who_was_listed_and_never_came_gives_its_place_to_another() -> None:
     join(story, 4)
     assert not [move for move in plan(story).moves if move.segment == key], "it may still come"
     repair(story, away=frozenset({3}))
-    copy_of(story, key, (1, 2, 4), (1, 2))
+    copy_of(story, key, (1, 2, 3, 4), (1, 2))  # and once another has it, it need not
+    story.report(key, 4)
+    repair(story, away=frozenset({3}))
+    copy_of(story, key, (1, 2, 4), (1, 2, 4))
+
+
+def test_who_never_came_stays_listed_while_nobody_who_has_it_is_alive() -> None:
+    story = TableStory(nodes=3)
+    topic = story.topic(replicas=2)
+    key = story.active(topic).key
+    story.roll(key, 10)
+    story.die(2)
+    story.report(key, 1)
+    copy_of(story, key, (1, 2), (1,))
+    story.die(1)
+    assert not [move for move in plan(story, away=frozenset({1, 2})).moves if move.segment == key]
+    stale = ReplicaMove(key, (1, 2), dropped=(2,))
+    story.do(MoveReplicas((stale,)))
+    copy_of(story, key, (1, 2), (1,))  # the last that may have it
+    story.is_heard(1)
+    repair(story, away=frozenset({2}))
+    copy_of(story, key, (1, 2, 3), (1,))
+    story.report(key, 3)
+    repair(story, away=frozenset({2}))
+    copy_of(story, key, (1, 3), (1, 3))
 
 
 def test_a_copy_that_was_lost_is_made_again_by_the_node_that_lost_it() -> None:
@@ -175,6 +204,65 @@ def test_ten_thousand_copies_that_are_due_are_no_storm() -> None:
     for key in made[:5]:
         story.report(key, 3)
     assert len(repair(story, away=frozenset({2})).moves) == 5
+
+
+def test_copies_that_nobody_can_make_now_hold_up_no_other() -> None:
+    story = TableStory(nodes=2)
+    sealed(story, replicas=2, shards=2 * MOST_UNDER_WAY)
+    join(story, 3)
+    story.die(2)
+    assert repair(story, away=frozenset({2})).is_bounded, "as many as node 3 makes at a time"
+    story.die(1)  # nobody has them any more
+    join(join(story, 4), 5)
+    story.die(3)
+    (key,) = sealed(story, replicas=2)
+    story.is_heard(3)
+    story.die(5)
+    copy_of(story, key, (4, 5), (4, 5))
+    repair(story, away=frozenset({1, 2, 5}))
+    copy_of(story, key, (4, 5, 3), (4, 5))
+
+
+def test_who_is_full_makes_no_copy_and_another_does() -> None:
+    story = TableStory(nodes=2)
+    (key,) = sealed(story, replicas=2)
+    story.do(ReportLostCopies((key,), caller=story.life(2)))
+    join(story, 3)
+    assert not repair(story).moves, "node 2 copies it again"
+    story.do(NoteLives(full=(story.life(2),)))
+    repair(story)
+    copy_of(story, key, (1, 2, 3), (1,))
+    story.report(key, 3)
+    repair(story)
+    copy_of(story, key, (1, 2, 3), (1, 3))  # the seal names it
+
+
+def test_as_many_copies_as_replicas_are_not_enough_if_they_lie_elsewhere() -> None:
+    """One in a directory that stays, and a replica that leaves has none: two nodes that stay are to have it."""
+    story = TableStory(nodes=3)
+    (key,) = sealed(story, replicas=2)
+    one, _, of_directory = (story.table.state.nodes[node_id].node for node_id in (1, 2, 3))
+    offload = Retirement("storage-2", RetireMode.OFFLOAD, RetireStep.OFFLOAD, 0, 0)
+    kept = Retirement("storage-4", RetireMode.VOLUME, RetireStep.DONE, 0, 0)
+    nodes = (
+        one,
+        replace(one, node_id=2, retirement=offload),
+        of_directory,
+        replace(one, node_id=4, is_alive=False, retirement=kept),
+    )
+    snapshot = story.table.snapshot()
+    shards = tuple(
+        replace(
+            shard,
+            segments=tuple(
+                replace(segment, replicas=(1, 2), local_nodes=(1, 4)) if segment.key == key else segment
+                for segment in shard.segments
+            ),
+        )
+        for shard in snapshot.shards
+    )
+    found = planned(plan_moves(replace(snapshot, nodes=nodes, shards=shards), NOBODY, NOBODY, lambda _: False))
+    assert [move for move in found.moves if move.segment == key] == [ReplicaMove(key, (1, 2), added=(3,))]
 
 
 def test_copies_that_are_due_are_spread_over_nodes_and_racks() -> None:

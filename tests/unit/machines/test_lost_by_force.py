@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from stratalog.machines.leaving import is_lost_by_force, is_lost_for_good
+from stratalog.machines.leaving import are_producers_lost, is_lost_by_force, is_lost_for_good
 from stratalog.model.metadata import Node
 from stratalog.model.retirement import Retirement, RetireMode, RetireStep
-from stratalog.model.segment import RemoteCopy, RemoteState
+from stratalog.model.segment import RemoteCopy, RemoteState, SegmentState
 from unit.machines.test_mounted_uploads import SEALED
 
 ALONE = replace(SEALED, local_nodes=(1,))
@@ -42,6 +42,14 @@ def test_a_directory_that_stays_is_not_lost_while_nobody_reads_it(
     assert not is_lost_by_force(replace(SEALED, local_nodes=(1, 2)), {1: node}.get, lambda _: is_read), "ask the other"
 
 
+@pytest.mark.parametrize("is_read", [False, True])
+def test_a_directory_that_was_given_up_as_well_is_lost_for_good(is_read: bool) -> None:
+    record = Retirement("disk", VOLUME, RetireStep.DONE, 0, 0, is_forced=True, is_volume_lost=True)
+    node = Node(1, "disk", "host", 9, is_alive=False, retirement=record)
+    assert is_lost_by_force(ALONE, {1: node}.get, lambda _: is_read) is not is_read
+    assert is_lost_for_good(ALONE, {1: node}.get, lambda _: is_read) is not is_read
+
+
 @pytest.mark.parametrize("step", [RetireStep.OFFLOAD, RetireStep.SNAPSHOT, RetireStep.RELEASE, RetireStep.DONE])
 def test_what_a_node_that_returns_may_still_have_is_not_lost_for_good(step: RetireStep) -> None:
     record = Retirement("disk", OFFLOAD, step, 0, 0, is_forced=True)
@@ -49,3 +57,56 @@ def test_what_a_node_that_returns_may_still_have_is_not_lost_for_good(step: Reti
     assert is_lost_by_force(ALONE, {1: node}.get, lambda _: False)
     assert is_lost_for_good(ALONE, {1: node}.get, lambda _: False) is step.is_released
     assert not is_lost_for_good(ALONE, {1: node}.get, lambda _: True)
+
+
+@pytest.mark.parametrize(
+    ("is_alive", "step", "is_forced", "may_have_it"),
+    [
+        (False, None, False, True),
+        (False, RetireStep.OFFLOAD, False, True),
+        (False, RetireStep.OFFLOAD, True, True),
+        (False, RetireStep.DONE, False, False),
+        (True, None, False, False),
+    ],
+)
+def test_a_replica_that_went_before_it_told_of_its_copy_may_have_what_was_given_up(
+    is_alive: bool, step: RetireStep | None, is_forced: bool, may_have_it: bool
+) -> None:
+    gone = Node(1, "disk", "host", 9, is_alive=False, retirement=_record(RetireStep.DONE, is_forced=True))
+    record = None if step is None else _record(step, is_forced=is_forced)
+    other = Node(2, "disk", "host", 9, is_alive=is_alive, retirement=record)
+    segment = replace(ALONE, replicas=(1, 2))
+    assert is_lost_for_good(segment, {1: gone, 2: other}.get, lambda _: False) is not may_have_it
+    assert is_lost_for_good(replace(ALONE, replicas=(1,)), {1: gone, 2: other}.get, lambda _: False)
+
+
+@pytest.mark.parametrize(
+    ("step", "replicas", "is_sealed", "other", "is_lost"),
+    [
+        (RetireStep.DONE, (2,), True, "alive", True),
+        (RetireStep.SEAL, (2,), False, "alive", False),
+        (RetireStep.SEAL, (1, 2), True, "alive", False),
+        (RetireStep.SEAL, (1, 2), False, "alive", True),
+        (RetireStep.SEAL, (1, 2), False, "away", False),
+        (RetireStep.SEAL, (1, 2), False, "forced", True),
+        (RetireStep.DONE, (2,), False, "away", False),
+        (RetireStep.DONE, (2,), False, "forced", True),
+        (RetireStep.DONE, (3,), False, "forced", False),
+    ],
+)
+def test_producers_are_forgotten_once_nobody_brings_them_back_or_nothing_else_lets_go_of_who_might(
+    step: RetireStep, replicas: tuple[int, ...], is_sealed: bool, other: str, is_lost: bool
+) -> None:
+    """What is written behind them is sealed with the table alone, and who leaves waits for that seal."""
+    gone = Node(1, "disk", "host", 9, is_alive=False, retirement=_record(step, is_forced=True))
+    record = _record(RetireStep.SEAL, is_forced=True) if other == "forced" else None
+    second = Node(2, "disk", "host", 9, is_alive=other == "alive", retirement=record)
+    segment, behind = replace(ALONE, replicas=(1, 2)), replace(SEALED, replicas=replicas)
+    if not is_sealed:
+        behind = replace(behind, state=SegmentState.SEALING, seal=None, local_nodes=())
+    nodes = {1: gone, 2: second}
+    assert are_producers_lost(segment, [behind], nodes.get, lambda _: False) is is_lost
+
+
+def _record(step: RetireStep, *, is_forced: bool) -> Retirement:
+    return Retirement("disk", OFFLOAD, step, 0, 0, is_forced=is_forced)

@@ -18,7 +18,7 @@ from stratalog.model.retirement_commands import (
     RetireNode,
 )
 from stratalog.model.segment import SegmentState
-from support.retirement_story import GIB, INTERVAL_MS, RetirementStory, is_tiered
+from support.retirement_story import INTERVAL_MS, RetirementStory, is_tiered
 
 TIERED = {"remote.storage.enable": "true"}
 
@@ -208,19 +208,33 @@ def test_as_many_zones_stay_as_a_topic_spreads_over() -> None:
     assert story.record(2).step is RetireStep.CORDON, "another node is in its zone"
 
 
+def _has_to_be_copied(story: RetirementStory) -> int:
+    """Returns: a node with 100 bytes of a sealed segment that has no remote tier."""
+    story.roll(story.active(story.topic("plain", replicas=2)).key, 10)
+    story.report_all()
+    return story.table.snapshot().shards[0].segments[0].local_nodes[0]
+
+
 def test_what_must_be_copied_has_to_fit_on_those_that_stay() -> None:
     story = RetirementStory(nodes=3)
-    topic = story.topic("plain", replicas=2)
-    story.roll(story.active(topic).key, 10)
-    story.report_all()
-    node_id = story.table.snapshot().shards[0].segments[0].local_nodes[0]
-    story.vitals = {other: Vitals(20 * GIB, 100 * GIB, True) for other in (1, 2, 3)}
+    node_id = _has_to_be_copied(story)
+    story.vitals = {other: Vitals(4_000, 100_000, True) for other in (1, 2, 3)}
     story.do(RetireNode(node_id))
     story.look(node_id)
     assert waits_for(story, node_id) is WaitReason.INSUFFICIENT_CAPACITY and "100 bytes" in words(story, node_id)
     story.vitals = {}
     assert "have not said" in (story.planned(node_id).why or pytest.fail("it goes on")).words, "unknown is no room"
-    story.vitals = {other: Vitals(21 * GIB, 100 * GIB, True) for other in (1, 2, 3)}
+    story.vitals = {other: Vitals(20_060, 100_000, True) for other in (1, 2, 3)}
+    story.look(node_id)
+    assert story.record(node_id).step is RetireStep.CORDON
+
+
+def test_what_hardly_fills_a_disk_is_copied_to_a_full_one() -> None:
+    """A laptop that is nine tenths full, and 100 bytes: nobody has to make 20 % of it free first."""
+    story = RetirementStory(nodes=3)
+    node_id = _has_to_be_copied(story)
+    story.vitals = {other: Vitals(10_000, 100_000, True) for other in (1, 2, 3)}
+    story.do(RetireNode(node_id))
     story.look(node_id)
     assert story.record(node_id).step is RetireStep.CORDON
 

@@ -82,6 +82,84 @@ def test_what_a_retired_directory_has_is_copied_once_another_holder_leaves_too()
     assert story.record(leaving).step is RetireStep.VERIFY, story.record(leaving).wait
 
 
+def sealed_without_one_that_differs(replicas: int = 2) -> tuple[RetirementStory, SegmentKey, tuple[int, ...], int]:
+    """Of a sealed segment all replicas but one have proven their copies. That one was away meanwhile and leaves with
+    its volume: it is back, and its copy is another than the sealed one."""
+    story = RetirementStory(nodes=5)
+    story.mount = Served.SERVING
+    key = story.active(story.topic("plain", replicas=replicas, settings={"remote.storage.enable": "false"})).key
+    *holders, differing = story.segment(key).replicas
+    story.do(RetireNode(differing, RetireMode.VOLUME))
+    story.looks(differing)
+    story.roll_away(differing)
+    story.die(differing)
+    for holder in holders:
+        story.report(key, holder)
+    story.is_heard(differing)
+    with pytest.raises(Conflict, match="this copy differs"):
+        story.report(key, differing, digest=b"another")
+    assert story.segment(key).local_nodes == tuple(holders)
+    return story, key, tuple(holders), differing
+
+
+def goes_on(story: RetirementStory, *node_ids: int, differing: int) -> None:
+    """Nodes leave, others copy and report; whose copy differs proves none."""
+    for _ in range(6):
+        story.looks(*node_ids)
+        for node_id in node_ids:
+            story.roll_away(node_id)
+        story.repair()
+        story.report_all(only={1, 2, 3, 4, 5} - {differing})
+
+
+def test_what_a_volume_that_leaves_never_proved_is_copied_to_who_stays() -> None:
+    story, key, (holder,), differing = sealed_without_one_that_differs()
+    story.looks(differing)
+    wait = story.record(differing).wait
+    assert wait is not None and wait.reason is WaitReason.UNDER_REPLICATED
+    goes_on(story, differing, differing=differing)
+    assert holder in story.segment(key).local_nodes and len(story.segment(key).local_nodes) == 2
+    assert differing in story.segment(key).replicas, "it may prove it until it has left"
+    story.leave(differing, by_node=differing)
+    story.repair()
+    assert sorted(story.segment(key).replicas) == sorted(story.segment(key).local_nodes)
+
+
+def test_another_volume_that_leaves_is_no_copy_for_one_that_has_none() -> None:
+    story, key, (holder,), differing = sealed_without_one_that_differs()
+    story.do(RetireNode(holder, RetireMode.VOLUME))
+    goes_on(story, differing, holder, differing=differing)
+    assert not story.node(holder).is_retired and len({*story.segment(key).local_nodes} - {holder}) == 2
+    assert story.record(differing).step is RetireStep.VERIFY, story.record(differing).wait
+
+
+def test_nor_is_a_retired_directory() -> None:
+    story, key, (_, volume), differing = sealed_without_one_that_differs(replicas=3)
+    story.do(RetireNode(volume, RetireMode.VOLUME))
+    story.looks(volume)
+    story.roll_away(volume)
+    story.report_all(only={1, 2, 3, 4, 5} - {differing})
+    story.leave(volume, by_node=volume)
+    goes_on(story, differing, differing=differing)
+    assert len({*story.segment(key).local_nodes} - {volume}) == 3
+    assert story.record(differing).step is RetireStep.VERIFY, story.record(differing).wait
+
+
+def test_what_a_volume_has_that_is_about_to_leave_is_copied_for_another_that_leaves() -> None:
+    story = RetirementStory(nodes=5)
+    topic = story.topic("plain", replicas=2, settings={"remote.storage.enable": "false"})
+    volume, leaving = story.active(topic).replicas
+    story.do(RetireNode(volume, RetireMode.VOLUME))
+    story.do(RetireNode(leaving))
+    for _ in range(6):
+        story.looks(volume, leaving)
+        story.roll_away(leaving)
+        story.repair()
+        story.report_all()
+    assert story.record(leaving).step is RetireStep.VERIFY, story.record(leaving).wait
+    assert not story.node(volume).is_retired
+
+
 # Force ----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("is_started", [True, False], ids=["in a new life", "in the same life"])
 def test_who_came_back_is_not_given_up_when_it_is_away_again(is_started: bool) -> None:

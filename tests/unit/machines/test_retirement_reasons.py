@@ -127,6 +127,9 @@ SURVEYS = {
     "open and without a majority": Survey(segments=1, open_count=1, short_count=1, short=[KEY], short_nodes={3}),
     "to be uploaded": Survey(segments=1, to_see=1, uploads_count=1, uploads_bytes=100),
     "to be copied": Survey(segments=1, to_see=1, copies_count=1, copies_bytes=100),
+    "in a directory": Survey(segments=1, to_see=1, kept_count=1, kept_bytes=100, kept=[KEY], directories={3}),
+    "with one who is away": Survey(segments=1, to_see=1, away_count=1, away_bytes=100, away=[KEY], away_nodes={3}),
+    "given up with another": Survey(segments=1, to_see=1, gone_count=1, gone_bytes=100, gone=[KEY], gone_nodes={3}),
     "kept elsewhere": Survey(segments=10, to_see=10),
     "more than was looked at": Survey(segments=11, to_see=11),
 }

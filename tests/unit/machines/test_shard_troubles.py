@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from stratalog.machines.shard_troubles import Trouble, TroubleKind, troubles
-from stratalog.model.commands import ProposeIsr, SealUnclean
+from stratalog.model.commands import ProposeIsr, ReportLostCopies, SealUnclean
 from stratalog.model.ids import SegmentKey
 from stratalog.model.producers import ProducerTally
-from stratalog.model.segment import GapReason, GivenUp
+from stratalog.model.segment import GapReason, GivenUp, Segment
 from support.table_stories import TableStory
 
 
@@ -214,6 +216,20 @@ def test_a_copy_that_differs_and_a_range_that_was_given_up_stay_told() -> None:
     )
 
 
+def test_nodes_that_hold_a_copy_already_are_not_called_free_for_another() -> None:
+    story, key = a_shard()
+    story.prepare(key)
+    story.roll(key, 10)
+    for node in (1, 2, 3):
+        story.report(key, node)
+    story.die(3)
+    (few,) = [one for one in told(story) if one.kind is TroubleKind.TOO_FEW_COPIES]
+    assert few.words == (
+        "1 sealed segment has fewer than 3 copies on nodes that are alive (at least 2); only 2 nodes can hold one now: "
+        "start another node"
+    )
+
+
 def test_a_table_of_producers_that_no_living_node_has_is_told_and_whom_to_start() -> None:
     story = TableStory(nodes=3)
     first = story.active(story.topic(replicas=2))
@@ -230,3 +246,69 @@ def test_a_table_of_producers_that_no_living_node_has_is_told_and_whom_to_start(
         "the table of 1 idempotent producer is on no node that is alive, so a new leader may refuse writes: start node "
         "1 or 2"
     )
+
+
+def test_behind_a_segment_without_a_batch_the_table_before_it_is_what_counts() -> None:
+    story = TableStory(nodes=3)
+    first = story.active(story.topic(replicas=2))
+    tally = ProducerTally(1, b"t", 10, 10)
+
+    def end(segment: Segment, at: int) -> Segment:
+        story.prepare(segment.key)
+        story.roll(segment.key, at)
+        for node in segment.replicas:
+            story.report(segment.key, node, producers=tally)
+        return story.active(story.table.topic(first.key.topic_id))
+
+    empty = end(first, 10)
+    end(empty, 10)
+    assert story.segment(empty.key).local_nodes
+    snapshot = story.table.snapshot()
+    shards = tuple(
+        replace(shard, segments=tuple(_nowhere(one) if one.key == empty.key else one for one in shard.segments))
+        for shard in snapshot.shards
+    )
+
+    def kinds() -> list[TroubleKind]:
+        return [one.kind for one in troubles(replace(story.table.snapshot(), shards=shards), story.now_ms)]
+
+    assert TroubleKind.NO_PRODUCERS not in kinds(), "it follows from the table of the first one"
+    story.die(*first.replicas)
+    assert TroubleKind.NO_PRODUCERS in kinds()
+
+
+def _nowhere(segment: Segment) -> Segment:
+    return replace(segment, local_nodes=(), replicas=())
+
+
+def test_the_table_behind_an_empty_segment_is_that_of_the_segment_before_it() -> None:
+    """It asked for a start of nodes that are not alive, though no node that left had to leave an empty one behind."""
+    story = TableStory(nodes=2)
+    topic, tally = story.topic(replicas=2), ProducerTally(1, b"t", 10, 10)
+    first = empty = story.active(topic)
+    for _ in range(2):
+        empty = story.active(topic)
+        story.prepare(empty.key)
+        story.roll(empty.key, 10)
+        for node_id in (1, 2):
+            story.report(empty.key, node_id, producers=tally)
+    story.do(ReportLostCopies((empty.key,), caller=story.life(2)))
+    story.die(1)
+    assert story.segment(empty.key).local_nodes == (1,)
+    assert TroubleKind.NO_PRODUCERS not in {one.kind for one in told(story)}
+    story.die(2)
+    (trouble,) = [one for one in told(story) if one.kind is TroubleKind.NO_PRODUCERS]
+    assert (trouble.segment, trouble.nodes) == (first.key, (1, 2))
+
+
+def test_a_replica_that_went_before_it_told_of_its_copy_is_named_beside_those_that_have_one() -> None:
+    story, key = a_shard()
+    story.prepare(key)
+    story.roll(key, 10)
+    story.die(3)
+    story.report(key, 1)
+    story.report(key, 2)
+    story.die(1, 2)
+    (trouble,) = (one for one in told(story) if one.kind is TroubleKind.NO_COPY)
+    assert trouble.nodes == (1, 2, 3)
+    assert trouble.words == "1 sealed segment has no copy on a node that is alive: start nodes 1, 2 and 3"

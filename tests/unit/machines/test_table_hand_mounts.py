@@ -82,6 +82,8 @@ def test_it_has_no_holder_ends_on_a_word_and_may_be_made_anew_under_another_id()
         story.do(MoveMount("a"))
     with pytest.raises(Fenced):
         story.do(TakeMount("a", 0, caller=story.life(1)))
+    with pytest.raises(InvalidRequest, match="has no data of its own to give up"):
+        story.do(EndMount("a", "storage-1"))
     ended = story.do(EndMount("a")).change_set
     assert ended is not None and ended.changes == (MountEnded("a"),)
     story.now_ms = 6_000

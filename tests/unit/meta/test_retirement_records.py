@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -22,6 +23,7 @@ from stratalog.model.retirement import (
 )
 from stratalog.model.retirement_commands import CancelRetirement, RetireNode
 from stratalog.stored.encoding import decode, encode
+from stratalog.stored.retirement_encoding import decode_retirement, encode_retirement
 from stratalog_meta.service import MetaService
 from stratalog_meta.stores.memory import MemoryStore
 from support.meta_worlds import HandClock
@@ -39,6 +41,7 @@ FULL = Retirement(
     True,
     (LostRange(KEY, 40, 50),),
     1,
+    True,
 )
 
 
@@ -48,6 +51,12 @@ def test_a_record_comes_back_as_it_was(record: Retirement | None) -> None:
     ((key, value),) = encode([PutNode(entry)])
     assert value is not None
     assert list(decode([(key, value)], "test")) == [entry]
+
+
+def test_the_record_of_before_has_a_directory_that_was_not_given_up() -> None:
+    fields = encode_retirement(FULL)
+    assert fields is not None
+    assert decode_retirement(fields[:11]) == replace(FULL, is_volume_lost=False)
 
 
 @pytest.mark.parametrize("fields", [10, 11, 12])

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from stratalog.model.errors import Rejected
 from stratalog.model.group import GroupError
 from stratalog.model.ids import ShardKey
-from stratalog.model.retirement import RetireStep
+from stratalog.model.mount_commands import EndMount
+from stratalog.model.retirement import RetireMode, RetireStep
 from stratalog_node.groups.coordinator import GroupCoordinator
 from stratalog_node.groups.placement import OFFSETS_TOPIC, coordinator_of, shard_of
 from stratalog_node.groups.requests import TopicShard
@@ -97,6 +99,44 @@ async def test_groups_of_a_log_that_was_given_up_start_empty(cluster: NodeCluste
     await cluster.start(after, **QUICK, **AT_ONCE)
     assert await committed(cluster) == 9
     assert not any(node.groups.given_up for node in cluster.nodes.values()), "the log begins behind it"
+
+
+@pytest.mark.parametrize("is_forced", [False, True], ids=["left in order", "died"])
+async def test_groups_wait_for_a_retired_directory_until_that_is_given_up(
+    cluster: NodeCluster, is_forced: bool
+) -> None:
+    leaving = Leaving(cluster, has_store=False)
+    await cluster.start(4, **QUICK, **AT_ONCE)
+    await commit(cluster, 7)
+    key = log_of(cluster)
+    gone = cluster.leader(key)
+    assert cluster.nodes[gone].ask_roll(key)
+    await cluster.is_sealed(key)
+    storage_id = (await leaving.node(gone)).storage_id
+    if is_forced:
+        await cluster.kill(gone)
+        await cluster.lose(gone)
+    await leaving.retire(gone, RetireMode.VOLUME, storage_id if is_forced else None)
+    await leaving.until(step=RetireStep.MOUNT, of=gone)
+    service, name = cluster.meta.service, f"tier/{gone}"
+    await leaving.until(lambda: any(node.catalog.mount(name) for node in cluster.nodes.values()))
+    after = cluster.leader(key)
+    if not is_forced:  # it has read the log while the node lived
+        await cluster.stop(after)
+        await cluster.start(after, **QUICK, **AT_ONCE)
+    errors = {(await node.groups.describe("g")).error for node in cluster.nodes.values()}
+    assert errors <= {GroupError.COORDINATOR_LOAD_IN_PROGRESS, GroupError.NOT_COORDINATOR}
+    for refused, words in ((EndMount(name), "nothing else has"), (EndMount(name, "another"), "was spelled out")):
+        with pytest.raises(Rejected, match=words):
+            await service.perform(refused)
+    await service.perform(EndMount(name, storage_id))
+    record = await leaving.record(gone)
+    assert record.step is RetireStep.DONE and record.given_up[0].segment.shard_key == key
+    assert await committed(cluster) is None
+    await commit(cluster, 9)
+    assert await committed(cluster) == 9
+    await leaving.look()
+    assert not (await service.snapshot()).mounts, "it is not mounted again"
 
 
 async def test_groups_wait_as_long_as_the_node_may_come_back(cluster: NodeCluster) -> None:

@@ -170,3 +170,39 @@ async def test_a_look_that_is_given_up_on_its_walk_keeps_no_other_from_being_mad
     assert looks.seen == [(3, 1), (3, 19)]
     await probe(mount(2))
     assert looks.seen[2:] == [(2, 0), (2, 18)]
+
+
+async def test_a_walk_that_takes_longer_than_a_look_may_is_made_once_and_found_by_the_next_look(
+    two: SeveralNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look began it anew, and was cut off: no mount was ever served."""
+    monkeypatch.setattr("stratalog_node.mounts.probe._SEGMENTS_PER_TURN", 1)
+    key, _ = await two.filled(segments=1)
+    one = two.leader(key).context.catalog.segments(key)[0]
+    known: Any = Segments([held_by(one, 2, epoch=number, sealed_ms=number) for number in range(40)])
+    looks: Any = Looks()
+    probe = DataSetProbe(known, None, None, looks, "cluster")
+    cut_off = 0
+    while not looks.seen:
+        look = asyncio.create_task(probe(mount(2)))
+        for _ in range(10):
+            await asyncio.sleep(0)  # a quarter of the walk
+        cut_off += look.cancel()
+        await asyncio.gather(look, return_exceptions=True)
+        assert cut_off < 10
+    assert known.walks == 1 and cut_off > 1
+    await probe.close()
+
+
+async def test_a_segment_that_a_directory_is_not_listed_for_any_more_is_not_looked_at_there(two: SeveralNodes) -> None:
+    """The directory refuses it, and was doubted for ever with all that it still has."""
+    key, _ = await two.filled(segments=1)
+    one = two.leader(key).context.catalog.segments(key)[0]
+    known: Any = Segments([held_by(one, 2, 3, epoch=ms, sealed_ms=ms) for ms in (1, 2, 3)])
+    looks: Any = Looks()
+    probe = DataSetProbe(known, None, None, looks, "cluster")
+    await probe(mount(2))
+    (oldest,) = (segment for segment in known.by_key.values() if segment.seal.sealed_ms == 1)
+    known.by_key[oldest.key] = replace(oldest, local_nodes=(3,))
+    await probe(mount(2))
+    assert looks.seen == [(2, 1), (2, 3), (2, 2), (2, 3)]

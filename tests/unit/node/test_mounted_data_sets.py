@@ -107,7 +107,7 @@ async def test_mounts_that_do_not_answer_keep_no_other_from_being_served(
             finally:
                 asked.remove(mount.name)
 
-    monkeypatch.setattr("stratalog_node.node.DataSetProbe", lambda *_: probe)
+    monkeypatch.setattr("stratalog_node.node.DataSetProbe.__call__", lambda _, mount: probe(mount))
     async with NodeCluster(tmp_path, monkeypatch) as cluster:
         await cluster.start(1, remote_upload_timeout_ms=timeout_ms)
         await pretended_mounts(cluster, silent + 1)

@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
-from stratalog.model.commands import CommitParts
+from stratalog.machines.sealed_producers import Producers
+from stratalog.model.commands import CommitParts, ReportReplica
 from stratalog.model.errors import Fenced, StratalogError, Unavailable
 from stratalog.model.retirement import RetireMode, RetireStep, WaitReason
-from stratalog.model.segment import RemoteState, SegmentState
+from stratalog.model.segment import RemoteState, Segment, SegmentState
 from stratalog.objects.obstore_store import open_memory
 from stratalog.objects.settings import StoreSettings
 from stratalog.objects.store import ObjectStore
@@ -270,3 +271,108 @@ async def test_of_a_volume_the_node_reads_its_own_files_and_a_damaged_one_is_nam
     await leaving.until(step=RetireStep.RELEASE, of=gone)
     assert segment in [one.key for one in plain.segments(key) if gone in one.local_nodes]
     await eventually(lambda: gone not in plain.nodes)
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_a_shard_goes_on_behind_an_empty_segment_that_only_a_node_had_that_left(
+    plain: NodeCluster, is_lost: bool
+) -> None:
+    """Nobody copies what is empty. A leader that started again waited for its table of producers without end."""
+    leaving = Leaving(plain, has_store=False)
+    key = await plain.shard(replicas=1)
+    writer = {"producer_id": 7, "producer_epoch": 0}
+    await plain.append(key, b"once", **writer, base_sequence=0)
+    gone = plain.leader(key)
+    assert plain.nodes[gone].ask_roll(key)
+    await plain.is_sealed(key)
+    await leaving.retire(gone)
+    await eventually_seen(leaving, lambda: plain.led(key) is not None and plain.leader(key) != gone)
+    empty = await plain.is_sealed(key, epoch=1)
+    assert empty.seal is not None and empty.base_offset == empty.end_offset and empty.seal.producers.count == 1
+    if is_lost:  # with the records before the empty one, which others had not copied yet
+        storage_id = (await leaving.node(gone)).storage_id
+        await plain.kill(gone)
+        await plain.lose(gone)
+        await leaving.retire(gone, force=storage_id)
+    await leaving.until(step=RetireStep.DONE, of=gone)
+    assert plain.segments(key)[1].local_nodes == ()
+    leads = plain.leader(key)
+    await plain.kill(leads)
+    await plain.lose(leads)
+    await plain.start(leads, **QUICK)
+    offset = await plain.append(key, b"once", **writer, base_sequence=0)
+    assert offset == (1 if is_lost else 0), "it is known as long as its records are there"
+
+
+async def test_producers_that_a_forced_node_knows_are_not_forgotten_while_it_may_come_back(plain: NodeCluster) -> None:
+    """It had what was written before, and a repetition of that was taken for something new meanwhile."""
+    leaving = Leaving(plain, has_store=False)
+    key = await plain.shard(replicas=1)
+    sent = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+    await plain.append(key, b"once", b"only", **sent)
+    away = plain.leader(key)
+    await leaving.retire(away)
+    await eventually_seen(leaving, lambda: plain.led(key) is not None and plain.leader(key) != away)
+    await plain.is_sealed(key)
+    leads = plain.leader(key)
+    storage_id = (await leaving.node(away)).storage_id
+    await plain.kill(away)
+    await plain.lose(away)
+    await plain.kill(leads)
+    await plain.lose(leads)
+    await leaving.retire(away, force=storage_id)
+    await plain.start(leads, **QUICK)
+    repeated = asyncio.create_task(plain.append(key, b"once", b"only", **sent))
+    node = plain.nodes[leads]
+    await eventually(lambda: repeated.done() or node.shards.get(key).context.tables._sought)
+    await plain.start(away, **QUICK)
+    assert await repeated == 0, "it is not written again"
+    assert await plain.values(key) == [b"once", b"only"]
+
+
+async def test_producers_are_not_forgotten_before_who_came_back_could_tell_of_its_copy(plain: NodeCluster) -> None:
+    """It reads its copy before it tells of it. A repetition was stored again meanwhile."""
+    leaving = Leaving(plain, has_store=False)
+    key = await plain.shard(replicas=2)
+    sent = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+    await plain.append(key, b"once", b"only", **sent)
+    gone = plain.leader(key)
+    (returns,) = (one for one in plain.segments(key)[0].replicas if one != gone)
+    await plain.kill(returns)
+    await plain.lose(returns)
+    assert plain.nodes[gone].ask_roll(key)
+    assert (await plain.is_sealed(key)).local_nodes == (gone,)
+    storage_id = (await leaving.node(gone)).storage_id
+    await plain.kill(gone)
+    await plain.lose(gone)
+    await leaving.retire(gone, force=storage_id)
+    await eventually_seen(leaving, lambda: plain.segments(key)[-1].leader != gone)
+    repeated = asyncio.create_task(plain.append(key, b"once", b"only", **sent))
+    (leads,) = plain.nodes
+    tables = plain.nodes[leads].shards.get(key).context.tables  # type: ignore[union-attr]
+    await eventually(lambda: tables._sought)
+    plain.meta.hold(ReportReplica)
+    await plain.start(returns, **QUICK)
+    sealed = plain.segments(key)[0]
+    asked = tables._stand_in
+    judged: list[bool] = []
+
+    async def counted(segment: Segment, *, is_far: bool) -> Producers | None:
+        judged.append(plain.nodes[leads].catalog.are_producers_lost(segment))
+        return await asked(segment, is_far=is_far)
+
+    tables._stand_in = counted  # type: ignore[method-assign]
+    await eventually(lambda: judged.count(True) > 1 or repeated.done())
+    assert not tables._instead and not repeated.done() and sealed.local_nodes == (gone,)
+    plain.meta.release(ReportReplica)
+    assert await repeated == 0, "it is not written again"
+
+
+async def eventually_seen(leaving: Leaving, predicate: Callable[[], bool]) -> None:
+    """By looks of the service's leader, which has no copies made."""
+
+    async def is_so() -> bool:
+        await leaving.leader().look()
+        return predicate()
+
+    await eventually(is_so)

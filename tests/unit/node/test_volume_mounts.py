@@ -28,6 +28,8 @@ from stratalog.model.mount_commands import BeginMount, CloseVolume, EndMount, Op
 from stratalog.model.mounts import MountMode, MountState
 from stratalog.model.retirement import RetireMode, RetireStep
 from stratalog.settings.process import ProcessSettings
+from stratalog_node.shards.catalog_lag import CatalogLag
+from stratalog_node.volume import volume_node
 from stratalog_node.volume.volume_node import VolumeNode
 from support.leaving_nodes import QUICK, Leaving
 from support.node_cluster import NodeCluster
@@ -168,6 +170,55 @@ async def test_who_reads_another_directory_or_what_is_not_retired_is_refused_and
             assert "has ended" in second.why_over
 
 
+async def test_what_was_said_of_the_mount_before_a_process_opened_it_does_not_end_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with NodeCluster(tmp_path, monkeypatch) as cluster:
+        await cluster.start(1, 2)
+        await gone(cluster, 2, MountMode.VOLUME)
+        service = cluster.meta.service
+        storage = next(node.storage_id for node in (await service.snapshot()).nodes if node.node_id == 2)
+        cluster.meta.hold(OpenVolume)
+        opening = asyncio.create_task(volume(cluster, 2).__aenter__())
+        await eventually(lambda: cluster.meta.calls[OpenVolume] == 1)  # it has read the metadata
+        await service.perform(EndMount("tier/2"))
+        await service.perform(BeginMount(2, storage, MountMode.VOLUME))
+        await service.perform(OpenVolume(2, storage, "127.0.0.1", 1, "an earlier one"))
+        cluster.meta.release(OpenVolume)
+        node = await opening
+        try:
+            await service.perform(OpenVolume(2, storage, "127.0.0.1", 2, "a later one"))
+            await eventually(node.is_over.is_set)
+            assert node.why_over == "another process reads this directory now, at 127.0.0.1:2"
+        finally:
+            await node.close()
+
+
+async def test_a_mount_that_began_again_before_its_process_had_caught_up_ends_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ran on, and nobody asked it: the mount told of no process."""
+    may_catch_up = asyncio.Event()
+
+    class Late(CatalogLag):
+        async def catch_up(self) -> bool:
+            await may_catch_up.wait()
+            return await super().catch_up()
+
+    monkeypatch.setattr(volume_node, "CatalogLag", Late)
+    async with NodeCluster(tmp_path, monkeypatch) as cluster:
+        await cluster.start(1, 2)
+        await gone(cluster, 2, MountMode.VOLUME)
+        service = cluster.meta.service
+        storage = next(node.storage_id for node in (await service.snapshot()).nodes if node.node_id == 2)
+        async with volume(cluster, 2) as node:
+            await service.perform(EndMount("tier/2"))
+            await service.perform(BeginMount(2, storage, MountMode.VOLUME))
+            may_catch_up.set()
+            await eventually(node.is_over.is_set)
+            assert node.why_over == "mount tier/2 has ended: this directory is not read any more"
+
+
 async def test_a_directory_that_does_not_answer_any_more_is_doubted_aloud_and_one_that_does_again_is_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,6 +233,18 @@ async def test_a_directory_that_does_not_answer_any_more_is_doubted_aloud_and_on
         cluster.meta.open_all()
         async with volume(cluster, left):
             await is_served(cluster, left)
+
+
+async def test_a_holder_that_never_reached_the_process_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only then may a person give the directory up."""
+    monkeypatch.setattr("stratalog_node.mounts.holding._VOLUME_POLL_S", 0.02)
+    async with NodeCluster(tmp_path, monkeypatch) as cluster:
+        _, left, _ = await with_sealed_data(cluster)
+        await gone(cluster, left, MountMode.VOLUME)
+        mount = mount_of(cluster, left)
+        assert mount is not None and not mount.is_doubted
+        await cluster.meta.service.perform(OpenVolume(left, mount.storage_id, "127.0.0.1", 1, "killed since"))
+        await eventually(lambda: (now := mount_of(cluster, left)) is not None and now.is_doubted)
 
 
 async def test_a_client_and_a_stranger_are_not_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,8 @@ from support.node_process import NodeProcess
 from support.topics import create_topic
 from support.waiting import eventually_sync
 
+APP = build_app()
+
 Damage = Callable[[Path], None]
 
 
@@ -134,7 +136,7 @@ def test_the_command_tells_what_it_put_back_and_what_is_left(buckets: tuple[Path
 
     def run(*words: str) -> Any:
         command = ["pipeline", "verify", "--bucket", str(bucket), "--threads", "0", "--output", "json", *words]
-        ran = CliRunner().invoke(build_app(), command)
+        ran = CliRunner().invoke(APP, command)
         return ran.exit_code, json.loads(ran.stdout)
 
     code, told = run()

@@ -4,15 +4,18 @@ command whoever wrote."""
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from stratalog.formats.producers import encode_table, tally_of
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.machines.sealed_producers import Producers, sealed_table
 from stratalog.machines.shard_life import StopCause
 from stratalog.meta_api.wire import wire_of
-from stratalog.model.commands import AdvanceLogStart, SealSegment
+from stratalog.model.commands import AdvanceLogStart, CompleteRemote, SealSegment
 from stratalog.model.errors import Corrupt, Unavailable
 from stratalog.model.segment import RemoteState, Segment
 from stratalog_node.shards import producer_tables
@@ -154,6 +157,45 @@ async def test_without_any_table_the_shard_waits_and_takes_no_producer_for_a_new
         assert await repeated(rig, shard) == 0
 
 
+def without_a_batch(before: Segment, producers: Producers) -> tuple[Segment, Producers]:
+    """Sealed behind a segment with these producers, and nobody has a copy of it; and the producers at its end."""
+    assert before.seal is not None and before.end_offset is not None
+    at, rule = before.end_offset, before.seal.producers.rule
+    key = before.key._replace(epoch=before.epoch + 1, base_offset=at)
+    table = sealed_table(producers, (), base_offset=at, opened_ms=before.opened_ms, rule=rule)
+    tally = tally_of(table, encode_table(table), rule)
+    seal = replace(
+        before.seal, epoch=key.epoch, base_offset=at, end_offset=at, size_bytes=0, producers=tally, replicas=(9,)
+    )
+    return replace(before, key=key, seal=seal, local_nodes=(), replicas=(9,)), table
+
+
+@pytest.mark.parametrize("count", [1, 2, 1_200])
+async def test_the_tables_of_segments_without_a_batch_follow_from_the_one_before_though_nobody_has_a_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await rolled(rig, 3)
+        row, known = [shard.segments[0]], await rig.context.tables.producers(shard.segments[0], is_far=False)
+        for _ in range(count):
+            segment, known = without_a_batch(row[-1], known)
+            row.append(segment)
+        monkeypatch.setattr(rig.context.catalog, "segments", lambda key: tuple(row))
+        assert len(known) == 3
+        assert await rig.context.tables.producers(row[-1], is_far=True) == known
+
+
+async def test_a_table_that_followed_from_what_was_deleted_is_given_up_where_no_batch_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await rolled(rig, 3)
+        known = await rig.context.tables.producers(shard.segments[0], is_far=False)
+        segment, _ = without_a_batch(shard.segments[0], known)
+        monkeypatch.setattr(rig.context.catalog, "segments", lambda key: (segment,))
+        assert await rig.context.tables.producers(segment, is_far=True) == ()
+
+
 async def freed(rig: TieredShardRig, shard: ShardLog) -> None:
     """The local copy of its first segment goes, for the object store has it."""
     await rig.uploaded()
@@ -170,6 +212,28 @@ async def test_a_table_of_a_freed_segment_comes_from_the_object_store(tmp_path: 
         await rig.start()
         await rig.healed(shard)
         assert await repeated(rig, shard, 1) == 1
+
+
+async def test_a_table_that_nobody_wrote_down_is_made_of_the_parts_in_the_object_store(tmp_path: Path) -> None:
+    """Its nodes are gone before the segment was finished there: no record is lost, so no producer may be forgotten."""
+    async with TieredShardRig(tmp_path) as rig:
+        rig.meta.hold(CompleteRemote)
+        shard = await rolled(rig, 3)
+        await eventually(lambda: rig.meta.calls[CompleteRemote] > 0)
+        segment = rig.context.catalog.segments(shard.key)[0]
+        assert segment.remote.state is RemoteState.PARTIAL and segment.remote.commit_offset == 3
+        known = await rig.context.tables.find(segment)
+        rig.layout.index(segment.key).unlink()
+        rig.layout.segment(segment.key).unlink()
+        place = (1, rig.layout, rig.threads, rig.context.descriptors, rig.context.catalog)
+        elsewhere = ProducerTables(*place, rig.cold, None)
+        try:
+            with pytest.raises(Unavailable):
+                await elsewhere.here(segment)
+            assert await elsewhere.find(segment) == known
+        finally:
+            await elsewhere.close()
+            rig.meta.open_all()
 
 
 async def test_a_shard_waits_for_an_object_store_that_alone_has_the_table(
@@ -261,7 +325,7 @@ async def test_who_looks_for_a_table_for_long_reads_its_own_copy_once(
             raise Corrupt("another table", source="the segment", position=0)
         return derived(self, segment, before, found)
 
-    async def nothing(self: ProducerTables, segment: Segment) -> None:
+    async def nothing(self: ProducerTables, segment: Segment, *, is_far: bool) -> None:
         return None
 
     async with ShardRig(tmp_path) as rig:

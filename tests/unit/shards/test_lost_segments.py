@@ -1,0 +1,47 @@
+"""What nobody has any more is passed over, and not before who came back a moment ago could tell of a copy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from stratalog.model.segment import Segment
+from stratalog_node.shards.lost_segments import PATIENCE_MS, LostSegments
+from unit.machines.test_mounted_uploads import SEALED
+
+LONELY = replace(SEALED, replicas=(1,), local_nodes=(1,))
+SHARED = replace(SEALED, replicas=(1, 2), local_nodes=(1,))
+
+
+class Known:
+    """A catalog in a test's hands."""
+
+    is_lost = True
+
+    def __init__(self) -> None:
+        self.living = {2}
+
+    def is_lost_for_good(self, segment: Segment) -> bool:
+        return self.is_lost and not (segment.replicas == (1, 2) and 2 not in self.living)
+
+    def is_alive(self, node_id: int) -> bool:
+        return node_id in self.living
+
+
+def test_one_that_came_back_gets_time_to_tell_of_its_copy() -> None:
+    known: Any = Known()
+    now_ms = 5
+    is_lost = LostSegments(known, known.is_lost_for_good, lambda: now_ms)
+    assert is_lost(LONELY)
+    assert not is_lost(SHARED)
+    now_ms += PATIENCE_MS - 1
+    assert not is_lost(SHARED)
+    known.living = set()
+    assert not is_lost(SHARED), "it is away again"
+    known.living = {2}
+    now_ms += 1
+    assert not is_lost(SHARED), "and came back just now"
+    now_ms += PATIENCE_MS
+    assert is_lost(SHARED)
+    known.is_lost = False
+    assert not is_lost(SHARED), "it told of it"
