@@ -117,6 +117,8 @@ def stop(
 def add(data: DataOption = DEFAULT_DATA) -> None:
     """Add a node to a running cluster: it gets shards as their segments roll, and no data is moved."""
     told = _ask(ClusterDirectory(data), {"do": "add-node"})
+    if "context" in told:  # not from one that was started by an earlier version
+        say(f"commands  stratalog context add NAME --replace {told['context']}")
     say(f"ready bootstrap={told['bootstrap']}")
 
 

@@ -6,7 +6,7 @@ comes into the plan, and stay: etcd's members know each other by theirs, clients
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -128,15 +128,14 @@ class Plan:
     def bootstrap(self) -> str:
         return ",".join(part.main_address for part in self.of(Role.NODE))
 
-    @property
-    def context_options(self) -> str:
-        """What `stratalog context add` takes, so that commands go to this cluster."""
-        admin = ",".join(part.addresses["admin"] for part in self.of(Role.NODE))
+    def context_options(self, *, without: Collection[str] = ()) -> str:
+        """What `stratalog context add` takes, so that commands go to this cluster. `without`: names of nodes."""
+        nodes = [part for part in self.of(Role.NODE) if part.name not in without]
+        admin = ",".join(part.addresses["admin"] for part in nodes)
+        bootstrap = ",".join(part.main_address for part in nodes)
         meta = ",".join(f"http://{part.main_address}" for part in self.of(Role.META))
         token = self.choices.settings.get("auth.token.file")
-        return f"--admin {admin} --bootstrap {self.bootstrap} --meta {meta}" + (
-            f" --token-file {token}" if token else ""
-        )
+        return f"--admin {admin} --bootstrap {bootstrap} --meta {meta}" + (f" --token-file {token}" if token else "")
 
     @property
     def page_address(self) -> str:

@@ -56,7 +56,7 @@ async def _until_told(starter: Starter) -> None:
             if starter.stopping.is_set():
                 return
             raise
-        say(f"commands  stratalog context add NAME {starter.plan.context_options}")
+        say(f"commands  stratalog context add NAME {starter.context_options}")
         await _say_where_the_page_is(starter, opening)
         say(f"ready bootstrap={starter.bootstrap}")
         await starter.stopping.wait()

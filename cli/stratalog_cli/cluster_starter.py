@@ -100,6 +100,11 @@ class Starter:
         """Without nodes that are known to have left for good."""
         return ",".join(part.main_address for part in self._plan.of(Role.NODE) if part.name not in self._retired)
 
+    @property
+    def context_options(self) -> str:
+        """Without them as well: a command that asks every node would wait for those in vain."""
+        return self._plan.context_options(without=self._retired)
+
     async def _ask_who_has_retired(self, say: Say) -> None:
         """A node that has left is refused when it is started: that shall not keep the others down."""
         if not any((self._directory.path / part.name).exists() for part in self._plan.of(Role.NODE)):
@@ -145,7 +150,7 @@ class Starter:
                 await self._changed(self._stop_part(name, say))
             case {"do": "add-node"}:
                 await self._changed(self._add_node(say))
-                return {"bootstrap": self.bootstrap}
+                return {"bootstrap": self.bootstrap, "context": self.context_options}
             case _:
                 raise InvalidRequest(f"unknown request: {request!r:.100} asks: use the same version on both sides")
         return None

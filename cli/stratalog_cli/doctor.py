@@ -77,7 +77,9 @@ def examine(place: str, bucket: str | None, step: Step) -> list[Examination]:
     from stratalog_cli.doctor_directory import check_directory, is_data_directory, read_metadata
 
     path = Path(place)
-    if is_url(place) or not _exists(place, path) or not is_data_directory(path):
+    if not is_url(place):
+        _require_one_place(place, path)
+    if is_url(place) or not is_data_directory(path):
         if bucket is not None:
             raise InvalidRequest("--bucket goes with a data directory, and the place is none: give one place, or both")
         return [asyncio.run(_examine_bucket(place, None, step))]
@@ -89,7 +91,9 @@ def examine(place: str, bucket: str | None, step: Step) -> list[Examination]:
     return [seen, asyncio.run(_examine_bucket(bucket, metadata, step))]
 
 
-def _exists(place: str, path: Path) -> bool:
+def _require_one_place(place: str, path: Path) -> None:
+    from stratalog_cli.cluster_directory import ClusterDirectory
+
     if not path.exists():
         from stratalog.objects.urls import parse_url
 
@@ -97,7 +101,10 @@ def _exists(place: str, path: Path) -> bool:
         raise NotFound(f"{path} does not exist; give a data directory or an object store's URL (s3://…, file:///…)")
     if not path.is_dir():
         raise InvalidRequest(f"{path} is a file; look into it with `stratalog dump {path}`")
-    return True
+    if ClusterDirectory(path).exists:
+        raise InvalidRequest(
+            f"{path} is the directory of a cluster: give the data directory of one node, such as {path / 'node-1'}"
+        )
 
 
 async def _examine_bucket(url: str, metadata: Metadata | None, step: Step) -> Examination:

@@ -27,6 +27,7 @@ from stratalog_node.disk.layout import NodeLayout
 
 _LOOK = "inspect it with `stratalog dump`; nothing reads it, so it can be moved away once you know what it is"
 _VOLUME = RESTORE_VOLUME
+_NO_META = "none for a node of a cluster: the meta service has them; after `stratalog start`, restore it from a backup"
 _COMES_BACK = (
     "start the node with the --bucket that has it: what is missing comes back from there before the shard serves"
 )
@@ -45,8 +46,11 @@ def read_metadata(path: Path, seen: Examination) -> Metadata | None:
         if meta.exists():
             seen.error(str(meta), "no metadata store in it", _VOLUME)
         else:
+            is_data = (path / "node").is_dir()
             seen.warn(
-                str(meta), "not there: files are compared with their index blocks only", "give the directory of --data"
+                str(meta),
+                "not there: files are compared with their index blocks only",
+                _NO_META if is_data else "give the directory of --data",
             )
     except Corrupt as error:
         seen.error(str(meta), str(error), "keep what is there aside, and restore the directory from a backup")

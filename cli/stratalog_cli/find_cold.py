@@ -7,6 +7,7 @@ of each.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,9 +17,10 @@ from stratalog.model.ids import ShardKey
 from stratalog.objects import open_store
 from stratalog.stored.key_lookup import LookupCost, records_of
 from stratalog_pipeline.cold.catalog import Catalog, each
-from stratalog_pipeline.cold.committed import CommittedSegment
+from stratalog_pipeline.cold.committed import CommittedSegment, CommittedShard
 
 _AT_A_TIME: Final = 32
+_LOOKS: Final = 2
 
 
 @dataclass(slots=True)
@@ -59,27 +61,44 @@ async def find_cold(
     in the bucket is no error: then there are no shards."""
     store = open_store(bucket)
     try:
-        catalog = await Catalog.open(store, cluster_id=cluster_id, meta_url=meta_url)
-        found = ColdFound(catalog.names.cluster_id)
-        try:
-            there = await catalog.shards([topic])
-        except NotFound:
-            return found
-        left = limit
-        for shard in sorted(there, key=lambda one: one.key.shard):
-            if shards is not None and shard.key.shard not in shards:
+        for looks_left in reversed(range(_LOOKS)):
+            catalog = await Catalog.open(store, cluster_id=cluster_id, meta_url=meta_url)
+            found = ColdFound(catalog.names.cluster_id)
+            try:
+                there = await catalog.shards([topic])
+            except NotFound:  # there is no such topic, or what it had was deleted since it was listed
                 continue
-            of_shard = ColdShardFound(shard.key, shard.log_start_offset)
-            found.shards.append(of_shard)
-            for start in range(0, len(shard.segments), _AT_A_TIME):
-                if left <= 0:
-                    found.is_cut = True
-                    break
-                some = shard.segments[start : start + _AT_A_TIME]
-                left -= await _look(catalog, some, key, of_shard, found, left)
+            try:
+                await _look_through(catalog, there, key, shards, limit, found)
+                break
+            except NotFound:  # since it was listed: deleted, compacted, or expired
+                if not looks_left:
+                    raise
         return found
     finally:
         await store.close()
+
+
+async def _look_through(
+    catalog: Catalog,
+    there: Iterable[CommittedShard],
+    key: bytes,
+    only: frozenset[int] | None,
+    limit: int,
+    found: ColdFound,
+) -> None:
+    left = limit
+    for shard in sorted(there, key=lambda one: one.key.shard):
+        if only is not None and shard.key.shard not in only:
+            continue
+        of_shard = ColdShardFound(shard.key, shard.log_start_offset)
+        found.shards.append(of_shard)
+        for start in range(0, len(shard.segments), _AT_A_TIME):
+            if left <= 0:
+                found.is_cut = True
+                break
+            some = shard.segments[start : start + _AT_A_TIME]
+            left -= await _look(catalog, some, key, of_shard, found, left)
 
 
 async def _look(

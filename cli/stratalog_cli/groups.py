@@ -66,6 +66,7 @@ def describe(
     bounds = bounds_of(place, [shard for shard in shards if shard[0] in place.topics])
     rows = [_row(shard, committed.get(shard), bounds.get(shard), owners.get(shard)) for shard in shards]
     lags = [row["lag"] for row in rows if row["lag"] is not None]
+    behind = sum(lag > 0 for lag in lags)
     told = {
         "group": group,
         "state": _state(found),
@@ -89,7 +90,7 @@ def describe(
             ("coordinator", "-" if told["coordinator"] is None else f"node {told['coordinator']}"),
             ("assignor", found.partition_assignor or "-"),
             ("members", members),
-            ("lag", f"{counted(sum(lags), 'record')} in {counted(len(lags), 'shard')}"),
+            ("lag", f"{counted(sum(lags), 'record')} in {behind:,} of {counted(len(lags), 'shard')}"),
         ]
     )
     columns = ("topic", "#shard", "#committed", "#log start", "#log end", "#lag", "client", "member")

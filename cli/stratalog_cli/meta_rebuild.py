@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stratalog.admin_api.wording import human_bytes
-from stratalog.model.counting import counted
+from stratalog.model.counting import counted, nodes_named
 from stratalog.model.ids import SegmentKey
 from stratalog.model.mounts import MountMode
 from stratalog.objects import open_store
@@ -205,8 +205,15 @@ def _print(rebuilt: Rebuilt, options: RebuildOptions) -> None:
         say(f"and {len(rows) - _SHOWN} more: --output json shows all")
     _print_leavers(told)
     if not options.is_dry_run:
-        ids = ", ".join(map(str, rebuilt.plan.nodes))
-        say(f"next: start the meta service on it with --bucket, and nodes {ids} on empty --data directories")
+        say(f"next: {_next_step(options.place, rebuilt.plan.nodes)}")
+
+
+def _next_step(place: Path | EtcdAddress, nodes: Sequence[int]) -> str:
+    empty = "on an empty --data directory" if len(nodes) == 1 else "each on an empty --data directory"
+    several = f"start the meta service on it with --bucket, and {nodes_named(nodes)}, {empty}"
+    if isinstance(place, Path) and len(nodes) == 1:
+        return f"`stratalog start --data {place} --bucket URL`; in a cluster {several}"
+    return several
 
 
 def _print_leavers(told: dict[str, Any]) -> None:

@@ -77,4 +77,5 @@ def _following(told: NodeStatus) -> list[tuple[str, str]]:
 
 def _words(node: KnownNode) -> str:
     rack = f" in {node.rack}" if node.rack else ""
-    return f"{node.node_id} at {node.kafka_address}{rack}{'' if node.is_alive else ' (not alive)'}"
+    state = " (retired)" if node.is_retired else "" if node.is_alive else " (not alive)"
+    return f"{node.node_id} at {node.kafka_address}{rack}{state}"

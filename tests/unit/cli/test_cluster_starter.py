@@ -118,6 +118,8 @@ async def test_nodes_that_have_left_are_passed_over_with_a_line_that_says_who_ha
         ]
         assert {name for name, pid in stage.pids().items() if pid is not None} == {"meta-1", "node-3", "node-4"}
         assert starter.bootstrap == ",".join(stage.plan.part(f"node-{n}").main_address for n in (3, 4))
+        admin = ",".join(stage.plan.part(f"node-{n}").addresses["admin"] for n in (3, 4))
+        assert starter.context_options.startswith(f"--admin {admin} --bootstrap {starter.bootstrap} --meta ")
         with pytest.raises(Unavailable, match="the moon is full"):  # asked for by name it says itself why not
             await stage.asks(do="start-part", part="node-1")
 
@@ -132,6 +134,15 @@ async def test_a_node_that_ends_because_it_has_left_is_not_told_as_one_to_start_
         state = await asyncio.to_thread(read_status, stage.directory)
         (found,) = [part for part in state.parts if part.name == "node-1"]
         assert (found.state, found.words) == ("retired", "is retired (offload mode), its data is no longer mounted")
+
+
+async def test_a_node_that_ends_before_its_data_is_mounted_is_not_told_as_one_whose_mount_ended(stage: Stage) -> None:
+    stage.answers(NodeList((retired(1, RetireMode.OFFLOAD, RetireStep.RELEASE),)), MountList(()))
+    async with stage.running():
+        os.kill(stage.pids()["node-1"] or 0, signal.SIGKILL)
+        await eventually(lambda: any("node-1" in line for line in stage.warned))
+        (line,) = [line for line in stage.warned if "node-1" in line]
+        assert line.endswith("it is retired (offload mode), another node takes over its data")
 
 
 async def test_a_stop_from_elsewhere_returns_when_all_have_ended(stage: Stage) -> None:
@@ -233,7 +244,7 @@ def test_when_the_one_who_runs_it_is_killed_nobody_is_left(stage: Stage) -> None
         assert lines[-1].startswith("ready bootstrap=127.0.0.1:"), lines
         page = json.loads((stage.directory.path / "cluster.json").read_text())["page"]
         assert lines[-2] == f"status page  {page}\n" and page == f"http://{stage.plan.page_address}/"
-        assert lines[-3] == f"commands  stratalog context add NAME {stage.plan.context_options}\n"
+        assert lines[-3] == f"commands  stratalog context add NAME {stage.plan.context_options()}\n"
         assert f"--bootstrap {stage.plan.bootstrap} --meta http://" in lines[-3]
         pids = [pid for pid in stage.pids().values() if pid is not None]
         assert len(pids) == 3 and all(os.path.exists(f"/proc/{pid}") for pid in pids)

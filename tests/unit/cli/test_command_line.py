@@ -23,6 +23,8 @@ from stratalog.model.errors import (
 from stratalog_cli.entry import COMMANDS, build_app, exit_code_of
 from stratalog_cli.output import narrowed
 
+APP = build_app()
+
 COMMAND = [str(Path(sys.executable).with_name("stratalog"))]
 HEAVY = ("rich", "aiohttp", "prometheus_client", "stratalog_cli.dump", "stratalog_cli.doctor", "stratalog_cli.topics")
 NOWHERE = "127.0.0.1:1"
@@ -54,7 +56,7 @@ def test_a_running_node_loads_no_rich() -> None:
 
 @pytest.mark.parametrize("arguments", [[], ["topics"], ["pipeline"], ["cluster"], ["groups"], ["snapshot"]])
 def test_help_cuts_no_summary(arguments: list[str]) -> None:
-    ran = CliRunner().invoke(build_app(), [*arguments, "-h"], terminal_width=80)
+    ran = CliRunner().invoke(APP, [*arguments, "-h"], terminal_width=80)
 
     assert ran.exit_code == 0
     assert "..." not in ran.stdout.partition("Commands:")[2]
@@ -62,7 +64,7 @@ def test_help_cuts_no_summary(arguments: list[str]) -> None:
 
 
 def test_help_lists_every_command() -> None:
-    ran = CliRunner().invoke(build_app(), ["--help"])
+    ran = CliRunner().invoke(APP, ["--help"])
 
     assert ran.exit_code == 0
     for name in COMMANDS:
@@ -71,7 +73,7 @@ def test_help_lists_every_command() -> None:
 
 @pytest.mark.parametrize("command", [*COMMANDS, "topics list", "topics create", "topics alter", "topics delete"])
 def test_every_command_explains_itself(command: str) -> None:
-    ran = CliRunner().invoke(build_app(), [*command.split(), "--help"])
+    ran = CliRunner().invoke(APP, [*command.split(), "--help"])
 
     assert ran.exit_code == 0
     assert "Usage:" in ran.stdout
@@ -101,7 +103,7 @@ def test_an_exit_code_tells_what_the_caller_can_do(error: StratalogError, code: 
 
 @pytest.mark.parametrize("command", ["status", "topics list", "segments", "locate t 0 0", "seal t", "verify"])
 def test_without_a_node_a_command_says_how_to_get_one(command: str) -> None:
-    ran = CliRunner().invoke(build_app(), [*command.split(), "--admin", NOWHERE])
+    ran = CliRunner().invoke(APP, [*command.split(), "--admin", NOWHERE])
 
     assert ran.exit_code == 3
     assert "stratalog start" in ran.stderr and "--admin" in ran.stderr
@@ -111,18 +113,18 @@ def test_without_a_node_a_command_says_how_to_get_one(command: str) -> None:
     "arguments", [["nonsense"], ["locate", "t"], ["locate", "t", "x", "0"], ["dump", "f", "-o", "xml"]]
 )
 def test_wrong_usage_is_exit_code_2(arguments: list[str]) -> None:
-    assert CliRunner().invoke(build_app(), arguments).exit_code == 2
+    assert CliRunner().invoke(APP, arguments).exit_code == 2
 
 
 def test_an_admin_address_without_a_port_is_refused() -> None:
-    ran = CliRunner().invoke(build_app(), ["status", "--admin", "localhost"])
+    ran = CliRunner().invoke(APP, ["status", "--admin", "localhost"])
 
     assert ran.exit_code == 2 and "HOST:PORT" in ran.stderr
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_prints_a_script_for_the_shell(shell: str) -> None:
-    ran = CliRunner().invoke(build_app(), ["completion", shell])
+    ran = CliRunner().invoke(APP, ["completion", shell])
 
     assert ran.exit_code == 0
     assert "_STRATALOG_COMPLETE" in ran.stdout
@@ -174,7 +176,7 @@ def test_an_address_that_is_none_is_refused_with_the_name_of_its_option(
     tmp_path: Path, command: str, address: str
 ) -> None:
     words = command.format(data=tmp_path / "data").split()
-    ran = CliRunner().invoke(build_app(), [*words, "--listen", address])
+    ran = CliRunner().invoke(APP, [*words, "--listen", address])
 
     assert ran.exit_code == 2
     assert ran.stderr.startswith(f"stratalog: --listen '{address}': expected HOST:PORT with a port from 0 to 65535")

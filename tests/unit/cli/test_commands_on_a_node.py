@@ -271,6 +271,7 @@ def test_a_range_is_mounted_by_hand_listed_read_and_ended(ask: Asker) -> None:
         (("create", "b", "--topic", "nothing", *when[2:]), "'nothing' does not exist"),
         (("move", "all"), "created by a user"),
         (("move", "none"), "no mount 'none'"),
+        (("end", "all", "--force", "some-disk"), "it has no data of its own to give up"),
     ):
         refused = ask.run("mounts", *wrong)
         assert refused.exit_code and told in refused.stderr, (wrong, refused.output)

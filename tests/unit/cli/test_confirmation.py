@@ -19,6 +19,8 @@ from stratalog_cli.entry import build_app
 from support.node_process import NodeProcess
 from support.source_tree import PRODUCT_ROOTS, python_files, relative
 
+APP = build_app()
+
 COMMAND = str(Path(sys.executable).with_name("stratalog"))
 ASKING = {"topics delete": ("kept", "delete topic kept with 2 shards")}
 """Command that has --yes -> the argument it is run with, and what it says that it would do."""
@@ -27,7 +29,7 @@ ASKING = {"topics delete": ("kept", "delete topic kept with 2 shards")}
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     with NodeProcess(tmp_path_factory.mktemp("asked") / "data", None, {}) as running:
-        made = CliRunner().invoke(build_app(), ["topics", "create", "kept", "--shards", "2", "--admin", running.admin])
+        made = CliRunner().invoke(APP, ["topics", "create", "kept", "--shards", "2", "--admin", running.admin])
         assert made.exit_code == 0, made.output
         yield running
 
@@ -41,12 +43,12 @@ def commands_with_yes() -> set[str]:
         if any("--yes" in option.opts for option in command.params):
             found.add(name)
 
-    walk(typer.main.get_command(build_app()), "")
+    walk(typer.main.get_command(APP), "")
     return found
 
 
 def is_there(node: NodeProcess) -> bool:
-    return "kept" in CliRunner().invoke(build_app(), ["topics", "list", "--admin", node.admin]).stdout
+    return "kept" in CliRunner().invoke(APP, ["topics", "list", "--admin", node.admin]).stdout
 
 
 def test_this_file_knows_every_command_that_asks() -> None:
@@ -70,7 +72,7 @@ def test_without_a_terminal_it_is_refused_with_what_it_would_do_and_the_option(
 ) -> None:
     argument, deed = ASKING[command]
 
-    ran = CliRunner().invoke(build_app(), [*command.split(), argument, "--admin", node.admin], input=answer)
+    ran = CliRunner().invoke(APP, [*command.split(), argument, "--admin", node.admin], input=answer)
 
     assert ran.exit_code == 2 and not ran.stdout
     assert deed in ran.stderr and "--yes" in ran.stderr and "nothing was done" in ran.stderr

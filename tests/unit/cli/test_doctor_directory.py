@@ -233,6 +233,21 @@ def test_an_unconfirmed_roll_is_data_and_is_checked(cluster: StoredCluster) -> N
     assert code == 1 and findings[0]["place"] == str(rolled)
 
 
+def test_a_node_of_a_cluster_is_not_asked_for_the_directory_that_was_given(cluster: StoredCluster) -> None:
+    shutil.rmtree(cluster.data / "meta")
+    code, (finding,) = doctor(str(cluster.data))
+    assert (code, finding["severity"]) == (0, "warning")
+    assert finding["next_step"].startswith("none for a node of a cluster")
+    _, (finding,) = doctor(str(cluster.data / "node"))
+    assert finding["next_step"] == "give the directory of --data"
+
+
+def test_the_directory_of_a_cluster_is_not_taken_for_a_bucket(tmp_path: Path) -> None:
+    (tmp_path / "cluster.json").write_text("{}")
+    ran = CliRunner().invoke(APP, ["doctor", str(tmp_path)])
+    assert ran.exit_code == 2 and f"such as {tmp_path / 'node-1'}" in ran.output.replace("\n", "")
+
+
 def test_neighbours_that_do_not_meet_are_found_without_metadata(cluster: StoredCluster) -> None:
     shutil.rmtree(cluster.data / "meta")
     _drop_last_batch(cluster)

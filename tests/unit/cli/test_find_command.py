@@ -18,11 +18,14 @@ from typer.testing import CliRunner, Result
 
 from stratalog.admin_api.client import AdminClient
 from stratalog.admin_api.find import FindAnswer, LedElsewhere, found_record
-from stratalog.model.errors import InvalidRequest
+from stratalog.formats.manifest import Manifest
+from stratalog.model.errors import InvalidRequest, NotFound
 from stratalog_cli.entry import build_app
 from stratalog_cli.find import without
 from stratalog_cli.find_nodes import find_on_nodes
 from stratalog_cli.group_reset import Bounds
+from stratalog_pipeline.cold.catalog import Catalog
+from stratalog_pipeline.cold.committed import CommittedSegment
 from support.node_process import NodeProcess
 from support.s3_servers import ACCESS_KEY, NO_VERSITYGW, REGION, SECRET_KEY, versitygw_binary, versitygw_server
 from support.waiting import eventually_sync
@@ -354,7 +357,29 @@ def test_records_of_a_topic_that_was_deleted_are_not_those_of_the_new_one(ask: A
     eventually_sync(lambda: ask.run("topics", "describe", topic).exit_code != 0, 30)
     ask.topic(topic, "--set", "index.keys=true")
     ask.produce(topic, range(1_000, 1_010))
-    assert [one["value"] for one in ask.find(topic, "--key", "flight-3")["records"]] == ["1003"]
+    # What they read differs for as long as objects of the deleted one are in the bucket.
+    for where in (("--bucket", ask.bucket), ()):
+        ran = ask.run("find", topic, *where, "--key", "flight-3", "--output", "json")
+        assert ran.exit_code == 0, ran.output
+        assert [one["value"] for one in json.loads(ran.stdout)["records"]] == ["1003"], ran.output
+
+
+def test_what_is_deleted_between_the_listing_and_the_read_is_listed_again(
+    ask: Asker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = ask.topic("gone", "--set", "index.keys=true")
+    ask.produce(topic, range(10))
+    ask.seal(topic)
+    read, gone = Catalog.manifest_of, ["once"]
+
+    async def vanishing(self: Catalog, segment: CommittedSegment) -> Manifest:
+        if gone:
+            raise NotFound(f"{gone.pop()}: it is not there")
+        return await read(self, segment)
+
+    monkeypatch.setattr(Catalog, "manifest_of", vanishing)
+    assert places(ask.find(topic, "--key", "flight-3")) == [(0, 3)]
+    assert not gone
 
 
 def test_deleted_records_are_not_found(ask: Asker) -> None:

@@ -16,6 +16,8 @@ from stratalog.model.errors import OutcomeUnknown, Unavailable
 from stratalog_cli.entry import build_app
 from support.cluster_ports import free_port
 
+APP = build_app()
+
 
 class Stranger(BaseHTTPRequestHandler):
     """A web server that knows nothing of us."""
@@ -121,6 +123,6 @@ def answer_as_no_http(server: socket.socket) -> None:
 def test_an_address_by_an_option_of_other_commands_tells_which_this_one_takes(
     command: tuple[str, ...], takes: str
 ) -> None:
-    result = CliRunner().invoke(build_app(), command)
+    result = CliRunner().invoke(APP, command)
     assert result.exit_code == 2
     assert takes in " ".join(result.output.split())
