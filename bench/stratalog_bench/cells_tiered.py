@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from stratalog_bench.cells_client import CEILING
 from stratalog_bench.context import Bench, Skipped, with_topic
 from stratalog_bench.processes import Server
 from stratalog_bench.rows import OURS, Measurement, Metric, Row, compare, take_turns
@@ -25,14 +26,17 @@ LINGERS = {16 * KIB: "5ms", 64 * KIB: "20ms"}
 HOT_CONFIG = {"remote.storage.enable": "true", "segment.bytes": str(SEGMENT_BYTES)}
 COLD_CONFIG = HOT_CONFIG | {"local.retention.bytes": "1", "local.retention.ms": "1"}
 WITHOUT = "the same without a bucket"
+UNFLUSHED = "the same, objects not flushed"
 
 
 def produce(bench: Bench, batch: int) -> list[Row]:
-    """Throughput while uploads go on, beside tiered Kafka and beside a node that has no bucket."""
-    tiered = _pair(bench, node_on_directory)
+    """Throughput while uploads go on, beside tiered Kafka and beside nodes that have no bucket, or do not flush what
+    they put there: Kafka's remote tier does not."""
+    tiered = _pair(bench, node_on_directory) | {UNFLUSHED: node_on_directory(bench, without="flush")}
     turns = {name: partial(_produce, bench, peer.server, batch, peer) for name, peer in tiered.items()}
     plain = bench.start_node()
     turns[WITHOUT] = partial(_produce, bench, plain, batch, None)
+    turns[CEILING] = partial(_produce, bench, bench.node_without_disk, batch, None)
     try:
         results = take_turns(turns, bench.rounds)
     finally:
@@ -57,7 +61,10 @@ def produce_s3(bench: Bench, batch: int) -> list[Row]:
 _PRODUCE_METRICS = [
     Metric("per_s", "records", "1/s", "higher", ">= 1.3x Kafka", peers=("kafka",)),
     Metric("per_s", "records", "1/s", "higher", ">= 0.75 of it", peers=(WITHOUT,)),
+    Metric("per_s", "records", "1/s", "higher", peers=(UNFLUSHED,)),
+    Metric("per_s", "records", "1/s", "higher", peers=(CEILING,)),
     Metric("server_cpu_us", "server CPU per record", "us", "lower", "< Kafka", peers=("kafka",)),
+    Metric("server_cpu_us", "server CPU per record", "us", "lower", peers=(UNFLUSHED,)),
     Metric("server_cpu_us", "server CPU per record", "us", "lower", peers=(WITHOUT,)),
     Metric("p99_ms", "p99 of the acknowledgement under full load", "ms", "lower", peers=("kafka",)),
     Metric("behind_mib", "not yet in the bucket at the end", "MiB", "lower", peers=("kafka",)),

@@ -87,11 +87,17 @@ class Bench:
     def new_folder(self, name: str) -> Path:
         return self.folder / f"{name}-{next(self._names)}"
 
-    def start_node(self, *settings: str, data: Path | None = None, bucket: str | None = None) -> Server:
-        """A node of our own. `settings` are KEY=VALUE; without `data` on a fresh folder."""
+    def start_node(
+        self, *settings: str, data: Path | None = None, bucket: str | None = None, without: str = ""
+    ) -> Server:
+        """A node of our own. `settings` are KEY=VALUE; without `data` on a fresh folder; `without`: see
+        `bench/peers/node_without.py`."""
         data = data or self.new_folder("node")
         port = free_port()
-        command = [str(self.executable), "start", "--data", str(data), "--listen", f"127.0.0.1:{port}"]
+        command = [str(self.executable)]
+        if without:
+            command = [sys.executable, str(REPOSITORY / "bench" / "peers" / "node_without.py"), without]
+        command += ["start", "--data", str(data), "--listen", f"127.0.0.1:{port}"]
         if bucket:
             command += ["--bucket", bucket]
         # Deleted topics give their pages back at once, as with the Kafka peer.
@@ -133,6 +139,15 @@ class Bench:
     def node(self) -> Server:
         """The node that most cells share: no object store, so that it does what the Kafka peer does."""
         return self.start_node()
+
+    @cached_property
+    def node_without_journal(self) -> Server:
+        return self.start_node(without="journal")
+
+    @cached_property
+    def node_without_disk(self) -> Server:
+        """What the load generator gets out of a node that keeps nothing."""
+        return self.start_node(without="disk")
 
     @cached_property
     def kafka(self) -> Server:

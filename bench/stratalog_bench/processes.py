@@ -94,7 +94,11 @@ def start(
     Raises: StartFailed, with the last lines of its log.
     """
     server = begin(name, command, address=address, log=log, cwd=cwd)
-    await_line(server, ready, patience_s)
+    try:
+        await_line(server, ready, patience_s)
+    except BaseException:  # nobody has it yet who would end it
+        server.stop()
+        raise
     return server
 
 

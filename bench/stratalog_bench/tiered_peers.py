@@ -64,12 +64,12 @@ class Tiered:
             server.stop()
 
 
-def node_on_directory(bench: Bench, *settings: str) -> Tiered:
+def node_on_directory(bench: Bench, *settings: str, without: str = "") -> Tiered:
     if not bench.has_node():
         raise Skipped("the node is not here")
     bucket = bench.new_folder("bucket")
     bucket.mkdir()
-    return Tiered(bench.start_node(*NODE_SETTINGS, *settings, bucket=bucket.as_uri()), bucket)
+    return Tiered(bench.start_node(*NODE_SETTINGS, *settings, bucket=bucket.as_uri(), without=without), bucket)
 
 
 def node_on_s3(bench: Bench, *settings: str) -> Tiered:
