@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import random
@@ -12,9 +13,11 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+import typer.testing
 
 from support.impatience import IMPATIENT, keep_names, ran_out_of_patience
 from support.pipeline_extra import NO_PIPELINE
+from support.thorough import is_thorough
 
 # A shell may forbid it. Each of the hundreds of nodes and commands that tests start would compile the product again.
 sys.dont_write_bytecode = False
@@ -25,6 +28,9 @@ os.environ.pop("STRATALOG_CONTEXT", None)
 # Python's readline, which pytest imports, exports the terminal's width to every process that is started from here.
 os.environ.pop("COLUMNS", None)
 os.unsetenv("COLUMNS")
+
+# Typer's runner makes all commands of the app again for each call, which is most of what such a call takes.
+typer.testing._get_command = functools.cache(typer.testing._get_command)
 
 # How long an example takes is the machine's affair.
 hypothesis.settings.register_profile("stratalog", deadline=None)
@@ -39,8 +45,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--crash-rounds",
         type=int,
-        default=20,
-        help="rounds of kill -9 that tests/crash makes (20 in `make test`, 200 in `make crash`)",
+        default=12,
+        help="rounds of kill -9 that tests/crash makes (12 in `make test`, 200 in `make crash`)",
     )
     parser.addoption(
         "--crash-seed",
@@ -66,6 +72,14 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
         config.option.dist = "no"
         return 0
     return min(len(os.sched_getaffinity(0)), _MOST_PROCESSES)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Before marks choose what runs."""
+    for item in items:
+        if is_thorough(item.path.relative_to(REPOSITORY).as_posix()):
+            item.add_marker(pytest.mark.thorough)
 
 
 def pytest_collection_finish() -> None:

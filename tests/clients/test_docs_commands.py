@@ -60,16 +60,20 @@ class Reader:
         if command.starts_a_node:
             self._starts_a_node(command, where)
             return
-        done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", self.translated(command.text)],
-            cwd=self.folder,
-            env=self._environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        try:
+            done = subprocess.run(
+                ["bash", "-euo", "pipefail", "-c", self.translated(command.text)],
+                cwd=self.folder,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as stuck:
+            said = b"\n".join(part for part in (stuck.stdout, stuck.stderr) if part).decode(errors="replace")
+            pytest.fail(f"{where}\nnot done within {stuck.timeout} s:\n{said[-2000:]}")
         told = f"{where}\nexit code {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
         assert (done.returncode != 0) == command.must_fail, told
 

@@ -33,7 +33,7 @@ from support.waiting import eventually
 
 Opener = Callable[..., ObjectStore]
 
-QUICK = StoreSettings(attempt_timeout_ms=400, deadline_ms=4_000, attempts=5, backoff_ms=1, backoff_cap_ms=10)
+QUICK = StoreSettings(attempt_timeout_ms=1_200, deadline_ms=9_000, attempts=5, backoff_ms=1, backoff_cap_ms=10)
 LIMITS = ColdReadLimits(
     cache_bytes=4 << 20, window_min_bytes=64 << 10, window_max_bytes=1 << 20, block_bytes=64 << 10, bytes_per_s=None
 )

@@ -22,7 +22,7 @@ from support.scripted_server import Script, http_answer, scripted_server
 
 Opener = Callable[..., ObjectStore]
 
-QUICK = StoreSettings(attempt_timeout_ms=300, deadline_ms=1_500, attempts=3, backoff_ms=1, backoff_cap_ms=5)
+QUICK = StoreSettings(attempt_timeout_ms=1_000, deadline_ms=5_000, attempts=3, backoff_ms=1, backoff_cap_ms=5)
 
 
 def s3_error(status: str, code: str) -> bytes:
