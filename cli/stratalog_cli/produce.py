@@ -106,6 +106,8 @@ def produce(
             raise InvalidRequest(f"{path}: there is no such file")
     place = KafkaPlace(bootstrap, is_write=True)
     shards = place.shards_of(topic)
+    if shard is not None and shard not in shards:
+        raise InvalidRequest(f"--shard {shard}: topic {topic} has {counted(len(shards), 'shard')}, the first is 0")
     sender = _Sender(place, topic, compression, timeout_ms, most_bytes)
     try:
         separator = None if key_separator is None else key_separator.encode()

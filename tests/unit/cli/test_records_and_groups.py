@@ -206,6 +206,12 @@ def test_a_line_that_is_no_record_ends_the_command_with_its_number(ask: Asker, l
     assert ran.exit_code == 2 and said in ran.stderr, ran.output
 
 
+@pytest.mark.parametrize("lines", [b"", b"v\n"])
+def test_a_shard_that_is_not_there_is_refused_before_a_line_is_read(ask: Asker, lines: bytes) -> None:
+    ran = ask.run("produce", ask.topic(f"few{len(lines)}", shards=2), "--shard", "2", lines=lines)
+    assert ran.exit_code == 2 and "--shard 2: topic few" in ran.stderr and "has 2 shards" in ran.stderr, ran.output
+
+
 def test_a_line_that_is_too_long_is_not_read_into_memory(ask: Asker) -> None:
     """An endless line from a pipe: who reads it whole takes hundreds of MiB."""
     topic = ask.topic("long")
