@@ -215,9 +215,8 @@ def _why_offload_waits(seen: Observed) -> Why | None:
     if survey.gone_count:
         return Why(WaitReason.LAST_COPY_LOST, gone_words(survey, seen.node.node_id))
     if survey.kept_untiered or survey.unread:
-        return Why(
-            WaitReason.UNDER_REPLICATED, kept_words(survey, seen.node)
-        )  # what goes on by itself comes behind what does not
+        # What goes on by itself comes behind what does not.
+        return Why(WaitReason.UNDER_REPLICATED, kept_words(survey, seen.node))
     if survey.uploads_count and (away := _store_away(seen)) is not None:
         return away
     if survey.uploads_count and seen.stalled_ms >= STALL_MS:
