@@ -1,9 +1,9 @@
 """Transitions of the shard table that change who is to have a copy of a segment: `copy_repair` plans them.
 
 A replica more harms nobody. One less is let go of only where what it has is not needed: of a sealed segment when as
-many others as the topic has replicas are alive and have proved their copies, or when it is retired; of an active one
-when it is neither in sync nor in doubt. Who has told of no copy may have one all the same: it went before its report
-came. A move that does not hold any more is passed over: the next plan sees why.
+many others as the topic has replicas are alive and have proved their copies, or when it is retired and has none; of an
+active one when it is neither in sync nor in doubt. Who is only away and has told of no copy may have one all the same:
+it went before its report came. A move that does not hold any more is passed over: the next plan sees why.
 Pure functions of one transaction.
 """
 
@@ -52,7 +52,9 @@ def _move_sealed(tx: TableTransaction, segment: Segment, move: ReplicaMove) -> N
     for node_id in move.dropped:
         others = tuple(node for node in holders if node != node_id)
         is_enough = sum(map(tx.state.is_alive, others)) >= wanted
-        is_needed = node_id in segment.seal.replicas or not (is_enough or tx.state.is_retired(node_id))
+        # Of one that is retired the directory may be read still: only one that never told of a copy has none for sure.
+        has_none = node_id not in holders and tx.state.is_retired(node_id)
+        is_needed = node_id in segment.seal.replicas or not (is_enough or has_none)
         if not is_needed:
             replicas, holders = tuple(node for node in replicas if node != node_id), others
     # Who is let go of before its report came frees its copy as well: that report is an older word, too.

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from stratalog.machines.retirement import Served
-from stratalog.model.commands import AdvanceLogStart, ReportLostCopies
+from stratalog.model.commands import AdvanceLogStart, MoveReplicas, ReplicaMove, ReportLostCopies
 from stratalog.model.ids import SegmentKey
 from stratalog.model.mount_commands import BeginMount, EndMount, OpenVolume
 from stratalog.model.mounts import MountMode
@@ -187,3 +187,32 @@ def test_what_another_directory_has_is_not_given_up_with_a_dead_node(mode: Retir
     record = story.record(second)
     assert record.step.is_released and record.given_up == () and record.given_up_count == 0
     assert first in story.segment(key).local_nodes
+
+
+def test_a_directory_that_has_a_copy_is_let_go_of_only_while_others_who_live_are_enough() -> None:
+    """A plan may be older than the death of those who made it needless."""
+    story = RetirementStory(nodes=4)
+    key = story.active(story.topic("plain", replicas=2)).key
+    provers = story.segment(key).replicas
+    story.roll_away(provers[0])
+    story.report_all()
+    left = next(node for node in (1, 2, 3, 4) if node not in provers)
+    story.do(MoveReplicas((ReplicaMove(key, provers, added=(left,)),)))
+    story.report(key, left)
+    story.do(RetireNode(left, RetireMode.VOLUME))
+    for _ in range(2):
+        story.looks(left)
+        story.roll_away(left)
+        story.report_all()
+    story.leave(left, by_node=left)
+    story.do(BeginMount(left, f"storage-{left}", MountMode.VOLUME))
+    drop = MoveReplicas((ReplicaMove(key, (*provers, left), dropped=(left,)),))
+    story.die(*provers)
+    story.do(drop)
+    assert story.segment(key).local_nodes == (*provers, left)
+    story.is_heard(provers[0])
+    story.do(drop)
+    assert left in story.segment(key).local_nodes, "one is too few"
+    story.is_heard(provers[1])
+    story.do(drop)
+    assert story.segment(key).local_nodes == provers
