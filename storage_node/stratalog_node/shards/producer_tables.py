@@ -235,7 +235,12 @@ class ProducerTables:
         if _has_batches(segment) and not is_stored and not path.exists():
             raise NotFound(f"{path} is not there")
         before = await self._before(segment, is_far=is_far)
-        found = await (self._own_producers(segment) if path.exists() else self._stored_producers(segment))
+        try:
+            found = await (self._own_producers(segment) if path.exists() else self._stored_producers(segment))
+        except StratalogError:  # a copy that is no good is in the way of no other
+            if not is_stored:
+                raise
+            found = await self._stored_producers(segment)
         return await self._threads.background(lambda: self._derived(segment, before, found))
 
     async def _own_producers(self, segment: Segment) -> Producers:
@@ -279,20 +284,25 @@ class ProducerTables:
         """Where all before the segment was deleted, its table cannot be made again. Once the index block of its only
         copy is lost, too, nobody ever has it: then the producers are those of its own batches. Who is forgotten so
         wrote nothing that is still in the log. Where all who had the segment were given up by force and are gone, its
-        producers are forgotten with its records. One without a batch that nobody has goes by what stands in for the one
-        before it. None: somebody may have it yet."""
+        producers are forgotten with its records; where the object store has those, who wrote them is not. One without a
+        batch that nobody has goes by what stands in for the one before it. None: somebody may have it yet."""
         key = segment.key
         if _is_nowhere(segment):
             try:
-                self._instead[key] = _carried(segment, await self._before(segment, is_far=is_far))
+                self._instead[key] = _on(segment, await self._before(segment, is_far=is_far), ())
             except Unavailable:
                 return None
             return self._instead[key]
         if self._are_lost(segment):
-            if self._instead.get(key) != ():
-                log.warning("producers are forgotten: they were given up with the nodes that knew", segment=str(key))
-            self._instead[key] = ()
-            return ()
+            left = await self._left_of(segment, is_far=is_far)
+            if left is not None and self._instead.get(key) != left:
+                log.warning(
+                    "producers are forgotten: they were given up with the nodes that knew",
+                    segment=str(key),
+                    kept=len(left),
+                )
+                self._instead[key] = left
+            return left
         is_shared = segment.remote.state is RemoteState.COMPLETE or segment.local_nodes != (self._node_id,)
         listed = self._catalog.segments(key.shard_key)
         if is_shared or any(one.epoch < segment.epoch for one in listed):
@@ -308,6 +318,25 @@ class ProducerTables:
             self._instead[key] = made
         return self._instead[key]
 
+    async def _left_of(self, segment: Segment, *, is_far: bool) -> Producers | None:
+        """Of a table that was given up. A store that does not answer may have the batches. None: not known now."""
+        if not self._is_stored_alone(segment):
+            return ()
+        if not is_far:
+            return None
+        try:
+            return await self._behind(segment, await self._before(segment, is_far=True))
+        except Unavailable:
+            return None
+
+    def _is_stored_alone(self, segment: Segment) -> bool:
+        """All its batches are in the object store, where it is not finished: no index block there has its table. And
+        nobody who has a copy can be asked."""
+        if self._cold is None or segment.remote.state is not RemoteState.PARTIAL or not _has_batches(segment):
+            return False
+        is_read = any(self._catalog.reads_at(one) is not None for one in segment.local_nodes)
+        return _is_committed(segment) and not is_read
+
     def _derived(self, segment: Segment, before: Producers, found: Producers) -> bytes:
         """Raises: Corrupt where that is not what the seal speaks of."""
         tally = _seal_of(segment).producers
@@ -321,8 +350,9 @@ class ProducerTables:
         return table
 
     async def _before(self, segment: Segment, *, is_far: bool) -> Producers:
-        """The table at its base. It is not made again of batches, for of a row of segments nobody has one; behind those
-        without a batch, of which there may be no copy, it follows from the one before them."""
+        """The table at its base. It is not made again of batches, for of a row of segments nobody has one, unless the
+        object store alone has them; behind those, and behind those without a batch, of which there may be no copy, it
+        follows from the one before them. Raises: Unavailable."""
         listed = {one.epoch: one for one in self._catalog.segments(segment.key.shard_key)}
         row: list[Segment] = []
         found: Producers | None = None
@@ -334,20 +364,31 @@ class ProducerTables:
             try:
                 found = await self._told(before, is_far=is_far)
             except Unavailable:
-                if before.seal is None or _has_batches(before):
+                follows = not _has_batches(before) or (is_far and self._is_stored_alone(before))
+                if before.seal is None or not follows:
                     raise
                 row.append(before)
         for one in reversed(row):
-            try:
-                table = await self._threads.background(partial(self._derived, one, found, ()))
-            except Corrupt:  # of what stands in for a table that nobody has follows no other one
-                if not _is_nowhere(one):
-                    raise
-                found = _carried(one, found)
-            else:
-                self.keep(one.key, table)
-                found = decode_table(table, source=f"table of producers of segment {one.key}")
+            found = await self._behind(one, found)
         return found
+
+    async def _behind(self, segment: Segment, before: Producers) -> Producers:
+        """At the end of one without a batch, or whose batches the object store has. Raises: Unavailable."""
+        try:
+            batches = await self._stored_producers(segment)
+        except (Corrupt, NotFound) as error:
+            if not self._are_lost(segment):
+                raise Unavailable(f"the batches of segment {segment.key} cannot be had now: {error}") from error
+            log.warning("producers are forgotten: their batches in the object store are lost, too", error=str(error))
+            return ()
+        try:
+            table = await self._threads.background(partial(self._derived, segment, before, batches))
+        except Corrupt as error:  # of what stands in for a table that nobody has follows no other one
+            if not _is_nowhere(segment) and not self._are_lost(segment):
+                raise Unavailable(f"before the batches of segment {segment.key} others are missing: {error}") from error
+            return _on(segment, before, batches)
+        self.keep(segment.key, table)
+        return decode_table(table, source=f"table of producers of segment {segment.key}")
 
     async def _told(self, segment: Segment, *, is_far: bool) -> Producers:
         """Of a sealed segment, as somebody wrote it down, or what stands in for it. Raises: Unavailable."""
@@ -359,7 +400,9 @@ class ProducerTables:
             try:
                 table = await self._first(segment, [*sources, *(self._far_sources(segment) if is_far else ())])
             except Unavailable:
-                if _is_nowhere(segment) or (instead := await self._stand_in(segment, is_far=is_far)) is None:
+                if _is_nowhere(segment) or self._is_stored_alone(segment):
+                    raise  # `_before` goes on to the one before it
+                if (instead := await self._stand_in(segment, is_far=is_far)) is None:
                     raise
                 return instead
             self.keep(segment.key, table)
@@ -400,10 +443,10 @@ def _is_nowhere(segment: Segment) -> bool:
     return not _has_batches(segment) and not segment.local_nodes and not is_stored
 
 
-def _carried(segment: Segment, before: Producers) -> Producers:
-    """Through a segment without a batch."""
+def _on(segment: Segment, before: Producers, found: Producers) -> Producers:
+    """At its end: after what was at its base, and what its batches say."""
     rule = _seal_of(segment).producers.rule
-    return sealed_table(before, (), base_offset=segment.base_offset, opened_ms=segment.opened_ms, rule=rule)
+    return sealed_table(before, found, base_offset=segment.base_offset, opened_ms=segment.opened_ms, rule=rule)
 
 
 def _seal_of(segment: Segment) -> SealRecord:

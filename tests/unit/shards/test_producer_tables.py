@@ -4,6 +4,8 @@ command whoever wrote."""
 from __future__ import annotations
 
 import errno
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +19,13 @@ from stratalog.machines.shard_life import StopCause
 from stratalog.meta_api.wire import wire_of
 from stratalog.model.commands import AdvanceLogStart, CompleteRemote, SealSegment
 from stratalog.model.errors import Corrupt, Unavailable
-from stratalog.model.segment import RemoteState, Segment
+from stratalog.model.metadata import Node
+from stratalog.model.retirement import Retirement, RetireMode, RetireStep
+from stratalog.model.segment import RemoteCopy, RemoteState, Segment
 from stratalog_node.shards import producer_tables
 from stratalog_node.shards.producer_tables import ProducerTables
 from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.tier.cold_reader import ColdReader
 from stratalog_node.tier.remote_index import RemoteIndex
 from support.shard_rig import ShardRig, cut_file
 from support.tiered_shards import TieredShardRig
@@ -196,6 +201,22 @@ async def test_a_table_that_followed_from_what_was_deleted_is_given_up_where_no_
         assert await rig.context.tables.producers(segment, is_far=True) == ()
 
 
+async def test_before_a_table_that_nobody_has_one_that_is_not_had_now_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All before it was deleted, so it does not follow from anything; another node has it. It kept a node from its
+    start."""
+    async with ShardRig(tmp_path) as rig:
+        shard = await rolled(rig, 3)
+        known = await rig.context.tables.producers(shard.segments[0], is_far=False)
+        first, table = without_a_batch(shard.segments[0], known)
+        second, _ = without_a_batch(first, table)
+        first = replace(first, local_nodes=(9,))
+        monkeypatch.setattr(rig.context.catalog, "segments", lambda key: (first, second))
+        with pytest.raises(Unavailable):
+            await rig.context.tables.producers(second, is_far=False)
+
+
 async def freed(rig: TieredShardRig, shard: ShardLog) -> None:
     """The local copy of its first segment goes, for the object store has it."""
     await rig.uploaded()
@@ -234,6 +255,94 @@ async def test_a_table_that_nobody_wrote_down_is_made_of_the_parts_in_the_object
         finally:
             await elsewhere.close()
             rig.meta.open_all()
+
+
+async def with_parts_alone(rig: TieredShardRig, segments: int = 1) -> list[tuple[Segment, Producers]]:
+    """Sealed segments of which all batches are in the object store, none is finished there, and the only node that had
+    them was given up by force; with the producers at their ends. The last one stays where it is."""
+    rig.meta.hold(CompleteRemote)
+    shard = await rolled(rig, 3)
+    for number in range(3, 2 + segments):
+        await rig.acknowledged(shard, b"y", **producer(number))
+        shard.ask_roll(rig.clock())
+        await rig.all_sealed()
+    catalog, found = rig.context.catalog, list[tuple[Segment, Producers]]()
+    for epoch in range(segments):
+        await eventually(lambda: catalog.segments(shard.key)[epoch].remote.commit_offset == 3 + epoch)  # noqa: B023
+        segment = catalog.segments(shard.key)[epoch]
+        assert segment.remote.state is RemoteState.PARTIAL
+        known = await rig.context.tables.producers(segment, is_far=True)
+        found.append((replace(segment, replicas=(9,), local_nodes=(9,)), known))
+        rig.layout.index(segment.key).unlink()
+        rig.layout.segment(segment.key).unlink()
+    return found
+
+
+@asynccontextmanager
+async def elsewhere(
+    rig: TieredShardRig, monkeypatch: pytest.MonkeyPatch, segments: Sequence[Segment]
+) -> AsyncIterator[ProducerTables]:
+    """The tables of a node that has nothing of these segments."""
+    catalog = rig.context.catalog
+    record = Retirement("disk", RetireMode.OFFLOAD, RetireStep.DONE, 0, 0, is_forced=True)
+    monkeypatch.setitem(catalog._nodes, 9, Node(9, "disk", "host", 9, is_alive=False, retirement=record))
+    monkeypatch.setattr(catalog, "segments", lambda key: tuple(segments))
+    tables = ProducerTables(1, rig.layout, rig.threads, rig.context.descriptors, catalog, rig.cold, None)
+    try:
+        yield tables
+    finally:
+        await tables.close()
+        rig.meta.open_all()
+
+
+async def test_of_what_was_given_up_by_force_a_store_that_is_away_is_asked_again_and_nobody_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with TieredShardRig(tmp_path) as rig:
+        ((segment, known),) = await with_parts_alone(rig)
+
+        async def away(*_: Any) -> None:
+            raise Unavailable("the store is away")
+
+        async with elsewhere(rig, monkeypatch, [segment]) as tables:
+            with monkeypatch.context() as patch:
+                patch.setattr(ColdReader, "read", away)
+                with pytest.raises(Unavailable):
+                    await tables.producers(segment, is_far=True)
+            with pytest.raises(Unavailable):
+                await tables.producers(segment, is_far=False)
+            assert await tables.producers(segment, is_far=True) == known
+
+
+async def test_of_several_that_the_store_alone_has_each_table_follows_from_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with TieredShardRig(tmp_path) as rig:
+        found = await with_parts_alone(rig, 3)
+        async with elsewhere(rig, monkeypatch, [segment for segment, _ in found]) as tables:
+            assert await tables.producers(found[-1][0], is_far=True) == found[-1][1]
+
+
+async def test_who_wrote_in_what_the_store_has_is_known_though_the_table_before_it_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with TieredShardRig(tmp_path) as rig:
+        (first, _), (second, known) = await with_parts_alone(rig, 2)
+        lost = replace(first, remote=RemoteCopy())
+        async with elsewhere(rig, monkeypatch, [lost, second]) as tables:
+            found = await tables.producers(second, is_far=True)
+            assert [one.producer_id for one in found] == [3]
+            assert found[0] in known
+
+
+async def test_a_copy_that_is_damaged_is_in_the_way_of_no_batches_in_the_object_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with TieredShardRig(tmp_path) as rig:
+        ((segment, known),) = await with_parts_alone(rig)
+        rig.layout.segment(segment.key).write_bytes(bytes(SEGMENT_HEADER_BYTES + 200))
+        async with elsewhere(rig, monkeypatch, [segment]) as tables:
+            assert await tables.producers(segment, is_far=True) == known
 
 
 async def test_a_shard_waits_for_an_object_store_that_alone_has_the_table(
