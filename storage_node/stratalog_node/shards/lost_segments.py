@@ -9,7 +9,7 @@ Lives on the event loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from stratalog.model.ids import SegmentKey
@@ -27,15 +27,25 @@ class LostSegments:
         self._catalog = catalog
         self._seems_lost = seems_lost
         self._steady_ms = steady_ms
-        self._since: dict[SegmentKey, int] = {}
-        """Of each that seems to be lost while a replica lives that may tell of a copy."""
+        self._since: dict[SegmentKey, tuple[int, frozenset[tuple[int, int]]]] = {}
+        """Of each that seems to be lost while replicas live that may tell of a copy: since when, and their lives. Whose
+        life is another one had no time yet."""
 
     def __call__(self, segment: Segment) -> bool:
         key = segment.key
         if not self._seems_lost(segment):
             self._since.pop(key, None)
             return False
-        if not any(self._catalog.is_alive(one) for one in segment.replicas if one not in segment.local_nodes):
+        living = frozenset(self._lives(segment))
+        if not living:
             return True
         now_ms = self._steady_ms()
-        return now_ms - self._since.setdefault(key, now_ms) >= PATIENCE_MS
+        since_ms, known = self._since.get(key, (now_ms, living))
+        self._since[key] = since_ms, _ = (since_ms if living <= known else now_ms), living
+        return now_ms - since_ms >= PATIENCE_MS
+
+    def _lives(self, segment: Segment) -> Iterator[tuple[int, int]]:
+        for node_id in segment.replicas:
+            if node_id not in segment.local_nodes and self._catalog.is_alive(node_id):
+                node = self._catalog.node(node_id)
+                yield node_id, node.epoch if node is not None else 0
