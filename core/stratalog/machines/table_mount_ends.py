@@ -130,7 +130,7 @@ def _check_lost(state: TableState, mount: Mount, count: int) -> None:
     if not mount.is_doubted:
         raise Conflict(
             f"{alone}, and node {mount.holder} has not looked yet whether the process at {place} reads its directory: "
-            "ask again in some seconds; nothing was given up"
+            "ask again in some seconds, or stop that process if it checks its files without end; nothing was given up"
         )
 
 

@@ -93,6 +93,10 @@ def _in_state(tx: TableTransaction, command: TakeMount | DoubtMount, state: Moun
             f"mount {mount.name} is held by {_holder_words(mount)} under fencing epoch {mount.token}, not by "
             f"{_caller_words(command.caller)} under fencing epoch {command.token}: leave its data alone"
         )
+    if isinstance(command, DoubtMount) and command.start_id is not None:
+        is_read_by_it = mount.volume is not None and mount.volume.start_id == command.start_id
+        if not is_read_by_it:  # that one process gave no answer says nothing of the next
+            return mount
     changed = replace(mount, state=state, is_doubted=state is MountState.TAKING)
     if changed != mount:
         tx.put_mount(changed)

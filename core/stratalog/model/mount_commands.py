@@ -96,13 +96,15 @@ class CloseVolume(NodeCommand[None]):
 
 @dataclass(frozen=True, slots=True)
 class DoubtMount(NodeCommand[Mount]):
-    """The holder could not read what is mounted a moment ago: it serves again once it has said so. Raises Fenced as
-    TakeMount does."""
+    """The holder could not read what is mounted a moment ago: it serves again once it has said so. Passed over where
+    another process reads the directory by now. Raises Fenced as TakeMount does."""
 
     is_idempotent = True
 
     name: str
     token: Count
+    start_id: str | None = None
+    """Of the process that it asked for a retired directory."""
 
 
 # By hand ------------------------------------------------------------------------------------------------------------

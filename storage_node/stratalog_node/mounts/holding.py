@@ -21,7 +21,7 @@ from typing import Final, TypeAlias
 from stratalog.event_loop.task_set import TaskSet
 from stratalog.machines.backoff import longest_pause
 from stratalog.meta_api.node_client import NodeMetaClient
-from stratalog.model.errors import Fenced, NotFound, StratalogError
+from stratalog.model.errors import Fenced, StratalogError
 from stratalog.model.metadata import Change, Life, MountChanged, MountEnded
 from stratalog.model.mount_commands import DoubtMount, ReleaseMount, TakeMount
 from stratalog.model.mounts import Mount, MountMode, MountState
@@ -51,6 +51,10 @@ def _has_work(mount: Mount) -> bool:
     return mount.state is not MountState.SERVING or mount.mode is MountMode.VOLUME
 
 
+def _start_of(mount: Mount) -> str | None:
+    return None if mount.volume is None else mount.volume.start_id
+
+
 class MountHolding:
     def __init__(
         self,
@@ -68,6 +72,8 @@ class MountHolding:
         self._tries = tries
         self._failures: dict[_Place, int] = {}
         """How often it could not be read."""
+        self._in_vain: dict[_Place, tuple[str, int]] = {}
+        """The start of the process that should read the directory, and how often in a row it was asked in vain."""
         self._news: dict[_Place, asyncio.Event] = {}
         """Of each that is looked at: it changed."""
         self._places = asyncio.Semaphore(_AT_ONCE)
@@ -121,6 +127,7 @@ class MountHolding:
         finally:
             del self._news[at]
             self._failures.pop(at, None)
+            self._in_vain.pop(at, None)
             self.stats.waiting = len(self._failures)
 
     def _mount(self, at: _Place) -> Mount | None:
@@ -155,7 +162,7 @@ class MountHolding:
             if count < _DOUBTED_AFTER:
                 return
             log.warning("what is mounted cannot be read any more", mount=mount.name, error=str(error))
-            await self._say(DoubtMount(mount.name, mount.token))
+            await self._say(DoubtMount(mount.name, mount.token, _start_of(mount)))
 
     async def _say(self, command: DoubtMount | ReleaseMount) -> bool:
         try:
@@ -168,25 +175,33 @@ class MountHolding:
 
     async def _take(self, mount: Mount) -> None:
         at = (mount.name, mount.token)
+        is_read = False
         try:
             async with asyncio.timeout(self._call_timeout_s):
                 await self._probe(mount)
+                is_read = True
                 await self._meta.perform(TakeMount(mount.name, mount.token))
-        except (Fenced, NotFound) as error:
-            if isinstance(error, Fenced):
-                log.info("mount is another's by now", mount=mount.name, fencing_epoch=mount.token)
-                self._failures.pop(at, None)
-                return
-            await self._failed(mount, error)
+        except Fenced:
+            log.info("mount is another's by now", mount=mount.name, fencing_epoch=mount.token)
+            self._failures.pop(at, None)
         except (StratalogError, TimeoutError) as error:
+            # Who checks its files first answers, and what the service does not hear says nothing of a directory.
+            self._note_asked(mount, in_vain=not is_read and not isinstance(error, PeerBusy))
             await self._failed(mount, error)
         except Exception as error:  # a fault with one mount must not keep the others from being served (F48)
             log.exception("a mount could not be looked at", mount=mount.name)
             await self._failed(mount, error)
         else:
             self._failures.pop(at, None)
+            self._in_vain.pop(at, None)
             self.stats.taken += 1
             log.info("mount is served by this node", mount=mount.name, mode=mount.mode, fencing_epoch=mount.token)
+
+    def _note_asked(self, mount: Mount, *, in_vain: bool) -> None:
+        at, start_id = (mount.name, mount.token), _start_of(mount)
+        before, count = self._in_vain.pop(at, ("", 0))
+        if in_vain and start_id is not None:
+            self._in_vain[at] = start_id, 1 + (count if before == start_id else 0)
 
     async def _failed(self, mount: Mount, error: Exception) -> None:
         at = (mount.name, mount.token)
@@ -195,8 +210,9 @@ class MountHolding:
         if count == 1:
             log.warning("what is mounted cannot be read yet", mount=mount.name, fencing_epoch=mount.token, error=words)
         if mount.mode is MountMode.VOLUME:
-            if count >= _DOUBTED_AFTER and mount.volume is not None and not mount.is_doubted:
-                await self._say(DoubtMount(mount.name, mount.token))
+            asked_in_vain = self._in_vain.get(at, ("", 0))[1]
+            if asked_in_vain >= _DOUBTED_AFTER and not mount.is_doubted:
+                await self._say(DoubtMount(mount.name, mount.token, _start_of(mount)))
             return
         if count < self._tries:
             return

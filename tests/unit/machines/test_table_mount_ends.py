@@ -9,7 +9,7 @@ from stratalog.machines.leaving import is_lost_for_good
 from stratalog.machines.retirement import Served
 from stratalog.machines.shard_troubles import TroubleKind, troubles
 from stratalog.model.commands import ReportLostCopies
-from stratalog.model.errors import Conflict, InvalidRequest, NotFound
+from stratalog.model.errors import Conflict, Fenced, InvalidRequest, NotFound
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Life, MountEnded
 from stratalog.model.mount_commands import BeginMount, CloseVolume, DoubtMount, EndMount, OpenVolume, TakeMount
@@ -183,6 +183,23 @@ def test_a_directory_that_was_opened_a_moment_ago_is_not_lost() -> None:
     story.doubted()
     story.served()
     story.is_refused(story.force(), "reads its directory now")
+
+
+def test_that_another_process_gave_no_answer_says_nothing_of_the_one_that_reads_now() -> None:
+    """The holder's word was on its way when the directory was opened anew."""
+    story = Story()
+    mount = story.opened()
+    life = story.life(mount.holder or 0)
+    late = DoubtMount(story.name, mount.token, "start", caller=life)
+    story.do(OpenVolume(story.gone, f"storage-{story.gone}", "host", 9193, "another start"))
+    assert story.do(late).change_set is None
+    story.is_refused(story.force(), "has not looked yet whether the process at host:9193 reads its directory")
+    story.do(DoubtMount(story.name, mount.token, "another start", caller=life))
+    assert story.known().is_doubted
+    with pytest.raises(Fenced):
+        story.do(DoubtMount(story.name, mount.token - 1, "start", caller=life))
+    story.do(CloseVolume(story.gone, "another start"))
+    assert story.do(DoubtMount(story.name, mount.token, "another start", caller=life)).change_set is None
 
 
 def test_what_a_living_node_has_too_is_not_given_up_and_the_force_is_none() -> None:

@@ -24,11 +24,13 @@ from stratalog.kafka.replica_fetch import (
 )
 from stratalog.model.errors import Conflict, Fenced, InvalidRequest, NotFound, Unavailable
 from stratalog.model.ids import ShardKey
-from stratalog.model.mount_commands import BeginMount, CloseVolume, EndMount, OpenVolume
-from stratalog.model.mounts import MountMode, MountState
+from stratalog.model.mount_commands import BeginMount, CloseVolume, DoubtMount, EndMount, OpenVolume, TakeMount
+from stratalog.model.mounts import Mount, MountMode, MountState
 from stratalog.model.retirement import RetireMode, RetireStep
 from stratalog.settings.process import ProcessSettings
+from stratalog_node.mounts.probe import DataSetProbe
 from stratalog_node.shards.catalog_lag import CatalogLag
+from stratalog_node.shards.peer_reads import PeerBusy
 from stratalog_node.volume import volume_node
 from stratalog_node.volume.volume_node import VolumeNode
 from support.leaving_nodes import QUICK, Leaving
@@ -244,6 +246,63 @@ async def test_a_holder_that_never_reached_the_process_says_so(tmp_path: Path, m
         mount = mount_of(cluster, left)
         assert mount is not None and not mount.is_doubted
         await cluster.meta.service.perform(OpenVolume(left, mount.storage_id, "127.0.0.1", 1, "killed since"))
+        await eventually(lambda: (now := mount_of(cluster, left)) is not None and now.is_doubted)
+
+
+@pytest.mark.parametrize("what", ["checks its files", "takes no word"])
+async def test_a_process_that_answers_is_not_doubted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """A person could give up what it reads."""
+    monkeypatch.setattr("stratalog_node.mounts.holding._VOLUME_POLL_S", 0.02)
+    looks = 0
+
+    async def probe(_: DataSetProbe, mount: Mount) -> None:
+        nonlocal looks
+        looks += 1
+        if mount.volume is None:
+            raise Unavailable("not yet")
+        if what == "checks its files":
+            raise PeerBusy("it compares the digest of a large file")
+
+    monkeypatch.setattr(DataSetProbe, "__call__", probe)
+    async with NodeCluster(tmp_path, monkeypatch) as cluster:
+        _, left, _ = await with_sealed_data(cluster)
+        if what == "takes no word":
+            cluster.meta.fail(TakeMount, *[Unavailable("the service is busy")] * 6)
+        await gone(cluster, left, MountMode.VOLUME)
+        await eventually(lambda: looks > 3)
+        async with volume(cluster, left):
+            looks = 0
+            await eventually(lambda: looks > 6)
+            assert not cluster.meta.calls[DoubtMount]
+
+
+async def test_a_process_is_not_doubted_for_what_the_one_before_it_did_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stratalog_node.mounts.holding._VOLUME_POLL_S", 0.02)
+    asked: list[str] = []
+    may_answer = asyncio.Event()
+
+    async def probe(_: DataSetProbe, mount: Mount) -> None:
+        assert mount.volume is not None
+        asked.append(mount.volume.start_id)
+        if asked.count("second") == 2:
+            await may_answer.wait()
+        raise Unavailable("no answer")
+
+    monkeypatch.setattr(DataSetProbe, "__call__", probe)
+    async with NodeCluster(tmp_path, monkeypatch) as cluster:
+        _, left, _ = await with_sealed_data(cluster)
+        mount = await gone(cluster, left, MountMode.VOLUME)
+        for start_id in ("first", "second"):
+            await cluster.meta.service.perform(OpenVolume(left, mount.storage_id, "127.0.0.1", 1, start_id))
+            await eventually(lambda: asked.count(start_id) == 2)  # noqa: B023
+            if start_id == "first":
+                await eventually(lambda: (now := mount_of(cluster, left)) is not None and now.is_doubted)
+        assert (now := mount_of(cluster, left)) is not None and not now.is_doubted
+        may_answer.set()
         await eventually(lambda: (now := mount_of(cluster, left)) is not None and now.is_doubted)
 
 
