@@ -158,16 +158,22 @@ def are_producers_lost(
 ) -> bool:
     """Whether a shard goes on without the table of producers at the end of a sealed segment, so that a repetition of
     what they wrote there is new: once it is lost for good. Before that only where nothing but that lets go of who might
-    bring it back: a person gave all of them up, and a segment `behind` it that one of them has a replica of is not
-    sealed without the table."""
+    bring it back: a person gave all of them up, and a segment `behind` it is not sealed without the table, of which one
+    who was given up has a replica. That need be none of them: the segments of two shards may each keep the node that
+    the other one waits for."""
     if not is_lost_by_force(segment, node_of, is_read):
         return False
     if is_lost_for_good(segment, node_of, is_read):
         return True
     known = map(node_of, {*segment.replicas, *segment.local_nodes})
-    away = {node.node_id: node for node in known if node is not None and not node.is_alive and not node.is_retired}
-    is_held_up = any(one.seal is None and not away.keys().isdisjoint(one.replicas) for one in behind)
-    return is_held_up and all(is_given_up(node.retirement, is_alive=False) for node in away.values())
+    away = [node for node in known if node is not None and not node.is_alive and not node.is_retired]
+    is_held_up = any(one.seal is None and any(map(_is_to_be_let_go, map(node_of, one.replicas))) for one in behind)
+    return is_held_up and all(map(_is_to_be_let_go, away))
+
+
+def _is_to_be_let_go(node: Node | None) -> bool:
+    """A person gave it up, and it is not released yet."""
+    return node is not None and not node.is_retired and is_given_up(node.retirement, is_alive=node.is_alive)
 
 
 def is_kept_directory(record: Retirement | None, mount: Mount | None) -> bool:

@@ -110,3 +110,25 @@ def test_producers_are_forgotten_once_nobody_brings_them_back_or_nothing_else_le
 
 def _record(step: RetireStep, *, is_forced: bool) -> Retirement:
     return Retirement("disk", OFFLOAD, step, 0, 0, is_forced=is_forced)
+
+
+@pytest.mark.parametrize(
+    ("is_alive", "step", "is_forced", "is_lost"),
+    [
+        (False, RetireStep.SEAL, True, True),
+        (True, RetireStep.SEAL, True, False),
+        (False, RetireStep.SEAL, False, False),
+        (False, RetireStep.DONE, True, False),
+    ],
+)
+def test_producers_are_forgotten_where_two_nodes_are_each_kept_by_what_waits_for_the_other(
+    is_alive: bool, step: RetireStep, is_forced: bool, is_lost: bool
+) -> None:
+    """The first one is kept by a segment of another shard, which waits for the second, which this shard keeps."""
+    first = Node(1, "disk", "host", 9, is_alive=False, retirement=_record(RetireStep.SEAL, is_forced=True))
+    second = Node(2, "disk", "host", 9, is_alive=is_alive, retirement=_record(step, is_forced=is_forced))
+    third = Node(3, "disk", "host", 9)
+    nodes = {1: first, 2: second, 3: third}
+    segment = replace(ALONE, replicas=(1,))
+    behind = replace(SEALED, replicas=(2, 3), state=SegmentState.SEALING, seal=None, local_nodes=())
+    assert are_producers_lost(segment, [behind], nodes.get, lambda _: False) is is_lost

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from stratalog.machines.sealed_producers import Producers
-from stratalog.model.commands import CommitParts, ReportReplica
+from stratalog.model.commands import CommitParts, NoteLives, ReportReplica
 from stratalog.model.errors import Fenced, StratalogError, Unavailable
+from stratalog.model.ids import ShardKey
 from stratalog.model.retirement import RetireMode, RetireStep, WaitReason
 from stratalog.model.segment import RemoteState, Segment, SegmentState
 from stratalog.objects.obstore_store import open_memory
@@ -328,6 +329,39 @@ async def test_producers_that_a_forced_node_knows_are_not_forgotten_while_it_may
     await plain.start(away, **QUICK)
     assert await repeated == 0, "it is not written again"
     assert await plain.values(key) == [b"once", b"only"]
+
+
+async def test_two_nodes_that_died_are_released_though_shards_wait_for_the_release_of_the_one_and_of_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table before the one shard's open segment, on node 2, is on node 1 alone, and with the other shard it is the
+    other way round. Neither was ever released, and both shards refused writes."""
+    async with NodeCluster(tmp_path, monkeypatch) as cluster:
+        await cluster.start(1, 2, **QUICK)
+        leaving = Leaving(cluster, has_store=False)
+        keys: dict[int, ShardKey] = {}
+        for number in range(2):
+            key = await cluster.shard(replicas=1, name=f"topic-{number}")
+            keys[cluster.leader(key)] = key
+            await cluster.append(key, b"once", producer_id=7, producer_epoch=0, base_sequence=0)
+        await leaving.retire(1)
+        await eventually_seen(leaving, lambda: cluster.led(keys[1]) is not None and cluster.leader(keys[1]) == 2)
+        await leaving.cancel(1)
+        await cluster.meta.service.perform(NoteLives(full=((await leaving.node(2)).life,)))
+        assert cluster.nodes[2].ask_roll(keys[2])
+        await eventually(lambda: cluster.led(keys[2]) is not None and cluster.leader(keys[2]) == 1)
+        for key in keys.values():
+            await cluster.is_sealed(key)
+        await cluster.start(3, **QUICK)
+        for node_id in (1, 2):
+            await cluster.kill(node_id)
+            await cluster.lose(node_id)
+        for node_id in (1, 2):
+            await leaving.retire(node_id, force=(await leaving.node(node_id)).storage_id)
+        for node_id in (1, 2):
+            await leaving.until(step=RetireStep.DONE, of=node_id)
+        for key in keys.values():
+            await cluster.append(key, b"new")
 
 
 async def test_producers_are_not_forgotten_before_who_came_back_could_tell_of_its_copy(plain: NodeCluster) -> None:
