@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from stratalog.model.bounds import Count, Int32
 from stratalog.model.command import NodeCommand
@@ -94,6 +94,10 @@ class CloseVolume(NodeCommand[None]):
     start_id: str
 
 
+NOT_ASKED: Final = ""
+"""No process has that start: of the directory nothing is said."""
+
+
 @dataclass(frozen=True, slots=True)
 class DoubtMount(NodeCommand[Mount]):
     """The holder could not read what is mounted a moment ago: it serves again once it has said so. Passed over where
@@ -104,7 +108,7 @@ class DoubtMount(NodeCommand[Mount]):
     name: str
     token: Count
     start_id: str | None = None
-    """Of the process that it asked for a retired directory."""
+    """Of the process that it asked for a retired directory; `NOT_ASKED`: it wants to know whether the token is good."""
 
 
 # By hand ------------------------------------------------------------------------------------------------------------

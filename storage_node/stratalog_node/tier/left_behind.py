@@ -18,7 +18,7 @@ from stratalog.machines.upload_duty import sweeper_of
 from stratalog.meta_api.client import MetaClient
 from stratalog.model.commands import AcquireLock
 from stratalog.model.errors import Conflict, Fenced
-from stratalog.model.mount_commands import DoubtMount, TakeMount
+from stratalog.model.mount_commands import NOT_ASKED, DoubtMount, TakeMount
 from stratalog.model.mounts import Mount, MountMode, MountState
 from stratalog_node.shards.catalog import Catalog
 from stratalog_node.tier.lock import tier_lock_name
@@ -74,4 +74,4 @@ class LeftBehind:
             return (await self._meta.perform(TakeMount(mount.name, mount.token))).token
         if mount.mode is not MountMode.VOLUME:
             raise Fenced(f"mount {mount.name} is not served yet: wait")
-        return (await self._meta.perform(DoubtMount(mount.name, mount.token))).token
+        return (await self._meta.perform(DoubtMount(mount.name, mount.token, NOT_ASKED))).token

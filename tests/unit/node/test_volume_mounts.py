@@ -9,7 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -31,6 +31,7 @@ from stratalog.settings.process import ProcessSettings
 from stratalog_node.mounts.probe import DataSetProbe
 from stratalog_node.shards.catalog_lag import CatalogLag
 from stratalog_node.shards.peer_reads import PeerBusy
+from stratalog_node.tier.left_behind import LeftBehind
 from stratalog_node.volume import volume_node
 from stratalog_node.volume.volume_node import VolumeNode
 from support.leaving_nodes import QUICK, Leaving
@@ -276,6 +277,32 @@ async def test_a_process_that_answers_is_not_doubted(
             looks = 0
             await eventually(lambda: looks > 6)
             assert not cluster.meta.calls[DoubtMount]
+
+
+async def test_who_sweeps_what_a_node_left_says_nothing_of_its_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asks whether its token is good. A person could give up a directory that nobody had looked at."""
+    monkeypatch.setattr("stratalog_node.mounts.holding._VOLUME_POLL_S", 60)
+    looks = 0
+
+    async def probe(_: DataSetProbe, mount: Mount) -> None:
+        nonlocal looks
+        looks += 1
+        raise PeerBusy("it compares the digest of a large file")
+
+    monkeypatch.setattr(DataSetProbe, "__call__", probe)
+    async with NodeCluster(tmp_path, monkeypatch) as cluster:
+        _, left, _ = await with_sealed_data(cluster)
+        mount = await gone(cluster, left, MountMode.VOLUME)
+        async with volume(cluster, left):
+            assert mount.holder is not None
+            holder = cluster.nodes[mount.holder]
+            await eventually(lambda: (now := holder.catalog.mount_of(left)) is not None and now.volume is not None)
+            sweeper = LeftBehind(mount.holder, cast(Any, holder.meta), holder.catalog, 10_000)
+            assert await sweeper.last_epoch(left) == mount.token - 1
+            snapshot = await cluster.meta.service.snapshot()
+            assert [(one.state, one.is_doubted) for one in snapshot.mounts] == [(MountState.TAKING, False)]
 
 
 async def test_a_process_is_not_doubted_for_what_the_one_before_it_did_not_answer(
