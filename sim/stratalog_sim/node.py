@@ -317,7 +317,9 @@ class NodeLife(Process):
 
     def keeps(self, segment: Segment) -> bool:
         """Of a DELETED segment: it takes away what all share of it."""
-        return keeper_of(segment, self.view.is_alive, self.view.holder_of) == self.node_id
+        view = self.view
+        keeper = keeper_of(segment, view.is_alive, view.holder_of, view.is_retired, view.first_living)
+        return keeper == self.node_id
 
     # Background ---------------------------------------------------------------------------------------------------
     def note_dirty(self, shard: ShardShell, key: SegmentKey) -> None:

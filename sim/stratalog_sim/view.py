@@ -44,6 +44,13 @@ class View:
         known = self.nodes.get(node_id)
         return known is not None and known.is_alive
 
+    def is_retired(self, node_id: int) -> bool:
+        known = self.nodes.get(node_id)
+        return known is not None and known.is_retired
+
+    def first_living(self) -> int | None:
+        return min((node_id for node_id, node in self.nodes.items() if node.is_alive), default=None)
+
     def mount_of(self, node_id: int) -> Mount | None:
         return self.mounts.get(data_set_name(node_id))
 

@@ -124,7 +124,8 @@ def _check_keeper(tx: TableTransaction, segment: Segment, caller: Life | None) -
     """Fence a node that takes away what is another's to take away."""
     if caller is None or not segment.replicas:
         return
-    keeper = keeper_of(segment, tx.state.is_alive, tx.state.holder_of)
+    state = tx.state
+    keeper = keeper_of(segment, state.is_alive, state.holder_of, state.is_retired, state.first_living)
     if keeper != caller.node_id:
         named = "no living node" if keeper is None else f"node {keeper}"
         raise Fenced(f"{describe_segment(segment.key)} is purged by {named}, not by node {caller.node_id}: leave it")

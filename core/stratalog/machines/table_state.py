@@ -158,6 +158,9 @@ class TableState:
         mount = self.mount_of(node_id)
         return mount.holder if mount is not None else None
 
+    def first_living(self) -> int | None:
+        return min((node_id for node_id, entry in self.nodes.items() if entry.is_alive), default=None)
+
     def is_staying(self, node_id: int) -> bool:
         """Alive, and not about to leave."""
         entry = self.nodes.get(node_id)

@@ -46,14 +46,23 @@ def directories(segment: Segment, mount_of: MountOf) -> Sequence[Mount]:
     return [mount for mount in mounts if mount is not None and mount.mode is MountMode.VOLUME]
 
 
-def keeper_of(segment: Segment, is_alive: Callable[[int], bool], holder_of: Callable[[int], int | None]) -> int | None:
+def keeper_of(
+    segment: Segment,
+    is_alive: Callable[[int], bool],
+    holder_of: Callable[[int], int | None],
+    is_retired: Callable[[int], bool],
+    first_living: Callable[[], int | None],
+) -> int | None:
     """Who takes away what all share of a DELETED segment, its objects and its metadata: the first living replica. Not
     by who holds a copy still, for each gives its own up. Where no replica lives, who holds the mount of the first that
-    is mounted; None while there is none."""
+    is mounted. Where all have left and their mounts ended, the first of the living. None while there is none."""
     living = next((node for node in segment.replicas if is_alive(node)), None)
     if living is not None:
         return living
-    return next((holder for holder in map(holder_of, segment.replicas) if holder is not None), None)
+    holder = next((holder for holder in map(holder_of, segment.replicas) if holder is not None), None)
+    if holder is None and all(map(is_retired, segment.replicas)):
+        return first_living()
+    return holder
 
 
 def sweeper_of(node_id: int, living: Collection[int], holder: int | None) -> int | None:

@@ -13,6 +13,7 @@ from typing import Final
 from uuid import UUID
 
 from stratalog.machines.leaving import are_producers_lost, is_lost_for_good
+from stratalog.machines.upload_duty import keeper_of
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.in_order import find, place_of
 from stratalog.model.metadata import (
@@ -136,6 +137,17 @@ class Catalog:
         """Who holds the mount of this node's data set; None where there is none, or nobody does."""
         mount = self.mount_of(node_id)
         return mount.holder if mount is not None else None
+
+    def keeper_of(self, segment: Segment) -> int | None:
+        """Who takes away what all share of a DELETED segment."""
+        return keeper_of(segment, self.is_alive, self.holder_of, self._is_retired, self._first_living)
+
+    def _is_retired(self, node_id: int) -> bool:
+        node = self._nodes.get(node_id)
+        return node is not None and node.is_retired
+
+    def _first_living(self) -> int | None:
+        return min((node_id for node_id, node in self._nodes.items() if node.is_alive), default=None)
 
     def reads_at(self, node_id: int) -> tuple[str, int] | None:
         """Where to ask for the sealed segments that a node proved: at itself while it lives, or where its directory is

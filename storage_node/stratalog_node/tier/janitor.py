@@ -19,7 +19,6 @@ from functools import partial
 
 from stratalog.formats.object_names import ObjectNames, SegmentObject, SegmentObjectName
 from stratalog.machines.bundles import BundleLimits
-from stratalog.machines.upload_duty import keeper_of
 from stratalog.meta_api.client import MetaClient
 from stratalog.model.commands import ForgetLocal, PurgeSegments
 from stratalog.model.errors import NotFound
@@ -217,9 +216,7 @@ class Janitor:
         return self._pins is not None and self._pins.has(segment)
 
     def _is_keeper(self, segment: Segment) -> bool:
-        return (
-            not segment.replicas or keeper_of(segment, self._catalog.is_alive, self._catalog.holder_of) == self._node_id
-        )
+        return not segment.replicas or self._catalog.keeper_of(segment) == self._node_id
 
     async def _forget_local(self, segments: Sequence[Segment]) -> list[Segment]:
         """Free the local copies. Returns those that metadata still knows."""

@@ -8,7 +8,7 @@ import pytest
 from stratalog.machines.leaving import is_lost_for_good
 from stratalog.machines.retirement import Served
 from stratalog.machines.shard_troubles import TroubleKind, troubles
-from stratalog.model.commands import ReportLostCopies
+from stratalog.model.commands import AdvanceLogStart, PurgeSegments, ReportLostCopies
 from stratalog.model.errors import Conflict, Fenced, InvalidRequest, NotFound
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Life, MountEnded
@@ -200,6 +200,19 @@ def test_that_another_process_gave_no_answer_says_nothing_of_the_one_that_reads_
         story.do(DoubtMount(story.name, mount.token - 1, "start", caller=life))
     story.do(CloseVolume(story.gone, "another start"))
     assert story.do(DoubtMount(story.name, mount.token, "another start", caller=life)).change_set is None
+
+
+def test_what_is_deleted_later_of_nodes_that_left_is_taken_away_though_their_mounts_ended() -> None:
+    """Nobody might, and the objects stayed in the bucket for ever."""
+    story = Story(is_forced=True)
+    story.do(story.force())
+    story.do(AdvanceLogStart(story.key.shard_key, 10))
+    keeper, *others = (one for one in range(1, 5) if one != story.gone)
+    for other in others:
+        with pytest.raises(Fenced, match=f"is purged by node {keeper}"):
+            story.do(PurgeSegments((story.key,), caller=story.life(other)))
+    story.do(PurgeSegments((story.key,), caller=story.life(keeper)))
+    assert story.table.state.find_segment(story.key) is None
 
 
 def test_what_a_living_node_has_too_is_not_given_up_and_the_force_is_none() -> None:

@@ -365,11 +365,20 @@ def _who_uploads(segment: Segment, alive: set[int]) -> list[int]:
 def test_the_first_living_replica_takes_away_what_is_left_of_a_deleted_segment() -> None:
     deleted = _segment(state=SegmentState.DELETED, local_nodes=())
     mounted: dict[int, int | None] = {}
-    keepers = [keeper_of(deleted, alive.__contains__, mounted.get) for alive in ({1, 2, 3}, {2, 3}, set[int]())]
-    assert keepers == [1, 2, None]
+    retired = set[int]()
+
+    def keeper(*alive: int) -> int | None:
+        return keeper_of(deleted, alive.__contains__, mounted.get, retired.__contains__, lambda: 8)
+
+    assert [keeper(1, 2, 3), keeper(2, 3), keeper()] == [1, 2, None]
     mounted |= {2: None, 3: 7}
-    assert keeper_of(deleted, {1}.__contains__, mounted.get) == 1
-    assert keeper_of(deleted, set[int]().__contains__, mounted.get) == 7, "who holds what one of them left"
+    assert keeper(1) == 1
+    assert keeper() == 7, "who holds what one of them left"
+    mounted.clear()
+    retired |= {1, 2}
+    assert keeper() is None, "one is only away"
+    retired |= {3}
+    assert keeper() == 8, "all have left, and nothing of them is mounted"
 
 
 def test_a_batch_larger_than_its_piece_is_asked_for_again_once_there_is_room_for_all_of_it() -> None:

@@ -17,7 +17,7 @@ from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.model.commands import AlterTopic, CommitParts, DeleteTopic, ReplaceParts
 from stratalog.model.errors import Conflict, Unavailable
 from stratalog.model.ids import ShardKey
-from stratalog.model.mount_commands import CloseVolume, EndMount, MoveMount
+from stratalog.model.mount_commands import BeginMount, CloseVolume, EndMount, MoveMount
 from stratalog.model.mounts import MountMode, MountState
 from stratalog.model.retirement import RetireMode, RetireStep
 from stratalog.model.segment import RemoteState, Segment
@@ -403,6 +403,35 @@ async def test_the_holder_purges_what_is_deleted_of_which_no_replica_lives(
         assert [name for name in await names_in(store) if name.startswith(data)] == []
         await eventually(lambda: holder.tier.trouble() is None)
         await cluster.meta.service.perform(EndMount("tier/1"))
+
+
+async def test_what_is_deleted_after_the_mount_ended_is_purged_though_all_its_replicas_have_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody had it to do, and its objects stayed in the bucket for ever."""
+    store = open_memory(StoreSettings())
+    async with NodeCluster(tmp_path, monkeypatch, store) as cluster:
+        await cluster.start(LEFT, **SETTINGS)
+        key = await cluster.shard(1)
+        await cluster.append(key, value(1))
+        assert cluster.nodes[LEFT].ask_roll(key)
+        await eventually(lambda: is_complete(cluster, key))
+        await cluster.start(2, 3, **SETTINGS | QUICK)
+        leaving = Leaving(cluster, has_store=True)
+        await leaving.retire(LEFT)
+        await leaving.until(lambda: LEFT not in cluster.nodes)
+        storage_id = (await leaving.node(LEFT)).storage_id
+        await cluster.meta.service.perform(BeginMount(LEFT, storage_id, MountMode.OFFLOAD))
+        await cluster.meta.service.perform(EndMount("tier/1"))
+        data = ObjectNames("", cluster.nodes[2].cluster_id).data_prefix
+        assert [name for name in await names_in(store) if name.startswith(data)]
+        await cluster.meta.service.perform(DeleteTopic(key.topic_id))
+
+        async def is_purged() -> bool:
+            return not await cluster.meta.service.deleted_segments()
+
+        await eventually(is_purged)
+        assert [name for name in await names_in(store) if name.startswith(data)] == []
 
 
 async def test_retention_goes_on_over_a_mount_and_the_holder_takes_away_what_it_ends(
