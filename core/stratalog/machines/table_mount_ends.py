@@ -19,7 +19,7 @@ from stratalog.machines.table_state import RECORDS_PER_STEP, Steps, TableState, 
 from stratalog.model.counting import counted
 from stratalog.model.errors import Conflict, InvalidRequest
 from stratalog.model.mount_commands import EndMount
-from stratalog.model.mounts import DATA_SET_PREFIX, Mount, MountMode, MountState
+from stratalog.model.mounts import DATA_SET_PREFIX, Mount, MountMode, MountState, data_set_name
 from stratalog.model.retirement import MAX_GIVEN_UP_LISTED, Retirement, RetireStep
 from stratalog.model.segment import RemoteState, Segment, SegmentState
 
@@ -95,7 +95,14 @@ def _check_disk(state: TableState, name: str, mount: Mount | None, forced: str) 
             "list`; nothing was given up"
         )
     record = None if entry is None else entry.retirement
-    if mount is None and record is not None and record.step.is_released and record.step is not RetireStep.DONE:
+    if mount is not None:
+        return
+    if record is None or not record.step.is_released:
+        raise Conflict(
+            f"mount {name} never was, for its node was not retired: if its disk is gone, see `stratalog nodes retire "
+            "--force`; nothing was given up"
+        )
+    if record.step is not RetireStep.DONE:
         raise Conflict(f"mount {name} has not begun yet, and will in a moment: ask again then; nothing was given up")
 
 
@@ -181,4 +188,4 @@ def _node_id(name: str) -> int:
     """Whose data set has that name; -1: nobody's."""
     number = name.removeprefix(DATA_SET_PREFIX)
     is_number = number.isascii() and number.isdigit() and len(number) <= _MOST_DIGITS
-    return int(number) if name.startswith(DATA_SET_PREFIX) and is_number else -1
+    return int(number) if is_number and name == data_set_name(int(number)) else -1

@@ -121,7 +121,7 @@ def test_asked_again_it_changes_nothing_and_the_directory_never_counts_again() -
     assert story.segment(story.key).local_nodes == (story.gone,), "nobody can copy it"
 
 
-@pytest.mark.parametrize("name", ["tier/99", "tier/" + "9" * 5_000, "nobody's"])
+@pytest.mark.parametrize("name", ["tier/99", "tier/01", "tier/" + "9" * 5_000, "nobody's"])
 def test_a_mount_that_never_was_is_not_given_up_in_silence(name: str) -> None:
     """A slip of the pen was answered as if the directory had been given up."""
     story = Story(is_forced=True)
@@ -213,6 +213,12 @@ def test_what_is_deleted_later_of_nodes_that_left_is_taken_away_though_their_mou
             story.do(PurgeSegments((story.key,), caller=story.life(other)))
     story.do(PurgeSegments((story.key,), caller=story.life(keeper)))
     assert story.table.state.find_segment(story.key) is None
+
+
+def test_a_node_that_was_not_retired_has_no_directory_to_be_given_up() -> None:
+    story = Story(is_forced=True)
+    for node_id in (one for one in range(1, 5) if one != story.gone):
+        story.is_refused(EndMount(f"tier/{node_id}", f"storage-{node_id}"), "was not retired.*nothing was given up")
 
 
 def test_what_a_living_node_has_too_is_not_given_up_and_the_force_is_none() -> None:
