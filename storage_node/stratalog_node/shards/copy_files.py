@@ -22,6 +22,8 @@ class CopyFiles:
     def __init__(self, context: ShardContext, directory: ShardDirectory) -> None:
         self._context = context
         self._directory = directory
+        self._being_freed: dict[SegmentKey, asyncio.Event] = {}
+        """Until when each is."""
 
     async def look_for_missing(self, key: ShardKey) -> None:
         """Take back sealed copies whose file is there again."""
@@ -35,6 +37,16 @@ class CopyFiles:
 
         Readers get a moment to finish; one that takes its answer slowly keeps the bytes, but not the names.
         """
+        while (freed := self._being_freed.get(segment)) is not None:
+            await freed.wait()  # only who took the copy out knows whether it is read
+        freed = self._being_freed[segment] = asyncio.Event()
+        try:
+            await self._free(segment)
+        finally:
+            del self._being_freed[segment]
+            freed.set()
+
+    async def _free(self, segment: SegmentKey) -> None:
         context = self._context
         log_of = self._directory.get(segment.shard_key)
         copy = log_of.take_out(segment) if log_of is not None else None

@@ -72,6 +72,24 @@ async def test_a_read_under_way_gets_its_bytes_before_the_copy_goes(
             await shard.read_committed_range(segment, 0, 1 << 20)
 
 
+async def test_two_that_free_one_copy_both_let_its_reader_finish(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one found no copy any more, took nobody for its reader, and cut the file under it."""
+    async with ShardRig(tmp_path) as rig:
+        shard = await sealed_shard(rig, 12, 500_000)  # more than is cut off at once
+        held = HeldRead(monkeypatch, shard, 0)
+        segment, path = shard.segments[0].key, rig.file_of(shard, 0)
+        reading = asyncio.create_task(shard.read_committed_range(segment, 0, 8 << 20))
+        await eventually(held.is_reading.is_set)
+        freeing = [asyncio.create_task(rig.copies.free_local(shard, segment)) for _ in range(2)]
+        await asyncio.sleep(0.2)
+        held.gate.set()
+        assert (await reading).end_offset == 12
+        await asyncio.gather(*freeing)
+        assert not path.exists()
+
+
 async def test_a_read_that_nobody_waits_for_any_more_keeps_its_pin_until_its_thread_is_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
