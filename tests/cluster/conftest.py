@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -10,6 +10,15 @@ import pytest
 
 from support.etcd_server import NO_ETCD, EtcdServers, etcd_binary, etcd_servers
 from support.meta_process import MetaProcess
+from support.node_process import add_logs_to_report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """What the nodes said belongs to the report of a test that failed."""
+    report = yield
+    add_logs_to_report(report)
+    return report
 
 
 @pytest.fixture
