@@ -124,6 +124,8 @@ class ShardShell:
         self.pending: list[OfferedBatch] = []
         self._seals: deque[SegmentKey] = deque()
         self._is_sealing = False
+        self._sealed_last: dict[SegmentKey, Producers] = {}
+        """The table at the end of the segment that was sealed last."""
         self.damaged: dict[SegmentKey, None] = {}
         """Led to their end, and not to be sealed here."""
 
@@ -429,6 +431,7 @@ class ShardShell:
                 return
             except StratalogError:
                 yield Sleep(_RETRY_MS)
+        self._sealed_last = {key: self.disk.tables.get(key, ())}
         if any(one.key == key for one in self.chain.ended):
             self.step(SegmentLeft(key.epoch))
 
@@ -436,6 +439,8 @@ class ShardShell:
         listed = self.node.view.segments(leader.key.shard_key)
         ended = next((one for one in listed if one.epoch == leader.key.epoch - 1), None)
         before = table_of(self.node, ended) if ended is not None and ended.seal is not None else None
+        if ended is not None and ended.seal is None:
+            before = self._sealed_last.get(ended.key)  # the view may not have heard of that yet
         if before is None:
             before = without(leader.producers_at_end or (), leader.key.base_offset)
         self.disk.led_to_the_end.discard(leader.key)

@@ -109,6 +109,12 @@ class ProducerTables:
             _, dropped = self._held.popitem(last=False)
             self._held_bytes -= len(dropped)
 
+    def kept(self, key: SegmentKey) -> Producers | None:
+        """Of a segment that was sealed from here just now, and of which the metadata may not tell that yet. None: not
+        had, or it names nobody."""
+        table = self._held.get(key)
+        return None if table is None else decode_table(table, source=f"table of producers of segment {key}")
+
     def _known(self, segment: Segment) -> bytes | None:
         if not _seal_of(segment).producers.count:
             return NO_TABLE

@@ -82,6 +82,34 @@ async def test_segments_that_follow_have_what_was_before_in_their_tables_too(tmp
         assert [await repeated(rig, shard, number) for number in range(2)] == [0, 1]
 
 
+async def test_a_seal_follows_from_the_one_before_it_though_the_watch_has_not_told_of_that_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else nobody could make the table again of the batches: what a leader remembers is no function of the log."""
+    async with ShardRig(tmp_path) as rig:
+        rig.meta.hold(SealSegment)
+        shard = await rig.shard_of()
+        for number in range(2):
+            await rig.acknowledged(shard, b"x", **producer(number))
+            rig.clock.now_ms += 1_000
+            shard.ask_roll(rig.clock())
+            await eventually(lambda: len(shard.segments) == number + 2)
+        late: list[Any] = []
+        monkeypatch.setattr(rig.catalog, "apply", late.append)
+        rig.meta.release(SealSegment)
+        await eventually(lambda: rig.sealing.unsealed_count == 0)
+        assert all(one.seal is None for one in shard.segments)
+        monkeypatch.undo()
+        for change_set in late:
+            rig.catalog.apply(change_set)
+        await rig.all_sealed()
+        path = rig.layout.index(shard.segments[1].key)
+        await rig.crash()
+        path.unlink()
+        await rig.start()
+        assert [await repeated(rig, shard, number) for number in range(2)] == [0, 1]
+
+
 @pytest.mark.parametrize("how", ["damaged", "gone"])
 async def test_a_table_whose_index_block_is_no_good_is_made_of_the_segment_anew(tmp_path: Path, how: str) -> None:
     async with ShardRig(tmp_path) as rig:
