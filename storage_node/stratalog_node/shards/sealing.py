@@ -65,8 +65,8 @@ _USUAL_S = 1.0
 """Other replicas take so long at each seal: a pause below it is not worth a line in the log."""
 
 
-class _OthersOwe(Unavailable):
-    """Nothing failed here: other replicas have still to do their part."""
+class _NotYet(Unavailable):
+    """Nothing failed here: others have still to do their part."""
 
 
 class SealedShard(RolledShard, Protocol):
@@ -255,6 +255,7 @@ class Sealing:
                 return
             try:
                 if block is None:
+                    self._require_heard(old.key)
                     make = partial(self._make_seal, old, await producers_before_seal(self._context, old))
                     # A slot for the work, not for the waiting: two segments in trouble must not keep all others out.
                     async with self._slots:
@@ -277,7 +278,7 @@ class Sealing:
                     self._damaged.add(old)
                 return
             except StratalogError as error:
-                is_usual = isinstance(error, _OthersOwe) and backoff.next_s < _USUAL_S
+                is_usual = isinstance(error, _NotYet) and backoff.next_s < _USUAL_S
                 tell = log.debug if is_usual else log.warning
                 tell("seal not written yet", segment=str(old.key), retry_s=backoff.next_s, error=str(error))
                 await backoff.pause()
@@ -290,6 +291,13 @@ class Sealing:
             self._context.sealed_points.hold(copy, block.points)
             shard.sealed(old, copy)
         self._drop(old)
+
+    def _require_heard(self, key: SegmentKey) -> None:
+        """Its table follows from when it was opened, and the watch may lag behind the answer to its roll. Raises:
+        Unavailable."""
+        listed = self._context.catalog.segments(key.shard_key)
+        if listed and listed[-1].epoch < key.epoch:
+            raise _NotYet(f"{key}: the metadata here do not tell of its opening yet")
 
     async def _ask_seal(self, old: ActiveSegment, block: IndexBlock) -> IndexBlock:
         """Returns the block as it was sealed. Raises: Unavailable while others have still to report their copies."""
@@ -308,9 +316,9 @@ class Sealing:
             is_known = self._context.catalog.segment(old.key) is None
             raise (Conflict if is_known else Unavailable)(f"{old.key} was deleted meanwhile")
         if segment.seal is None:
-            raise _OthersOwe("other replicas have not reported their copies yet")
+            raise _NotYet("other replicas have not reported their copies yet")
         if self._context.node_id in segment.replicas and self._context.node_id not in segment.local_nodes:
-            raise _OthersOwe("this node does not know of all that was said of the copies yet")
+            raise _NotYet("this node does not know of all that was said of the copies yet")
         table = block.table
         if segment.seal.producers != block.seal.producers:
             table = await self._context.tables.for_block(segment, None)

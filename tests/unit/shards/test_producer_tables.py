@@ -17,7 +17,7 @@ from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.machines.sealed_producers import Producers, sealed_table
 from stratalog.machines.shard_life import StopCause
 from stratalog.meta_api.wire import wire_of
-from stratalog.model.commands import AdvanceLogStart, CompleteRemote, SealSegment
+from stratalog.model.commands import AdvanceLogStart, CompleteRemote, RollSegment, SealSegment
 from stratalog.model.errors import Corrupt, Unavailable
 from stratalog.model.metadata import Node
 from stratalog.model.retirement import Retirement, RetireMode, RetireStep
@@ -82,22 +82,28 @@ async def test_segments_that_follow_have_what_was_before_in_their_tables_too(tmp
         assert [await repeated(rig, shard, number) for number in range(2)] == [0, 1]
 
 
-async def test_a_seal_follows_from_the_one_before_it_though_the_watch_has_not_told_of_that_yet(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("late_from", ["its own opening", "the seal before"])
+async def test_a_seal_follows_from_the_log_though_the_watch_lags(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late_from: str
 ) -> None:
     """Else nobody could make the table again of the batches: what a leader remembers is no function of the log."""
+    late: list[Any] = []
     async with ShardRig(tmp_path) as rig:
         rig.meta.hold(SealSegment)
         shard = await rig.shard_of()
         for number in range(2):
             await rig.acknowledged(shard, b"x", **producer(number))
             rig.clock.now_ms += 1_000
+            if not number and late_from == "its own opening":
+                monkeypatch.setattr(rig.catalog, "apply", late.append)
             shard.ask_roll(rig.clock())
-            await eventually(lambda: len(shard.segments) == number + 2)
-        late: list[Any] = []
+            await eventually(
+                lambda: rig.meta.calls[RollSegment] == number + 1 and (late or len(shard.segments) == number + 2)
+            )
         monkeypatch.setattr(rig.catalog, "apply", late.append)
         rig.meta.release(SealSegment)
-        await eventually(lambda: rig.sealing.unsealed_count == 0)
+        left = 1 if late_from == "its own opening" else 0
+        await eventually(lambda: rig.meta.calls[SealSegment] == 2 - left and rig.sealing.unsealed_count == left)
         assert all(one.seal is None for one in shard.segments)
         monkeypatch.undo()
         for change_set in late:
