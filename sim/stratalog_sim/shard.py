@@ -400,7 +400,7 @@ class ShardShell:
 
     def _seal(self, key: SegmentKey) -> Task:
         yield Sleep(_FLUSH_MS)
-        while (listed := self.node.view.segments(self.key)) and listed[-1].epoch < key.epoch:
+        while (known := self.node.view.segments(self.key)) and known[-1].epoch < key.epoch:
             yield Sleep(_RETRY_MS)  # its table follows from when it was opened
         leader = next((one for one in self.chain.ended if one.key == key), None)
         if leader is None or key not in self.disk.files:

@@ -149,7 +149,9 @@ class ReplicaSession:
             if grows.key.base_offset <= offset < end_offset:
                 return Found(led, ReadPosition(grows, grows.size_bytes, end_offset, -1, False), offset)
         shard = self._shards.get(ShardKey(name.topic_id, name.shard))
-        if shard is None:
+        if shard is None or shard is not led:
+            # Also one that the metadata told of between the round and this look: nobody waits at it, and without a word
+            # the follower would be told of nothing that comes.
             return self._refuse(name, None, ErrorCode.UNKNOWN_TOPIC_ID)
         code = self._why_not(shard, name)
         segment = segment_of_epoch(shard.segments, name.epoch)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stratalog.kafka.error_codes import ErrorCode
-from stratalog.kafka.replica_fetch import ReplicaFetch, encode_replica_fetch
+from stratalog.kafka.replica_fetch import ReplicaFetch, SegmentAsk, encode_replica_fetch
 from stratalog.model.commands import CreateTopic
 from stratalog.model.ids import ShardKey
 from stratalog.model.metadata import ChangeSet, SegmentChanged
@@ -273,6 +273,35 @@ async def test_an_offset_above_the_end_is_out_of_range_and_a_later_epoch_not_kno
         assert above.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
         (later,) = (await follower.fetch(ask_of(shard, 0, epoch=5))).segments
         assert (later.error_code, later.epoch) == (ErrorCode.UNKNOWN_LEADER_EPOCH, 5)
+
+
+async def test_a_topic_that_the_metadata_tell_of_between_a_round_and_its_look_is_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits there: the follower was never told of what was written, and none of it was acknowledged."""
+    async with ServeRig(tmp_path) as rig:
+        follower = await follower_of(rig)
+        apply, take, late = rig.catalog.apply, ReplicaSession.take, list[ChangeSet]()
+
+        def take_and_hear(self: ReplicaSession, request: ReplicaFetch) -> object:
+            fault = take(self, request)
+            while late:
+                apply(late.pop(0))
+            return fault
+
+        monkeypatch.setattr(rig.catalog, "apply", late.append)
+        settings = {"min.insync.replicas": "1"}
+        topic = await rig.meta.service.perform(CreateTopic("flights", 2, replication_factor=2, settings=settings))
+        await eventually(lambda: late)
+        monkeypatch.setattr(ReplicaSession, "take", take_and_hear)
+        asks = [SegmentAsk(topic.topic_id, index, 0, 0, 1 << 20) for index in range(2)]
+        answer = await asyncio.wait_for(follower.fetch(*asks), 30)
+        assert {one.error_code for one in answer.segments} == {ErrorCode.UNKNOWN_TOPIC_ID}
+        monkeypatch.undo()
+        shard = next(found for index in range(2) if (found := rig.shard(topic, index)).is_leader)
+        await follower.send(ask_of(shard, 0))
+        rig.append(shard, b"one")
+        assert offsets_in(await follower.receive()) == [(shard.key.shard, 0, 1)]
 
 
 async def test_a_held_round_hears_at_once_that_another_leads(tmp_path: Path) -> None:
