@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 from stratalog.model.errors import Corrupt
 from stratalog_node.disk.files import SegmentFile
+
+_UNSUPPORTED = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
+"""What some file systems say to `sendfile`."""
+_COPIED_BYTES = 256 << 10
 
 
 class FileSlice:
@@ -24,12 +29,22 @@ class FileSlice:
 
     def send(self, socket_fd: int, at_most: int) -> int:
         """Send some of what is left; returns how much. Raises: BlockingIOError, OSError; Corrupt when the file ends."""
-        sent = os.sendfile(socket_fd, self._file.fd(), self._position, min(self._size_bytes, at_most))
+        fd, most = self._file.fd(), min(self._size_bytes, at_most)
+        try:
+            sent = os.sendfile(socket_fd, fd, self._position, most)
+        except OSError as error:
+            if error.errno not in _UNSUPPORTED:
+                raise
+            sent = self._send_copied(socket_fd, fd, most)
         if sent == 0:
             raise Corrupt("ends early", source=str(self._file.path), position=self._position)
         self._position += sent
         self._size_bytes -= sent
         return sent
+
+    def _send_copied(self, socket_fd: int, fd: int, most: int) -> int:
+        piece = os.pread(fd, min(most, _COPIED_BYTES), self._position)
+        return os.write(socket_fd, piece) if piece else 0
 
     def release(self) -> None:
         self._file.unpin()

@@ -24,7 +24,6 @@ from stratalog.model.segment import RemoteState, Segment
 from stratalog.telemetry.logs import logger
 from stratalog_node.buffers import BufferPool
 from stratalog_node.disk.file_slice import FileSlice
-from stratalog_node.disk.mapped import map_range
 from stratalog_node.shards.elsewhere import Elsewhere, Sources
 from stratalog_node.shards.local_copy import Extent, LocalCopy, NotCached, NotChecked
 from stratalog_node.shards.local_shard import LocalShard
@@ -33,12 +32,10 @@ from stratalog_node.shards.sealed import SealedCopy
 
 log = logger(__name__)
 
-_SLICE_BYTES = 32 << 10
-"""From here on a slice of the file may stand for the bytes, where memory is short."""
-_MAPPED_BYTES = 256 << 10
-"""From here on the page faults of a mapping cost less than the copy that it saves (docs/decisions/0005)."""
-_LARGEST_COPY_BYTES = 4 << 20
-"""More than this is not copied in one step of the event loop."""
+_SLICE_BYTES = 128 << 10
+"""From here on a slice of the file stands for the bytes: cheaper than a copy (docs/decisions/0005)."""
+_SHORT_SLICE_BYTES = 32 << 10
+"""And from here on where memory is short."""
 
 
 ReadBuffer: TypeAlias = bytes | memoryview | FileSlice
@@ -140,9 +137,8 @@ class ShardReader:
         for_socket: bool = False,
         where: ReadPosition | None = None,
     ) -> Read:
-        """Bytes; with `for_socket` the mapped range of the file if it is large, and a slice of the file if it is very
-        large, or half of what answers may hold is taken (docs/decisions/0005). `where`: read just there, whatever the
-        high watermark and the policy say.
+        """Bytes; with `for_socket` a slice of the file if it is large, or half of what answers may hold is taken.
+        `where`: read just there, whatever the high watermark and the policy say.
 
         Raises: NotCached, NotChecked (use `read`), NotFound.
         """
@@ -165,11 +161,8 @@ class ShardReader:
             extent = copy.find(points, offset, max_bytes, where.end_position, where.end_offset, copy.read_header_cached)
             if not copy.checked.covers(extent.position, extent.end_position):
                 raise _not_as_it_is(copy, extent)
-            if for_socket:
-                if self._goes_as_slice(extent.size_bytes):
-                    return self._slice(shard, copy, extent)
-                if extent.size_bytes >= _MAPPED_BYTES and (read := self._mapped(shard, copy, extent)) is not None:
-                    return read
+            if for_socket and self._goes_as_slice(extent.size_bytes):
+                return self._slice(shard, copy, extent)
         except (Corrupt, NotFound):
             raise NotCached from None  # the slow way remembers the damage, and goes to the object store if it can
         size = extent.size_bytes
@@ -196,9 +189,8 @@ class ShardReader:
         return Read([view], size, release, extent.next_offset)
 
     def _goes_as_slice(self, size_bytes: int) -> bool:
-        if size_bytes > _LARGEST_COPY_BYTES:
-            return True
-        return size_bytes >= _SLICE_BYTES and self.outstanding_bytes + size_bytes > self._limit_bytes // 2
+        is_short = self.outstanding_bytes + size_bytes > self._limit_bytes // 2
+        return size_bytes >= (_SHORT_SLICE_BYTES if is_short else _SLICE_BYTES)
 
     def _slice(self, shard: LocalShard, copy: LocalCopy, extent: Extent) -> Read:
         position, size = SEGMENT_HEADER_BYTES + extent.position, extent.size_bytes
@@ -208,25 +200,6 @@ class ShardReader:
         shard.context.stats.cached_read_bytes += size
         piece = FileSlice(copy.file, position, size)
         return Read([piece], size, piece.release, extent.next_offset)
-
-    def _mapped(self, shard: LocalShard, copy: LocalCopy, extent: Extent) -> Read | None:
-        """None where it cannot be mapped: then it is copied."""
-        file, position, size = copy.file, SEGMENT_HEADER_BYTES + extent.position, extent.size_bytes
-        if not file.is_cached(position, size):
-            raise NotCached
-        view = map_range(file, position, size)
-        if view is None:
-            return None
-        copy.remember(extent.next_offset, extent.end_position)
-        shard.context.stats.cached_read_bytes += size
-        self.outstanding_bytes += size
-        file.pin()
-
-        def release() -> None:
-            self.outstanding_bytes -= size
-            file.unpin()
-
-        return Read([view], size, release, extent.next_offset)
 
     # Off the loop ---------------------------------------------------------------------------------------------------
     async def read_to_keep(self, shard: LocalShard, offset: int, max_bytes: int) -> list[bytes | memoryview]:

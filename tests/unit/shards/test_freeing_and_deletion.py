@@ -331,14 +331,3 @@ async def test_an_append_of_the_node_itself_fails_by_its_kind(tmp_path: Path) ->
             await shard.append([make_batch([b"d"])])
         rig.context.gate.no_room = None
         assert await shard.append([make_batch([b"d"])]) == 3
-
-
-async def test_what_would_hold_the_loop_up_is_not_copied(tmp_path: Path) -> None:
-    async with ShardRig(tmp_path) as rig:
-        shard = await sealed_shard(rig, values=50, size=100_000)
-        for max_bytes, kind in ((1 << 20, memoryview), (8 << 20, FileSlice)):
-            read = rig.reader.read_hot(shard, 0, max_bytes, for_socket=True)
-            assert [type(piece) for piece in read.buffers] == [kind]
-            assert read.release is not None
-            read.release()
-        assert rig.reader.outstanding_bytes == 0

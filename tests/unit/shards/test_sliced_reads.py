@@ -1,0 +1,101 @@
+"""Large ranges in the page cache go to a socket as slices of the file, not copied, safe from those who free files."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from stratalog.model.errors import Corrupt
+from stratalog_node.disk.file_slice import FileSlice
+from stratalog_node.shards import copy_files as copy_files_module
+from stratalog_node.shards.reading import Read
+from stratalog_node.shards.shard_log import ShardLog
+from support.sealed_shards import sealed_shard
+from support.shard_rig import ShardRig
+
+
+def sliced(rig: ShardRig, shard: ShardLog, offset: int, max_bytes: int = 1 << 20) -> tuple[Read, FileSlice]:
+    read = rig.reader.read_hot(shard, offset, max_bytes, for_socket=True)
+    (piece,) = read.buffers
+    assert isinstance(piece, FileSlice)
+    return read, piece
+
+
+def sent(piece: FileSlice) -> bytes:
+    """What a socket makes of it."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        taken = b""
+        while len(piece):
+            count = piece.send(ours.fileno(), 64 << 10)
+            taken += theirs.recv(count, socket.MSG_WAITALL)
+    return taken
+
+
+def unsupported(*_: int) -> int:
+    raise OSError(errno.EINVAL, "Invalid argument")
+
+
+async def test_a_large_range_is_a_slice_of_the_file_and_a_small_one_is_copied(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await sealed_shard(rig, values=20, size=100_000)
+        large, _ = sliced(rig, shard, 0)
+        whole, _ = sliced(rig, shard, 0, 8 << 20)
+        assert rig.reader.outstanding_bytes == 0, "they take no memory of this process"
+        small = rig.reader.read_hot(shard, 0, 110_000, for_socket=True)
+        assert all(isinstance(piece, memoryview) for piece in small.buffers)
+        for one in (large, whole, small):
+            assert one.release is not None
+            one.release()
+        assert rig.reader.outstanding_bytes == 0
+
+
+@pytest.mark.parametrize("is_supported", [True, False])
+async def test_what_is_sent_is_what_a_copy_would_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_supported: bool
+) -> None:
+    """Also of a file system that knows no `sendfile`."""
+    async with ShardRig(tmp_path) as rig:
+        shard = await sealed_shard(rig, values=20, size=100_000)
+        if not is_supported:
+            monkeypatch.setattr(os, "sendfile", unsupported)
+        for offset in (0, 3):  # neither begins with a page
+            copied = rig.reader.read_hot(shard, offset, 1 << 20)
+            read, piece = sliced(rig, shard, offset)
+            assert sent(piece) == b"".join(copied.in_memory())
+            assert (read.size_bytes, read.next_offset) == (copied.size_bytes, copied.next_offset)
+
+
+async def test_a_file_freed_under_a_slice_keeps_its_bytes_until_they_are_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copy_files_module, "_PIN_POLLS", 2)
+    async with ShardRig(tmp_path) as rig:
+        shard = await sealed_shard(rig, values=80, size=100_000)
+        wanted = b"".join(rig.reader.read_hot(shard, 50, 1 << 20).in_memory())
+        read, piece = sliced(rig, shard, 50)
+        path, opened = rig.file_of(shard, 0), rig.context.descriptors.open_count
+        await rig.copies.free_local(shard, shard.segments[0].key)
+        assert not path.exists()
+        assert sent(piece) == wanted
+        assert read.release is not None
+        read.release()
+        assert rig.context.descriptors.open_count == opened - 1
+
+
+@pytest.mark.parametrize("is_supported", [True, False])
+async def test_a_file_that_ends_early_is_told_as_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_supported: bool
+) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await sealed_shard(rig, values=20, size=100_000)
+        _, piece = sliced(rig, shard, 3)
+        os.truncate(rig.file_of(shard, 0), 4096)  # by somebody from outside
+        if not is_supported:
+            monkeypatch.setattr(os, "sendfile", unsupported)
+        with pytest.raises(Corrupt, match="ends early"):
+            sent(piece)
