@@ -16,7 +16,6 @@ import pytest
 
 from stratalog.model.errors import InvalidRequest, NotFound, Unavailable
 from stratalog.objects import ObjectStore, Operation, StoreSettings, open_store
-from stratalog.objects.directory_files import in_writes
 from support.waiting import eventually
 
 Opener = Callable[..., ObjectStore]
@@ -191,17 +190,6 @@ async def test_reads_that_hang_hold_up_no_write(tmp_path: Path, opener: Opener) 
     finally:
         os.close(os.open(pipe, os.O_WRONLY))
         assert await asyncio.gather(*reads) == [b""] * len(reads)
-
-
-@pytest.mark.parametrize(
-    "sizes", [[1], [0, 5, 0], [3 << 20], [512 << 10, 1], [100] * 2_500, [700 << 10, 10, 900 << 10]]
-)
-def test_what_is_put_is_written_in_order_and_never_much_at_once(sizes: list[int]) -> None:
-    buffers = [memoryview(bytes([number % 251]) * size) for number, size in enumerate(sizes)]
-    writes = list(in_writes(buffers))
-    assert b"".join(piece for group in writes for piece in group) == b"".join(buffers)
-    assert max(len(group) for group in writes) <= 1_000
-    assert max(sum(len(piece) for piece in group) for group in writes) <= 512 << 10
 
 
 async def test_a_bucket_that_is_a_file_is_named_as_one(tmp_path: Path) -> None:

@@ -10,18 +10,19 @@ import contextlib
 import errno
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from uuid import uuid4
 
 from stratalog.model.errors import Corrupt
+from stratalog.model.write_steps import in_steps
 
 TEMPORARY_FOLDER = ".incoming"
 _STALE_TEMPORARY_S = 24 * 3_600
 _MAX_BUFFERS = 1_000
 _WRITE_BYTES = 512 << 10
-"""One write takes at most so much. The page cache takes a larger one in folios as large as whole free blocks, which are
-hard to get, and on a virtual machine not even backed by memory yet: 8 MiB in one write cost seven times the CPU."""
+"""One write takes at most so much: 8 MiB in one write cost seven times the CPU (`model/write_steps.py`). Not as little
+as an append: each write is one more moment in which the event loop and this thread change places."""
 _MKDIR_ATTEMPTS = 16
 
 
@@ -116,29 +117,11 @@ class DirectoryFiles:
 def _write_flushed(path: Path, buffers: list[memoryview]) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
-        for group in in_writes(buffers):
+        for group in in_steps(buffers, _WRITE_BYTES, _MAX_BUFFERS):
             _write_all(descriptor, group)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def in_writes(buffers: list[memoryview]) -> Iterator[list[memoryview]]:
-    """The same bytes, not copied, in lists of which each is one write."""
-    group: list[memoryview] = []
-    left_bytes = _WRITE_BYTES
-    for buffer in buffers:
-        at = 0
-        while at < buffer.nbytes:
-            some = buffer[at : at + left_bytes]
-            group.append(some)
-            at += some.nbytes
-            left_bytes -= some.nbytes
-            if not left_bytes or len(group) == _MAX_BUFFERS:
-                yield group
-                group, left_bytes = [], _WRITE_BYTES
-    if group:
-        yield group
 
 
 def _write_all(descriptor: int, buffers: list[memoryview]) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from stratalog.model.errors import Corrupt, NotFound, OutcomeUnknown, Unavailable
+from stratalog.model.write_steps import in_steps
 from stratalog_node.disk.descriptors import Descriptors
 from stratalog_node.disk.durable_files import NamesLost, made_file, read_exactly, sync_names_of, write_error
 from stratalog_node.disk.preallocation import LEAST_APPEND_BYTES, Preallocation
@@ -24,6 +25,10 @@ _IOV_MAX = 1024
 _TRUNCATE_STEP = 4 << 20
 _PROBE_STEP = 256 << 10
 _PROBE = memoryview(bytearray(1))
+LARGEST_WRITE_BYTES = 512 << 10
+WRITE_STEP_BYTES = 128 << 10
+"""More than the one is appended in steps of the other: 1 MiB took 0.9 ms of CPU instead of 1.5 where memory was in
+pieces. Smaller appends gain nothing by it and pay for each call."""
 WRITE_BEHIND_BYTES = 4 << 20
 """So much is appended before its write-back begins: large enough for a disk, and little to wait for at a flush."""
 
@@ -34,6 +39,20 @@ SpareFile: TypeAlias = "tuple[int, Path]"
 
 class FlushLost(Unavailable):
     """A flush failed: the kernel may have dropped what was not written yet, and will not say so again."""
+
+
+def _write(fd: int, buffers: Sequence[memoryview | bytes], position: int, size_bytes: int) -> int:
+    """How much of `size_bytes` was written: less where the disk took no more, which is not an error yet."""
+    if size_bytes <= LARGEST_WRITE_BYTES and len(buffers) <= _IOV_MAX:
+        return os.pwritev(fd, buffers, position)
+    written = 0
+    for group in in_steps(buffers, WRITE_STEP_BYTES, _IOV_MAX, position):
+        wanted = sum(map(len, group))
+        count = os.pwritev(fd, group, position + written)
+        written += count
+        if count != wanted:
+            break
+    return written
 
 
 class SegmentFile:
@@ -187,7 +206,7 @@ class SegmentFile:
             if end > self._preallocation.end_position and size_bytes >= LEAST_APPEND_BYTES:
                 is_whole = self._append_with_room(fd, buffers, position, size_bytes)
             else:
-                is_whole = len(buffers) <= _IOV_MAX and os.pwritev(fd, buffers, position) == size_bytes
+                is_whole = _write(fd, buffers, position, size_bytes) == size_bytes
             if not is_whole:
                 self._append_slowly(fd, buffers, position, size_bytes)
         except OSError as error:
@@ -206,17 +225,15 @@ class SegmentFile:
     def _append_with_room(self, fd: int, buffers: Sequence[memoryview | bytes], position: int, size_bytes: int) -> bool:
         """Append and make room behind. False: not all is written, perhaps for want of space for the room alone."""
         zeros = self._preallocation.zeros_behind(position + size_bytes)
-        if len(buffers) >= _IOV_MAX:
-            return False
         try:
-            written = os.pwritev(fd, [*buffers, zeros], position)
+            written = _write(fd, [*buffers, zeros], position, size_bytes + len(zeros))
         except OSError:
             return False
         self._preallocation.end_position = position + written
         return written >= size_bytes
 
     def _append_slowly(self, fd: int, buffers: Sequence[memoryview | bytes], position: int, size_bytes: int) -> None:
-        # A short pwritev is legal and so is a list longer than IOV_MAX: go on piece by piece from the position reached.
+        # A short pwritev is legal: go on from the position reached.
         written = 0
         for start in range(0, len(buffers), _IOV_MAX):
             group = [memoryview(b) for b in buffers[start : start + _IOV_MAX]]

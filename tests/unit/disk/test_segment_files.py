@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from stratalog.model.errors import Corrupt, DiskFull, NotFound, Unavailable
 from stratalog_node.disk.descriptors import Descriptors
 from stratalog_node.disk.durable_files import read_front, write_durably
-from stratalog_node.disk.files import FlushLost, SegmentFile
+from stratalog_node.disk.files import WRITE_STEP_BYTES, FlushLost, SegmentFile
 from stratalog_node.disk.preallocation import LARGEST_ROOM_BYTES, LEAST_APPEND_BYTES
 
 HEADER = b"header"
@@ -60,7 +60,50 @@ def test_an_append_of_more_pieces_than_one_call_takes_is_whole(tmp_path: Path) -
     file = make(tmp_path / "f")
     pieces = [b"%d," % number for number in range(5000)]
     file.append(pieces, sum(map(len, pieces)))
-    assert file.path.read_bytes() == HEADER + b"".join(pieces)
+    assert file.path.read_bytes().rstrip(b"\0") == HEADER + b"".join(pieces)
+
+
+def test_a_large_append_goes_in_writes_that_end_at_multiples_of_their_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A larger one takes memory in blocks that are rare, and perhaps not backed by any."""
+    real, writes = os.pwritev, []
+
+    def seen(fd: int, buffers: Sequence[bytes], position: int) -> int:
+        writes.append((position, position + sum(map(len, buffers))))
+        return real(fd, buffers, position)
+
+    monkeypatch.setattr(os, "pwritev", seen)
+    file = make(tmp_path / "f")
+    pieces = [bytes([number]) * size for number, size in enumerate((70_000, 5, 1 << 20, 300_000))]
+    file.append(pieces, sum(map(len, pieces)))
+    stored = file.path.read_bytes()
+    assert stored[: file.size_bytes] == HEADER + b"".join(pieces)
+    assert not any(stored[file.size_bytes :])
+    assert all(end % WRITE_STEP_BYTES == 0 for _, end in writes[:-1])
+    assert [start for start, _ in writes[1:]] == [end for _, end in writes[:-1]]
+    assert max(end - start for start, end in writes) == WRITE_STEP_BYTES
+
+
+def test_a_large_append_that_fails_between_two_writes_leaves_the_file_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = make(tmp_path / "f")
+    file.append([b"kept"], 4)
+    real, full = os.pwritev, 3 * WRITE_STEP_BYTES
+
+    def failing(fd: int, buffers: Sequence[bytes], position: int) -> int:
+        if position >= full:
+            raise OSError(errno.ENOSPC, "full")
+        return real(fd, [b"".join(buffers)[: full - position]], position)
+
+    monkeypatch.setattr(os, "pwritev", failing)
+    with pytest.raises(DiskFull):
+        file.append([b"x" * (1 << 20)], 1 << 20)
+    assert file.path.read_bytes() == HEADER + b"kept"
+    monkeypatch.undo()
+    file.append([b"y" * (1 << 20)], 1 << 20)
+    assert file.path.read_bytes().rstrip(b"\0") == HEADER + b"kept" + b"y" * (1 << 20)
 
 
 @pytest.mark.parametrize(
