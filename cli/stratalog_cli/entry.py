@@ -168,7 +168,19 @@ def _command_of(words: Sequence[str]) -> str:
     return words[at] if at < len(words) else ""
 
 
+def _occupy_standard_descriptors() -> None:
+    """Open those that were closed at the start as the null device: the next file would get the number, a segment's
+    perhaps, and what a library writes to standard error would go into it."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # takes the lowest free number, which is this one
+            setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", encoding="utf-8", closefd=False))
+
+
 def main() -> None:
+    _occupy_standard_descriptors()
     if os.getpid() == 1:
         # The kernel drops a signal to the first process of a container for which it has no handler, and a server has
         # its own only once it has been loaded. Until then, as in every other command, there is nothing to put in order.
