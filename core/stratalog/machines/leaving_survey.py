@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from stratalog.machines.leaving import (
     Need,
@@ -33,6 +33,27 @@ _NAMED: Final = 10
 _ABANDONED_AT_ONCE: Final = 100
 _SEGMENTS_PER_STEP: Final = 256
 
+Named = TypeVar("Named", SegmentKey, UnheldRange)
+
+
+@dataclass(slots=True)
+class Found(Generic[Named]):
+    """Segments of one kind. Bytes are of batches."""
+
+    count: int = 0
+    bytes: int = 0
+    first: list[Named] = field(default_factory=list)
+    """The first of them; of kinds that are named at all."""
+
+    def add(self, size_bytes: int = 0) -> None:
+        self.count += 1
+        self.bytes += size_bytes
+
+    def add_named(self, named: Named, size_bytes: int = 0, most: int = _NAMED) -> None:
+        self.add(size_bytes)
+        if len(self.first) < most:
+            self.first.append(named)
+
 
 @dataclass(slots=True)
 class Survey:
@@ -43,34 +64,22 @@ class Survey:
     to_see: int = 0
     """Of those, the ones that are not empty: so many a look has to tell of."""
     bytes: int = 0
-    open_count: int = 0
-    open: list[SegmentKey] = field(default_factory=list)
-    """The first of them."""
-    stuck_count: int = 0
+    open: Found[SegmentKey] = field(default_factory=Found)
+    stuck: Found[SegmentKey] = field(default_factory=Found)
     """Open, and nobody who lives leads them."""
-    stuck: list[SegmentKey] = field(default_factory=list)
-    """The first of them."""
-    short_count: int = 0
+    short: Found[SegmentKey] = field(default_factory=Found)
     """Open, somebody who lives leads them, and too few of their replicas live for the majority that they need."""
-    short: list[SegmentKey] = field(default_factory=list)
-    """The first of them."""
     short_nodes: set[int] = field(default_factory=set)
     """Who is missed there."""
     abandoned: list[SegmentKey] = field(default_factory=list)
     """Open, and who has to be heard of it is gone for good, or was given up as this node; so many as are ended at
     once."""
-    uploads_count: int = 0
-    """Sealed, not kept without it, and on their way into the object store."""
-    uploads_bytes: int = 0
-    """Of those what is not there yet."""
-    copies_count: int = 0
+    uploads: Found[SegmentKey] = field(default_factory=Found)
+    """Sealed, not kept without it, and on their way into the object store; the bytes are of what is not there yet."""
+    copies: Found[SegmentKey] = field(default_factory=Found)
     """Sealed, not kept without it, and without a remote tier."""
-    copies_bytes: int = 0
-    kept_count: int = 0
+    kept: Found[SegmentKey] = field(default_factory=Found)
     """Sealed, and nobody who lives has them, but the directories of other retired nodes."""
-    kept_bytes: int = 0
-    kept: list[SegmentKey] = field(default_factory=list)
-    """The first of them."""
     kept_untiered: int = 0
     """Of them those that no holder of a mount uploads."""
     kept_here: int = 0
@@ -79,55 +88,46 @@ class Survey:
     """Whose those are."""
     unread: set[int] = field(default_factory=set)
     """Whose of them nobody reads now."""
-    away_count: int = 0
+    away: Found[SegmentKey] = field(default_factory=Found)
     """The node lives and has no copy, and nobody has but nodes that are not alive."""
-    away_bytes: int = 0
-    away: list[SegmentKey] = field(default_factory=list)
-    """The first of them."""
     away_nodes: set[int] = field(default_factory=set)
     """Who is missed there."""
     away_directories: set[int] = field(default_factory=set)
     """Whose directories are: a person gave these nodes up, and no process reads them."""
-    gone_count: int = 0
+    gone: Found[SegmentKey] = field(default_factory=Found)
     """The node lives and has no copy, and who had one was given up by force, with it."""
-    gone_bytes: int = 0
-    gone: list[SegmentKey] = field(default_factory=list)
-    """The first of them."""
     gone_nodes: set[int] = field(default_factory=set)
     """With whom they went."""
-    lost_count: int = 0
+    lost: Found[UnheldRange] = field(default_factory=Found)
     """The node is not alive, and no other node has them."""
-    lost_bytes: int = 0
-    lost: list[UnheldRange] = field(default_factory=list)
-    """The first of them."""
-    lost_open_count: int = 0
+    lost_open: Found[UnheldRange] = field(default_factory=Found)
     """Open, and no living node is a replica of them."""
-    lost_open: list[UnheldRange] = field(default_factory=list)
-    """The first of them."""
 
     @property
     def unheld(self) -> tuple[UnheldRange, ...]:
         """What nobody who lives has: the first of it, sealed ones before open ones."""
-        return (*self.lost, *self.lost_open)[:MAX_UNHELD_LISTED]
+        return (*self.lost.first, *self.lost_open.first)[:MAX_UNHELD_LISTED]
 
     @property
     def unheld_count(self) -> int:
-        return self.lost_count + self.lost_open_count
+        return self.lost.count + self.lost_open.count
+
+    @property
+    def _needed(self) -> tuple[Found[SegmentKey] | Found[UnheldRange], ...]:
+        return self.uploads, self.copies, self.kept, self.away, self.gone, self.lost
 
     @property
     def needed_count(self) -> int:
         """Sealed segments that are not kept without it."""
-        moving = self.uploads_count + self.copies_count
-        return moving + self.kept_count + self.away_count + self.gone_count + self.lost_count
+        return sum(found.count for found in self._needed)
 
     @property
     def remaining_segments(self) -> int:
-        return self.open_count + self.needed_count
+        return self.open.count + self.needed_count
 
     @property
     def remaining_bytes(self) -> int:
-        moving = self.uploads_bytes + self.copies_bytes
-        return moving + self.kept_bytes + self.away_bytes + self.gone_bytes + self.lost_bytes
+        return sum(found.bytes for found in self._needed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,15 +202,11 @@ def _count(
         case Need.ONLY_HERE if node.is_alive and not _is_alive(segment, lives):
             _count_away(survey, segment, _unsent_bytes(segment, size), lives)
         case Need.ONLY_HERE if not _is_alive(segment, lives):
-            survey.lost_count += 1
-            survey.lost_bytes += _unsent_bytes(segment, size)
-            survey.lost += [unheld_of(segment, topic.name)][: MAX_UNHELD_LISTED - len(survey.lost)]
+            survey.lost.add_named(unheld_of(segment, topic.name), _unsent_bytes(segment, size), MAX_UNHELD_LISTED)
         case _ if is_tiered:
-            survey.uploads_count += 1
-            survey.uploads_bytes += _unsent_bytes(segment, size)
+            survey.uploads.add(_unsent_bytes(segment, size))
         case _:
-            survey.copies_count += 1
-            survey.copies_bytes += size
+            survey.copies.add(size)
 
 
 def _is_alive(segment: Segment, lives: _Lives) -> bool:
@@ -221,14 +217,10 @@ def _is_alive(segment: Segment, lives: _Lives) -> bool:
 def _count_away(survey: Survey, segment: Segment, size_bytes: int, lives: _Lives) -> None:
     """Nobody who lives has it, the node that leaves included, and no directory that counts."""
     if is_lost_for_good(segment, lives.by_id.get, lives.alive.__contains__):
-        survey.gone_count += 1
-        survey.gone_bytes += size_bytes
-        survey.gone += [segment.key][: _NAMED - len(survey.gone)]
+        survey.gone.add_named(segment.key, size_bytes)
         survey.gone_nodes |= {*segment.local_nodes}
         return
-    survey.away_count += 1
-    survey.away_bytes += size_bytes
-    survey.away += [segment.key][: _NAMED - len(survey.away)]
+    survey.away.add_named(segment.key, size_bytes)
     retired = {one for one in segment.local_nodes if (node := lives.by_id.get(one)) is not None and node.is_retired}
     survey.away_nodes |= {*segment.local_nodes} - retired
     survey.away_directories |= retired
@@ -236,27 +228,21 @@ def _count_away(survey: Survey, segment: Segment, size_bytes: int, lives: _Lives
 
 def _count_kept(survey: Survey, segment: Segment, size_bytes: int, lives: _Lives, is_tiered: bool) -> None:
     directories = lives.directories.keys() & {*segment.local_nodes}
-    survey.kept_count += 1
-    survey.kept_bytes += size_bytes
-    survey.kept += [segment.key][: _NAMED - len(survey.kept)]
+    survey.kept.add_named(segment.key, size_bytes)
     survey.kept_untiered += not is_tiered
     survey.directories |= directories
     survey.unread |= {one for one in directories if not lives.directories[one]}
 
 
 def _count_open(survey: Survey, segment: Segment, topic: Topic, lives: _Lives) -> None:
-    survey.open_count += 1
-    survey.open += [segment.key][: _NAMED - len(survey.open)]
+    survey.open.add_named(segment.key)
     by_quorum, presence = is_quorum(topic.settings), lives.presence
     if not lives.alive.intersection(segment.replicas):
-        survey.lost_open_count += 1
-        survey.lost_open += [unheld_of(segment, topic.name)][: MAX_UNHELD_LISTED - len(survey.lost_open)]
+        survey.lost_open.add_named(unheld_of(segment, topic.name), most=MAX_UNHELD_LISTED)
     if not is_led(segment, presence):
-        survey.stuck_count += 1
-        survey.stuck += [segment.key][: _NAMED - len(survey.stuck)]
+        survey.stuck.add_named(segment.key)
     elif by_quorum and (missed := missed_for_majority(segment, presence.is_alive, presence.is_gone)):
-        survey.short_count += 1
-        survey.short += [segment.key][: _NAMED - len(survey.short)]
+        survey.short.add_named(segment.key)
         survey.short_nodes |= missed
     if is_waited_for_in_vain(segment, by_quorum, presence):
         survey.abandoned += [segment.key][: _ABANDONED_AT_ONCE - len(survey.abandoned)]

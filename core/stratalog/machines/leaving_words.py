@@ -17,8 +17,8 @@ from stratalog.model.metadata import Node
 def away_words(survey: Survey, node_id: int) -> str:
     """Of those that somebody who is away has."""
     words = (
-        f"on no node that is alive: {counted(survey.away_count, 'sealed segment')} ({size_of(survey.away_bytes)}), "
-        f"such as {named(survey.away)}; node {node_id} is to have a copy and has none"
+        f"on no node that is alive: {counted(survey.away.count, 'sealed segment')} ({size_of(survey.away.bytes)}), "
+        f"such as {named(survey.away.first)}; node {node_id} is to have a copy and has none"
     )
     if survey.away_nodes:
         words += f"; start nodes {sorted(survey.away_nodes)}"
@@ -34,8 +34,8 @@ def away_words(survey: Survey, node_id: int) -> str:
 def gone_words(survey: Survey, node_id: int) -> str:
     """Of those that were given up with other nodes."""
     return (
-        f"no node has {counted(survey.gone_count, 'sealed segment')} ({size_of(survey.gone_bytes)}), such as "
-        f"{named(survey.gone)}, and node {node_id} is listed for them; they were given up by force with "
+        f"no node has {counted(survey.gone.count, 'sealed segment')} ({size_of(survey.gone.bytes)}), such as "
+        f"{named(survey.gone.first)}, and node {node_id} is listed for them; they were given up by force with "
         f"nodes {sorted(survey.gone_nodes)}: once DeleteRecords or retention has moved the start of the log behind "
         "them, the retirement continues"
     )
@@ -45,14 +45,15 @@ def kept_words(survey: Survey, node: Node) -> str:
     """Of those that directories have. No node copies from a directory: they go on by the object store alone."""
     words = (
         f"only the directories of retired nodes {sorted(survey.directories)} have "
-        f"{counted(survey.kept_count, 'sealed segment')} ({size_of(survey.kept_bytes)}), such as {named(survey.kept)}"
+        f"{counted(survey.kept.count, 'sealed segment')} ({size_of(survey.kept.bytes)}), such as "
+        f"{named(survey.kept.first)}"
     )
     if survey.unread:
         words += (
             f"; no process reads those of nodes {sorted(survey.unread)}: where they are, run `stratalog node start "
             "--read-only --data DIR --meta URL`"
         )
-    if survey.kept_untiered < survey.kept_count:
+    if survey.kept_untiered < survey.kept.count:
         words += "; the holders of their mounts upload them"
     if survey.kept_untiered:
         words += (

@@ -122,7 +122,7 @@ def plan(seen: Observed) -> Planned:
             return Planned(RetireStep.PREFLIGHT, seen.blocks[0])
         return Planned(RetireStep.CORDON)
     survey = seen.survey
-    if survey.open_count:
+    if survey.open.count:
         return _sealing(seen, record)
     if survey.needed_count and not _gives_up(seen, record):
         return Planned(RetireStep.OFFLOAD, _why_offload_waits(seen))
@@ -173,25 +173,25 @@ def _sealing(seen: Observed, record: Retirement) -> Planned:
 
 def _why_seal_waits(seen: Observed) -> Why | None:
     survey, node = seen.survey, seen.node
-    opened = counted(survey.open_count, "open segment")
-    if survey.stuck_count:
+    opened = counted(survey.open.count, "open segment")
+    if survey.stuck.count:
         words = (
-            f"{survey.stuck_count:,} of {opened} without a living leader, such as {named(survey.stuck)}: GET "
+            f"{survey.stuck.count:,} of {opened} without a living leader, such as {named(survey.stuck.first)}: GET "
             "/v1/troubles says which nodes each waits for"
         )
         return Why(WaitReason.SHARD_UNAVAILABLE, words)
-    if survey.short_count:
+    if survey.short.count:
         words = (
-            f"{survey.short_count:,} of {opened} acknowledged by a majority of the replicas, too few of which live, "
-            f"such as {named(survey.short)}; nodes {sorted(survey.short_nodes)} are not alive: start them; if a disk "
-            "is gone, `stratalog nodes retire ID --force STORAGE-ID` of that node gives it up"
+            f"{survey.short.count:,} of {opened} acknowledged by a majority of the replicas, too few of which live, "
+            f"such as {named(survey.short.first)}; nodes {sorted(survey.short_nodes)} are not alive: start them; if "
+            "a disk is gone, `stratalog nodes retire ID --force STORAGE-ID` of that node gives it up"
         )
         if node.node_id in survey.short_nodes:
             words += f", here `stratalog nodes retire {node.node_id} --force {node.storage_id}`"
         return Why(WaitReason.SHARD_UNAVAILABLE, words)
     if seen.stalled_ms >= STALL_MS:
         words = (
-            f"{opened} not sealed, such as {named(survey.open)}: their leaders live, and none has got on for "
+            f"{opened} not sealed, such as {named(survey.open.first)}: their leaders live, and none has got on for "
             f"{_seconds(seen.stalled_ms)}: GET /v1/troubles says whose word each waits for, and the logs of these "
             "nodes why"
         )
@@ -201,38 +201,38 @@ def _why_seal_waits(seen: Observed) -> Why | None:
 
 def _why_offload_waits(seen: Observed) -> Why | None:
     survey = seen.survey
-    if survey.lost_count:
+    if survey.lost.count:
         node = seen.node
         words = (
-            f"node {node.node_id} is not alive, and no other node has {counted(survey.lost_count, 'sealed segment')} "
-            f"({size_of(survey.lost_bytes)}), such as {named([lost.segment for lost in survey.lost])} "
+            f"node {node.node_id} is not alive, and no other node has {counted(survey.lost.count, 'sealed segment')} "
+            f"({size_of(survey.lost.bytes)}), such as {named([lost.segment for lost in survey.lost.first])} "
             f"(`stratalog nodes status {node.node_id}` lists them): start it; if its disk is gone, `stratalog nodes "
             f"retire {node.node_id} --force {node.storage_id}` gives them up"
         )
         return Why(WaitReason.LAST_COPY_LOST, words)
-    if survey.away_count:
+    if survey.away.count:
         return Why(WaitReason.LAST_COPY_LOST, away_words(survey, seen.node.node_id))
-    if survey.gone_count:
+    if survey.gone.count:
         return Why(WaitReason.LAST_COPY_LOST, gone_words(survey, seen.node.node_id))
     if survey.kept_untiered or survey.unread:
         # What goes on by itself comes behind what does not.
         return Why(WaitReason.UNDER_REPLICATED, kept_words(survey, seen.node))
-    if survey.uploads_count and (away := _store_away(seen)) is not None:
+    if survey.uploads.count and (away := _store_away(seen)) is not None:
         return away
-    if survey.uploads_count and seen.stalled_ms >= STALL_MS:
+    if survey.uploads.count and seen.stalled_ms >= STALL_MS:
         words = (
-            f"not in the object store yet: {counted(survey.uploads_count, 'segment')}, "
-            f"{size_of(survey.uploads_bytes)}; no progress for {seen.stalled_ms // 1_000} s: see the uploads of the "
+            f"not in the object store yet: {counted(survey.uploads.count, 'segment')}, "
+            f"{size_of(survey.uploads.bytes)}; no progress for {seen.stalled_ms // 1_000} s: see the uploads of the "
             "nodes"
         )
         return Why(WaitReason.STORE_UNREACHABLE, words)
-    if survey.copies_count:
+    if survey.copies.count:
         words = (
-            f"no remote tier, and too few copies on the nodes that stay: {counted(survey.copies_count, 'segment')}, "
-            f"{size_of(survey.copies_bytes)}; being copied there"
+            f"no remote tier, and too few copies on the nodes that stay: {counted(survey.copies.count, 'segment')}, "
+            f"{size_of(survey.copies.bytes)}; being copied there"
         )
         return Why(WaitReason.UNDER_REPLICATED, words)
-    return Why(WaitReason.UNDER_REPLICATED, kept_words(survey, seen.node)) if survey.kept_count else None
+    return Why(WaitReason.UNDER_REPLICATED, kept_words(survey, seen.node)) if survey.kept.count else None
 
 
 def _why_verify_waits(seen: Observed, sightings: Sequence[Sighting]) -> Why | None:
@@ -341,7 +341,7 @@ def _store_away(seen: Observed) -> Why | None:
         return None
     words = (
         f"the object store has not answered for {seen.store_away_ms // 1_000} s; still to be uploaded: "
-        f"{counted(seen.survey.uploads_count, 'segment')}, {size_of(seen.survey.uploads_bytes)}"
+        f"{counted(seen.survey.uploads.count, 'segment')}, {size_of(seen.survey.uploads.bytes)}"
     )
     return Why(WaitReason.STORE_UNREACHABLE, words)
 
@@ -416,7 +416,7 @@ def _no_room(stay: Sequence[Node], survey: Survey, vitals: Mapping[int, Vitals])
     if not any(one.has_room for one in stay):
         words = f"no room for new segments on the {counted(len(stay), 'node')} that would stay: make room there first"
         return [Why(WaitReason.INSUFFICIENT_CAPACITY, words)]
-    if not survey.copies_bytes:
+    if not survey.copies.bytes:
         return []
     unknown = [one.node_id for one in stay if one.node_id not in vitals]
     room = 0
@@ -424,10 +424,10 @@ def _no_room(stay: Sequence[Node], survey: Survey, vitals: Mapping[int, Vitals])
         if one.has_room and (told := vitals.get(one.node_id)) is not None:
             free, headroom = told.disk_free_bytes, told.disk_total_bytes * HEADROOM_PERCENT // 100
             room += max(free - headroom, free * SLIGHT_PERCENT // 100)
-    if room < survey.copies_bytes:
+    if room < survey.copies.bytes:
         said = f"; nodes {unknown} have not said how much they have" if unknown else ""
         words = (
-            f"{size_of(survey.copies_bytes)} have no remote tier and must be copied, and the nodes that stay take "
+            f"{size_of(survey.copies.bytes)} have no remote tier and must be copied, and the nodes that stay take "
             f"{size_of(room)}: what they have free above {HEADROOM_PERCENT} % of their disks, or {SLIGHT_PERCENT} % of "
             f"it{said}; make room, or add nodes"
         )

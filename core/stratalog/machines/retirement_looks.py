@@ -43,7 +43,7 @@ def is_tiered(topic: Topic, told: Collection[Vitals]) -> bool:
 
 def mark_of(record: Retirement, survey: Survey) -> tuple[object, ...]:
     """As long as it is the same, a retirement does not get on."""
-    remaining = (survey.open_count, survey.needed_count, survey.remaining_bytes)
+    remaining = (survey.open.count, survey.needed_count, survey.remaining_bytes)
     is_in_line = record.wait is not None and record.wait.reason is WaitReason.RELEASE_IN_PROGRESS
     return record.step, record.begun_ms, *remaining, record.last_look_ms, record.inventory_key, is_in_line
 

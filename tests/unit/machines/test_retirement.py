@@ -66,7 +66,7 @@ def test_a_node_leaves_in_the_steps_of_the_page() -> None:
     story.roll_away(1)
     story.report_all()
     look()
-    assert seen[-1] is RetireStep.OFFLOAD and story.survey(1).uploads_count == 1
+    assert seen[-1] is RetireStep.OFFLOAD and story.survey(1).uploads.count == 1
     story.upload_all()
     look()
     story.sight(1, by_node=2)

@@ -154,7 +154,7 @@ def test_what_was_given_up_with_a_directory_is_said_to_be_gone(mode: RetireMode)
     assert wait.words.startswith("no node has 1 sealed segment") and "start node" not in wait.words
     assert f"given up by force with nodes [{first}]: once DeleteRecords or retention" in wait.words
     story.do(AdvanceLogStart(key.shard_key, 10))
-    assert story.survey(second).gone_count == 0
+    assert story.survey(second).gone.count == 0
 
 
 @pytest.mark.parametrize("mode", list(RetireMode))

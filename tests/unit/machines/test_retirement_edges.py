@@ -484,5 +484,5 @@ def test_the_list_is_cut_where_it_is_long_and_says_how_many_there_are(
     story.do(RetireNode(1))
     story.die(1)
     survey = story.survey(1)
-    assert (survey.unheld_count, survey.lost_count, survey.lost_open_count) == (8, 4, 4)
+    assert (survey.unheld_count, survey.lost.count, survey.lost_open.count) == (8, 4, 4)
     assert [one.end_offset for one in survey.unheld] == ([10] * 4 + [None] * 4)[:shown]

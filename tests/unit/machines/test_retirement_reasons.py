@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 
-from stratalog.machines.leaving_survey import Survey
+from stratalog.machines.leaving_survey import Found, Survey
 from stratalog.machines.retirement import Observed, Release, Served, Why, plan
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Node
@@ -122,14 +122,16 @@ KEY = SegmentKey(RetirementStory(nodes=1).topic().topic_id, 0, 3, 100)
 CLEAN = Sighting(2, HOUR_MS - 2 * INTERVAL_MS, 10)
 SURVEYS = {
     "nothing is left": Survey(),
-    "open": Survey(segments=1, open_count=1, open=[KEY]),
-    "open and led by nobody": Survey(segments=1, open_count=1, stuck_count=1, stuck=[KEY]),
-    "open and without a majority": Survey(segments=1, open_count=1, short_count=1, short=[KEY], short_nodes={3}),
-    "to be uploaded": Survey(segments=1, to_see=1, uploads_count=1, uploads_bytes=100),
-    "to be copied": Survey(segments=1, to_see=1, copies_count=1, copies_bytes=100),
-    "in a directory": Survey(segments=1, to_see=1, kept_count=1, kept_bytes=100, kept=[KEY], directories={3}),
-    "with one who is away": Survey(segments=1, to_see=1, away_count=1, away_bytes=100, away=[KEY], away_nodes={3}),
-    "given up with another": Survey(segments=1, to_see=1, gone_count=1, gone_bytes=100, gone=[KEY], gone_nodes={3}),
+    "open": Survey(segments=1, open=Found(1, 0, [KEY])),
+    "open and led by nobody": Survey(segments=1, open=Found(1, 0, [KEY]), stuck=Found(1, 0, [KEY])),
+    "open and without a majority": Survey(
+        segments=1, open=Found(1, 0, [KEY]), short=Found(1, 0, [KEY]), short_nodes={3}
+    ),
+    "to be uploaded": Survey(segments=1, to_see=1, uploads=Found(1, 100)),
+    "to be copied": Survey(segments=1, to_see=1, copies=Found(1, 100)),
+    "in a directory": Survey(segments=1, to_see=1, kept=Found(1, 100, [KEY]), directories={3}),
+    "with one who is away": Survey(segments=1, to_see=1, away=Found(1, 100, [KEY]), away_nodes={3}),
+    "given up with another": Survey(segments=1, to_see=1, gone=Found(1, 100, [KEY]), gone_nodes={3}),
     "kept elsewhere": Survey(segments=10, to_see=10),
     "more than was looked at": Survey(segments=11, to_see=11),
 }
