@@ -12,8 +12,8 @@ Invariant: what lies between the end of the batches and the end of the room is z
 
 from __future__ import annotations
 
-LARGEST_ROOM_BYTES = 64 << 10
-"""To 256 KiB costs a little less where memory is warm, and twice as much where it is not (`model/write_steps.py`)."""
+LARGEST_ROOM_BYTES = 128 << 10
+"""256 KiB can cost far more (`model/write_steps.py`); what lies in 64 KiB takes a consumer more CPU to get."""
 LEAST_APPEND_BYTES = 4096
 """Smaller appends make no room: 10,000 quiet shards would hold gigabytes of zeros."""
 _FIRST_ROOM_BYTES = 16 << 10
