@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from stratalog.event_loop.task_set import TaskSet
@@ -22,7 +23,7 @@ from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.machines.producer_table import ProducerTable
 from stratalog.machines.sealed_producers import Producers, sealed_table
 from stratalog.model.errors import Corrupt, NotFound, StratalogError, Unavailable
-from stratalog.model.ids import SegmentKey
+from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import RemoteState, SealRecord, Segment, SegmentState
 from stratalog.telemetry.logs import logger
 from stratalog_node.backoff import Backoff
@@ -70,6 +71,8 @@ class ProducerTables:
         self._peers = peers
         self._held: OrderedDict[SegmentKey, bytes] = OrderedDict()
         self._held_bytes = 0
+        self._sealed_last: dict[ShardKey, tuple[SegmentKey, SealRecord]] = {}
+        """Of each shard the segment that was sealed from here last, until the metadata tell of it."""
         self._flights: SingleFlight[tuple[SegmentKey, bool], bytes] = SingleFlight()
         self._sought: set[SegmentKey] = set()
         self._read: dict[SegmentKey, Producers] = {}
@@ -109,11 +112,24 @@ class ProducerTables:
             _, dropped = self._held.popitem(last=False)
             self._held_bytes -= len(dropped)
 
-    def kept(self, key: SegmentKey) -> Producers | None:
-        """Of a segment that was sealed from here just now, and of which the metadata may not tell that yet. None: not
-        had, or it names nobody."""
-        table = self._held.get(key)
-        return None if table is None else decode_table(table, source=f"table of producers of segment {key}")
+    def sealed_here(self, key: SegmentKey, seal: SealRecord, table: bytes) -> None:
+        """The metadata may not tell of it yet, and the next segment of the shard follows from it."""
+        self._sealed_last.pop(key.shard_key, None)
+        self._sealed_last[key.shard_key] = (key, seal)
+        while self._sealed_last and self._is_told((oldest := next(iter(self._sealed_last.values())))[0]):
+            del self._sealed_last[oldest[0].shard_key]
+        self.keep(key, table)
+
+    def _is_told(self, key: SegmentKey) -> bool:
+        segment = self._catalog.segment(key)
+        return segment is None or segment.seal is not None
+
+    def as_sealed(self, segment: Segment) -> Segment:
+        """The same, or with the seal that it was given from here just now."""
+        key, seal = self._sealed_last.get(segment.key.shard_key, (None, None))
+        if segment.seal is not None or seal is None or key != segment.key:
+            return segment
+        return replace(segment, state=SegmentState.SEALED, end_offset=seal.end_offset, seal=seal)
 
     def _known(self, segment: Segment) -> bytes | None:
         if not _seal_of(segment).producers.count:

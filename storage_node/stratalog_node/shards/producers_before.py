@@ -64,9 +64,7 @@ async def producers_before_seal(context: ShardContext, old: ActiveSegment) -> Pr
     what the leader knows stands in for it: the seal says what came of it, and other replicas take it from here."""
     segments = context.catalog.segments(old.key.shard_key)
     before = next((one for one in segments if one.epoch == old.key.epoch - 1), None)
-    if before is not None and before.seal is None and (kept := context.tables.kept(before.key)) is not None:
-        return kept
-    if before is not None and before.seal is not None:
+    if before is not None and (before := context.tables.as_sealed(before)).seal is not None:
         try:
             return await context.tables.producers(before, is_far=True)
         except StratalogError as error:

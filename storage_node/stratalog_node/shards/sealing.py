@@ -283,7 +283,7 @@ class Sealing:
                 tell("seal not written yet", segment=str(old.key), retry_s=backoff.next_s, error=str(error))
                 await backoff.pause()
         self._context.stats.sealed += 1
-        self._context.tables.keep(old.key, block.table)
+        self._context.tables.sealed_here(old.key, block.seal, block.table)
         index_path = self._context.layout.index(old.key)
         copy = SealedCopy(old.key, old.file, index_path, block.seal, checked_from=0)  # the seal has checked it
         copy.damage = old.damage

@@ -82,7 +82,9 @@ async def test_segments_that_follow_have_what_was_before_in_their_tables_too(tmp
         assert [await repeated(rig, shard, number) for number in range(2)] == [0, 1]
 
 
-@pytest.mark.parametrize("late_from", ["its own opening", "the seal before"])
+@pytest.mark.parametrize(
+    "late_from", ["its own opening", "the seal before", "the seal before, and others have its room"]
+)
 async def test_a_seal_follows_from_the_log_though_the_watch_lags(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late_from: str
 ) -> None:
@@ -105,6 +107,8 @@ async def test_a_seal_follows_from_the_log_though_the_watch_lags(
         await write_and_roll(0)
         await write_and_roll(1)
         monkeypatch.setattr(rig.catalog, "apply", late.append)
+        if "others" in late_from:
+            monkeypatch.setattr(rig.context.tables, "keep", lambda key, table: None)
         rig.meta.release(SealSegment)
         left = 1 if late_from == "its own opening" else 0
         await eventually(lambda: rig.meta.calls[SealSegment] == 2 - left and rig.sealing.unsealed_count == left)
