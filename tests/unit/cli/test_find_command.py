@@ -93,8 +93,8 @@ class Asker:
         return name
 
     def produce(self, topic: str, numbers: range, shard: int = 0) -> None:
-        """Keys come round after 50."""
-        producer = Producer({"bootstrap.servers": self.node.bootstrap, "linger.ms": 5})
+        """Keys come round after 50. In one batch: `flush` waits for no linger."""
+        producer = Producer({"bootstrap.servers": self.node.bootstrap, "linger.ms": 2_000})
         for number in numbers:
             producer.produce(topic, b"%d" % number, b"flight-%d" % (number % 50), partition=shard)
         assert producer.flush(30) == 0
