@@ -219,7 +219,10 @@ async def test_a_proven_copy_has_no_room_ahead_and_verify_finds_nothing_in_it(tm
         shard.ask_roll(rig.clock.now_ms)
         await eventually(lambda: replica.follower.life in (FollowerLife.PROVEN, FollowerLife.SEALED))
         assert copy.file.path.stat().st_size == copy.file.size_bytes
-        seal = copy.prove()
+        await eventually(lambda: (told := rig.catalog.segment(copy.key)) is not None and told.seal is not None)
+        listed = rig.catalog.segment(copy.key)
+        assert listed is not None and listed.seal is not None
+        seal = listed.seal
         assert check_segment_file(copy.file.path, seal=seal).findings == []
         whole = copy.file.path.read_bytes()
         copy.file.path.write_bytes(whole + bytes(100_000))  # proven before versions that cut it
