@@ -158,7 +158,7 @@ async def open_shards(
         taken.push_async_callback(context.tables.close)
         sealing = Sealing(context, flusher, service_heard_ms)
         elsewhere = Elsewhere(cold, peers)
-        reader = ShardReader(pool, answer_bytes, elsewhere)
+        reader = ShardReader(pool, answer_bytes, descriptor_limit // 4, elsewhere)
         directory = ShardDirectory(context, ShardWorkers(flusher, sealing, reader, TimeLookups(elsewhere)))
         copies = CopyFiles(context, directory)
         disk = LocalDisk(layout.root, directory)

@@ -4,7 +4,7 @@
 way. Nor is what was not checked in this life, wherever it lies: it raises `NotChecked`, and is checked once.
 Requires: log start <= offset < high watermark.
 Memory: hot reads fill pooled buffers, given back when the answer was sent; `outstanding_bytes` counts the whole buffers
-and bounds them.
+and bounds them. A slice of a file takes no memory, but its file stays open as long as a client takes its time.
 """
 
 from __future__ import annotations
@@ -69,12 +69,15 @@ class ReadPosition(NamedTuple):
 
 
 class ShardReader:
-    def __init__(self, pool: BufferPool, limit_bytes: int, elsewhere: Elsewhere) -> None:
-        """`limit_bytes`: what all answers together may hold; above it each gets a small share."""
+    def __init__(self, pool: BufferPool, limit_bytes: int, most_slices: int, elsewhere: Elsewhere) -> None:
+        """`limit_bytes`: what all answers together may hold; above it each gets a small share. `most_slices`: so many
+        files at most stay open for slow clients; the rest of the descriptors are for appends."""
         self._pool = pool
         self._limit_bytes = limit_bytes
+        self._most_slices = most_slices
         self._elsewhere = elsewhere
         self.outstanding_bytes = 0
+        self.outstanding_slices = 0
 
     def room_bytes(self, wanted: int) -> int:
         """How much one more answer may hold."""
@@ -189,6 +192,8 @@ class ShardReader:
         return Read([view], size, release, extent.next_offset)
 
     def _goes_as_slice(self, size_bytes: int) -> bool:
+        if self.outstanding_slices >= self._most_slices:
+            return False
         is_short = self.outstanding_bytes + size_bytes > self._limit_bytes // 2
         return size_bytes >= (_SHORT_SLICE_BYTES if is_short else _SLICE_BYTES)
 
@@ -199,7 +204,13 @@ class ShardReader:
         copy.remember(extent.next_offset, extent.end_position)
         shard.context.stats.cached_read_bytes += size
         piece = FileSlice(copy.file, position, size)
-        return Read([piece], size, piece.release, extent.next_offset)
+        self.outstanding_slices += 1
+
+        def release() -> None:
+            self.outstanding_slices -= 1
+            piece.release()
+
+        return Read([piece], size, release, extent.next_offset)
 
     # Off the loop ---------------------------------------------------------------------------------------------------
     async def read_to_keep(self, shard: LocalShard, offset: int, max_bytes: int) -> list[bytes | memoryview]:

@@ -54,6 +54,23 @@ async def test_a_large_range_is_a_slice_of_the_file_and_a_small_one_is_copied(tm
         assert rig.reader.outstanding_bytes == 0
 
 
+async def test_slow_clients_of_many_files_keep_no_append_out(tmp_path: Path) -> None:
+    """A slice keeps its file open until it is sent: for as long as a client may idle."""
+    async with ShardRig(tmp_path, descriptor_limit=8) as rig:
+        reads: list[Read] = []
+        for number in range(rig.context.descriptors.most + 1):
+            shard = await rig.shard_of(f"t{number}")
+            await rig.acknowledged(shard, b"x" * 200_000)
+            reads.append(rig.reader.read_hot(shard, 0, 1 << 20, for_socket=True))
+        assert sum(isinstance(read.buffers[0], FileSlice) for read in reads) == 2
+        for read in reads:
+            assert read.release is not None
+            read.release()
+        assert (rig.reader.outstanding_slices, rig.reader.outstanding_bytes) == (0, 0)
+        _, piece = sliced(rig, shard, 0)
+        assert len(piece) > 200_000
+
+
 @pytest.mark.parametrize("is_supported", [True, False])
 async def test_what_is_sent_is_what_a_copy_would_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_supported: bool
