@@ -238,12 +238,12 @@ class PendingFetch(Parkable):
                     high_watermark = stable = desk.replicas.high_watermark(shard)
                     is_cut = True
                 stands = high_watermark, stable, shard.log_start_offset
-                answer: FetchedPartition[ReadBuffer] = FetchedPartition(wanted.partition, 0, *stands)
-                line.append(answer)
                 if wanted.fetch_offset >= high_watermark:
+                    line.append(FetchedPartition(wanted.partition, 0, *stands))
                     looks.append((shard, wanted, None))
                     continue
                 if left <= 0 and total:
+                    line.append(FetchedPartition(wanted.partition, 0, *stands))
                     is_cut = True
                     continue
                 try:
@@ -251,24 +251,28 @@ class PendingFetch(Parkable):
                     read = reader.read_hot(shard, wanted.fetch_offset, want, for_socket=True)
                 except NotCached:
                     is_slow_first = is_slow_first or not total
+                    answer: FetchedPartition[ReadBuffer] = FetchedPartition(wanted.partition, 0, *stands)
+                    line.append(answer)
                     slow.append((answer, shard, wanted))
                     continue
                 except StratalogError as error:
                     has_error = True
-                    line[-1] = _failed(wanted.partition, self._code_of(error, name, wanted), shard)
+                    line.append(_failed(wanted.partition, self._code_of(error, name, wanted), shard))
                     continue
-                if total and read.size_bytes > left:
+                size = read.size_bytes
+                if total and size > left:
                     _release([read])
+                    line.append(FetchedPartition(wanted.partition, 0, *stands))
                     is_cut = True
                     continue
                 is_cut = is_cut or (wanted.max_bytes > left and read.next_offset < high_watermark)
-                total += read.size_bytes
-                left -= read.size_bytes
-                shard.work.fetched_bytes += read.size_bytes
+                total += size
+                left -= size
+                shard.work.fetched_bytes += size
                 reads.append(read)
                 # Also where there is data: it may be less than the client's min_bytes, and more must wake it.
                 looks.append((shard, wanted, read))
-                line[-1] = FetchedPartition(wanted.partition, 0, *stands, read.buffers, read.size_bytes)
+                line.append(FetchedPartition(wanted.partition, 0, *stands, read.buffers, size))
         if slow:
             self._begin(reads, partial(self._read_slowly, answers, slow, total, left, is_slow_first=is_slow_first))
         elif has_error or is_cut or total >= self._enough_bytes or self._is_overdue or not looks:
