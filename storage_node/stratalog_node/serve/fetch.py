@@ -329,12 +329,13 @@ class PendingFetch(Parkable):
             return 0 if is_served else ErrorCode.NOT_LEADER_OR_FOLLOWER
         if wanted.current_leader_epoch >= 0 and (order := shard.compare_epoch(wanted.current_leader_epoch)):
             return ErrorCode.FENCED_LEADER_EPOCH if order < 0 else ErrorCode.UNKNOWN_LEADER_EPOCH
-        if wanted.fetch_offset < shard.log_start_offset:
+        offset, high_watermark = wanted.fetch_offset, shard.high_watermark
+        if offset < shard.log_start_offset:
             return ErrorCode.OFFSET_OUT_OF_RANGE
-        if wanted.fetch_offset >= shard.high_watermark:
+        if offset >= high_watermark:
             if not shard.is_end_known:
                 return ErrorCode.KAFKA_STORAGE_ERROR
-            if wanted.fetch_offset > shard.end_offset:
+            if offset > high_watermark and offset > shard.end_offset:
                 return ErrorCode.OFFSET_OUT_OF_RANGE
         return 0
 

@@ -191,7 +191,9 @@ class ShardLog(Ranged):
 
     def compare_epoch(self, epoch: int) -> int:
         """-1: a client with this epoch has stale metadata; 1: it knows more than we do; 0: serve it."""
-        return self.chain.compare_epoch(epoch, self.epoch)
+        # Each partition of each fetch asks: the metadata only where they are looked at.
+        chain = self.chain
+        return chain.compare_epoch(epoch, -1 if chain.active is not None else self.epoch)
 
     @property
     def segments(self) -> Sequence[Segment]:
