@@ -237,32 +237,28 @@ class PendingFetch(Parkable):
                 if not shard.is_leader:  # what a replica serves is sealed: nothing more will come
                     high_watermark = stable = desk.replicas.high_watermark(shard)
                     is_cut = True
-                stands = high_watermark, stable, shard.log_start_offset
-                if wanted.fetch_offset >= high_watermark:
-                    line.append(FetchedPartition(wanted.partition, 0, *stands))
-                    looks.append((shard, wanted, None))
+                stands = wanted.partition, 0, high_watermark, stable, shard.log_start_offset
+                is_at_end = wanted.fetch_offset >= high_watermark
+                if is_at_end or (left <= 0 and total):
+                    line.append(FetchedPartition(*stands))
+                    looks += [(shard, wanted, None)] if is_at_end else []
+                    is_cut = is_cut or not is_at_end
                     continue
-                if left <= 0 and total:
-                    line.append(FetchedPartition(wanted.partition, 0, *stands))
-                    is_cut = True
-                    continue
+                want = min(wanted.max_bytes, max(left, 1))
                 try:
-                    want = min(wanted.max_bytes, max(left, 1))
                     read = reader.read_hot(shard, wanted.fetch_offset, want, for_socket=True)
                 except NotCached:
                     is_slow_first = is_slow_first or not total
-                    answer: FetchedPartition[ReadBuffer] = FetchedPartition(wanted.partition, 0, *stands)
-                    line.append(answer)
-                    slow.append((answer, shard, wanted))
+                    line.append(FetchedPartition(*stands))
+                    slow.append((line[-1], shard, wanted))
                     continue
                 except StratalogError as error:
                     has_error = True
                     line.append(_failed(wanted.partition, self._code_of(error, name, wanted), shard))
                     continue
-                size = read.size_bytes
-                if total and size > left:
+                if (size := read.size_bytes) > left and total:
                     _release([read])
-                    line.append(FetchedPartition(wanted.partition, 0, *stands))
+                    line.append(FetchedPartition(*stands))
                     is_cut = True
                     continue
                 is_cut = is_cut or (wanted.max_bytes > left and read.next_offset < high_watermark)
@@ -272,7 +268,7 @@ class PendingFetch(Parkable):
                 reads.append(read)
                 # Also where there is data: it may be less than the client's min_bytes, and more must wake it.
                 looks.append((shard, wanted, read))
-                line.append(FetchedPartition(wanted.partition, 0, *stands, read.buffers, size))
+                line.append(FetchedPartition(*stands, read.buffers, size))
         if slow:
             self._begin(reads, partial(self._read_slowly, answers, slow, total, left, is_slow_first=is_slow_first))
         elif has_error or is_cut or total >= self._enough_bytes or self._is_overdue or not looks:
@@ -280,7 +276,6 @@ class PendingFetch(Parkable):
             self._answer(answers, reads)
         else:
             self._wait(looks, total)
-            _release(reads)
 
     def _park(self, frame: memoryview | None) -> None:
         """It looks again once there is room, and need not be told of anything before."""
@@ -308,6 +303,7 @@ class PendingFetch(Parkable):
         if self._timer is None:
             assert self._request is not None
             self._timer = self._desk.loop.call_later(self._request.max_wait_ms / 1000, self._expire)
+        _release([read for _, _, read in looks if read is not None])
 
     def _turned_away(
         self, shard: ShardLog | None, wanted: PartitionFetch, rack: str, code: int

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import islice
 from typing import TypeVar
 
 from stratalog.machines.read_policy import ReadPolicy
@@ -16,6 +17,10 @@ from stratalog_node.shards.local_shard import LocalShard
 from stratalog_node.shards.peer_reads import PeerReads
 
 T = TypeVar("T")
+
+_LOCAL_FIRST = (ReadPolicy.DISABLE, ReadPolicy.NOT_IN_DISK)
+_MOST_AHEAD = 64
+"""So many segments are looked at for each read: more than are read ahead, unless they are tiny."""
 
 Sources = Sequence[tuple[ReadSource, Sequence[int]]]
 """In order; with the nodes to ask, where it is nodes."""
@@ -64,7 +69,8 @@ class Elsewhere:
             if source is ReadSource.STORE:
                 assert self._cold is not None
                 shard.context.stats.cold_reads += 1
-                return await self._cold.read(segments[index:], offset, max_bytes, room_bytes)
+                run = _read_in_the_store(shard, index)
+                return await self._cold.read(run, offset, max_bytes, room_bytes)
             assert self._peers is not None
             return [await self._peers.read(segments[index], nodes, offset, room_bytes(max_bytes))]
 
@@ -107,6 +113,21 @@ class Elsewhere:
         if not order:
             raise _out_of_reach(shard, segment)
         return await _first(order, ask)
+
+
+def _read_in_the_store(shard: LocalShard, index: int) -> Sequence[Segment]:
+    """The segment at `index`, and those behind it whose data readers will ask the store for, too: what it reads ahead
+    of a local copy costs requests, and its share of the memory, and nobody takes it."""
+    segments = shard.segments
+    policy, copies = shard.rules.read_policy, shard.copies
+    opened = next(iter(shard.ended), shard.active)
+    stop = index + 1
+    for segment in islice(segments, stop, stop + _MOST_AHEAD):
+        is_local = segment.epoch in copies or (opened is not None and segment.epoch >= opened.key.epoch)
+        if is_local and policy.value in _LOCAL_FIRST:
+            break
+        stop += 1
+    return segments[index:stop]
 
 
 async def _first(order: Sources, ask: Callable[[ReadSource, Sequence[int]], Awaitable[T]]) -> T:
