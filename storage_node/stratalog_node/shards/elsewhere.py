@@ -123,8 +123,9 @@ def _read_in_the_store(shard: LocalShard, index: int) -> Sequence[Segment]:
     opened = next(iter(shard.ended), shard.active)
     stop = index + 1
     for segment in islice(segments, stop, stop + _MOST_AHEAD):
-        is_local = segment.epoch in copies or (opened is not None and segment.epoch >= opened.key.epoch)
-        if is_local and policy.value in _LOCAL_FIRST:
+        copy = copies.get(segment.epoch)
+        is_open = opened is not None and segment.epoch >= opened.key.epoch
+        if (is_open or (copy is not None and copy.damage is None)) and policy.value in _LOCAL_FIRST:
             break
         stop += 1
     return segments[index:stop]

@@ -42,6 +42,15 @@ async def test_a_reader_that_nears_a_local_copy_has_nothing_of_it_read_ahead(tmp
         assert rig.cold._shards[shard.key].window.unread_bytes == 0, "memory that nobody comes for"
 
 
+async def test_what_lies_here_damaged_is_read_ahead_in_the_store(tmp_path: Path) -> None:
+    async with TieredShardRig(tmp_path) as rig:
+        shard = await freed(rig, "NotInDisk")
+        damaged = shard.copy_of(shard.segments[FREED].key)
+        assert damaged is not None
+        damaged.damage = "a read found it"
+        assert await blocks_fetched(rig, shard) == FREED + 1
+
+
 async def test_where_the_store_is_read_whatever_lies_here_all_is_read_ahead(tmp_path: Path) -> None:
     async with TieredShardRig(tmp_path) as rig:
         shard = await freed(rig, "Force")
