@@ -12,7 +12,18 @@ from pathlib import Path
 
 from stratalog.settings.describe import SettingDescription, describe_settings
 from stratalog.settings.relations import PROCESS_RELATIONS, TOPIC_RELATIONS
-from stratalog.settings.units import DAY_MS, GIB, HOUR_MS, INT32_MAX, INT64_MAX, KIB, MIB, MINUTE_MS, SECOND_MS
+from stratalog.settings.units import (
+    DAY_MS,
+    GIB,
+    HOUR_MS,
+    INT32_MAX,
+    INT64_MAX,
+    KIB,
+    MIB,
+    MINUTE_MS,
+    SECOND_MS,
+    takes_duration,
+)
 
 _HEAD = """\
 # Settings
@@ -67,11 +78,11 @@ def _with_meaning(key: str, text: str) -> str:
     """`1073741824 (1 GiB)` where a large number would not be read at a glance."""
     if not text.lstrip("-").isdigit() or int(text) <= 0:
         return text
-    units = _SIZES if "bytes" in key else _TIMES if key.endswith(".ms") else ()
-    number = int(text)
+    units = _SIZES if "bytes" in key else _TIMES if takes_duration(key) else ()
+    number = int(text) * (MINUTE_MS if key.endswith(".minutes") else 1)
     for size, name in units:
         if number >= size and number % size == 0:
-            return f"{number} ({number // size} {name.removesuffix('s') if number == size and name != 's' else name})"
+            return f"{text} ({number // size} {name.removesuffix('s') if number == size and name != 's' else name})"
     return text
 
 

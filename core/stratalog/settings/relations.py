@@ -45,7 +45,7 @@ def _local_within(local: str, total: str, because: str) -> Relation:
         local,
         "<=",
         total,
-        because,
+        f"{because}; -1 means no limit, which is above every number, and -2 means the same as {total}",
         lambda kept, whole: kept == SAME_AS_TOTAL or whole == NO_LIMIT or 0 <= kept <= whole,
     )
 

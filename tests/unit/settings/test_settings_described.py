@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from stratalog.settings.describe import (
     SettingSource,
     SettingType,
@@ -44,6 +46,19 @@ def test_the_page_names_every_key_once_per_scope() -> None:
     for setting in describe_settings():
         text = process if setting.scope == "process" else topic
         assert text.count(f"\n| `{setting.key}` |") == 1
+
+
+def test_the_page_says_what_a_time_in_minutes_is() -> None:
+    assert "| `offsets.retention.minutes` | 10080 (7 days) |" in render_page()
+
+
+def test_a_local_retention_that_does_not_fit_is_told_what_its_special_values_mean() -> None:
+    with pytest.raises(ValueError, match="retention") as refused:
+        ProcessSettings(log_local_retention_ms=-1)
+
+    meaning = "-1 means no limit, which is above every number, and -2 means the same as log.retention.ms"
+    assert meaning in str(refused.value)
+    assert meaning in render_page()
 
 
 def test_a_process_says_what_was_set_and_what_is_default() -> None:
