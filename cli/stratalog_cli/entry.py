@@ -16,8 +16,13 @@ import sys
 from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
-import typer
-from typer.core import TyperGroup
+from stratalog_cli.lacking import end_without
+
+try:
+    import typer
+    from typer.core import TyperGroup
+except ModuleNotFoundError as error:
+    end_without(error)
 
 from stratalog.model.errors import Corrupt, OutcomeUnknown, StratalogError, Unavailable
 from stratalog.settings.relations import require_assertions
@@ -192,8 +197,11 @@ def main() -> None:
 
         completion_init()
     wanted = _command_of(sys.argv[1:])
-    app = build_app((wanted,) if wanted in COMMANDS else tuple(COMMANDS))
-    app(prog_name="stratalog")
+    try:
+        app = build_app((wanted,) if wanted in COMMANDS else tuple(COMMANDS))
+        app(prog_name="stratalog")
+    except ModuleNotFoundError as error:
+        end_without(error)
 
 
 if __name__ == "__main__":

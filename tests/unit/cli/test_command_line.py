@@ -44,6 +44,41 @@ def test_start_loads_nothing_that_it_does_not_need() -> None:
     assert "no.such.key" in ran.stderr
 
 
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("typer", ["--version"]),
+        ("re2", ["start", "--data", "data"]),
+        ("grpc", ["meta", "start", "--store", "etcd://127.0.0.1:1"]),
+        ("rich", ["settings"]),
+        ("kopf", ["operator", "start", "--all-namespaces"]),
+    ],
+)
+def test_a_package_that_is_not_installed_is_told_in_a_line(module: str, words: list[str], tmp_path: Path) -> None:
+    """As after `pip install WHEEL`, which brings what all parts need and no more."""
+    program = (
+        f"import sys; sys.modules[{module!r}] = None; sys.argv = {['stratalog', *words]!r}\n"
+        "from stratalog_cli.entry import main; main()\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path)
+
+    assert ran.returncode == 2, ran.stderr
+    assert ran.stderr == (
+        f"stratalog: this needs the Python module {module}, which is not installed here: pip install 'stratalog[all]'\n"
+    )
+
+
+def test_a_module_of_our_own_that_is_missing_is_a_fault() -> None:
+    program = (
+        "import sys; sys.modules['stratalog_cli.settings_command'] = None; sys.argv = ['stratalog', 'settings']\n"
+        "from stratalog_cli.entry import main; main()\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+
+    assert ran.returncode == 1
+    assert "Traceback" in ran.stderr
+
+
 def test_a_running_node_loads_no_rich() -> None:
     """structlog would bring it along: 65 ms and 8 MB (telemetry.logs keeps it out)."""
     program = (

@@ -1,0 +1,19 @@
+"""A Python module that is not installed here: told in one line. Imports nothing that could be what is missing."""
+
+from __future__ import annotations
+
+import sys
+from typing import Final, NoReturn
+
+_REFUSED: Final = 2
+
+
+def end_without(error: ModuleNotFoundError) -> NoReturn:
+    """Ends the process. Raises: the error, where one of our own modules is missing."""
+    module = (error.name or "stratalog").partition(".")[0]
+    if module.startswith("stratalog"):
+        raise error
+    sys.stderr.write(
+        f"stratalog: this needs the Python module {module}, which is not installed here: pip install 'stratalog[all]'\n"
+    )
+    raise SystemExit(_REFUSED) from None
