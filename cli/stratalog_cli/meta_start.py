@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from stratalog.model.addresses import written
 from stratalog.model.errors import StratalogError
 from stratalog.settings.process import ProcessSettings
 from stratalog.telemetry.door_key import door_key
@@ -27,6 +26,7 @@ from stratalog.telemetry.watchdog import LoopWatchdog
 from stratalog_cli.backup_place import backup_place
 from stratalog_cli.say import say, say_error
 from stratalog_cli.server_process import collect_less_often, run_server, stop_signal
+from stratalog_cli.told_address import told_address
 from stratalog_meta import MetaService
 from stratalog_meta.api.server import LIMITS, MetaServer, Serving
 from stratalog_meta.clocks import wall_ms
@@ -154,7 +154,7 @@ class MetaProcess:
             lambda: int(instance.is_leading),
         )
         url = await self._listen(listen, instance)
-        address = written(*self._settings.advertised(split_address(url.removeprefix("http://"))))
+        address = told_address(self._settings, split_address(url.removeprefix("http://")))
         instance.start()
         return url
 

@@ -30,6 +30,7 @@ from stratalog_cli.server_process import (
     stop_signal,
     unless_stopped,
 )
+from stratalog_cli.told_address import told_address
 
 if TYPE_CHECKING:
     from stratalog.meta_api.client import MetaForNodes
@@ -93,6 +94,7 @@ async def _run(settings: ProcessSettings, data: Path, listen: str, bucket: str |
             )
             await unless_stopped(node.start(), stopping)
             running.push_async_callback(node.close)
+            told_address(settings, node.address)
             collect_less_often()
             from stratalog_cli.process_services import ProcessServices
 

@@ -23,6 +23,7 @@ from stratalog_cli.server_process import (
     stop_signal,
     unless_stopped,
 )
+from stratalog_cli.told_address import told_address
 
 log = logger(__name__)
 
@@ -51,6 +52,7 @@ async def _run(settings: ProcessSettings, data: Path, listen: str, meta_urls: st
             await unless_stopped(until_answered(meta), stopping)
             await unless_stopped(node.start(), stopping)
             running.push_async_callback(node.close)
+            told_address(settings, node.address)
             collect_less_often()
             add_process_metrics(node.metrics)
             http = TelemetryServer(
