@@ -19,6 +19,7 @@ from stratalog.model.errors import InvalidRequest
 from stratalog.settings.units import DURATIONS, SIZES, takes_duration, takes_size
 
 _WHOLE_NUMBER: Final = re.compile(r"\s*[+-]?[0-9]+\s*", re.ASCII)
+_TEXT: Final = "text"
 
 
 def key_of(attribute: str) -> str:
@@ -55,7 +56,7 @@ def _allowed(field: FieldInfo) -> str:
     if words := allowed_words(field):
         return "one of " + ", ".join(words)
     if field.annotation is not int:
-        return "text"
+        return _TEXT
     low, high = bounds_of(field)
     if low is not None and high is not None:
         return f"an integer from {low} to {high}"
@@ -101,8 +102,11 @@ def explain(error: ValidationError, model: type[BaseModel], values: Mapping[str,
         else:
             field = model.model_fields[fields[key][0] if key in fields else key]
             reason = detail.get("ctx", {}).get("error")
-            because = f" ({reason})" if reason is not None and detail["type"] == "value_error" else ""
+            must = f"it must be {allowed(field, key)}"
+            if reason is not None and detail["type"] == "value_error":
+                # That it is text says nothing: the reason says which text is expected.
+                must = str(reason) if _allowed(field) == _TEXT else f"{must} ({reason})"
             given = values.get(key, detail.get("input"))
             shown = f"{kind} setting {key}={_value_text(given)}"
-            sentences.append(f"{shown} is refused: it must be {allowed(field, key)}{because}")
+            sentences.append(f"{shown} is refused: {must}")
     return InvalidRequest("; ".join(sentences))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from stratalog.model.errors import InvalidRequest
 from stratalog.settings.describe import (
     SettingSource,
     SettingType,
@@ -15,6 +16,7 @@ from stratalog.settings.describe import (
     describe_settings,
     describe_topic,
 )
+from stratalog.settings.load import load_process_settings
 from stratalog.settings.page import render_page
 from stratalog.settings.process import ProcessSettings
 
@@ -59,6 +61,14 @@ def test_a_local_retention_that_does_not_fit_is_told_what_its_special_values_mea
     meaning = "-1 means no limit, which is above every number, and -2 means the same as log.retention.ms"
     assert meaning in str(refused.value)
     assert meaning in render_page()
+
+
+def test_a_refused_text_is_told_what_is_expected_and_not_that_it_must_be_text() -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        load_process_settings(assignments=["metrics.listen=abc"], environment={})
+
+    assert "metrics.listen=abc is refused: expected HOST:PORT" in str(refused.value)
+    assert "must be text" not in str(refused.value)
 
 
 def test_a_process_says_what_was_set_and_what_is_default() -> None:
