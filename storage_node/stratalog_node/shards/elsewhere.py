@@ -53,6 +53,13 @@ class Elsewhere:
         nodes = {ReadSource.NEAR_NODE: near, ReadSource.FAR_NODE: far}
         return [(source, nodes.get(source, ())) for source in order]
 
+    def has_whole(self, shard: LocalShard, segment: Segment) -> bool:
+        """Whether somebody may be asked for a look-up who has all of a segment."""
+        return bool(self._for_whole(shard, segment))
+
+    def _for_whole(self, shard: LocalShard, segment: Segment) -> Sources:
+        return self.sources(shard, segment, is_in_store=is_whole_in_store(segment), policy=_for_look_ups(shard))
+
     async def read(
         self,
         shard: LocalShard,
@@ -109,7 +116,7 @@ class Elsewhere:
 
         if segment.seal is not None and segment.seal.max_timestamp_ms < 0:
             return None
-        order = self.sources(shard, segment, is_in_store=is_whole_in_store(segment), policy=_for_look_ups(shard))
+        order = self._for_whole(shard, segment)
         if not order:
             raise _out_of_reach(shard, segment)
         return await _first(order, ask)

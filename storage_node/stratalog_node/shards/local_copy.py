@@ -57,7 +57,7 @@ class Extent(NamedTuple):
 class LocalCopy:
     """One segment's bytes on this node's disk."""
 
-    __slots__ = ("_hints", "checked", "damage", "file", "key", "points")
+    __slots__ = ("_hints", "checked", "damage", "file", "is_unreadable", "key", "points")
 
     def __init__(self, key: SegmentKey, file: SegmentFile, points: IndexPoints | None, *, checked_from: int) -> None:
         """`checked_from`: the position from which on this life has written or checked the batches."""
@@ -68,6 +68,8 @@ class LocalCopy:
         self.checked = CheckedRanges(checked_from)
         self.damage: str | None = None
         """What a read or a flush found wrong. From then on every read of this copy is checked, whatever was before."""
+        self.is_unreadable = False
+        """The disk did not give it when it was last asked, which says nothing about the bytes."""
         self._hints: dict[int, int] = {}
         """Offset of a batch to its position, for readers that will be back."""
 

@@ -166,7 +166,7 @@ class ShardReader:
                 raise _not_as_it_is(copy, extent)
             if for_socket and self._goes_as_slice(extent.size_bytes):
                 return self._slice(shard, copy, extent)
-        except (Corrupt, NotFound):
+        except (Corrupt, NotFound, Unavailable):
             raise NotCached from None  # the slow way remembers the damage, and goes to the object store if it can
         size = extent.size_bytes
         buffer = self._pool.take(size)
@@ -174,7 +174,7 @@ class ShardReader:
         try:
             if copy.file.read_cached(view, SEGMENT_HEADER_BYTES + extent.position) < size:
                 raise NotCached
-        except NotFound:
+        except (NotFound, Unavailable):
             self._pool.give_back(buffer)
             raise NotCached from None  # as above
         except BaseException:
@@ -248,6 +248,10 @@ class ShardReader:
                     raise
             except NotFound as error:
                 self._without_file(shard, where, offset, error)
+            except Unavailable as error:
+                if not self._others(shard, where):
+                    raise
+                self._tell_unreadable(where, error)
         elif source is ReadFrom.NOWHERE and await self._find_file(shard, where):
             return await self._read(shard, offset, max_bytes)
         return await self._read_elsewhere(shard, where, offset, max_bytes)
@@ -289,6 +293,15 @@ class ShardReader:
                 f"{shard.topic.name}-{shard.key.shard}: offset {offset} cannot be read: {error}"
             ) from error
 
+    @staticmethod
+    def _tell_unreadable(where: ReadPosition, error: Unavailable) -> None:
+        """Once, until a read succeeds again: each asks the disk first, for its fault may have passed."""
+        copy = where.copy
+        assert copy is not None
+        if not copy.is_unreadable:
+            copy.is_unreadable = True
+            log.warning("a local copy cannot be read, others are asked", segment=str(copy.key), error=str(error))
+
     def _counted(self, pieces: list[ReadBuffer]) -> Read:
         """Memory of its own: counted until it was sent, so that many slow readers leave one another less room; a view
         with all that it keeps alive."""
@@ -327,6 +340,7 @@ class ShardReader:
 
         extent, data = await shard.context.sealed_points.read(copy, work)
         copy.was_checked(extent)
+        copy.is_unreadable = False
         shard.context.stats.disk_read_bytes += len(data)
         return self._counted([data])
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from heapq import nlargest
+from typing import TypeAlias
 
 from stratalog.formats.index_points import IndexPoints
-from stratalog.model.errors import NotFound
+from stratalog.model.errors import Corrupt, NotFound, Unavailable
 from stratalog.model.segment import Segment
 from stratalog_node.shards.elsewhere import Elsewhere
 from stratalog_node.shards.local_copy import LocalCopy
@@ -26,6 +28,8 @@ _AT_ONCE = 2
 _MOST_PASSED = 8
 """Batches whose greatest time no record has, or that hold no records, before a segment is taken for one without."""
 
+_Found: TypeAlias = tuple[int, int] | None
+
 
 class TimeLookups:
     def __init__(self, elsewhere: Elsewhere) -> None:
@@ -39,18 +43,37 @@ class TimeLookups:
                 continue
             if shard.is_unwritten(segment.key) or segment.end_offset == segment.base_offset:
                 continue
-            here = _readable(shard, segment)
-            try:
-                found = await self._local_time(shard, *here, timestamp_ms) if here is not None else None
-            except NotFound:
-                _without_file(shard, here)
-                here = None
-            if here is None:
-                found = await self._elsewhere.find_by_time(shard, segment, timestamp_ms)
+            found = await self._here_or_elsewhere(
+                shard,
+                segment,
+                lambda copy, position, offset: self._local_time(shard, copy, position, offset, timestamp_ms),
+                partial(self._elsewhere.find_by_time, shard, segment, timestamp_ms),
+            )
             if found is not None:
                 is_cut_off = shard.cut_offset is not None and found[0] >= shard.cut_offset
                 return None if is_cut_off else FoundOffset(found[0], found[1], segment.epoch)
         return await self._unlisted_time(shard, timestamp_ms)
+
+    async def _here_or_elsewhere(
+        self,
+        shard: LocalShard,
+        segment: Segment,
+        local: Callable[[LocalCopy, int, int], Awaitable[_Found]],
+        remote: Callable[[], Awaitable[_Found]],
+    ) -> _Found:
+        """In this node's copy, or where others are asked: it has none, or what it has is damaged or not given by the
+        disk while somebody has all of the segment. `local`: with what `_readable` says."""
+        here = _readable(shard, segment)
+        if here is None or (here[0].damage is not None and self._elsewhere.has_whole(shard, segment)):
+            return await remote()
+        try:
+            return await local(*here)
+        except NotFound:
+            copy_gone(shard, here[0])
+        except (Corrupt, Unavailable):
+            if not self._elsewhere.has_whole(shard, segment):
+                raise
+        return await remote()
 
     async def _unlisted_time(self, shard: LocalShard, timestamp_ms: int) -> FoundOffset | None:
         """In segments whose roll is confirmed but not yet told by the meta service's watch: they may hold committed
@@ -98,14 +121,12 @@ class TimeLookups:
                 continue
             if shard.is_unwritten(segment.key) or segment.end_offset == segment.base_offset:
                 continue
-            here = _readable(shard, segment)
-            try:
-                found = await self._local_max(shard, here[0], here[1]) if here is not None else None
-            except NotFound:
-                _without_file(shard, here)
-                here = None
-            if here is None:
-                found = await self._elsewhere.offset_of_max_timestamp(shard, segment)
+            found = await self._here_or_elsewhere(
+                shard,
+                segment,
+                lambda copy, position, _: self._local_max(shard, copy, position),
+                partial(self._elsewhere.offset_of_max_timestamp, shard, segment),
+            )
             if (
                 found is not None
                 and found[0] >= shard.log_start_offset
@@ -149,12 +170,6 @@ def _readable(shard: LocalShard, segment: Segment) -> tuple[LocalCopy, int, int]
     if followed is None or followed[1] != segment.end_offset:
         return None
     return followed[0], followed[0].size_bytes, followed[1]
-
-
-def _without_file(shard: LocalShard, here: tuple[LocalCopy, int, int] | None) -> None:
-    """A copy's file is gone: others are asked instead."""
-    if here is not None:
-        copy_gone(shard, here[0])
 
 
 def _segments_of(shard: LocalShard) -> Sequence[Segment]:

@@ -145,6 +145,26 @@ async def test_a_catching_up_replica_reads_from_the_disk_and_holds_up_nobody(
         assert stats.replica_cold_reads == 1 and stats.replica_cold_bytes > 0
 
 
+async def test_a_file_that_cannot_be_opened_keeps_a_follower_from_nothing_else(tmp_path: Path) -> None:
+    async with ServeRig(tmp_path) as rig:
+        follower = await follower_of(rig)
+        broken, whole = await replicated(rig, 2)
+        rig.append(broken, b"one")
+        rig.append(whole, b"x")
+        assert broken.active is not None
+        await broken.make_durable()
+        broken.active.file.close()
+        path = rig.file_of(broken, broken.active.key.epoch)
+        path.rename(path.with_suffix(".whole"))
+        path.mkdir()
+        assert offsets_in(await follower.fetch(ask_of(broken, 0), ask_of(whole, 0))) == [(whole.key.shard, 0, 1)]
+        codes = {one.shard: one.error_code for one in (await follower.fetch(ask_of(whole, 1))).segments}
+        assert codes[broken.key.shard] == ErrorCode.KAFKA_STORAGE_ERROR
+        path.rmdir()
+        path.with_suffix(".whole").rename(path)
+        assert offsets_in(await follower.fetch(ask_of(broken, 0))) == [(broken.key.shard, 0, 1)]
+
+
 async def test_rounds_that_always_have_something_keep_nobody_from_what_is_on_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

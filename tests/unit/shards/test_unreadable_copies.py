@@ -1,0 +1,77 @@
+"""A sealed copy that the disk does not give: a fault of one node's disk keeps nobody from what is whole elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.model.errors import Unavailable
+from stratalog_node.shards.shard_log import ShardLog
+from support.shard_rig import START_MS, ShardRig
+from support.tiered_shards import TieredShardRig
+
+VALUES = [b"a" * 500, b"b" * 500]
+
+
+async def sealed(rig: ShardRig, **settings: str) -> ShardLog:
+    """Offsets 0 and 1 at times one apart, in a segment that is sealed."""
+    shard = await rig.shard_of(**settings)
+    for number, value in enumerate(VALUES):
+        await rig.acknowledged(shard, value, at_ms=START_MS + number)
+    shard.ask_roll(rig.clock())
+    await rig.all_sealed()
+    return shard
+
+
+def becomes_unreadable(rig: ShardRig, shard: ShardLog) -> None:
+    """No descriptor of it is open, and no read of it succeeds: as on a disk that fails, for root as for others."""
+    path = rig.file_of(shard, 0)
+    shard.copies[0].file.close()
+    path.rename(path.with_suffix(".whole"))
+    path.mkdir()
+
+
+def is_restored(rig: ShardRig, shard: ShardLog) -> None:
+    path = rig.file_of(shard, 0)
+    path.rmdir()
+    path.with_suffix(".whole").rename(path)
+
+
+async def test_what_the_disk_does_not_give_comes_from_the_store(tmp_path: Path) -> None:
+    async with TieredShardRig(tmp_path) as rig:
+        shard = await sealed(rig, remote_storage_enable="true")
+        await rig.uploaded()
+        becomes_unreadable(rig, shard)
+        assert await rig.read_values(shard) == VALUES
+        found = await shard.offset_for_time(START_MS + 1)
+        assert found is not None and found.offset == 1
+        newest = await shard.offset_of_max_timestamp()
+        assert newest is not None and newest.offset == 1
+        is_restored(rig, shard)
+
+
+async def test_where_nobody_else_has_it_the_disk_is_asked_again(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await sealed(rig)
+        becomes_unreadable(rig, shard)
+        for _ in range(2):
+            with pytest.raises(Unavailable, match=r"cannot (read|open)"):
+                await rig.reader.read(shard, 0, 1 << 20)
+        is_restored(rig, shard)
+        assert await rig.read_values(shard) == VALUES
+
+
+async def test_times_in_a_damaged_copy_are_found_in_the_store(tmp_path: Path) -> None:
+    async with TieredShardRig(tmp_path) as rig:
+        shard = await sealed(rig, remote_storage_enable="true")
+        await rig.uploaded()
+        with rig.file_of(shard, 0).open("r+b") as file:
+            file.seek(SEGMENT_HEADER_BYTES)
+            file.write(bytes(shard.copies[0].size_bytes))
+        assert await rig.read_values(shard) == VALUES
+        found = await shard.offset_for_time(START_MS + 1)
+        assert found is not None and found.offset == 1
+        newest = await shard.offset_of_max_timestamp()
+        assert newest is not None and newest.offset == 1
