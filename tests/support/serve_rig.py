@@ -172,6 +172,7 @@ class ServeRig(ShardRig):
             "budget": self.server.budget.used_bytes,
             "waiting for budget": self.server.budget.waiting_count,
             "outstanding reads": self.reader.outstanding_bytes,
+            "outstanding slices": self.reader.outstanding_slices,
             "pins": [str(file.path) for file in self.context.descriptors._open if file.pins],
             "waiters": [shard.key for shard in self.shards.all() if shard.waiters],
             "waiting answers": [shard.key for shard in self.shards.all() if shard.chain.waiting_count],

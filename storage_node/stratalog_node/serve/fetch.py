@@ -57,8 +57,6 @@ _OF_ITSELF = 4
 _FRAME_BYTES = 32
 """A partition of the frame, for what a look costs; one with a long name counts as several."""
 
-_Records = tuple[Read | None, int]
-
 
 class PendingFetch(Parkable):
     """One fetch request until it is answered."""
@@ -97,7 +95,7 @@ class PendingFetch(Parkable):
         """Its shards while it waits: those that tell it when they move."""
         self._counted_bytes = 0
         self._reads: list[Read] = []
-        """What was found in memory, until the slow reads begin."""
+        """What was found and is given back by nobody else yet: by this fetch, if its connection is closed now."""
         self._frame: bytes | None = None
         """What waits to be decoded."""
         self._request: FetchRequest | None = None
@@ -188,9 +186,12 @@ class PendingFetch(Parkable):
             self._timer.cancel()
         if self._task is not None:
             self._task.cancel()  # before its first step, perhaps
-        _release(self._reads)
-        self._reads = []
+        self._give_back()
         self._unregister()
+
+    def _give_back(self) -> None:
+        reads, self._reads = self._reads, []
+        _release(reads)
 
     def _unregister(self) -> None:
         if self._waits_on:
@@ -214,12 +215,11 @@ class PendingFetch(Parkable):
         if request.session_id != 0:
             self._finish([], ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
             return
-        desk = self._desk
+        desk, reads = self._desk, self._reads
         reader, shard_of, rack = desk.reader, desk.shard_of, request.rack_id
         left = reader.room_bytes(min(request.max_bytes, desk.limits.fetch_max_bytes))
         total, has_error, is_cut, is_slow_first = 0, False, False, False
         slow: list[tuple[FetchedPartition[ReadBuffer], ShardLog, PartitionFetch]] = []
-        reads: list[Read] = []
         answers: list[tuple[str, list[FetchedPartition[ReadBuffer]]]] = []
         looks: list[tuple[ShardLog, PartitionFetch, Read | None]] = []
         for name, partitions in request.topics:
@@ -238,11 +238,13 @@ class PendingFetch(Parkable):
                     high_watermark = stable = desk.replicas.high_watermark(shard)
                     is_cut = True
                 stands = wanted.partition, 0, high_watermark, stable, shard.log_start_offset
-                is_at_end = wanted.fetch_offset >= high_watermark
-                if is_at_end or (left <= 0 and total):
+                if wanted.fetch_offset >= high_watermark:
                     line.append(FetchedPartition(*stands))
-                    looks += [(shard, wanted, None)] if is_at_end else []
-                    is_cut = is_cut or not is_at_end
+                    looks.append((shard, wanted, None))
+                    continue
+                if left <= 0 and total:
+                    line.append(FetchedPartition(*stands))
+                    is_cut = True
                     continue
                 want = min(wanted.max_bytes, max(left, 1))
                 try:
@@ -270,7 +272,7 @@ class PendingFetch(Parkable):
                 looks.append((shard, wanted, read))
                 line.append(FetchedPartition(*stands, read.buffers, size))
         if slow:
-            self._begin(reads, partial(self._read_slowly, answers, slow, total, left, is_slow_first=is_slow_first))
+            self._begin(partial(self._read_slowly, answers, slow, total, left, is_slow_first=is_slow_first))
         elif has_error or is_cut or total >= self._enough_bytes or self._is_overdue or not looks:
             # Cut: there is more than this answer has room for, so waiting adds nothing to it.
             self._answer(answers, reads)
@@ -303,7 +305,7 @@ class PendingFetch(Parkable):
         if self._timer is None:
             assert self._request is not None
             self._timer = self._desk.loop.call_later(self._request.max_wait_ms / 1000, self._expire)
-        _release([read for _, _, read in looks if read is not None])
+        self._give_back()
 
     def _turned_away(
         self, shard: ShardLog | None, wanted: PartitionFetch, rack: str, code: int
@@ -336,10 +338,9 @@ class PendingFetch(Parkable):
         return 0
 
     # Disk and object store ------------------------------------------------------------------------------------------
-    def _begin(self, reads: list[Read], work: Callable[[], Awaitable[None]]) -> None:
+    def _begin(self, work: Callable[[], Awaitable[None]]) -> None:
         self._unregister()
         self._connection.slow_reads += 1
-        self._reads = reads
         self._task = self._desk.loop.create_task(self._or_close(work))
 
     async def _or_close(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -370,14 +371,13 @@ class PendingFetch(Parkable):
         `is_slow_first`: the first one stands before all hot ones in the request, and gets its batch whatever they took.
         """
         assert self._request is not None
-        reads, self._reads = self._reads, []
+        reads = self._reads
         wants = [(shard, wanted) for _, shard, wanted in slow]
         slow_reads = SlowReads(self._desk.reader, wants, left, self._enough_bytes - total)
         tasks = slow_reads.tasks
         try:
             await slow_reads.run(max(self._request.max_wait_ms / 1000, _SLOW_READ_S))
         except asyncio.CancelledError:
-            _release(reads)
             _release(task.result() for task in tasks if task.done() and not task.cancelled() and not task.exception())
             raise
         finally:
@@ -425,8 +425,9 @@ class PendingFetch(Parkable):
 
     # Answering ------------------------------------------------------------------------------------------------------
     def _answer(self, answers: list[tuple[str, list[FetchedPartition[ReadBuffer]]]], reads: list[Read]) -> None:
+        self._reads = reads
         if self._connection.is_closed:
-            _release(reads)
+            self._give_back()
             return
         self._finish(answers, 0)
         if reads:
@@ -438,10 +439,10 @@ class PendingFetch(Parkable):
             self._timer.cancel()
         self._unregister()
         self._desk.stats.fetch_requests += 1
-        self.release = None
         self.buffers = encode_fetch_response(
             self._header.api_version, self._header.correlation_id, error_code, 0, answers
         )
+        self.release = None
         self._connection.hold(self, sum(map(len, self.buffers)))
         self._connection.answer_ready()
 

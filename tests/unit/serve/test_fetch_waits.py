@@ -231,13 +231,13 @@ async def test_a_slow_partition_asked_first_is_not_starved_by_hot_ones_behind_it
         fill(rig, hot, 2, size=300)
         ColdDisk(monkeypatch, "cold").gate.set()
         client = rig.connect()
-        await client.write(_two_topics(client, "cold", "hot", max_bytes=400))
+        await client.write(_topics(client, "cold", "hot", max_bytes=400))
         cold_found, hot_found = await client.fetched()
         assert len(cold_found.batches()) == 1
         assert len(hot_found.batches()) <= 1
 
 
-def _two_topics(client: WireClient, first: str, second: str, *, max_bytes: int) -> bytes:
+def _topics(client: WireClient, *names: str, max_bytes: int) -> bytes:
     from support import kafka_oracle
     from support.raw_client import FETCH_VERSION
 
@@ -264,7 +264,7 @@ def _two_topics(client: WireClient, first: str, second: str, *, max_bytes: int) 
         isolation_level=0,
         session_id=0,
         session_epoch=-1,
-        topics=[topic(first), topic(second)],
+        topics=[topic(name) for name in names],
         forgotten_topics_data=[],
         rack_id="",
     )
@@ -283,7 +283,7 @@ async def test_a_connection_lost_under_a_slow_read_gives_back_what_the_fetch_had
         for _ in range(3):
             client = rig.connect()
             reads = disk.reads
-            await client.write(_two_topics(client, "hot", "cold", max_bytes=1 << 20))
+            await client.write(_topics(client, "hot", "cold", max_bytes=1 << 20))
             await eventually(lambda: disk.reads == reads + 1)  # noqa: B023
             client.close()
             await eventually(lambda: client.connection.is_closed)  # noqa: B023
@@ -303,7 +303,7 @@ async def test_a_connection_lost_before_its_slow_read_begins_gives_back_what_the
         disk = ColdDisk(monkeypatch, "cold")
         for _ in range(3):
             client = rig.connect()
-            await client.write(_two_topics(client, "hot", "cold", max_bytes=1 << 20) + bytes(4))
+            await client.write(_topics(client, "hot", "cold", max_bytes=1 << 20) + bytes(4))
             assert await client.is_closed()
         await rig.nothing_is_held()
         disk.gate.set()
@@ -320,7 +320,7 @@ async def test_a_read_that_outlasts_every_patience_is_left_for_the_next_fetch(
         fill(rig, hot, 2)
         disk = ColdDisk(monkeypatch, "cold")
         client = rig.connect()
-        frame = _two_topics(client, "hot", "cold", max_bytes=1 << 20)
+        frame = _topics(client, "hot", "cold", max_bytes=1 << 20)
         await client.write(frame)
         hot_found, cold_found = await client.fetched()
         assert len(hot_found.batches()) == 2
@@ -392,7 +392,7 @@ async def test_a_store_that_is_away_is_a_retriable_error_of_its_partition_alone(
 
         monkeypatch.setattr(ShardReader, "read", refuse)
         client = rig.connect()
-        await client.write(_two_topics(client, "cold", "hot", max_bytes=1 << 20))
+        await client.write(_topics(client, "cold", "hot", max_bytes=1 << 20))
         cold_found, hot_found = await client.fetched()
         assert cold_found.error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert len(hot_found.batches()) == 1
@@ -412,11 +412,51 @@ async def test_an_unforeseen_fault_of_a_read_is_an_error_of_its_partition(
 
         monkeypatch.setattr(ShardReader, "read", fault)
         client = rig.connect()
-        await client.write(_two_topics(client, "hot", "cold", max_bytes=1 << 20))
+        await client.write(_topics(client, "hot", "cold", max_bytes=1 << 20))
         hot_found, cold_found = await client.fetched()
         assert len(hot_found.batches()) == 1
         assert cold_found.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
         await rig.nothing_is_held()
+
+
+async def test_an_unforeseen_fault_in_the_middle_of_a_look_gives_back_what_was_read_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ServeRig(tmp_path) as rig:
+        for name, size in (("copied", 1_000), ("sliced", 200_000), ("bad", 10)):
+            rig.append(await rig.shard_of(name), b"x" * size)
+        real = ShardReader.read_hot
+
+        def faulty(reader: ShardReader, shard: ShardLog, *args: Any, **options: Any) -> Read:
+            if shard.topic.name == "bad":
+                raise ValueError("a bug")
+            return real(reader, shard, *args, **options)
+
+        monkeypatch.setattr(ShardReader, "read_hot", faulty)
+        client = rig.connect()
+        await client.write(_topics(client, "copied", "sliced", "bad", max_bytes=1 << 20))
+        assert await client.is_closed()
+        await rig.nothing_is_held()
+
+
+async def test_an_unforeseen_fault_of_an_answer_gives_back_what_was_read_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ServeRig(tmp_path) as rig:
+        cold, hot = await rig.shard_of("cold"), await rig.shard_of("hot")
+        fill(rig, cold, 1)
+        rig.append(hot, b"x" * 200_000)
+        ColdDisk(monkeypatch, "cold").gate.set()
+
+        def faulty(*_: object) -> None:
+            raise ValueError("a bug")
+
+        monkeypatch.setattr(fetch_module, "encode_fetch_response", faulty)
+        for names in (("hot",), ("hot", "cold")):
+            client = rig.connect()
+            await client.write(_topics(client, *names, max_bytes=1 << 20))
+            assert await client.is_closed()
+            await rig.nothing_is_held()
 
 
 async def test_an_unforeseen_fault_of_a_waiting_fetch_costs_its_connection_and_not_the_turn(
