@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from itertools import islice
 from typing import TypeVar
 
 from stratalog.machines.read_policy import ReadPolicy
@@ -129,7 +128,7 @@ def _read_in_the_store(shard: LocalShard, index: int) -> Sequence[Segment]:
     policy, copies = shard.rules.read_policy, shard.copies
     opened = next(iter(shard.ended), shard.active)
     stop = index + 1
-    for segment in islice(segments, stop, stop + _MOST_AHEAD):
+    for segment in segments[stop : stop + _MOST_AHEAD]:
         copy = copies.get(segment.epoch)
         is_open = opened is not None and segment.epoch >= opened.key.epoch
         if (is_open or (copy is not None and copy.damage is None)) and policy.value in _LOCAL_FIRST:

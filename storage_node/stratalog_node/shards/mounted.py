@@ -7,13 +7,17 @@ by time stop there. It takes no batches and moves no log start. Lives on the eve
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import NoReturn
 
 from stratalog.model.errors import Reserved
 from stratalog.model.segment import Segment
 from stratalog_node.shards.catalog import MountedShard
 from stratalog_node.shards.shard_log import ShardLog
+
+_base_of = attrgetter("base_offset")
 
 
 class MountedLog(ShardLog):
@@ -63,26 +67,22 @@ class MountedLog(ShardLog):
 
     @property
     def segments(self) -> Sequence[Segment]:
-        return [
-            one
-            for one in self.context.catalog.segments(self.key)
-            if one.seal is not None and one.base_offset >= self._first_base and one.base_offset < self._end_offset
-        ]
+        return [one for one in self._listed() if one.seal is not None]
 
     @property
     def cut_offset(self) -> int | None:
-        last = self.segments[-1:]
-        seal = last[0].seal if last else None
+        seal = next((one.seal for one in reversed(self._listed()) if one.seal is not None), None)
         return self._end_offset if seal is not None and seal.end_offset > self._end_offset else None
 
     def last_tiered_offset(self) -> int:
         return min(super().last_tiered_offset(), self._end_offset - 1)
 
-    @property
-    def _first_base(self) -> int:
-        """Of the segment that the range begins in: the log start may have moved into it before it was mounted."""
-        bases = [one.base_offset for one in self.context.catalog.segments(self.key)]
-        return max((base for base in bases if base <= self._base_offset), default=self._base_offset)
+    def _listed(self) -> Sequence[Segment]:
+        """From the segment that the range begins in: the log start may have moved into it before it was mounted. Each
+        fetch asks, several times: nothing here looks at all segments of a long shard one by one."""
+        segments = self.context.catalog.segments(self.key)
+        first = max(bisect_right(segments, self._base_offset, key=_base_of) - 1, 0)
+        return segments[first : bisect_left(segments, self._end_offset, key=_base_of)]
 
     async def delete_records_before(self, offset: int) -> NoReturn:
         raise Reserved(f"{self.topic.name} is mounted: it is read only, its records go with those of the topic itself")
