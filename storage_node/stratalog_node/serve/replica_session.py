@@ -147,7 +147,7 @@ class ReplicaSession:
             if offset == end_offset:
                 return None
             if grows.key.base_offset <= offset < end_offset:
-                return Found(led, ReadPosition(grows, grows.size_bytes, end_offset, -1, False), offset)
+                return Found(led, ReadPosition(grows, grows.size_bytes, end_offset, None, False), offset)
         shard = self._shards.get(ShardKey(name.topic_id, name.shard))
         if shard is None or shard is not led:
             # Also one that the metadata told of between the round and this look: nobody waits at it, and without a word

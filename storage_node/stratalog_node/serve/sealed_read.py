@@ -173,4 +173,4 @@ class SealedRead(Answer):
 
 
 def _whole(copy: SealedCopy) -> ReadPosition:
-    return ReadPosition(copy, copy.seal.size_bytes, copy.seal.end_offset, -1, is_in_store=False)
+    return ReadPosition(copy, copy.seal.size_bytes, copy.seal.end_offset, None, is_in_store=False)

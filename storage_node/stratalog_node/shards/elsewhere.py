@@ -10,6 +10,7 @@ from typing import TypeVar
 from stratalog.machines.read_policy import ReadPolicy
 from stratalog.machines.read_sources import ReadSource, sources
 from stratalog.model.errors import Corrupt, NotFound, StratalogError, Unavailable
+from stratalog.model.in_order import place_of
 from stratalog.model.segment import RemoteState, Segment
 from stratalog_node.shards.cold_reads import ColdReads
 from stratalog_node.shards.local_shard import LocalShard
@@ -62,23 +63,22 @@ class Elsewhere:
     async def read(
         self,
         shard: LocalShard,
-        index: int,
+        segment: Segment,
         found: Sources,
         offset: int,
         max_bytes: int,
         room_bytes: Callable[[int], int],
     ) -> Sequence[bytes | memoryview]:
-        """Batches of the shard's segment at `index`, or from there on. Raises: Unavailable, Corrupt, NotFound."""
-        segments = shard.segments
+        """Batches of a segment, or from there on. Raises: Unavailable, Corrupt, NotFound."""
 
         async def ask(source: ReadSource, nodes: Sequence[int]) -> Sequence[bytes | memoryview]:
             if source is ReadSource.STORE:
                 assert self._cold is not None
                 shard.context.stats.cold_reads += 1
-                run = _read_in_the_store(shard, index)
+                run = _read_in_the_store(shard, segment)
                 return await self._cold.read(run, offset, max_bytes, room_bytes)
             assert self._peers is not None
-            return [await self._peers.read(segments[index], nodes, offset, room_bytes(max_bytes))]
+            return [await self._peers.read(segment, nodes, offset, room_bytes(max_bytes))]
 
         return await _first(found, ask)
 
@@ -121,20 +121,20 @@ class Elsewhere:
         return await _first(order, ask)
 
 
-def _read_in_the_store(shard: LocalShard, index: int) -> Sequence[Segment]:
-    """The segment at `index`, and those behind it whose data readers will ask the store for, too: what it reads ahead
+def _read_in_the_store(shard: LocalShard, read: Segment) -> Sequence[Segment]:
+    """The segment that is read, and those behind it whose data readers will ask the store for, too: what it reads ahead
     of a local copy costs requests, and its share of the memory, and nobody takes it."""
     segments = shard.segments
     policy, copies = shard.rules.read_policy, shard.copies
     opened = next(iter(shard.ended), shard.active)
-    stop = index + 1
+    stop = begin = place_of(segments, read.epoch + 1)
     for segment in segments[stop : stop + _MOST_AHEAD]:
         copy = copies.get(segment.epoch)
         is_open = opened is not None and segment.epoch >= opened.key.epoch
         if (is_open or (copy is not None and copy.damage is None)) and policy.value in _LOCAL_FIRST:
             break
         stop += 1
-    return segments[index:stop]
+    return [read, *segments[begin:stop]]
 
 
 async def _first(order: Sources, ask: Callable[[ReadSource, Sequence[int]], Awaitable[T]]) -> T:

@@ -20,6 +20,7 @@ from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.machines.missing_copies import judge_missing
 from stratalog.machines.read_policy import ReadFrom, choose
 from stratalog.model.errors import Corrupt, NotFound, Unavailable
+from stratalog.model.in_order import find
 from stratalog.model.segment import RemoteState, Segment
 from stratalog.telemetry.logs import logger
 from stratalog_node.buffers import BufferPool
@@ -63,8 +64,8 @@ class ReadPosition(NamedTuple):
     copy: LocalCopy | None
     end_position: int
     end_offset: int
-    segment_index: int
-    """Among the catalog's segments; -1 when the catalog does not list it yet (a roll being confirmed)."""
+    segment: Segment | None
+    """As the catalog lists it; None when it does not yet (a roll being confirmed), or nobody asks."""
     is_in_store: bool
 
 
@@ -89,29 +90,31 @@ class ShardReader:
         active = shard.active
         segments = shard.segments
         if active is not None and offset >= active.key.base_offset:
-            in_store = self._is_in_store(segments[-1], offset) if segments else False
-            return ReadPosition(active, active.hw_position, active.hw_offset, len(segments) - 1, in_store)
+            listed = segments[-1] if segments else None
+            if listed is not None and listed.epoch != active.key.epoch:
+                listed = find(segments, active.key)
+            in_store = listed is not None and self._is_in_store(listed, offset)
+            return ReadPosition(active, active.hw_position, active.hw_offset, listed, in_store)
         index = bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
         for ended in reversed(shard.ended):
             if ended.key.base_offset <= offset < ended.leader.end_offset:
-                in_store = (
-                    index >= 0 and segments[index].key == ended.key and self._is_in_store(segments[index], offset)
-                )
-                return ReadPosition(ended, ended.hw_position, ended.hw_offset, index, in_store)
+                listed = segments[index] if index >= 0 and segments[index].key == ended.key else None
+                in_store = listed is not None and self._is_in_store(listed, offset)
+                return ReadPosition(ended, ended.hw_position, ended.hw_offset, listed, in_store)
         if index < 0:
             raise NotFound(f"{shard.topic.name}-{shard.key.shard}: no segment holds offset {offset}")
         segment = segments[index]
         copy = shard.copies.get(segment.epoch)
         if isinstance(copy, SealedCopy):
             return ReadPosition(
-                copy, copy.seal.size_bytes, copy.seal.end_offset, index, self._is_in_store(segment, offset)
+                copy, copy.seal.size_bytes, copy.seal.end_offset, segment, self._is_in_store(segment, offset)
             )
         committed = shard.context.followed.committed(segment) if segment.seal is None else None
         if committed is not None and offset < committed[1]:
             followed, end_offset = committed
-            return ReadPosition(followed, followed.size_bytes, end_offset, index, self._is_in_store(segment, offset))
+            return ReadPosition(followed, followed.size_bytes, end_offset, segment, self._is_in_store(segment, offset))
         end_offset = segment.end_offset if segment.end_offset is not None else segment.remote.commit_offset
-        return ReadPosition(None, 0, end_offset, index, self._is_in_store(segment, offset))
+        return ReadPosition(None, 0, end_offset, segment, self._is_in_store(segment, offset))
 
     @staticmethod
     def _is_in_store(segment: Segment, offset: int) -> bool:
@@ -126,9 +129,8 @@ class ShardReader:
         return choose(shard.rules.read_policy.value, has_local=has_local, is_in_store=in_store)
 
     def _others(self, shard: LocalShard, where: ReadPosition) -> Sources:
-        segments, index = shard.segments, where.segment_index
-        segment = segments[index] if 0 <= index < len(segments) else None
-        return self._elsewhere.sources(shard, segment, is_in_store=where.is_in_store)
+        segment = _as_listed(shard, where)
+        return () if segment is None else self._elsewhere.sources(shard, segment, is_in_store=where.is_in_store)
 
     # On the loop ----------------------------------------------------------------------------------------------------
     def read_hot(
@@ -257,29 +259,26 @@ class ShardReader:
         return await self._read_elsewhere(shard, where, offset, max_bytes)
 
     async def _read_elsewhere(self, shard: LocalShard, where: ReadPosition, offset: int, max_bytes: int) -> Read:
-        others = self._others(shard, where)
-        if not others:
+        segment, others = _as_listed(shard, where), self._others(shard, where)
+        if segment is None or not others:
             self._tell_missing(shard, where)
             raise Unavailable(
                 f"{shard.topic.name}-{shard.key.shard}: offset {offset} is not on this node, no node that proved "
                 "a copy can be asked now, and remote.read.policy does not allow to read it in the object store, or "
                 "it is not there, or no bucket is set"
             )
-        pieces = await self._elsewhere.read(shard, where.segment_index, others, offset, max_bytes, self.room_bytes)
+        pieces = await self._elsewhere.read(shard, segment, others, offset, max_bytes, self.room_bytes)
         return self._counted(list(pieces))
 
     async def _find_file(self, shard: LocalShard, where: ReadPosition) -> bool:
         """Whether a missing file is there again."""
-        segments = shard.segments
-        if not 0 <= where.segment_index < len(segments) or segments[where.segment_index].key not in shard.missing:
-            return False
-        return await look_for(shard, segments[where.segment_index].key)
+        segment = _as_listed(shard, where)
+        return segment is not None and segment.key in shard.missing and await look_for(shard, segment.key)
 
     def _tell_missing(self, shard: LocalShard, where: ReadPosition) -> None:
         """Raises: Unavailable for a file that is missing, with what is lost."""
-        segments = shard.segments
-        if 0 <= where.segment_index < len(segments) and segments[where.segment_index].key in shard.missing:
-            segment = segments[where.segment_index]
+        segment = _as_listed(shard, where)
+        if segment is not None and segment.key in shard.missing:
             verdict = judge_missing(segment, shard.context.node_id, has_store=self._elsewhere.has_store)
             raise Unavailable(f"segment {segment.key}: {verdict.words}")
 
@@ -343,6 +342,11 @@ class ShardReader:
         copy.is_unreadable = False
         shard.context.stats.disk_read_bytes += len(data)
         return self._counted([data])
+
+
+def _as_listed(shard: LocalShard, where: ReadPosition) -> Segment | None:
+    """By now: while a read waited it may have changed, older ones may have been deleted, and it with them."""
+    return None if where.segment is None else find(shard.segments, where.segment.key)
 
 
 def _before(read: Read, cut_offset: int) -> Read:

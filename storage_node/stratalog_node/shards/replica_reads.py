@@ -37,10 +37,10 @@ def whole_copy(shard: LocalShard, epoch: int) -> ReadPosition | None:
     """This node's copy of a segment up to its end, None when there is none."""
     unsealed = unsealed_of_epoch(shard, epoch)
     if unsealed is not None:
-        return ReadPosition(unsealed, unsealed.size_bytes, unsealed.leader.end_offset, -1, is_in_store=False)
+        return ReadPosition(unsealed, unsealed.size_bytes, unsealed.leader.end_offset, None, is_in_store=False)
     copy = shard.copies.get(epoch)
     if isinstance(copy, SealedCopy):
-        return ReadPosition(copy, copy.seal.size_bytes, copy.seal.end_offset, -1, is_in_store=False)
+        return ReadPosition(copy, copy.seal.size_bytes, copy.seal.end_offset, None, is_in_store=False)
     return _followed_copy(shard, epoch)
 
 
@@ -51,7 +51,7 @@ def _followed_copy(shard: LocalShard, epoch: int) -> ReadPosition | None:
     if segment is None or followed is None or segment.end_offset != followed.end_offset:
         return None
     copy = followed.local_copy()
-    return None if copy is None else ReadPosition(copy, copy.size_bytes, followed.end_offset, -1, is_in_store=False)
+    return None if copy is None else ReadPosition(copy, copy.size_bytes, followed.end_offset, None, is_in_store=False)
 
 
 def proven_copy(shard: LocalShard, segment: Segment) -> SealedCopy | None:
