@@ -172,15 +172,17 @@ def first_offset_at_or_after(
 def offset_of_max_timestamp(
     batch: Buffer,
     *,
+    from_offset: int = 0,
     pace: Pace = iter,
     max_bytes: int = MAX_DECODED_BYTES,
     source: str = "record batch",
     position: int = 0,
 ) -> OffsetAndTime | None:
-    """The first record that carries the highest time of the batch; None when no record has a time. Raises: as above."""
+    """The first record that carries the highest time of those from `from_offset` on; None when no record has a time.
+    Raises: as above."""
     best: OffsetAndTime | None = None
     for found in pace(_Inside(batch, max_bytes, source, position).times()):
-        if found.timestamp_ms > (best.timestamp_ms if best else NO_TIMESTAMP_MS):
+        if found.offset >= from_offset and found.timestamp_ms > (best.timestamp_ms if best else NO_TIMESTAMP_MS):
             best = found
     return best
 

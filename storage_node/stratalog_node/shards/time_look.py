@@ -60,12 +60,18 @@ class TimeLook:
         )
 
     def newest_in(self, batch: bytes, header: BatchHeader, source: str) -> OffsetAndTime | None:
-        """The first record with the batch's greatest time; otherwise as `first_in`."""
+        """The first record with the greatest time of those at `from_offset` or behind; otherwise as `first_in`."""
         return self._opened(
             batch,
             header,
             source,
-            lambda: offset_of_max_timestamp(batch, pace=yielding_gil, max_bytes=_MOST_DECODED_BYTES, source=source),
+            lambda: offset_of_max_timestamp(
+                batch,
+                from_offset=self._from_offset,
+                pace=yielding_gil,
+                max_bytes=_MOST_DECODED_BYTES,
+                source=source,
+            ),
         )
 
     def _opened(

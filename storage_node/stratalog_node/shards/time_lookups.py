@@ -13,6 +13,7 @@ from heapq import nlargest
 from typing import TypeAlias
 
 from stratalog.formats.index_points import IndexPoints
+from stratalog.formats.records import OffsetAndTime
 from stratalog.model.errors import Corrupt, NotFound, Unavailable
 from stratalog.model.segment import Segment
 from stratalog_node.shards.elsewhere import Elsewhere
@@ -116,8 +117,9 @@ class TimeLookups:
     async def offset_of_max_timestamp(self, shard: LocalShard) -> FoundOffset | None:
         """Of a snapshot's mount whose last segment is not on this node, of the segments before that one."""
         best: FoundOffset | None = None
-        for segment in _segments_of(shard):
-            if segment.seal is not None and best is not None and segment.seal.max_timestamp_ms <= best.timestamp_ms:
+        for segment in sorted(_segments_of(shard), key=_newest_first):
+            claimed_ms = None if segment.seal is None else segment.seal.max_timestamp_ms
+            if best is not None and claimed_ms is not None and not _is_newer(segment.base_offset, claimed_ms, best):
                 continue
             if shard.is_unwritten(segment.key) or segment.end_offset == segment.base_offset:
                 continue
@@ -131,12 +133,15 @@ class TimeLookups:
                 found is not None
                 and found[0] >= shard.log_start_offset
                 and (shard.cut_offset is None or found[0] < shard.cut_offset)
-                and (best is None or found[1] > best.timestamp_ms)
+                and (best is None or _is_newer(*found, best))
             ):
                 best = FoundOffset(found[0], found[1], segment.epoch)
         return best
 
     async def _local_max(self, shard: LocalShard, copy: LocalCopy, end_position: int) -> tuple[int, int] | None:
+        """The first of the newest records of a copy at or above the log start."""
+        from_offset = shard.log_start_offset
+
         def claims() -> Iterator[tuple[int, int]]:
             """Each batch's greatest time, by its header, and its position, negated: the first of equals comes first."""
             position, cut_offset = 0, shard.cut_offset
@@ -144,21 +149,35 @@ class TimeLookups:
                 header = copy.header_at(position)
                 if cut_offset is not None and header.base_offset >= cut_offset:
                     return
-                if header.max_timestamp_ms >= 0:
+                if header.max_timestamp_ms >= 0 and header.end_offset > from_offset:
                     yield header.max_timestamp_ms, -position
                 position += header.size_bytes
 
         def work() -> tuple[int, int] | None:
-            look = TimeLook(0, 0)
-            for _, position in nlargest(_MOST_PASSED, claims()):
+            look = TimeLook(0, from_offset)
+            best: OffsetAndTime | None = None
+            for claimed_ms, position in nlargest(_MOST_PASSED, claims()):
+                if best is not None and claimed_ms <= best.timestamp_ms:
+                    break
                 header = copy.header_at(-position)
                 found = look.newest_in(copy.read_blocking(-position, header.size_bytes), header, str(copy.file.path))
-                if found is not None:
-                    return found
-            return None
+                if found is not None and (best is None or found.timestamp_ms > best.timestamp_ms):
+                    best = found
+            return best
 
         async with self._slots:
             return await shard.context.threads.read_file(copy.file, work)
+
+
+def _newest_first(segment: Segment) -> tuple[bool, int, int]:
+    """Those whose records may be the newest first, by their seals: nothing older than what was found is looked at."""
+    seal = segment.seal
+    return seal is not None, 0 if seal is None else -seal.max_timestamp_ms, segment.base_offset
+
+
+def _is_newer(offset: int, timestamp_ms: int, than: FoundOffset) -> bool:
+    """Of records of the same time the first one is meant."""
+    return (timestamp_ms, -offset) > (than.timestamp_ms, -than.offset)
 
 
 def _readable(shard: LocalShard, segment: Segment) -> tuple[LocalCopy, int, int] | None:

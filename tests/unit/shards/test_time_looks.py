@@ -4,6 +4,7 @@ records. They run off the event loop, open a bounded number of records, and neve
 from __future__ import annotations
 
 import asyncio
+import random
 import struct
 import threading
 from pathlib import Path
@@ -15,7 +16,9 @@ from stratalog.formats.compression import Codec
 from stratalog.model.errors import Corrupt
 from stratalog_node.serve.produce import offer
 from stratalog_node.shards import time_look
+from stratalog_node.shards.local_copy import LocalCopy
 from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.time_lookups import TimeLookups
 from support.hostile_batches import GARBAGE, claiming
 from support.shard_rig import START_MS, Asked, ShardRig, make_batch
 from support.waiting import eventually
@@ -192,3 +195,45 @@ async def test_look_ups_leave_disk_threads_to_reads(tmp_path: Path, opened: Open
             opened.gate.set()
         assert await asyncio.gather(*looks) == [1] * 10
         assert opened.most_running <= 2
+
+
+async def test_the_newest_record_is_looked_for_where_seals_say_that_it_may_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look reads all headers of a segment, and times ascend in most logs."""
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        for number in range(12):
+            await rig.acknowledged(shard, b"x", at_ms=START_MS + number)
+            if number < 11:
+                shard.ask_roll(rig.clock())
+        await rig.all_sealed()
+        looked: list[int] = []
+        really_look = TimeLookups._local_max
+
+        async def counted(lookups: TimeLookups, shard: Any, copy: LocalCopy, end_position: int) -> Any:
+            looked.append(copy.key.epoch)
+            return await really_look(lookups, shard, copy, end_position)
+
+        monkeypatch.setattr(TimeLookups, "_local_max", counted)
+        newest = await shard.offset_of_max_timestamp()
+        assert newest is not None and newest.offset == 11
+        assert looked == [11]
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_of_equally_new_records_the_first_is_found_wherever_they_are(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        times = [START_MS + rng.randrange(4) for _ in range(12)]
+        for time_ms in times:
+            await rig.acknowledged(shard, b"x", at_ms=time_ms)
+            if rng.random() < 0.6:
+                shard.ask_roll(rig.clock())
+        await rig.all_sealed()
+        for start in range(len(times)):
+            await shard.delete_records_before(start)
+            newest = await shard.offset_of_max_timestamp()
+            assert newest is not None
+            assert (newest.offset, newest.timestamp_ms) == (times.index(max(times[start:]), start), max(times[start:]))
