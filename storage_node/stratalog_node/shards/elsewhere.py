@@ -104,7 +104,8 @@ class Elsewhere:
         return await _first(order, ask)
 
     async def offset_of_max_timestamp(self, shard: LocalShard, segment: Segment) -> tuple[int, int] | None:
-        """The first record of a segment with its greatest time. Raises: Unavailable, as above."""
+        """The first record with the greatest time of those of a segment at or above the log start. Raises: Unavailable,
+        as above."""
 
         async def ask(source: ReadSource, nodes: Sequence[int]) -> tuple[int, int] | None:
             if source is ReadSource.STORE:
@@ -118,7 +119,23 @@ class Elsewhere:
         order = self._for_whole(shard, segment)
         if not order:
             raise _out_of_reach(shard, segment)
-        return await _first(order, ask)
+        found = await _first(order, ask)
+        if found is None or found[0] >= shard.log_start_offset:
+            return found
+        return await self._newest_below(shard, segment, found[1])
+
+    async def _newest_below(self, shard: LocalShard, segment: Segment, most_ms: int) -> tuple[int, int] | None:
+        """Where the newest record lies below the log start: by halves of the time, some thirty look-ups in one
+        segment, the oldest of its shard."""
+        best = await self.find_by_time(shard, segment, 0)
+        while best is not None and best[1] < most_ms:
+            middle_ms = (best[1] + most_ms + 1) // 2
+            found = await self.find_by_time(shard, segment, middle_ms)
+            if found is None:
+                most_ms = middle_ms - 1
+            else:
+                best = found
+        return best
 
 
 def _read_in_the_store(shard: LocalShard, read: Segment) -> Sequence[Segment]:

@@ -21,6 +21,7 @@ from stratalog_node.shards.shard_log import ShardLog
 from stratalog_node.shards.time_lookups import TimeLookups
 from support.hostile_batches import GARBAGE, claiming
 from support.shard_rig import START_MS, Asked, ShardRig, make_batch
+from support.tiered_shards import TieredShardRig
 from support.waiting import eventually
 
 
@@ -219,6 +220,23 @@ async def test_the_newest_record_is_looked_for_where_seals_say_that_it_may_be(
         newest = await shard.offset_of_max_timestamp()
         assert newest is not None and newest.offset == 11
         assert looked == [11]
+
+
+async def test_the_newest_record_above_the_log_start_is_found_in_the_store(tmp_path: Path) -> None:
+    async with TieredShardRig(tmp_path) as rig:
+        shard = await rig.shard_of(remote_storage_enable="true")
+        times = [START_MS + later_ms for later_ms in (5_000, 1, 3, 70_000, 2, 3, 3, 1)]
+        for time_ms in times:
+            await rig.acknowledged(shard, b"x", at_ms=time_ms)
+        shard.ask_roll(rig.clock())
+        await rig.all_sealed()
+        await rig.uploaded()
+        await rig.copies.free_local(shard, shard.segments[0].key)
+        for start in range(len(times)):
+            await shard.delete_records_before(start)
+            newest = await shard.offset_of_max_timestamp()
+            assert newest is not None
+            assert (newest.offset, newest.timestamp_ms) == (times.index(max(times[start:]), start), max(times[start:]))
 
 
 @pytest.mark.parametrize("seed", range(8))
