@@ -38,6 +38,9 @@ class DiskThreads:
     async def seal_file(self, file: SegmentFile, work: Callable[[], T]) -> T:
         return await self._pinned("seal", file, work)
 
+    async def change_file(self, file: SegmentFile, work: Callable[[], T]) -> T:
+        return await self._pinned("background", file, work)
+
     def write_behind(self, file: SegmentFile, work: Callable[[], T]) -> Future[T]:
         """Nobody waits for it."""
         return self._submit("behind", file, work)

@@ -29,7 +29,7 @@ from stratalog.settings.choices import FlushPolicy
 from stratalog.telemetry.logs import logger
 from stratalog_node.disk.checkpoints import Checkpoints
 from stratalog_node.disk.fences import FenceBook
-from stratalog_node.disk.files import FlushLost
+from stratalog_node.disk.files import FlushLost, SegmentFile
 from stratalog_node.replication.asked_peers import AskedPeers
 from stratalog_node.replication.copy_line import CopyLine
 from stratalog_node.replication.filling import CopyFilling
@@ -390,9 +390,10 @@ class Following:
         else:
             self._tasks.start(work)
 
-    async def on_disk(self, work: Callable[[], Any]) -> Any:
+    async def on_disk(self, work: Callable[[], Any], file: SegmentFile | None = None) -> Any:
+        threads = self._context.threads
         async with self._disk:
-            return await self._context.threads.background(work)
+            return await (threads.background(work) if file is None else threads.change_file(file, work))
 
     async def write_promise(self, key: SegmentKey, fence: int) -> None:
         await self._promises.write(key, fence)

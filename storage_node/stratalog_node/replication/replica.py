@@ -91,8 +91,9 @@ class Surroundings(Protocol):
     @property
     def first_files(self) -> FirstFiles: ...
 
-    async def on_disk(self, work: Callable[[], Any]) -> Any:
-        """Blocking work on a thread, those of one node's copies in turns."""
+    async def on_disk(self, work: Callable[[], Any], file: files.SegmentFile | None = None) -> Any:
+        """Blocking work on a thread, those of one node's copies in turns; with a `file`, its descriptor stays until the
+        thread is done, also when nobody waits for it any more."""
         ...
 
     async def write_promise(self, key: Any, fence: int) -> None: ...
@@ -291,31 +292,26 @@ class Replica:
         self._around.look_at_fault(self)
 
     async def _cut(self, end_offset: int) -> None:
-        self.copy.begin_change()
         try:
-            await self._around.revoke_checkpoint(self.copy.key)
-            await self._change_file(lambda: self.copy.cut(end_offset))
+            with self.copy.change():
+                await self._around.revoke_checkpoint(self.copy.key)
+                await self._change_file(lambda: self.copy.cut(end_offset))
         except StratalogError as error:
             log.error("what a recovery left out cannot be cut off", segment=str(self.name), error=str(error))
             self.hear(CutFailed())
         else:
             self.hear(TailCut())
-        finally:
-            self.copy.end_change()
 
     async def _fill(self, end_offset: int) -> None:
         copy = self.copy
         try:
             await self._use_file(copy.flush)
-            copy.begin_change()
-            try:
+            with copy.change():
                 await self._around.revoke_checkpoint(copy.key)
                 await self._around.fill(copy, end_offset, lambda: self._fills(end_offset))
                 if self.follower.life is not FollowerLife.COPYING:
                     return
                 await self._change_file(copy.open_found)
-            finally:
-                copy.end_change()
         except files.FlushLost as error:
             self.hear(FlushLost(str(error)))
         except StratalogError as error:
@@ -337,7 +333,7 @@ class Replica:
         try:
             if file.path.exists():
                 file.fd()
-            return await self._around.on_disk(work)
+            return await self._around.on_disk(work, file)
         finally:
             file.unpin()
 
@@ -347,7 +343,7 @@ class Replica:
         file = self.copy.file
         file.pin()
         try:
-            return await self._around.on_disk(work)
+            return await self._around.on_disk(work, file)
         finally:
             file.unpin()
 

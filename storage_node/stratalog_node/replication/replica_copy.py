@@ -6,8 +6,10 @@ has no file.
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from stratalog.formats.checkpoint import Checkpoint
@@ -235,11 +237,18 @@ class ReplicaCopy:
         while it becomes another."""
         return None if self._doubts % 2 else self._doubts
 
-    def begin_change(self) -> None:
-        """Its file is cut, or filled by others, from now on. On the event loop, before its checkpoint is revoked."""
+    @contextmanager
+    def change(self) -> Iterator[None]:
+        """Its file is cut, or filled by others, meanwhile. On the event loop, begun before its checkpoint is revoked. A
+        stop ends the wait and not the work of a thread: then it stays in doubt."""
         self._doubts += 1
-
-    def end_change(self) -> None:
+        try:
+            yield
+        except asyncio.CancelledError:
+            raise
+        except BaseException:
+            self._doubts += 1
+            raise
         self._doubts += 1
 
     def due_checkpoint(self, *, force: bool = False) -> Checkpoint | None:

@@ -14,6 +14,7 @@ import pytest
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.model.commands import AlterTopic, BeginRecovery, DeleteTopic, PromiseFence, ReportFaultyCopies
 from stratalog.model.ids import SegmentKey
+from stratalog_node.disk.checkpoints import flushed_ends
 from stratalog_node.replication import following
 from stratalog_node.replication.replica_copy import ReplicaCopy
 from support.follower_rig import FollowerRig, LeadingRig, led_shards
@@ -184,3 +185,36 @@ async def test_a_checkpoint_of_what_was_cut_meanwhile_is_not_kept(
         await eventually(lambda: replica.copy.end_offset == 1)
         kept = follower.checkpoints.load(replica.copy.key)
         assert kept is None or kept.next_offset <= 1
+
+
+async def test_a_stop_in_the_middle_of_a_cut_keeps_no_checkpoint_of_what_is_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for the thread any more, and it cuts all the same."""
+    async with LeadingRig(tmp_path / "1") as rig, FollowerRig(rig, tmp_path / "2") as follower:
+        (shard,) = await led_shards(rig)
+        for value in (b"one", b"two"):
+            await rig.acknowledged(shard, value)
+        replica = await follower.replica_of(shard)
+        record, copy = replica.follower.record, replica.copy
+        assert record is not None
+        begun, gate, real = threading.Event(), threading.Event(), ReplicaCopy.cut
+        are_same: list[bool] = []
+
+        def slow(copy: ReplicaCopy, end_offset: int) -> None:
+            opened = copy.file.fd()
+            begun.set()
+            assert gate.wait(30)
+            are_same.append(os.path.sameopenfile(opened, copy.file.fd()))
+            real(copy, end_offset)
+
+        monkeypatch.setattr(ReplicaCopy, "cut", slow)
+        replica.hear(replace(record, leader=None, fence=1, end_offset=1, source=1))
+        await eventually(begun.is_set)
+        await follower.following.close()
+        gate.set()
+        await follower.stop()
+        kept = flushed_ends(follower.layout.checkpoints).get(copy.key, 0)
+        assert (await promise_after_start(rig, follower, copy.key, is_tail_whole=True)).is_tail_whole
+        assert copy.end_offset == 1 and kept <= 1
+        assert are_same == [True], "its descriptor was closed under the thread"
