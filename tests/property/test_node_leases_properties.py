@@ -27,6 +27,8 @@ class LeaseMachine(RuleBasedStateMachine):
         self.heard_ms = {n: 0 for n, node in self.records.items() if node.is_alive}
         self.losses = dict.fromkeys(self.records, 0)
         """Of its present life, under this leader."""
+        self.closed_ms: dict[int, int] = {}
+        """When the connection of the last heartbeat was first seen to be closed."""
         self.is_store_away = False
         self.leases = NodeLeases(LEASE_MS, self.records.values(), 0)
 
@@ -34,6 +36,7 @@ class LeaseMachine(RuleBasedStateMachine):
     def another_leads(self) -> None:
         self.leases = NodeLeases(LEASE_MS, self.records.values(), self.now_ms)
         self.losses = dict.fromkeys(self.records, 0)
+        self.closed_ms.clear()
         self.heard_ms = {n: self.now_ms for n, node in self.records.items() if node.is_alive}
 
     @rule(number=NODES, disk=st.sampled_from("ab"))
@@ -59,17 +62,26 @@ class LeaseMachine(RuleBasedStateMachine):
             assert known is None or behind, "the present life is heard"
             return
         assert known is not None and not behind, "no other is"
+        self.closed_ms.pop(number, None)
         if is_last:
             self.heard_ms.pop(number, None)
         else:
             self.heard_ms[number] = self.now_ms
 
     @rule(number=NODES)
+    def a_connection_stays_closed(self, number: int) -> None:
+        self.a_connection_is_closed(number)
+        self.time_passes(1)
+        self.a_connection_is_closed(number)
+
+    @rule(number=NODES)
     def a_connection_is_closed(self, number: int) -> None:
-        """Whoever was heard within half a lease keeps the other half."""
+        """Whoever was heard within half a lease keeps the other half, and who makes another one at once the whole."""
         due = self.leases.due(self.now_ms, [number]) or NoteLives()
         heard_ms = self.heard_ms.get(number)
-        if heard_ms is not None and self.now_ms - heard_ms >= LEASE_MS // 2:
+        closed_ms = self.closed_ms.setdefault(number, self.now_ms) if number in self.records else self.now_ms
+        is_cut = self.now_ms - closed_ms >= LEASE_MS // LOOKS_PER_LEASE
+        if heard_ms is not None and is_cut and self.now_ms - heard_ms >= LEASE_MS // 2:
             self.heard_ms[number] = min(heard_ms, self.now_ms - LEASE_MS)
         assert all(
             life.node_id not in self.heard_ms or self.now_ms - self.heard_ms[life.node_id] >= LEASE_MS
@@ -91,6 +103,7 @@ class LeaseMachine(RuleBasedStateMachine):
             return
         for _ in range(LONGEST_PROBATION + 1):
             self.leases.heard(known.life, self.now_ms)
+            self.closed_ms.pop(number, None)
             self.heard_ms[number] = self.now_ms
             self.time_passes(LOOKS_PER_LEASE - 1)
             self.leases.heard(known.life, self.now_ms)
@@ -139,6 +152,7 @@ class LeaseMachine(RuleBasedStateMachine):
         known = self.records.get(node.node_id)
         if known is None or known.life != node.life:
             self.losses[node.node_id] = 0
+            self.closed_ms.pop(node.node_id, None)
         elif known.is_alive and not node.is_alive:
             self.losses[node.node_id] += 1
         self.records[node.node_id] = node

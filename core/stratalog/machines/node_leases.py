@@ -8,9 +8,10 @@ every `LOOKS_PER_LEASE`th of a lease; `now_ms` is a monotonic clock of one proce
 `due` says, and the change that follows tells that it was noted.
 Invariant: a life that was heard, or that began, is not due as lost before one whole lease has passed in which the
 caller looked and could be told; half of one, where the connection of its last heartbeat was closed since: a process
-that is killed closes it, one that lives makes another and is heard on that. One that is lost again and again is due as
-heard after ever longer times of being heard without a gap, so that a node whose heartbeats come now and then costs few
-records.
+that is killed closes it, one that lives makes another and is heard on that. It gets a look's time for it: who gives up
+a heartbeat that was not answered in time closes the connection before it sends the next one. One that is lost again and
+again is due as heard after ever longer times of being heard without a gap, so that a node whose heartbeats come now and
+then costs few records.
 Source: docs/replication.md section 2.
 """
 
@@ -51,6 +52,8 @@ class _Lease:
     """That count against it."""
     lost_ms: int = 0
     """When it was noted as lost last."""
+    cut_ms: int | None = None
+    """When the connection of its last heartbeat was first seen to be closed."""
     welcome_ms: int = 0
     """Once it was lost: when it counts as alive again, if its lease does not end before."""
 
@@ -121,6 +124,7 @@ class NodeLeases:
             )
         known.has_room = has_room
         known.vitals = vitals or known.vitals
+        known.cut_ms = None
         if known.ends_ms <= now_ms:
             known.welcome_ms = now_ms + self._probation_ms(known)
         known.ends_ms = self._looked_ms if is_last else max(known.ends_ms, now_ms + self.lease_ms)
@@ -167,7 +171,12 @@ class NodeLeases:
             self._excuse(looked_ms, now_ms - looked_ms - self.look_every_ms)
         for node_id in cut:
             known = self._leases.get(node_id)
-            if known is not None and now_ms < known.ends_ms <= now_ms + self.lease_ms // 2:
+            if known is None:
+                continue
+            if known.cut_ms is None:
+                known.cut_ms = now_ms
+            is_cut = now_ms - known.cut_ms >= self.look_every_ms
+            if is_cut and now_ms < known.ends_ms <= now_ms + self.lease_ms // 2:
                 known.ends_ms = now_ms
         lost: list[Life] = []
         heard: list[Life] = []
