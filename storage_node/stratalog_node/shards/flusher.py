@@ -417,7 +417,8 @@ class Flusher:
         if active.flushed_bytes < size_bytes:
             sync_segment(active, size_bytes)
             self.stats.background_flushes += 1
-        if checkpoint is not None:
+        # Whoever follows a segment that this node led may cut it: its old checkpoint would say that it lost something.
+        if checkpoint is not None and not active.file.closes_when_unused:
             self._checkpoints.put([checkpoint])
             self.stats.checkpoints += 1
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from stratalog.model.segment import GapReason, GivenUp
 from stratalog.settings.choices import FlushPolicy
 from stratalog_node.node import wall_ms
 from stratalog_node.replication import following
+from stratalog_node.shards import flusher
+from stratalog_node.shards.active import ActiveSegment
 from support.node_cluster import NodeCluster
 from support.waiting import eventually
 
@@ -114,6 +117,40 @@ async def test_a_leader_that_runs_and_was_deposed_cuts_what_was_left_out(cluster
     segment = await cluster.is_sealed(key)
     assert segment.end_offset == 1
     assert await cluster.append(key, b"later") == 1
+
+
+async def test_a_flush_that_outlasts_the_leader_keeps_no_checkpoint_of_what_was_left_out(
+    cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start would take its word for more than the file has, and say that it lost what was flushed."""
+    await cluster.start(1, 2)
+    key = await cluster.shard(2)
+    leader = cluster.leader(key)
+    (other,) = (number for number in (1, 2) if number != leader)
+    await cluster.append(key, b"both have it")
+    local = cluster.nodes[leader].local
+    begun, gate, real = threading.Event(), threading.Event(), flusher.sync_segment
+
+    def slow(active: ActiveSegment, size_bytes: int) -> None:
+        real(active, size_bytes)
+        begun.set()
+        assert gate.wait(30)
+
+    cluster.meta.hold(ReportReplica)
+    with cluster.full_disk(other):
+        await cluster.offer(key, b"nobody else", acks=1)
+        monkeypatch.setattr(flusher, "sync_segment", slow)
+        flushing = asyncio.create_task(local.flusher._flush_dirty(checkpoint_all=True))
+        await eventually(begun.is_set)
+        monkeypatch.setattr(flusher, "sync_segment", real)
+        await cluster.lose(leader)
+        await eventually(lambda: (copy := cluster.replica(leader, key)) is not None and copy.end_offset == 1)
+    gate.set()
+    await flushing
+    kept = local.checkpoints.load(cluster.segments(key)[0].key)
+    assert kept is None or kept.next_offset <= 1
+    cluster.meta.release(ReportReplica)
+    await cluster.is_sealed(key, copies=2)
 
 
 async def test_a_seal_that_a_follower_tells_of_holds_no_more_producers_than_a_shard_remembers(
