@@ -26,6 +26,8 @@ from stratalog.model.ids import SegmentKey, ShardKey
 UNCONFIRMED_SUFFIX = ".unconfirmed"
 GIVEN_UP_SUFFIX = ".given-up"
 """Of files that were set aside for a human: they go with their topic."""
+_LEFT_SUFFIXES = (UNCONFIRMED_SUFFIX, GIVEN_UP_SUFFIX, ".idx", ".tmp")
+"""Of what may lie beside the segments of a topic; the last is of an index block that was being written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +105,13 @@ class NodeLayout:
         return self._segments_in(path, key) if path.is_dir() else []
 
     def remove_leftovers(self, key: ShardKey) -> None:
-        """Blocking. Of a topic that is gone: once its segments are, what was set aside goes, too, and the directories.
-        Cost: entries up to the first segment file."""
+        """Blocking. Of a topic that is gone: once its segments are, what was set aside goes, too, what a crash left of
+        index blocks, and the directories. Cost: entries up to the first segment file."""
         path = self.shard(key)
         with suppress(OSError):
             entries = []
             for entry in path.iterdir():
-                if entry.suffix not in (UNCONFIRMED_SUFFIX, GIVEN_UP_SUFFIX):
+                if entry.suffix not in _LEFT_SUFFIXES:
                     return
                 entries.append(entry)
             for entry in entries:

@@ -345,6 +345,8 @@ class Sealing:
         path = self._context.layout.index(block.identity.key)
         write_durably(path, [encode_index_block(block.identity, block.seal, block.points, block.table)])
         sync_names_of([path])
+        if not self._context.layout.segment(block.identity.key).exists():  # freed meanwhile, or deleted
+            path.unlink(missing_ok=True)
 
     def _let_go(self, shard: SealedShard, old: ActiveSegment) -> None:
         """The deletion worker takes the file away; nobody reads the segment any more."""

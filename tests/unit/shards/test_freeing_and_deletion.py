@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from stratalog.model.commands import CreateTopic, DeleteTopic, RollSegment, Seal
 from stratalog.model.errors import NotFound, StratalogError
 from stratalog_node.disk.file_slice import FileSlice
 from stratalog_node.shards import copy_files as copy_files_module
+from stratalog_node.shards import sealing
 from stratalog_node.shards.shard_log import ShardLog
 from support.sealed_shards import sealed_shard
 from support.shard_rig import ShardRig
@@ -168,6 +170,8 @@ async def test_a_deleted_topic_leaves_no_descriptor_and_its_files_go_after_the_g
         aside = rig.layout.segment(keys[0]._replace(epoch=7))
         for suffix in (".unconfirmed", ".given-up"):
             aside.with_suffix(suffix).write_bytes(b"set aside for a human")
+        for suffix in (".idx", ".idx.tmp"):
+            aside.with_suffix(suffix).write_bytes(b"a crash came between it and its segment")
         for key in keys:
             await rig.copies.free_local(None, key)
         assert list(rig.layout.segments.iterdir()) == []
@@ -282,6 +286,33 @@ async def test_a_segment_deleted_before_it_was_sealed_goes_like_any_other(tmp_pa
         assert not shard.ended and not shard.copies
         assert rig.context.descriptors.open_count == 1
         assert await rig.read_values(shard) == [b"y"]
+
+
+async def test_a_seal_that_is_written_after_its_segment_was_freed_leaves_no_index_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        begun, gate, real = threading.Event(), threading.Event(), sealing.write_durably
+
+        def slow(path: Path, pieces: Iterable[bytes]) -> None:
+            begun.set()
+            assert gate.wait(30)
+            real(path, pieces)
+
+        monkeypatch.setattr(sealing, "write_durably", slow)
+        monkeypatch.setattr(copy_files_module, "_PIN_POLLS", 1)
+        rig.append(shard, b"x")
+        shard.ask_roll(rig.clock())
+        await rig.acknowledged(shard, b"y")
+        await eventually(begun.is_set)
+        path, ended = rig.file_of(shard, 0), shard.ended[0]
+        assert await shard.delete_records_before(1) == 1
+        await eventually(lambda: rig.catalog.segment(ended.key) is None)
+        await rig.copies.free_local(shard, ended.key)
+        gate.set()
+        await eventually(lambda: not ended.file.pins)
+        assert not path.exists() and not path.with_suffix(".idx").exists()
 
 
 async def test_delete_records_stops_at_the_high_watermark(tmp_path: Path) -> None:
