@@ -90,7 +90,7 @@ class GivingUp:
         FlushLost.
         """
         begin = position = SEGMENT_HEADER_BYTES + scan.position
-        background = self._context.threads.background
+        background = partial(self._context.threads.change_file, file)
         await background(lambda: _save_rest(file, begin, holes[0][0]))
         file.truncate(begin)
         position += len(first := self._empty(holes[0]))

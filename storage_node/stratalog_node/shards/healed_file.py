@@ -32,8 +32,8 @@ class HealedFile:
     def close(self) -> None:
         file, self._file, self._refill = self._file, None, None
         if file is not None:
+            file.close_when_unused()  # a stop ends the wait for a thread, and not its write
             file.unpin()
-            file.close()
 
     async def refill(self, step: Refill) -> HealingEvent:
         file = SegmentFile(self._path, self._context.descriptors, self._path.stat().st_size)
@@ -56,7 +56,7 @@ class HealedFile:
     async def _flush_written(self, file: SegmentFile, refill: FileRefill) -> None:
         """Also what is not whole yet: the next start takes what it finds for flushed up to the checkpoint."""
         if refill.has_written:
-            await self._context.threads.background(lambda: file.sync(with_names=True))
+            await self._context.threads.change_file(file, lambda: file.sync(with_names=True))
 
     async def ask_store(self, step: AskStore) -> tuple[OffsetRange, ...]:
         return await GivingUp(self._context, self._remote, step.segment).ask_for(step.ranges)

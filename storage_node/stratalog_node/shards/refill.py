@@ -83,7 +83,7 @@ class FileRefill:
             )
         self.has_written = True
         position = SEGMENT_HEADER_BYTES + scan.position
-        await self._context.threads.background(lambda: file.put_back(position, found.data))
+        await self._context.threads.change_file(file, lambda: file.put_back(position, found.data))
         scan.position += len(found.data)
         scan.next_offset, scan.digest = found.end_offset, digest
         self._data_bytes = max(self._data_bytes, scan.position)

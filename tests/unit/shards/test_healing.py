@@ -687,3 +687,33 @@ async def test_a_flush_that_fails_while_a_shard_is_healed_is_final(tmp_path: Pat
         await rig.restart("crash")
         shard = await rig.healed(shard)
         assert await rig.read_values(shard) == [b"a", b"b", b"c"]
+
+
+async def test_a_stop_closes_no_file_under_the_thread_that_writes_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its number may be another file's by then."""
+    begun, gate, real = threading.Event(), threading.Event(), SegmentFile.put_back
+    are_same: list[bool] = []
+
+    def slow(file: SegmentFile, position: int, data: bytes | memoryview) -> None:
+        with file.descriptor() as opened:
+            begun.set()
+            assert gate.wait(30)
+            are_same.append(os.path.samestat(os.fstat(opened), file.path.stat()))
+        real(file, position, data)
+
+    async with TieredShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        await acknowledged(rig, shard, b"a", b"b", b"c")
+        await rig.uploaded()
+        monkeypatch.setattr(SegmentFile, "put_back", slow)
+        await rig.restart("power_cut")
+        await eventually(begun.is_set)
+        await rig.healing.close()
+        gate.set()
+        await eventually(lambda: bool(are_same))
+        monkeypatch.setattr(SegmentFile, "put_back", real)
+        await rig.restart()
+        assert await rig.read_values(await rig.healed(shard)) == [b"a", b"b", b"c"]
+        assert are_same == [True]
