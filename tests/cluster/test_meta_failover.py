@@ -232,7 +232,7 @@ async def test_a_node_that_goes_on_sending_heartbeats_outlives_the_death_of_the_
     sending.cancel()
 
 
-# A lease of 2 s ends on a busy machine by itself, and then the acknowledgements wait for the next leader.
+# One of 2 s may end on a busy machine: then the recovery of what the node leads waits for the next leader.
 @pytest.mark.parametrize("three_metas", [6_000], indirect=True)
 async def test_nodes_live_through_a_failover_and_read_no_metadata_twice(
     client: HttpMetaClient, three_metas: list[MetaProcess], tmp_path: Path
