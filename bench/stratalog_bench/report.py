@@ -67,7 +67,8 @@ def as_markdown(outcome: Outcome) -> str:
     lines = [
         "# Benchmark",
         "",
-        f"{found['date']}, commit {found['commit']}, {host}, Linux {found['kernel']}, Python {found['python']}.",
+        f"{found['date']}, commit {found['commit']}, {host}, Linux {found['kernel']}, Python {found['python']},",
+        f"hot path {found['hot_path']}.",
         f"Server and client share the cores. Medians of {outcome.rounds} interleaved runs of {outcome.seconds:g} s,",
         "range in brackets. **A ratio above 1 means that Stratalog is better**, for times, CPU, memory too. How it is",
         "measured: [docs/benchmarks.md](../../docs/benchmarks.md).",

@@ -12,6 +12,7 @@ FILES = frozenset(
     (
         "tests/clients/test_cold_clients.py",
         "tests/clients/test_compaction_of_a_node.py",
+        "tests/clients/test_compiled_node.py",
         "tests/clients/test_consumer_protocol.py",
         "tests/clients/test_demo.py",
         "tests/clients/test_docs_commands.py",

@@ -224,8 +224,8 @@ class Connection:
             self._take_frames(buffer)
         except MalformedFrame as error:
             self.close(str(error), is_fault=True)
-        except Exception as error:  # one request's fault must not leave its connection waiting forever (F48)
-            self.turn_failed(error)
+        except Exception as fault:  # one request's must not leave its connection waiting forever (F48)
+            self.turn_failed(fault)
 
     def turn_failed(self, error: Exception) -> None:
         """Its requests or its answers met a fault."""

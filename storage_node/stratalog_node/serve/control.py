@@ -110,17 +110,17 @@ class _PendingControl(Answer):
         except MalformedFrame as error:
             connection.close(str(error), is_fault=True)
             return
-        except Exception as error:  # one handler's fault must not take the node down (F48)
+        except Exception as fault:  # one handler's fault must not take the node down (F48)
             serving.stats.control_errors += 1
             log.error(
                 "request failed",
                 api=api.name,
                 version=self._header.api_version,
                 client=self._header.client_id,
-                error=str(error),
-                exc_info=not isinstance(error, StratalogError),
+                error=str(fault),
+                exc_info=not isinstance(fault, StratalogError),
             )
-            connection.close(f"{api.name} failed: {error}")
+            connection.close(f"{api.name} failed: {fault}")
             return
         if connection.is_closed:
             return

@@ -104,9 +104,9 @@ class SealedRead(Answer):
                 self._desk.reader.mark_damaged(shard, _whole(copy), error)
             elif isinstance(error, NotFound):
                 copy_gone(shard, copy)
-        except Exception as error:  # a fault costs one connection, not a node that waits forever (F48)
-            log.error("a sealed read failed", peer=self._connection.info.peer, error=str(error), exc_info=error)
-            self._connection.close(f"Fetch failed: {error}")
+        except Exception as fault:  # it costs one connection, not a node that waits forever (F48)
+            log.error("a sealed read failed", peer=self._connection.info.peer, error=str(fault), exc_info=fault)
+            self._connection.close(f"Fetch failed: {fault}")
             return
         finally:
             self._connection.slow_reads -= 1
@@ -125,9 +125,9 @@ class SealedRead(Answer):
         except StratalogError as error:
             log.warning("another node cannot be given a table of producers", error=str(error))
             code = ErrorCode.REPLICA_NOT_AVAILABLE
-        except Exception as error:  # a fault costs one connection, not a node that waits forever (F48)
-            log.error("a table was not read", peer=self._connection.info.peer, error=str(error), exc_info=error)
-            self._connection.close(f"Fetch failed: {error}")
+        except Exception as fault:  # it costs one connection, not a node that waits forever (F48)
+            log.error("a table was not read", peer=self._connection.info.peer, error=str(fault), exc_info=fault)
+            self._connection.close(f"Fetch failed: {fault}")
             return
         finally:
             self._connection.slow_reads -= 1

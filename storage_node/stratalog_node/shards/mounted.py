@@ -23,10 +23,10 @@ _base_of = attrgetter("base_offset")
 class MountedLog(ShardLog):
     """What readers ask of a shard; `refresh` before each look."""
 
-    __slots__ = ("_base_offset", "_end_offset", "_real")
+    __slots__ = ("_base_offset", "_end_offset", "_named")
 
     def __init__(self, real: ShardLog, mounted: MountedShard) -> None:
-        self._real = real
+        self._named = real
         self._base_offset, self._end_offset = mounted.base_offset, mounted.end_offset
         self.context, self.workers, self.key, self.rules, self.chain = (
             real.context,
@@ -48,13 +48,13 @@ class MountedLog(ShardLog):
 
     def refresh(self) -> None:
         """As the shard that it reads is now."""
-        real = self._real
+        real = self._named
         self.copies, self.missing, self.rules = real.copies, real.missing, real.rules
         self.is_leader = real.is_leader
         self.log_start_offset = min(max(self._base_offset, real.log_start_offset), self._end_offset)
 
     def is_range_of(self, real: ShardLog, mounted: MountedShard) -> bool:
-        return self._real is real and self.topic is mounted.topic
+        return self._named is real and self.topic is mounted.topic
 
     @property
     def is_end_known(self) -> bool:

@@ -244,12 +244,12 @@ class ShardReader:
         if source is ReadFrom.LOCAL:
             try:
                 return await self.read_local(shard, where, offset, max_bytes)
-            except Corrupt as error:
-                self.mark_damaged(shard, where, error)
+            except Corrupt as damage:
+                self.mark_damaged(shard, where, damage)
                 if not self._others(shard, where):
                     raise
-            except NotFound as error:
-                self._without_file(shard, where, offset, error)
+            except NotFound as missing:
+                self._without_file(shard, where, offset, missing)
             except Unavailable as error:
                 if not self._others(shard, where):
                     raise

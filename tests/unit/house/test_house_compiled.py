@@ -1,0 +1,98 @@
+"""What is compiled (decision 0028) can be: the modules are there, and no class of theirs has a child elsewhere."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+from support.source_tree import PRODUCT_ROOTS, REPOSITORY, python_files
+
+C_KEYWORDS = {
+    "_real",
+    "_imag",
+    "_complex",
+    "_label",
+    "_const",
+    "_inline",
+    "_signed",
+    "_volatile",
+    "_extension",
+    "_auto",
+}
+"""Behind the underscore that mypyc puts before an attribute they are words of the C compiler."""
+
+
+def _hook() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("build_hook", REPOSITORY / "tools" / "build_hook.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+COMPILED: set[Path] = set(_hook().compiled_files(REPOSITORY))
+
+
+def _classes(path: Path) -> list[ast.ClassDef]:
+    return [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.ClassDef)]
+
+
+def test_no_class_that_is_interpreted_has_a_compiled_parent() -> None:
+    """It would end the first request that makes one: "interpreted classes cannot inherit from compiled"."""
+    parents = {node.name for path in COMPILED for node in _classes(path) if not _is_exception_or_protocol(node)}
+    orphans = [
+        f"{path.relative_to(REPOSITORY)}: {node.name}"
+        for path in python_files(PRODUCT_ROOTS)
+        if path not in COMPILED
+        for node in _classes(path)
+        if any(ast.unparse(base).split("[")[0].split(".")[-1] in parents for base in node.bases)
+    ]
+    assert not orphans, f"add the modules to tools/build_hook.py: {orphans}"
+
+
+def _is_exception_or_protocol(node: ast.ClassDef) -> bool:
+    """These are classes of the interpreter also where they are compiled."""
+    return any(ast.unparse(base).split("[")[0] in {"Protocol", "StratalogError"} for base in node.bases)
+
+
+def test_no_attribute_that_is_compiled_has_a_name_of_the_c_compiler() -> None:
+    found = {
+        f"{path.relative_to(REPOSITORY)}: {node.attr}"
+        for path in COMPILED
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and node.attr in C_KEYWORDS
+    }
+    assert not found
+
+
+def test_what_is_compiled_holds_nothing_that_mypyc_lacks() -> None:
+    """Asynchronous generators; a `break` out of `try … finally` it tells by itself."""
+    found = [
+        f"{path.relative_to(REPOSITORY)}: {function.name}"
+        for path in COMPILED
+        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(function, ast.AsyncFunctionDef)
+        and any(isinstance(node, ast.Yield) for node in ast.walk(function))
+    ]
+    assert not found
+
+
+def test_no_name_holds_faults_of_two_types() -> None:
+    """mypyc gives a name one type in a function: a second `except … as error` would end with a TypeError."""
+    found = []
+    for path in COMPILED:
+        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            types: dict[str, set[str]] = {}
+            for handler in ast.walk(function):
+                if isinstance(handler, ast.ExceptHandler) and handler.name and handler.type:
+                    types.setdefault(handler.name, set()).add(ast.unparse(handler.type))
+            found += [
+                f"{path.relative_to(REPOSITORY)}: {function.name}: {name} is {sorted(several)}"
+                for name, several in types.items()
+                if len(several) > 1
+            ]
+    assert not found

@@ -1,0 +1,96 @@
+"""Builds a wheel whose hot path is compiled: the modules listed here become machine code by mypyc, from their types.
+
+    HATCH_BUILD_HOOK_ENABLE_CUSTOM=1 python -m hatchling build -t wheel
+
+hatchling runs it (pyproject.toml), and by default does not: without a C compiler the wheel holds Python alone, and does
+the same, slower. The sources stay in the wheel, for tracebacks. Decision 0028 says what it brings and what it asks.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+MODULES: Final = {
+    "core/stratalog/event_loop": "*",
+    "core/stratalog/kafka": "*",
+    "core/stratalog/formats": (
+        "batch_bodies batch_headers batch_scan digest envelope fields index_points offered_batch producers record_batch"
+        " segment_file"
+    ),
+    "core/stratalog/machines": (
+        "append_refusals chain_events fetch_session followers in_sync leader_events producer_table read_range"
+        " read_window segment_leader shard_chain"
+    ),
+    "storage_node/stratalog_node": "buffers",
+    "storage_node/stratalog_node/serve": (
+        "answer byte_budget connection control control_state fetch fetch_count fetch_desk outbox produce read_replicas"
+        " replica_round sealed_read server slow_reads untaken"
+    ),
+    "storage_node/stratalog_node/shards": (
+        "active append checked_ranges handing_over local_copy local_shard mounted ranges reading sealed shard_log"
+        " shard_lookup shard_view"
+    ),
+}
+"""Folder -> its modules that a request passes on its way. A compiled class has no child that is not compiled, too."""
+
+
+def compiled_files(top: Path) -> list[Path]:
+    """The source files, sorted. Raises: FileNotFoundError."""
+    found: list[Path] = []
+    for folder, names in MODULES.items():
+        paths = [top / folder / f"{name}.py" for name in names.split()]
+        if names == "*":
+            paths = [path for path in (top / folder).glob("*.py") if path.name != "__init__.py"]
+        missing = [str(path) for path in paths if not path.is_file()]
+        if missing:
+            raise FileNotFoundError(f"to be compiled, and not there: {', '.join(missing)}")
+        found += paths
+    return sorted(found)
+
+
+class CompiledHotPath(BuildHookInterface[Any]):
+    PLUGIN_NAME = "custom"
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="stratalog-compiled-")
+        built = _build(Path(self.root), Path(self._folder.name))
+        for library in built.rglob("*.so"):
+            build_data["force_include"][str(library)] = library.relative_to(built).as_posix()
+        build_data["pure_python"] = False
+        build_data["infer_tag"] = True
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        self._folder.cleanup()
+
+
+def _build(top: Path, work: Path) -> Path:
+    from mypyc.build import mypycify
+    from setuptools import Distribution
+    from setuptools.command.build_ext import build_ext
+
+    before = Path.cwd()
+    os.chdir(top)
+    try:
+        extensions = mypycify(
+            # What is only imported has its own linting, and its types are taken as they are.
+            ["--follow-imports=silent", "--ignore-missing-imports", *map(str, compiled_files(top))],
+            opt_level="2",
+            multi_file=True,
+            group_name="stratalog",
+            target_dir=str(work / "c"),
+        )
+        # Elsewhere than the sources: setuptools would read their pyproject.toml, which is hatchling's.
+        os.chdir(work)
+        command = build_ext(Distribution({"name": "stratalog", "ext_modules": extensions}))
+        command.build_lib, command.build_temp = str(work / "lib"), str(work / "objects")
+        command.parallel = os.cpu_count()
+        command.ensure_finalized()
+        command.run()
+    finally:
+        os.chdir(before)
+    return work / "lib"

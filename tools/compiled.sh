@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# An environment beside the usual one: the same packages, with stratalog from a wheel whose hot path is compiled
+# (docs/decisions/0028). Two minutes, and again whenever a source changes.
+#
+#   compiled.sh VENV DIR
+set -euo pipefail
+
+venv=${1:?compiled.sh VENV DIR}
+dir=${2:?compiled.sh VENV DIR}
+top=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$top"
+venv=$(realpath -s -- "$venv") dir=$(realpath -sm -- "$dir")
+command -v cc >/dev/null || tools/apt.sh gcc libc6-dev
+[[ -f $("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h ]] || tools/apt.sh python3-dev
+work=$(mktemp -d)
+trap 'rm -rf -- "$work"' EXIT
+printf 'compiled: the wheel\n'
+if ! HATCH_BUILD_HOOK_ENABLE_CUSTOM=1 "$venv/bin/python" -m hatchling build -t wheel -d "$work" >"$work/log" 2>&1; then
+  grep -E 'error' "$work/log" >&2 || tail -n 20 "$work/log" >&2
+  exit 1
+fi
+if [[ ! -x $dir/bin/python ]]; then
+  "$venv/bin/python" -m venv --without-pip "$dir"
+  # All other packages are those of the usual environment: its own .pth files do not count here, so its checkout does not.
+  packages=$("$dir/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+  realpath -- "$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" >"$packages/packages.pth"
+fi
+printf 'compiled: %s\n' "$dir"
+"$venv/bin/python" -m pip --python "$dir/bin/python" install --quiet --no-index --no-deps --force-reinstall "$work"/*.whl
+cd /
+"$dir/bin/python" -c 'import stratalog.kafka.fetch as made; assert made.__file__.endswith(".so"), made.__file__'
