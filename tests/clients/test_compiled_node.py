@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,13 @@ from support.source_tree import REPOSITORY
 REACHING = ["fetch_rules", "produce_rules", "hostile_connections", "times"]
 
 
-@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler: nothing is compiled")
+HEADER = Path(sysconfig.get_path("include")) / "Python.h"
+
+
+@pytest.mark.skipif(
+    shutil.which("cc") is None or not HEADER.exists(),
+    reason="no C compiler or no headers of Python: nothing is compiled",
+)
 @pytest.mark.timeout(900)
 def test_clients_see_no_difference_in_a_compiled_node(tmp_path: Path) -> None:
     compiled = tmp_path / "compiled"
