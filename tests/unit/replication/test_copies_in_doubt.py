@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +14,12 @@ from typing import Any
 import pytest
 
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.machines.follower_events import SegmentNamed
 from stratalog.model.commands import AlterTopic, BeginRecovery, DeleteTopic, PromiseFence, ReportFaultyCopies
 from stratalog.model.ids import SegmentKey
 from stratalog_node.disk.checkpoints import flushed_ends
 from stratalog_node.replication import following
+from stratalog_node.replication.replica import Replica
 from stratalog_node.replication.replica_copy import ReplicaCopy
 from support.follower_rig import FollowerRig, LeadingRig, led_shards
 from support.waiting import eventually
@@ -36,6 +40,19 @@ async def promise_after_start(
     follower.following.tell = note  # type: ignore[method-assign]  # the service is not to go on by it
     await eventually(lambda: bool(told))
     return told[0]
+
+
+@asynccontextmanager
+async def following_two_records(tmp_path: Path) -> AsyncIterator[tuple[LeadingRig, FollowerRig, Replica, SegmentNamed]]:
+    """A copy with two records of which a recovery can leave one out, and what the metadata say of it."""
+    async with LeadingRig(tmp_path / "1") as rig, FollowerRig(rig, tmp_path / "2") as follower:
+        (shard,) = await led_shards(rig)
+        for value in (b"one", b"two"):
+            await rig.acknowledged(shard, value)
+        replica = await follower.replica_of(shard)
+        record = replica.follower.record
+        assert record is not None
+        yield rig, follower, replica, record
 
 
 async def test_a_copy_whose_file_is_gone_is_no_whole_one(tmp_path: Path) -> None:
@@ -160,13 +177,7 @@ async def test_a_checkpoint_of_what_was_cut_meanwhile_is_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A start would take its word for more than the file has, and say that it lost what was flushed."""
-    async with LeadingRig(tmp_path / "1") as rig, FollowerRig(rig, tmp_path / "2") as follower:
-        (shard,) = await led_shards(rig)
-        for value in (b"one", b"two"):
-            await rig.acknowledged(shard, value)
-        replica = await follower.replica_of(shard)
-        record = replica.follower.record
-        assert record is not None
+    async with following_two_records(tmp_path) as (_, follower, replica, record):
         begun, gate, real = threading.Event(), threading.Event(), ReplicaCopy.flush
 
         def slow(copy: ReplicaCopy) -> tuple[int, int]:
@@ -191,13 +202,8 @@ async def test_a_stop_in_the_middle_of_a_cut_keeps_no_checkpoint_of_what_is_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody waits for the thread any more, and it cuts all the same."""
-    async with LeadingRig(tmp_path / "1") as rig, FollowerRig(rig, tmp_path / "2") as follower:
-        (shard,) = await led_shards(rig)
-        for value in (b"one", b"two"):
-            await rig.acknowledged(shard, value)
-        replica = await follower.replica_of(shard)
-        record, copy = replica.follower.record, replica.copy
-        assert record is not None
+    async with following_two_records(tmp_path) as (rig, follower, replica, record):
+        copy = replica.copy
         begun, gate, real = threading.Event(), threading.Event(), ReplicaCopy.cut
         are_same: list[bool] = []
 
