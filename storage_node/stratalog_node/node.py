@@ -363,7 +363,7 @@ class StorageNode:
             remote=self.remote_reads.committed,
             sealed=self._take_sealed,
             let_go_of=self._free_surplus,
-            clear=self._clear_damaged,
+            clear=self._clear,
             doubt_stop=self.local.flusher.doubt_stop,
         )
         self._taken.push_async_callback(self.following.close)
@@ -415,8 +415,10 @@ class StorageNode:
         if shard is not None and copy is not None and copy.key == segment.key:
             self._tasks.start(self.local.copies.free_local(shard, segment.key))
 
-    async def _clear_damaged(self, key: SegmentKey) -> None:
-        """Of a copy that others have whole nothing is kept once the service lists it here no more."""
+    async def _clear(self, key: SegmentKey) -> None:
+        """What this node had of the segment and is to go, is gone then; also a damaged copy of what others have
+        whole, once the service lists it here no more."""
+        await self.local.removal.settle(key)
         shard = self.shards.get(key.shard_key)
         copy = shard.copies.get(key.epoch) if shard is not None else None
         if shard is not None and copy is not None and copy.key == key and copy.damage is not None:

@@ -65,6 +65,7 @@ class SegmentFile:
         "_flushing",
         "_is_cut_due",
         "_is_name_withheld",
+        "_is_removed",
         "_is_unflushed",
         "_lost",
         "_naming",
@@ -88,6 +89,7 @@ class SegmentFile:
         self._is_cut_due = False
         """Behind `size_bytes` may lie whole batches that were refused."""
         self._is_name_withheld = False
+        self._is_removed = False
         self._closes_when_unused = False
         self._is_unflushed = False
         """Batches were written through the present descriptor since a flush began. The header alone does not count: a
@@ -180,7 +182,7 @@ class SegmentFile:
         pinned file. Raises: NotFound when somebody took it away; DiskFull, Unavailable: try again."""
         with self._naming:
             self._is_name_withheld &= not is_due
-            if self._provisional is None or self._is_name_withheld:
+            if self._provisional is None or self._is_name_withheld or self._is_removed:
                 return
             try:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -397,7 +399,7 @@ class SegmentFile:
         """Blocking; for disk threads. Freed in steps, so that no single call stalls the disk; while somebody still
         reads it, it only loses its name, and its bytes go with the last descriptor."""
         with self._naming:
-            self._is_name_withheld = True  # from now on another file may have it
+            self._is_removed = True  # from now on another file may have its name
             path = self._provisional or self.path
         try:
             # A descriptor of its own: the kept one may be swept, and its number reused, between two steps.

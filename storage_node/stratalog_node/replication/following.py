@@ -76,8 +76,8 @@ class Following:
         meta service knows more. `is_led`: this node writes it, or wrote it in this life; `ended`: what of a shard it
         wrote to the end, and is not sealed. `remote`: None on a node without an object store. `sealed` hears of a copy
         that is sealed and no longer followed, `let_go_of` of a sealed segment of which this node need have none, and
-        `doubt_stop` of a stop that leaves something on no disk; `clear` takes away a damaged copy of what is copied
-        again. Raises: Corrupt, Unavailable."""
+        `doubt_stop` of a stop that leaves something on no disk; `clear` sees to it that nothing is left of what this
+        node had of a segment and is not to follow on. Raises: Corrupt, Unavailable."""
         self._context = context
         self._asker = asker
         self._is_tail_whole = is_tail_whole

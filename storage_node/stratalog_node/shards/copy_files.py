@@ -1,29 +1,24 @@
 """The files of local copies: deleted when a copy is freed, taken back when one that was missing is there again.
 
-Lives on the event loop; files go on the background threads.
+Lives on the event loop.
 """
 
 from __future__ import annotations
-
-import asyncio
 
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog_node.disk.files import SegmentFile
 from stratalog_node.shards.context import ShardContext
 from stratalog_node.shards.directory import ShardDirectory
+from stratalog_node.shards.file_removal import FileRemoval
 from stratalog_node.shards.missing_files import look_for
 from stratalog_node.shards.shard_view import ShardView
 
-_PIN_POLL_S = 0.01
-_PIN_POLLS = 200
-
 
 class CopyFiles:
-    def __init__(self, context: ShardContext, directory: ShardDirectory) -> None:
+    def __init__(self, context: ShardContext, directory: ShardDirectory, removal: FileRemoval) -> None:
         self._context = context
         self._directory = directory
-        self._being_freed: dict[SegmentKey, asyncio.Event] = {}
-        """Until when each is."""
+        self._removal = removal
 
     async def look_for_missing(self, key: ShardKey) -> None:
         """Take back sealed copies whose file is there again."""
@@ -37,39 +32,14 @@ class CopyFiles:
 
         Readers get a moment to finish; one that takes its answer slowly keeps the bytes, but not the names.
         """
-        while (freed := self._being_freed.get(segment)) is not None:
-            await freed.wait()  # only who took the copy out knows whether it is read
-        freed = self._being_freed[segment] = asyncio.Event()
-        try:
-            await self._free(segment)
-        finally:
-            del self._being_freed[segment]
-            freed.set()
-
-    async def _free(self, segment: SegmentKey) -> None:
-        context = self._context
+        await self._removal.settle(segment)  # only who took the copy out knows whether it is read
         log_of = self._directory.get(segment.shard_key)
         copy = log_of.take_out(segment) if log_of is not None else None
-        polls_left = _PIN_POLLS
-        # Readers hold a pin for one read: an event per file would cost more than this poll.
-        while copy is not None and copy.file.pins and polls_left:
-            polls_left -= 1
-            await asyncio.sleep(_PIN_POLL_S)
+        context = self._context
         file = copy.file if copy is not None else SegmentFile(context.layout.segment(segment), context.descriptors, 0)
-        index_path = context.layout.index(segment)
-        is_read = file.pins > 0
-        is_topic_gone = context.catalog.topic_by_id(segment.topic_id) is None
-
-        def remove() -> None:
-            # The index first: a crash in between leaves a segment file, which the next start knows and takes away.
-            index_path.unlink(missing_ok=True)
-            file.remove(is_read=is_read)
-            index_path.unlink(missing_ok=True)  # written again meanwhile, by who had just proven the copy
-            if is_topic_gone:
-                context.layout.remove_leftovers(segment.shard_key)
-
-        file.close_when_unused()
-        if copy is not None:
-            context.sealed_points.forget(copy)
-        await context.threads.background(remove)
+        try:
+            await self._removal.remove(segment, file)
+        finally:
+            if copy is not None:
+                context.sealed_points.forget(copy)  # a reader may have read them while it was waited for
         context.stats.local_copies_freed += 1

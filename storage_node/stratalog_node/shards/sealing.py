@@ -48,6 +48,7 @@ from stratalog_node.disk.files import FlushLost
 from stratalog_node.shards.active import ActiveSegment
 from stratalog_node.shards.bearing_out import BearingOut
 from stratalog_node.shards.context import ShardContext
+from stratalog_node.shards.file_removal import FileRemoval
 from stratalog_node.shards.flusher import Flusher
 from stratalog_node.shards.local_copy import LocalCopy
 from stratalog_node.shards.producers_before import producers_before_seal
@@ -58,8 +59,6 @@ from stratalog_node.shards.successors import Successors
 log = logger(__name__)
 
 _PARALLEL_SEALS = 2
-_PIN_POLL_S = 0.01
-_PIN_POLLS = 200
 _FAULT_S, _LONGEST_FAULT_S = 0.1, 60.0
 _USUAL_S = 1.0
 """Other replicas take so long at each seal: a pause below it is not worth a line in the log."""
@@ -88,8 +87,11 @@ class SealedShard(RolledShard, Protocol):
 
 
 class Sealing:
-    def __init__(self, context: ShardContext, flusher: Flusher, service_heard_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, context: ShardContext, flusher: Flusher, removal: FileRemoval, service_heard_ms: Callable[[], int]
+    ) -> None:
         self._context = context
+        self._removal = removal
         self._meta = context.meta
         self._flusher = flusher
         self.successors = Successors(context, service_heard_ms)
@@ -140,7 +142,7 @@ class Sealing:
         for active in unsealed:
             self._drop(active)
             if not active.leader.is_confirmed:
-                self._tasks.start(self._remove(active))
+                self._removal.begin(active.key, active.file)
 
     def perform(self, shard: SealedShard, segment: ActiveSegment, effect: RollEffect) -> None:
         """Begin it; the shard is told what came of it."""
@@ -251,7 +253,7 @@ class Sealing:
                 if old in shard.ended:
                     shard.take_out(old.key)
                     old.file.close_when_unused()
-                    self._tasks.start(self._remove(old))
+                    self._removal.begin(old.key, old.file)
                 return
             try:
                 if block is None:
@@ -352,24 +354,6 @@ class Sealing:
         """The deletion worker takes the file away; nobody reads the segment any more."""
         shard.let_go(old)
         self._drop(old)
-
-    async def _remove(self, active: ActiveSegment) -> None:
-        """What a stop cuts short: a spare is removed by the next start, a file that had its name stays."""
-        polls_left = _PIN_POLLS
-        while active.file.pins and polls_left:  # a flush, or the thread that names it
-            polls_left -= 1
-            await asyncio.sleep(_PIN_POLL_S)
-        is_read = active.file.pins > 0
-
-        def remove() -> None:
-            self._context.layout.index(active.key).unlink(missing_ok=True)
-            active.file.remove(is_read=is_read)
-            self._context.layout.remove_leftovers(active.key.shard_key)
-
-        try:
-            await self._context.threads.background(remove)
-        except OSError as error:
-            log.warning("a file of a deleted topic stays for now", file=str(active.file.path), error=str(error))
 
     def _drop(self, old: ActiveSegment) -> None:
         self._unsealed.discard(old)

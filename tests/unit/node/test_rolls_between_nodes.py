@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import pytest
 from stratalog.model.commands import BeginRecovery, CreateTopic, PrepareSegment, ProposeIsr, ReportReplica, RollSegment
 from stratalog.model.errors import Fenced, OutcomeUnknown
 from stratalog.model.ids import ShardKey
+from stratalog_node.shards import file_removal, rolls
+from stratalog_node.shards.active import ActiveSegment
 from support.node_cluster import NodeCluster
 from support.shard_rig import make_batch
 from support.waiting import eventually
@@ -140,6 +143,64 @@ async def test_a_successor_that_was_fenced_before_its_leader_heard_of_it_is_thro
     cluster.meta.release(RollSegment)
     with pytest.raises(OutcomeUnknown):  # a follower may have asked for it
         await ahead
+    await goes_on(cluster, key, is_unknown=True)
+
+
+class HeldNaming:
+    """The thread that gives a rolled file its name stands still before that, or with `is_named` behind it."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, *, is_named: bool) -> None:
+        name = rolls._name
+        self.is_standing, self.may_go, self.is_over = threading.Event(), threading.Event(), threading.Event()
+
+        def held(active: ActiveSegment) -> None:
+            if is_named:
+                name(active)
+            self.is_standing.set()
+            self.may_go.wait(20)
+            if not is_named:
+                name(active)
+            self.is_over.set()
+
+        patch.setattr(rolls, "_name", held)
+
+
+async def deposed_while_naming(cluster: NodeCluster, naming: HeldNaming) -> tuple[ShardKey, int]:
+    """The service opened the next segment, and its leader is deposed before it has the file ready. That leader."""
+    key, old, new, ahead = await rolling(cluster)
+    cluster.meta.release(RollSegment)
+    await eventually(naming.is_standing.is_set)
+    await cluster.lose(old)
+    await cluster.hear(old)
+    with pytest.raises(OutcomeUnknown):
+        await ahead
+    await eventually(lambda: cluster.led(key) is not None and cluster.leader(key) == new)
+    return key, old
+
+
+async def test_a_deposed_leader_follows_once_the_file_that_it_throws_away_is_gone(
+    cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It found that file, went by it, and lost it a moment later."""
+    naming = HeldNaming(monkeypatch, is_named=True)
+    key, _ = await deposed_while_naming(cluster, naming)
+    naming.may_go.set()
+    await goes_on(cluster, key, is_unknown=True)
+
+
+async def test_a_file_that_is_thrown_away_takes_the_name_of_no_copy(
+    cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy was made under that name and proven, and the thread put the other file in its place."""
+    monkeypatch.setattr(file_removal, "_PIN_POLLS", 3)
+    naming = HeldNaming(monkeypatch, is_named=False)
+    key, old = await deposed_while_naming(cluster, naming)
+    segment = await cluster.is_sealed(key, 1, copies=2)
+    path = cluster.layout(old).segment(segment.key)
+    proven = path.read_bytes()
+    naming.may_go.set()
+    await eventually(naming.is_over.is_set)
+    assert path.read_bytes() == proven
     await goes_on(cluster, key, is_unknown=True)
 
 

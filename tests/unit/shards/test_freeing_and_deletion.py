@@ -14,8 +14,7 @@ from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.commands import CreateTopic, DeleteTopic, RollSegment, SealSegment
 from stratalog.model.errors import NotFound, StratalogError
 from stratalog_node.disk.file_slice import FileSlice
-from stratalog_node.shards import copy_files as copy_files_module
-from stratalog_node.shards import sealing
+from stratalog_node.shards import file_removal, sealing
 from stratalog_node.shards.shard_log import ShardLog
 from support.sealed_shards import sealed_shard
 from support.shard_rig import ShardRig
@@ -111,7 +110,7 @@ async def test_a_read_that_nobody_waits_for_any_more_keeps_its_pin_until_its_thr
 async def test_a_client_that_takes_its_answer_slowly_does_not_hold_up_freeing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copy_files_module, "_PIN_POLLS", 2)
+    monkeypatch.setattr(file_removal, "_PIN_POLLS", 2)
     async with ShardRig(tmp_path) as rig:
         shard = await sealed_shard(rig, values=2, size=100_000)
         rig.reader.outstanding_bytes = rig.reader.room_bytes(1 << 40)  # memory is short: no copy is made
@@ -301,7 +300,7 @@ async def test_a_seal_that_is_written_after_its_segment_was_freed_leaves_no_inde
             real(path, pieces)
 
         monkeypatch.setattr(sealing, "write_durably", slow)
-        monkeypatch.setattr(copy_files_module, "_PIN_POLLS", 1)
+        monkeypatch.setattr(file_removal, "_PIN_POLLS", 1)
         rig.append(shard, b"x")
         shard.ask_roll(rig.clock())
         await rig.acknowledged(shard, b"y")

@@ -11,7 +11,7 @@ import pytest
 
 from stratalog.model.errors import Corrupt
 from stratalog_node.disk.file_slice import FileSlice
-from stratalog_node.shards import copy_files as copy_files_module
+from stratalog_node.shards import file_removal
 from stratalog_node.shards.reading import Read
 from stratalog_node.shards.shard_log import ShardLog
 from support.sealed_shards import sealed_shard
@@ -90,7 +90,7 @@ async def test_what_is_sent_is_what_a_copy_would_be(
 async def test_a_file_freed_under_a_slice_keeps_its_bytes_until_they_are_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copy_files_module, "_PIN_POLLS", 2)
+    monkeypatch.setattr(file_removal, "_PIN_POLLS", 2)
     async with ShardRig(tmp_path) as rig:
         shard = await sealed_shard(rig, values=80, size=100_000)
         wanted = b"".join(rig.reader.read_hot(shard, 50, 1 << 20).in_memory())
