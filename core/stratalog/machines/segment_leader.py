@@ -166,8 +166,8 @@ class SegmentLeader:
             case PersistFailed():
                 self._undo_append()
                 return []
-            case OpeningConfirmed(record):
-                return self._on_confirmed(record)
+            case OpeningConfirmed(opened):
+                return self._on_confirmed(opened)
             case FollowerFetched(node_id, offset, life_epoch):
                 return self._on_fetch(node_id, offset, life_epoch)
             case NodeHeard(node_id, life_epoch, is_alive):

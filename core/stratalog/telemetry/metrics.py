@@ -28,7 +28,7 @@ import dataclasses
 import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from stratalog.event_loop.fair_turns import FairTurns
 from stratalog.telemetry.exposition import HEAD, rows_of
@@ -48,16 +48,15 @@ _ROWS_PER_SLICE: Final = 128
 """Lines of the page made between two turns of the loop: about half a millisecond."""
 
 
-def counter(help: str) -> int:
-    """A field of a stat object that only grows. Name it without `_total`."""
-    declared: int = field(default=0, metadata={"kind": "counter", "help": help})
-    return declared
+def counter(help: str) -> Any:
+    """A field of a stat object that only grows. Name it without `_total`. Of any type, as `dataclasses.field` is: what
+    is compiled would take a promised int at its word."""
+    return field(default=0, metadata={"kind": "counter", "help": help})
 
 
-def gauge(help: str) -> int:
+def gauge(help: str) -> Any:
     """A field of a stat object that goes up and down. One in `_ms` or `_us` is shown in seconds."""
-    declared: int = field(default=0, metadata={"kind": "gauge", "help": help})
-    return declared
+    return field(default=0, metadata={"kind": "gauge", "help": help})
 
 
 def histogram(help: str, unit: Literal["seconds", "bytes"] = "seconds") -> dict[str, str]:

@@ -340,8 +340,8 @@ class SegmentFile:
             if with_names:
                 try:
                     sync_names_of([self.path])
-                except NamesLost as error:
-                    self._lose(error)
+                except NamesLost as lost:
+                    self._lose(lost)
 
     def _lose(self, error: OSError | NamesLost) -> None:
         reason = error.strerror if isinstance(error, OSError) else str(error)

@@ -186,8 +186,8 @@ class NodePeerReads:
             for node_id in nodes:
                 try:
                     told = await self._ask(node_id, key, ask)
-                except PeerRefused as error:
-                    problems.append(str(error))
+                except PeerRefused as refusal:
+                    problems.append(str(refusal))
                 except Unavailable as error:
                     self._note_failed(node_id)
                     problems.append(str(error))

@@ -312,8 +312,8 @@ class Replica:
                 if self.follower.life is not FollowerLife.COPYING:
                     return
                 await self._change_file(copy.open_found)
-        except files.FlushLost as error:
-            self.hear(FlushLost(str(error)))
+        except files.FlushLost as lost:
+            self.hear(FlushLost(str(lost)))
         except StratalogError as error:
             log.error("a copy that was filled cannot be read back now", segment=str(self.name), error=str(error))
             self.hear(CopyFilled(copy.end_offset))
@@ -395,8 +395,8 @@ class Replica:
         while not self._is_closed and self.follower.life is FollowerLife.PROVING:
             try:
                 self._proof = await self._change_file(self.copy.prove)
-            except (Corrupt, NotFound, files.FlushLost) as error:
-                self.hear(CopyDamaged(str(error)))
+            except (Corrupt, NotFound, files.FlushLost) as damage:
+                self.hear(CopyDamaged(str(damage)))
             except StratalogError as error:
                 # Nothing is known against the copy, and without it the segment may never be sealed.
                 log.error("a copy cannot be proven now", segment=str(self.name), error=str(error))
@@ -419,13 +419,13 @@ class Replica:
     async def _tell(self, command: NodeCommand[Segment]) -> None:
         try:
             segment = await self._around.tell(command)
-        except Conflict as error:
+        except Conflict as conflict:
             record = self.follower.record
             if isinstance(command, ReportReplica) and record is not None and record.is_sealed:
                 # The seal record is the truth: this copy is to be made again, whoever was right before.
-                self.hear(CopyDamaged(str(error)))
+                self.hear(CopyDamaged(str(conflict)))
                 return
-            log.warning("the meta service refused a report", segment=str(self.name), error=str(error))
+            log.warning("the meta service refused a report", segment=str(self.name), error=str(conflict))
             self.hear(ServiceNotTold())
         except StratalogError as error:
             log.warning("the meta service did not accept a report", segment=str(self.name), error=str(error))

@@ -10,7 +10,6 @@ import asyncio
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from stratalog.formats.checkpoint import Checkpoint
 from stratalog.formats.index_block import encode_index_block
@@ -42,12 +41,14 @@ from stratalog_node.shards.new_segment import identity_of
 log = logger(__name__)
 
 
-@dataclass(slots=True)
 class CheckedBatches:
     """What `CheckedRange.payload` is here: batches in a buffer that is good until the step ends, and what they say."""
 
-    data: memoryview
-    headers: Sequence[BatchHeader]
+    __slots__ = ("data", "headers")
+
+    def __init__(self, data: memoryview, headers: Sequence[BatchHeader]) -> None:
+        self.data = data
+        self.headers = headers
 
 
 class ReplicaCopy:

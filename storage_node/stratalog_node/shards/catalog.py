@@ -194,19 +194,19 @@ class Catalog:
         return entry.log_start_offset if entry else 0
 
     def active_segment(self, key: ShardKey) -> Segment | None:
-        segments = self.segments(self._real(key))
+        segments = self.segments(self._read_of(key))
         if segments and segments[-1].state is SegmentState.ACTIVE:
             return segments[-1]
         return None
 
-    def _real(self, key: ShardKey) -> ShardKey:
+    def _read_of(self, key: ShardKey) -> ShardKey:
         mounted = self._ranges.get(key) if self._ranges else None
         return key if mounted is None else mounted.key
 
     def leader_of(self, key: ShardKey) -> tuple[int, int] | None:
         """Who leads the newest segment, and its epoch. It may be SEALING still: a roll is told in two pieces. A shard
         that is mounted by hand is led by who leads the one that it reads."""
-        segments = self.segments(self._real(key))
+        segments = self.segments(self._read_of(key))
         if not segments or segments[-1].leader is None:
             return None
         return segments[-1].leader, segments[-1].epoch
@@ -337,8 +337,8 @@ class Catalog:
                     self._settings.pop(topic.topic_id, None)
                 if (current := self._by_name.get(topic.name)) and current.topic_id == topic.topic_id:
                     del self._by_name[topic.name]
-                for shard in range(topic.shard_count):
-                    self._shards.pop(ShardKey(topic.topic_id, shard), None)
+                for number in range(topic.shard_count):
+                    self._shards.pop(ShardKey(topic.topic_id, number), None)
             case ShardChanged(shard):
                 entry = self._shards.get(shard.key)
                 if entry is None:

@@ -396,10 +396,10 @@ class Flusher:
             self._checkpointed.pop(active, None)
             self._dirty.setdefault(active, shard)
             raise
-        except FlushLost as error:
+        except FlushLost as lost:
             self.stats.failures += 1
-            log.error("background flush failed", error=str(error))
-            shard.tell(SegmentFlushFailed(active.key.epoch, str(error)))
+            log.error("background flush failed", error=str(lost))
+            shard.tell(SegmentFlushFailed(active.key.epoch, str(lost)))
             return
         except Exception as error:  # tried again, and the files that follow are flushed now
             self.stats.failures += 1

@@ -264,8 +264,8 @@ class ShardLog(Ranged):
         match effect:
             case RefuseBatch(batch, why):
                 self._refuse((batch,), why, why.value)
-            case RefuseBatches(refused, why, message):
-                self._refuse(refused, why, message)
+            case RefuseBatches(refused, why_all, message):
+                self._refuse(refused, why_all, message)
             case NameActive():
                 return name_active(self.context, self.key, self.inherited, self.ended)
             case NameSuccessor():

@@ -89,8 +89,8 @@ class FullJournal:
         for path in sorted(self._unremoved):
             try:
                 remove_journal(path)
-            except Unavailable as error:
-                log.warning("a journal that is not needed any more stays for now", error=str(error))
+            except Unavailable as left:
+                log.warning("a journal that is not needed any more stays for now", error=str(left))
             else:
                 self._unremoved.discard(path)
         return failed

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import TypeAlias
 
 from support.source_tree import PRODUCT_ROOTS, REPOSITORY, python_files
+
+Fields: TypeAlias = "dict[tuple[str, str], dict[str, str]]"
+"""Module and class -> the fields of records, with their types as they are written."""
 
 C_KEYWORDS = {
     "_real",
@@ -73,10 +78,32 @@ def test_what_is_compiled_holds_nothing_that_mypyc_lacks() -> None:
         f"{path.relative_to(REPOSITORY)}: {function.name}"
         for path in COMPILED
         for function in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(function, ast.AsyncFunctionDef)
-        and any(isinstance(node, ast.Yield) for node in ast.walk(function))
+        if isinstance(function, ast.AsyncFunctionDef) and any(isinstance(node, ast.Yield) for node in _own(function))
     ]
     assert not found
+
+
+def test_no_field_of_a_record_is_a_memoryview() -> None:
+    """mypyc looks for its type where it is not: the import ends with a KeyError. A class of its own holds one."""
+    found = [
+        f"{path.relative_to(REPOSITORY)}: {made.name}.{ast.unparse(field.target)}"
+        for path in COMPILED
+        for made in _classes(path)
+        if made.decorator_list or "NamedTuple" in map(ast.unparse, made.bases)
+        for field in made.body
+        if isinstance(field, ast.AnnAssign) and ast.unparse(field.annotation) == "memoryview"
+    ]
+    assert not found
+
+
+def _own(function: ast.AsyncFunctionDef) -> Iterator[ast.AST]:
+    """Its nodes, without those of functions inside it."""
+    line: list[ast.AST] = list(function.body)
+    while line:
+        node = line.pop()
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield node
+            line += ast.iter_child_nodes(node)
 
 
 def test_no_name_holds_faults_of_two_types() -> None:
@@ -96,3 +123,60 @@ def test_no_name_holds_faults_of_two_types() -> None:
                 if len(several) > 1
             ]
     assert not found
+
+
+def test_no_name_that_a_case_takes_has_two_types() -> None:
+    """mypyc goes by what comes first, another `case` or a loop: the other would end with a TypeError."""
+    fields: Fields = {
+        (path.stem, made.name): {
+            field.target.id: ast.unparse(field.annotation)
+            for field in made.body
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        }
+        for path in python_files(PRODUCT_ROOTS)
+        for made in _classes(path)
+    }
+    found = []
+    for path in COMPILED:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        modules = {
+            alias.asname or alias.name: (node.module or "").split(".")[-1]
+            for node in tree.body
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+        }
+        for function in ast.walk(tree):
+            if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            types: dict[str, set[str]] = {}
+            for case in ast.walk(function):
+                if isinstance(case, ast.MatchClass):
+                    name = ast.unparse(case.cls).split(".")[-1]
+                    for taken, kind in _taken(case, fields.get((modules.get(name, path.stem), name), {})):
+                        types.setdefault(taken, set()).add(kind)
+            for taken in _looped(function) & types.keys():
+                types[taken].add("an item of a loop")
+            found += [
+                f"{path.relative_to(REPOSITORY)}: {function.name}: {name} is {sorted(several)}"
+                for name, several in types.items()
+                if len(several) > 1
+            ]
+    assert not found
+
+
+def _taken(case: ast.MatchClass, known: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """Names that the pattern takes, with their types: of `Appended(first)` that of the first field."""
+    in_order = zip(known, case.patterns, strict=False)
+    for field, pattern in [*in_order, *zip(case.kwd_attrs, case.kwd_patterns, strict=True)]:
+        if isinstance(pattern, ast.MatchAs) and pattern.name and pattern.pattern is None:
+            yield pattern.name, known.get(field, f"of {field}")
+
+
+def _looped(function: ast.AST) -> set[str]:
+    return {
+        name.id
+        for loop in ast.walk(function)
+        if isinstance(loop, ast.For | ast.AsyncFor)
+        for name in ast.walk(loop.target)
+        if isinstance(name, ast.Name)
+    }
