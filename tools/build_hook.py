@@ -19,21 +19,32 @@ MODULES: Final = {
     "core/stratalog/event_loop": "*",
     "core/stratalog/kafka": "*",
     "core/stratalog/formats": (
-        "batch_bodies batch_headers batch_scan digest envelope fields index_points offered_batch producers record_batch"
-        " segment_file"
+        "batch_bodies batch_headers batch_scan digest envelope fields index_points offered_batch producers"
+        " record_batch segment_file"
     ),
     "core/stratalog/machines": (
-        "append_refusals chain_events fetch_session followers in_sync leader_events producer_table read_range"
-        " read_window segment_leader shard_chain"
+        "append_refusals chain_events copy_sources fetch_rounds fetch_session follower_events followers in_sync"
+        " leader_events next_segment owed_batches producer_table read_policy read_range read_replica read_sources"
+        " read_window roll_order sealed_producers segment_follower segment_leader shard_chain shard_life token_bucket"
+        " waiting_lines"
     ),
-    "storage_node/stratalog_node": "buffers",
-    "storage_node/stratalog_node/serve": (
-        "answer byte_budget connection control control_state fetch fetch_count fetch_desk outbox produce read_replicas"
-        " replica_round sealed_read server slow_reads untaken"
+    "core/stratalog/model": "append batch counting in_order write_steps",
+    "core/stratalog/telemetry": "histogram",
+    "storage_node/stratalog_node": "activity buffers single_flight turn",
+    "storage_node/stratalog_node/disk": (
+        "descriptors durable_files file_slice files journal_file preallocation segment_scan threads"
+        " write_behind yielding_gil"
     ),
+    "storage_node/stratalog_node/replication": (
+        "asked_peers copy_line first_files lag peer peer_line peer_protocol peer_reads replica replica_copy stats"
+        " wanted"
+    ),
+    "storage_node/stratalog_node/serve": "*",
     "storage_node/stratalog_node/shards": (
-        "active append checked_ranges handing_over local_copy local_shard mounted ranges reading sealed shard_log"
-        " shard_lookup shard_view"
+        "active append catalog catalog_wait checked_ranges committed_ends context directory elsewhere epochs flusher"
+        " followed_copies handing_over internal_append local_copy local_shard mounted ranges read_back reading"
+        " replica_reads rules sealed sealed_points shard_log shard_lookup shard_view shared_journal space stats"
+        " time_look workers write_gate"
     ),
 }
 """Folder -> its modules that a request passes on its way. A compiled class has no child that is not compiled, too."""

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # An environment beside the usual one: the same packages, with stratalog from a wheel whose hot path is compiled
-# (docs/decisions/0028). Two minutes, and again whenever a source changes.
+# (docs/decisions/0028). Three minutes, and again whenever a source changes.
 #
 #   compiled.sh VENV DIR
 set -euo pipefail
