@@ -1,0 +1,76 @@
+"""Who opens a file waits until what this node had under its name is gone, and nothing goes that a person may want."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from stratalog.model.ids import SegmentKey
+from stratalog_node.disk.files import SegmentFile
+from support.shard_rig import ShardRig
+
+
+@pytest.fixture
+async def rig(tmp_path: Path) -> AsyncIterator[ShardRig]:
+    async with ShardRig(tmp_path) as rig:
+        yield rig
+
+
+async def a_file(rig: ShardRig) -> tuple[SegmentKey, SegmentFile]:
+    """Of a shard of a living topic, alone in its directory."""
+    shard = await rig.shard_of()
+    key = SegmentKey(shard.key.topic_id, 7, 3, 100)
+    file = SegmentFile(rig.context.layout.segment(key), rig.context.descriptors, 0)
+    file.path.parent.mkdir(parents=True)
+    file.path.write_bytes(b"batches")
+    return key, file
+
+
+async def test_what_was_set_aside_stays_while_its_topic_lives(rig: ShardRig) -> None:
+    key, file = await a_file(rig)
+    aside = file.path.with_suffix(".given-up")
+    aside.write_bytes(b"for a person")
+    await rig.local.removal.remove(key, file)
+    assert not file.path.exists()
+    assert aside.read_bytes() == b"for a person"
+
+
+async def test_who_settles_in_the_step_in_which_it_began_waits(rig: ShardRig) -> None:
+    key, file = await a_file(rig)
+    file.pin()
+    rig.local.removal.begin(key, file)
+    settled = asyncio.create_task(rig.local.removal.settle(key))
+    await asyncio.sleep(0.03)
+    assert file.path.exists() and not settled.done()
+    file.unpin()
+    await settled
+    assert not file.path.exists()
+
+
+async def test_of_two_that_remove_one_file_the_second_waits_and_who_settles_for_both(rig: ShardRig) -> None:
+    key, file = await a_file(rig)
+    file.pin()
+    removal = rig.local.removal
+    removal.begin(key, file)
+    removal.begin(key, SegmentFile(file.path, rig.context.descriptors, 0))
+    settled = asyncio.create_task(removal.settle(key))
+    await asyncio.sleep(0.03)
+    assert file.path.exists(), "somebody reads it: the second one does not know"
+    file.unpin()
+    await settled
+    await removal.settle(key)
+    assert not file.path.exists()
+
+
+async def test_what_cannot_be_removed_stays_and_is_told(rig: ShardRig, caplog: pytest.LogCaptureFixture) -> None:
+    key, file = await a_file(rig)
+    file.path.unlink()
+    file.path.mkdir()
+    with pytest.raises(OSError, match="directory"):
+        await rig.local.removal.remove(key, file)
+    rig.local.removal.begin(key, file)
+    await rig.local.removal.settle(key)
+    assert file.path.is_dir()
