@@ -54,11 +54,17 @@ async def alive(meta: MetaProcess) -> dict[int, bool]:
 
 
 def make_topic(nodes: list[NodeProcess], shards: int = 4) -> None:
-    admin = AdminClient({"bootstrap.servers": nodes[0].bootstrap})
-    for made in admin.create_topics([NewTopic("flights", shards, 1)]).values():
+    """Each node has heard of it: without the meta service none of them would any more."""
+    admins = [AdminClient({"bootstrap.servers": node.bootstrap}) for node in nodes]
+    for made in admins[0].create_topics([NewTopic("flights", shards, 1)]).values():
         made.result(30)
-    leaders = {shard.leader for shard in admin.list_topics("flights", timeout=10).topics["flights"].partitions.values()}
-    assert leaders == {1, 2}, "the shards are spread over the nodes"
+
+    def leaders(admin: AdminClient) -> list[int]:
+        listed = admin.list_topics(timeout=10).topics.get("flights")
+        return [] if listed is None else [shard.leader for shard in listed.partitions.values()]
+
+    for admin in admins:
+        eventually_sync(lambda admin=admin: len(leaders(admin)) == shards and set(leaders(admin)) == {1, 2})
 
 
 def produce(bootstrap: str, shards: int, values: list[str]) -> None:
