@@ -167,14 +167,14 @@ class HeldNaming:
 
 async def deposed_while_naming(cluster: NodeCluster, naming: HeldNaming) -> tuple[ShardKey, int]:
     """The service opened the next segment, and its leader is deposed before it has the file ready. That leader."""
-    key, old, new, ahead = await rolling(cluster)
+    key, old, _, ahead = await rolling(cluster)
     cluster.meta.release(RollSegment)
     await eventually(naming.is_standing.is_set)
     await cluster.lose(old)
     await cluster.hear(old)
     with pytest.raises(OutcomeUnknown):
         await ahead
-    await eventually(lambda: cluster.led(key) is not None and cluster.leader(key) == new)
+    await eventually(lambda: cluster.led(key) is not None)  # by the other one, or by this one again
     return key, old
 
 
