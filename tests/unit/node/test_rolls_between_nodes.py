@@ -183,9 +183,12 @@ async def test_a_deposed_leader_follows_once_the_file_that_it_throws_away_is_gon
 ) -> None:
     """It found that file, went by it, and lost it a moment later."""
     naming = HeldNaming(monkeypatch, is_named=True)
-    key, _ = await deposed_while_naming(cluster, naming)
+    key, old = await deposed_while_naming(cluster, naming)
+    following = cluster.nodes[old].following
+    await eventually(lambda: following._opening or cluster.replica(old, key, 1) is not None)  # it would go by that file
     naming.may_go.set()
     await goes_on(cluster, key, is_unknown=True)
+    assert cluster.layout(old).segment(cluster.segments(key)[1].key).exists()
 
 
 async def test_a_file_that_is_thrown_away_takes_the_name_of_no_copy(
