@@ -16,6 +16,7 @@ from uuid import uuid4
 
 from stratalog.model.errors import Corrupt
 from stratalog.model.write_steps import in_steps
+from stratalog.objects.direct_write import DirectRefused, in_blocks, write_direct
 
 TEMPORARY_FOLDER = ".incoming"
 _STALE_TEMPORARY_S = 24 * 3_600
@@ -23,6 +24,8 @@ _MAX_BUFFERS = 1_000
 _WRITE_BYTES = 512 << 10
 """One write takes at most so much: 8 MiB in one write cost seven times the CPU (`model/write_steps.py`). Not as little
 as an append: each write is one more moment in which the event loop and this thread change places."""
+_DIRECT_BYTES = 1 << 20
+"""Smaller objects, and those whose bytes lie at no block's boundary, go through the page cache."""
 _MKDIR_ATTEMPTS = 16
 
 
@@ -37,18 +40,20 @@ class DirectoryFiles:
         self._root = root
         self._incoming = root / TEMPORARY_FOLDER
         self._is_prepared = False
+        self._is_cache_needed = False
+        """This disk refused a write past the page cache: the next one would cost a call in vain."""
 
     def write(self, path: Path, buffers: list[memoryview]) -> None:
         self._prepare()
         temporary = self._incoming / uuid4().hex
         try:
             try:
-                _write_flushed(temporary, buffers)
+                self._write_flushed(temporary, buffers)
             except FileNotFoundError:
                 # Somebody removed the whole directory while the node ran: the store is empty, not broken.
                 self._is_prepared = False
                 self._prepare()
-                _write_flushed(temporary, buffers)
+                self._write_flushed(temporary, buffers)
             self._link(temporary, path)
         finally:
             with contextlib.suppress(OSError):
@@ -57,6 +62,27 @@ class DirectoryFiles:
             _flush_folder(path.parent)
         except OSError as error:
             raise LinkedNotFlushed(*error.args) from error
+
+    def _write_flushed(self, path: Path, buffers: list[memoryview]) -> None:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        try:
+            if not self._has_gone_direct(descriptor, buffers):
+                for group in in_steps(buffers, _WRITE_BYTES, _MAX_BUFFERS):
+                    _write_all(descriptor, group)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _has_gone_direct(self, descriptor: int, buffers: list[memoryview]) -> bool:
+        size_bytes = sum(buffer.nbytes for buffer in buffers)
+        if size_bytes < _DIRECT_BYTES or self._is_cache_needed or (blocks := in_blocks(buffers)) is None:
+            return False
+        try:
+            write_direct(descriptor, blocks, size_bytes)
+        except DirectRefused:
+            self._is_cache_needed = True
+            return False
+        return True
 
     def _link(self, temporary: Path, path: Path) -> None:
         for _ in range(_MKDIR_ATTEMPTS):
@@ -112,16 +138,6 @@ class DirectoryFiles:
             except OSError:
                 return
             folder = folder.parent
-
-
-def _write_flushed(path: Path, buffers: list[memoryview]) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-    try:
-        for group in in_steps(buffers, _WRITE_BYTES, _MAX_BUFFERS):
-            _write_all(descriptor, group)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _write_all(descriptor: int, buffers: list[memoryview]) -> None:
