@@ -19,7 +19,7 @@ MODULES: Final = {
     "core/stratalog/event_loop": "*",
     "core/stratalog/kafka": "*",
     "core/stratalog/formats": (
-        "batch_bodies batch_headers batch_scan digest envelope fields index_points offered_batch producers"
+        "batch_bodies batch_headers batch_scan digest envelope fields identity index_points offered_batch part producers"
         " record_batch segment_file"
     ),
     "core/stratalog/machines": (
@@ -46,6 +46,7 @@ MODULES: Final = {
         " replica_reads rules sealed sealed_points shard_log shard_lookup shard_view shared_journal space stats"
         " time_look workers write_gate"
     ),
+    "storage_node/stratalog_node/tier": "encoder parts source",
 }
 """Folder -> its modules that a request passes on its way. A compiled class has no child that is not compiled, too."""
 

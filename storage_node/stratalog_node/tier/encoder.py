@@ -20,13 +20,13 @@ class Encoder:
     """`close` it when nothing is asked of it any more."""
 
     def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, "tier-encoder")
+        self._worker = ThreadPoolExecutor(1, "tier-encoder")
 
     async def run(self, weight: int, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Do `work`; `weight` is about the bytes it looks at."""
         if weight <= _AT_ONCE:
             return work(*args, **kwargs)
-        return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: work(*args, **kwargs))
+        return await asyncio.get_running_loop().run_in_executor(self._worker, lambda: work(*args, **kwargs))
 
     def close(self) -> None:
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._worker.shutdown(wait=False, cancel_futures=True)
