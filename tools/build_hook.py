@@ -19,8 +19,8 @@ MODULES: Final = {
     "core/stratalog/event_loop": "*",
     "core/stratalog/kafka": "*",
     "core/stratalog/formats": (
-        "batch_bodies batch_headers batch_scan digest envelope fields identity index_points offered_batch part producers"
-        " record_batch segment_file"
+        "batch_bodies batch_headers batch_scan digest envelope fields identity index_points offered_batch part"
+        " producers record_batch segment_file"
     ),
     "core/stratalog/machines": (
         "append_refusals chain_events copy_sources fetch_rounds fetch_session follower_events followers in_sync"
