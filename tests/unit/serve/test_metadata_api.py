@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from uuid import UUID
 
 import pytest
 
-from stratalog.model.commands import AddShards, DeleteTopic
+from stratalog.model.commands import AddShards, Command, DeleteTopic
 from stratalog.model.errors import Unavailable
 from stratalog.model.ids import ShardKey
+from stratalog_node.serve.api import p03_metadata
 from stratalog_node.slices import UNITS_PER_SLICE
 from support.control_bench import control_bench
 from support.loop_turns import Turns
@@ -86,8 +88,6 @@ async def test_bad_and_internal_names_are_never_made(name: str, code: int) -> No
 
 async def test_two_clients_asking_at_once_get_one_topic() -> None:
     async with control_bench() as bench:
-        import asyncio
-
         answers = await asyncio.gather(
             *(bench.ask(3, 9, topics=[{"name": "fresh"}], allow_auto_topic_creation=True) for _ in range(5))
         )
@@ -104,6 +104,25 @@ async def test_a_topic_that_cannot_be_made_now_is_a_retriable_error() -> None:
         bench.meta.perform = away  # type: ignore[method-assign, assignment]
         told = await bench.ask(3, 9, topics=[{"name": "fresh"}], allow_auto_topic_creation=True)
         assert [topic.error_code for topic in told.topics] == [5]
+
+
+async def test_a_service_that_does_not_answer_holds_a_request_up_once_however_many_topics_it_asks_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(p03_metadata, "_CREATE_PATIENCE_S", 0.05)
+    async with control_bench() as bench:
+        asked = []
+
+        async def silent(command: Command) -> None:
+            asked.append(command)
+            await asyncio.Event().wait()
+
+        bench.meta.perform = silent  # type: ignore[method-assign, assignment]
+        topics = [{"name": f"fresh-{number}"} for number in range(2_000)]
+        told = await bench.ask(3, 9, topics=topics, allow_auto_topic_creation=True)
+        assert {topic.error_code for topic in told.topics} == {5}
+        assert len(told.topics) == 2_000
+        assert len(asked) == 1
 
 
 async def test_version_12_finds_topics_by_id() -> None:

@@ -8,6 +8,7 @@ Versions: topic ids from 10 (12 looks topics up by id: unknown ones 100); author
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 from uuid import UUID
 
@@ -27,6 +28,8 @@ from stratalog_node.slices import Slices
 
 _INTERNAL_PREFIX = "__"
 _CREATE_WAIT_MS = 1_000
+_CREATE_PATIENCE_S = 5.0
+"""For all topics that one request makes. What the connection sends behind it waits as long; the client asks again."""
 _ALLOW_FLAG_SINCE = 4
 _BY_ID_SINCE = 12
 
@@ -48,9 +51,10 @@ async def handle(context: RequestContext, request: Any) -> messages.EncodedBody:
         )
         if not request.topics:
             nodes = living_nodes  # no leader is asked for, so none is lost with a broker (serve/departed.py)
+        create_until = asyncio.get_running_loop().time() + _CREATE_PATIENCE_S if may_create else 0.0
         distinct, _ = await first_of_each(request.topics, lambda asked: _key(asked, version))
         for asked in distinct.values():
-            topics.append(await _one(context, version, asked, may_create))
+            topics.append(await _one(context, version, asked, create_until))
             await slices.did()
     body = encode_metadata(version, nodes(context), services.cluster_id, services.node_id, topics)
     return messages.EncodedBody(body)
@@ -63,7 +67,8 @@ def _key(asked: Any, version: int) -> UUID | str | None:
     return topic_id if topic_id is not None and topic_id.int and version >= _BY_ID_SINCE else name
 
 
-async def _one(context: RequestContext, version: int, asked: Any, may_create: bool) -> bytes:
+async def _one(context: RequestContext, version: int, asked: Any, create_until: float) -> bytes:
+    """`create_until`: on the loop's clock; 0 when nothing is made."""
     services, listener = context.services, context.connection.listener
     topic_id: UUID | None = getattr(asked, "topic_id", None)
     if topic_id is not None and topic_id.int and version >= _BY_ID_SINCE:
@@ -78,26 +83,31 @@ async def _one(context: RequestContext, version: int, asked: Any, may_create: bo
     error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if topic is None and not is_topic_name(name):
         error = ErrorCode.INVALID_TOPIC_EXCEPTION
-    elif topic is None and may_create and not name.startswith(_INTERNAL_PREFIX):
-        error = await _create(services, name)
+    elif topic is None and create_until and not name.startswith(_INTERNAL_PREFIX):
+        error = await _create(services, name, create_until)
         topic = services.catalog.topic(name)
     if topic is None:
         return encode_topic(version, error, name, None, False, ())
     return services.control.metadata.topic(services.catalog, topic, version, listener)
 
 
-async def _create(services: NodeServices, name: str) -> ErrorCode:
+async def _create(services: NodeServices, name: str, until: float) -> ErrorCode:
     """Make a topic with the process's defaults. Returns: what to say if the catalog does not show it after that."""
+    if asyncio.get_running_loop().time() >= until:
+        return ErrorCode.LEADER_NOT_AVAILABLE
     settings = services.settings
+    command = CreateTopic(
+        name,
+        shard_count=settings.num_partitions,
+        replication_factor=settings.default_replication_factor,
+        settings={},
+    )
+    created: Topic | None
     try:
-        created: Topic | None = await services.meta.perform(
-            CreateTopic(
-                name,
-                shard_count=settings.num_partitions,
-                replication_factor=settings.default_replication_factor,
-                settings={},
-            )
-        )
+        async with asyncio.timeout_at(until):
+            created = await services.meta.perform(command)
+    except TimeoutError:  # it may be made yet: whoever asks again then gets it
+        return ErrorCode.LEADER_NOT_AVAILABLE
     except AlreadyExists:
         created = None
     except (InvalidRequest, LimitExceeded):
