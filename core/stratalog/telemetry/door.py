@@ -26,7 +26,7 @@ from stratalog.event_loop.task_set import TaskSet
 from stratalog.model.addresses import is_loopback
 from stratalog.model.errors import InvalidRequest, LimitExceeded, StratalogError, Unauthorized, Unavailable
 from stratalog.telemetry.door_guard import Asked, ServedNames, check_request
-from stratalog.telemetry.door_key import CHALLENGES, WITHOUT_TOKEN, DoorKey
+from stratalog.telemetry.door_key import CHALLENGES, WITHOUT_TOKEN, WRONG_TOKEN, DoorKey
 from stratalog.telemetry.door_limits import DoorLimits, DoorStats
 from stratalog.telemetry.door_visit import Visit
 from stratalog.telemetry.logs import logger
@@ -289,10 +289,11 @@ class Door:
     def _without_token(self, request: web.Request) -> web.Response | None:
         resource = request.match_info.route.resource
         path = resource.canonical if resource is not None else None
-        if self._key is None or self._key.opens(path, request.headers.getall("Authorization", ())):
+        shown = request.headers.getall("Authorization", ())
+        if self._key is None or self._key.opens(path, shown):
             return None
         self.stats.unauthorized += 1
-        answer = self._closing(Unauthorized(WITHOUT_TOKEN), 401)
+        answer = self._closing(Unauthorized(WRONG_TOKEN if shown else WITHOUT_TOKEN), 401)
         for challenge in CHALLENGES:
             answer.headers.add("WWW-Authenticate", challenge)
         return answer

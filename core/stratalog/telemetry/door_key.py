@@ -21,6 +21,11 @@ WITHOUT_TOKEN: Final = (
     "--token-file FILE (or STRATALOG_TOKEN_FILE), other processes from the setting auth.token.file, and a browser asks "
     "for it as a password, the user's name does not matter"
 )
+WRONG_TOKEN: Final = (
+    "what was sent is not the token of this cluster: compare the first line of the sender's file (--token-file or "
+    "STRATALOG_TOKEN_FILE, of other processes the setting auth.token.file) with the auth.token.file of the process "
+    "that answers here; it is sent as `Authorization: Bearer TOKEN`"
+)
 
 
 @dataclass(frozen=True, slots=True)

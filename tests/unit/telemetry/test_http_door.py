@@ -341,10 +341,11 @@ async def test_any_of_the_tokens_opens_as_a_bearer_token_and_as_a_password(shown
         "Bearer " + "x" * 8_000,
     ],
 )
-async def test_what_is_not_the_token_opens_nothing(header: str) -> None:
+async def test_what_is_not_the_token_opens_nothing_and_is_told_apart_from_no_token(header: str) -> None:
     async with locked() as rig:
-        status, _ = await rig.ask(path="/metrics", headers={"Authorization": header})
+        status, text = await rig.ask(path="/metrics", headers={"Authorization": header})
         assert status == 401
+        assert "is not the token of this cluster" in text and TOKEN not in text
 
 
 async def test_a_token_that_is_sent_twice_is_none() -> None:
