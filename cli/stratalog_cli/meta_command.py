@@ -13,7 +13,7 @@ from stratalog.model.errors import InvalidRequest
 from stratalog.settings.load import load_process_settings
 from stratalog.telemetry.http import split_address
 from stratalog_cli.output import OutputFormat, OutputOption
-from stratalog_cli.start_command import require_free_ports
+from stratalog_cli.start_command import require_free_ports, require_tokens
 
 if TYPE_CHECKING:
     from stratalog_meta.stores.etcd.access import EtcdAccess
@@ -131,6 +131,7 @@ def start(
     loaded = load_process_settings(
         file=config, environment=os.environ, assignments=settings or (), has_bucket=bucket is not None
     )
+    require_tokens(loaded)
     split_address(listen, "--listen")
     if (data is None) == (store is None):
         raise InvalidRequest("name one place for the metadata: --data DIR, or --store etcd://H:P,H:P,H:P[/PREFIX]")

@@ -10,7 +10,7 @@ import typer
 
 from stratalog.settings.load import load_process_settings
 from stratalog.telemetry.http import split_address
-from stratalog_cli.start_command import require_free_ports
+from stratalog_cli.start_command import require_free_ports, require_tokens
 
 
 def register(app: typer.Typer) -> None:
@@ -96,6 +96,7 @@ def start(
     loaded = load_process_settings(
         file=config, environment=os.environ, assignments=assigned, has_bucket=bucket is not None
     )
+    require_tokens(loaded)
     split_address(listen, "--listen")
     if bucket is not None:
         from stratalog.objects.urls import parse_url

@@ -63,6 +63,7 @@ def start(
         file=config, environment=os.environ, assignments=settings or (), has_bucket=bucket is not None
     )
     require_one_node(loaded)
+    require_tokens(loaded)
     split_address(listen, "--listen")
     _require_no_cluster(data)
     if bucket is not None:
@@ -84,6 +85,13 @@ def require_free_ports(listen: str, settings: ProcessSettings, *, of_node: bool 
         require_free(addresses_of(listen, settings, of_node=of_node, of_meta=of_meta))
     except Unavailable as error:
         raise Unavailable(f"cannot start: {error}") from None
+
+
+def require_tokens(settings: ProcessSettings) -> None:
+    """Before anything is made. Raises: InvalidRequest for a token file that cannot be read, or holds no token."""
+    from stratalog.telemetry.token_file import token_file
+
+    token_file(settings.auth_token_file)
 
 
 def _require_no_cluster(data: Path) -> None:

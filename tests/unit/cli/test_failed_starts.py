@@ -71,6 +71,22 @@ def test_an_address_whose_name_nobody_knows_is_told_and_nothing_is_made(tmp_path
     assert not (tmp_path / "data").exists()
 
 
+@pytest.mark.parametrize("verb", [("start",), ("node", "start"), ("meta", "start")], ids=" ".join)
+@pytest.mark.parametrize(("held", "told"), [(None, "cannot be read"), ("short", "line 1: expected"), ("", "no token")])
+def test_a_token_file_that_cannot_be_used_is_a_wrong_setting_and_nothing_is_made(
+    tmp_path: Path, verb: tuple[str, ...], held: str | None, told: str
+) -> None:
+    tokens = tmp_path / "token"
+    if held is not None:
+        tokens.write_text(held)
+    arguments = ("--meta", "http://127.0.0.1:1", "--id", "1") if verb[0] == "node" else ()
+    node = NodeProcess(tmp_path / "data", None, {"auth.token.file": tokens}, verb=verb, arguments=arguments)
+    with pytest.raises(NodeFailed, match="ended with code 2") as failure:
+        node.start()
+    assert f"token file {tokens}" in str(failure.value) and told in str(failure.value)
+    assert not (tmp_path / "data").exists()
+
+
 def test_a_cluster_whose_ports_are_taken_makes_nothing(tmp_path: Path) -> None:
     base = free_block()
     data = tmp_path / "cluster"
