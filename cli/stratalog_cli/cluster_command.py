@@ -21,6 +21,7 @@ DataOption = Annotated[
     Path, typer.Option("--data", envvar="STRATALOG_DATA", metavar="DIR", help="The cluster's directory.")
 ]
 DEFAULT_DATA = Path("stratalog-cluster")
+_FINDINGS = 1
 
 
 def register(app: typer.Typer) -> None:
@@ -123,14 +124,18 @@ def add(data: DataOption = DEFAULT_DATA) -> None:
 
 
 def status(data: DataOption = DEFAULT_DATA, output: OutputOption = OutputFormat.TABLE) -> None:
-    """Show a cluster: its parts, which of them lead, why others are down, and what is wrong with its shards."""
-    from stratalog_cli.cluster_status import print_status, read_status
+    """Show a cluster: its parts, which of them lead, why others are down, and what is wrong with its shards.
+
+    Exit code 1 if a part is down or not ready, or a shard is in trouble."""
+    from stratalog_cli.cluster_status import is_in_order, print_status, read_status
 
     told = read_status(ClusterDirectory(data))
     if output is OutputFormat.JSON:
         print_json(told)
     else:
         print_status(told)
+    if not is_in_order(told):
+        raise typer.Exit(_FINDINGS)
 
 
 def _ask(directory: ClusterDirectory, request: dict[str, Any]) -> Any:

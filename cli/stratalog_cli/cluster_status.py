@@ -86,6 +86,12 @@ def read_status(directory: ClusterDirectory) -> ClusterStatus:
     )
 
 
+def is_in_order(told: ClusterStatus) -> bool:
+    """Whether nobody has to see to it. Where no meta service answers that is unknown, which counts as no."""
+    is_up = told.is_running and all(part.state in ("ready", "retired") for part in told.parts)
+    return is_up and told.troubles == [] and not told.stopped_shards
+
+
 def _part(
     part: Part, directory: ClusterDirectory, state: dict[str, Any], health: Health | None, retired: str | None
 ) -> PartStatus:

@@ -34,6 +34,11 @@ class DocumentedCommand:
         return is_start and "--help" not in self.text and "--part" not in self.text
 
     @property
+    def tells_whether_all_is_in_order(self) -> bool:
+        """By its exit code; a page has it where that is so a moment later."""
+        return "stratalog cluster status" in self.text
+
+    @property
     def make_target(self) -> str | None:
         match = re.match(r"make ([a-z-]+)", self.text)
         return match.group(1) if match else None

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from stratalog_cli.cluster_plan import Role
 from stratalog_cli.cluster_status import ClusterStatus, PartStatus, print_status, trouble_lines
+from stratalog_cli.entry import build_app
 
 
 def trouble(shard: int, *nodes: int, words: str = "2 of 3 replicas in sync") -> dict[str, Any]:
@@ -45,6 +48,25 @@ def part(name: str, state: str) -> PartStatus:
     )
 
 
+def cluster(
+    parts: list[PartStatus],
+    *,
+    is_running: bool = True,
+    stopped_shards: Sequence[str] = (),
+    troubles: Sequence[dict[str, Any]] | None = None,
+) -> ClusterStatus:
+    return ClusterStatus(
+        data="D",
+        is_running=is_running,
+        bootstrap="",
+        store="etcd",
+        bucket=None,
+        parts=parts,
+        stopped_shards=list(stopped_shards),
+        troubles=None if troubles is None else list(troubles),
+    )
+
+
 @pytest.mark.parametrize(
     ("is_running", "states", "expected"),
     [
@@ -62,17 +84,7 @@ def test_what_was_stopped_is_told_how_to_start(
     capsys: pytest.CaptureFixture[str], is_running: bool, states: tuple[str, ...], expected: str | None
 ) -> None:
     parts = [part(f"etcd-{number}", state) for number, state in enumerate(states, 1)]
-    status = ClusterStatus(
-        data="D",
-        is_running=is_running,
-        bootstrap="",
-        store="etcd",
-        bucket=None,
-        parts=parts,
-        stopped_shards=[],
-        troubles=None,
-    )
-    print_status(status)
+    print_status(cluster(parts, is_running=is_running))
     said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("next: ")]
     assert said == ([expected] if expected else [])
 
@@ -92,15 +104,26 @@ def test_why_no_meta_service_answers_is_told_where_etcd_is_the_cause(
     capsys: pytest.CaptureFixture[str], states: tuple[str, ...], words: str
 ) -> None:
     parts = [part(f"etcd-{number}", state) for number, state in enumerate(states, 1)]
-    status = ClusterStatus(
-        data="D",
-        is_running=True,
-        bootstrap="",
-        store="etcd",
-        bucket=None,
-        parts=parts,
-        stopped_shards=[],
-        troubles=None,
-    )
-    print_status(status)
+    print_status(cluster(parts))
     assert words in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("form", ["table", "json"])
+@pytest.mark.parametrize(
+    ("told", "code"),
+    [
+        (cluster([part("node-1", "ready"), part("node-2", "retired")], troubles=[]), 0),
+        (cluster([part("node-1", "ready"), part("node-2", "ended")], troubles=[]), 1),
+        (cluster([part("node-1", "ready"), part("node-2", "starting")], troubles=[]), 1),
+        (cluster([part("node-1", "ready")], troubles=[trouble(0, 1)]), 1),
+        (cluster([part("node-1", "ready")], troubles=[], stopped_shards=["node-1: orders-0 takes no writes"]), 1),
+        (cluster([part("node-1", "ready")], troubles=None), 1),
+        (cluster([part("node-1", "stopped")], is_running=False, troubles=None), 1),
+    ],
+    ids=("in order", "ended", "starting", "in trouble", "stopped shard", "no meta service", "does not run"),
+)
+def test_the_exit_code_says_whether_all_is_in_order(
+    monkeypatch: pytest.MonkeyPatch, told: ClusterStatus, code: int, form: str
+) -> None:
+    monkeypatch.setattr("stratalog_cli.cluster_status.read_status", lambda _: told)
+    assert CliRunner().invoke(build_app(("cluster",)), ["cluster", "status", "-o", form]).exit_code == code
