@@ -66,6 +66,9 @@ class Trouble:
 SEAL_TAKES_MS = 60_000
 
 _GIVE_UP: Final = "if a disk is lost for good, give up what it held with {} (docs/operate.md)"
+_GIVE_UP_NODE: Final = (
+    "if a disk is lost for good, give up its node with `stratalog nodes retire ID --force STORAGE-ID` (docs/operate.md)"
+)
 _LOGS_SAY: Final = ("its log says", "their logs say")
 _WHY_GIVEN_UP: Final = {
     GapReason.UNCONFIRMED: "no replica that answered had them, and no write with acks=all was acknowledged for them",
@@ -354,7 +357,10 @@ def _why(segment: Segment, waited: tuple[int, ...], nodes: dict[int, Node]) -> s
             said.append(f"node {node_id} (has not answered yet)")
     dead = [node_id for node_id in waited if not _is_alive(node_id, nodes)]
     steps = [f"start {nodes_named(dead)}"] if dead else []
-    if lost & set(waited) or dead:
+    if segment.state is SegmentState.SEALING and not any(_is_alive(node, nodes) for node in segment.replicas):
+        # Nobody could be its source: SealUnclean is refused until one lives, or was given up.
+        steps.append(_GIVE_UP_NODE)
+    elif lost & set(waited) or dead:
         steps.append(_GIVE_UP.format("seal-unclean"))
     else:
         steps.append(f"wait; if it lasts, {_LOGS_SAY[len(waited) > 1]} why")

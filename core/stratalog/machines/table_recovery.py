@@ -17,6 +17,7 @@ from stratalog.machines.placement import place_next
 from stratalog.machines.recovery_rule import Decided, decide, is_quorum
 from stratalog.machines.table_state import TableTransaction, describe_segment
 from stratalog.model.commands import BeginRecovery, PromiseFence, SealUnclean
+from stratalog.model.counting import nodes_named
 from stratalog.model.errors import Conflict, Fenced, InvalidRequest
 from stratalog.model.ids import MAX_OFFSET, SegmentKey
 from stratalog.model.segment import GapReason, GivenUp, NextReplicas, Segment, SegmentState, Vote
@@ -103,7 +104,10 @@ def seal_unclean(tx: TableTransaction, command: SealUnclean) -> Segment:
     if best is None and segment.state is SegmentState.SEALING:
         living = [node for node in segment.replicas if tx.state.is_alive(node)]
         if not living:
-            raise Conflict(f"{where} has no living replica that could be its source: start one of {segment.replicas}")
+            raise Conflict(
+                f"{where} has no living replica that could be its source: start {nodes_named(segment.replicas, 'or')}; "
+                "if a disk is lost for good, give up its node with `stratalog nodes retire ID --force STORAGE-ID`"
+            )
         best = Vote(living[0], 0, segment.base_offset, 0, is_tail_whole=False)  # it makes up what nobody has
     return _end(tx, segment, best, GapReason.UNCLEAN)
 

@@ -153,6 +153,10 @@ def test_a_shard_whose_only_replica_is_not_alive_is_told_and_can_be_given_up() -
     assert story.active(topic).leader == 2
     kinds = [one.kind for one in told(story)]
     assert kinds == [TroubleKind.NO_SOURCE, TroubleKind.GIVEN_UP]
+    assert told(story)[0].words.endswith(  # asked once more, seal-unclean would be refused: nobody could be its source
+        "waiting for node 1 (not alive): start node 1; if a disk is lost for good, give up its node with `stratalog "
+        "nodes retire ID --force STORAGE-ID` (docs/operate.md)"
+    )
     story.is_heard(1)
     assert story.promise(key, 1, 0).handed.source == 1
 
@@ -165,8 +169,8 @@ def test_a_segment_that_ended_without_a_source_is_told_too() -> None:
     assert {one.segment.epoch: one.kind for one in found} == {0: TroubleKind.NO_SOURCE, 1: TroubleKind.NO_LEADER}
     assert found[0].words == (
         "no node that answers has the last records of an ended segment; waiting for node 1 (not alive), node 2 (not "
-        "alive) and node 3 (not alive): start nodes 1, 2 and 3; if a disk is lost for good, give up what it held with "
-        "seal-unclean (docs/operate.md)"
+        "alive) and node 3 (not alive): start nodes 1, 2 and 3; if a disk is lost for good, give up its node with "
+        "`stratalog nodes retire ID --force STORAGE-ID` (docs/operate.md)"
     )
 
 
