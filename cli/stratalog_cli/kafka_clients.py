@@ -31,6 +31,21 @@ _CLIENT_ID: Final = "stratalog"
 _QUESTION: Final = bytes.fromhex("00000013 0012 0000 00000001 0009") + b"stratalog"
 """ApiVersions (18), version 0, with correlation id 1: the one request that every broker answers."""
 _ANSWERED: Final = bytes.fromhex("00000001")
+_PASSING: Final = frozenset(
+    {
+        "NOT_LEADER_FOR_PARTITION",
+        "REQUEST_TIMED_OUT",
+        "NETWORK_EXCEPTION",
+        "COORDINATOR_LOAD_IN_PROGRESS",
+        "COORDINATOR_NOT_AVAILABLE",
+        "NOT_COORDINATOR",
+        "NOT_ENOUGH_REPLICAS",
+        "NOT_ENOUGH_REPLICAS_AFTER_APPEND",
+        "KAFKA_STORAGE_ERROR",
+        "REBALANCE_IN_PROGRESS",
+    }
+)
+"""What a broker answers that another try may change. librdkafka's own `retriable()` is for transactions alone."""
 
 BootstrapOption = Annotated[
     str | None,
@@ -162,7 +177,12 @@ def kafka_exception() -> Any:
 def as_ours(error: KafkaError) -> StratalogError:
     """What the caller can do about it decides the kind."""
     text = f"{error.str()} ({error.name()})"
-    if error.retriable() or error.code() < 0:
+    if error.name() == "LEADER_NOT_AVAILABLE" or (error.name() == "_NOENT" and "leader" in error.str()):
+        return Unavailable(
+            f"{text}: no node leads a shard of it now; try again, and if it lasts, `stratalog cluster status` or GET "
+            "/v1/troubles of the meta service says which node it waits for"
+        )
+    if error.code() < 0 or error.name() in _PASSING:
         return Unavailable(text)
     return InvalidRequest(text)
 
