@@ -418,7 +418,7 @@ class StorageNode:
     async def _clear(self, key: SegmentKey) -> None:
         """What this node had of the segment and is to go, is gone then; also a damaged copy of what others have
         whole, once the service lists it here no more."""
-        await self.local.removal.settle(key)
+        await self.local.context.removal.settle(key)
         shard = self.shards.get(key.shard_key)
         copy = shard.copies.get(key.epoch) if shard is not None else None
         if shard is not None and copy is not None and copy.key == key and copy.damage is not None:

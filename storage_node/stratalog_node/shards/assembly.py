@@ -37,7 +37,6 @@ from stratalog_node.shards.copy_files import CopyFiles
 from stratalog_node.shards.directory import ShardDirectory
 from stratalog_node.shards.disk_usage import LocalDisk
 from stratalog_node.shards.elsewhere import Elsewhere
-from stratalog_node.shards.file_removal import FileRemoval
 from stratalog_node.shards.flusher import Flusher
 from stratalog_node.shards.healing import Healing
 from stratalog_node.shards.peer_reads import PeerReads
@@ -61,7 +60,6 @@ class LocalShards:
     directory: ShardDirectory
     reader: ShardReader
     copies: CopyFiles
-    removal: FileRemoval
     disk: LocalDisk
     space: SpaceGuard
     flusher: Flusher
@@ -158,12 +156,11 @@ async def open_shards(
         )
         taken.push_async_callback(context.spares.close)
         taken.push_async_callback(context.tables.close)
-        removal = FileRemoval(layout, threads, catalog)
-        sealing = Sealing(context, flusher, removal, service_heard_ms)
+        sealing = Sealing(context, flusher, service_heard_ms)
         elsewhere = Elsewhere(cold, peers)
         reader = ShardReader(pool, answer_bytes, descriptor_limit // 4, elsewhere)
         directory = ShardDirectory(context, ShardWorkers(flusher, sealing, reader, TimeLookups(elsewhere)))
-        copies = CopyFiles(context, directory, removal)
+        copies = CopyFiles(context, directory)
         disk = LocalDisk(layout.root, directory)
         await asyncio.to_thread(lost_flushes.mend)
         doubted = take_clean_stop(layout.clean_file, node_epoch)
@@ -175,10 +172,10 @@ async def open_shards(
         healing = Healing(context, directory, recovery, remote)
         taken.push_async_callback(_stop, context, node_epoch, flusher, directory)
         taken.push_async_callback(space.close)
-        taken.push_async_callback(removal.close)
+        taken.push_async_callback(context.removal.close)
         taken.push_async_callback(sealing.close)
         taken.push_async_callback(healing.close)
-        parts = (context, directory, reader, copies, removal, disk, space, flusher, sealing, healing, checkpoints)
+        parts = (context, directory, reader, copies, disk, space, flusher, sealing, healing, checkpoints)
         return LocalShards(*parts, taken.pop_all())
 
 

@@ -21,6 +21,7 @@ from stratalog_node.shards.calm import Calm
 from stratalog_node.shards.catalog import Catalog
 from stratalog_node.shards.cold_reads import ColdReads
 from stratalog_node.shards.events import ShardEvents
+from stratalog_node.shards.file_removal import FileRemoval
 from stratalog_node.shards.followed_copies import FollowedCopies
 from stratalog_node.shards.openings import Openings
 from stratalog_node.shards.peer_reads import PeerReads
@@ -55,6 +56,8 @@ class ShardContext:
     calm: Calm
     tables: ProducerTables
     """Of producers, at the ends of sealed segments."""
+    removal: FileRemoval
+    """Of what this node lets go of. Who made it closes it."""
 
     @classmethod
     def of(
@@ -95,6 +98,7 @@ class ShardContext:
             FollowedCopies(),
             Calm(),
             ProducerTables(node_id, layout, threads, descriptors, catalog, cold, peers),
+            FileRemoval(layout, threads, catalog),
         )
 
     @property

@@ -9,16 +9,14 @@ from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog_node.disk.files import SegmentFile
 from stratalog_node.shards.context import ShardContext
 from stratalog_node.shards.directory import ShardDirectory
-from stratalog_node.shards.file_removal import FileRemoval
 from stratalog_node.shards.missing_files import look_for
 from stratalog_node.shards.shard_view import ShardView
 
 
 class CopyFiles:
-    def __init__(self, context: ShardContext, directory: ShardDirectory, removal: FileRemoval) -> None:
+    def __init__(self, context: ShardContext, directory: ShardDirectory) -> None:
         self._context = context
         self._directory = directory
-        self._removal = removal
 
     async def look_for_missing(self, key: ShardKey) -> None:
         """Take back sealed copies whose file is there again."""
@@ -32,13 +30,13 @@ class CopyFiles:
 
         Readers get a moment to finish; one that takes its answer slowly keeps the bytes, but not the names.
         """
-        await self._removal.settle(segment)  # only who took the copy out knows whether it is read
+        context = self._context
+        await context.removal.settle(segment)  # only who took the copy out knows whether it is read
         log_of = self._directory.get(segment.shard_key)
         copy = log_of.take_out(segment) if log_of is not None else None
-        context = self._context
         file = copy.file if copy is not None else SegmentFile(context.layout.segment(segment), context.descriptors, 0)
         try:
-            await self._removal.remove(segment, file)
+            await context.removal.remove(segment, file)
         finally:
             if copy is not None:
                 context.sealed_points.forget(copy)  # a reader may have read them while it was waited for

@@ -1,7 +1,8 @@
 """The files of segments that this node lets go of: its own word on when they are gone.
 
 A segment that a deposed leader threw away, or of which a copy was freed, may be this node's to follow a moment later,
-under the same names. Who makes or opens a file lets `settle` go first, or it is taken away under the new copy.
+or to lead, under the same names. Who makes or opens a file lets `settle` go first, or asks whether it `is_under_way`:
+else it is taken away under the new copy.
 Lives on the event loop; files go on the background threads.
 """
 
@@ -43,8 +44,12 @@ class FileRemoval:
         self._begin(key, self._remove_or_tell(key, file, self._under_way.get(key)))
 
     async def remove(self, key: SegmentKey, file: SegmentFile) -> None:
-        """As `begin`; returns once they are gone. Raises: OSError."""
-        await self._begin(key, self._remove(key, file, self._under_way.get(key)))
+        """As `begin`; returns once they are gone. It goes on where nobody waits for it any more. Raises: OSError."""
+        # A thread that is at it hears of no cancellation: nobody may take it for over.
+        await asyncio.shield(self._begin(key, self._remove(key, file, self._under_way.get(key))))
+
+    def is_under_way(self, key: SegmentKey) -> bool:
+        return key in self._under_way
 
     async def settle(self, key: SegmentKey) -> None:
         """Returns once nothing of this segment is being removed."""

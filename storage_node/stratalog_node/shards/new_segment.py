@@ -47,6 +47,8 @@ def open_new(
     """
     identity = identity_of(context, leader.key, topic)
     path = context.layout.segment(leader.key)
+    if context.removal.is_under_way(leader.key):  # begun here before, in vain: it may take the name, or lose it, now
+        raise Unavailable(f"{path}: another file of that name is being removed, try again")
     if leader.is_confirmed:
         _refuse_to_write_over(path)
     file = SegmentFile(path, context.descriptors, 0)

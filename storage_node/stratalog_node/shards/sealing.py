@@ -48,7 +48,6 @@ from stratalog_node.disk.files import FlushLost
 from stratalog_node.shards.active import ActiveSegment
 from stratalog_node.shards.bearing_out import BearingOut
 from stratalog_node.shards.context import ShardContext
-from stratalog_node.shards.file_removal import FileRemoval
 from stratalog_node.shards.flusher import Flusher
 from stratalog_node.shards.local_copy import LocalCopy
 from stratalog_node.shards.producers_before import producers_before_seal
@@ -87,11 +86,8 @@ class SealedShard(RolledShard, Protocol):
 
 
 class Sealing:
-    def __init__(
-        self, context: ShardContext, flusher: Flusher, removal: FileRemoval, service_heard_ms: Callable[[], int]
-    ) -> None:
+    def __init__(self, context: ShardContext, flusher: Flusher, service_heard_ms: Callable[[], int]) -> None:
         self._context = context
-        self._removal = removal
         self._meta = context.meta
         self._flusher = flusher
         self.successors = Successors(context, service_heard_ms)
@@ -142,7 +138,7 @@ class Sealing:
         for active in unsealed:
             self._drop(active)
             if not active.leader.is_confirmed:
-                self._removal.begin(active.key, active.file)
+                self._context.removal.begin(active.key, active.file)
 
     def perform(self, shard: SealedShard, segment: ActiveSegment, effect: RollEffect) -> None:
         """Begin it; the shard is told what came of it."""
@@ -253,7 +249,7 @@ class Sealing:
                 if old in shard.ended:
                     shard.take_out(old.key)
                     old.file.close_when_unused()
-                    self._removal.begin(old.key, old.file)
+                    self._context.removal.begin(old.key, old.file)
                 return
             try:
                 if block is None:

@@ -6,14 +6,17 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from stratalog.model.commands import BeginRecovery, CreateTopic, PrepareSegment, ProposeIsr, ReportReplica, RollSegment
 from stratalog.model.errors import Fenced, OutcomeUnknown
 from stratalog.model.ids import ShardKey
+from stratalog_node.disk.spare_files import SpareFiles
 from stratalog_node.shards import file_removal, rolls
 from stratalog_node.shards.active import ActiveSegment
+from stratalog_node.shards.file_removal import FileRemoval
 from support.node_cluster import NodeCluster
 from support.shard_rig import make_batch
 from support.waiting import eventually
@@ -205,6 +208,78 @@ async def test_a_file_that_is_thrown_away_takes_the_name_of_no_copy(
     await eventually(naming.is_over.is_set)
     assert path.read_bytes() == proven
     await goes_on(cluster, key, is_unknown=True)
+
+
+async def leads_the_same_again(cluster: NodeCluster, key: ShardKey, old: int) -> asyncio.Task[int]:
+    """The end of what came before is taken from it alone: it threw away what it had begun behind that end, and is
+    named as the one that leads it. What a client writes there now."""
+    await cluster.meta.service.perform(BeginRecovery(cluster.segments(key)[0].key))
+    await cluster.is_sealed(key)
+    await eventually(lambda: cluster.led(key) is not None and cluster.leader(key) == old)
+    shard = cluster.nodes[old].shards.get(key)
+    assert shard is not None and shard.active is None, "it begins the next segment again"
+    return asyncio.create_task(cluster.append(key, b"another first"))
+
+
+async def is_on_its_disk(cluster: NodeCluster, key: ShardKey, old: int) -> None:
+    """What was acknowledged in the segment that was begun twice."""
+    segment = next(one for one in cluster.segments(key) if one.epoch == 1)
+    await cluster.nodes[old].local.context.removal.settle(segment.key)
+    assert b"another first" in cluster.layout(old).segment(segment.key).read_bytes()
+
+
+async def test_a_file_that_is_thrown_away_takes_the_name_of_no_segment_that_is_begun_again(
+    cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was put in the place of what had been acknowledged meanwhile, and removed there."""
+    monkeypatch.setattr(file_removal, "_PIN_POLLS", 30)
+    naming = HeldNaming(monkeypatch, is_named=False)
+    key, old, _, ahead = await rolling(cluster)
+    cluster.meta.release(RollSegment)
+    await eventually(naming.is_standing.is_set)
+    written = await leads_the_same_again(cluster, key, old)
+    with pytest.raises(OutcomeUnknown):
+        await ahead
+    await asyncio.wait([written], timeout=0.1)
+    naming.may_go.set()
+    await eventually(naming.is_over.is_set)
+    assert await written == 1
+    await is_on_its_disk(cluster, key, old)
+
+
+async def test_a_segment_is_begun_again_once_its_first_file_is_gone(
+    cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where files are not made ahead it has the same name from the beginning: what was acknowledged in the second one
+    was in no directory any more."""
+    monkeypatch.setattr(SpareFiles, "_can_be_renamed", lambda files: False)  # segments on a file system of their own
+    may_go = threading.Event()
+    take_away = FileRemoval._take_away
+
+    def held(removal: FileRemoval, *given: Any, **how: Any) -> None:
+        may_go.wait(20)
+        take_away(removal, *given, **how)
+
+    monkeypatch.setattr(FileRemoval, "_take_away", held)
+    await cluster.start(1, 2)
+    key = await cluster.shard(2)
+    await cluster.append(key, b"0")
+    old = cluster.leader(key)
+    cluster.meta.hold(RollSegment)
+    shard = await cluster.leads_again(key)
+    shard.ask_roll(0)
+    await eventually(lambda: shard.active is not None and shard.active.key.epoch == 1)
+    opened = RollSegment(cluster.segments(key)[0].key, 1, caller=cluster.nodes[old].meta.life)
+    with cluster.deaf(old):  # it hears of both at once, and not of its answer
+        await cluster.meta.service.perform(opened)
+        recovered = BeginRecovery(opened.segment)
+        await cluster.meta.service.perform(recovered)
+    written = await leads_the_same_again(cluster, key, old)
+    await asyncio.wait([written], timeout=0.3)
+    may_go.set()
+    assert await written == 1
+    cluster.meta.release(RollSegment)
+    await is_on_its_disk(cluster, key, old)
 
 
 async def test_what_was_written_ahead_is_nobody_s_after_a_kill(cluster: NodeCluster) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -33,7 +34,7 @@ async def test_what_was_set_aside_stays_while_its_topic_lives(rig: ShardRig) -> 
     key, file = await a_file(rig)
     aside = file.path.with_suffix(".given-up")
     aside.write_bytes(b"for a person")
-    await rig.local.removal.remove(key, file)
+    await rig.context.removal.remove(key, file)
     assert not file.path.exists()
     assert aside.read_bytes() == b"for a person"
 
@@ -41,8 +42,8 @@ async def test_what_was_set_aside_stays_while_its_topic_lives(rig: ShardRig) -> 
 async def test_who_settles_in_the_step_in_which_it_began_waits(rig: ShardRig) -> None:
     key, file = await a_file(rig)
     file.pin()
-    rig.local.removal.begin(key, file)
-    settled = asyncio.create_task(rig.local.removal.settle(key))
+    rig.context.removal.begin(key, file)
+    settled = asyncio.create_task(rig.context.removal.settle(key))
     await asyncio.sleep(0.03)
     assert file.path.exists() and not settled.done()
     file.unpin()
@@ -53,7 +54,7 @@ async def test_who_settles_in_the_step_in_which_it_began_waits(rig: ShardRig) ->
 async def test_of_two_that_remove_one_file_the_second_waits_and_who_settles_for_both(rig: ShardRig) -> None:
     key, file = await a_file(rig)
     file.pin()
-    removal = rig.local.removal
+    removal = rig.context.removal
     removal.begin(key, file)
     removal.begin(key, SegmentFile(file.path, rig.context.descriptors, 0))
     settled = asyncio.create_task(removal.settle(key))
@@ -65,12 +66,40 @@ async def test_of_two_that_remove_one_file_the_second_waits_and_who_settles_for_
     assert not file.path.exists()
 
 
+@pytest.mark.parametrize("is_read", [True, False])
+async def test_who_waits_no_more_ends_no_removal(rig: ShardRig, monkeypatch: pytest.MonkeyPatch, is_read: bool) -> None:
+    """A thread cannot be called back: who opened the file then lost it a moment later."""
+    key, file = await a_file(rig)
+    may_go, unlink = threading.Event(), SegmentFile.remove
+
+    def held(removed: SegmentFile, **how: bool) -> None:
+        may_go.wait(20)
+        unlink(removed, **how)
+
+    monkeypatch.setattr(SegmentFile, "remove", held)
+    if is_read:
+        file.pin()
+    waiting = asyncio.create_task(rig.context.removal.remove(key, file))
+    await asyncio.sleep(0.03)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    settled = asyncio.create_task(rig.context.removal.settle(key))
+    await asyncio.sleep(0.03)
+    assert rig.context.removal.is_under_way(key) and not settled.done()
+    if is_read:
+        file.unpin()
+    may_go.set()
+    await settled
+    assert not file.path.exists()
+
+
 async def test_what_cannot_be_removed_stays_and_is_told(rig: ShardRig, caplog: pytest.LogCaptureFixture) -> None:
     key, file = await a_file(rig)
     file.path.unlink()
     file.path.mkdir()
     with pytest.raises(OSError, match="directory"):
-        await rig.local.removal.remove(key, file)
-    rig.local.removal.begin(key, file)
-    await rig.local.removal.settle(key)
+        await rig.context.removal.remove(key, file)
+    rig.context.removal.begin(key, file)
+    await rig.context.removal.settle(key)
     assert file.path.is_dir()
