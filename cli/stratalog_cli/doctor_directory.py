@@ -197,7 +197,7 @@ def _foreign_files(layout: NodeLayout) -> Iterator[Path]:
     if not layout.segments.is_dir():
         return
     for path in layout.segments.rglob("*"):
-        if not path.is_file() or parse_segment_file_name(path.name) is not None:
+        if not path.is_file() or parse_segment_file_name(path.name) is not None or path.parent == layout.spares:
             continue
         if parse_index_file_name(path.name) is None or not path.with_suffix(".seg").exists():
             yield path

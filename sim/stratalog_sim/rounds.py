@@ -272,6 +272,8 @@ class Sessions:
         file = node.disk.files.get(segment.key)
         high = segment.base_offset
         if found is not None:
+            if not found[1].is_confirmed:
+                return None  # its roll is not: it may be thrown away yet
             end, high = found[1].end_offset, found[1].high_watermark
         elif segment.end_offset is not None:
             end = segment.end_offset

@@ -376,6 +376,7 @@ class ShardShell:
         if following in self.disk.files and opened.leader == self.node.node_id:
             self.disk.files[following].is_ahead = False
         self.step(RollConfirmed(key.epoch, self.node.view.log_start(self.key), SegmentRecord.of(opened)))
+        self.node.following.sessions.moved(opened.key)
 
     def _drop_empty(self, epoch: int, log_start_offset: int) -> Task:
         try:

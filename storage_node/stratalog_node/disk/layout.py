@@ -5,7 +5,7 @@ clock.json                                      how old data is held to be (`str
 segments/<topic id>/<shard>/<base 20>-<epoch>.seg    a segment: identity header, batches
 segments/<topic id>/<shard>/<base 20>-<epoch>.idx    its index block, once sealed
 segments/…/….unconfirmed, ….given-up            set aside for a human
-spare/<number 12>.spare                         an empty file for a segment that will begin (disk/spare_files.py)
+segments/spare/<number 12>.spare                an empty file for a segment that will begin (disk/spare_files.py)
 clean.json                                      the last stop was in order
 fences.json                                     fences that this node promised (disk/fences.py)
 flush-failed                                    files whose flush failed
@@ -68,7 +68,8 @@ class NodeLayout:
 
     @property
     def spares(self) -> Path:
-        return self.root / "spare"
+        """Beside the segments, whatever file system they are on: a rename gives each its name."""
+        return self.segments / "spare"
 
     def shard(self, key: ShardKey) -> Path:
         return self.root.joinpath("segments", str(key.topic_id), str(key.shard))

@@ -20,7 +20,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from stratalog.model.errors import StratalogError, Unavailable
+from stratalog.model.errors import StratalogError
 from stratalog.telemetry.logs import logger
 from stratalog_node.disk.durable_files import made_file, make_directories
 from stratalog_node.disk.files import SpareFile
@@ -32,11 +32,10 @@ MOST = 16
 
 
 class SpareFiles:
-    def __init__(self, folder: Path, segments: Path, threads: DiskThreads, most: int = MOST) -> None:
-        """None are made where `segments` lies on another file system than `folder`: the name is given by a rename.
-        Nothing happens before the first `take`."""
+    def __init__(self, folder: Path, threads: DiskThreads, most: int = MOST) -> None:
+        """`folder` lies on the file system of the segments: the name is given by a rename. Nothing happens before the
+        first `take`."""
         self._folder = folder
-        self._segments = segments
         self._threads = threads
         self._most = most
         self._ready: deque[SpareFile] = deque()
@@ -59,10 +58,10 @@ class SpareFiles:
             self._making = asyncio.get_running_loop().create_task(self._make())
         return spare
 
-    def take_or_make(self) -> SpareFile | None:
-        """As `take`, made now when there is none. None where none can be used. Raises: DiskFull, Unavailable."""
+    def take_or_make(self) -> SpareFile:
+        """As `take`, made now when there is none. Raises: DiskFull, Unavailable."""
         spare = self.take()
-        if spare is None and self._most and self._can_be_renamed():
+        if spare is None:
             self._made += 1
             path = self._folder / f"{self._made:012}.spare"
             spare = made_file(path), path
@@ -80,9 +79,6 @@ class SpareFiles:
 
     async def _make(self) -> None:
         try:
-            if not self._made and not await self._threads.background(self._can_be_renamed):
-                self._wanted = self._most = 0
-                log.info("no files are made ahead: the segments are on a file system of their own")
             while len(self._ready) < self._wanted and not self._is_closed:
                 self._made += 1
                 path = self._folder / f"{self._made:012}.spare"
@@ -91,13 +87,6 @@ class SpareFiles:
             log.warning("no file made ahead; the next roll makes its own", error=str(error))
         finally:
             self._making = None
-
-    def _can_be_renamed(self) -> bool:
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            return os.stat(self._folder).st_dev == os.stat(self._segments).st_dev
-        except OSError as error:
-            raise Unavailable(f"{self._folder}: cannot be used: {error.strerror}") from error
 
 
 def clear_spare_files(folder: Path) -> None:

@@ -77,7 +77,9 @@ class ReplicaSession:
 
     def _is_led(self, shard: ShardLog, grows: ActiveSegment) -> bool:
         """The common case, which needs no look at the metadata: this node writes it, for this follower too."""
-        return grows is shard.active and shard.is_leader and self.life.node_id in grows.leader.replicas
+        leader = grows.leader
+        is_open = grows is shard.active and leader.is_confirmed
+        return is_open and shard.is_leader and self.life.node_id in leader.replicas
 
     def _wait_at(self, shard: ShardLog, name: SegmentName) -> None:
         self._leave(name)  # the shard, or where it grows, may be another now
@@ -157,6 +159,9 @@ class ReplicaSession:
         segment = segment_of_epoch(shard.segments, name.epoch)
         if code or segment is None:
             return self._refuse(name, shard, code)
+        begun = unsealed_of_epoch(shard, name.epoch)
+        if begun is not None and not begun.leader.is_confirmed:
+            return None  # it may be thrown away yet, and the same offsets given again: told of once it is settled
         where = whole_copy(shard, name.epoch)
         if where is None and not shard.is_unwritten(segment.key):
             return self._refuse(name, shard, ErrorCode.NOT_LEADER_OR_FOLLOWER)

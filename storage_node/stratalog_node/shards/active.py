@@ -85,6 +85,10 @@ class ActiveSegment(LocalCopy):
             self._mark_each(batches, end_position)
         else:
             self._marks.append((effect.end_offset, end_position))
+        self.tell_followers()
+
+    def tell_followers(self) -> None:
+        """What was written is to be told, if its roll is confirmed: before, nobody but its leader sees any of it."""
         for follower in self.followers:
             follower.grew(self)
 

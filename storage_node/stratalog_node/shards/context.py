@@ -87,7 +87,7 @@ class ShardContext:
             layout,
             threads,
             descriptors,
-            SpareFiles(layout.spares, layout.segments, threads),
+            SpareFiles(layout.spares, threads),
             clock_ms,
             turn,
             ShardEvents(),

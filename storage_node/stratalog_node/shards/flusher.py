@@ -114,8 +114,8 @@ class _Ask:
 
     @property
     def is_contested(self) -> bool:
-        """Another node may turn out to lead it: a journal would be replayed into this node's copy of that."""
-        return self.active.file.is_name_withheld
+        """Another node may turn out to lead it, or this one to begin it anew: a journal would be replayed into that."""
+        return self.active.file.is_name_withheld or not self.active.leader.is_confirmed
 
     def keep(self, effect: PersistBatches) -> None:
         self.kept += [bytes(batch.payload) for batch in effect.batches]

@@ -55,8 +55,8 @@ def open_new(
     header = encode_segment_header(identity)
     if leader.is_confirmed:
         file.create(header)
-    elif behind is not None and (len(behind.leader.replicas) > 1 or len(leader.replicas) > 1):
-        # Another node may turn out to lead it, and this one to follow: then that copy has the name.
+    elif behind is not None and any(node.node_id != context.node_id for node in context.catalog.nodes()):
+        # Another node may turn out to lead it, and this one to follow it, at once or one day: that copy has the name.
         file.create(header, context.spares.take_or_make, withholds_name=True)
     else:
         file.create(header, context.spares.take)

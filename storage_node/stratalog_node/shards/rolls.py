@@ -93,6 +93,9 @@ class Rolls:
             return
         self._unnamed.pop(old, None)
         shard.tell(RollConfirmed(old.key.epoch, shard.log_start_offset, SegmentRecord.of(opened)))
+        for copy in (*shard.ended, shard.active):
+            if copy is not None and copy.key == opened.key:
+                copy.tell_followers()
 
     async def _name_next(self, shard: RolledShard, old: ActiveSegment) -> bool:
         """Give the file that was rolled into its name: once the roll is confirmed things are acknowledged in it, which

@@ -21,7 +21,7 @@ HEADER = b"h" * 128
 @pytest.fixture
 async def spares(tmp_path: Path) -> AsyncIterator[SpareFiles]:
     threads = DiskThreads()
-    made = SpareFiles(tmp_path / ".spare", tmp_path, threads)
+    made = SpareFiles(tmp_path / ".spare", threads)
     yield made
     await made.close()
     threads.close()
@@ -53,22 +53,6 @@ async def test_as_many_are_made_as_rolled_at_once_and_no_more_than_the_most(spar
         assert spare is not None
         os.close(spare[0])
         spare[1].unlink()
-
-
-async def test_none_are_made_for_segments_on_another_file_system(tmp_path: Path) -> None:
-    other = Path("/dev/shm")
-    if not other.is_dir() or os.stat(other).st_dev == os.stat(tmp_path).st_dev:
-        pytest.skip("only one file system here")
-    threads = DiskThreads()
-    spares = SpareFiles(tmp_path / ".spare", other, threads)
-    assert spares.take() is None
-    await eventually(lambda: spares._making is None)
-    assert spares.take() is None
-    assert spares._making is None, "it is looked at once, and told once"
-    await spares.close()
-    assert spares.ready_count == 0
-    assert list((tmp_path / ".spare").iterdir()) == []
-    threads.close()
 
 
 async def test_a_spare_takes_appends_at_once_and_is_found_under_its_name_later(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
+import tempfile
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +16,7 @@ import pytest
 from stratalog.model.commands import BeginRecovery, CreateTopic, PrepareSegment, ProposeIsr, ReportReplica, RollSegment
 from stratalog.model.errors import Fenced, OutcomeUnknown
 from stratalog.model.ids import ShardKey
-from stratalog_node.disk.spare_files import SpareFiles
-from stratalog_node.shards import file_removal, rolls
+from stratalog_node.shards import file_removal, flusher, rolls
 from stratalog_node.shards.active import ActiveSegment
 from stratalog_node.shards.file_removal import FileRemoval
 from support.node_cluster import NodeCluster
@@ -28,6 +30,20 @@ PRODUCER = {"producer_id": 7, "producer_epoch": 0}
 async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[NodeCluster]:
     async with NodeCluster(tmp_path, monkeypatch) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def segments_apart(tmp_path: Path) -> Iterator[None]:
+    """On a file system of their own."""
+    other = Path("/dev/shm")
+    if not other.is_dir() or os.stat(other).st_dev == os.stat(tmp_path).st_dev:
+        pytest.skip("only one file system here")
+    with tempfile.TemporaryDirectory(dir=other) as apart:
+        for node_id in ("1", "2"):
+            (Path(apart) / node_id).mkdir()
+            (tmp_path / node_id).mkdir()
+            (tmp_path / node_id / "segments").symlink_to(Path(apart) / node_id)
+        yield
 
 
 async def burden(cluster: NodeCluster, key: ShardKey, new: int) -> None:
@@ -247,43 +263,101 @@ async def test_a_file_that_is_thrown_away_takes_the_name_of_no_segment_that_is_b
     await is_on_its_disk(cluster, key, old)
 
 
+async def named_ahead(cluster: NodeCluster, naming: HeldNaming, **settings: str) -> tuple[ShardKey, int]:
+    """The service opened the next segment, and its file has its name, which its leader does not know yet."""
+    await cluster.start(1, 2)
+    key = await cluster.shard(2, **settings)
+    await cluster.append(key, b"0")
+    (await cluster.leads_again(key)).ask_roll(0)
+    await eventually(naming.is_standing.is_set)
+    return key, cluster.leader(key)
+
+
 async def test_a_segment_is_begun_again_once_its_first_file_is_gone(
     cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where files are not made ahead it has the same name from the beginning: what was acknowledged in the second one
-    was in no directory any more."""
-    monkeypatch.setattr(SpareFiles, "_can_be_renamed", lambda files: False)  # segments on a file system of their own
-    may_go = threading.Event()
-    take_away = FileRemoval._take_away
+    """What was acknowledged in the second one was in no directory any more."""
+    may_go, take_away = threading.Event(), FileRemoval._take_away
 
     def held(removal: FileRemoval, *given: Any, **how: Any) -> None:
         may_go.wait(20)
         take_away(removal, *given, **how)
 
     monkeypatch.setattr(FileRemoval, "_take_away", held)
-    await cluster.start(1, 2)
-    key = await cluster.shard(2)
-    await cluster.append(key, b"0")
-    old = cluster.leader(key)
-    cluster.meta.hold(RollSegment)
-    shard = await cluster.leads_again(key)
-    shard.ask_roll(0)
-    await eventually(lambda: shard.active is not None and shard.active.key.epoch == 1)
-    opened = RollSegment(cluster.segments(key)[0].key, 1, caller=cluster.nodes[old].meta.life)
-    with cluster.deaf(old):  # it hears of both at once, and not of its answer
-        await cluster.meta.service.perform(opened)
-        recovered = BeginRecovery(opened.segment)
-        await cluster.meta.service.perform(recovered)
+    naming = HeldNaming(monkeypatch, is_named=True)
+    key, old = await named_ahead(cluster, naming)
     written = await leads_the_same_again(cluster, key, old)
     await asyncio.wait([written], timeout=0.3)
     may_go.set()
+    naming.may_go.set()
     assert await written == 1
-    cluster.meta.release(RollSegment)
     await is_on_its_disk(cluster, key, old)
+
+
+async def test_what_is_thrown_away_was_given_to_no_follower(
+    cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had it, confirmed with it what the leader gave the same offset afterwards, and the copies differed."""
+    naming = HeldNaming(monkeypatch, is_named=True)
+    key, old = await named_ahead(cluster, naming)
+    (new,) = (number for number in (1, 2) if number != old)
+    ahead = cluster.offer(key, b"thrown away")
+    await eventually(lambda: cluster.replica(new, key, 1) is not None)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(asyncio.shield(ahead), 0.2)
+    replica = cluster.replica(new, key, 1)
+    assert replica is not None and replica.end_offset == 1
+    written = await leads_the_same_again(cluster, key, old)
+    naming.may_go.set()
+    with pytest.raises(OutcomeUnknown):
+        await ahead
+    assert await written == 1
+    (await cluster.leads_again(key)).ask_roll(0)
+    segment = await cluster.is_sealed(key, 1, copies=2)
+    assert not segment.handed.reports, "all copies are the same"
+    assert await cluster.values(key) == [b"0", b"another first"]
+
+
+async def test_what_was_thrown_away_comes_back_with_no_journal(
+    cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A start put it in the place of what had been acknowledged in the segment that was begun again, and the other
+    node's copy was held for the wrong one."""
+    naming = HeldNaming(monkeypatch, is_named=True)
+    key, old = await named_ahead(cluster, naming, flush_policy="fsync")
+    monkeypatch.setattr(flusher, "DIRECT_FILES", 0)
+    stats = cluster.nodes[old].local.flusher.stats
+    groups = stats.groups
+    ahead = cluster.offer(key, b"thrown away")
+    await eventually(lambda: stats.groups > groups)
+    monkeypatch.setattr(flusher, "DIRECT_FILES", 100)
+    written = await leads_the_same_again(cluster, key, old)
+    naming.may_go.set()
+    with pytest.raises(OutcomeUnknown):
+        await ahead
+    assert await written == 1
+    killed = shutil.copytree(cluster.layout(old).root, tmp_path / "as a kill leaves it")
+    await cluster.stop(old)
+    shutil.rmtree(cluster.layout(old).root)
+    killed.rename(cluster.layout(old).root)
+    await cluster.start(old)
+    segment = await cluster.is_sealed(key, 1, copies=2)
+    assert not segment.handed.reports, "all copies are the same"
+    assert b"another first" in cluster.layout(old).segment(segment.key).read_bytes()
+    assert await cluster.values(key) == [b"0", b"another first"]
 
 
 async def test_what_was_written_ahead_is_nobody_s_after_a_kill(cluster: NodeCluster) -> None:
     """The next segment is another node's, and begins at the same offset: its file has the same name."""
+    await written_ahead_and_killed(cluster)
+
+
+@pytest.mark.usefixtures("segments_apart")
+async def test_nor_where_the_segments_have_a_file_system_of_their_own(cluster: NodeCluster) -> None:
+    await written_ahead_and_killed(cluster)
+
+
+async def written_ahead_and_killed(cluster: NodeCluster) -> None:
     key, old, new, ahead = await rolling(cluster)
     ahead.add_done_callback(lambda done: done.exception())
     await burden(cluster, key, new)
@@ -306,6 +380,9 @@ async def test_a_roll_of_a_single_replica_that_is_answered_with_another_leader(c
     shard.ask_roll(0)
     await eventually(lambda: shard.active is not None and shard.active.key.epoch == 1)
     ahead = cluster.offer(key, b"1", **PRODUCER, base_sequence=1)
+    await eventually(lambda: cluster.meta.calls[RollSegment] == 1)
+    begun = cluster.layout(old).segment(shard.active.key) if shard.active is not None else None
+    assert begun is not None and not begun.exists(), "a kill leaves nothing that it could take for its copy one day"
     await cluster.lose(old)  # what it has alone stays its own, and what comes next does not
     cluster.meta.release(RollSegment)
     with pytest.raises(Fenced):

@@ -173,7 +173,7 @@ async def test_a_deleted_topic_leaves_no_descriptor_and_its_files_go_after_the_g
             aside.with_suffix(suffix).write_bytes(b"a crash came between it and its segment")
         for key in keys:
             await rig.copies.free_local(None, key)
-        assert list(rig.layout.segments.iterdir()) == []
+        assert list(rig.layout.segments.iterdir()) == [rig.layout.spares]
 
 
 async def test_a_topic_deleted_under_a_read_closes_its_file_when_the_read_is_done(
@@ -244,7 +244,7 @@ async def test_a_topic_deleted_under_a_roll_leaves_nothing_of_what_was_rolled_in
         await eventually(lambda: not rig.sealing._tasks)
         for key in keys:
             await rig.copies.free_local(None, key)
-        assert list(rig.layout.segments.iterdir()) == []
+        assert list(rig.layout.segments.iterdir()) == [rig.layout.spares]
         assert sum(path.stat().st_size for path in rig.layout.spares.iterdir()) == 0
         assert rig.context.descriptors.open_count == 0
 
