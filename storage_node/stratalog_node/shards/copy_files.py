@@ -33,6 +33,8 @@ class CopyFiles:
         context = self._context
         await context.removal.settle(segment)  # only who took the copy out knows whether it is read
         log_of = self._directory.get(segment.shard_key)
+        if log_of is not None:
+            await log_of.workers.sealing.name_behind(log_of, segment)
         copy = log_of.take_out(segment) if log_of is not None else None
         file = copy.file if copy is not None else SegmentFile(context.layout.segment(segment), context.descriptors, 0)
         try:

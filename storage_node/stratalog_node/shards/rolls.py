@@ -16,6 +16,7 @@ from stratalog.machines.leader_events import SegmentRecord
 from stratalog.machines.shard_life import Stop, StopCause
 from stratalog.model.commands import RollSegment
 from stratalog.model.errors import NotFound, Rejected, StratalogError
+from stratalog.model.ids import SegmentKey
 from stratalog.telemetry.logs import logger
 from stratalog_node.backoff import Backoff
 from stratalog_node.disk.durable_files import NamesLost, sync_names_of
@@ -51,6 +52,14 @@ class Rolls:
 
     def forget(self, old: ActiveSegment) -> None:
         self._unnamed.pop(old, None)
+
+    async def name_behind(self, shard: RolledShard, key: SegmentKey) -> None:
+        """Before an ended segment is taken out that was deleted: what follows it counts as confirmed then, also where
+        the answer to its roll is still to come."""
+        for old, new in list(self._unnamed.items()):
+            listed = self._context.catalog.segment(new.key) if old.key == key else None
+            if listed is not None and listed.leader == self._context.node_id:
+                await self._name_next(shard, old)
 
     async def flush(self, shard: RolledShard, old: ActiveSegment) -> None:
         backoff = Backoff()

@@ -128,6 +128,10 @@ class Sealing:
         self._unsealed.add(old)
         self._rolls.ended(old, new)
 
+    async def name_behind(self, shard: SealedShard, key: SegmentKey) -> None:
+        """Before one that ended is taken out, see `Rolls.name_behind`."""
+        await self._rolls.name_behind(shard, key)
+
     def left(self, old: ActiveSegment) -> None:
         """It was deleted before it was sealed, and its file goes."""
         self._drop(old)

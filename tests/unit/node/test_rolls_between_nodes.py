@@ -393,6 +393,35 @@ async def test_a_roll_of_a_single_replica_that_is_answered_with_another_leader(c
     assert segment.local_nodes == (old,)
 
 
+@pytest.mark.parametrize("replicas", [1, 2])
+async def test_what_follows_a_deleted_segment_has_its_name_though_the_answer_to_its_roll_is_lost(
+    cluster: NodeCluster, replicas: int
+) -> None:
+    """It counted as confirmed with the deletion, and never got its name: the next start removed what had been
+    acknowledged in it."""
+    await cluster.start(1, 2)
+    key = await cluster.shard(replicas)
+    await cluster.append(key, b"0")
+    shard, old = await cluster.leads_again(key), cluster.leader(key)
+    cluster.meta.hold(RollSegment)
+    shard.ask_roll(0)
+    await eventually(lambda: cluster.meta.calls[RollSegment] == 1)
+    cluster.meta.lose_answer(RollSegment)
+    cluster.meta.release(RollSegment)
+    cluster.meta.hold(RollSegment)  # asked again in vain
+    await eventually(lambda: len(cluster.segments(key, old)) == 2)
+    deleted = cluster.segments(key, old)[0].key
+    await shard.delete_records_before(1)
+    await eventually(lambda: len(cluster.segments(key, old)) == 1)
+    await cluster.nodes[old].local.copies.free_local(shard, deleted)
+    assert await cluster.append(key, b"1") == 1
+    assert shard.active is not None and shard.active.file.path.exists()
+    await cluster.kill(old)
+    cluster.meta.release(RollSegment)
+    await cluster.start(old)
+    assert await cluster.values(key) == [b"1"]
+
+
 async def test_many_rolls_under_parallel_writes_lose_and_repeat_nothing(cluster: NodeCluster) -> None:
     await cluster.start(1, 2)
     key = await cluster.shard(2)
