@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable
-from contextlib import suppress
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Final
 
 from stratalog.model.errors import Corrupt, DiskFull, NotFound, Unavailable
 
@@ -101,11 +103,35 @@ def read_front(path: Path, size_bytes: int) -> bytes | None:
         raise Unavailable(f"{path}: cannot read: {error.strerror}") from error
 
 
+_being_written: Final[set[Path]] = set()
+_written: Final = threading.Condition()
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Threads that write the same file take turns: they would write into the same temporary one."""
+    with _written:
+        _written.wait_for(lambda: path not in _being_written)
+        _being_written.add(path)
+    try:
+        yield
+    finally:
+        with _written:
+            _being_written.discard(path)
+            _written.notify_all()
+
+
 def write_durably(path: Path, pieces: Iterable[bytes]) -> None:
     """Create or replace a file atomically: temporary name, fsync, rename, fsync of the directory. Blocking.
 
     Raises: DiskFull, Unavailable; then the file is as it was before.
     """
+    with _alone(path):
+        _replace(path, pieces)
+    sync_directory(path.parent)
+
+
+def _replace(path: Path, pieces: Iterable[bytes]) -> None:
     temporary = path.with_name(path.name + ".tmp")
     try:
         with open(temporary, "wb") as file:
@@ -120,7 +146,6 @@ def write_durably(path: Path, pieces: Iterable[bytes]) -> None:
         if isinstance(error, OSError):
             raise write_error(path, error) from error
         raise
-    sync_directory(path.parent)
 
 
 def read_file(path: Path) -> bytes | None:
