@@ -325,8 +325,7 @@ class SegmentFile:
         its silence. Raises: FlushLost, now and at every later try; NotFound, Unavailable when nothing was tried.
         """
         with self._flushing:
-            if self._lost:
-                raise FlushLost(self._lost)
+            self._require_kept()
             self.take_name()
             with self.descriptor(os.O_RDWR) as fd:
                 was_unflushed, self._is_unflushed = self._is_unflushed, False
@@ -337,16 +336,24 @@ class SegmentFile:
                 except BaseException:
                     self._is_unflushed = was_unflushed
                     raise
+            self._require_kept()
             if with_names:
                 try:
                     sync_names_of([self.path])
                 except NamesLost as lost:
                     self._lose(lost)
 
+    def _require_kept(self) -> None:
+        """Others may have flushed the same file, through a descriptor of their own: the kernel told them alone."""
+        self._lost = self._lost or self._descriptors.lost.get(self.path, "")
+        if self._lost:
+            raise FlushLost(self._lost)
+
     def _lose(self, error: OSError | NamesLost) -> None:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         self._lost = f"{self.path}: flush failed: {reason}; check the disk, then start the node again"
-        self._descriptors.note_lost(self.path, self._lost)
+        if not self._is_removed:  # else it is nobody's any more, and its name perhaps another one's
+            self._descriptors.note_lost(self.path, self._lost)
         raise FlushLost(self._lost) from error
 
     @contextmanager

@@ -112,6 +112,36 @@ def test_a_disk_that_works_again_does_not_make_a_lost_page_good(disk: ThinDisk) 
         file.sync()
 
 
+def test_who_opened_the_file_before_its_flush_failed_hears_of_it_too(disk: ThinDisk) -> None:
+    """A copy that is followed on where this node led: the last flush of the leader's file may still be under way."""
+    descriptors = Descriptors(100)
+    led = make(disk, descriptors=descriptors)
+    led.append([DATA], len(DATA))
+    followed = SegmentFile(led.path, descriptors, led.size_bytes)
+    disk.run_out()
+    lose(disk, led)
+    with pytest.raises(FlushLost):
+        followed.sync()
+    again = SegmentFile(led.path, descriptors, 0)
+    disk.grow()
+    again.create(HEADER)
+    again.sync()
+    again.close()
+
+
+def test_a_file_that_is_removed_while_its_flush_fails_leaves_nothing_to_hear(disk: ThinDisk) -> None:
+    """Another one may have its name by then."""
+    descriptors = Descriptors(100)
+    gone = make(disk, descriptors=descriptors)
+    disk.run_out()
+    gone.append([DATA], len(DATA))
+    gone.remove(is_read=True)
+    with pytest.raises(FlushLost):
+        gone.sync()
+    gone.close()
+    assert not descriptors.lost
+
+
 def test_a_file_that_waits_for_its_flush_is_not_closed_and_one_that_does_not_is(disk: ThinDisk) -> None:
     asked: list[int] = []
     descriptors = Descriptors(4, on_crowded=lambda: asked.append(descriptors.open_count))
