@@ -197,7 +197,14 @@ class Recovery:
         catalog = self._context.catalog
         for gone in deleted_files(self._files.get(key, ()), catalog.segments(key), catalog.log_start_offset(key)):
             log.info("a file of a segment that was deleted meanwhile is removed", segment=str(gone))
-            await self._copies.free_local(None, gone)
+            await self._free(gone)
+
+    async def _free(self, key: SegmentKey) -> None:
+        """What nobody asks for any more. Where it cannot be removed the next start tries again."""
+        try:
+            await self._copies.free_local(None, key)
+        except OSError as error:
+            log.warning("a file that is not used any more stays for now", segment=str(key), error=str(error))
 
     async def _pass(
         self,
@@ -274,7 +281,7 @@ class Recovery:
             case NoteMissing(segment):
                 note_missing(shard, segment)
             case FreeLeftover(key):
-                await self._copies.free_local(None, key)
+                await self._free(key)
             case RevokeStale(keys) if is_first:
                 self._to_revoke += keys  # nobody is served before `revoke_stale`
             case RevokeCheckpoints(keys) | RevokeStale(keys):
