@@ -67,6 +67,7 @@ def test_metadata_that_name_it_still_lag_behind_what_deposed_it(active: Segment)
     assert must_resign(chain_over(led, StopCause.DEPOSED, is_confirmed=False), before, led), "of what it opened ahead"
 
 
-def test_a_segment_that_nobody_else_has_stays_stopped(active: Segment) -> None:
-    alone = replace(fenced(active), replicas=(NODE,))
+def test_a_segment_that_nobody_else_has_stays_stopped_unless_its_recovery_waits_for_this_node(active: Segment) -> None:
+    alone = replace(active, leader=None, replicas=(NODE,))
     assert not must_resign(chain_over(alone, StopCause.DEPOSED), alone, None)
+    assert must_resign(chain_over(alone, StopCause.DEPOSED), fenced(alone), None)

@@ -22,6 +22,11 @@ def test_what_has_one_replica_is_its_own() -> None:
     assert not is_shared([segment(0, 1)], 0)
 
 
+def test_what_a_recovery_decides_is_not() -> None:
+    assert is_shared([replace(segment(0, 1), leader=None, fence=1)], 0)
+    assert not is_shared([replace(segment(0, 1, is_sealed=True), leader=None, fence=1)], 0)
+
+
 def test_what_has_several_is_shared_until_it_is_sealed() -> None:
     assert is_shared([segment(0, 1, 2)], 0)
     assert not is_shared([segment(0, 1, 2, is_sealed=True)], 0)

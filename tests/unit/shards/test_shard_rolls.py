@@ -290,7 +290,7 @@ async def test_a_fence_that_the_watch_shows_ends_leading_at_once(tmp_path: Path)
         rig.append(shard, b"old")
         assert shard.active is not None
         await rig.meta.service.perform(BeginRecovery(shard.active.key))
-        await eventually(lambda: shard.stop is not None)
+        await eventually(lambda: not shard.is_leader)
         assert rig.append(shard, b"new").error is ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert shard.end_offset == 1
 
