@@ -45,6 +45,8 @@ def decode_ends_answer(frame: bytes) -> dict[tuple[str, int], int]:
         for _ in range(topics):
             (length,) = _LENGTH.unpack_from(frame, position)
             position += _LENGTH.size
+            if length < 0:  # it would lead back, to the same bytes for two billion topics
+                raise MalformedFrame(f"an answer to ListOffsets names a topic of {length} bytes at byte {position}")
             topic = frame[position : position + length].decode()
             (shards,) = _COUNT.unpack_from(frame, position + length)
             position += length + _COUNT.size

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -52,3 +54,11 @@ def test_an_answer_that_is_cut_off_is_refused(length: int) -> None:
     if length < len(whole):
         with pytest.raises(MalformedFrame):
             decode_ends_answer(whole[:length])
+
+
+def test_an_answer_whose_topic_leads_back_is_refused_and_not_read_again_and_again() -> None:
+    """Two billion topics, of which the second begins where it ends: the event loop would stand still for an hour."""
+    twenty_topics = struct.pack(">iii", 7, 0, 20)
+    without_shards = struct.pack(">h4si", 4, b"none", 0)
+    with pytest.raises(MalformedFrame):
+        decode_ends_answer(twenty_topics + without_shards + struct.pack(">h", -6))
