@@ -52,7 +52,7 @@ class BatchHeaders:
 
     def only(self, rows: Longs) -> BatchHeaders:
         """These of them."""
-        chosen = BatchHeaders.__new__(BatchHeaders)
+        chosen = BatchHeaders(b"", (0,))
         chosen.positions, chosen.ends, chosen._fields = self.positions[rows], self.ends[rows], self._fields[rows]
         return chosen
 

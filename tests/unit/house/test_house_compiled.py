@@ -96,6 +96,25 @@ def test_no_field_of_a_record_is_a_memoryview() -> None:
     assert not found
 
 
+def test_no_class_that_is_compiled_is_made_without_its_init() -> None:
+    """`Made.__new__(Made)` of a compiled class calls `__init__` without what it requires, and ends with a TypeError."""
+    classes = {node.name for path in COMPILED for node in _classes(path)}
+    found = [
+        f"{path.relative_to(REPOSITORY)}:{node.lineno}: {ast.unparse(node)}"
+        for path in python_files(PRODUCT_ROOTS)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute)
+        and node.attr == "__new__"
+        and (ast.unparse(node.value).split(".")[-1] in classes or (path in COMPILED and _is_of_its_own(node)))
+    ]
+    assert not found
+
+
+def _is_of_its_own(made: ast.Attribute) -> bool:
+    """`cls.__new__`, `type(self).__new__`, `object.__new__`: all but those of values of Python's own."""
+    return ast.unparse(made.value) not in {"tuple", "int", "str", "bytes"}
+
+
 def _own(function: ast.AsyncFunctionDef) -> Iterator[ast.AST]:
     """Its nodes, without those of functions inside it."""
     line: list[ast.AST] = list(function.body)
