@@ -28,6 +28,7 @@ from stratalog_node.serve.answer import Answer, Parkable
 from stratalog_node.serve.context import ConnectionInfo
 from stratalog_node.serve.control_line import ControlLine
 from stratalog_node.serve.outbox import Outbox
+from stratalog_node.serve.send_share import LITTLE_BYTES
 from stratalog_node.serve.serving import Serving
 
 log = logger(__name__)
@@ -469,9 +470,14 @@ class Connection:
         self.wake_parked()
 
     def _send(self) -> None:
-        out = self._out
+        out, serving = self._out, self._serving
+        if serving.sends.is_used_up and out.size_bytes > LITTLE_BYTES:
+            self._send_next_turn()
+            return
         try:
-            self._serving.stats.sent_bytes += out.send(self.sock, _TURN_BYTES)
+            sent = out.send(self.sock, _TURN_BYTES)
+            serving.stats.sent_bytes += sent
+            serving.sends.take(sent)
         except (OSError, StratalogError) as error:
             self.close(f"write failed: {error}")
             return
@@ -489,6 +495,15 @@ class Connection:
             and self._out.size_bytes + self._held_bytes <= _HIGH_WATER_BYTES // 2
         ):
             self._resume(_PAUSED_BY_WRITES)
+
+    def _send_next_turn(self) -> None:
+        """All together have sent enough in this one."""
+        if self._is_writing:
+            self._is_writing = False
+            self._loop.remove_writer(self.fd)
+        if self._out.size_bytes + self._held_bytes > _HIGH_WATER_BYTES:
+            self._pause(_PAUSED_BY_WRITES)
+        self.answer_ready()
 
     def _on_writable(self) -> None:
         self.last_active_ms = self._turn.steady_ms

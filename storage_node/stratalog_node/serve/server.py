@@ -30,6 +30,7 @@ from stratalog_node.serve.produce import ProduceHandler
 from stratalog_node.serve.read_replicas import ReadReplicas
 from stratalog_node.serve.registry import Api, Registry
 from stratalog_node.serve.replica_desk import ReplicaDesk
+from stratalog_node.serve.send_share import SendShare
 from stratalog_node.serve.serving import ServeLimits, ServeStats, Serving
 from stratalog_node.shards.directory import ShardDirectory
 from stratalog_node.shards.reading import ShardReader
@@ -83,7 +84,15 @@ class KafkaServer:
             return [NodeEndpoint(node.node_id, *place, node.rack) for node, place in found if place is not None]
 
         self.serving = Serving(
-            self.loop, turn, self.limits, self.stats, pool, self.budget, shards.leader_of, endpoints_of
+            self.loop,
+            turn,
+            self.limits,
+            self.stats,
+            pool,
+            self.budget,
+            SendShare(turn),
+            shards.leader_of,
+            endpoints_of,
         )
         self._advertised = registry.advertised()
         self._readers = ReadReplicas(

@@ -15,6 +15,7 @@ from stratalog.telemetry.histogram import Histogram
 from stratalog.telemetry.metrics import counter, gauge, histogram
 from stratalog_node.buffers import BufferPool
 from stratalog_node.serve.byte_budget import ByteBudget
+from stratalog_node.serve.send_share import SendShare
 from stratalog_node.turn import Turn
 
 
@@ -80,6 +81,7 @@ class Serving:
     pool: BufferPool
     budget: ByteBudget
     """Of frames that are being received."""
+    sends: SendShare
     leader_of: Callable[[str, int], tuple[int, int] | None]
     """Which other node leads a shard, and its epoch, as far as this one knows."""
     endpoints_of: Callable[[Iterable[int], str], Sequence[NodeEndpoint]]

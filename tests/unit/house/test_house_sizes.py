@@ -13,7 +13,9 @@ FUNCTION_LIMIT = 70
 TEST_FUNCTION_LIMIT = 120
 
 # Why a file may be longer than 500 lines. An entry that is no longer needed fails too.
-LONG_FILES: dict[str, str] = {}
+LONG_FILES: dict[str, str] = {
+    "storage_node/stratalog_node/serve/connection.py": "all that pauses and resumes one socket, which is one state",
+}
 # Why a function may be longer than a screen.
 LONG_FUNCTIONS: dict[str, str] = {}
 
