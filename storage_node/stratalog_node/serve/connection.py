@@ -7,8 +7,9 @@ Invariant: a receive buffer of which frames were taken in the running turn (`Tur
 nor moved within, nor given back before that turn has ended. The order in which the loop calls is of no account: libuv
 polls again, before anything else runs, as long as one poll fills its 1,024 events.
 Limits: frame size, requests waiting for answers, unsent answer bytes, time to complete a frame, idle time.
-Memory: a client that does not read its answers holds at most `_HIGH_WATER_BYTES` and one more answer. A fetch that
-would add to that is parked, unread, until there is room; the first in line never is, or nothing would move.
+Memory: a client that does not read its answers holds at most `_HIGH_WATER_BYTES` and one more answer, and one answer
+alone while all clients together hold what they may. A fetch that would add to that is parked, unread, until there is
+room; the first in line never is once all before it is sent, or nothing would move.
 """
 
 from __future__ import annotations
@@ -414,12 +415,16 @@ class Connection:
         return bool(self._answers) and self._answers[0] is answer
 
     def has_room_for(self, answer: Answer, *, is_waiting: bool) -> bool:
-        """Whether this answer may read its data, or wait for some, now: always true of the first in line."""
-        has_room = self._has_room() and (is_waiting or self.waiting_fetches < _MAX_WAITING_FETCHES)
-        return has_room or self.is_first(answer)
-
-    def _has_room(self) -> bool:
-        return self.slow_reads == 0 and self._out.size_bytes + self._held_bytes < _HIGH_WATER_BYTES
+        """Whether this answer may read its data, or wait for some, now: always true of the first in line once all
+        before it is sent."""
+        if not self._out and self.is_first(answer):
+            return True
+        return (
+            self.slow_reads == 0
+            and (is_waiting or self.waiting_fetches < _MAX_WAITING_FETCHES)
+            and self._out.size_bytes + self._held_bytes < _HIGH_WATER_BYTES
+            and not self._serving.are_answers_full()
+        )
 
     def park(self, answer: Parkable) -> None:
         """There was no room: `answer.unpark()` is called once there may be."""
@@ -436,7 +441,7 @@ class Connection:
             first = self._answers[0] if self._answers else None
             place = next((place for place, parked in enumerate(self._parked) if parked is first), 0)
             woken = self._parked[place]
-            if woken is not first and not (self._has_room() and self.waiting_fetches < _MAX_WAITING_FETCHES):
+            if not self.has_room_for(woken, is_waiting=False):
                 return
             del self._parked[place]
             if woken.unpark():

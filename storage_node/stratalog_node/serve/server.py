@@ -91,6 +91,7 @@ class KafkaServer:
             pool,
             self.budget,
             SendShare(turn),
+            lambda: reader.is_full,
             shards.leader_of,
             endpoints_of,
         )

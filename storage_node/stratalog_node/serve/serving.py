@@ -82,6 +82,8 @@ class Serving:
     budget: ByteBudget
     """Of frames that are being received."""
     sends: SendShare
+    are_answers_full: Callable[[], bool]
+    """Whether what clients have not taken yet is all that they may have of this node."""
     leader_of: Callable[[str, int], tuple[int, int] | None]
     """Which other node leads a shard, and its epoch, as far as this one knows."""
     endpoints_of: Callable[[Iterable[int], str], Sequence[NodeEndpoint]]

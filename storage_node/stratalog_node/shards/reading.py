@@ -10,6 +10,7 @@ and bounds them. A slice of a file takes no memory, but its file stays open as l
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
@@ -25,6 +26,7 @@ from stratalog.model.segment import RemoteState, Segment
 from stratalog.telemetry.logs import logger
 from stratalog_node.buffers import BufferPool
 from stratalog_node.disk.file_slice import FileSlice
+from stratalog_node.disk.files import SegmentFile
 from stratalog_node.shards.elsewhere import Elsewhere, Sources
 from stratalog_node.shards.local_copy import Extent, LocalCopy, NotCached, NotChecked
 from stratalog_node.shards.local_shard import LocalShard
@@ -70,15 +72,22 @@ class ReadPosition(NamedTuple):
 
 
 class ShardReader:
-    def __init__(self, pool: BufferPool, limit_bytes: int, most_slices: int, elsewhere: Elsewhere) -> None:
-        """`limit_bytes`: what all answers together may hold; above it each gets a small share. `most_slices`: so many
+    def __init__(self, pool: BufferPool, limit_bytes: int, most_sliced: int, elsewhere: Elsewhere) -> None:
+        """`limit_bytes`: what all answers together may hold; above it each gets a small share. `most_sliced`: so many
         files at most stay open for slow clients; the rest of the descriptors are for appends."""
         self._pool = pool
         self._limit_bytes = limit_bytes
-        self._most_slices = most_slices
+        self._most_sliced = most_sliced
+        self._sliced: Counter[SegmentFile] = Counter()
+        """Files of which ranges are on their way to sockets, and how many of each: they share a descriptor."""
         self._elsewhere = elsewhere
         self.outstanding_bytes = 0
         self.outstanding_slices = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Answers hold all that they may: more is read only for who has nothing left to take."""
+        return self.outstanding_bytes >= self._limit_bytes
 
     def room_bytes(self, wanted: int) -> int:
         """How much one more answer may hold."""
@@ -166,7 +175,7 @@ class ShardReader:
             extent = copy.find(points, offset, max_bytes, where.end_position, where.end_offset, copy.read_header_cached)
             if not copy.checked.covers(extent.position, extent.end_position):
                 raise _not_as_it_is(copy, extent)
-            if for_socket and self._goes_as_slice(extent.size_bytes):
+            if for_socket and self._goes_as_slice(copy.file, extent.size_bytes):
                 return self._slice(shard, copy, extent)
         except (Corrupt, NotFound, Unavailable):
             raise NotCached from None  # the slow way remembers the damage, and goes to the object store if it can
@@ -193,8 +202,8 @@ class ShardReader:
 
         return Read([view], size, release, extent.next_offset)
 
-    def _goes_as_slice(self, size_bytes: int) -> bool:
-        if self.outstanding_slices >= self._most_slices:
+    def _goes_as_slice(self, file: SegmentFile, size_bytes: int) -> bool:
+        if len(self._sliced) >= self._most_sliced and file not in self._sliced:
             return False
         is_short = self.outstanding_bytes + size_bytes > self._limit_bytes // 2
         return size_bytes >= (_SHORT_SLICE_BYTES if is_short else _SLICE_BYTES)
@@ -205,11 +214,16 @@ class ShardReader:
             raise NotCached
         copy.remember(extent.next_offset, extent.end_position)
         shard.context.stats.cached_read_bytes += size
-        piece = FileSlice(copy.file, position, size)
+        file, sliced = copy.file, self._sliced
+        piece = FileSlice(file, position, size)
         self.outstanding_slices += 1
+        sliced[file] += 1
 
         def release() -> None:
             self.outstanding_slices -= 1
+            sliced[file] -= 1
+            if not sliced[file]:
+                del sliced[file]
             piece.release()
 
         return Read([piece], size, release, extent.next_offset)
