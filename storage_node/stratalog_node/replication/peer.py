@@ -138,7 +138,7 @@ class Peer:
         try:
             self._send_rounds(self._protocol)
         except Exception as fault:  # a round that was noted and not sent would be waited for without an end
-            log.error("a round cannot be sent", node=self.node_id, exc_info=True)
+            log.error("a round cannot be sent", peer=self.node_id, exc_info=True)
             self._protocol.close(f"a fault in the node, see its log: {fault}")
 
     def _send_rounds(self, protocol: PeerProtocol) -> None:
@@ -201,7 +201,7 @@ class Peer:
         try:
             self._lost(self.node_id)
         except Exception:  # one segment's fault must not keep all the others from being asked for (F48)
-            log.error("a replica did not take the loss of its peer", node=self.node_id, exc_info=True)
+            log.error("a replica did not take the loss of its peer", peer=self.node_id, exc_info=True)
         return self._rounds_answered != rounds
 
     async def _connect(self) -> bool:
@@ -232,7 +232,7 @@ class Peer:
             self._stats.unreached_peers += 1
         if self._trouble != why:
             self._trouble = why
-            log.warning("another node cannot be reached", node=self.node_id, error=why)
+            log.warning("another node cannot be reached", peer=self.node_id, error=why)
 
     def _is_reached(self) -> None:
         if self._trouble is not None:

@@ -254,7 +254,7 @@ class NodePeerReads:
         try:
             await self._threads().read(lambda: _check(data, segment, ask, source))
         except Corrupt as error:
-            log.warning("what another node sent does not check", node=node_id, error=str(error))
+            log.warning("what another node sent does not check", peer=node_id, error=str(error))
             raise PeerRefused(str(error)) from error
         return data
 
