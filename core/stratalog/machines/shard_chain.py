@@ -190,8 +190,9 @@ class ShardChain:
             case SegmentFlushed() | RollConfirmed() | EmptySegmentKept() | SegmentLeft():
                 return self._move_on(event, now_ms)
             case SegmentFlushFailed(epoch, reason):
-                if (leader := self._leader_of(epoch)) is not None:
-                    leader.step(FlushFailed(), now_ms)
+                if (leader := self._leader_of(epoch)) is None:
+                    return [DoubtCopy(epoch, reason)]  # others seal it by now, and this node may lead again
+                leader.step(FlushFailed(), now_ms)
                 return [DoubtCopy(epoch, reason), *self._stop(Stop(reason, StopCause.FLUSH_FAILED), now_ms)]
             case ShardStopped(stop):
                 return self._stop(stop, now_ms)

@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from stratalog.machines.chain_events import ShardStopped
+from stratalog.machines.chain_events import DoubtCopy, SegmentFlushFailed, ShardStopped
 from stratalog.machines.leader_events import RollPolicy
 from stratalog.machines.shard_chain import ShardChain
 from stratalog.machines.shard_life import Stop, StopCause
@@ -52,3 +52,10 @@ def test_who_was_deposed_does_not_lead_again_for_another_reason(first: StopCause
 def test_a_topic_that_is_gone_is_gone(first: StopCause) -> None:
     for chain in (stopped(first, StopCause.DELETED), stopped(StopCause.DELETED, first)):
         assert chain.stop is not None and chain.stop.cause is StopCause.DELETED
+
+
+def test_a_flush_that_fails_of_what_others_seal_by_now_stops_no_shard_that_leads_again() -> None:
+    chain = ShardChain(ShardKey(uuid.UUID(int=1), 0), 1, RollPolicy(100, 10**9), led_since_epoch=3)
+    effects = chain.step(SegmentFlushFailed(0, "the disk"), 0)
+    assert effects == [DoubtCopy(0, "the disk")]
+    assert chain.stop is None
