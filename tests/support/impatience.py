@@ -22,9 +22,11 @@ _WORDS = (NOT_TRUE, "Timeout (>")
 
 def ran_out_of_patience(failure: pytest.ExceptionInfo[BaseException]) -> bool:
     error: BaseException | None = failure.value
-    while error is not None:
+    seen: list[BaseException] = []
+    while error is not None and error not in seen:  # an error may have itself as its cause
         if isinstance(error, TimeoutError | NotLeader) or str(error).startswith(_WORDS):
             return True
+        seen.append(error)
         error = error.__cause__
     return False
 

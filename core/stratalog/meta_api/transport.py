@@ -114,6 +114,8 @@ class Transport:
                 return await ask()
             except StratalogError as error:
                 final = log.failed(error)
+                if final is error:
+                    raise  # not from itself
                 if final is not None:
                     raise final from error
             await self.pause(attempt)

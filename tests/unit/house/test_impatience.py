@@ -32,6 +32,12 @@ def test_what_did_not_come_in_time_is_told_from_what_came_and_was_wrong() -> Non
         assert not judged(wrong)
 
 
+def test_an_error_that_is_its_own_cause_is_judged_all_the_same() -> None:
+    error = Corrupt("x", source="y", position=0)
+    error.__cause__ = error
+    assert not judged(error)
+
+
 def report(name: str, *, is_impatient: bool) -> Any:
     return SimpleNamespace(nodeid=name, user_properties=[(IMPATIENT, True)] if is_impatient else [])
 
