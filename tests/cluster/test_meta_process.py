@@ -25,8 +25,10 @@ PATIENT = RetryPolicy(attempts=400, attempt_s=10.0, first_pause_s=0.01, longest_
 
 
 @pytest.fixture
-def meta(tmp_path: Path) -> Iterator[MetaProcess]:
-    process = MetaProcess(tmp_path, "meta", "--data", str(tmp_path / "data"), settings=("node.lease.ms=400",)).start()
+def meta(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[MetaProcess]:
+    """Nodes need no heartbeats unless a test gives the lease in ms as parameter."""
+    settings = (f"node.lease.ms={getattr(request, 'param', 600_000)}",)
+    process = MetaProcess(tmp_path, "meta", "--data", str(tmp_path / "data"), settings=settings).start()
     yield process
     if process.is_running:
         process.kill()
@@ -71,6 +73,7 @@ async def test_all_that_the_nodes_of_one_machine_ask_for_at_a_time_is_let_in(met
     assert refused == 0
 
 
+@pytest.mark.parametrize("meta", [400], indirect=True)
 async def test_a_node_that_falls_silent_is_lost_by_its_lease(meta: MetaProcess) -> None:
     client = HttpMetaClient(meta.url, PATIENT)
     registration = await client.perform(RegisterNode(NODE))
