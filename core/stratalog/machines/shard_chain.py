@@ -453,9 +453,8 @@ class ShardChain:
         return self.ended if self.active is None else (*self.ended, self.active)
 
     def _leader_of(self, epoch: int) -> SegmentLeader | None:
-        if self.active is not None and self.active.key.epoch == epoch:
-            return self.active
-        return next((leader for leader in self.ended if leader.key.epoch == epoch), None)
+        led = (self.active, *self.ended)
+        return next((leader for leader in led if leader is not None and leader.key.epoch == epoch), None)
 
     # Life ---------------------------------------------------------------------------------------------------------
     def _recovered(self, event: ShardRecovered) -> _Effects:
