@@ -4,21 +4,11 @@ again, in a later epoch."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
-
-import pytest
 
 from stratalog.model.commands import RollSegment
 from stratalog_node.shards.epochs import told_end
 from support.node_cluster import NodeCluster
 from support.waiting import eventually
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[NodeCluster]:
-    async with NodeCluster(tmp_path, monkeypatch) as cluster:
-        yield cluster
 
 
 def told(cluster: NodeCluster, node_id: int, epoch: int) -> tuple[int, int]:

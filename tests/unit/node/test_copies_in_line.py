@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,12 +16,6 @@ from stratalog_node.replication.replica_copy import ReplicaCopy
 from support.node_cluster import NodeCluster
 from support.waiting import eventually
 from unit.node.test_copies_made_again import holders, is_copy_of_shard, rolled
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[NodeCluster]:
-    async with NodeCluster(tmp_path, monkeypatch) as cluster:
-        yield cluster
 
 
 async def test_a_copy_that_is_sealed_while_a_start_reads_it_is_served_and_uploaded_as_any_other(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -19,12 +17,6 @@ from stratalog_node.replication import following
 from stratalog_node.shards.sealed import SealedCopy
 from support.node_cluster import NodeCluster
 from support.waiting import eventually
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[NodeCluster]:
-    async with NodeCluster(tmp_path, monkeypatch) as cluster:
-        yield cluster
 
 
 async def repair(cluster: NodeCluster, away: tuple[int, ...] = (), steady: tuple[int, ...] = ()) -> None:

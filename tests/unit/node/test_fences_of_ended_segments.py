@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,12 +15,6 @@ from stratalog_node.shards.active import ActiveSegment
 from stratalog_node.shards.sealing import Sealing
 from support.node_cluster import NodeCluster
 from support.waiting import eventually
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[NodeCluster]:
-    async with NodeCluster(tmp_path, monkeypatch) as cluster:
-        yield cluster
 
 
 async def one_ended(cluster: NodeCluster) -> ShardKey:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -24,12 +22,6 @@ from support.waiting import eventually
 
 OK = GroupError.NONE
 PLACE = TopicShard("flights", 0)
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[NodeCluster]:
-    async with NodeCluster(tmp_path, monkeypatch) as cluster:
-        yield cluster
 
 
 async def coordinator(cluster: NodeCluster) -> GroupCoordinator:

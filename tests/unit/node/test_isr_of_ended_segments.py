@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import pytest
 
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
@@ -18,12 +15,6 @@ from support.shard_rig import make_batch
 from support.waiting import eventually
 
 PRODUCER = {"producer_id": 7, "producer_epoch": 0}
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[NodeCluster]:
-    async with NodeCluster(tmp_path, monkeypatch) as cluster:
-        yield cluster
 
 
 async def isr_asked_for(cluster: NodeCluster) -> ShardKey:

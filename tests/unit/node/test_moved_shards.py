@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
-import pytest
-
 from stratalog.model.commands import BeginRecovery
 from support.node_cluster import NodeCluster
 from support.waiting import eventually
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[NodeCluster]:
-    async with NodeCluster(tmp_path, monkeypatch) as cluster:
-        yield cluster
 
 
 async def test_the_next_leader_knows_where_the_log_ends_though_nobody_has_written_to_it(cluster: NodeCluster) -> None:

@@ -6,8 +6,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -27,12 +25,6 @@ FINAL = {
     ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
     ErrorCode.INVALID_PRODUCER_EPOCH,
 }
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[NodeCluster]:
-    async with NodeCluster(tmp_path, monkeypatch) as cluster:
-        yield cluster
 
 
 class Producer:

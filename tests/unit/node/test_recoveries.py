@@ -6,8 +6,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -24,12 +22,6 @@ from stratalog_node.shards import flusher
 from stratalog_node.shards.active import ActiveSegment
 from support.node_cluster import NodeCluster
 from support.waiting import eventually
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[NodeCluster]:
-    async with NodeCluster(tmp_path, monkeypatch) as cluster:
-        yield cluster
 
 
 async def test_who_ends_before_the_others_copies_the_rest_from_the_source(cluster: NodeCluster) -> None:

@@ -3,21 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import pytest
 
 from stratalog.model.commands import BeginRecovery, SealUnclean
 from stratalog.model.ids import ShardKey
 from support.node_cluster import NodeCluster
 from support.waiting import eventually
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[NodeCluster]:
-    async with NodeCluster(tmp_path, monkeypatch) as cluster:
-        yield cluster
 
 
 async def three_records(cluster: NodeCluster) -> ShardKey:

@@ -3,11 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
-import pytest
-
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.errors import Unavailable
 from stratalog.model.ids import ShardKey
@@ -16,12 +11,6 @@ from support.node_cluster import NodeCluster
 from support.sequences import offer_sequenced
 from support.shard_rig import Asked
 from support.waiting import eventually
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[NodeCluster]:
-    async with NodeCluster(tmp_path, monkeypatch) as cluster:
-        yield cluster
 
 
 async def answered(shard: ShardLog, sequence: int) -> Asked:
