@@ -83,9 +83,10 @@ class Group:
         if message is None or message.error() is not None:
             return
         self.read.add(message.value())
+        # Nobody waits for its answer: it comes behind that to a join, which comes once this thread has polled the others.
         # Refused while a rebalance is under way: what was not committed is read again.
         with contextlib.suppress(KafkaException):
-            consumer.commit(message, asynchronous=False)
+            consumer.commit(message, asynchronous=True)
 
     def until_also(self, tool: RunningTool, condition: Callable[[], bool]) -> None:
         """A tool that ended will never bring it about."""
