@@ -126,14 +126,17 @@ class Recovery:
 
     # One shard ------------------------------------------------------------------------------------------------------
     async def recover(self, key: ShardKey) -> None:
-        doubted_epoch = None if self._doubted is None else self._doubted.get(key, -1)
-        restart = ShardRestart(self._context.node_id, doubted_epoch)
+        restart = self._begin(key)
         shard = self._directory.attach(key) if self._context.catalog.has_shard(key) else None
         if shard is None:
             self._forget_shard(restart.step(FilesListed(None, frozenset(), self._claims(key))))
             return
         self._restarts[key] = restart
         await self._recover(shard, is_first=True)
+
+    def _begin(self, key: ShardKey) -> ShardRestart:
+        doubted_epoch = None if self._doubted is None else self._doubted.get(key, -1)
+        return ShardRestart(self._context.node_id, doubted_epoch)
 
     async def recover_again(self, shard: ShardLog) -> None:
         """The disk holds more than before: look again. Afterwards the shard serves, or `unhealed` or its stop say why
@@ -177,9 +180,14 @@ class Recovery:
             listed = self._context.catalog.segments(key)
             if (shared := shared_before_own(listed, self._context.node_id)) is not None:
                 self._wait_for_seal(shard, shared)
-                return
-            self.waiting.pop(key, None)
-            sealed = await self._pass(shard, listed, tables, is_first=is_first)
+                if all(one.seal is not None for one in listed if one.epoch < shared.epoch):
+                    return
+                # Its seal waits for those before it, which nobody else seals: they are opened all the same.
+            elif self.waiting.pop(key, None) is not None:
+                shard.workers.sealing.detached(shard.ended)  # opened again, with all that follows
+                self._restarts[key] = self._begin(key)
+            end_epoch = None if shared is None else shared.epoch
+            sealed = await self._pass(shard, listed, tables, is_first=is_first, end_epoch=end_epoch)
             if sealed is None:
                 break
             try:
@@ -190,7 +198,7 @@ class Recovery:
                 self._wait_for(shard, sealed, str(error))  # others are asked once this node serves
                 return
             tables[sealed.key] = as_seen(found, self._context.turn.now_ms)
-        if key not in self.unhealed:
+        if key not in self.unhealed and key not in self.waiting:
             del self._restarts[key]
 
     async def _free_deleted(self, key: ShardKey) -> None:
@@ -213,16 +221,23 @@ class Recovery:
         tables: Mapping[SegmentKey, Producers],
         *,
         is_first: bool,
+        end_epoch: int | None,
     ) -> Segment | None:
-        """Returns: the sealed segment without whose table of producers it came to no end."""
+        """Of what lies before that epoch, or of all. Returns: the sealed segment without whose table of producers it
+        came to no end."""
         key, restart = shard.key, self._restarts[shard.key]
         files = self._files.get(key, ()) if is_first else self._context.layout.list_shard(key)
-        # What is shared with other nodes is followed, whoever led it (`replication/`).
-        own = tuple(segment for segment in listed if not is_shared(listed, segment.epoch))
-        own_files = frozenset(file for file in files if not is_shared(listed, file.epoch))
+
+        def is_due(epoch: int) -> bool:
+            # What is shared with other nodes is followed, whoever led it (`replication/`).
+            return (end_epoch is None or epoch < end_epoch) and not is_shared(listed, epoch)
+
+        own = tuple(segment for segment in listed if is_due(segment.epoch))
+        own_files = frozenset(file for file in files if is_due(file.epoch))
+        claims = {file: claim for file, claim in self._claims(key).items() if is_due(file.epoch)}
         log_start_offset = self._context.catalog.log_start_offset(key)
         metadata = ShardMetadata(own, log_start_offset, is_fsync=shard.rules.is_fsync, tables=dict(tables))
-        event: RestartEvent | None = FilesListed(metadata, own_files, self._claims(key))
+        event: RestartEvent | None = FilesListed(metadata, own_files, claims)
         opened = OpenedFiles(self._context, self._flusher, shard, self._checkpoints.get(key, {}))
         try:
             while event is not None:
@@ -288,7 +303,7 @@ class Recovery:
                 await self.revoke(keys)
             case Serve(found):
                 self.unhealed.pop(shard.key, None)
-                self._take(shard, found, opened, None)
+                self._take(shard, found, opened, shard.stop if shard.key in self.waiting else None)
             case Heal():
                 self.unhealed[shard.key] = step
                 reason = describe_missing(step, shard.topic.name)
@@ -314,12 +329,13 @@ class Recovery:
         """Life begins. In one go: a shard without a stop and without its files would begin them again."""
         if self._directory.get(shard.key) is not shard:
             return  # its topic was deleted meanwhile
+        is_waiting = shard.key in self.waiting
         shard.recovered(
             [opened.take(ended) for ended in found.ended],
             None if found.active is None else opened.take(found.active),
             high_watermark=found.high_watermark,
             inherited=found.inherited,
-            doubted_epoch=found.doubted_epoch,
+            doubted_epoch=shard.chain.doubted_epoch if is_waiting else found.doubted_epoch,
             stop=stop,
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from stratalog.model.commands import BeginRecovery, SealUnclean
+from stratalog.model.commands import BeginRecovery, ReportReplica, SealSegment, SealUnclean
 from stratalog.model.ids import ShardKey
 from support.node_cluster import NodeCluster
 from support.waiting import eventually
@@ -64,3 +64,71 @@ async def test_the_only_replica_that_runs_and_whose_recovery_is_begun_loses_noth
     assert sealed.end_offset == 3
     assert await cluster.append(key, b"later") == 3
     assert await cluster.values(key) == [b"0", b"1", b"2", b"later"]
+
+
+async def unsealed(cluster: NodeCluster) -> ShardKey:
+    """Two segments that ended and are not sealed, and one that is written."""
+    await cluster.start(1, 2)
+    key = await cluster.shard(1)
+    cluster.meta.hold(SealSegment)
+    for epoch in range(3):
+        await cluster.append(key, str(epoch).encode())
+        if epoch < 2:
+            shard = await cluster.leads_again(key)
+            shard.ask_roll(0)
+            await eventually(lambda: cluster.segments(key)[-1].epoch > epoch)  # noqa: B023
+    return key
+
+
+async def goes_on(cluster: NodeCluster, key: ShardKey) -> None:
+    assert await cluster.append(key, b"later") == 3
+    for epoch in range(cluster.segments(key)[-1].epoch):
+        await cluster.is_sealed(key, epoch)
+    assert await cluster.values(key) == [b"0", b"1", b"2", b"later"]
+
+
+@pytest.mark.parametrize("epoch", [0, 1, 2])
+async def test_a_recovery_of_one_of_several_that_are_not_sealed_leaves_the_seals_of_the_others_to_their_node(
+    cluster: NodeCluster, epoch: int
+) -> None:
+    key = await unsealed(cluster)
+    await cluster.meta.service.perform(BeginRecovery(cluster.segments(key)[epoch].key))
+    leader = cluster.segments(key)[0].replicas[0]
+    await eventually(lambda: cluster.replica(leader, key, epoch) is not None)
+    cluster.meta.release(SealSegment)
+    await goes_on(cluster, key)
+
+
+@pytest.mark.parametrize("epoch", [0, 1, 2])
+@pytest.mark.parametrize("is_begun_away", [False, True])
+async def test_a_start_between_a_recovery_and_its_seal_seals_what_lies_before_it(
+    cluster: NodeCluster, epoch: int, is_begun_away: bool
+) -> None:
+    key = await unsealed(cluster)
+    leader = cluster.leader(key)
+    recovered = cluster.segments(key)[epoch].key
+    cluster.meta.hold(ReportReplica)
+    if is_begun_away:
+        await cluster.kill(leader)
+        await cluster.meta.service.perform(BeginRecovery(recovered))
+    else:
+        await cluster.meta.service.perform(BeginRecovery(recovered))
+        await eventually(lambda: cluster.segments(key)[epoch].end_offset is not None)
+        await cluster.kill(leader)
+    await cluster.start(leader)
+    cluster.meta.open_all()
+    await goes_on(cluster, key)
+
+
+async def test_what_waits_for_a_recovery_takes_no_batches_in_doubt_after_a_stop_in_order(cluster: NodeCluster) -> None:
+    key = await unsealed(cluster)
+    leader = cluster.leader(key)
+    cluster.meta.hold(ReportReplica)
+    await cluster.meta.service.perform(BeginRecovery(cluster.segments(key)[1].key))
+    await cluster.power_cut(leader, cluster.segments(key)[2].key, 2)
+    await cluster.start(leader)
+    await cluster.stop(leader)
+    await cluster.start(leader)
+    cluster.meta.open_all()
+    assert await cluster.append(key, b"later") == 2
+    assert cluster.segments(key, leader)[-1].epoch == 3, "no offset is given twice in an epoch"
