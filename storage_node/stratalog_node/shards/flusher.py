@@ -313,11 +313,12 @@ class Flusher:
     def note_written(self, shard: FlushedShard, active: ActiveSegment) -> None:
         self._dirty[active] = shard
 
-    def forget(self, active: ActiveSegment) -> None:
-        """The segment is sealed or gone, and needs no checkpoint. What a stop cuts short the next start makes good."""
+    def forget(self, active: ActiveSegment, *, keeps_checkpoint: bool = False) -> None:
+        """The segment is sealed or gone, and needs no checkpoint, unless this node goes on as its replica: it says what
+        was on the disk then. What a stop cuts short the next start makes good."""
         self._dirty.pop(active, None)
         self._checkpointed.pop(active, None)
-        if not self._is_closing:
+        if not keeps_checkpoint and not self._is_closing:
             self._forgetting.start(self._threads.background(partial(self._checkpoints.delete, [active.key])))
 
     def flush_soon(self) -> None:

@@ -184,7 +184,7 @@ class Recovery:
                     return
                 # Its seal waits for those before it, which nobody else seals: they are opened all the same.
             elif self.waiting.pop(key, None) is not None:
-                shard.workers.sealing.detached(shard.ended)  # opened again, with all that follows
+                shard.workers.sealing.detached(shard.ended, is_replica=True)  # opened again, with all that follows
                 self._restarts[key] = self._begin(key)
             end_epoch = None if shared is None else shared.epoch
             sealed = await self._pass(shard, listed, tables, is_first=is_first, end_epoch=end_epoch)

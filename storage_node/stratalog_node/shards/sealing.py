@@ -136,11 +136,12 @@ class Sealing:
         """It was deleted before it was sealed, and its file goes."""
         self._drop(old)
 
-    def detached(self, unsealed: Iterable[ActiveSegment]) -> None:
-        """Their topic was deleted, or another node goes on: what is under way for them learns that from the meta
-        service. Of those whose opening was not confirmed it does not know, so nobody else is told to free them."""
+    def detached(self, unsealed: Iterable[ActiveSegment], *, is_replica: bool = False) -> None:
+        """Their topic was deleted, or another node goes on, and this one perhaps as its replica: what is under way for
+        them learns that from the meta service. Of those whose opening was not confirmed it does not know, so nobody
+        else is told to free them."""
         for active in unsealed:
-            self._drop(active)
+            self._drop(active, is_replica=is_replica and active.leader.is_confirmed)
             if not active.leader.is_confirmed:
                 self._context.removal.begin(active.key, active.file)
 
@@ -355,13 +356,13 @@ class Sealing:
         shard.let_go(old)
         self._drop(old)
 
-    def _drop(self, old: ActiveSegment) -> None:
+    def _drop(self, old: ActiveSegment, *, is_replica: bool = False) -> None:
         self._unsealed.discard(old)
         self._damaged.discard(old)
         self._faults.pop(old, None)
         self._rolls.forget(old)
         self.successors.forget(old.key)
-        self._flusher.forget(old)
+        self._flusher.forget(old, keeps_checkpoint=is_replica)
 
     def _make_seal(self, old: ActiveSegment, before: Producers) -> IndexBlock:
         """Blocking: cut the room ahead, flush, read back and check every batch that no upload has read back yet (all of

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.model.commands import BeginRecovery, ReportReplica, SealSegment, SealUnclean
 from stratalog.model.ids import ShardKey
 from support.node_cluster import NodeCluster
@@ -94,7 +95,7 @@ async def test_a_recovery_of_one_of_several_that_are_not_sealed_leaves_the_seals
     key = await unsealed(cluster)
     await cluster.meta.service.perform(BeginRecovery(cluster.segments(key)[epoch].key))
     leader = cluster.segments(key)[0].replicas[0]
-    await eventually(lambda: cluster.replica(leader, key, epoch) is not None)
+    await eventually(lambda: cluster.segments(key, leader)[epoch].is_fenced)
     cluster.meta.release(SealSegment)
     await goes_on(cluster, key)
 
@@ -132,3 +133,29 @@ async def test_what_waits_for_a_recovery_takes_no_batches_in_doubt_after_a_stop_
     cluster.meta.open_all()
     assert await cluster.append(key, b"later") == 2
     assert cluster.segments(key, leader)[-1].epoch == 3, "no offset is given twice in an epoch"
+
+
+@pytest.mark.parametrize("is_started_twice", [False, True])
+async def test_a_recovery_cuts_nothing_off_behind_a_batch_that_the_disk_damaged(
+    cluster: NodeCluster, is_started_twice: bool
+) -> None:
+    key = await three_records(cluster)
+    leader, segment = cluster.leader(key), cluster.segments(key)[0].key
+    await cluster.stop(leader)
+    path = cluster.layout(leader).segment(segment)
+    whole = path.read_bytes()
+    at = SEGMENT_HEADER_BYTES + (len(whole) - SEGMENT_HEADER_BYTES) // 2  # in the second of three
+    path.write_bytes(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
+    await cluster.start(leader)
+    await cluster.meta.service.perform(BeginRecovery(segment))
+    await eventually(lambda: cluster.segments(key)[0].end_offset is not None)
+    if is_started_twice:
+        await cluster.stop(leader)
+        await cluster.start(leader)
+    await cluster.stop(leader)
+    assert path.stat().st_size == len(whole)
+    path.write_bytes(whole)
+    await cluster.start(leader)
+    await cluster.is_sealed(key)
+    assert await cluster.append(key, b"later") == 3
+    assert await cluster.values(key) == [b"0", b"1", b"2", b"later"]
