@@ -83,7 +83,7 @@ class Group:
         if message is None or message.error() is not None:
             return
         self.read.add(message.value())
-        # Nobody waits for its answer: it comes behind that to a join, which comes once this thread has polled the others.
+        # Nobody waits for its answer: it comes behind that to a join, for which this thread must poll the others.
         # Refused while a rebalance is under way: what was not committed is read again.
         with contextlib.suppress(KafkaException):
             consumer.commit(message, asynchronous=True)
