@@ -64,6 +64,7 @@ from stratalog.model.segment import SealRecord, Segment, SegmentState
 from stratalog.settings.choices import FlushPolicy
 from stratalog.settings.topic import TopicSettings
 from stratalog.telemetry.logs import logger
+from stratalog_node.backoff import Backoff
 from stratalog_node.disk import files
 from stratalog_node.replication.first_files import FirstFiles
 from stratalog_node.replication.replica_copy import CheckedBatches, ReplicaCopy
@@ -255,7 +256,7 @@ class Replica:
             case FillCopy(end_offset):
                 around.start(self._fill(end_offset))
             case FlushData():
-                around.start(self._flush())
+                around.start(self._flush_at_last())
             case WritePromise(fence):
                 around.start(self._promise(fence))
             case TellPromise(fence, end_offset, high_watermark, is_whole):
@@ -347,13 +348,24 @@ class Replica:
         finally:
             file.unpin()
 
-    async def _flush(self) -> None:
+    async def _flush(self) -> bool:
+        """False: it could not be tried (no descriptor, no room), which says nothing against what is there."""
         try:
             end_offset, self.copy.flushed_bytes = await self._use_file(self.copy.flush)
+        except (files.FlushLost, NotFound) as lost:
+            self.hear(FlushLost(str(lost)))
         except StratalogError as error:
-            self.hear(FlushLost(str(error)))
+            log.warning("a copy cannot be flushed now", segment=str(self.name), error=str(error))
+            return False
         else:
             self.hear(DataFlushed(end_offset))
+        return True
+
+    async def _flush_at_last(self) -> None:
+        """Its leader waits for it."""
+        backoff = Backoff()
+        while not await self._flush() and not self._is_closed:
+            await backoff.pause()
 
     async def _flush_ahead(self) -> None:
         """A proof, and a power cut, wait for little then."""
@@ -367,8 +379,8 @@ class Replica:
         version = self.copy.version
         is_sound = self.follower.life is not FollowerLife.FAULTY and version is not None
         checkpoint = self.copy.due_checkpoint(force=force) if is_sound else None
-        if not self.copy.is_flushed:
-            await self._flush()
+        if not self.copy.is_flushed and not await self._flush():
+            return
         if checkpoint is None or self.follower.life is FollowerLife.FAULTY:
             return
         try:

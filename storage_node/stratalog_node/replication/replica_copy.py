@@ -226,7 +226,8 @@ class ReplicaCopy:
         return at
 
     def flush(self) -> tuple[int, int]:
-        """Blocking. Returns: the offset, and the size of the file, up to which it is on the disk. Raises: FlushLost."""
+        """Blocking. Returns: the offset, and the size of the file, up to which it is on the disk. Raises: FlushLost,
+        NotFound; Unavailable, DiskFull when nothing was tried."""
         end_offset, size_bytes = self.scan.next_offset, self.file.size_bytes
         if self._is_made:
             self.file.sync(with_names=self.flushed_bytes == 0)

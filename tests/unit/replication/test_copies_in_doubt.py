@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import threading
 from collections.abc import AsyncIterator
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
-from stratalog.machines.follower_events import SegmentNamed
+from stratalog.machines.follower_events import FollowerLife, SegmentNamed
 from stratalog.model.commands import AlterTopic, BeginRecovery, DeleteTopic, PromiseFence, ReportFaultyCopies
 from stratalog.model.ids import SegmentKey
 from stratalog_node.disk.checkpoints import flushed_ends
@@ -224,3 +225,28 @@ async def test_a_stop_in_the_middle_of_a_cut_keeps_no_checkpoint_of_what_is_cut(
         assert (await promise_after_start(rig, follower, copy.key, is_tail_whole=True)).is_tail_whole
         assert copy.end_offset == 1 and kept <= 1
         assert are_same == [True], "its descriptor was closed under the thread"
+
+
+@pytest.mark.parametrize("flush_policy", ["replicated", "fsync"])
+async def test_a_flush_that_could_not_be_tried_says_nothing_against_a_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flush_policy: str
+) -> None:
+    async with LeadingRig(tmp_path / "1") as rig, FollowerRig(rig, tmp_path / "2", flush_interval_ms=10) as follower:
+        (shard,) = await led_shards(rig, flush_policy=flush_policy)
+        replica = await follower.replica_of(shard)
+        directory, real, refused = str(replica.copy.file.path.parent), os.open, 2
+
+        def full(path: Any, flags: int, *rest: Any, **named: Any) -> int:
+            nonlocal refused
+            if flags & os.O_DIRECTORY and str(path) == directory and refused:
+                refused -= 1
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            return real(path, flags, *rest, **named)
+
+        monkeypatch.setattr(os, "open", full)
+        await rig.acknowledged(shard, b"one")
+        await eventually(lambda: replica.copy.is_flushed)
+        assert not refused
+        assert replica.follower.life is FollowerLife.FOLLOWING
+        assert not follower.following.faulty()
+        await rig.acknowledged(shard, b"two")
