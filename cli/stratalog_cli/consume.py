@@ -25,6 +25,7 @@ from stratalog_cli.kafka_clients import BootstrapOption, KafkaPlace, as_ours, cl
 from stratalog_cli.moments import now_ms, parse_time_ms
 from stratalog_cli.output import print_json_line
 from stratalog_cli.record_lines import as_json
+from stratalog_cli.say import say
 
 _POLL_S: Final = 0.5
 _AT_A_TIME: Final = 500
@@ -100,6 +101,8 @@ def consume(
         shard: first_offset(bounds[shard], from_offset, at_time.get(shard, -1) if time_ms is not None else None, last)
         for shard in shards
     }
+    if from_offset is not None:
+        _tell_where_nothing_is(bounds, from_offset)
     reading = Reading(place, starts, None if follow else bounds, patience_s)
     try:
         _copy(reading, limit, output, key_separator)
@@ -119,6 +122,12 @@ def first_offset(bounds: Bounds, offset: int | None, at_time: int | None, last: 
     else:
         wanted = bounds.start if last is None else bounds.end - last
     return min(max(wanted, bounds.start), bounds.end)
+
+
+def _tell_where_nothing_is(bounds: Mapping[Shard, Bounds], offset: int) -> None:
+    for (topic, shard), one in bounds.items():
+        if offset > one.end:
+            say(f"{printable(topic)}-{shard} ends at offset {one.end}, before {offset}", to_stderr=True)
 
 
 def _chosen(place: KafkaPlace, topic: str, only: list[int] | None) -> list[Shard]:

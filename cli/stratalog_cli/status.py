@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import typer
 
 from stratalog.admin_api.client import AdminClient
@@ -19,13 +21,18 @@ from stratalog.model.counting import counted
 from stratalog_cli.output import AdminOption, OutputFormat, OutputOption, print_fields, print_json
 from stratalog_cli.several_nodes import Nodes, tell_not_asked
 
+_FINDINGS: Final = 1
+
 
 def register(app: typer.Typer) -> None:
     app.command("status")(status)
 
 
 def status(admin: AdminOption = None, output: OutputOption = OutputFormat.TABLE) -> None:
-    """Show readiness, shards, tiers, upload lag and disk of one or several nodes, and the nodes of the cluster."""
+    """Show readiness, shards, tiers, upload lag and disk of one or several nodes, and the nodes of the cluster.
+
+    The exit code is 1 if a node is not ready, or has a shard that takes no writes.
+    """
     nodes = Nodes(admin)
     answers = nodes.each(AdminClient.status)
     if output is OutputFormat.JSON:
@@ -37,6 +44,8 @@ def status(admin: AdminOption = None, output: OutputOption = OutputFormat.TABLE)
         alive = {node.node_id for told in answers for node in told.nodes if node.is_alive}
         tell_not_asked([told.node_id for told in answers], alive, "alive in this cluster")
     nodes.end()
+    if any(not told.is_ready or told.stopped_shards for told in answers):
+        raise typer.Exit(_FINDINGS)
 
 
 def _print(told: NodeStatus) -> None:

@@ -205,3 +205,8 @@ async def test_a_bucket_that_is_a_file_is_named_as_one(tmp_path: Path) -> None:
 async def _listed(store: ObjectStore) -> None:
     async for _ in store.list(""):
         pass
+
+
+async def test_a_file_system_that_keeps_no_files_is_told(opener: Opener) -> None:
+    with pytest.raises(Unavailable, match="files cannot be kept there, name a directory"):
+        await opener("/proc/stratalog").put("a", [b"x"])

@@ -175,7 +175,7 @@ def classify(error: Exception, operation: Operation, where: str) -> Failure:
         failed = OutcomeUnknown(f"{what}: written, but not flushed ({error}); write again under a new name")
         return Failure(FailureKind.OTHER, failed, is_retriable=False)
     match error.errno:
-        case errno.ENOENT:
+        case errno.ENOENT if operation is not Operation.PUT:
             return Failure(FailureKind.NOT_FOUND, NotFound(f"{what}: no such object"), is_retriable=False)
         case errno.EEXIST if operation is Operation.PUT:
             failed = AlreadyExists(f"{what}: the object exists; it may be an earlier attempt of this writer")
@@ -190,6 +190,9 @@ def classify(error: Exception, operation: Operation, where: str) -> Failure:
             return Failure(FailureKind.NO_SPACE, failed, is_retriable=False)
         case errno.EACCES | errno.EPERM | errno.EROFS:
             failed = Unavailable(f"{what}: {error.strerror}; check the directory's owner and mount")
+            return Failure(FailureKind.DENIED, failed, is_retriable=False)
+        case errno.EINVAL | errno.EOPNOTSUPP | errno.ENOSYS | errno.ENOENT:
+            failed = Unavailable(f"{what}: {error.strerror}; files cannot be kept there, name a directory on a disk")
             return Failure(FailureKind.DENIED, failed, is_retriable=False)
         case _:
             # Before the link nothing is seen under the name: nothing was done.

@@ -465,7 +465,7 @@ def test_a_shard_that_stopped_is_named_with_the_next_step_and_the_node_stays_rea
         place.write_bytes(b"\xff" * place.stat().st_size)
         running.start()
 
-        status = hurt.json("status")
+        status = hurt.json("status", code=1)
         (stopped,) = status["stopped"]
         assert (status["is_ready"], status["stopped_shards"]) == (True, 1)
         assert (stopped["topic"], stopped["shard"], stopped["cause"]) == ("broken", 0, "unreadable")
@@ -477,6 +477,14 @@ def test_a_shard_that_stopped_is_named_with_the_next_step_and_the_node_stays_rea
         (finding,) = hurt.json("verify", "broken", code=1)["findings"]
         assert (finding["place"], finding["what"]) == (str(place), stopped["reason"])
         hurt.produce("whole", 1)
+
+
+def test_status_ends_with_1_for_a_node_that_is_not_ready(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data", None, SETTINGS | {"disk.reserve.bytes": 1 << 60}) as running:
+        full = Asker(running)
+        eventually_sync(lambda: not json.loads(full.run("status", "-o", "json").stdout)["is_ready"], timeout=20)
+        assert "disk" in full.json("status", code=1)["waiting_for"]
+        assert full.run("status").exit_code == 1
 
 
 @pytest.mark.parametrize("kept", [700, None], ids=["cut", "gone"])
@@ -493,7 +501,7 @@ def test_everybody_names_flushed_offsets_that_are_gone_from_a_file(tmp_path: Pat
         assert any("but 30 is known to have been written" in what for what in said), said
         running.start()
 
-        (stopped,) = hurt.json("status")["stopped"]
+        (stopped,) = hurt.json("status", code=1)["stopped"]
         assert stopped["cause"] == "data_lost" and "to 30 were written and are lost" in stopped["reason"]
         assert "uncleanSeal=allow" in stopped["next_step"]
         for shown in (hurt.run("status").stdout, running.get("/")):

@@ -90,6 +90,9 @@ def test_lines_go_in_and_come_out_the_same(ask: Asker, tmp_path: Path) -> None:
     assert ask.done("consume", topic, "--limit", "2") == "one\ntwo\n"
     assert ask.done("consume", topic, "--last", "1") == "five\n"
     assert ask.done("consume", topic, "--from-offset", "1", "--limit", "1") == "two\n"
+    beyond = ask.run("consume", topic, "--from-offset", "6")
+    assert (beyond.exit_code, beyond.stdout, beyond.stderr) == (0, "", "lines-0 ends at offset 5, before 6\n")
+    assert not ask.run("consume", topic, "--from-offset", "5").stderr
 
 
 def test_a_key_goes_to_the_shard_where_java_clients_would_write_it(ask: Asker) -> None:
