@@ -128,18 +128,16 @@ class _Nodes:
         return is_about_to and node_id not in segment.local_nodes and not self.is_tiered(topic)
 
     def next_for(self, segment: Segment, holders: Set[int], taken: Set[int]) -> int | None:
-        """A living node with room that is none of `taken`: where no holder's rack is, and with the least to do."""
+        """A living node with room that is none of `taken`: where no holder's rack is, and with the least to do. One
+        whose copy differed makes it anew only where there is no other."""
         wrong = {report.node_id for report in segment.handed.reports}
         racks = {self.by_id[node_id].rack for node_id in holders if node_id in self.by_id}
         able = [
             node
             for node in self.by_id.values()
-            if node.is_alive
-            and node.has_room
-            and not node.is_leaving
-            and node.node_id not in taken
-            and node.node_id not in wrong
+            if node.is_alive and node.has_room and not node.is_leaving and node.node_id not in taken
         ]
+        able = [node for node in able if node.node_id not in wrong] or able
         free = [node for node in able if self.under_way.get(node.node_id, 0) < MOST_UNDER_WAY]
         if not free:
             self.is_bounded |= bool(able)

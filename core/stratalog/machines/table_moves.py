@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from stratalog.machines.recovery_rule import is_quorum
 from stratalog.machines.table_segments import without_copies
-from stratalog.machines.table_state import RECORDS_PER_STEP, Steps, TableTransaction
+from stratalog.machines.table_state import RECORDS_PER_STEP, Steps, TableTransaction, kept
 from stratalog.model.commands import MoveReplicas, ReplicaMove
 from stratalog.model.segment import RemoteState, Segment, SegmentState
 
@@ -37,11 +37,10 @@ def _is_led(tx: TableTransaction, segment: Segment) -> bool:
 
 
 def _added(tx: TableTransaction, segment: Segment, move: ReplicaMove) -> tuple[int, ...]:
-    wrong = {report.node_id for report in segment.handed.reports}
     return tuple(
         node_id
         for node_id in dict.fromkeys(move.added)
-        if node_id not in segment.replicas and node_id not in wrong and tx.state.is_alive(node_id)
+        if node_id not in segment.replicas and tx.state.is_alive(node_id)
     )
 
 
@@ -58,10 +57,18 @@ def _move_sealed(tx: TableTransaction, segment: Segment, move: ReplicaMove) -> N
         if not is_needed:
             replicas, holders = tuple(node for node in replicas if node != node_id), others
     # Who is let go of before its report came frees its copy as well: that report is an older word, too.
-    kept = segment if replicas == segment.replicas else without_copies(segment, holders)
-    replicas = (*replicas, *_added(tx, segment, move))
-    if replicas != segment.replicas:
-        tx.replace_segment(segment, replace(kept, replicas=replicas))
+    left = segment if replicas == segment.replicas else without_copies(segment, holders)
+    added = _added(tx, segment, move)
+    if added or replicas != segment.replicas:
+        tx.replace_segment(segment, replace(_without_reports(left, added), replicas=(*replicas, *added)))
+
+
+def _without_reports(segment: Segment, added: tuple[int, ...]) -> Segment:
+    """Whose copy differed makes it anew: what was said of the former one is over."""
+    reports = tuple(report for report in segment.handed.reports if report.node_id not in added)
+    if len(reports) == len(segment.handed.reports):
+        return segment
+    return replace(segment, handover=kept(replace(segment.handed, reports=reports)))
 
 
 def _move_active(tx: TableTransaction, segment: Segment, move: ReplicaMove) -> None:

@@ -171,6 +171,28 @@ def test_a_copy_that_was_lost_is_made_again_by_the_node_that_lost_it() -> None:
     copy_of(story, key, (1, 2, 3), (1, 3))
 
 
+def test_who_has_another_copy_makes_it_anew_where_nobody_else_can() -> None:
+    story = TableStory(nodes=3)
+    topic = story.topic(replicas=3)
+    key = story.active(topic).key
+    story.roll(key, 10)
+    for node_id, digest in ((3, b"other"), (1, b"digest"), (2, b"digest")):
+        story.report(key, node_id, digest)
+    copy_of(story, key, (1, 2), (1, 2))
+    assert [report.node_id for report in story.segment(key).handed.reports] == [3]
+    join(story, 4)
+    (move,) = [move for move in plan(story).moves if move.segment == key]
+    assert move.added == (4,)
+    story.die(4)
+    repair(story)
+    copy_of(story, key, (1, 2, 3), (1, 2))
+    assert story.segment(key).handover is None, "what was said of the former copy is over"
+    with pytest.raises(Conflict, match="differs"):
+        story.report(key, 3, b"other")
+    copy_of(story, key, (1, 2, 3), (1, 2))
+    assert story.report(key, 3).local_nodes == (1, 2, 3)
+
+
 def test_what_the_object_store_has_whole_needs_no_copy() -> None:
     story = TableStory(nodes=4)
     (key,) = sealed(story)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 
 import pytest
+from crc32c import crc32c
 
+from stratalog.formats.record_batch import ATTRIBUTES_AT, walk
+from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.machines.copy_repair import plan_moves
 from stratalog.machines.follower_events import FollowerLife
-from stratalog.model.commands import MoveReplicas
+from stratalog.model.commands import MoveReplicas, ReportReplica
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog_node.disk.files import SegmentFile
@@ -135,6 +139,39 @@ async def test_a_copy_that_a_reader_found_damaged_is_copied_again(cluster: NodeC
     await cluster.nodes[other].lost_copies.look()
     await eventually(lambda: holders(cluster, key, at=other) == (1, 2) and shard.copies.get(0) not in (None, damaged))
     assert path.read_bytes()[-20:] == whole[-20:]
+
+
+def say_other(path: Path, before: bytes, after: bytes) -> None:
+    """The first batch of a segment's file has another value, of the same length, and a checksum that fits."""
+    whole = bytearray(path.read_bytes())
+    at = whole.index(before)
+    whole[at : at + len(before)] = after
+    ((_, batch),) = walk(memoryview(whole)[SEGMENT_HEADER_BYTES:], source=str(path), verify=False)
+    begin, end = SEGMENT_HEADER_BYTES + ATTRIBUTES_AT, SEGMENT_HEADER_BYTES + batch.size_bytes
+    whole[begin - 4 : begin] = crc32c(bytes(whole[begin:end])).to_bytes(4, "big")
+    path.write_bytes(whole)
+
+
+async def test_a_copy_that_differs_is_made_anew_where_no_other_node_can(cluster: NodeCluster) -> None:
+    await cluster.start(1, 2)
+    key = await cluster.shard(replicas=2)
+    await cluster.append(key, b"right")
+    cluster.meta.hold(ReportReplica)
+    leader = cluster.leader(key)
+    follower, segment = 3 - leader, cluster.segments(key)[0].key
+    (await cluster.leads_again(key)).ask_roll(wall_ms())
+    await eventually(lambda: cluster.segments(key)[0].end_offset == 1)
+    await eventually(lambda: (copy := cluster.replica(follower, key)) is not None and copy.end_offset == 1)
+    await cluster.kill(follower)
+    say_other(cluster.layout(follower).segment(segment), b"right", b"wrong")
+    await cluster.start(follower)
+    cluster.meta.release(ReportReplica)
+    await eventually(lambda: holders(cluster, key, at=leader) == (leader,))
+    await repair(cluster)
+    await eventually(lambda: holders(cluster, key, at=leader) == (1, 2))
+    copies = [cluster.layout(node_id).segment(segment).read_bytes() for node_id in (1, 2)]
+    assert all(b"right" in copy and b"wrong" not in copy for copy in copies)
+    assert not cluster.segments(key)[0].handed.reports
 
 
 async def test_a_copy_that_goes_bad_while_it_is_made_is_begun_anew(
