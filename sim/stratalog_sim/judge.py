@@ -19,6 +19,7 @@ from stratalog.model.commands import (
     Command,
     CommitParts,
     CompleteRemote,
+    MoveReplicas,
     RegisterNode,
     ReplaceParts,
 )
@@ -75,6 +76,9 @@ class Judge:
     checks: int = 0
     openers: dict[SegmentKey, int] = field(default_factory=dict)
     """Who led each segment that the meta service knows, or knew."""
+    fewer: dict[SegmentKey, tuple[int, ...]] = field(default_factory=dict)
+    """Without the replica that was added last, until its leader's ISR has that: it may count with these alone, of which
+    each majority meets each of those of the record."""
     provisional: dict[SegmentKey, dict[int, dict[int, Batch]]] = field(default_factory=dict)
     """Of segments that the meta service does not know: by node and base offset."""
 
@@ -164,7 +168,26 @@ class Judge:
     def _check_holders(self, node_id: int, segment: Segment, truth: ShardTruth, high_watermark: int) -> None:
         """Who has to hold what counts does: each member of the committed ISR, or most of the replicas. Of one in doubt
         its leader may not have heard yet that it lost something."""
-        voters = segment.replicas if truth.is_quorum else segment.isr
+        voters, most_lacking = segment.isr, 0
+        if truth.is_quorum:
+            voters = segment.replicas
+            most_lacking = (len(voters) - 1) // 2
+        lacking = self._lacking(node_id, segment, truth, high_watermark, voters)
+        fewer = self.fewer.get(segment.key) if truth.is_quorum else None
+        if fewer is not None and len(lacking) > most_lacking:
+            voters, most_lacking = fewer, (len(fewer) - 1) // 2
+            lacking = self._lacking(node_id, segment, truth, high_watermark, voters)
+        if len(lacking) > most_lacking:
+            promise = "HW is within what most replicas hold" if truth.is_quorum else "HW is within the committed ISR"
+            raise Broken(
+                promise,
+                f"node {node_id} serves shard {segment.key.shard} up to {high_watermark}; of {voters} these hold epoch "
+                f"{segment.epoch} up to {lacking}",
+            )
+
+    def _lacking(
+        self, node_id: int, segment: Segment, truth: ShardTruth, high_watermark: int, voters: tuple[int, ...]
+    ) -> dict[int, int]:
         doubted = {one.node_id for one in segment.handed.doubts}
         lacking = {}
         for member in voters:
@@ -173,13 +196,7 @@ class Judge:
             end = self._end_on(member, segment.key, is_flushed=truth.is_fsync)
             if end < high_watermark:
                 lacking[member] = end
-        if len(lacking) > ((len(voters) - 1) // 2 if truth.is_quorum else 0):
-            promise = "HW is within what most replicas hold" if truth.is_quorum else "HW is within the committed ISR"
-            raise Broken(
-                promise,
-                f"node {node_id} serves shard {segment.key.shard} up to {high_watermark}; of {voters} these hold epoch "
-                f"{segment.epoch} up to {lacking}",
-            )
+        return lacking
 
     def _decide(self, truth: ShardTruth, batch: Batch) -> None:
         before = truth.decided.get(batch.base_offset)
@@ -209,6 +226,7 @@ class Judge:
             if segment.leader is not None:
                 self.openers.setdefault(segment.key, segment.leader)
         self._adopt()
+        self._note_moves(command, changed)
         self.leaving.applied(command, result, changed)
         if isinstance(command, RegisterNode):
             self.in_doubt.pop(command.node.node_id, None)
@@ -222,6 +240,14 @@ class Judge:
         elif isinstance(command, CompleteRemote):
             self._check_uploader(result, command.caller)
             self.check_complete(result)
+
+    def _note_moves(self, command: Command[Any], changed: list[Segment]) -> None:
+        before = {move.segment: move.replicas for move in command.moves} if isinstance(command, MoveReplicas) else {}
+        for segment in changed:
+            if {*segment.replicas} == {*segment.isr}:
+                self.fewer.pop(segment.key, None)
+            elif segment.key in before:
+                self.fewer[segment.key] = before[segment.key]
 
     def _adopt(self) -> None:
         """What its leader wrote before the meta service knew of a segment."""
