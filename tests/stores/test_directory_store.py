@@ -16,6 +16,7 @@ import pytest
 
 from stratalog.model.errors import InvalidRequest, NotFound, Unavailable
 from stratalog.objects import ObjectStore, Operation, StoreSettings, open_store
+from support.small_disk import NoSmallDisk, small_disk
 from support.waiting import eventually
 
 Opener = Callable[..., ObjectStore]
@@ -124,6 +125,37 @@ async def test_a_directory_that_was_removed_is_made_again(tmp_path: Path, opener
     assert [info.key async for info in store.list("")] == []
     await store.put("a", [b"y"])
     assert await store.get("a") == b"y"
+
+
+async def test_where_nothing_is_mounted_any_more_nothing_is_put_and_nothing_missed(
+    tmp_path: Path, opener: Opener
+) -> None:
+    """What was put there would be out of sight once the file system is back. A link stands in for the mount."""
+    place = tmp_path / "place"
+    store = opener(str(place / "of" / "the" / "store"))
+    try:
+        with small_disk(tmp_path / "disk", 4 << 20) as disk:
+            place.symlink_to(disk)
+            await store.put("a/first", [b"x"])
+            place.unlink()
+            place.mkdir()
+            for call in (
+                store.put("a/second", [b"y"]),
+                store.get("a/first"),
+                store.get_range("a/first", 0, 1),
+                store.head("a/first"),
+                store.delete(["a/first"]),
+                _listed(store),
+            ):
+                with pytest.raises(Unavailable, match="another file system than before: is it mounted"):
+                    await call
+            place.rmdir()  # it is empty
+            place.symlink_to(disk)
+            await store.put("a/second", [b"y"])
+            assert [info.key async for info in store.list("")] == ["a/first", "a/second"]
+            await store.close()
+    except NoSmallDisk as error:
+        pytest.skip(str(error))
 
 
 async def test_a_closed_store_says_so(tmp_path: Path) -> None:

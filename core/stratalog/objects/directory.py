@@ -29,7 +29,13 @@ from stratalog.model.errors import (
     Unavailable,
 )
 from stratalog.objects.calls import Failure, StoreCalls
-from stratalog.objects.directory_files import DirectoryFiles, LinkedNotFlushed, read_range, read_range_into
+from stratalog.objects.directory_files import (
+    AnotherFileSystem,
+    DirectoryFiles,
+    LinkedNotFlushed,
+    read_range,
+    read_range_into,
+)
 from stratalog.objects.directory_listing import list_page
 from stratalog.objects.keys import check_key, check_prefix, check_range
 from stratalog.objects.probe import probe_store
@@ -143,7 +149,12 @@ class DirectoryStore:
             try:
                 if operation is Operation.LIST and self._root.is_file():
                     raise RootIsAFile(self._root)  # else it looks like a bucket that holds nothing
+                if operation in (Operation.LIST, Operation.DELETE):
+                    self._files.check_place()  # neither misses anything
                 return work()
+            except FileNotFoundError:
+                self._files.check_place()
+                raise
             except NotADirectoryError:
                 if self._root.is_file():
                     raise RootIsAFile(self._root) from None
@@ -168,6 +179,8 @@ def classify(error: Exception, operation: Operation, where: str) -> Failure:
     if isinstance(error, RootIsAFile):
         refused = InvalidRequest(f"{what}: {error} is a file, not a directory: name another")
         return Failure(FailureKind.REJECTED, refused, is_retriable=False)
+    if isinstance(error, AnotherFileSystem):
+        return Failure(FailureKind.REFUSED, Unavailable(f"{what}: {error}"), is_retriable=False)
     if not isinstance(error, OSError):
         raise error
     failed: StratalogError

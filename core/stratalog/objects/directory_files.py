@@ -33,6 +33,10 @@ class LinkedNotFlushed(OSError):
     """The object has its name, but the folder could not be flushed: a crash may take it away again."""
 
 
+class AnotherFileSystem(Exception):
+    """The root is gone together with the file system that held it, as when that is unmounted."""
+
+
 class DirectoryFiles:
     """Writes and removes whole objects below one root, which is made when it is missing."""
 
@@ -40,6 +44,8 @@ class DirectoryFiles:
         self._root = root
         self._incoming = root / TEMPORARY_FOLDER
         self._is_prepared = False
+        self._device: int | None = None
+        """Of the file system that held the root when something was written last."""
         self._is_cache_needed = False
         """This disk refused a write past the page cache: the next one would cost a call in vain."""
 
@@ -90,6 +96,7 @@ class DirectoryFiles:
                 os.link(temporary, path)
             except FileNotFoundError:
                 # The folder is new, or a deletion has just taken the empty folder away.
+                self.check_place()
                 self._make_folder(path.parent)
             else:
                 return
@@ -111,6 +118,7 @@ class DirectoryFiles:
         """Make the root and sweep what dead writers left half written."""
         if self._is_prepared:
             return
+        self.check_place()
         self._make_folder(self._root)
         self._make_folder(self._incoming)
         oldest = time.time() - _STALE_TEMPORARY_S
@@ -118,7 +126,15 @@ class DirectoryFiles:
             with contextlib.suppress(FileNotFoundError):
                 if entry.stat().st_mtime < oldest:
                     os.unlink(entry.path)
+        self._device = os.stat(self._root).st_dev
         self._is_prepared = True
+
+    def check_place(self) -> None:
+        """Raises: AnotherFileSystem. What is written below a place where nothing is mounted is out of sight afterwards,
+        and what is looked for there is not gone. A root that was removed is empty, and is made again."""
+        if self._device is None or self._incoming.is_dir() or _device_at(self._root) == self._device:
+            return
+        raise AnotherFileSystem(f"{self._root} is on another file system than before: is it mounted?")
 
     def remove(self, paths: Iterable[Path]) -> None:
         folders = set()
@@ -147,6 +163,15 @@ def _write_all(descriptor: int, buffers: list[memoryview]) -> None:
             written -= buffers.pop(0).nbytes
         if written:
             buffers[0] = buffers[0][written:]
+
+
+def _device_at(folder: Path) -> int:
+    """Of the file system that holds the folder, or would hold it."""
+    while True:
+        try:
+            return os.stat(folder).st_dev
+        except FileNotFoundError:
+            folder = folder.parent
 
 
 def _flush_folder(folder: Path) -> None:
