@@ -74,6 +74,17 @@ async def test_what_dead_writers_left_is_swept_and_never_listed(tmp_path: Path, 
     assert [path.name for path in incoming.iterdir()] == ["new"], "another process may still be writing the young one"
 
 
+async def test_what_cannot_be_swept_keeps_nobody_from_putting(tmp_path: Path, opener: Opener) -> None:
+    """A folder stands for what belongs to another user, or is held open over NFS."""
+    (tmp_path / ".incoming" / "odd").mkdir(parents=True)
+    (tmp_path / ".incoming" / "old").write_bytes(b"half")
+    for name in ("odd", "old"):
+        os.utime(tmp_path / ".incoming" / name, (0, 0))
+    store = opener(str(tmp_path))
+    await store.put("a", [b"x"])
+    assert [path.name for path in (tmp_path / ".incoming").iterdir()] == ["odd"]
+
+
 async def test_a_deletion_takes_empty_folders_and_no_others(tmp_path: Path, opener: Opener) -> None:
     store = opener(str(tmp_path))
     await store.put("a/b/c/one", [b"x"])

@@ -115,7 +115,7 @@ class DirectoryFiles:
                 _flush_folder(new.parent)
 
     def _prepare(self) -> None:
-        """Make the root and sweep what dead writers left half written."""
+        """Make the root and sweep what dead writers left half written. What cannot be swept is in nobody's way."""
         if self._is_prepared:
             return
         self.check_place()
@@ -123,7 +123,7 @@ class DirectoryFiles:
         self._make_folder(self._incoming)
         oldest = time.time() - _STALE_TEMPORARY_S
         for entry in os.scandir(self._incoming):
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):
                 if entry.stat().st_mtime < oldest:
                     os.unlink(entry.path)
         self._device = os.stat(self._root).st_dev
