@@ -176,6 +176,32 @@ async def test_a_closed_store_says_so(tmp_path: Path) -> None:
         await store.put("a", [b"x"])
 
 
+async def test_a_put_that_still_waits_when_its_store_is_closed_has_its_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had ended as if its caller had been cancelled, and a group of tasks went on as if it had been put."""
+    store = open_store(str(tmp_path), StoreSettings(threads=1))
+    is_back = threading.Event()
+    monkeypatch.setattr(os, "fsync", lambda _: is_back.wait())
+    try:
+        async with asyncio.TaskGroup() as group:
+            for key in ("begun", "waiting"):
+                group.create_task(store.put(key, [key.encode()]))
+            given_up = asyncio.ensure_future(store.put("given-up", [b"x"]))
+            await eventually(lambda: store.stats[Operation.PUT].in_flight == 3)
+            given_up.cancel()
+            await asyncio.wait([given_up])
+            await store.close()
+            is_back.set()
+    finally:
+        is_back.set()
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == {
+        "begun": b"begun",
+        "waiting": b"waiting",
+    }
+    assert given_up.cancelled()
+
+
 async def test_a_place_that_cannot_be_a_directory_is_told(tmp_path: Path, opener: Opener) -> None:
     (tmp_path / "file").write_bytes(b"x")
     with pytest.raises((InvalidRequest, Unavailable), match="file"):

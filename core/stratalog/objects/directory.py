@@ -138,7 +138,8 @@ class DirectoryStore:
     async def close(self) -> None:
         self._buffers.drop()
         for threads in (self._readers, self._writers):
-            threads.shutdown(wait=False, cancel_futures=True)
+            # What waits for a thread has its turn: cancelled, it would cancel a caller that nobody cancelled.
+            threads.shutdown(wait=False)
 
     # Calls ------------------------------------------------------------------------------------------------------
     async def _run(self, operation: Operation, key: str, work: Callable[[], T], size_bytes: int = 0) -> T:
