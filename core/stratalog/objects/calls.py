@@ -89,12 +89,16 @@ class StoreCalls:
             finally:
                 stats.in_flight -= 1
                 stats.latency.observe(int((monotonic() - started) * 1e6))
-            stats.errors[failure.kind] += 1
-            if isinstance(failure.error, Corrupt):
-                attempts = min(attempts, _DAMAGED_ATTEMPTS)
-            pause_s = self._backoff_s(number)
-            if not failure.is_retriable or number >= attempts or monotonic() + pause_s >= give_up_at:
-                raise failure.error
+            try:
+                stats.errors[failure.kind] += 1
+                if isinstance(failure.error, Corrupt):
+                    attempts = min(attempts, _DAMAGED_ATTEMPTS)
+                pause_s = self._backoff_s(number)
+                if not failure.is_retriable or number >= attempts or monotonic() + pause_s >= give_up_at:
+                    raise failure.error
+            finally:
+                # The error's trace has this frame in it, and with it the body: a circle that only the collector ends.
+                del failure
             stats.retries += 1
             await asyncio.sleep(pause_s)
 
