@@ -49,6 +49,9 @@ class SingleFlight(Generic[K, V]):
             if task.cancelled() and self._is_closed:
                 raise Unavailable("the node is stopping; read from another node, or later") from None
             raise
+        finally:
+            # A failure's trace has this frame in it: a circle, with what was read, that only the collector ends.
+            del task
 
     def _finished(self, key: K, task: asyncio.Task[V]) -> None:
         if self._running.get(key) is task:

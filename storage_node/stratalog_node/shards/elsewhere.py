@@ -158,14 +158,17 @@ async def _first(order: Sources, ask: Callable[[ReadSource, Sequence[int]], Awai
     """What the first that can answers. Raises: what the only one asked raised; of several Unavailable, for what one
     has not or has damaged another may have later, and Corrupt where all that they have is damaged."""
     problems: list[StratalogError] = []
-    for source, nodes in order:
-        try:
-            return await ask(source, nodes)
-        except (Unavailable, Corrupt, NotFound) as problem:
-            problems.append(problem)
-    if len(problems) == 1 or all(isinstance(problem, Corrupt) for problem in problems):
-        raise problems[0]
-    raise Unavailable("; ".join(str(problem) for problem in problems)) from problems[0]
+    try:
+        for source, nodes in order:
+            try:
+                return await ask(source, nodes)
+            except (Unavailable, Corrupt, NotFound) as problem:
+                problems.append(problem)
+        if len(problems) == 1 or all(isinstance(problem, Corrupt) for problem in problems):
+            raise problems[0]
+        raise Unavailable("; ".join(str(problem) for problem in problems)) from problems[0]
+    finally:
+        problems.clear()  # their traces have this frame in them: a circle, with what was read
 
 
 def _for_look_ups(shard: LocalShard) -> str:

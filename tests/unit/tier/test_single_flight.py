@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from contextlib import suppress
 
 import pytest
@@ -103,3 +105,28 @@ async def test_closing_ends_the_work_and_tells_the_waiters() -> None:
         await waiter
     with pytest.raises(Unavailable):
         await flights.join("b", work)
+
+
+async def test_what_a_failed_work_had_read_goes_with_its_error() -> None:
+    """A server's collector looks seldom, and a consumer asks for a damaged block again and again."""
+
+    class Block(bytearray):
+        """Bytes of which one can tell when they are gone."""
+
+    flights: SingleFlight[str, int] = SingleFlight()
+    read: list[weakref.ref[Block]] = []
+
+    async def work() -> int:
+        block = Block(1 << 20)
+        read.append(weakref.ref(block))
+        await asyncio.sleep(0)
+        raise Unavailable("it is damaged")
+
+    gc.disable()
+    try:
+        with pytest.raises(Unavailable):
+            await flights.join("a", work)
+        await asyncio.sleep(0)  # the loop lets go of what it had to wake
+        assert [block() for block in read] == [None]
+    finally:
+        gc.enable()
