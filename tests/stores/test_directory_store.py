@@ -169,6 +169,33 @@ async def test_where_nothing_is_mounted_any_more_nothing_is_put_and_nothing_miss
         pytest.skip(str(error))
 
 
+async def test_what_was_put_before_the_file_system_was_mounted_does_not_stand_for_it(
+    tmp_path: Path, opener: Opener
+) -> None:
+    """As by a node that comes up before its mount: the folder for what is half written is in both places."""
+    place, below = tmp_path / "place", tmp_path / "below"
+    store = opener(str(place / "store"))
+    try:
+        with small_disk(tmp_path / "disk", 4 << 20) as disk:
+            await opener(str(disk / "store")).put("a/first", [b"x"])
+            await store.put("early", [b"x"])
+            place.rename(below)
+            place.symlink_to(disk)
+            await store.put("a/second", [b"y"])
+            place.unlink()
+            below.rename(place)
+            for call in (store.put("a/third", [b"z"]), store.get("a/first"), _listed(store)):
+                with pytest.raises(Unavailable, match="another file system than before: is it mounted"):
+                    await call
+            place.rename(below)
+            place.symlink_to(disk)
+            await store.put("a/third", [b"z"])
+            assert [info.key async for info in store.list("")] == ["a/first", "a/second", "a/third"]
+            await store.close()
+    except NoSmallDisk as error:
+        pytest.skip(str(error))
+
+
 async def test_a_closed_store_says_so(tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
     await store.close()

@@ -46,11 +46,14 @@ class DirectoryFiles:
         self._is_prepared = False
         self._device: int | None = None
         """Of the file system that held the root when something was written last."""
+        self._devices_above: set[int] = set()
+        """Of other file systems, which held the folders above it then: one of them does where nothing is mounted."""
         self._is_cache_needed = False
         """This disk refused a write past the page cache: the next one would cost a call in vain."""
 
     def write(self, path: Path, buffers: list[memoryview]) -> None:
         self._prepare()
+        self.check_place()
         temporary = self._incoming / uuid4().hex
         try:
             try:
@@ -126,15 +129,21 @@ class DirectoryFiles:
             with contextlib.suppress(OSError):
                 if entry.stat().st_mtime < oldest:
                     os.unlink(entry.path)
-        self._device = os.stat(self._root).st_dev
+        self._note_place(os.stat(self._root).st_dev)
         self._is_prepared = True
 
     def check_place(self) -> None:
         """Raises: AnotherFileSystem. What is written below a place where nothing is mounted is out of sight afterwards,
         and what is looked for there is not gone. A root that was removed is empty, and is made again."""
-        if self._device is None or self._incoming.is_dir() or _device_at(self._root) == self._device:
+        if self._device is None or (device := _device_at(self._root)) == self._device:
             return
-        raise AnotherFileSystem(f"{self._root} is on another file system than before: is it mounted?")
+        if device in self._devices_above or not self._incoming.is_dir():
+            raise AnotherFileSystem(f"{self._root} is on another file system than before: is it mounted?")
+        self._note_place(device)  # mounted again, or late
+
+    def _note_place(self, device: int) -> None:
+        self._devices_above = {_device_at(folder) for folder in self._root.absolute().parents} - {device}
+        self._device = device
 
     def remove(self, paths: Iterable[Path]) -> None:
         folders = set()
