@@ -21,6 +21,12 @@ class Answer:
         """What it told `Connection.hold`."""
         self.release: Callable[[], None] | None = None
 
+    def let_go(self) -> Callable[[], None] | None:
+        """Its `release`, which is the caller's to call from now on. It mostly knows this answer: one that held on to it
+        would lie there with all its bytes until the collector looks, which it seldom does."""
+        release, self.release = self.release, None
+        return release
+
 
 class Parkable(Answer):
     """An answer that may have to wait until its connection has room for it."""

@@ -162,9 +162,11 @@ class Connection:
             self._loop.remove_writer(self.fd)
         if self._control is not None:
             self._control.close()
+            self._control = None  # which knows this connection
         self._out.abandon()
-        for release in [answer.release for answer in self._answers if answer.release]:
-            release()
+        for release in [answer.let_go() for answer in self._answers]:
+            if release is not None:
+                release()
         self._answers.clear()
         self._parked.clear()
         # First out of the line, or its own release would serve it once more.
@@ -461,11 +463,12 @@ class Connection:
         while answers and (buffers := answers[0].buffers) is not None:
             answer = answers.popleft()
             self._held_bytes -= answer.held_bytes
+            release = answer.let_go()
             if not buffers:
-                if answer.release:
-                    answer.release()
+                if release is not None:
+                    release()
                 continue
-            self._out.add(buffers, answer.release)
+            self._out.add(buffers, release)
         if answers and (begin := answers[0].on_first) is not None:
             begin()
         if self._out and not self._is_writing:

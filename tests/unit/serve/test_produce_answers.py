@@ -196,9 +196,11 @@ async def test_a_connection_closed_under_a_control_request_ends_it(tmp_path: Pat
             )
         )
         await eventually(lambda: rig.meta.calls[AdvanceLogStart] == 1)
+        control = client.connection._control
+        assert control is not None
         client.close()
         await eventually(lambda: client.connection.is_closed)
-        await eventually(lambda: client.connection._control._task is None)
+        await eventually(lambda: control._task is None)
         rig.meta.release(AdvanceLogStart)
         await rig.nothing_is_held()
 

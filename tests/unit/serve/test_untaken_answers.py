@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -12,6 +13,7 @@ import pytest
 
 from stratalog.model.errors import Unavailable
 from stratalog_node.serve.answer import Answer
+from stratalog_node.serve.connection import Connection
 from stratalog_node.serve.context import RequestContext
 from stratalog_node.serve.control import LARGE_AT_ONCE
 from support import kafka_oracle
@@ -184,3 +186,32 @@ async def test_an_answer_larger_than_the_limit_goes_alone_and_what_was_taken_cou
             answer = kafka_oracle.decode_response(10, 4, await client.read_frame())
             assert len(answer.coordinators) == len(_KEYS)
             await eventually(lambda: rig.server._control.untaken.size_bytes == 0)
+
+
+async def test_what_was_answered_and_who_is_gone_is_freed_at_once(tmp_path: Path) -> None:
+    """The collector looks seldom: thousands of large answers would wait for it."""
+
+    def left() -> list[object]:
+        return [one for one in gc.get_objects() if isinstance(one, Answer | Connection)]
+
+    async with _rig_without_a_timer(tmp_path) as rig:
+        shard = await rig.shard_of()
+        client, leaver = rig.connect(), rig.connect()
+        gc.collect()
+        gc.disable()
+        try:
+            before = len(left())
+            for _ in range(3):
+                await _ask(client)
+                await client.read_frame()
+            await eventually(lambda: rig.server._control.untaken.size_bytes == 0)
+            assert len(left()) == before
+            await leaver.write(leaver.frame(18, 0) + leaver.fetch_frame("flights", 0, max_wait_ms=60_000))
+            await leaver.read_frame()
+            await eventually(lambda: shard.waiters)
+            leaver.close()
+            rig._clients.remove(leaver)
+            del leaver
+            await eventually(lambda: len(left()) == before - 1)
+        finally:
+            gc.enable()
