@@ -33,6 +33,10 @@ class Parkable(Answer):
 
     __slots__ = ()
 
+    def has_room(self) -> bool:
+        """Whether it may go on now."""
+        raise NotImplementedError
+
     def unpark(self) -> bool:
         """There may be room: look again, then call `wake_parked`. False: it needs no room any more."""
         raise NotImplementedError

@@ -9,7 +9,8 @@ polls again, before anything else runs, as long as one poll fills its 1,024 even
 Limits: frame size, requests waiting for answers, unsent answer bytes, time to complete a frame, idle time.
 Memory: a client that does not read its answers holds at most `_HIGH_WATER_BYTES` and one more answer, and one answer
 alone while all clients together hold what they may. A fetch that would add to that is parked, unread, until there is
-room; the first in line never is once all before it is sent, or nothing would move.
+room, and so is a question that is answered from memory; the first in line never is once all before it is sent, or
+nothing would move.
 """
 
 from __future__ import annotations
@@ -419,14 +420,23 @@ class Connection:
     def has_room_for(self, answer: Answer, *, is_waiting: bool) -> bool:
         """Whether this answer may read its data, or wait for some, now: always true of the first in line once all
         before it is sent."""
-        if not self._out and self.is_first(answer):
+        if self.is_next(answer):
             return True
         return (
             self.slow_reads == 0
             and (is_waiting or self.waiting_fetches < _MAX_WAITING_FETCHES)
-            and self._out.size_bytes + self._held_bytes < _HIGH_WATER_BYTES
+            and self.may_hold_more
             and not self._serving.are_answers_full()
         )
+
+    def is_next(self, answer: Answer) -> bool:
+        """Whether all before it is sent."""
+        return not self._out and self.is_first(answer)
+
+    @property
+    def may_hold_more(self) -> bool:
+        """Whether its client has left less than it may of what was made for it."""
+        return self._out.size_bytes + self._held_bytes < _HIGH_WATER_BYTES
 
     def park(self, answer: Parkable) -> None:
         """There was no room: `answer.unpark()` is called once there may be."""
@@ -443,7 +453,7 @@ class Connection:
             first = self._answers[0] if self._answers else None
             place = next((place for place, parked in enumerate(self._parked) if parked is first), 0)
             woken = self._parked[place]
-            if not self.has_room_for(woken, is_waiting=False):
+            if not woken.has_room():
                 return
             del self._parked[place]
             if woken.unpark():

@@ -3,7 +3,9 @@
 A request waits in the bytes it came in, which count against its connection (`Connection.hold`): decoded it is up to
 fifty times as large, and only the one that a connection's turn has come to is decoded. Of large ones, and of those
 that ask for all there is, few are worked on at a time, for the whole node, and none that is answered from memory while
-clients have too many answers to take. A thread decodes large ones, as it encodes large answers: the loop goes on.
+clients have too many answers to take. Small ones may have large answers, too: a client that takes none gets no more of
+them made than its connection may hold, and but one while all have too many.
+A thread decodes large ones, as it encodes large answers: the loop goes on.
 Lives on the event loop.
 """
 
@@ -18,7 +20,7 @@ from stratalog.kafka.errors import MalformedFrame
 from stratalog.kafka.frames import RequestHeader
 from stratalog.model.errors import StratalogError
 from stratalog.telemetry.logs import logger
-from stratalog_node.serve.answer import Answer
+from stratalog_node.serve.answer import Parkable
 from stratalog_node.serve.connection import Connection
 from stratalog_node.serve.context import NodeServices, RequestContext
 from stratalog_node.serve.off_loop import FEW
@@ -84,10 +86,10 @@ class ControlDesk:
         connection.run_control(pending.work)
 
 
-class _PendingControl(Answer):
+class _PendingControl(Parkable):
     """One request until its answer is ready."""
 
-    __slots__ = ("_api", "_body", "_connection", "_desk", "_header", "on_first")
+    __slots__ = ("_api", "_body", "_connection", "_desk", "_header", "_unparked", "on_first")
 
     def __init__(self, desk: ControlDesk, connection: Connection, api: Api, header: RequestHeader, body: bytes) -> None:
         super().__init__()
@@ -97,6 +99,7 @@ class _PendingControl(Answer):
         self._api = api
         self._header = header
         self._body = body
+        self._unparked: asyncio.Event | None = None
 
     async def work(self) -> None:
         serving, api, connection = self._desk.serving, self._api, self._connection
@@ -104,6 +107,8 @@ class _PendingControl(Answer):
         try:
             if api.key in _AT_ITS_TURN:
                 await self._turn()
+            if api.key in _ANSWERED_HERE:
+                await self._room()
             buffers = await self._answer()
         except asyncio.CancelledError:
             raise
@@ -125,7 +130,9 @@ class _PendingControl(Answer):
         if connection.is_closed:
             return
         self.buffers = buffers
-        self._desk.untaken.hold(self, connection, sum(map(len, buffers)))
+        size = sum(map(len, buffers))
+        connection.hold(self, size)
+        self._desk.untaken.hold(self, connection, size)
         serving.stats.control_duration.observe(int((serving.loop.time() - begin) * 1e6))
         connection.answer_ready()
         serving.turn.request()
@@ -137,6 +144,22 @@ class _PendingControl(Answer):
             self.on_first = is_first.set
             await is_first.wait()
             self.on_first = None
+
+    async def _room(self) -> None:
+        """Returns once its answer may be held. A connection that is closed cancels who waits here."""
+        while not self.has_room():
+            self._unparked = asyncio.Event()
+            self._connection.park(self)
+            await self._unparked.wait()
+
+    def has_room(self) -> bool:
+        connection = self._connection
+        return connection.is_next(self) or (connection.may_hold_more and not self._desk.untaken.is_full)
+
+    def unpark(self) -> bool:
+        assert self._unparked is not None
+        self._unparked.set()
+        return True
 
     async def _answer(self) -> list[bytes]:
         desk, key = self._desk, self._api.key

@@ -152,6 +152,9 @@ class PendingFetch(Parkable):
             self._is_queued = True
             self._desk.retry(self)
 
+    def has_room(self) -> bool:
+        return self._connection.has_room_for(self, is_waiting=False)
+
     def unpark(self) -> bool:
         self._is_parked = False
         if self._is_done or self._task is not None:

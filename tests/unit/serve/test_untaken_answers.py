@@ -13,7 +13,7 @@ import pytest
 
 from stratalog.model.errors import Unavailable
 from stratalog_node.serve.answer import Answer
-from stratalog_node.serve.connection import Connection
+from stratalog_node.serve.connection import _HIGH_WATER_BYTES, Connection
 from stratalog_node.serve.context import RequestContext
 from stratalog_node.serve.control import LARGE_AT_ONCE
 from support import kafka_oracle
@@ -186,6 +186,63 @@ async def test_an_answer_larger_than_the_limit_goes_alone_and_what_was_taken_cou
             answer = kafka_oracle.decode_response(10, 4, await client.read_frame())
             assert len(answer.coordinators) == len(_KEYS)
             await eventually(lambda: rig.server._control.untaken.size_bytes == 0)
+
+
+_SMALL = 1_000
+"""Keys of a request that is decoded at once; the answer is four times as large."""
+
+
+def _small(client: WireClient) -> bytes:
+    return client.frame(10, 4, key_type=0, coordinator_keys=_KEYS[:_SMALL])
+
+
+async def _all_come(client: WireClient, count: int) -> int:
+    """How large one of them is."""
+    size = 0
+    for _ in range(count):
+        frame = await client.read_frame()
+        assert len(kafka_oracle.decode_response(10, 4, frame).coordinators) == _SMALL
+        size = len(frame)
+    return size
+
+
+@pytest.mark.parametrize("is_behind_fetch", [False, True])
+async def test_who_asks_on_and_takes_nothing_is_owed_one_answer_more_than_it_may(
+    tmp_path: Path, is_behind_fetch: bool
+) -> None:
+    """Nor does a fetch that waits for data keep more behind it."""
+    async with _rig_without_a_timer(tmp_path) as rig:
+        shard = await rig.shard_of()
+        client = rig.connect(send_buffer=4096, receive_buffer=4096)
+        await client.write(_small(client))
+        size = await _all_come(client, 1)
+        if is_behind_fetch:
+            await client.write(client.fetch_frame("flights", 0, max_wait_ms=60_000))
+        await client.write(b"".join(_small(client) for _ in range(250)))
+        connection, untaken = client.connection, rig.server._control.untaken
+        await eventually(lambda: connection._out.size_bytes + connection._held_bytes > _HIGH_WATER_BYTES)
+        await eventually(lambda: connection._parked)
+        assert 2 * size < untaken.size_bytes <= _HIGH_WATER_BYTES + size
+        if is_behind_fetch:
+            rig.append(shard, b"it comes")
+            assert (await client.fetched())[0].records
+        await _all_come(client, 250)
+        await rig.nothing_is_held()
+
+
+async def test_beyond_the_limit_each_client_is_owed_one_answer(tmp_path: Path) -> None:
+    async with _rig_without_a_timer(tmp_path, queued_max_request_bytes=64 << 10) as rig:
+        clients = [rig.connect(send_buffer=4096, receive_buffer=4096) for _ in range(10)]
+        for client in clients:
+            await client.write(_small(client))
+            size = await _all_come(client, 1)
+        for client in clients:
+            await client.write(b"".join(_small(client) for _ in range(20)))
+        await eventually(lambda: all(client.connection._parked for client in clients))
+        assert rig.server._control.untaken.size_bytes <= (64 << 10) + len(clients) * size
+        for client in clients:
+            await _all_come(client, 20)
+        await rig.nothing_is_held()
 
 
 async def test_what_was_answered_and_who_is_gone_is_freed_at_once(tmp_path: Path) -> None:
