@@ -16,6 +16,7 @@ nothing would move.
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 import struct
 from collections import deque
@@ -141,18 +142,25 @@ class Connection:
     def overdue(self, now_ms: int) -> str | None:
         """Why this connection should be closed by the reaper, if it should."""
         limits = self._serving.limits
+        idle_ms = now_ms - self.last_active_ms
         if self._deadline_ms and now_ms > self._deadline_ms and not self._pause_reasons:
             return f"a frame was not complete after {limits.read_timeout_ms} ms (connection.read.timeout.ms)"
-        if self._paused_ms and self._granted and self._serving.budget.waiting_count:
-            paused_ms = now_ms - self._paused_ms
-            if paused_ms > limits.read_timeout_ms:
+        if self._paused_ms and (paused_ms := now_ms - self._paused_ms) > limits.read_timeout_ms:
+            if self._granted and self._serving.budget.waiting_count:
                 return f"unread requests hold {self._granted} bytes behind answers that did not move for {paused_ms} ms"
-        idle_ms = now_ms - self.last_active_ms
+            if idle_ms > limits.read_timeout_ms and self._is_left():
+                return f"the client closed the connection, and its answers did not move for {idle_ms} ms"
         if not self._answers and limits.max_idle_ms > 0 and idle_ms > limits.max_idle_ms:
             return f"idle for {idle_ms} ms (connections.max.idle.ms)"
         if self._out and idle_ms > limits.max_idle_ms > 0:
             return f"{self._out.size_bytes} answer bytes not taken for {idle_ms} ms"
         return None
+
+    def _is_left(self) -> bool:
+        """Whether the client sends nothing more, where no read tells."""
+        poll = select.poll()
+        poll.register(self.fd, select.POLLRDHUP)
+        return bool(poll.poll(0))
 
     def close(self, reason: str, *, is_fault: bool = False) -> None:
         if self.is_closed:

@@ -259,6 +259,24 @@ async def test_unread_requests_behind_answers_that_never_come_do_not_keep_others
         await sending
 
 
+async def test_a_client_that_leaves_while_its_answers_keep_it_from_being_read_is_noticed(tmp_path: Path) -> None:
+    """Its own patience would keep its connection for weeks. One that stays may wait for as long as it says."""
+    async with ServeRig(tmp_path) as rig:
+        await rig.shard_of()
+        leaver, stayer = rig.connect(), rig.connect()
+        for client in (leaver, stayer):
+            await client.write(client.fetch_frame("flights", 0, max_wait_ms=(1 << 31) - 1) * 600)
+        await eventually(lambda: leaver.connection._paused_ms and stayer.connection._paused_ms)
+        leaver.close()
+        await reaped(rig, rig.settings.connection_read_timeout_ms)
+        assert not leaver.connection.is_closed, "it may only have ended its own side"
+        await reaped(rig, 1)
+        assert leaver.connection.is_closed and not stayer.connection.is_closed
+        stayer.close()
+        await reaped(rig, 1)
+        await rig.nothing_is_held()
+
+
 async def test_a_connection_that_begins_a_frame_and_stalls_holds_little(tmp_path: Path) -> None:
     async with ServeRig(tmp_path) as rig:
         await rig.shard_of()
