@@ -10,7 +10,7 @@ class Answer:
     """A place in the line of answers. `buffers` is None until it is ready; `release` runs once it was sent or
     dropped."""
 
-    __slots__ = ("buffers", "held_bytes", "release")
+    __slots__ = ("buffers", "held_bytes", "kept_bytes", "release")
 
     on_first: Callable[[], None] | None = None
     """Of answers that wait for their turn: called once, when all before it in line are ready."""
@@ -19,6 +19,8 @@ class Answer:
         self.buffers: list[Any] | None = None
         self.held_bytes = 0
         """What it told `Connection.hold`."""
+        self.kept_bytes = 0
+        """And `Connection.keep`, as long as that is so."""
         self.release: Callable[[], None] | None = None
 
     def let_go(self) -> Callable[[], None] | None:

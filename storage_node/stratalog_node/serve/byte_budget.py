@@ -1,4 +1,5 @@
-"""The byte budget of frames that are being received. Lives on the event loop; nothing here blocks."""
+"""The byte budget of frames that are being received, and the count of those that wait. Lives on the event loop; nothing
+here blocks."""
 
 from __future__ import annotations
 
@@ -17,12 +18,19 @@ class ByteBudget:
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
+        self.kept_bytes = 0
+        """Of requests that came whole and wait: nobody is refused, but above the limit clients that have several wait
+        are not read."""
         self._waiting: deque[tuple[object, int, Callable[[], None]]] = deque()
         self._overdrawn_by: object | None = None
 
     @property
     def waiting_count(self) -> int:
         return len(self._waiting)
+
+    @property
+    def is_crowded(self) -> bool:
+        return self.kept_bytes > self.limit_bytes
 
     def take(self, owner: object, size_bytes: int, resume: Callable[[], None]) -> bool:
         """True: granted. False: `resume` is called once it has been granted."""

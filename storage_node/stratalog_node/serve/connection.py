@@ -48,6 +48,8 @@ _MAX_WAITING_FETCHES = 8
 """Fetches of one connection that wait for data at a time; others begin when they are first in line, as all do in Kafka.
 No client sends a fetch before the one before it was answered."""
 _HIGH_WATER_BYTES = 4 << 20
+_CROWDED_BYTES = 64 << 10
+"""What requests of one connection that wait may hold once those of all hold what they may."""
 _TURN_BYTES = 1 << 20
 """What one connection sends in a turn: a quarter of a millisecond, and others wait for it. Half of that
 took a fifth more CPU per byte, in turns and wake-ups of the client."""
@@ -69,6 +71,7 @@ class Connection:
         "_held_bytes",
         "_is_reading",
         "_is_writing",
+        "_kept_bytes",
         "_loop",
         "_on_closed",
         "_out",
@@ -120,6 +123,9 @@ class Connection:
         self._answers: deque[Answer] = deque()
         self._out = Outbox()
         self._held_bytes = 0
+        """By answers that are not in `_out` yet, and by requests until they have one."""
+        self._kept_bytes = 0
+        """By the requests."""
         self.slow_reads = 0
         """Reads under way whose size is not known yet: no other begins behind them."""
         self.waiting_fetches = 0
@@ -178,6 +184,8 @@ class Connection:
                 release()
         self._answers.clear()
         self._parked.clear()
+        self._serving.budget.kept_bytes -= self._kept_bytes
+        self._kept_bytes = 0
         # First out of the line, or its own release would serve it once more.
         self._serving.budget.abandon(self)
         self._return_grant()
@@ -275,7 +283,7 @@ class Connection:
             start = frame_end
             if len(self._answers) > _MAX_WAITING_ANSWERS:
                 self._pause(_PAUSED_BY_ANSWERS)
-            if self._out.size_bytes + self._held_bytes > _HIGH_WATER_BYTES:
+            if self._out.size_bytes + self._held_bytes > _HIGH_WATER_BYTES or self._keeps_too_much:
                 self._pause(_PAUSED_BY_WRITES)
         self._start = start
         if start == end:
@@ -452,8 +460,25 @@ class Connection:
 
     def hold(self, answer: Answer, size_bytes: int) -> None:
         """This answer holds so many bytes from now on, until it is sent."""
+        if answer.kept_bytes:
+            self._count_kept(answer, 0)
         self._held_bytes += size_bytes - answer.held_bytes
         answer.held_bytes = size_bytes
+
+    def keep(self, answer: Answer, size_bytes: int) -> None:
+        """This answer's request waits in so many bytes, until `hold` tells what came of it."""
+        self.hold(answer, size_bytes)
+        self._count_kept(answer, size_bytes)
+
+    def _count_kept(self, answer: Answer, size_bytes: int) -> None:
+        more_bytes = size_bytes - answer.kept_bytes
+        answer.kept_bytes = size_bytes
+        self._kept_bytes += more_bytes
+        self._serving.budget.kept_bytes += more_bytes
+
+    @property
+    def _keeps_too_much(self) -> bool:
+        return self._kept_bytes > _CROWDED_BYTES and self._serving.budget.is_crowded
 
     def wake_parked(self) -> None:
         """Room was made: the next one may go on, the first in line before all others."""
@@ -519,6 +544,7 @@ class Connection:
         if (
             self._pause_reasons & _PAUSED_BY_WRITES
             and self._out.size_bytes + self._held_bytes <= _HIGH_WATER_BYTES // 2
+            and not self._keeps_too_much
         ):
             self._resume(_PAUSED_BY_WRITES)
 

@@ -1,6 +1,6 @@
 """Control requests, that is all but Produce and Fetch: taken as bytes, decoded at their turn, answered in order.
 
-A request waits in the bytes it came in, which count against its connection (`Connection.hold`): decoded it is up to
+A request waits in the bytes it came in, which count against its connection (`Connection.keep`): decoded it is up to
 fifty times as large, and only the one that a connection's turn has come to is decoded. Of large ones, and of those
 that ask for all there is, few are worked on at a time, for the whole node, and none that is answered from memory while
 clients have too many answers to take. Small ones may have large answers, too: a client that takes none gets no more of
@@ -81,7 +81,7 @@ class ControlDesk:
         body = messages.body_of(api.key, frame, header.body_position)
         pending = _PendingControl(self, connection, api, header, body)
         connection.expect_answer(pending)
-        connection.hold(pending, len(body))
+        connection.keep(pending, len(body))
         self.serving.stats.control_requests += 1
         connection.run_control(pending.work)
 

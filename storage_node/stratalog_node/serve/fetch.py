@@ -117,7 +117,7 @@ class PendingFetch(Parkable):
 
     def _keep(self, frame: memoryview) -> None:
         self._frame = bytes(frame)
-        self._connection.hold(self, len(frame))
+        self._connection.keep(self, len(frame))
 
     def _decode(self, frame: memoryview) -> FetchRequest:
         """Raises: MalformedFrame."""
@@ -132,7 +132,7 @@ class PendingFetch(Parkable):
             self._frame = None
             partitions = sum(len(partitions) for _, partitions in request.topics)
             self.weight = _OF_ITSELF + partitions
-            self._connection.hold(self, partitions * _PARTITION_BYTES)
+            self._connection.keep(self, partitions * _PARTITION_BYTES)
         return request
 
     # Waiting --------------------------------------------------------------------------------------------------------

@@ -198,7 +198,7 @@ class PendingSingle(Answer):
         self, serving: Serving, connection: Connection, header: RequestHeader, acks: int, name: str, partition: int
     ) -> None:
         self.buffers = None
-        self.held_bytes = 0
+        self.held_bytes = self.kept_bytes = 0
         self.release = None
         self.serving = serving
         self.version = header.api_version

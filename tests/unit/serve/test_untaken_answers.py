@@ -237,11 +237,39 @@ async def test_beyond_the_limit_each_client_is_owed_one_answer(tmp_path: Path) -
             await client.write(_small(client))
             size = await _all_come(client, 1)
         for client in clients:
-            await client.write(b"".join(_small(client) for _ in range(20)))
+            await client.write(b"".join(_small(client) for _ in range(8)))
         await eventually(lambda: all(client.connection._parked for client in clients))
         assert rig.server._control.untaken.size_bytes <= (64 << 10) + len(clients) * size
         for client in clients:
-            await _all_come(client, 20)
+            await _all_come(client, 8)
+        await rig.nothing_is_held()
+
+
+@pytest.mark.parametrize("is_fetch", [False, True])
+async def test_what_requests_that_wait_hold_is_bounded_for_the_whole_node(tmp_path: Path, is_fetch: bool) -> None:
+    """Behind fetches that may wait for weeks each client had megabytes of them."""
+    limit_bytes, count = 256 << 10, 60
+    async with _rig_without_a_timer(tmp_path, queued_max_request_bytes=limit_bytes) as rig:
+        shard = await rig.shard_of()
+        budget = rig.server.budget
+        clients = [rig.connect(is_tcp=True) for _ in range(10)]
+        for client in clients:
+            waiting = client.fetch_frame("flights", 0, max_wait_ms=60_000)
+            more = client.fetch_frame("flights", 0, partitions=tuple(range(600))) if is_fetch else _small(client)
+            client.socket.setblocking(False)
+            await client.write(waiting * 8 + more * count)
+        await eventually(lambda: all(client.connection._pause_reasons for client in clients))
+        assert limit_bytes < budget.kept_bytes <= limit_bytes + len(clients) * ((64 << 10) + len(more))
+        other = rig.connect()
+        await other.write(other.frame(18, 0))
+        await other.read_frame()
+        rig.append(shard, b"it comes")
+        for client in clients:
+            for _ in range(8):
+                assert (await client.fetched())[0].records
+            for _ in range(count):
+                assert await client.read_frame()
+        assert budget.kept_bytes == 0
         await rig.nothing_is_held()
 
 
