@@ -33,7 +33,7 @@ log = logger(__name__)
 LARGE_BYTES = 16 << 10
 """A request above it is decoded in a thread: on the loop it would take up to some ten milliseconds and more."""
 LARGE_AT_ONCE = 2
-_ANSWERED_HERE = frozenset({3, 9, 10, 15, 16, 23, 32, 35})
+_ANSWERED_HERE = frozenset({3, 9, 10, 15, 16, 23, 32, 35, 69})
 """Questions that this node answers from its memory. All others may wait for a disk, a store, the meta service or other
 members, and nobody waits for them: they take their turn for decoding only."""
 _AT_ITS_TURN = frozenset({23})

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import gc
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from stratalog.kafka.messages import EncodedBody, build, encode_entity, request_type
 from stratalog.model.errors import Unavailable
 from stratalog_node.serve.answer import Answer
 from stratalog_node.serve.connection import _HIGH_WATER_BYTES, Connection
@@ -228,6 +230,36 @@ async def test_who_asks_on_and_takes_nothing_is_owed_one_answer_more_than_it_may
             assert (await client.fetched())[0].records
         await _all_come(client, 250)
         await rig.nothing_is_held()
+
+
+@pytest.mark.parametrize(("key", "version"), [(3, 12), (9, 8), (10, 4), (15, 5), (16, 4), (32, 4), (35, 4), (69, 0)])
+async def test_no_answer_from_memory_is_made_ahead_of_who_takes_none(tmp_path: Path, key: int, version: int) -> None:
+    """A few bytes name a group of a thousand members, or a topic of as many shards."""
+    begun = 0
+
+    async def handler(context: RequestContext, request: Any) -> Any:
+        nonlocal begun
+        begun += 1
+        return EncodedBody(bytes(2 << 20))
+
+    schema = request_type(key, version)
+    body = encode_entity(build(schema, **{one.name: _empty(one.name) for one in fields(schema)}))
+    frame = struct.pack(">hhihB", key, version, 1, -1, 0) + body
+    async with _rig_without_a_timer(tmp_path) as rig:
+        rig.server._apis[key] = replace(rig.server._apis[key], handler=handler)
+        client = rig.connect(send_buffer=4096, receive_buffer=4096)
+        await client.write((struct.pack(">i", len(frame)) + frame) * 20)
+        await eventually(lambda: client.connection._parked)
+        assert 2 <= begun <= 3
+        for _ in range(20):
+            assert len(await client.read_frame()) > 2 << 20
+        await rig.nothing_is_held()
+
+
+def _empty(name: str) -> object:
+    if name.startswith(("include", "require", "allow")):
+        return False
+    return "" if name.endswith("_id") else 0 if name.endswith("type") else ()
 
 
 async def test_beyond_the_limit_each_client_is_owed_one_answer(tmp_path: Path) -> None:
