@@ -119,7 +119,9 @@ class KafkaServer:
     # Listening ------------------------------------------------------------------------------------------------------
     def open(self, sock: socket.socket, told: Listener) -> None:
         """Take connections on a bound socket; `told` is what Metadata tells clients that come through it."""
-        if self.limits.send_buffer_bytes >= 0:  # what is accepted inherits it (docs/decisions/0005)
+        # What is accepted inherits both.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if self.limits.send_buffer_bytes >= 0:  # docs/decisions/0005
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.limits.send_buffer_bytes)
         sock.listen(_BACKLOG)
         self._listeners.append(sock)

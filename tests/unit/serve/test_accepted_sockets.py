@@ -1,4 +1,5 @@
-"""How much of its answers the kernel holds for a connection: what the operator asked for, or what it likes."""
+"""What the kernel does for a connection: how much of its answers it holds (what the operator asked for, or what it
+likes), and that it looks after clients that went without a word."""
 
 import asyncio
 import socket
@@ -12,7 +13,7 @@ from support.serve_rig import ServeRig
 from support.waiting import eventually
 
 
-async def _send_buffer_bytes(rig: ServeRig) -> int:
+async def _option(rig: ServeRig, option: int) -> int:
     """Of a connection that the listener accepted."""
     listener = bind("127.0.0.1", 0)
     rig.server.open(listener, Listener(INTERNAL, "localhost", 9092))
@@ -21,7 +22,7 @@ async def _send_buffer_bytes(rig: ServeRig) -> int:
         await asyncio.get_running_loop().sock_connect(client, listener.getsockname())
         await eventually(lambda: rig.server._connections)
         (connection,) = rig.server._connections
-        return connection.sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+        return connection.sock.getsockopt(socket.SOL_SOCKET, option)
 
 
 def _kernels_choice(asked_bytes: int | None) -> int:
@@ -37,9 +38,14 @@ def _kernels_choice(asked_bytes: int | None) -> int:
 @pytest.mark.parametrize("asked_bytes", [48 << 10, 128 << 10])
 async def test_a_connection_gets_the_send_buffer_that_was_asked_for(tmp_path: Path, asked_bytes: int) -> None:
     async with ServeRig(tmp_path, socket_send_buffer_bytes=asked_bytes) as rig:
-        assert await _send_buffer_bytes(rig) == _kernels_choice(asked_bytes) != _kernels_choice(None)
+        assert await _option(rig, socket.SO_SNDBUF) == _kernels_choice(asked_bytes) != _kernels_choice(None)
 
 
 async def test_the_kernel_chooses_the_send_buffer_where_it_is_left_to_it(tmp_path: Path) -> None:
     async with ServeRig(tmp_path, socket_send_buffer_bytes=-1) as rig:
-        assert await _send_buffer_bytes(rig) == _kernels_choice(None)
+        assert await _option(rig, socket.SO_SNDBUF) == _kernels_choice(None)
+
+
+async def test_a_client_that_lost_its_power_is_noticed_though_nothing_is_sent_to_it(tmp_path: Path) -> None:
+    async with ServeRig(tmp_path) as rig:
+        assert await _option(rig, socket.SO_KEEPALIVE) == 1
