@@ -549,7 +549,8 @@ class Connection:
             self._resume(_PAUSED_BY_WRITES)
 
     def _send_next_turn(self) -> None:
-        """All together have sent enough in this one."""
+        """All together have sent enough in this one. That is no fault of its client."""
+        self.last_active_ms = self._turn.steady_ms
         if self._is_writing:
             self._is_writing = False
             self._loop.remove_writer(self.fd)

@@ -11,6 +11,7 @@ import pytest
 from stratalog_node.serve import send_share
 from support.raw_client import batch_of
 from support.serve_rig import ServeRig
+from support.waiting import eventually
 
 MIB = 1 << 20
 
@@ -54,3 +55,19 @@ async def test_a_little_answer_does_not_wait_for_large_ones(tmp_path: Path, turn
         assert (await first.produced()).base_offset == 1
         assert rig.server.stats.sent_bytes < 40 * 900_000, "most of the large ones are still on their way"
         assert all(one[0].records for one in await asyncio.gather(*(client.fetched() for client in clients)))
+
+
+async def test_who_waits_for_others_to_be_sent_to_is_not_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with ServeRig(tmp_path) as rig:
+        await rig.shard_of()
+        client = rig.connect()
+        await client.write(client.produce_frame("flights", batch_of(bytes(900_000))))
+        assert (await client.produced()).error_code == 0
+        monkeypatch.setattr(send_share.SendShare, "is_used_up", True)
+        client.socket.sendall(client.fetch_frame("flights", 0))
+        connection = client.connection
+        await eventually(lambda: bool(connection._out))
+        rig.steady.now_ms += 60_000
+        await eventually(lambda: connection.last_active_ms == rig.steady.now_ms)
+        monkeypatch.setattr(send_share.SendShare, "is_used_up", False)
+        assert (await client.fetched())[0].records
