@@ -51,6 +51,7 @@ from stratalog_node.shards.context import ShardContext
 from stratalog_node.shards.copy_files import CopyFiles
 from stratalog_node.shards.directory import ShardDirectory
 from stratalog_node.shards.flusher import Flusher
+from stratalog_node.shards.handing_over import leave
 from stratalog_node.shards.journal_replay import JournalReplay
 from stratalog_node.shards.missing_files import note_missing, take_sealed
 from stratalog_node.shards.opening import OpenedFiles
@@ -91,6 +92,8 @@ class Recovery:
         self.waiting: dict[ShardKey, SegmentKey] = {}
         """Shards that are not opened before a segment is sealed that other nodes have a say in, or before the table of
         producers at its end is had."""
+        self._partly: set[ShardKey] = set()
+        """Of which only what lies before the segment that is waited for was opened."""
 
     def replay_journal(self) -> int:
         """Blocking. Returns how many entries the journals of the last life had."""
@@ -174,6 +177,11 @@ class Recovery:
         key = shard.key
         if is_first:
             await self._free_deleted(key)
+        if key in self._partly:  # opened again, with all that follows
+            self._partly.discard(key)
+            leave(shard, shard.ended)
+            shard.ended = []
+            self._restarts[key] = self._begin(key)
         tables: dict[SegmentKey, Producers] = {}
         while True:
             # Anew each time: until a table came from afar others may have led the shard.
@@ -183,9 +191,9 @@ class Recovery:
                 if all(one.seal is not None for one in listed if one.epoch < shared.epoch):
                     return
                 # Its seal waits for those before it, which nobody else seals: they are opened all the same.
-            elif self.waiting.pop(key, None) is not None:
-                shard.workers.sealing.detached(shard.ended, is_replica=True)  # opened again, with all that follows
-                self._restarts[key] = self._begin(key)
+                self._partly.add(key)
+            else:
+                self.waiting.pop(key, None)
             end_epoch = None if shared is None else shared.epoch
             sealed = await self._pass(shard, listed, tables, is_first=is_first, end_epoch=end_epoch)
             if sealed is None:
@@ -249,9 +257,11 @@ class Recovery:
         return last.segment if isinstance(last, ReadProducers) else None
 
     def _wait_for_seal(self, shard: ShardLog, shared: Segment) -> None:
+        others = tuple(node_id for node_id in shared.replicas if node_id != self._context.node_id)
+        who = f"other nodes {others} have a say in it" if others else "a recovery decides where it ends"
         reason = (
-            f"segment {shared.base_offset}-{shared.epoch} is not sealed yet, and other nodes {shared.replicas} have a "
-            "say in it: what producers wrote up to its end is known then"
+            f"segment {shared.base_offset}-{shared.epoch} is not sealed yet, and {who}: what producers wrote up to its "
+            "end is known then"
         )
         self._wait_for(shard, shared, reason)
 

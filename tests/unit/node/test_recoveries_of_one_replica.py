@@ -159,3 +159,17 @@ async def test_a_recovery_cuts_nothing_off_behind_a_batch_that_the_disk_damaged(
     await cluster.is_sealed(key)
     assert await cluster.append(key, b"later") == 3
     assert await cluster.values(key) == [b"0", b"1", b"2", b"later"]
+
+
+async def test_what_lies_before_a_recovery_is_opened_once_when_that_is_sealed_first(cluster: NodeCluster) -> None:
+    key = await unsealed(cluster)
+    leader = cluster.leader(key)
+    await cluster.kill(leader)
+    await cluster.meta.service.perform(BeginRecovery(cluster.segments(key)[1].key))
+    await cluster.start(leader)
+    await cluster.is_sealed(key, 1)
+    shard = await cluster.leads_again(key)
+    assert [copy.key.epoch for copy in shard.ended] == [0]
+    assert shard.workers.sealing.unsealed_count == 1, "nobody seals what another one has opened in its place"
+    cluster.meta.release(SealSegment)
+    await goes_on(cluster, key)
