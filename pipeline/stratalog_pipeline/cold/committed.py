@@ -17,7 +17,7 @@ from uuid import UUID
 from stratalog.machines.chunk_merging import last_to_stay
 from stratalog.machines.table_records import ShardRow, StoredRecord
 from stratalog.model.cut import CutShard
-from stratalog.model.errors import Corrupt
+from stratalog.model.errors import Conflict, Corrupt
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import RemotePart, RemoteState, SealRecord, Segment, SegmentState
 from stratalog.model.topic import Topic
@@ -242,3 +242,15 @@ def by_shard(manifests: Iterable[FoundManifest]) -> dict[ShardKey, list[FoundMan
     for one in manifests:
         found.setdefault(one.segment.shard_key, []).append(one)
     return found
+
+
+def topic_id_of(shards: Collection[CommittedShard]) -> UUID:
+    """Of shards of one topic's name. Raises: Conflict where a deleted topic of that name has left objects, too."""
+    found = {one.key.topic_id: one.topic for one in shards}
+    if len(found) != 1:
+        name = next(iter(found.values()), "")
+        raise Conflict(
+            f"the bucket holds {len(found)} topics called {name!r}, and no metadata that say which one exists: name "
+            "the meta service, or wait until the deleted one is removed from the bucket"
+        )
+    return next(iter(found))

@@ -22,7 +22,7 @@ from stratalog.model.errors import NotFound
 from stratalog.model.segment import SealRecord
 from stratalog.objects import ObjectStore, open_store
 from stratalog_pipeline.cold.catalog import Catalog
-from stratalog_pipeline.cold.committed import CommittedSegment, CommittedShard
+from stratalog_pipeline.cold.committed import CommittedSegment, CommittedShard, topic_id_of
 from stratalog_pipeline.cold.cutting import OffsetRange, PartRange, cut, ranges_within
 from stratalog_pipeline.cold.progress import Gap
 from stratalog_pipeline.decode.columns import SCHEMA
@@ -226,7 +226,7 @@ class Archive:
             cluster_id = catalog.names.cluster_id
             todo = _Todo(Archived(options.topic, cluster_id, format=options.table.value, is_dry_run=options.is_dry_run))
             facts = TableFacts(
-                cluster_id, options.topic, str(shards[0].key.topic_id), options.kind, options.by, options.table
+                cluster_id, options.topic, str(topic_id_of(shards)), options.kind, options.by, options.table
             )
             is_made = await self._is_made(target, facts)
             objects = {info.key async for info in target.list(segments_prefix(options.topic))}

@@ -7,6 +7,7 @@ records as rows, some times the size of its chunks.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from stratalog.formats.object_names import ObjectNames
+from stratalog.model.errors import Conflict, NotFound
 from stratalog.objects import ObjectStore
 from stratalog_pipeline.cold.cutting import PartRange
 from stratalog_pipeline.cold.part_records import PartFetcher, tables_of
@@ -149,10 +151,14 @@ def archive_piece(work: PieceWork) -> PieceMade:
         data_key(work.topic, work.by, time, work.seal, work.piece): (None if time == NO_TIME else time, table)
         for time, table in _by_time(good, work.by)
     }
-    letters = {dead_key(work.topic, work.seal, work.piece): (None, dead)} if dead.num_rows else {}
-    made = asyncio.run(_put_all(work.open_target, {**times, **letters}))
-    data = tuple(one for one in made if one.key in times)
-    put_aside = tuple(one for one in made if one.key in letters)
+    dead_name = dead_key(work.topic, work.seal, work.piece)
+    letters = {dead_name: (None, dead)} if dead.num_rows else {}
+    found = asyncio.run(_put_all(work.open_target, {**times, **letters}, dead_name))
+    if any(one.was_there for one in found):
+        _check_offsets(found, _offsets_of(good), _offsets_of(dead))
+    made = [one.made for one in found]
+    data = tuple(one for one in made if one.key != dead_name)
+    put_aside = tuple(one for one in made if one.key == dead_name)
     names = tuple(sorted(one.key for one in made))
     done = PieceDone(work.piece, sum(one.rows for one in data), sum(one.rows for one in put_aside), names)
     return PieceMade(work.seal, done, data, put_aside)
@@ -211,18 +217,57 @@ def _by_time(table: Any, by: TimePartition) -> list[tuple[str, Any]]:
     return [(name, table.take(pa.array(found, pa.int64()))) for name, found in sorted(rows.items())]
 
 
-async def _put_all(open_target: OpenStore, files: Mapping[str, tuple[str | None, Any]]) -> list[FileMade]:
-    store, made = open_target(), []
+@dataclass(frozen=True, slots=True)
+class _FileFound:
+    """A file as it lies in the target, and the offsets in it."""
+
+    made: FileMade
+    offsets: Any
+    was_there: bool = False
+
+
+async def _put_all(
+    open_target: OpenStore, files: Mapping[str, tuple[str | None, Any]], dead_name: str
+) -> list[_FileFound]:
+    store, found = open_target(), []
     try:
         for key, (time, table) in files.items():
             body = io.BytesIO()
             pq.write_table(table, body, compression="zstd", coerce_timestamps="us", allow_truncated_timestamps=True)
-            rows, size = table.num_rows, len(body.getvalue())
-            if not await put_once(store, key, body.getvalue()):
+            if await put_once(store, key, body.getvalue()):
+                made = FileMade(key, time, table.num_rows, len(body.getvalue()))
+                found.append(_FileFound(made, _offsets_of(table)))
+            else:
                 # By another version perhaps, or before some of its records were deleted: what lies there is told.
-                there = await store.get(key)
-                rows, size = pq.read_metadata(io.BytesIO(there)).num_rows, len(there)
-            made.append(FileMade(key, time, rows, size))
-        return made
+                found.append(_as_it_lies(key, time, await store.get(key)))
+        if dead_name not in files and any(one.was_there for one in found):
+            with contextlib.suppress(NotFound):
+                found.append(_as_it_lies(dead_name, None, await store.get(dead_name)))
+        return found
     finally:
         await store.close()
+
+
+def _as_it_lies(key: str, time: str | None, body: bytes) -> _FileFound:
+    file = pq.ParquetFile(io.BytesIO(body))
+    table = file.read([name for name in ("_offset", "offset") if name in file.schema_arrow.names][:1])
+    return _FileFound(FileMade(key, time, table.num_rows, len(body)), _offsets_of(table), was_there=True)
+
+
+def _offsets_of(table: Any) -> Any:
+    return table.column("_offset" if "_offset" in table.schema.names else "offset")
+
+
+def _check_offsets(found: Sequence[_FileFound], *expected: Any) -> None:
+    """Raises: Conflict where files of an earlier run and of this one do not have each record once together: another
+    version read some record as a row that is a dead letter now, or the reverse."""
+    there = pa.chunked_array([chunk for one in found for chunk in one.offsets.chunks], pa.int64())
+    wanted = pa.chunked_array([chunk for one in expected for chunk in one.chunks], pa.int64())
+    is_each_once = len(pc.unique(there)) == len(there)
+    if is_each_once and pc.all(pc.is_in(wanted, value_set=pc.unique(there)), min_count=0).as_py():
+        return
+    old = ", ".join(one.made.key for one in found if one.was_there)
+    raise Conflict(
+        f"{old}: files of an earlier run that did not finish, and read the records differently (another version?): "
+        "finish it with that version, or remove these files and run the job again"
+    )

@@ -1,7 +1,7 @@
 """Exports committed records: as JSON lines or Parquet files into a folder of an object store, or into another Kafka.
 
-Files are named after the offsets that they hold, and are put once: an export that is run again puts what is missing. A
-Kafka has no such names: there a record may come twice when the job is run again, and its place is told in headers
+A folder holds one export of a topic (`export_folder.py`): when it is run again it puts what is missing and what is new.
+A Kafka has no such names: there a record may come twice when the job is run again, and its place is told in headers
 (`stratalog.topic`, `.shard`, `.offset`), by which a reader can tell. Order is kept: pieces of one shard are sent one
 after another, each acknowledged before the next begins; pieces of several shards are sent at the same time.
 """
@@ -28,9 +28,11 @@ from stratalog.model.errors import Unavailable
 from stratalog.model.ids import ShardKey
 from stratalog.objects import ObjectStore, open_store
 from stratalog_pipeline.cold.catalog import Catalog
+from stratalog_pipeline.cold.committed import CommittedShard, topic_id_of
 from stratalog_pipeline.cold.cutting import Asked, PartRange, cut
 from stratalog_pipeline.cold.part_records import PartFetcher, tables_of
 from stratalog_pipeline.decode.columns import SCHEMA, Wanted
+from stratalog_pipeline.jobs.export_folder import ExportFacts, ExportFolder, FilePlanned, selection_of
 from stratalog_pipeline.jobs.put_once import put_once
 from stratalog_pipeline.jobs.runners import Runner
 
@@ -90,6 +92,8 @@ class ExportWork:
     target: str = field(repr=False)
     kafka_settings: tuple[tuple[str, str], ...] = field(repr=False)
     open_bucket: OpenStore = field(repr=False)
+    key: str = ""
+    """Of a file."""
     placing: Placing | None = None
     """Of a Kafka."""
 
@@ -100,8 +104,8 @@ class ExportWork:
 
 @dataclass(slots=True)
 class Exported:
-    """What came of it. `pieces_there` were put by an earlier run; `bytes_put` are those of this run alone. Of a Kafka:
-    topics whose records kept their shard, and those whose records were placed by their key."""
+    """What came of it. `pieces_there` were put by an earlier run; records and bytes are those of this run alone. Of a
+    Kafka: topics whose records kept their shard, and those whose records were placed by their key."""
 
     cluster_id: str = ""
     pieces: int = 0
@@ -116,8 +120,8 @@ class Exported:
 
 def export(options: ExportOptions, run: Runner, on_progress: OnProgress = lambda *_: None) -> Exported:
     """Raises: what reading, the store and the Kafka raise; InvalidRequest for a topic that the Kafka does not have."""
-    cluster_id, works, shards = asyncio.run(_plan(options))
-    told = Exported(cluster_id, len(works), is_dry_run=options.is_dry_run)
+    cluster_id, works, there, shards = asyncio.run(_plan(options))
+    told = Exported(cluster_id, len(works) + there, there, is_dry_run=options.is_dry_run)
     told.bytes_read = sum(one.part.size_bytes for work in works for one in work.ranges)
     if options.is_dry_run:
         return told
@@ -156,8 +160,8 @@ def _rounds(works: Sequence[ExportWork]) -> list[list[ExportWork]]:
     return [[one for one in some if one is not None] for some in zip_longest(*by_shard.values())]
 
 
-async def _plan(options: ExportOptions) -> tuple[str, list[ExportWork], dict[str, int]]:
-    """The cluster, the pieces, and of each topic how many shards are known."""
+async def _plan(options: ExportOptions) -> tuple[str, list[ExportWork], int, dict[str, int]]:
+    """The cluster, the pieces, how many more files are there already, and of each topic how many shards are known."""
     open_bucket = partial(open_store, options.bucket)
     store = open_bucket()
     try:
@@ -165,10 +169,10 @@ async def _plan(options: ExportOptions) -> tuple[str, list[ExportWork], dict[str
             store, cluster_id=options.cluster_id, meta_url=options.meta_url, snapshot_name=options.snapshot
         )
         shards = await catalog.shards(_or_none(options.topics))
-        works = []
-        for shard in shards:  # a file holds records of one shard
-            ranges = await catalog.ranges([shard], options.asked)
-            works += cut(ranges, options.piece_bytes)
+        if options.shape is Shape.KAFKA:
+            planned, there = await _plan_sends(catalog, shards, options), 0
+        else:
+            planned, there = await _plan_files(catalog, shards, options)
     finally:
         await store.close()
     wanted = Wanted(from_ms=options.asked.from_ms, to_ms=options.asked.to_ms)
@@ -177,7 +181,39 @@ async def _plan(options: ExportOptions) -> tuple[str, list[ExportWork], dict[str
     known: dict[str, int] = {}
     for shard in shards:
         known[shard.topic] = max(known.get(shard.topic, 0), shard.key.shard + 1)
-    return cluster_id, [ExportWork(cluster_id, work.ranges, *same) for work in works], known
+    return cluster_id, [ExportWork(cluster_id, one.ranges, *same, one.key) for one in planned], there, known
+
+
+async def _plan_sends(catalog: Catalog, shards: Sequence[CommittedShard], options: ExportOptions) -> list[FilePlanned]:
+    works = []
+    for shard in shards:  # a piece holds records of one shard
+        works += cut(await catalog.ranges([shard], options.asked), options.piece_bytes)
+    return [FilePlanned("", work.ranges) for work in works]
+
+
+async def _plan_files(
+    catalog: Catalog, shards: Sequence[CommittedShard], options: ExportOptions
+) -> tuple[list[FilePlanned], int]:
+    asked, target = options.asked, open_store(options.target)
+    files, there = list[FilePlanned](), 0
+    try:
+        for topic in sorted({shard.topic for shard in shards}):
+            those = [shard for shard in shards if shard.topic == topic]
+            facts = ExportFacts(
+                catalog.names.cluster_id,
+                topic,
+                str(topic_id_of(those)),
+                options.shape,
+                options.snapshot,
+                selection_of(asked),
+            )
+            folder = ExportFolder(target, facts, options.piece_bytes)
+            missing, present = await folder.plan(catalog, those, asked, is_dry_run=options.is_dry_run)
+            files += missing
+            there += present
+    finally:
+        await target.close()
+    return files, there
 
 
 def _or_none(topics: Collection[str]) -> Collection[str] | None:
@@ -208,11 +244,8 @@ def export_piece(work: ExportWork) -> PieceExported:
             for row in _rows(table):
                 body.write(as_json_line(row))
             records += table.num_rows
-    first, last = work.ranges[0], work.ranges[-1]
-    places = f"{first.from_offset:020d}-{last.to_offset:020d}"
-    key = f"{first.topic}/{first.segment.shard}/{places}.{work.shape}"
-    is_put = asyncio.run(_put(work.target, key, body.getvalue()))
-    return PieceExported(records, body.tell() if is_put else 0, not is_put)
+    is_put = asyncio.run(_put(work.target, work.key, body.getvalue()))
+    return PieceExported(records, body.tell()) if is_put else PieceExported(0, 0, was_there=True)
 
 
 def _tables(work: ExportWork) -> Iterator[Any]:

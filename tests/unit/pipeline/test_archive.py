@@ -13,8 +13,11 @@ from support.pipeline_extra import NO_PIPELINE
 pytest.importorskip("fastavro", reason=NO_PIPELINE)
 
 import asyncio
+from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from stratalog.formats.records import Record, encode_batch
 from stratalog.model.errors import Conflict, InvalidRequest, OutcomeUnknown, Unavailable
@@ -22,6 +25,7 @@ from stratalog.objects import ObjectStore, open_store
 from stratalog_pipeline.jobs.archive import Archive, Archived, ArchiveOptions
 from stratalog_pipeline.jobs.archive_piece import RecordSchema
 from stratalog_pipeline.jobs.archive_table import Kind, TimePartition
+from stratalog_pipeline.jobs.record_kinds import DEAD
 from stratalog_pipeline.jobs.runners import one_by_one
 from support.archived_tables import add_segment, files_of, json_value, rows_of_table
 from support.cold_data import ColdShard
@@ -131,6 +135,28 @@ async def test_a_job_killed_at_any_put_leaves_the_same_table_after_the_next(plac
     place.fails = lambda key, number: None
     await place.archive()  # in pieces of another size: the plan that was put first stays
     assert [row["flight"] for row in await place.rows()] == list(range(30))
+
+
+@pytest.mark.parametrize("has_dead", [False, True])
+async def test_files_of_an_earlier_run_that_read_the_records_otherwise_lose_none(place: Place, has_dead: bool) -> None:
+    """An earlier version took record 1 for a dead letter, and was killed before it had put the dead letters."""
+    await place.fill([flights(0, 3)])
+    await place.archive()
+    (file,) = Path(place.target).glob("cold/data/by_date=2023-11-15/*.parquet")
+    rows = pq.ParquetFile(file).read()
+    pq.write_table(rows.filter(pc.not_equal(rows.column("_offset"), 1)), file)
+    (done,) = Path(place.target).rglob("*.done.json")
+    done.unlink()
+    if not has_dead:
+        with pytest.raises(Conflict, match="remove these files and run the job again"):
+            await place.archive()
+        return
+    dead = Path(place.target, "cold", "dead", file.name)
+    dead.parent.mkdir()
+    letter = pa.Table.from_pylist([dict.fromkeys(DEAD.names) | {"offset": 1, "error": "why"}], schema=DEAD)
+    pq.write_table(letter, dead)
+    told = await place.archive()
+    assert (told.rows, told.dead) == (2, 1), "as it lies there"
 
 
 def _raise() -> None:

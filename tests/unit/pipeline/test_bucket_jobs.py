@@ -146,7 +146,7 @@ async def test_an_export_that_is_run_again_has_the_same_files(tmp_path: Path) ->
     assert (first.pieces, first.pieces_there) == (4, 0)
     assert first.bytes_put == sum(file.stat().st_size for file in (tmp_path / "out").rglob("*.parquet"))
     assert (second.pieces, second.pieces_there, second.bytes_put) == (4, 4, 0), "nothing was written again"
-    assert second.records == first.records
+    assert (first.records, second.records) == (60, 0)
     tables = [pq.read_table(io.BytesIO(file.read_bytes())) for file in (tmp_path / "out").rglob("*.parquet")]
     assert sorted(n for table in tables for n in table.column("offset").to_pylist()) == list(range(60))
 
