@@ -171,6 +171,7 @@ class MetaProcess:
             backup_stats=self._backup_stats,
             retirement_stats=self._retirement_stats,
             verify_interval_ms=self._settings.retire_verify_interval_ms,
+            min_in_sync=self._settings.min_insync_replicas,
         )
 
     async def _listen(self, listen: str, serving: Serving) -> str:

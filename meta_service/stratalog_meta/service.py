@@ -67,9 +67,11 @@ class MetaService:
         backup_stats: BackupStats | None = None,
         retirement_stats: RetirementStats | None = None,
         verify_interval_ms: int = VERIFY_INTERVAL_MS,
+        min_in_sync: int = 1,
     ) -> None:
         """Without `lease_ms` it keeps no leases: its nodes live in its process, and die with it. `replace_after_ms`:
-        how long a node is gone before others copy what it had. `backups`: where snapshots of the metadata go."""
+        how long a node is gone before others copy what it had. `backups`: where snapshots of the metadata go.
+        `min_in_sync`: the processes' `min.insync.replicas`, for topics that do not say otherwise."""
         self._store = store
         self._clock_ms = clock_ms
         self._new_id = new_id
@@ -82,6 +84,7 @@ class MetaService:
         self._expiry: MountExpiry | None = None
         self._retirements: Retirements | None = None
         self._verify_interval_ms = verify_interval_ms
+        self.min_in_sync = min_in_sync
         self._running: tuple[TableWriter, ChangeHistory, str] | None = None
         self._is_closed = False
         self.stats = stats or MetaStats()
@@ -343,6 +346,7 @@ class MetaService:
             self.why_no_changes,
             faults,
             has_leases=self._lives is not None,
+            min_in_sync=self.min_in_sync,
         )
 
     async def deleted_segments(self) -> list[Segment]:

@@ -60,7 +60,7 @@ class HttpMetaDoors:
             client = HttpMetaClient(urls, token=lambda: self._tokens.get(key, ""))
             known = self._clients[key] = (asked, client)
         self._tokens[key] = token
-        return MetaDoor(HttpMetaSight(known[1]), HttpMetaDesk(known[1]))
+        return MetaDoor(HttpMetaSight(known[1], cluster.spec.defaults.min_insync_replicas), HttpMetaDesk(known[1]))
 
     async def forget(self, key: Key) -> None:
         self._tokens.pop(key, None)

@@ -430,7 +430,7 @@ class World:
         match action:
             case act.MakeTopic(_, name, shards, replicas, given):
                 assert name not in self.meta_topics, f"topic {name} is made twice"
-                self.make_topic(name, shards, replicas, given)
+                self.make_topic(name, shards or 1, replicas, given)
             case act.ChangeTopic(_, topic_id, given, before, shards):
                 (topic,) = [one for one in self.meta_topics.values() if one.topic_id == topic_id]
                 if dict(topic.settings) == before:

@@ -80,6 +80,8 @@ class Known:
     """What else is wrong with the service."""
     has_leases: bool = True
     """Nodes tell of themselves with heartbeats. Without leases they live in the service's own process."""
+    min_in_sync: int = 1
+    """The processes' `min.insync.replicas`, for topics that do not say otherwise."""
 
 
 def overview(known: Known) -> Generator[None, None, Overview]:
@@ -152,7 +154,7 @@ class _ShardLook:
             self._bytes[place] += segment.seal.size_bytes
         if last.state is SegmentState.ACTIVE:
             self._look_at_active(topic, last)
-        found = list(troubles_of(topic, shard, self._nodes, self._known.now_ms))
+        found = list(troubles_of(topic, shard, self._nodes, self._known.now_ms, self._known.min_in_sync))
         self._troubled += bool(found)
         for trouble in found:
             self.kinds[trouble.kind] += 1

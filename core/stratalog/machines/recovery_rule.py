@@ -51,13 +51,14 @@ def is_quorum(settings: Mapping[str, str]) -> bool:
     return settings.get(ACKS_POLICY) == QUORUM
 
 
-def least_in_sync(settings: Mapping[str, str]) -> int:
-    """How many a topic asks for with acks=all; 1 where it says nothing, or nothing that is a number: whoever keeps
-    settings takes text, and one topic's must not keep anybody from seeing the others."""
+def least_in_sync(settings: Mapping[str, str], default: int) -> int:
+    """How many in-sync replicas a topic asks for with acks=all. `default`, the processes' `min.insync.replicas`, holds
+    where the topic says nothing, or nothing that is a number: whoever keeps settings takes text, and one topic's must
+    not hide the others."""
     try:
-        return int(settings.get(MIN_IN_SYNC, "1"))
+        return int(settings.get(MIN_IN_SYNC, default))
     except ValueError:
-        return 1
+        return default
 
 
 def majority(segment: Segment) -> int:

@@ -389,7 +389,8 @@ def _too_few(stay: Sequence[Node], topics: Collection[Topic]) -> list[Why]:
         )
         return [Why(WaitReason.REPLICATION_FACTOR, words)]
     for topic in users:
-        least = least_in_sync(topic.settings)
+        # Only what the topic itself says: the replicas of all topics fit on the nodes that stay.
+        least = least_in_sync(topic.settings, 1)
         if least > len(stay):
             words = (
                 f"{counted(len(stay), 'node', verb=_STAYS)}, and topic {topic.name!r} asks for {MIN_IN_SYNC}={least}: "

@@ -77,30 +77,35 @@ _WHY_GIVEN_UP: Final = {
 }
 
 
-def troubles(snapshot: Snapshot, now_ms: int) -> Iterator[Trouble]:
-    """In the order of the shards. `now_ms`: by the clock that the snapshot's times are of."""
+def troubles(snapshot: Snapshot, now_ms: int, min_in_sync: int = 1) -> Iterator[Trouble]:
+    """In the order of the shards. `now_ms`: by the clock that the snapshot's times are of. `min_in_sync`: the
+    `min.insync.replicas` of the processes, for topics that do not say otherwise."""
     topics = {topic.topic_id: topic for topic in snapshot.topics}
     nodes = {node.node_id: node for node in snapshot.nodes}
     for shard in snapshot.shards:
-        yield from troubles_of(topics[shard.key.topic_id], shard, nodes, now_ms)
+        yield from troubles_of(topics[shard.key.topic_id], shard, nodes, now_ms, min_in_sync)
 
 
-def troubles_of(topic: Topic, shard: Shard, nodes: dict[int, Node], now_ms: int) -> Iterator[Trouble]:
+def troubles_of(
+    topic: Topic, shard: Shard, nodes: dict[int, Node], now_ms: int, min_in_sync: int = 1
+) -> Iterator[Trouble]:
     """Of one shard."""
+    # An internal topic says all that holds for it.
+    least = least_in_sync(topic.settings, 1 if topic.is_internal else min_in_sync)
     for segment in shard.segments:
-        yield from _of(topic, segment, nodes)
+        yield from _of(topic, segment, nodes, least)
     yield from _of_seals(topic, shard, nodes, now_ms - SEAL_TAKES_MS)
     yield from _of_copies(topic, shard, nodes)
     yield from _of_producers(topic, shard, nodes)
 
 
-def _of(topic: Topic, segment: Segment, nodes: dict[int, Node]) -> Iterator[Trouble]:
+def _of(topic: Topic, segment: Segment, nodes: dict[int, Node], least: int) -> Iterator[Trouble]:
     is_active = segment.state is SegmentState.ACTIVE
     if is_active and len(segment.replicas) < topic.replication_factor:
         words = _too_few_replicas(topic, segment, nodes)
         yield Trouble(topic.name, segment.key, TroubleKind.TOO_FEW_REPLICAS, segment.replicas, None, words)
     if is_active and segment.leader is not None:
-        yield from _of_in_sync(topic, segment, nodes)
+        yield from _of_in_sync(topic, segment, nodes, least)
     if is_active and segment.leader is not None and not _is_alive(segment.leader, nodes):
         words = f"no leader; node {segment.leader} has the only replica and is not alive: start it; " + _GIVE_UP.format(
             "begin-recovery, then seal-unclean"
@@ -154,7 +159,7 @@ def _too_few_replicas(topic: Topic, segment: Segment, nodes: dict[int, Node]) ->
     return f"{len(segment.replicas)} of {counted(topic.replication_factor, 'replica')}; {next_step}"
 
 
-def _of_in_sync(topic: Topic, segment: Segment, nodes: dict[int, Node]) -> Iterator[Trouble]:
+def _of_in_sync(topic: Topic, segment: Segment, nodes: dict[int, Node], least: int) -> Iterator[Trouble]:
     outside = tuple(node_id for node_id in segment.replicas if node_id not in segment.isr)
     away = tuple(node_id for node_id in segment.replicas if not _is_alive(node_id, nodes))
     if is_quorum(topic.settings) and len(segment.replicas) - len(away) < majority(segment):
@@ -165,7 +170,7 @@ def _of_in_sync(topic: Topic, segment: Segment, nodes: dict[int, Node]) -> Itera
         )
         yield Trouble(topic.name, segment.key, TroubleKind.BELOW_MIN_IN_SYNC, away, None, words)
         return
-    least = 1 if is_quorum(topic.settings) else least_in_sync(topic.settings)
+    least = 1 if is_quorum(topic.settings) else least
     in_sync = f"{len(segment.isr)} of {counted(len(segment.replicas), 'replica')} in sync"
     next_step = _how_to_get_in_sync(outside, nodes)
     if len(segment.isr) < least:

@@ -209,7 +209,7 @@ async def _deleted(call: Call) -> Answer:
 
 async def _troubles(call: Call) -> Answer:
     limit = read_number(call.query.get("limit", str(MAX_TROUBLES_LISTED)), "limit", MAX_TROUBLES_LISTED)
-    found = troubles(await call.service.snapshot(), call.service.now_ms())
+    found = troubles(await call.service.snapshot(), call.service.now_ms(), call.service.min_in_sync)
     return wire.TROUBLES.write(TroubleList(tuple(islice(found, limit))))
 
 

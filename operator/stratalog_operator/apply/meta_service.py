@@ -35,10 +35,9 @@ class HttpMetaDesk:
     async def make_topic(self, made: act.MakeTopic, process: ProcessSettings) -> None:
         """Raises: InvalidRequest for a setting that topics do not have, or not so."""
         TopicSettings.validate_overrides(made.settings, process)
+        shards = process.num_partitions if made.shards is None else made.shards
         with suppress(AlreadyExists):
-            await self._client.perform(
-                CreateTopic(made.topic, made.shards, made.replication_factor, dict(made.settings))
-            )
+            await self._client.perform(CreateTopic(made.topic, shards, made.replication_factor, dict(made.settings)))
 
     async def change_topic(self, change: act.ChangeTopic, process: ProcessSettings) -> None:
         """Raises: InvalidRequest."""

@@ -27,9 +27,11 @@ _UNWELL = (TroubleKind.NO_LEADER, TroubleKind.BELOW_MIN_IN_SYNC)
 
 
 class HttpMetaSight:
-    def __init__(self, client: HttpMetaClient) -> None:
-        """`client` is closed by who made it."""
+    def __init__(self, client: HttpMetaClient, min_in_sync: int) -> None:
+        """`client` is closed by who made it. `min_in_sync`: the cluster's default, for topics that do not say
+        otherwise."""
         self._client = client
+        self._min_in_sync = min_in_sync
 
     async def look(self) -> SeenMeta:
         """Raises: StratalogError where it does not answer."""
@@ -42,14 +44,14 @@ class HttpMetaSight:
             snapshot = await client.snapshot()
         retirements, overview = telling.result(), shown.result()
         # Nothing here depends on the time: seals that are late do not forbid to stop a node.
-        found = list(troubles(snapshot, 0))
-        summed = await _in_turns(sums(snapshot, _felt(found, snapshot.topics), overview))
+        found = list(troubles(snapshot, 0, self._min_in_sync))
+        summed = await _in_turns(sums(snapshot, _felt(found, snapshot.topics, self._min_in_sync), overview))
         return SeenMeta(
             cluster_id,
             snapshot.nodes,
             tuple(records(snapshot.nodes, retirements)),
             snapshot.mounts,
-            unwell(found, snapshot.topics),
+            unwell(found, snapshot.topics, self._min_in_sync),
             behind(found),
             None if overview is None else store_away_seconds(overview),
             snapshot.topics,
@@ -103,15 +105,15 @@ def _stands(record: Retirement) -> tuple[RetireStep, WaitReason | None]:
     return record.step, None if record.wait is None else record.wait.reason
 
 
-def unwell(found: Iterable[Trouble], topics: Iterable[Topic]) -> tuple[str, ...]:
+def unwell(found: Iterable[Trouble], topics: Iterable[Topic], min_in_sync: int) -> tuple[str, ...]:
     """Shards that would lose something by one node less. A topic that asks for more in sync than it has replicas never
     has enough: it holds up nobody."""
-    return tuple(f"shard {one.segment.shard} of {one.topic}: {one.words}" for one in _felt(found, topics))
+    return tuple(f"shard {one.segment.shard} of {one.topic}: {one.words}" for one in _felt(found, topics, min_in_sync))
 
 
-def _felt(found: Iterable[Trouble], topics: Iterable[Topic]) -> list[Trouble]:
+def _felt(found: Iterable[Trouble], topics: Iterable[Topic], min_in_sync: int) -> list[Trouble]:
     """Those by which a shard takes no writes, or not all."""
-    hopeless = {topic.name for topic in topics if least_in_sync(topic.settings) > topic.replication_factor}
+    hopeless = {topic.name for topic in topics if least_in_sync(topic.settings, min_in_sync) > topic.replication_factor}
     return [
         one
         for one in found

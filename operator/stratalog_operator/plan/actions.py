@@ -147,7 +147,8 @@ class MakeTopic:
     owner: str
     """The TopicStorage."""
     topic: str
-    shards: int
+    shards: int | None
+    """None: as many as the processes' settings say."""
     replication_factor: int
     settings: Mapping[str, str]
 

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from typing import Final
 
+from stratalog.machines.recovery_rule import is_quorum
+from stratalog.model.topic import Topic
 from stratalog_operator.plan.observed import Observed, SeenTopic, TopicSums
 from stratalog_operator.plan.scope import Word, complete, is_paused
-from stratalog_operator.plan.topics import CREATING, TopicLook, is_creating
+from stratalog_operator.plan.topics import CREATING, TopicLook, is_adopted, is_creating
 from stratalog_operator.resources.conditions import ConditionStatus, ConditionType, merge
 from stratalog_operator.resources.topic import ObservedTopic, TopicStorageStatus, TopicTiers
 
 _YES, _NO, _UNKNOWN = ConditionStatus.TRUE, ConditionStatus.FALSE, ConditionStatus.UNKNOWN
 _UNREACHED: Final[Word] = (_UNKNOWN, "MetaUnreachable", "the meta service does not answer")
+_REMOTE: Final = "remote.storage.enable"
 _STEP: Final = 50
 """A number is told again when it has moved by one part in so many: a topic that is written to all day must not be
 written about all day."""
@@ -33,7 +36,7 @@ def topic_status(seen: Observed, one: SeenTopic, look: TopicLook) -> TopicStorag
             }
         )
     sums = seen.meta.topic_sums.get(topic.topic_id, TopicSums())
-    has_cold = seen.cluster.spec.cold_tier is not None and one.spec.tiering.enabled
+    has_cold = seen.cluster.spec.cold_tier is not None and _is_tiered(seen, topic)
     tiers = TopicTiers(
         hot_bytes=sums.hot_bytes,
         cold_bytes=sums.cold_bytes,
@@ -44,12 +47,20 @@ def topic_status(seen: Observed, one: SeenTopic, look: TopicLook) -> TopicStorag
         observed_generation=one.generation,
         conditions=conditions,
         topic_id=str(topic.topic_id),
+        adopted=is_adopted(one, topic),
         observed=ObservedTopic(
-            shards=topic.shard_count, replication_factor=topic.replication_factor, policy=one.spec.policy
+            shards=topic.shard_count,
+            replication_factor=topic.replication_factor,
+            policy="Quorum" if is_quorum(topic.settings) else "Replicated",
         ),
         tiering=tiers if _has_moved(before.tiering, tiers) else before.tiering,
         deletion_waits_since=waits_since,
     )
+
+
+def _is_tiered(seen: Observed, topic: Topic) -> bool:
+    default = seen.cluster.spec.config.get(_REMOTE, "true")
+    return topic.settings.get(_REMOTE, default) != "false"
 
 
 def _has_moved(before: TopicTiers, after: TopicTiers) -> bool:

@@ -8,9 +8,11 @@ Pure. Source: docs/operator.md sections 7 and 8.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from stratalog.machines.recovery_rule import ACKS_POLICY, QUORUM, is_quorum, least_in_sync
 from stratalog.model.counting import counted
 from stratalog.model.topic import Topic
 from stratalog_operator.plan.actions import (
@@ -83,20 +85,37 @@ def look_at_topic(seen: Observed, one: SeenTopic, owner: SeenTopic) -> TopicLook
     why = _why_not_ours(one, topic)
     if why:
         return TopicLook(offer, invalid=why)
-    return _changing(one, topic, offer)
+    return _changing(seen, one, topic, offer)
 
 
 def _making(seen: Observed, one: SeenTopic, offer: Offer) -> TopicLook:
     assert seen.meta is not None
     spec = one.spec
+    replicas = spec.replication_factor or seen.cluster.spec.defaults.replication_factor
+    settings = topic_settings(spec, {}, keeps_unnamed=False)
+    if words := _never_writable(seen, settings, replicas):
+        return TopicLook(offer, invalid=words)
     there = [node for node in seen.meta.nodes if node.is_alive and not node.is_leaving]
-    if len(there) < spec.replication_factor:
-        words = f"replication factor {spec.replication_factor} needs as many nodes: {counted(len(there), 'node')} there"
+    if len(there) < replicas:
+        words = f"replication factor {replicas} needs as many nodes: {counted(len(there), 'node')} there"
         return TopicLook(offer, waits=words)
     if is_creating(one):
-        settings = topic_settings(spec, {})
-        offer.actions.append(MakeTopic(one.name, spec.topic_name, spec.shards, spec.replication_factor, settings))
+        offer.actions.append(MakeTopic(one.name, spec.topic_name, spec.shards, replicas, settings))
     return TopicLook(offer, is_creating=True)
+
+
+def _never_writable(seen: Observed, settings: Mapping[str, str], replicas: int) -> str:
+    """Why no write with acks=all would ever be accepted; empty if some would be. The definition checks the same where
+    the object names both numbers."""
+    if is_quorum(settings):
+        return ""
+    least = least_in_sync(settings, seen.cluster.spec.defaults.min_insync_replicas)
+    if least <= replicas:
+        return ""
+    return (
+        f"{counted(replicas, 'replica')} and minInsyncReplicas {least}: no write with acks=all would be accepted; set "
+        "both, minInsyncReplicas not above replicationFactor"
+    )
 
 
 def is_creating(one: SeenTopic) -> bool:
@@ -118,23 +137,39 @@ def _why_not_ours(one: SeenTopic, topic: Topic) -> str:
     return f"topic {name} is there already: set adoption to Adopt to take it over, or choose another name"
 
 
-def _changing(one: SeenTopic, topic: Topic, offer: Offer) -> TopicLook:
+def is_adopted(one: SeenTopic, topic: Topic) -> bool:
+    """Whether the topic, which is this object's, was there before the object took it."""
+    if one.status.topic_id == str(topic.topic_id):
+        return one.status.adopted
+    return not (not one.status.topic_id and is_creating(one))
+
+
+def _changing(seen: Observed, one: SeenTopic, topic: Topic, offer: Offer) -> TopicLook:
     spec = one.spec
-    wanted, present = topic_settings(spec, topic.settings), dict(topic.settings)
-    more = spec.shards if spec.shards > topic.shard_count else None
+    # An adopted topic may keep data for ever because of a setting that its object does not name.
+    keeps_unnamed = spec.adoption == "Adopt" or is_adopted(one, topic)
+    wanted, present = topic_settings(spec, topic.settings, keeps_unnamed=keeps_unnamed), dict(topic.settings)
+    more = spec.shards if spec.shards is not None and spec.shards > topic.shard_count else None
     if wanted != present or more is not None:
         offer.actions.append(ChangeTopic(one.name, topic.topic_id, wanted, present, more))
-    invalid = ""
-    if spec.shards < topic.shard_count:
-        invalid = (
-            f"topic {topic.name} has {counted(topic.shard_count, 'shard')}, and cannot get fewer: set shards to that"
-        )
-    elif spec.replication_factor != topic.replication_factor:
-        invalid = (
+    return TopicLook(offer, topic, invalid=_why_not_as_asked(seen, one, topic, wanted))
+
+
+def _why_not_as_asked(seen: Observed, one: SeenTopic, topic: Topic, settings: Mapping[str, str]) -> str:
+    """What the object names and the topic cannot become, in words; empty if there is nothing of the kind."""
+    spec = one.spec
+    if spec.shards is not None and spec.shards < topic.shard_count:
+        return f"topic {topic.name} has {counted(topic.shard_count, 'shard')}, and cannot get fewer: set shards to that"
+    if spec.replication_factor is not None and spec.replication_factor != topic.replication_factor:
+        return (
             f"topic {topic.name} was created with {counted(topic.replication_factor, 'replica')}, which cannot "
-            "change: set replicationFactor to that"
+            "change: set replicationFactor to that, or leave it out"
         )
-    return TopicLook(offer, topic, invalid=invalid)
+    if spec.policy is not None and is_quorum(topic.settings):
+        return f"topic {topic.name} was created with {ACKS_POLICY}={QUORUM}, which cannot change: leave policy out"
+    if spec.min_insync_replicas is not None or spec.replication_factor is not None:
+        return _never_writable(seen, settings, topic.replication_factor)
+    return ""
 
 
 # Deletion -------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,7 @@
-"""TopicStorage: a topic. Kubernetes -> cluster, one way."""
+"""TopicStorage: a topic. Kubernetes -> cluster, one way.
+
+No setting has a default here: the API server would write it into the object, and it would override the cluster's.
+"""
 
 from __future__ import annotations
 
@@ -15,25 +18,33 @@ class Tiering(Part):
 
     model_config = checked(
         rule(
-            "!has(self.hotRetentionSeconds) || self.retentionSeconds == -1 || "
+            "!has(self.hotRetentionSeconds) || !has(self.retentionSeconds) || self.retentionSeconds == -1 || "
             "self.hotRetentionSeconds <= self.retentionSeconds",
             "tiering: hotRetentionSeconds must not exceed retentionSeconds (-1: forever)",
         ),
         rule(
-            "self.enabled || (!has(self.hotRetentionSeconds) && !has(self.hotBytes))",
+            "!has(self.enabled) || self.enabled || (!has(self.hotRetentionSeconds) && !has(self.hotBytes))",
             "tiering: hotRetentionSeconds and hotBytes need tiering.enabled: without a cold tier all data is hot",
         ),
     )
-    enabled: bool = Field(default=True, description="Whether sealed data moves to the object store.")
+    enabled: bool | None = Field(
+        default=None, description="Whether sealed data moves to the object store. Default: the cluster's."
+    )
     hot_retention_seconds: int | None = Field(
-        default=None, ge=0, description="How long offloaded data stays on disks. Default: as long as it exists."
+        default=None, ge=0, description="How long offloaded data stays on disks. Default: the cluster's."
     )
     hot_bytes: int | None = Field(
-        default=None, ge=0, description="Bytes of offloaded data of each shard that stay on disks. Default: all."
+        default=None,
+        ge=0,
+        description="Bytes of offloaded data of each shard that stay on disks. Default: the cluster's.",
     )
-    retention_seconds: int = Field(default=604800, ge=-1, description="Age after which data is deleted; -1: never.")
-    retention_bytes: int = Field(
-        default=-1, ge=-1, description="Size of each shard above which its oldest data is deleted; -1: no limit."
+    retention_seconds: int | None = Field(
+        default=None, ge=-1, description="Age after which data is deleted; -1: never. Default: the cluster's."
+    )
+    retention_bytes: int | None = Field(
+        default=None,
+        ge=-1,
+        description="Size of each shard above which its oldest data is deleted; -1: no limit. Default: the cluster's.",
     )
 
 
@@ -42,6 +53,7 @@ class TopicStorageSpec(Part):
 
     model_config = checked(
         rule(
+            "!has(self.minInsyncReplicas) || !has(self.replicationFactor) || "
             "self.minInsyncReplicas <= self.replicationFactor",
             "minInsyncReplicas must not exceed replicationFactor, or no write with acks=all is ever accepted",
         )
@@ -60,25 +72,35 @@ class TopicStorageSpec(Part):
             rule("self != '.' && self != '..'", "topicName: . and .. are not allowed"),
         ),
     )
-    shards: int = Field(
-        default=1,
+    shards: int | None = Field(
+        default=None,
         ge=1,
         le=10000,
-        description="Number of shards; it may grow.",
+        description="Number of shards; it may grow. Default: the cluster's, or those of the adopted topic.",
         json_schema_extra=rules(
             rule("self >= oldSelf", "shards cannot be reduced: keys are mapped to shards by their number")
         ),
     )
-    replication_factor: int = Field(default=3, ge=1, le=100, description="Replicas of each segment.")
-    min_insync_replicas: int = Field(
-        default=2, ge=1, le=100, description="Replicas that must be in sync for a write with acks=all to be accepted."
+    replication_factor: int | None = Field(
+        default=None,
+        ge=1,
+        le=100,
+        description="Replicas of each segment. Default: the cluster's, or those of the adopted topic.",
     )
-    policy: Literal["Replicated"] = Field(
-        default="Replicated", description="When a record is acknowledged: Replicated, in the in-sync replicas."
+    min_insync_replicas: int | None = Field(
+        default=None,
+        ge=1,
+        le=100,
+        description="Replicas that must be in sync for a write with acks=all to be accepted. Default: the cluster's.",
     )
-    unclean_seal: Literal["Deny", "Allow"] = Field(
-        default="Deny",
-        description="Whether a shard that lost all in-sync replicas continues with the data that is left.",
+    policy: Literal["Replicated"] | None = Field(
+        default=None,
+        description="When a record is acknowledged: Replicated, in the in-sync replicas. Default: that.",
+    )
+    unclean_seal: Literal["Deny", "Allow"] | None = Field(
+        default=None,
+        description="Whether a shard that lost all in-sync replicas continues with the data that is left. Default: "
+        "Deny.",
     )
     config: Annotated[
         dict[str, Annotated[str, Field(max_length=1024)]],
@@ -98,7 +120,9 @@ class TopicStorageSpec(Part):
         default="Retain", description="What happens to the topic when this object is deleted."
     )
     adoption: Literal["CreateOnly", "Adopt"] = Field(
-        default="CreateOnly", description="Whether an existing topic with this name is adopted."
+        default="CreateOnly",
+        description="Whether an existing topic with this name is adopted. With Adopt, the operator changes only the "
+        "settings that this object names; with CreateOnly, all others have the cluster's defaults.",
     )
 
 
@@ -107,7 +131,11 @@ class ObservedTopic(Part):
 
     shards: Count = Field(default=0, description="Number of shards.")
     replication_factor: Count = Field(default=0, description="Replicas of each segment.")
-    policy: str = Field(default="", max_length=32, description="When records are acknowledged.")
+    policy: str = Field(
+        default="",
+        max_length=32,
+        description="When records are acknowledged: Replicated (in the in-sync replicas) or Quorum (in most replicas).",
+    )
 
 
 class TopicTiers(Part):
@@ -132,6 +160,9 @@ class TopicStorageStatus(Part):
         default="",
         max_length=64,
         description="Id of the topic; a topic of the same name with another id is another topic.",
+    )
+    adopted: bool = Field(
+        default=False, description="Whether the topic was adopted; settings that the object does not name stay then."
     )
     observed: ObservedTopic = Field(default=ObservedTopic(), description="The topic as it is now.")
     tiering: TopicTiers = Field(default=TopicTiers(), description="Where the bytes of the topic are stored.")

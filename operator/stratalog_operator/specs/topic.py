@@ -1,4 +1,4 @@
-"""The settings of a topic, as a TopicStorage asks for them: all of them, so that what it does not name is a default.
+"""The settings of a topic, as a TopicStorage asks for them: what it does not name is not written to the topic.
 
 Pure. Source: docs/operator.md sections 7 and 8.
 """
@@ -14,23 +14,32 @@ STAYS: Final = ("acks.policy",)
 """As it was created with: what a change does not name is left."""
 
 
-def topic_settings(spec: TopicStorageSpec, present: Mapping[str, str]) -> dict[str, str]:
-    """By the topic's own keys. `present`: of the topic that is there; empty for one that is to be made."""
+def topic_settings(spec: TopicStorageSpec, present: Mapping[str, str], *, keeps_unnamed: bool) -> dict[str, str]:
+    """By the topic's own keys. `present`: of the topic that is there; empty for one that is to be made.
+
+    `keeps_unnamed`: what the object does not name stays as it is in the topic; otherwise it is removed from the topic,
+    which then has the cluster's default.
+    """
+    kept = {key: value for key, value in present.items() if keeps_unnamed or key in STAYS}
+    return {**kept, **named_settings(spec)}
+
+
+def named_settings(spec: TopicStorageSpec) -> dict[str, str]:
+    """What the object itself says."""
     tiering = spec.tiering
-    found = {
-        "min.insync.replicas": str(spec.min_insync_replicas),
-        "remote.storage.enable": str(tiering.enabled).lower(),
+    named = {
+        "min.insync.replicas": None if spec.min_insync_replicas is None else str(spec.min_insync_replicas),
+        "remote.storage.enable": None if tiering.enabled is None else str(tiering.enabled).lower(),
         "retention.ms": _ms(tiering.retention_seconds),
-        "retention.bytes": str(tiering.retention_bytes),
-        "uncleanSeal": spec.unclean_seal.lower(),
+        "retention.bytes": None if tiering.retention_bytes is None else str(tiering.retention_bytes),
+        "local.retention.ms": _ms(tiering.hot_retention_seconds),
+        "local.retention.bytes": None if tiering.hot_bytes is None else str(tiering.hot_bytes),
+        "uncleanSeal": None if spec.unclean_seal is None else spec.unclean_seal.lower(),
     }
-    if tiering.hot_retention_seconds is not None:
-        found["local.retention.ms"] = _ms(tiering.hot_retention_seconds)
-    if tiering.hot_bytes is not None:
-        found["local.retention.bytes"] = str(tiering.hot_bytes)
-    kept = {key: present[key] for key in STAYS if key in present}
-    return {**kept, **spec.config, **found}
+    return {**spec.config, **{key: value for key, value in named.items() if value is not None}}
 
 
-def _ms(seconds: int) -> str:
+def _ms(seconds: int | None) -> str | None:
+    if seconds is None:
+        return None
     return str(seconds if seconds < 0 else seconds * 1000)

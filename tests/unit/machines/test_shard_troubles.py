@@ -58,11 +58,22 @@ def test_replicas_that_are_not_in_sync_are_named_and_whether_writes_are_refused(
         ("orders", TroubleKind.NOT_IN_SYNC, (3,)),
         ("strict", TroubleKind.BELOW_MIN_IN_SYNC, (3,)),
     }
+
     assert {one.words for one in told(story)} == {
         "2 of 3 replicas in sync; node 3 is behind: wait; if it lasts, its log says why",
         "2 of 3 replicas in sync, min.insync.replicas is 3, so acks=all is refused; node 3 is behind: wait; if it "
         "lasts, its log says why",
     }
+
+
+def test_a_topic_that_does_not_say_how_many_must_be_in_sync_has_the_default_of_the_processes() -> None:
+    story, key = a_shard()
+    story.do(ProposeIsr(key, (1,), 0))
+    (inherited,) = troubles(story.table.snapshot(), story.now_ms, 2)
+    (lower,) = troubles(story.table.snapshot(), story.now_ms, 1)
+
+    assert (inherited.kind, inherited.nodes) == (TroubleKind.BELOW_MIN_IN_SYNC, (2, 3))
+    assert lower.kind is TroubleKind.NOT_IN_SYNC
 
 
 def test_a_replica_that_is_not_in_sync_is_to_be_started_or_waited_for() -> None:

@@ -60,6 +60,18 @@ def test_the_server_fills_in_what_the_model_does(api: ApiServer, kind: Kind) -> 
     assert made.body["spec"] == mine
 
 
+def test_a_topic_that_names_no_setting_is_stored_without_one(api: ApiServer) -> None:
+    """A default that the API server writes into the object would override that of the cluster."""
+    namespace = api.namespace("unnamed")
+    bare = {"clusterRef": "main", "topicName": "flights"}
+    body = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "TopicStorage", "metadata": {"name": "flights"}, "spec": bare}
+    made = api.ask("POST", _path(TOPIC, namespace), body)
+    assert made.is_ok, made.message
+
+    policies = {"deletionPolicy": "Retain", "adoption": "CreateOnly"}
+    assert made.body["spec"] == {**bare, **policies, "config": {}, "tiering": {}}
+
+
 def test_unknown_fields_are_pruned_and_statuses_are_written_apart(api: ApiServer) -> None:
     namespace = api.namespace("pruned")
     path = _path(TOPIC, namespace, "flights")

@@ -11,9 +11,9 @@ import pytest
 
 from stratalog.machines.shard_troubles import Trouble, TroubleKind
 from stratalog.meta_api.http_client import HttpMetaClient
-from stratalog.model.commands import CreateTopic, RegisterNode
+from stratalog.model.commands import CreateTopic, ProposeIsr, RegisterNode
 from stratalog.model.errors import InvalidRequest, Unavailable
-from stratalog.model.ids import SegmentKey
+from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Node, NodeInfo
 from stratalog.model.retirement import Retirement, RetireMode, RetireStep, Wait, WaitReason
 from stratalog.model.retirement_status import RetirementStatus, words_of
@@ -49,7 +49,7 @@ async def _service(nodes: int) -> AsyncIterator[tuple[MetaService, HttpMetaClien
 async def test_members_and_wishes_are_seen_at_once() -> None:
     """Also before the leader of the service has looked at them."""
     async with _service(3) as (service, client):
-        sight, desk = HttpMetaSight(client), HttpMetaDesk(client)
+        sight, desk = HttpMetaSight(client, 1), HttpMetaDesk(client)
         for _ in range(2):
             await desk.retire(3, RetireMode.VOLUME, None)
         seen = await sight.look()
@@ -106,7 +106,7 @@ def test_what_is_unwell_forbids_to_stop_a_node_and_what_never_has_enough_does_no
         Topic("orders", UUID(int=9), 1, 3, {"min.insync.replicas": "3"}, 0),
     ]
 
-    assert unwell(found, topics) == ("shard 3 of flights: words", "shard 3 of orders: words")
+    assert unwell(found, topics, 1) == ("shard 3 of flights: words", "shard 3 of orders: words")
     assert behind(found) == frozenset({2})
     assert behind(found[:3]) == frozenset()
 
@@ -114,9 +114,35 @@ def test_what_is_unwell_forbids_to_stop_a_node_and_what_never_has_enough_does_no
 async def test_a_topic_that_never_has_enough_in_sync_holds_up_nobody() -> None:
     async with _service(2) as (service, client):
         await service.perform(CreateTopic("hopeless", 1, 2, {"min.insync.replicas": "3"}))
-        seen = await HttpMetaSight(client).look()
+        seen = await HttpMetaSight(client, 1).look()
 
     assert seen.unwell == ()
+
+
+async def test_a_topic_that_does_not_say_how_many_must_be_in_sync_has_the_default_of_its_cluster() -> None:
+    """A roll must not take the last replica of a topic that inherits `min.insync.replicas`."""
+    async with _service(3) as (service, client):
+        topic = await service.perform(CreateTopic("orders", 1, 3, {}))
+        shard = await service.shard(ShardKey(topic.topic_id, 0))
+        active = shard.segments[-1]
+        assert active.leader is not None
+        await service.perform(ProposeIsr(active.key, (active.leader,), active.isr_version))
+        seen = await HttpMetaSight(client, 2).look()
+        unsaid = await HttpMetaSight(client, 1).look()
+
+    assert len(seen.unwell) == 1 and "min.insync.replicas is 2" in seen.unwell[0]
+    assert unsaid.unwell == ()
+
+
+async def test_a_topic_without_a_number_of_shards_has_as_many_as_the_processes_are_set_to() -> None:
+    spec = {"meta": {"etcd": {}}, "config": {"num.partitions": "5"}}
+    process = process_settings(Cluster("main", "data", "uid", StorageClusterSpec.model_validate(spec)))
+    async with _service(3) as (_, client):
+        sight, desk = HttpMetaSight(client, 1), HttpMetaDesk(client)
+        await desk.make_topic(act.MakeTopic("orders", "orders", None, 3, {}), process)
+        made = (await sight.look()).topic("orders")
+
+    assert made is not None and made.shard_count == 5
 
 
 async def test_topics_are_made_changed_and_removed_and_what_repeats_is_no_fault() -> None:
@@ -124,7 +150,7 @@ async def test_topics_are_made_changed_and_removed_and_what_repeats_is_no_fault(
         Cluster("main", "data", "uid", StorageClusterSpec.model_validate({"meta": {"etcd": {}}}))
     )
     async with _service(3) as (_, client):
-        sight, desk = HttpMetaSight(client), HttpMetaDesk(client)
+        sight, desk = HttpMetaSight(client, 1), HttpMetaDesk(client)
         for _ in range(2):
             await desk.make_topic(act.MakeTopic("orders", "orders", 2, 3, {"retention.ms": "5"}), process)
         made = (await sight.look()).topic("orders")
@@ -153,6 +179,6 @@ async def test_a_service_that_is_away_is_an_error_and_not_an_empty_cluster() -> 
     gone = HttpMetaClient("http://127.0.0.1:9")
     try:
         with pytest.raises(Unavailable):
-            await HttpMetaSight(gone).look()
+            await HttpMetaSight(gone, 1).look()
     finally:
         await gone.close()

@@ -59,11 +59,7 @@ def test_a_topic_is_made_as_it_is_asked_for_and_then_nothing_is_written() -> Non
     assert (made.shard_count, made.replication_factor) == (4, 3)
     assert made.settings == {
         "segment.ms": "1000",
-        "min.insync.replicas": "2",
-        "remote.storage.enable": "true",
         "retention.ms": "60000",
-        "retention.bytes": "-1",
-        "uncleanSeal": "deny",
         "local.retention.ms": "30000",
     }
     assert one.topics["orders"].status.topic_id == str(made.topic_id)
@@ -98,13 +94,86 @@ def test_a_topic_that_is_there_already_is_left_alone_unless_it_is_to_be_taken_ov
     _topic(one, shards=2)
     one.settle()
     refused, untouched = _conditions(one)["Reconciled"], dict(one.meta_topics["orders"].settings)
-    _edit(one, adoption="Adopt")
+    _edit(one, adoption="Adopt", tiering={"retentionSeconds": 60})
     one.settle()
 
     assert refused == ("False", "InvalidSpec")
     assert untouched == {"retention.ms": "1"}
-    assert one.meta_topics["orders"].settings["retention.ms"] == "604800000"
+    assert one.meta_topics["orders"].settings == {"retention.ms": "60000"}
     assert _conditions(one)["Ready"] == ("True", "Serves")
+
+
+def test_a_topic_has_the_defaults_of_its_cluster_where_its_object_names_nothing() -> None:
+    one = world(3, {"defaults": {"replicationFactor": 2, "minInsyncReplicas": 1}})
+    one.settle()
+    _topic(one)
+    one.settle()
+    made = one.meta_topics["orders"]
+    _edit(one, tiering={"retentionSeconds": 60}, minInsyncReplicas=2)
+    one.settle()
+    named = dict(one.meta_topics["orders"].settings)
+    _edit(one, tiering={}, minInsyncReplicas=None)
+    one.settle()
+
+    assert (made.shard_count, made.replication_factor, made.settings) == (1, 2, {})
+    assert named == {"retention.ms": "60000", "min.insync.replicas": "2"}
+    assert one.meta_topics["orders"].settings == {}, "what is not named any more is the cluster's default again"
+
+
+def test_an_adopted_topic_keeps_what_its_object_does_not_name() -> None:
+    one = _world()
+    forever = {"retention.ms": "-1", "min.insync.replicas": "1", "acks.policy": "quorum"}
+    one.make_topic("orders", shards=6, replicas=2, given=forever)
+    _topic(one, adoption="Adopt")
+    one.settle()
+    adopted = one.topics["orders"].status
+    taken = one.meta_topics["orders"]
+    ready = _conditions(one)["Ready"]
+    _edit(one, adoption="Adopt", config={"segment.ms": "1000"})
+    one.settle()
+    _edit(one, adoption="CreateOnly", config={})
+    one.settle()
+
+    assert (taken.shard_count, taken.replication_factor, taken.settings) == (6, 2, forever)
+    assert ready == ("True", "Serves")
+    assert adopted.adopted
+    assert adopted.observed.policy == "Quorum", "as the topic is, whatever the object says"
+    assert one.meta_topics["orders"].settings == {**forever, "segment.ms": "1000"}
+
+
+def test_what_somebody_else_set_on_an_adopted_topic_is_left_unless_its_object_names_it() -> None:
+    one = _world()
+    one.make_topic("orders")
+    _topic(one, adoption="Adopt", tiering={"retentionSeconds": 60})
+    one.settle()
+    topic = one.meta_topics["orders"]
+    one.meta_topics["orders"] = replace(topic, settings={"retention.ms": "5", "segment.ms": "7"})
+    one.settle()
+
+    assert one.meta_topics["orders"].settings == {"retention.ms": "60000", "segment.ms": "7"}
+
+
+@pytest.mark.parametrize(
+    "spec", [{"replicationFactor": 1}, {"minInsyncReplicas": 4}], ids=["fewer replicas", "more in sync"]
+)
+def test_a_topic_that_would_take_no_write_by_the_clusters_defaults_is_not_made(spec: dict[str, int]) -> None:
+    one = _world()
+    _topic(one, **spec)
+    one.settle()
+
+    assert "orders" not in one.meta_topics
+    assert _conditions(one)["Reconciled"] == ("False", "InvalidSpec")
+    assert "no write with acks=all would be accepted" in str(one.topics["orders"].status)
+
+
+def test_a_topic_that_acknowledges_by_a_majority_cannot_be_asked_to_acknowledge_otherwise() -> None:
+    one = _world()
+    one.make_topic("orders", given={"acks.policy": "quorum"})
+    _topic(one, adoption="Adopt", policy="Replicated")
+    one.settle()
+
+    assert _conditions(one)["Reconciled"] == ("False", "InvalidSpec")
+    assert "leave policy out" in str(one.topics["orders"].status)
 
 
 def test_settings_and_shards_change_with_the_object_and_what_somebody_else_set_is_put_back() -> None:
@@ -124,7 +193,7 @@ def test_settings_and_shards_change_with_the_object_and_what_somebody_else_set_i
 def test_what_a_topic_cannot_become_is_said_and_the_rest_is_applied() -> None:
     one = _world()
     one.make_topic("orders", shards=6, replicas=2)
-    _topic(one, adoption="Adopt", shards=3)
+    _topic(one, adoption="Adopt", shards=3, replicationFactor=3, config={"segment.ms": "1000"})
     one.settle()
     fewer = one.topics["orders"].status
     _edit(one, shards=6)
@@ -132,7 +201,7 @@ def test_what_a_topic_cannot_become_is_said_and_the_rest_is_applied() -> None:
 
     assert _conditions(one)["Reconciled"] == ("False", "InvalidSpec")
     assert "6 shards" in str(fewer) and "2 replicas" in str(one.topics["orders"].status)
-    assert one.meta_topics["orders"].settings["min.insync.replicas"] == "2"
+    assert one.meta_topics["orders"].settings == {"segment.ms": "1000"}
 
 
 def test_of_two_objects_on_one_topic_the_older_has_it_until_it_is_gone() -> None:

@@ -82,7 +82,7 @@ class _Client(HttpMetaClient):
 
 
 async def test_the_meta_service_is_asked_for_everything_at_once_when_it_has_said_whose_it_is() -> None:
-    seen = await HttpMetaSight(_Client()).look()
+    seen = await HttpMetaSight(_Client(), 1).look()
 
     assert (seen.cluster_id, seen.nodes, seen.store_away_seconds) == ("cluster-1", (), None)
 
