@@ -167,6 +167,7 @@ class MetaProcess:
             repair_stats=self._repair_stats,
             lease_ms=self._settings.node_lease_ms,
             replace_after_ms=self._settings.replica_replace_after_ms,
+            patience_ms=self._settings.recovery_patience_ms,
             backups=self._backups,
             backup_stats=self._backup_stats,
             retirement_stats=self._retirement_stats,

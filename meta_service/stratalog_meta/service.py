@@ -34,6 +34,7 @@ from stratalog_meta.lives import LifeKeeper
 from stratalog_meta.mount_expiry import MountExpiry
 from stratalog_meta.overview import OverviewMaker
 from stratalog_meta.recovery_news import RecoveryNews
+from stratalog_meta.recovery_waits import RecoveryWaits
 from stratalog_meta.repairs import CopyRepairs
 from stratalog_meta.retirements import VERIFY_INTERVAL_MS, Retirements
 from stratalog_meta.stats import BackupStats, LifeStats, MetaStats, RepairStats, RetirementStats
@@ -62,6 +63,7 @@ class MetaService:
         max_history_changes: int = MAX_CHANGES,
         lease_ms: int | None = None,
         replace_after_ms: int = 10 * 60_000,
+        patience_ms: int = 5_000,
         monotonic_ms: Callable[[], int] = monotonic_ms,
         backups: BackupPlace | None = None,
         backup_stats: BackupStats | None = None,
@@ -70,8 +72,9 @@ class MetaService:
         min_in_sync: int = 1,
     ) -> None:
         """Without `lease_ms` it keeps no leases: its nodes live in its process, and die with it. `replace_after_ms`:
-        how long a node is gone before others copy what it had. `backups`: where snapshots of the metadata go.
-        `min_in_sync`: the processes' `min.insync.replicas`, for topics that do not say otherwise."""
+        how long a node is gone before others copy what it had. `patience_ms`: how long a recovery waits for a replica
+        that is alive and does not promise. `backups`: where snapshots of the metadata go. `min_in_sync`: the processes'
+        `min.insync.replicas`, for topics that do not say otherwise."""
         self._store = store
         self._clock_ms = clock_ms
         self._new_id = new_id
@@ -79,7 +82,9 @@ class MetaService:
         self._lease_ms = lease_ms
         self._monotonic_ms = monotonic_ms
         self._replace_after_ms = replace_after_ms
+        self._patience_ms = patience_ms
         self._lives: LifeKeeper | None = None
+        self._waits: RecoveryWaits | None = None
         self._repairs: CopyRepairs | None = None
         self._expiry: MountExpiry | None = None
         self._retirements: Retirements | None = None
@@ -138,6 +143,8 @@ class MetaService:
             nodes = table.snapshot().nodes
             self._lives = LifeKeeper(self._lease_ms, nodes, self._monotonic_ms, writer, self.life_stats, is_asked)
             self._lives.start()
+            self._waits = RecoveryWaits(self._patience_ms, table, self._monotonic_ms, writer, self.life_stats, is_asked)
+            self._waits.start()
             vitals = self._lives.vitals
             self._retirements = Retirements(
                 writer,
@@ -168,6 +175,8 @@ class MetaService:
         await self._overview.close()
         if self._lives is not None:
             await self._lives.close()
+        if self._waits is not None:
+            await self._waits.close()
         if self._repairs is not None:
             await self._repairs.close()
         if self._backups is not None:
@@ -216,6 +225,8 @@ class MetaService:
         """What is durable: to those who watch, to the leases, and to the log."""
         if self._lives is not None:
             self._lives.follow(change_set)
+        if self._waits is not None:
+            self._waits.follow(change_set)
         if self._repairs is not None:
             self._repairs.follow(change_set)
         if self._retirements is not None:
@@ -226,6 +237,8 @@ class MetaService:
     def _restart_history(self, table: ShardTable) -> None:
         if self._lives is not None:
             self._lives.read_anew()
+        if self._waits is not None:
+            self._waits.read_anew()
         if self._repairs is not None:
             self._repairs.read_anew()
         if self._retirements is not None:

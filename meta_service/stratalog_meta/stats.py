@@ -14,6 +14,7 @@ class LifeStats:
 
     heartbeats: int = counter("Heartbeats of nodes heard.")
     lost: int = counter("Nodes whose lease ended.")
+    silent_replicas: int = counter("Replicas that did not promise in time in a recovery.")
 
 
 @dataclass(slots=True)

@@ -177,6 +177,9 @@ def _dispatch(tx: TableTransaction, command: TableCommand) -> Steps[TableResult]
         case commands.NoteLives():
             yield from table_nodes.note_lives(tx, command)
             return None
+        case commands.ContinueWithout():
+            yield from table_lives.continue_without(tx, command)
+            return None
         case commands.MoveReplicas():
             yield from table_moves.move_replicas(tx, command)
             return None

@@ -16,12 +16,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from stratalog.machines.recovery_rule import is_quorum
+from stratalog.machines.recovery_patience import waits_for_promises
+from stratalog.machines.recovery_rule import Decided, decide, is_quorum
 from stratalog.machines.table_bounds import check_segments_named
 from stratalog.machines.table_recovery import go_on, taken_from_leader
 from stratalog.machines.table_state import RECORDS_PER_STEP, Steps, TableTransaction, kept
-from stratalog.model.commands import ReportFaultyCopies
+from stratalog.model.commands import ContinueWithout, ReportFaultyCopies
 from stratalog.model.errors import InvalidRequest
+from stratalog.model.metadata import Life
 from stratalog.model.segment import Doubt, GapReason, GivenUp, Segment, SegmentState
 from stratalog.model.topic import Topic
 
@@ -112,6 +114,36 @@ def report_faulty_copies(tx: TableTransaction, command: ReportFaultyCopies) -> S
         if node_id not in segment.replicas or not others:
             continue
         _put(tx, segment, _without_faulty(tx, segment, node_id))
+
+
+def continue_without(tx: TableTransaction, command: ContinueWithout) -> Steps[None]:
+    """Leave out replicas that do not promise, where the end is certain without them: it is what the policy asks for.
+    Such a replica leaves the ISR, so that neither the seal nor the next segment waits for it. Once its disk works, it
+    cuts its copy at the end, copies what it lacks and reports, as any replica that was away."""
+    for number, one in enumerate(command.silent, 1):
+        if number % RECORDS_PER_STEP == 0:
+            yield
+        segment = tx.state.find_segment(one.segment)
+        if segment is None or not waits_for_promises(segment):
+            continue
+        without = segment
+        for life in one.lives:
+            if _is_silent(tx, segment, life):
+                without = _without_faulty(tx, without, life.node_id)
+        decision = decide(
+            without, by_quorum=is_quorum(tx.state.topic(segment.key.topic_id).settings), is_alive=tx.state.is_alive
+        )
+        if without is not segment and isinstance(decision, Decided) and decision.is_certain:
+            _put(tx, segment, without)
+
+
+def _is_silent(tx: TableTransaction, segment: Segment, life: Life) -> bool:
+    """Whether this life, which is the present one, has not promised, while others in the ISR may have."""
+    known = tx.state.nodes.get(life.node_id)
+    if known is None or known.life != life or life.node_id not in segment.replicas:
+        return False
+    has_promised = any(vote.node_id == life.node_id and vote.life == life.epoch for vote in segment.handed.votes)
+    return not has_promised and any(node_id != life.node_id for node_id in segment.isr)
 
 
 def _without_faulty(tx: TableTransaction, segment: Segment, node_id: int) -> Segment:

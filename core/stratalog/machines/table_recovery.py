@@ -205,9 +205,17 @@ def plan_successor(tx: TableTransaction, segment: Segment, end_offset: int, hold
     if chosen is None or not tx.state.is_host(chosen.leader) or (holders and chosen.leader not in holders):
         chosen = choose_next(tx, segment, holders)
     replicas = tuple(node for node in chosen.replicas if not tx.state.is_retired(node))  # since it was prepared
-    isr = tuple(node for node in replicas if tx.state.is_alive(node))
+    left_out = _left_out(segment) - {chosen.leader}
+    isr = tuple(node for node in replicas if tx.state.is_alive(node) and node not in left_out)
     key = SegmentKey(segment.key.topic_id, segment.key.shard, segment.epoch + 1, end_offset)
     return Segment(key, SegmentState.ACTIVE, chosen.leader, replicas, isr, 0, tx.now_ms)
+
+
+def _left_out(segment: Segment) -> set[int]:
+    """Whose promise a recovery did not wait for: acknowledgements in the next segment do not wait for them either."""
+    voters = {vote.node_id for vote in segment.handed.votes}
+    silent = {doubt.node_id for doubt in segment.handed.doubts if doubt.is_faulty} - voters
+    return silent if segment.is_fenced else set()
 
 
 def choose_next(tx: TableTransaction, segment: Segment, holders: Sequence[int] = ()) -> NextReplicas:

@@ -391,6 +391,24 @@ class NoteLives(Command[None]):
 
 
 @dataclass(frozen=True, slots=True)
+class SilentReplicas:
+    """Lives of replicas that the recovery of a segment has waited for long enough, without their promise."""
+
+    segment: SegmentKey
+    lives: tuple[Life, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ContinueWithout(Command[None]):
+    """Decide recoveries without these replicas, where the policy makes the end certain without them. A replica that
+    promised meanwhile, or began another life, is passed over. Not available over the network."""
+
+    is_idempotent = True
+
+    silent: tuple[SilentReplicas, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaMove:
     """One segment's replicas as they were seen, and who is to make a copy more, or need not have one."""
 
@@ -446,7 +464,9 @@ AskedCommand: TypeAlias = (
 )
 COMMANDS: Final[tuple[type[Command[Any]], ...]] = get_args(AskedCommand)  # their results differ, so Any
 """Every kind of command that may be asked for."""
-TableCommand: TypeAlias = AskedCommand | NoteLives | MoveReplicas | AdvanceRetirement | ReleaseNode | GiveUpOpen
+TableCommand: TypeAlias = (
+    AskedCommand | NoteLives | ContinueWithout | MoveReplicas | AdvanceRetirement | ReleaseNode | GiveUpOpen
+)
 TableResult: TypeAlias = (
     Registration | Topic | Segment | Shard | PartOutcomes | Lock | ProducerIdBlock | Mount | Retirement | bool | None
 )

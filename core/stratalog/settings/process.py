@@ -43,6 +43,14 @@ class ProcessSettings(DoorSettings):
         description="A follower that lags behind its leader for longer than this leaves the ISR. A follower whose "
         "lease has ended is not waited for at all.",
     )
+    recovery_patience_ms: int = Field(
+        default=5 * SECOND_MS,
+        ge=100,
+        le=1 * HOUR_MS,
+        description="How long the recovery of a segment waits for a replica whose node is alive and makes no progress, "
+        "if the meta service runs as a separate process. After that the recovery is decided without it if the "
+        "acks policy allows that: for acks=all, one replica that has everything is enough.",
+    )
     replica_replace_after_ms: int = Field(
         default=10 * MINUTE_MS,
         ge=100,
