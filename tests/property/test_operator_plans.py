@@ -46,6 +46,19 @@ class Operators(RuleBasedStateMachine):
     def a_person_retires_a_node(self, data: st.DataObject) -> None:
         self.world.wish_to_retire(data.draw(st.sampled_from(sorted(self.world.nodes))))
 
+    @precondition(lambda self: self.world.members)
+    @rule(data=st.data(), is_right_disk=st.booleans())
+    def a_person_mounts_a_volume(self, data: st.DataObject, *, is_right_disk: bool) -> None:
+        """Of a node that lives, leaves or has left."""
+        member = self.world.members[data.draw(st.sampled_from(sorted(self.world.members)))]
+        storage_id = member.storage_id if is_right_disk else "another"
+        self.world.mount_volume(f"mine-{len(self.world.mounts)}-{member.node_id}", member.node_id, storage_id)
+
+    @precondition(lambda self: self.world.mounts)
+    @rule(data=st.data())
+    def a_person_deletes_a_mount(self, data: st.DataObject) -> None:
+        self.world.delete_mount(data.draw(st.sampled_from(sorted(self.world.mounts))))
+
     @precondition(lambda self: self.world.pods)
     @rule(data=st.data())
     def a_pod_dies(self, data: st.DataObject) -> None:

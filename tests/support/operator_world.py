@@ -324,6 +324,19 @@ class World:
         claim = self.claims[name]
         self.claims[name] = replace(claim, is_leaving=True)
 
+    def mount_volume(self, name: str, node_id: int, storage_id: str, mode: str = "RemountVolume") -> None:
+        source = {"retiredNode": {"nodeId": node_id, "storageId": storage_id, "mode": mode}}
+        spec = ReadOnlyMountSpec.model_validate({"clusterRef": "main", "source": source})
+        self.mounts[name] = Seen(name, self._new("mount"), spec, ReadOnlyMountStatus(), created=self.now)
+
+    def delete_mount(self, name: str) -> None:
+        mount = self.mounts[name]
+        if mount.finalizers:
+            self.mounts[name] = replace(mount, is_deleting=True, deleted=mount.deleted or self.now)
+        else:
+            del self.mounts[name]
+            self.sets.pop(f"{name}-vol", None)
+
     def crash(self, pod: str) -> None:
         self.pods[pod] = replace(self.pods[pod], is_ready=False)
 
@@ -338,6 +351,7 @@ class World:
             case act.GuardClaim(name, uid):
                 self._change_claim(name, uid, is_guarded=True)
             case act.UnguardClaim(name, uid):
+                self._check_release(name, uid)
                 self._change_claim(name, uid, is_guarded=False)
             case act.ReleaseClaim(name, uid):
                 self._change_claim(name, uid, is_released=True)
@@ -354,6 +368,7 @@ class World:
             case act.StopSet(name, uid):
                 self._stop_set(name, uid)
             case act.DeleteClaim(name, uid):
+                self._check_release(name, uid)
                 self._change_claim(name, uid, is_leaving=True)
             case act.DeleteObject(kind, name):
                 self._delete(kind, name)
@@ -404,6 +419,20 @@ class World:
         claim = self.claims.get(name)
         if claim is not None and claim.uid == uid:
             self.claims[name] = replace(claim, **changes)
+
+    def _check_release(self, name: str, uid: str) -> None:
+        """Only what is proven is released, whatever the policy makes of it then."""
+        claim = self.claims.get(name)
+        if claim is None or claim.uid != uid or is_going(self.observe()) or (claim.is_leaving and claim.is_let_go):
+            return
+        record, member = self.records.get(claim.node_id), self.members.get(claim.node_id)
+        if not claim.storage_id:
+            assert member is None, f"{name} is released, and its node has joined"
+            return
+        assert record is not None and record.storage_id == claim.storage_id, f"{name} is released: {record}"
+        assert record.step is RetireStep.DONE, f"{name} is released at step {record.step}"
+        mount = self.meta_mounts.get(claim.node_id)
+        assert mount is None or mount.mode is not MountMode.VOLUME, f"{name} is released, and {mount} reads it"
 
     def _ask_meta(self, action: act.AskRetire | act.CancelRetire | act.EndMount) -> None:
         assert self._meta_serves() and not self.is_meta_away, f"nobody is there to be asked: {action}"

@@ -7,8 +7,9 @@ Pure. Source: docs/operator.md section 7.
 
 from __future__ import annotations
 
-from stratalog_operator.plan.actions import DeleteClaim, DropFinalizer, Offer, UnguardClaim
+from stratalog_operator.plan.actions import DropFinalizer, Offer
 from stratalog_operator.plan.observed import Observed, SeenCluster
+from stratalog_operator.plan.release import of_deleted_cluster, released
 from stratalog_operator.resources.names import ANNOTATION_ALLOW_DELETION, ANNOTATION_RELEASE_FINALIZER, FINALIZER
 
 
@@ -31,24 +32,25 @@ def why_refused(cluster: SeenCluster) -> str:
 def deletion(seen: Observed) -> Offer:
     cluster = seen.cluster
     offer = Offer()
-    takes_volumes = cluster.spec.storage_retention.when_deleted == "Delete" and not seen.is_namespace_leaving
-    if takes_volumes and why_refused(cluster) and not _is_let_go(cluster):
+    refused = "" if seen.is_namespace_leaving else why_refused(cluster)
+    if refused and not _is_let_go(cluster):
         return offer
+    # Who lets the object go by the annotation has not said that its volumes may go.
+    takes_volumes = cluster.spec.storage_retention.when_deleted == "Delete" and not seen.is_namespace_leaving
+    takes_volumes = takes_volumes and not refused
     for kind, name, finalizers in _guarded_objects(seen):
         if FINALIZER in finalizers:
             offer.actions.append(DropFinalizer(kind, name, f"cluster {cluster.name} is deleted"))
-    guarded = [claim for claim in seen.claims if claim.is_guarded]
-    why = f"cluster {cluster.name} is deleted, and its volumes {'go' if takes_volumes else 'stay'}"
-    for claim in guarded:
-        offer.actions.append(UnguardClaim(claim.name, claim.uid, keeps_volume=not takes_volumes, why=why))
-    left = [claim for claim in seen.claims if takes_volumes and not claim.is_leaving]
-    if not guarded:
-        offer.disruptive += [DeleteClaim(claim.name, claim.uid, why) for claim in left]
+    grant = of_deleted_cluster(seen, takes_volumes=takes_volumes)
+    claims = Offer()
+    for claim in seen.claims:
+        claims.add(released(claim, grant))
+    offer.add(claims)
     # A namespace that goes waits for nobody, and may take the operator along: all of it is let go in one pass, and what
     # of that fails is an orphan's, for its claims are being deleted as well.
-    is_done = seen.is_namespace_leaving or (not guarded and not left)
+    is_done = seen.is_namespace_leaving or not (claims.actions or claims.disruptive)
     if FINALIZER in cluster.finalizers and (is_done or _is_let_go(cluster)):
-        offer.actions.append(DropFinalizer("StorageCluster", cluster.name, why))
+        offer.actions.append(DropFinalizer("StorageCluster", cluster.name, grant.why))
     return offer
 
 

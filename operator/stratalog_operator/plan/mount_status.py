@@ -13,9 +13,11 @@ from typing import Final
 from stratalog.model.mounts import Mount, MountMode, MountState
 from stratalog_operator.plan.mounts import CREATING, MountLook, hand_mount, is_creating
 from stratalog_operator.plan.observed import MAX_RANGES, MountSums, Observed, SeenMount
+from stratalog_operator.plan.release import is_mount_over
 from stratalog_operator.plan.scope import Word, complete, is_paused, seconds_since
+from stratalog_operator.plan.volumes import why_refused
 from stratalog_operator.resources.conditions import ConditionStatus, ConditionType, merge
-from stratalog_operator.resources.mount import ReadOnlyMountStatus
+from stratalog_operator.resources.mount import ReadOnlyMountStatus, RetiredNodeSource
 
 _YES, _NO, _UNKNOWN = ConditionStatus.TRUE, ConditionStatus.FALSE, ConditionStatus.UNKNOWN
 _UNREACHED: Final[Word] = (_UNKNOWN, "MetaUnreachable", "the meta service does not answer")
@@ -33,7 +35,7 @@ def mount_status(seen: Observed, one: SeenMount) -> ReadOnlyMountStatus:
         assert retired is not None, "the definition asks for exactly one of the three"
         found = None if seen.meta is None else seen.meta.mount_of(retired.node_id)
         mount = found if found is not None and found.storage_id == retired.storage_id else None
-        words = _of_retired(seen, one, mount)
+        words = _of_retired(seen, one, retired, mount)
     conditions = merge(one.status.conditions, complete("ReadOnlyMount", words), one.generation, seen.now)
     if mount is None or seen.meta is None:
         kept = {"observed_generation": one.generation, "conditions": conditions}
@@ -102,10 +104,22 @@ def _of_hand(seen: Observed, one: SeenMount, look: MountLook) -> dict[ConditionT
     return words
 
 
-def _of_retired(seen: Observed, one: SeenMount, mount: Mount | None) -> dict[ConditionType, Word]:
+def _of_retired(
+    seen: Observed, one: SeenMount, source: RetiredNodeSource, mount: Mount | None
+) -> dict[ConditionType, Word]:
     words = _base(seen, one)
+    refused = None if seen.meta is None else why_refused(seen, one, source)
+    if refused is not None:
+        words[ConditionType.READY] = (_NO, "NotRetired" if refused.reason == "Waiting" else "NotThere", refused.words)
+        if not one.is_deleting and not is_paused(seen):
+            words[ConditionType.RECONCILED] = (_NO, refused.reason, refused.words)
+        return words
     if seen.meta is None:
         words[ConditionType.READY] = _UNREACHED
+    elif mount is None and is_mount_over(seen, source.node_id, source.storage_id):
+        why = f"the mount of node {source.node_id} has ended: delete this object"
+        words[ConditionType.READY] = (_NO, "Over", why)
+        words[ConditionType.SOURCE_EXPIRED] = (_YES, "Over", why)
     elif mount is None:
         words[ConditionType.READY] = (_NO, "NotMounted", "the meta service does not mount it (yet, or any more)")
     elif mount.mode is MountMode.VOLUME and mount.volume is None:

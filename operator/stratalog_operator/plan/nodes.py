@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from stratalog_operator.plan.actions import GuardClaim, NoteDisk, Offer, UnguardClaim
+from stratalog_operator.plan.actions import GuardClaim, NoteDisk, Offer
 from stratalog_operator.plan.observed import Observed, SeenClaim, SeenNode, SeenPool
 from stratalog_operator.plan.scope import apply_missing, cluster_of, identity_of, is_released, why_invalid
 from stratalog_operator.specs.doors import outside_of_node
@@ -28,9 +28,6 @@ def node_offer(seen: Observed, pool: SeenPool, node: SeenNode) -> Offer:
     claim = seen.claim_named(name)
     if claim is not None and claim.is_leaving:
         # A new claim of that name would be an empty disk under an old identity.
-        if claim.is_guarded and claim.is_let_go:
-            why = "a person let it go by the annotation"
-            offer.actions.append(UnguardClaim(name, claim.uid, keeps_volume=True, why=why))
         return offer
     if (claim is None and node.status.identity.storage_id) or (claim is not None and is_another(node, claim)):
         return offer

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 from stratalog_operator.plan.actions import DropFinalizer, UnguardClaim
 from stratalog_operator.plan.observed import Seen, SeenClaim
+from stratalog_operator.plan.release import of_missing_cluster, released
 from stratalog_operator.resources.conditions import OF_KIND, Conditions, ConditionStatus, ConditionType, merge
 from stratalog_operator.resources.names import FINALIZER
 from stratalog_operator.resources.schema import Part
@@ -30,8 +31,9 @@ class OrphanPlan:
 
 
 def orphans(cluster: str, found: Iterable[Orphan], claims: Iterable[SeenClaim], now: str) -> OrphanPlan:
-    why = f"StorageCluster {cluster} is not there"
+    why = f"StorageCluster {cluster} does not exist"
     actions: list[DropFinalizer | UnguardClaim] = []
+    grant = of_missing_cluster(cluster)
     told: dict[tuple[str, str], Part] = {}
     for kind, one in found:
         if one.is_deleting:
@@ -47,7 +49,7 @@ def orphans(cluster: str, found: Iterable[Orphan], claims: Iterable[SeenClaim], 
             )
     for claim in claims:
         if claim.is_leaving and claim.is_guarded:
-            actions.append(UnguardClaim(claim.name, claim.uid, keeps_volume=True, why=why))
+            actions += (one for one in released(claim, grant).actions if isinstance(one, UnguardClaim))
     return OrphanPlan(tuple(actions), told)
 
 

@@ -1,8 +1,7 @@
 """How a node leaves in Kubernetes: states the wish, follows the meta service, then stops the pod and frees the volume.
 
-The step is worked out on every pass from what the meta service says and what is there. The proof that lets a claim
-go is one thing only: the service lists this node, with the disk that we saw on this claim, as done, and no mount reads
-the volume. Not a timer, not a missing record, not an empty answer.
+The step is worked out on every pass from what the meta service says and what is there. What is taken away then, and on
+which proof, is decided by `release`.
 
 Pure. Source: docs/operator.md section 6; docs/scaling.md section 3.
 """
@@ -13,24 +12,14 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from stratalog.model.counting import counted
-from stratalog.model.mounts import MountMode
 from stratalog.model.retirement import RetireMode, RetireStep, WaitReason
 from stratalog.model.retirement_status import RetirementStatus
-from stratalog_operator.plan.actions import (
-    AskRetire,
-    CancelRetire,
-    DeleteClaim,
-    DeleteObject,
-    GuardClaim,
-    Offer,
-    ReleaseClaim,
-    StopSet,
-    UnguardClaim,
-)
+from stratalog_operator.plan import release
+from stratalog_operator.plan.actions import AskRetire, CancelRetire, GuardClaim, Offer
 from stratalog_operator.plan.observed import Observed, SeenClaim, SeenNode
 from stratalog_operator.plan.scope import SILENT_SECONDS, apply_missing, cluster_of, seconds_since, staying
 from stratalog_operator.resources.names import ANNOTATION_FORCE_RETIRE, API_VERSION
-from stratalog_operator.specs.node import claim_name, node_name
+from stratalog_operator.specs.node import claim_name
 from stratalog_operator.specs.objects import Manifest, wanted
 
 Step = Literal[
@@ -149,15 +138,12 @@ def _following(seen: Observed, node: SeenNode, record: RetirementStatus) -> Reti
 
 
 def _never_joined(seen: Observed, node: SeenNode) -> Retiring:
-    """No member of that id, and none that left: it has nothing. Whoever was known once is another matter."""
+    """No member of that id, and none that left: it has nothing."""
     claim = _claim(seen, node)
-    if node.status.identity.storage_id or (claim is not None and claim.storage_id):
-        words = "the meta service does not know this node, which had registered: nothing of it is taken away"
-        return Retiring("Wished", Offer(), "UnknownNode", words)
-    stopping = _stopped(seen, node, "it never joined, and is not wanted any more")
-    if stopping is not None:
-        return stopping
-    return _taking_claim(seen, node, "its node never joined", storage_id="")
+    grant = release.of_node_that_never_joined(seen, node, claim)
+    if isinstance(grant, release.Refusal):
+        return Retiring("Wished", Offer(), grant.reason, grant.words)
+    return _stopping(seen, node) or _releasing(claim, grant)
 
 
 def _after_release(seen: Observed, node: SeenNode, record: RetirementStatus) -> Retiring:
@@ -165,76 +151,54 @@ def _after_release(seen: Observed, node: SeenNode, record: RetirementStatus) -> 
     wait = about.wait
     reason = "" if wait is None else wait.reason.value
     if about.mode is RetireMode.VOLUME:
-        stopping = _stopped(seen, node, "it has left: its volume goes to a pod that reads it")
+        stopping = _stopping(seen, node)
         if stopping is not None:
             return stopping
-        mount = _mount_object(seen, node, about.storage_id)
-        offer = apply_missing(seen, [mount], f"the volume of node {record.node_id} stays readable")
-        if about.step is not RetireStep.DONE:
-            return Retiring("Mount" if not offer.actions else "Remount", offer, reason, record.words)
-        return Retiring("Done", offer, "", record.words, is_buried=True, kept_claim=_claim_name(seen, node))
+        if not release.is_mount_over(seen, node.spec.node_id, about.storage_id):
+            return _remounting(seen, node, record, reason)
+        if release.readers_of(seen, node.spec.node_id, about.storage_id):
+            return Retiring("Done", Offer(), "", record.words, is_buried=True, kept_claim=_claim_name(seen, node))
     if about.step is not RetireStep.DONE:
         return Retiring(_OF_META[about.step], Offer(), reason, record.words)
-    stopping = _stopped(seen, node, "it has left: nothing needs it any more")
+    stopping = _stopping(seen, node)
     if stopping is not None:
         return stopping
-    if seen.cluster.spec.storage_retention.when_scaled == "Retain":
-        return _keeping_claim(seen, node)
-    return _taking_claim(seen, node, f"node {record.node_id} is done", storage_id=about.storage_id)
-
-
-def _stopped(seen: Observed, node: SeenNode, why: str) -> Retiring | None:
-    """None once its pod is gone and does not come back."""
-    name = node_name(seen.cluster.name, node.spec.pool_ref, node.spec.node_id)
-    found, pod = seen.set_named(name), seen.pod_named(f"{name}-0")
-    if found is not None and found.replicas:
-        return Retiring("PodStop", Offer(disruptive=[StopSet(name, found.uid, why)]), "", f"pod {name}-0 is to stop")
-    if pod is not None:
-        return Retiring("PodStop", Offer(), "", f"pod {pod.name} is stopping")
-    if found is not None:
-        return Retiring("PodStop", Offer([DeleteObject("StatefulSet", name, found.uid, why)]), "", "its pod has gone")
-    return None
-
-
-def _keeping_claim(seen: Observed, node: SeenNode) -> Retiring:
     claim = _claim(seen, node)
-    if claim is None:
-        return Retiring("Done", Offer(), is_buried=True)
-    offer = Offer()
-    if not claim.is_released:
-        offer.actions.append(ReleaseClaim(claim.name, claim.uid))
-    if claim.is_guarded:
-        why = "all that it has is elsewhere"
-        offer.actions.append(UnguardClaim(claim.name, claim.uid, keeps_volume=True, why=why))
-    if offer.actions:
-        return Retiring("Volume", offer, "", f"claim {claim.name} is kept")
-    return Retiring("Done", offer, is_buried=True, kept_claim=claim.name)
-
-
-def _taking_claim(seen: Observed, node: SeenNode, why: str, *, storage_id: str) -> Retiring:
-    """Only the claim of just this disk goes, and only while no mount reads it."""
-    claim = _claim(seen, node)
-    if claim is None:
-        return Retiring("Done", Offer(), is_buried=True)
-    if claim.storage_id != storage_id:
+    if claim is not None and claim.storage_id != about.storage_id:
         words = (
-            f"claim {claim.name} has disk {claim.storage_id or 'unknown'}, and {why} with disk {storage_id}: it is kept"
+            f"claim {claim.name} has disk {claim.storage_id or 'unknown'}, and node {record.node_id} left with disk "
+            f"{about.storage_id}: it is kept"
         )
         return Retiring("Volume", Offer(), "VolumePending", words)
-    assert seen.meta is not None, "the proof is its word"
-    mount = seen.meta.mount_of(node.spec.node_id)
-    if mount is not None and mount.mode is MountMode.VOLUME:
-        return Retiring("Volume", Offer(), "VolumePending", f"claim {claim.name} is read by mount {mount.name}")
-    return Retiring("Volume", let_go(claim, why), "", f"claim {claim.name} goes")
+    grant = release.of_retired_disk(seen, node.spec.node_id, about.storage_id)
+    if isinstance(grant, release.Refusal):
+        return Retiring("Volume", Offer(), grant.reason, grant.words)
+    return _releasing(claim, grant)
 
 
-def let_go(claim: SeenClaim, why: str) -> Offer:
-    """The guard in one pass, the claim in the next: between the two everything is looked at again."""
-    if claim.is_guarded:
-        return Offer([UnguardClaim(claim.name, claim.uid, keeps_volume=False, why=why)])
-    if claim.is_leaving:
-        return Offer()
-    return Offer(disruptive=[DeleteClaim(claim.name, claim.uid, why)])
+def _remounting(seen: Observed, node: SeenNode, record: RetirementStatus, reason: str) -> Retiring:
+    """Its volume goes to a pod that reads it."""
+    mount = mount_object(seen, node.name, record.node_id, record.retirement.storage_id)
+    offer = apply_missing(seen, [mount], f"the volume of node {record.node_id} stays readable")
+    if record.retirement.step is not RetireStep.DONE:
+        return Retiring("Mount" if not offer.actions else "Remount", offer, reason, record.words)
+    return Retiring("Done", offer, "", record.words, is_buried=True, kept_claim=_claim_name(seen, node))
+
+
+def _stopping(seen: Observed, node: SeenNode) -> Retiring | None:
+    found = release.stopped(seen, node)
+    if isinstance(found, release.Refusal):
+        return Retiring("PodStop", Offer(), found.reason, found.words)
+    return None if found is None else Retiring("PodStop", found.offer, "", found.words)
+
+
+def _releasing(claim: SeenClaim | None, grant: release.Grant) -> Retiring:
+    if claim is None:
+        return Retiring("Done", Offer(), is_buried=True)
+    offer = release.released(claim, grant)
+    if not (offer.actions or offer.disruptive) and grant.fate is release.Fate.KEPT:
+        return Retiring("Done", offer, is_buried=True, kept_claim=claim.name)
+    return Retiring("Volume", offer, "", f"claim {claim.name}: {grant.why}")
 
 
 def _claim_name(seen: Observed, node: SeenNode) -> str:
@@ -242,11 +206,12 @@ def _claim_name(seen: Observed, node: SeenNode) -> str:
 
 
 def _claim(seen: Observed, node: SeenNode) -> SeenClaim | None:
-    return seen.claim_named(_claim_name(seen, node))
+    return release.claim_of_node(seen, node)
 
 
-def _mount_object(seen: Observed, node: SeenNode, storage_id: str) -> Manifest:
+def mount_object(seen: Observed, name: str, node_id: int, storage_id: str) -> Manifest:
+    """The ReadOnlyMount that the operator makes for the volume of a retired node. `name` is that of its StorageNode."""
     cluster = cluster_of(seen)
-    source: Manifest = {"nodeId": node.spec.node_id, "storageId": storage_id, "mode": "RemountVolume"}
+    source: Manifest = {"nodeId": node_id, "storageId": storage_id, "mode": "RemountVolume"}
     body: Manifest = {"spec": {"clusterRef": cluster.name, "source": {"retiredNode": source}}}
-    return wanted(API_VERSION, "ReadOnlyMount", node.name, cluster, {}, body, owner=cluster.owner())
+    return wanted(API_VERSION, "ReadOnlyMount", name, cluster, {}, body, owner=cluster.owner())

@@ -1,38 +1,42 @@
 """Volumes of retired nodes that are read where they are: the pod that reads one, and what becomes of it afterwards.
 
+A ReadOnlyMount reads a volume only once the meta service has released that node and that disk in volume mode: until
+then the node itself uses the volume. Of several ReadOnlyMounts that name one disk, one reads it.
+
 Pure. Source: docs/operator.md section 6.
 """
 
 from __future__ import annotations
 
 from stratalog.model.mounts import MountMode
-from stratalog_operator.plan.actions import AddFinalizer, DropFinalizer, EndMount, Offer, ReleaseClaim, UnguardClaim
+from stratalog.model.retirement import RetireMode
+from stratalog_operator.plan import release
+from stratalog_operator.plan.actions import AddFinalizer, DropFinalizer, EndMount, Offer
 from stratalog_operator.plan.mounts import hand_mount, is_let_go
 from stratalog_operator.plan.observed import Observed, SeenClaim, SeenMount
-from stratalog_operator.plan.retire import let_go
 from stratalog_operator.plan.scope import apply_missing, cluster_of
 from stratalog_operator.resources.mount import RetiredNodeSource
 from stratalog_operator.resources.names import FINALIZER
 from stratalog_operator.resources.pool import Storage, StorageNodePoolSpec
-from stratalog_operator.specs.node import NodeIdentity
-from stratalog_operator.specs.volume import volume_objects
+from stratalog_operator.specs.node import NodeIdentity, node_name
+from stratalog_operator.specs.volume import volume_name, volume_objects
 
 
 def mount_offer(seen: Observed, mount: SeenMount) -> Offer:
-    """Of a ReadOnlyMount. While it is there its pod is; once it has ended its claim goes by policy."""
+    """Of a ReadOnlyMount. While it is there its pod is; once it has ended its claim is released."""
     by_hand = mount.spec.source.by_hand
     if by_hand is not None:
         return hand_mount(seen, mount, by_hand).offer
-    source = mount.spec.source.retired_node
-    if source is None or source.mode != "RemountVolume":
+    source = release.source_of(mount)
+    if source is None:
         return Offer()
     if mount.is_deleting:
         return _ended(seen, mount, source)
     offer = Offer()
     if FINALIZER not in mount.finalizers:
         offer.actions.append(AddFinalizer("ReadOnlyMount", mount.name))
-    claim = claim_of(seen, source)
-    if claim is None:
+    claim = release.claim_of_disk(seen, source.node_id, source.storage_id)
+    if claim is None or why_not_read(seen, mount, source):
         return offer
     pool = seen.pool_named(claim.pool)
     # The pool may be gone by now: where the volume is decides where its reader goes.
@@ -43,44 +47,91 @@ def mount_offer(seen: Observed, mount: SeenMount) -> Offer:
     return offer
 
 
-def claim_of(seen: Observed, source: RetiredNodeSource) -> SeenClaim | None:
-    """Of just that disk."""
-    return next(
-        (one for one in seen.claims if one.node_id == source.node_id and one.storage_id == source.storage_id), None
-    )
+def why_not_read(seen: Observed, mount: SeenMount, source: RetiredNodeSource) -> str:
+    """Why no pod reads the volume for this object, in words; empty when one does, or should."""
+    claim = release.claim_of_disk(seen, source.node_id, source.storage_id)
+    if seen.meta is None:
+        # What runs already was right when it was started.
+        is_running = claim is not None and seen.set_named(_reader(seen, claim)) is not None
+        return "" if is_running else "the meta service does not answer: it is unknown whether the node is retired"
+    refused = why_refused(seen, mount, source)
+    if refused is not None:
+        return refused.words
+    if release.is_mount_over(seen, source.node_id, source.storage_id):
+        return f"the mount of node {source.node_id} has ended: delete this object"
+    if claim is None:
+        return f"there is no volume claim with disk {source.storage_id} of node {source.node_id}"
+    name = node_name(seen.cluster.name, claim.pool, claim.node_id)
+    if seen.pod_named(f"{name}-0") is not None:
+        return f"pod {name}-0 still uses the volume"
+    return ""
+
+
+def why_refused(seen: Observed, mount: SeenMount, source: RetiredNodeSource) -> release.Refusal | None:
+    """Why the object asks for what cannot be (yet), by the word of the meta service; None when it can."""
+    assert seen.meta is not None, "it knows which nodes are retired"
+    record = seen.meta.retirement(source.node_id)
+    node = seen.meta.node(source.node_id)
+    if node is None and record is None:
+        return release.Refusal("InvalidSpec", f"there was never a node {source.node_id}")
+    known = record.retirement.storage_id if record is not None else node.storage_id if node is not None else ""
+    if known != source.storage_id:
+        return release.Refusal("InvalidSpec", f"node {source.node_id} has disk {known}, not {source.storage_id}")
+    if record is None or not record.retirement.step.is_released:
+        step = "" if record is None else f" (step {record.retirement.step})"
+        words = f"node {source.node_id} is not retired yet{step}, and uses its volume itself: retire it first"
+        return release.Refusal("Waiting", words)
+    if source.mode != "RemountVolume":
+        return None
+    if record.retirement.mode is not RetireMode.VOLUME:
+        words = f"node {source.node_id} was retired in mode Offload: its data is not read from its volume"
+        return release.Refusal("InvalidSpec", words)
+    reader = _reading(seen, source)
+    if reader is not None and reader.uid != mount.uid:
+        return release.Refusal("InvalidSpec", f"ReadOnlyMount {reader.name} mounts this volume already")
+    return None
+
+
+def _reading(seen: Observed, source: RetiredNodeSource) -> SeenMount | None:
+    """Of those that name the disk: the operator's own object, which the retirement made, else the oldest."""
+    named = [
+        one
+        for one in seen.mounts
+        if (other := release.source_of(one)) is not None
+        and (other.node_id, other.storage_id) == (source.node_id, source.storage_id)
+    ]
+    claim = release.claim_of_disk(seen, source.node_id, source.storage_id)
+    own = "" if claim is None else node_name(seen.cluster.name, claim.pool, claim.node_id)
+    return min(named, key=lambda one: (one.name != own, one.created, one.uid), default=None)
+
+
+def _reader(seen: Observed, claim: SeenClaim) -> str:
+    """Name of the StatefulSet that reads it."""
+    return volume_name(seen.cluster.name, claim.pool, claim.node_id)
 
 
 def _ended(seen: Observed, mount: SeenMount, source: RetiredNodeSource) -> Offer:
     """The service refuses to end a mount that is the only way to something; until it has ended, the object waits."""
-    if FINALIZER in mount.finalizers and (why := is_let_go(seen, mount)):
-        # Its claim keeps its guard: nobody has said that nothing needs it.
-        return Offer([DropFinalizer("ReadOnlyMount", mount.name, why)])
-    claim = claim_of(seen, source)
-    if claim is not None:
-        if seen.meta is None:
-            return Offer()
-        served = seen.meta.mount_of(source.node_id)
-        if served is not None and served.mode is MountMode.VOLUME:
-            return Offer([EndMount(served.name)])
-        record = seen.meta.retirement(source.node_id)
-        if record is None or record.retirement.storage_id != source.storage_id:
-            return Offer()
-        offer = _by_policy(seen, claim, source)
-        # A claim that is going stays for as long as the pod that reads it, and that goes with this object.
-        if offer.actions or offer.disruptive or not (claim.is_released or claim.is_leaving):
-            return offer
     if FINALIZER not in mount.finalizers:
         return Offer()
+    if why := is_let_go(seen, mount):
+        # Its claim keeps its guard: nothing proves that the volume is not needed.
+        return Offer([DropFinalizer("ReadOnlyMount", mount.name, why)])
+    if seen.meta is None:
+        return Offer()
+    if why_refused(seen, mount, source) is not None:
+        return Offer([DropFinalizer("ReadOnlyMount", mount.name, "it never mounted anything")])
+    served = seen.meta.mount_of(source.node_id)
+    if served is not None and served.mode is MountMode.VOLUME and served.storage_id == source.storage_id:
+        return Offer([EndMount(served.name)])
+    claim = release.claim_of_disk(seen, source.node_id, source.storage_id)
+    if claim is not None:
+        grant = release.of_retired_disk(seen, source.node_id, source.storage_id)
+        if isinstance(grant, release.Grant):
+            offer = release.released(claim, grant)
+            # A claim that is going stays for as long as the pod that reads it, and that goes with this object.
+            if offer.actions or offer.disruptive:
+                return offer
+        elif not release.is_mount_over(seen, source.node_id, source.storage_id):
+            return Offer()
     return Offer([DropFinalizer("ReadOnlyMount", mount.name, "its mount has ended")])
-
-
-def _by_policy(seen: Observed, claim: SeenClaim, source: RetiredNodeSource) -> Offer:
-    if seen.cluster.spec.storage_retention.when_scaled == "Delete":
-        return let_go(claim, f"node {source.node_id} is done, and the mount of its volume has ended")
-    offer = Offer()
-    if not claim.is_released:
-        offer.actions.append(ReleaseClaim(claim.name, claim.uid))
-    if claim.is_guarded:
-        why = "the mount of its volume has ended"
-        offer.actions.append(UnguardClaim(claim.name, claim.uid, keeps_volume=True, why=why))
-    return offer

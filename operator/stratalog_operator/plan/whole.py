@@ -16,6 +16,7 @@ from stratalog_operator.plan.leftovers import leftovers
 from stratalog_operator.plan.nodes import node_offer
 from stratalog_operator.plan.observed import Observed
 from stratalog_operator.plan.pools import free_id, pool_offer
+from stratalog_operator.plan.release import released_by_persons
 from stratalog_operator.plan.retire import Retiring, retire
 from stratalog_operator.plan.roll import Roll, roll
 from stratalog_operator.plan.scope import apply_missing, cluster_of, is_paused
@@ -41,6 +42,7 @@ def plan(seen: Observed) -> Plan:
     for name, found in retiring.items():
         offer.add(_burial(seen, name, found))
     offer.add(rolling.offer)
+    offer.add(released_by_persons(seen))
     for mount in seen.mounts:
         offer.add(mount_offer(seen, mount))
     first = owners(seen)

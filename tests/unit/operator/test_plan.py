@@ -638,6 +638,9 @@ def test_the_annotation_lets_go_of_a_cluster_that_would_wait() -> None:
     one.reconcile()
 
     assert not one.cluster.finalizers
+    guards = [action for action in one.done if isinstance(action, act.UnguardClaim)]
+    assert guards and all(action.keeps_volume for action in guards), "no one said that the volumes may go"
+    assert "DeleteClaim" not in kinds_of(one.done)
 
 
 def test_a_cluster_of_the_same_name_takes_its_volumes_again() -> None:
