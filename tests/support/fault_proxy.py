@@ -27,6 +27,9 @@ from typing import TypeAlias
 
 from support.http_messages import Head, read_body, read_head
 
+_TRICKLE_BYTES = 16 << 10
+"""Passed on at once over a `SlowLink`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Latency:
@@ -265,6 +268,80 @@ def _error_answer(fault: ServerError, head: Head) -> bytes:
     return (
         f"HTTP/1.1 {fault.status} {fault.code}\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\n\r\n"
     ).encode() + body
+
+
+class SlowLink:
+    """A TCP relay whose answers trickle: so many bytes a second, of all connections together. It looks at nothing.
+
+        async with SlowLink(bytes_per_s=4 << 20) as link:
+            link.upstream_port = ...
+
+    The pieces are small, so that bytes never stop coming for long.
+    """
+
+    def __init__(self, bytes_per_s: int) -> None:
+        self.bytes_per_s = bytes_per_s
+        self.upstream_port = 0
+        """Of the server behind it; may be set once the relay listens."""
+        self.port = 0
+        self.answer_bytes = 0
+        """Passed on so far."""
+        self.connections = 0
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._free_at_s = 0.0
+
+    async def __aenter__(self) -> SlowLink:
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        if self._server is not None:
+            self._server.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.ensure_future(self._serve(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        upstream: asyncio.StreamWriter | None = None
+        try:
+            up_reader, upstream = await asyncio.open_connection("127.0.0.1", self.upstream_port)
+            ends = [
+                asyncio.ensure_future(self._pass_on(reader, upstream, is_slow=False)),
+                asyncio.ensure_future(self._pass_on(up_reader, writer, is_slow=True)),
+            ]
+            try:
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for end in ends:
+                    end.cancel()
+                await asyncio.gather(*ends, return_exceptions=True)
+        except (ConnectionError, asyncio.CancelledError):
+            pass
+        finally:
+            for stream in (writer, upstream):
+                if stream is not None:
+                    stream.close()
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, is_slow: bool) -> None:
+        while data := await reader.read(_TRICKLE_BYTES):
+            if is_slow:
+                await self._take_turn(len(data))
+                self.answer_bytes += len(data)
+            writer.write(data)
+            await writer.drain()
+
+    async def _take_turn(self, size_bytes: int) -> None:
+        now_s = asyncio.get_running_loop().time()
+        self._free_at_s = max(self._free_at_s, now_s) + size_bytes / self.bytes_per_s
+        await asyncio.sleep(self._free_at_s - now_s)
 
 
 @contextmanager

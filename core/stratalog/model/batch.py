@@ -6,6 +6,9 @@ from typing import NamedTuple
 
 BATCH_HEADER_BYTES = 61
 NO_PRODUCER_ID = -1
+LARGEST_BATCH_BYTES = 1 << 30
+"""The most that `socket.request.max.bytes` of any node can be. No request carries more, so no batch is larger, whatever
+its header claims."""
 
 
 class BatchHeader(NamedTuple):

@@ -9,6 +9,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from stratalog.model.batch import LARGEST_BATCH_BYTES
 from stratalog.model.listeners import INTERNAL, Listener, check_told, parse_listeners, told_of
 from stratalog.settings.addresses import Address, AdvertisedListeners, FurtherListeners, HostNames
 from stratalog.settings.choices import LogLevel
@@ -91,7 +92,7 @@ class DoorSettings(BaseModel):
     socket_request_max_bytes: int = Field(
         default=100 * MIB,
         ge=1 * KIB,
-        le=1 * GIB,
+        le=LARGEST_BATCH_BYTES,
         description="Largest request frame; a larger one closes its connection.",
     )
     queued_max_request_bytes: int = Field(

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 from stratalog.formats.digest import EMPTY_DIGEST, extend_digest
 from stratalog.formats.record_batch import first_timestamp_ms, scan_valid_prefix, walk
-from stratalog.model.batch import BATCH_HEADER_BYTES, BatchHeader
+from stratalog.model.batch import BATCH_HEADER_BYTES, LARGEST_BATCH_BYTES, BatchHeader
 from stratalog.model.errors import Corrupt
-
-LARGEST_BATCH_BYTES = 1 << 30
-"""No request carries more (socket.request.max.bytes), so no batch is larger, whatever its header claims."""
 
 
 class BatchStream:

@@ -100,7 +100,6 @@ class AskedPeers:
                 self._catch_up,
                 self._stats,
                 self._steady_ms,
-                self._context.settings.socket_request_max_bytes,
             )
         return peer
 

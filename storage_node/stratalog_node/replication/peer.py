@@ -1,7 +1,8 @@
 """One other node: a connection to it while anything is asked of it, and the rounds over that.
 
 What is asked is gathered within a turn of the loop and sent at its end. A connection that ends is made again after ever
-longer pauses; a round that is not answered in time ends its connection. Lives on the event loop.
+longer pauses. A connection on which nothing comes while a round waits for its answer is ended; an answer that comes
+slowly is on its way, and the rounds behind it ask for less (`machines/answer_size.py`). Lives on the event loop.
 
 Nothing that a peer says or is said to be ends more than its connection, and none of it is asked for without a pause:
 answers come one for each round and in their order, name no more segments than were asked for, and one that comes at
@@ -25,6 +26,7 @@ from stratalog.kafka.replica_fetch import (
     decode_replica_answer,
     encode_replica_fetch,
 )
+from stratalog.machines.answer_size import AnswerSize
 from stratalog.machines.backoff import longest_pause
 from stratalog.machines.fetch_rounds import (
     FetchRounds,
@@ -37,6 +39,7 @@ from stratalog.machines.fetch_rounds import (
     segment_name,
 )
 from stratalog.machines.token_bucket import TokenBucket
+from stratalog.model.batch import LARGEST_BATCH_BYTES
 from stratalog.telemetry.logs import logger
 from stratalog_node.backoff import Backoff
 from stratalog_node.replication.peer_protocol import PeerProtocol
@@ -48,6 +51,10 @@ _CONNECT_S = 3.0
 _ANSWER_S = 5.0
 """Beyond what a round may be held."""
 _ROUND_BYTES = 8 << 20
+_MOST_BYTES = _ROUND_BYTES + (1 << 20) + LARGEST_BATCH_BYTES
+"""Of one answer: names, what was asked for, and one batch beyond it. The first batch is sent whatever its size, and it
+may be larger than this node's own `socket.request.max.bytes`: while that is changed node by node, others have another.
+So this limit must not depend on it, or one such batch stops all that is asked of that node."""
 _SEGMENT_BYTES = 1 << 20
 _MAX_WAIT_MS = 500
 _CATCH_UP_S = 0.05
@@ -76,7 +83,6 @@ class Peer:
         catch_up: TokenBucket,
         stats: ReplicationStats,
         steady_ms: Callable[[], int],
-        largest_batch_bytes: int,
     ) -> None:
         """`take` is given each segment's answer, whose bytes are good until it returns, and says how many of them are
         of use; `lost` hears that what was asked may not be answered."""
@@ -87,8 +93,8 @@ class Peer:
         self._lost = lost
         self._stats = stats
         self._steady_ms = steady_ms
-        self._most_bytes = _ROUND_BYTES + largest_batch_bytes + (1 << 20)
         self._rounds = FetchRounds(catch_up)
+        self._size = AnswerSize(_ROUND_BYTES)
         self._loop = asyncio.get_running_loop()
         self._protocol: PeerProtocol | None = None
         self._task: asyncio.Task[None] | None = None
@@ -98,8 +104,6 @@ class Peer:
         self._correlation_id = 0
         self._sent: deque[tuple[int, int]] = deque()
         """Correlation id and time of each round that is not answered."""
-        self._heard_ms = 0
-        """When the last answer came."""
         self._first_of_session = 0
         self._most_named = 0
         """Segments that this connection's peer may name."""
@@ -148,7 +152,7 @@ class Peer:
                 self._asker.node_id,
                 self._asker.token,
                 _MAX_WAIT_MS,
-                _ROUND_BYTES,
+                self._size.size_bytes,
                 round_.session_id,
                 round_.session_epoch,
                 [SegmentAsk(*name, offset, _SEGMENT_BYTES) for name, offset in round_.asks],
@@ -165,17 +169,21 @@ class Peer:
     def _await_answer(self) -> None:
         """One timer looks now and then: to set it again with each round costs as much as the round's bookkeeping."""
         if self._deadline is None and self._sent:
-            waits_since_ms = max(self._sent[0][1], self._heard_ms)
-            left_s = _MAX_WAIT_MS / 1000 + _ANSWER_S - (self._steady_ms() - waits_since_ms) / 1000
+            left_s = _MAX_WAIT_MS / 1000 + _ANSWER_S - self._silent_ms() / 1000
             self._deadline = self._loop.call_later(max(left_s, 0.001), self._look_for_answer)
+
+    def _silent_ms(self) -> float:
+        """How long the first round of those that wait has brought no byte."""
+        waits_ms = self._steady_ms() - self._sent[0][1]
+        return waits_ms if self._protocol is None else min(waits_ms, self._protocol.silent_ms)
 
     def _look_for_answer(self) -> None:
         self._deadline = None
         if self._protocol is None or not self._sent:
             return
         timeout_s = _MAX_WAIT_MS / 1000 + _ANSWER_S
-        if self._steady_ms() - max(self._sent[0][1], self._heard_ms) >= timeout_s * 1000:
-            self._protocol.close(f"no answer within {timeout_s} s")
+        if self._silent_ms() >= timeout_s * 1000:
+            self._protocol.close(f"nothing came for {timeout_s} s while an answer was due")
         else:
             self._await_answer()
 
@@ -210,7 +218,7 @@ class Peer:
             self._is_not_reached("its address is not known")
             return False
         self._ended.clear()
-        protocol = PeerProtocol(self._most_bytes, self._answered, self._connection_lost)
+        protocol = PeerProtocol(_MOST_BYTES, self._answered, self._connection_lost)
         try:
             async with asyncio.timeout(_CONNECT_S):
                 await self._loop.create_connection(lambda: protocol, *address)
@@ -267,7 +275,9 @@ class Peer:
         if not self._sent or self._sent[0][0] != correlation_id:
             raise MalformedFrame("an answer to no round, or not in the order of the rounds")
         _, sent_ms = self._sent.popleft()
-        self._heard_ms = self._steady_ms()
+        now_ms = self._steady_ms()
+        if self._protocol is not None:
+            self._size.answered(len(frame), self._protocol.answer_ms)
         if correlation_id < self._first_of_session:
             return  # of the session that is over
         if answer.error_code in _SESSION_ENDED:
@@ -282,7 +292,7 @@ class Peer:
         self._rounds_answered += 1
         self._is_reached()
         used_bytes, is_refused = self._take_all(answer)
-        is_early = self._heard_ms - sent_ms < _MAX_WAIT_MS // 2
+        is_early = now_ms - sent_ms < _MAX_WAIT_MS // 2
         if used_bytes or is_refused or self._rounds.in_flight or not is_early:
             self._vain = 0
             self.soon()

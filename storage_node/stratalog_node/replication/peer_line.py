@@ -1,7 +1,8 @@
 """A connection to another node for questions beside replication: many at a time, answered in their order.
 
-Made when something is asked, and kept until the other end closes it. An answer that does not come in time ends it, for
-all that come behind it would wait as well. Lives on the event loop.
+Made when something is asked, and kept until the other end closes it. It is ended when nothing comes while an answer is
+due, for all answers behind that one would wait as well. An answer that comes slowly is on its way; the next reads ask
+for less. Lives on the event loop.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from stratalog.kafka.errors import MalformedFrame
 from stratalog.kafka.log_ends import decode_ends_answer, encode_ends_request
 from stratalog.kafka.replica_fetch import FINAL_EPOCH, NO_SESSION, ReplicaFetch, SegmentAsk, encode_replica_fetch
+from stratalog.machines.answer_size import AnswerSize
 from stratalog.model.errors import Unavailable
 from stratalog_node.replication.peer import Asker
 from stratalog_node.replication.peer_protocol import PeerProtocol
@@ -28,6 +30,7 @@ class PeerLine:
         self._asker = asker
         self._address = address
         self._most_bytes = most_bytes
+        self._size = AnswerSize(most_bytes)
         self._protocol: PeerProtocol | None = None
         self._is_ended = False
         self._connecting = asyncio.Lock()
@@ -35,7 +38,9 @@ class PeerLine:
         self._correlation_id = 0
 
     async def ask(self, ask: SegmentAsk, timeout_s: float) -> bytes:
-        """The answer's frame, without its size. Raises: Unavailable."""
+        """The answer's frame, without its size; of at most as many bytes as the link carries in about a second.
+        `timeout_s`: how long nothing may come. Raises: Unavailable."""
+        ask = ask._replace(max_bytes=min(ask.max_bytes, self._size.size_bytes))
         request = ReplicaFetch(self._asker.node_id, self._asker.token, 0, ask.max_bytes, NO_SESSION, FINAL_EPOCH, [ask])
         return await self._send(lambda number, client: encode_replica_fetch(number, client, request), timeout_s)
 
@@ -55,14 +60,18 @@ class PeerLine:
         answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answered
         protocol.send(encode(number, f"node-{self._asker.node_id}"))
+        left_s = timeout_s
         try:
-            async with asyncio.timeout(timeout_s):
-                return await answered
-        except TimeoutError:
-            protocol.close(f"no answer within {timeout_s} s")
-            raise Unavailable(f"node {self._node_id} did not answer within {timeout_s} s") from None
+            while left_s > 0:
+                await asyncio.wait((answered,), timeout=left_s)
+                if answered.done():
+                    return answered.result()
+                left_s = timeout_s - protocol.silent_ms / 1_000
+            protocol.close(f"nothing came for {timeout_s} s while an answer was due")
+            raise Unavailable(f"node {self._node_id} sent nothing for {timeout_s} s while an answer was due")
         finally:
             self._waiting.pop(number, None)
+            answered.cancel()
 
     async def _connected(self) -> PeerProtocol:
         async with self._connecting:
@@ -85,6 +94,8 @@ class PeerLine:
             return protocol
 
     def _answered(self, frame: memoryview) -> None:
+        if self._protocol is not None:
+            self._size.answered(len(frame), self._protocol.answer_ms)
         waiting = self._waiting.get(int.from_bytes(frame[:4], "big", signed=True))
         if waiting is not None and not waiting.done():
             waiting.set_result(bytes(frame))  # the buffer is used again

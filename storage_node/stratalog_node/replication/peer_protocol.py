@@ -18,14 +18,25 @@ _KEPT_BYTES = 16 << 20
 
 class PeerProtocol(asyncio.BufferedProtocol):
     def __init__(self, most_bytes: int, on_frame: Callable[[memoryview], None], on_lost: Callable[[str], None]) -> None:
-        """`on_frame` gets each answer without its size; the bytes are good until it returns. `on_lost` hears once why
-        the connection ended."""
+        """`most_bytes`: of one answer. `on_frame` gets each answer without its size; the bytes are good until it
+        returns. `on_lost` hears once why the connection ended."""
         self._most_bytes = most_bytes
         self._on_frame = on_frame
         self._on_lost: Callable[[str], None] | None = on_lost
         self._buffer = memoryview(bytearray(_FIRST_BYTES))
         self._end = 0
         self._transport: asyncio.Transport | None = None
+        self._time = asyncio.get_running_loop().time
+        self._heard_s = self._time()
+        self._began_s: float | None = None
+        """When the first bytes of the answer came that is not whole yet."""
+        self.answer_ms = 0.0
+        """How long the answer that `on_frame` is given took, from its first bytes to its last."""
+
+    @property
+    def silent_ms(self) -> float:
+        """How long nothing has come: an answer that comes slowly is on its way."""
+        return (self._time() - self._heard_s) * 1_000
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one by its methods, not by its class
@@ -53,6 +64,7 @@ class PeerProtocol(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._end += nbytes
+        self._heard_s = self._time()
         try:
             self._take_frames()
         except Exception as error:  # what a peer sends must not end more than its connection (F48)
@@ -64,11 +76,15 @@ class PeerProtocol(asyncio.BufferedProtocol):
         while end - start >= _SIZE_BYTES and self._transport is not None:
             size = int.from_bytes(self._buffer[start : start + _SIZE_BYTES], "big", signed=True)
             if not 0 < size <= self._most_bytes:
-                self.close(f"an answer of {size} bytes, and at most {self._most_bytes} were asked for")
+                self.close(f"an answer of {size} bytes, and none may have more than {self._most_bytes}")
                 return
             needed = _SIZE_BYTES + size
             if end - start < needed:
+                if self._began_s is None:
+                    self._began_s = self._heard_s
                 break
+            self.answer_ms = 0.0 if self._began_s is None else (self._heard_s - self._began_s) * 1_000
+            self._began_s = None
             self._on_frame(self._buffer[start + _SIZE_BYTES : start + needed])
             start, needed = start + needed, _SIZE_BYTES
         kept = end - start

@@ -22,7 +22,7 @@ from stratalog.kafka.errors import MalformedFrame
 from stratalog.kafka.replica_fetch import SegmentAnswer, SegmentAsk, decode_replica_answer
 from stratalog.machines.backoff import longest_pause
 from stratalog.machines.read_sources import provers
-from stratalog.model.batch import BATCH_HEADER_BYTES
+from stratalog.model.batch import BATCH_HEADER_BYTES, LARGEST_BATCH_BYTES
 from stratalog.model.errors import Corrupt, Unavailable
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import Segment
@@ -79,14 +79,13 @@ class NodePeerReads:
         *,
         answer_s: float = _ANSWER_S,
     ) -> None:
-        """`threads`: those that check what came. `answer_s`: how long one node may take."""
+        """`threads`: those that check what came. `answer_s`: how long one node may send nothing."""
         rate = settings.remote_read_bytes_per_second
         self._asker = asker
         self._catalog = catalog
         self._threads = threads
         self._steady_ms = steady_ms
         self._answer_s = answer_s
-        self._most_bytes = _RANGE_BYTES + settings.socket_request_max_bytes
         self._limits = TransferLimits(
             bytes_per_s=None if rate < 0 else rate,
             concurrency=settings.remote_read_max_concurrency,
@@ -279,7 +278,7 @@ class NodePeerReads:
         line = self._lines.get(node_id)
         if line is None:
             line = self._lines[node_id] = PeerLine(
-                node_id, self._asker, lambda: self._address_of(node_id), self._most_bytes
+                node_id, self._asker, lambda: self._address_of(node_id), _RANGE_BYTES + LARGEST_BATCH_BYTES
             )
         return line
 

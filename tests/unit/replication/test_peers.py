@@ -67,9 +67,7 @@ class Asking:
         self.taken: list[SegmentAnswer[memoryview]] = []
         self.lost = 0
         bucket = TokenBucket(1e9, 1e9, steady_ms())
-        self.peer = Peer(
-            3, Asker(2, 99), lambda: self.address, self._take, self._lost, bucket, self.stats, steady_ms, 1 << 20
-        )
+        self.peer = Peer(3, Asker(2, 99), lambda: self.address, self._take, self._lost, bucket, self.stats, steady_ms)
 
     def _take(self, node_id: int, given: SegmentAnswer[memoryview]) -> int:
         self.taken.append(given)
@@ -167,7 +165,7 @@ async def test_what_is_no_answer_ends_the_connection_and_nothing_else(answers: A
         await eventually(lambda: any(given.records_bytes for given in asking.taken))
 
 
-def test_a_large_answer_takes_memory_as_it_comes_and_gives_it_back() -> None:
+async def test_a_large_answer_takes_memory_as_it_comes_and_gives_it_back() -> None:
     frames: list[int] = []
     protocol = PeerProtocol(64 << 20, lambda frame: frames.append(len(frame)), lambda reason: None)
     protocol.connection_made(asyncio.Transport())
