@@ -167,6 +167,10 @@ class RigShards:
     def all(self) -> Iterable[RigShard]:
         return self._shards.values()
 
+    async def local_bytes(self) -> int:
+        copies = (copy for shard in self._shards.values() for copy in shard.copies.values())
+        return sum(header.size_bytes for copy in copies for header in copy.headers)
+
     async def look_for_missing(self, key: ShardKey) -> None:
         """They do not come back by themselves."""
 
@@ -500,6 +504,7 @@ class TierRig:
             schedule=schedule,
             clock_ms=self.clock,
             stats=self.stats,
+            local_bytes=self.shards.local_bytes,
             **changes,
         )
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from stratalog.event_loop.task_set import TaskSet
 from stratalog.machines.retention import DiskPressure
 from stratalog.model.errors import DiskFull, StratalogError
 from stratalog.telemetry.logs import logger
@@ -45,7 +46,7 @@ class DiskWatched(Protocol):
 
     def usage(self) -> DiskUsage: ...
 
-    def local_bytes(self) -> int: ...
+    async def local_bytes(self) -> int: ...
 
 
 class SpaceGuard:
@@ -64,27 +65,29 @@ class SpaceGuard:
         self._disk = disk
         self._reserve_bytes = reserve_bytes
         self._pressure: DiskPressure | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = TaskSet()
         self._has_failed = False
         self._spare_bytes = reserve_bytes + 1
-        self._since_counted_s = _POLL_S
 
     def start(self) -> None:
         self.poll()
         self._gate.on_write_failure(self.write_failed)
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._tasks.start(self._run())
+        self._tasks.start(self._count())
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._tasks.cancel()
 
     async def _run(self) -> None:
         while True:
-            pause_s = self.pause_s
-            await asyncio.sleep(pause_s)
-            self._since_counted_s += pause_s
+            await asyncio.sleep(self.pause_s)
             self.poll()
+
+    async def _count(self) -> None:
+        """What the segments take, for the metric alone. No decision waits for it."""
+        while True:
+            self.stats.local_bytes = await self._disk.local_bytes()
+            await asyncio.sleep(_POLL_S)
 
     @property
     def pause_s(self) -> float:
@@ -115,10 +118,6 @@ class SpaceGuard:
         free_bytes = self._disk.usage().usable_bytes
         self._spare_bytes = free_bytes - self._reserve_bytes
         self.stats.free_bytes = free_bytes
-        if self._since_counted_s >= _POLL_S:
-            # One look at each local copy: not oftener than once a second.
-            self._since_counted_s = 0.0
-            self.stats.local_bytes = self._disk.local_bytes()
         reason = self._reason(free_bytes)
         self._has_failed = False
         was_refusing = self._gate.no_room is not None

@@ -44,7 +44,7 @@ class NodeTier:
         shards: Shards,
         events: ShardEvents,
         copies: LocalCopies,
-        local_bytes: Callable[[], int],
+        local_bytes: Callable[[], Awaitable[int]],
         store: ObjectStore | None,
         clock_ms: Callable[[], int],
         monotonic_ms: Callable[[], int],

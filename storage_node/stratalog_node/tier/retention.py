@@ -11,7 +11,7 @@ the store does not answer is left alone for a while and holds up no other shard.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -81,7 +81,7 @@ class RetentionWorker:
         clock_ms: Callable[[], int],
         stats: TierStats,
         on_pressure: Callable[[DiskPressure | None], None] = lambda _: None,
-        local_bytes: Callable[[], int] | None = None,
+        local_bytes: Callable[[], Awaitable[int]],
         unsent_bytes: Callable[[], int] = lambda: 0,
         may_free: Callable[[], bool] = lambda: True,
     ) -> None:
@@ -96,7 +96,7 @@ class RetentionWorker:
         self._clock_ms = clock_ms
         self._stats = stats
         self._on_pressure = on_pressure
-        self._local_bytes = local_bytes or self._count_local_bytes
+        self._local_bytes = local_bytes
         self._unsent_bytes = unsent_bytes
         self._may_free = may_free
         self._unhealthy: dict[SegmentKey, str] = {}
@@ -257,7 +257,7 @@ class RetentionWorker:
     # The node ---------------------------------------------------------------------------------------------------------
     async def _check_pressure(self) -> None:
         self._clock_ms()  # the clock by which data ages sees time pass, and is kept for the next start
-        local_bytes = self._local_bytes()
+        local_bytes = await self._local_bytes()
         self._stats.local_bytes = local_bytes
         before = self.pressure
         limit_bytes = self._schedule.hard_limit_bytes
@@ -270,16 +270,6 @@ class RetentionWorker:
             log.error("writes are refused", reason=self.pressure.message)
         else:
             log.info("writes continue, local data is below the hard limit", local_bytes=local_bytes)
-
-    def _count_local_bytes(self) -> int:
-        return sum(
-            segment.seal.size_bytes
-            if segment.seal is not None
-            else view.size_below_high_watermark(segment.key, segment.base_offset)
-            for view in self._shards.all()
-            for segment in view.segments
-            if view.has_local(segment.key)
-        )
 
 
 def _limits(settings: TopicSettings) -> RetentionLimits:

@@ -1,4 +1,4 @@
-"""How full a disk is: what nobody may use is not part of it."""
+"""How full a disk is, and what of it the segments take."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from stratalog_node.shards.disk_usage import usage_of
+from stratalog_node.shards.disk_usage import LocalDisk, usage_of
+from stratalog_node.slices import UNITS_PER_SLICE
+from support.loop_turns import Turns
 
 
 def test_blocks_kept_for_the_superuser_are_neither_used_nor_free(
@@ -26,3 +28,26 @@ def test_what_is_used_is_what_df_shows(tmp_path: Path) -> None:
     usage = usage_of(tmp_path)
     assert 0 < usage.usable_bytes <= usage.total_bytes <= disk.total
     assert usage.total_bytes - usage.usable_bytes == pytest.approx(disk.used, abs=64 << 20)
+
+
+class Shards:
+    """20,000 shards with a file of 10 bytes each, and how many of them were looked at."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+
+    def all(self) -> list[Shards]:
+        return [self] * 20_000
+
+    copies: tuple[()] = ()
+
+    def local_size_bytes(self) -> int:
+        self.seen += 1
+        return 10
+
+
+async def test_other_work_runs_while_thousands_of_shards_are_added_up(tmp_path: Path) -> None:
+    shards = Shards()
+    async with Turns(lambda: shards.seen) as turns:
+        assert await LocalDisk(tmp_path, shards).local_bytes() == 200_000  # type: ignore[arg-type]  # has what is asked
+    assert turns.most <= UNITS_PER_SLICE

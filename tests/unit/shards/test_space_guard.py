@@ -27,7 +27,7 @@ class Disk:
     def usage(self) -> DiskUsage:
         return DiskUsage(str(self.root), 100_000, self.free_bytes)
 
-    def local_bytes(self) -> int:
+    async def local_bytes(self) -> int:
         return 0
 
     def look(self, free_bytes: int) -> None:
