@@ -188,6 +188,8 @@ class TaskFailure(StrEnum):
     META_AWAY = "meta_away"
     DIRECTORY_AWAY = "directory_away"
     """What reads the retired node's directory that has the data did not answer: back off, of what lies there."""
+    FAULT = "fault"
+    """A fault of the program, which says nothing about store or service: these segments wait, all others go on."""
     LOCK_LOST = "lock_lost"
     CANCELLED = "cancelled"
 

@@ -45,7 +45,7 @@ class UploadGates:
                 is_news, service = self.store.refused(now_ms, failed.jitter), _STORE
             case TaskFailure.META_AWAY:
                 is_news, service = self.meta.refused(now_ms, failed.jitter), _META
-            case TaskFailure.LOCK_LOST | TaskFailure.CANCELLED | TaskFailure.DIRECTORY_AWAY:
+            case TaskFailure.LOCK_LOST | TaskFailure.CANCELLED | TaskFailure.DIRECTORY_AWAY | TaskFailure.FAULT:
                 # Of the lock `LockLost` tells: this answer may be about an epoch that is long over.
                 return []
             case _:

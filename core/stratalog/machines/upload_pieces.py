@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from stratalog.machines.bundles import IsBundleKey, bundled_run, merge_run, settled_bytes
-from stratalog.machines.upload_events import Piece, UploadLimits
+from stratalog.machines.upload_events import PART_OVERHEAD_BYTES, Piece, UploadLimits
 from stratalog.machines.upload_state import SegmentUpload
 from stratalog.model.segment import RemotePart
 
@@ -49,6 +49,25 @@ class PieceChooser:
         upload.is_cut = True
         upload.later_since_ms = None
         return Piece(upload.key, run[0].base_offset, sum(part.size_bytes for part in run), run)
+
+    def bundle(self, waiting: Iterable[SegmentUpload]) -> tuple[list[Piece], int]:
+        """Those that go together, the first one in any case, and the bytes of the object. One whose task ended by a
+        fault goes alone, or a segment that is at fault each time would keep all those back that it is packed with."""
+        pieces: list[Piece] = []
+        total = 0
+        for upload in waiting:
+            if pieces and upload.is_suspect:
+                continue
+            piece = self.bundle_piece(upload)
+            size_bytes = piece.max_bytes + PART_OVERHEAD_BYTES
+            is_full = total + size_bytes > self._limits.bundle_bytes or len(pieces) >= self._limits.bundle_parts
+            if pieces and is_full:
+                break
+            pieces.append(piece)
+            total += size_bytes
+            if upload.is_suspect:
+                break
+        return pieces, total
 
     def bundle_piece(self, upload: SegmentUpload) -> Piece:
         run = self.parts_to_move(upload)

@@ -32,6 +32,7 @@ class SegmentUpload:
         "is_cut",
         "is_missing",
         "is_sealed",
+        "is_suspect",
         "is_urgent",
         "key",
         "later_since_ms",
@@ -62,6 +63,8 @@ class SegmentUpload:
         self.sent_bytes = 0
         self.is_cut = False
         """The range in flight leaves some of what waited before it."""
+        self.is_suspect = False
+        """A task that it was part of ended by a fault: it shares no bundle until it was sent."""
         self.is_urgent = False
         self.is_missing = False
         """It is held because its copy should be here and is not, or cannot be read now: until it is seen again."""

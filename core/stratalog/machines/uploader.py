@@ -21,7 +21,6 @@ from typing import assert_never
 from stratalog.machines.bundles import IsBundleKey
 from stratalog.machines.upload_directories import DirectoryReads, Place
 from stratalog.machines.upload_events import (
-    PART_OVERHEAD_BYTES,
     CancelTask,
     CommittedGrew,
     FlushAsked,
@@ -30,7 +29,6 @@ from stratalog.machines.upload_events import (
     LockLost,
     Moved,
     NothingThere,
-    Piece,
     PieceOutcome,
     Publish,
     ReportHeld,
@@ -343,18 +341,11 @@ class Uploader:
         limits = self._limits
         if not self._packing:
             return None
-        pieces: list[Piece] = []
-        total = 0
-        for key in self._packing:
-            upload = self._uploads[key]
-            piece = self._pieces.bundle_piece(upload)
-            size_bytes = piece.max_bytes + PART_OVERHEAD_BYTES
-            if not pieces and not self._has_room(max(limits.bundle_bytes, size_bytes)):
-                return False
-            if pieces and (total + size_bytes > limits.bundle_bytes or len(pieces) >= limits.bundle_parts):
-                break
-            pieces.append(piece)
-            total += size_bytes
+        if not self._has_room(limits.bundle_bytes):
+            return False
+        pieces, total = self._pieces.bundle(self._uploads[key] for key in self._packing)
+        if not self._has_room(total):
+            return False
         task = self._start(tuple(piece.key for piece in pieces), total)
         if len(pieces) == 1 and total >= limits.chunk_bytes:
             self._effects.append(SendChunk(task, pieces[0]))
@@ -400,6 +391,7 @@ class Uploader:
             case Moved():
                 self._move(upload, outcome.commit_offset, outcome.parts)
                 upload.reported_reason = None
+                upload.is_suspect = False
                 upload.empty_reads = upload.first_batch_bytes = 0
                 if not upload.is_cut:
                     upload.waiting_since_ms = upload.later_since_ms
@@ -441,6 +433,9 @@ class Uploader:
             self._effects += self._directories.silent(place or (), failed, self._reading(), now_ms)
         self._effects += self._gates.failed(failed, now_ms)
         for upload in uploads:
+            if failed.failure is TaskFailure.FAULT and not upload.is_missing:
+                upload.is_suspect = True
+                self._hold(upload, failed.reason, False, now_ms)
             # At once, with what came meanwhile (non-stop write): it has waited long enough.
             upload.is_urgent = True
             self._settle(upload, now_ms)

@@ -281,11 +281,12 @@ class Following:
                 is_tail_whole=is_kept and (self._is_tail_whole or is_fsync),
                 promised_fence=self._fences.promised(key),
             )
-        except (StratalogError, OSError) as error:
-            log.error("a replica cannot be opened", segment=str(name), error=str(error))
+        except Exception as error:  # of whatever kind: it is not opened, and must be tried again (F48)
+            is_foreseen = isinstance(error, StratalogError | OSError)
+            log.error("a replica cannot be opened", segment=str(name), error=str(error), exc_info=not is_foreseen)
             self._line.drop(key)
             self._copy_next()
-            self._cannot_open(key, error if isinstance(error, StratalogError) else Unavailable(str(error)))
+            self._cannot_open(key, error if isinstance(error, StratalogError) else Unavailable(repr(error)))
             return
         finally:
             self._opening.discard(name)

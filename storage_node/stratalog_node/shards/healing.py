@@ -104,7 +104,9 @@ class Healing:
                 break
             except (StratalogError, OSError) as error:
                 log.warning("shard not opened yet", topic=shard.topic.name, shard=key.shard, error=str(error))
-                await backoff.pause()
+            except Exception:  # it would stay closed without a word (F48)
+                log.error("shard not opened yet: a fault", topic=shard.topic.name, shard=key.shard, exc_info=True)
+            await backoff.pause()
         if key in self._recovery.unhealed:
             await self._heal(key)
         else:

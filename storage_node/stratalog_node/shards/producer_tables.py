@@ -386,8 +386,7 @@ class ProducerTables:
             try:
                 found = await self._told(before, is_far=is_far)
             except Unavailable:
-                follows = not _has_batches(before) or (is_far and self._is_stored_alone(before))
-                if before.seal is None or not follows:
+                if before.seal is None or (_has_batches(before) and not (is_far and self._is_stored_alone(before))):
                     raise
                 row.append(before)
         for one in reversed(row):
@@ -443,6 +442,8 @@ class ProducerTables:
                         self._gone.add(key)
                         return
                     log.warning("a shard waits for a table of producers", segment=str(key), error=str(error))
+                except Exception:  # the shard would wait for ever, or ask again at once (F48)
+                    log.error("a table of producers was not found: a fault", segment=str(key), exc_info=True)
                 await backoff.pause()
         finally:
             self._sought.discard(key)
@@ -454,7 +455,7 @@ def _has_batches(segment: Segment) -> bool:
 
 
 def _is_committed(segment: Segment) -> bool:
-    """All its batches are in the object store, finished there or not."""
+    """All batches of a sealed segment are in the object store, finished there or not."""
     is_there = segment.remote.state is not RemoteState.NONE
     return is_there and segment.remote.commit_offset >= _seal_of(segment).end_offset
 

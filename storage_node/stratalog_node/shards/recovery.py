@@ -291,6 +291,11 @@ class Recovery:
                 answer = await self._do(shard, step, opened, is_first=is_first)
             except (StratalogError, OSError) as error:
                 return StepFailed(step.key if isinstance(step, FileStep) else None, str(error))
+            except Exception as fault:  # one file's must not keep all other shards from being opened (F48)
+                if not isinstance(step, FileStep):
+                    raise
+                log.error("a segment's file cannot be opened: a fault", segment=str(step.key), exc_info=True)
+                return StepFailed(step.key, f"a fault in the node, see its log: {fault!r}")
             if answer is not None:
                 return answer
         return None

@@ -25,7 +25,7 @@ from stratalog_node.tier.ledger import PartLedger
 from stratalog_node.tier.mounted_copies import DirectoryAway
 from stratalog_node.tier.parts import BuiltPart, PartBuilder
 from stratalog_node.tier.puts import PutRefused, put
-from stratalog_node.tier.source import PieceReader
+from stratalog_node.tier.source import LocalCopyAway, PieceReader
 from stratalog_node.tier.stats import TierStats
 
 _READS_AT_A_TIME = 8
@@ -125,7 +125,7 @@ class Sender:
             if isinstance(data, TooLarge):
                 return data
             built = await self._builder.part(data, identity, attempt)
-        except (Corrupt, NotFound, PeerRefused) as error:
+        except (Corrupt, NotFound, PeerRefused, LocalCopyAway) as error:
             return Unreadable(piece.key, str(error), is_final=False)
         except DirectoryAway:
             raise

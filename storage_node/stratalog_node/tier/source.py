@@ -21,13 +21,17 @@ from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemotePart, Segment
 from stratalog.objects.reused_buffers import ReusedBuffers
 from stratalog.objects.store import ObjectStore
-from stratalog_node.shards.shard_view import Shards, ShardView
+from stratalog_node.shards.shard_view import LogRange, Shards, ShardView
 from stratalog_node.tier.encoder import Encoder
 from stratalog_node.tier.ledger import PartLedger
 from stratalog_node.tier.mounted_copies import MountedCopies
 
 _SMALL_PART_BYTES = 64 << 10
 """A part up to this size is read whole when its header and index are wanted: one request instead of two."""
+
+
+class LocalCopyAway(Unavailable):
+    """This node's disk does not give what is to be uploaded: that says nothing about the store, or other segments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +72,8 @@ class PieceReader:
     async def read(self, piece: Piece, segment: Segment) -> PieceData | TooLarge | None:
         """The bytes of a piece, never more than its `max_bytes`; None when there is nothing below min(HW, LSO) yet.
 
-        `segment` is what is known of the piece's. Raises: Corrupt, NotFound, what the store raises; of a mounted copy
-        DirectoryAway, PeerRefused.
+        `segment` is what is known of the piece's. Raises: Corrupt, NotFound, LocalCopyAway, what the store raises; of
+        a mounted copy DirectoryAway, PeerRefused.
         """
         self._buffers.keep()
         if piece.replaces:
@@ -78,9 +82,7 @@ class PieceReader:
         if view is None:
             found, limit = await self._mounted.read(segment, piece), segment.end_offset or 0
         else:
-            found = await view.read_committed_range(
-                piece.key, piece.base_offset, piece.max_bytes, at_least_one=False, take_buffer=self._buffers.take
-            )
+            found = await self._read_locally(view, piece.key, piece.base_offset, piece.max_bytes, at_least_one=False)
             limit = min(view.high_watermark, view.last_stable_offset)
         if found.needed_bytes:
             return TooLarge(piece.key, found.needed_bytes)
@@ -136,7 +138,7 @@ class PieceReader:
         if view is not None:
             try:
                 return await self._read_run_locally(piece, view)
-            except (Corrupt, NotFound):
+            except (Corrupt, NotFound, LocalCopyAway):
                 pass  # what is in the store was checked when it went there: it is as good
         data = bytearray()  # part by part, so that no more is held than the run, and the part just read
         headers: list[BatchHeader] = []
@@ -159,9 +161,7 @@ class PieceReader:
         headers: list[BatchHeader] = []
         left_bytes = piece.max_bytes
         while next_offset < end_offset:
-            found = await view.read_committed_range(
-                piece.key, next_offset, max(left_bytes, 1), take_buffer=self._buffers.take
-            )
+            found = await self._read_locally(view, piece.key, next_offset, max(left_bytes, 1), at_least_one=True)
             size = 0
             for header in found.headers:
                 if header.end_offset > end_offset:
@@ -178,6 +178,17 @@ class PieceReader:
         if digest is None:
             digest = (await self.header(piece.key, run[0])).digest_before
         return PieceData(piece, run[0].base_offset, end_offset, data, headers, digest)
+
+    async def _read_locally(
+        self, view: ShardView, key: SegmentKey, offset: int, max_bytes: int, *, at_least_one: bool
+    ) -> LogRange:
+        """Raises: Corrupt, NotFound, LocalCopyAway."""
+        try:
+            return await view.read_committed_range(
+                key, offset, max_bytes, at_least_one=at_least_one, take_buffer=self._buffers.take
+            )
+        except (Unavailable, OSError) as error:
+            raise LocalCopyAway(f"segment {key} cannot be read on this node now: {error}") from error
 
     async def _get(self, part: RemotePart, position: int, size_bytes: int) -> bytes:
         """Bytes of a part, `position` from its start. Raises: Unavailable after the time limit."""

@@ -490,8 +490,8 @@ class NodeUploader:
             event = self._failed(task, TaskFailure.LOCK_LOST, str(error))
         except Exception as error:
             self.stats.tasks_crashed += 1
-            log.exception("upload ended by an unexpected error, trying again")
-            event = self._failed(task, TaskFailure.REFUSED, repr(error))
+            log.exception("upload ended by a fault of this program; its segments are tried again later")
+            event = self._failed(task, TaskFailure.FAULT, f"a fault in the node, see its log: {error!r}")
         finally:
             del self._uploads[task]
             self._tell(event)

@@ -15,6 +15,7 @@ from stratalog.machines.upload_events import (
     LockLost,
     Moved,
     Publish,
+    ReportHeld,
     ReportStore,
     RewriteAsked,
     SegmentGone,
@@ -179,6 +180,34 @@ def test_f45_after_a_refusal_one_trial_at_a_time_for_the_whole_node() -> None:
     assert bench.step(TaskFailed(failed, TaskFailure.REFUSED, "503", 0.0)) == []
     sent = bench.step(TaskEnded(other, (_moved(_key(4), 1),)))
     assert len([effect for effect in sent if isinstance(effect, SendChunk)]) == 2
+
+
+def test_a_fault_of_the_program_holds_its_segments_and_says_nothing_about_the_store() -> None:
+    bench = Bench()
+    (effect,) = bench.step(_seen(_key(0), 1_000))
+    assert isinstance(effect, SendChunk)
+    assert bench.step(TaskFailed(effect.task, TaskFailure.FAULT, "an assertion", 0.0)) == [
+        ReportHeld(_key(0), "an assertion", is_final=False)
+    ]
+    assert bench.machine.describe(0).store_away_ms == 0
+    (other,) = bench.step(_seen(_key(1), 1_000))
+    assert isinstance(other, SendChunk), "other segments do not wait"
+    (again,) = bench.step(TimePassed(), at=LIMITS.hold_ms)
+    assert isinstance(again, SendChunk) and again.piece.key == _key(0)
+
+
+def test_segments_whose_bundle_ended_by_a_fault_are_sent_apart_until_it_is_known_which_one_it_was() -> None:
+    bench = Bench()
+    (effect,) = bench.step(*(_seen(_key(shard), 10) for shard in range(3)), FlushAsked())
+    assert isinstance(effect, SendBundle) and len(effect.pieces) == 3
+    bench.step(TaskFailed(effect.task, TaskFailure.FAULT, "an assertion", 0.0))
+    apart = bench.step(_seen(_key(3), 10), FlushAsked(), at=LIMITS.hold_ms)
+    sent = [[piece.key.shard for piece in one.pieces] for one in apart if isinstance(one, SendBundle)]
+    assert sorted(sent) == [[0], [1], [2], [3]]
+    first = next(one for one in apart if isinstance(one, SendBundle) and one.pieces[0].key == _key(0))
+    bench.step(TaskEnded(first.task, (_moved(_key(0), 5),)))
+    together = bench.step(CommittedGrew(_key(0), 10), _seen(_key(4), 10), FlushAsked())
+    assert [len(one.pieces) for one in together if isinstance(one, SendBundle)] == [2], "it was not this one"
 
 
 def test_without_the_lock_nothing_begins_and_with_it_all_goes_on() -> None:

@@ -21,7 +21,7 @@ from stratalog.model.commands import AdvanceLogStart, CompleteRemote, RollSegmen
 from stratalog.model.errors import Corrupt, Unavailable
 from stratalog.model.metadata import Node
 from stratalog.model.retirement import Retirement, RetireMode, RetireStep
-from stratalog.model.segment import RemoteCopy, RemoteState, Segment
+from stratalog.model.segment import RemoteCopy, RemoteState, Segment, SegmentState
 from stratalog_node.shards import producer_tables
 from stratalog_node.shards.producer_tables import ProducerTables
 from stratalog_node.shards.shard_log import ShardLog
@@ -375,6 +375,18 @@ async def test_who_wrote_in_what_the_store_has_is_known_though_the_table_before_
             found = await tables.producers(second, is_far=True)
             assert [one.producer_id for one in found] == [3]
             assert found[0] in known
+
+
+async def test_a_table_behind_a_segment_that_is_not_sealed_yet_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An assertion failed, which the node reported as an object store that does not answer."""
+    async with TieredShardRig(tmp_path) as rig:
+        (first, _), (second, _) = await with_parts_alone(rig, segments=2)
+        unsealed = replace(first, state=SegmentState.SEALING, seal=None)
+        async with elsewhere(rig, monkeypatch, [unsealed, second]) as tables:
+            with pytest.raises(Unavailable, match="not sealed yet"):
+                await tables.find(second)
 
 
 async def test_a_copy_that_is_damaged_is_in_the_way_of_no_batches_in_the_object_store(

@@ -308,7 +308,7 @@ async def test_a_compare_and_set_lost_to_an_earlier_life_is_resolved_by_metadata
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """F46: one's own commit, seen as a loss."""
-    async with TierRig() as rig:
+    async with TierRig(replace(RIG_LIMITS, hold_ms=500)) as rig:
         shard = await _rig_with_shard(rig)
         perform = rig.meta.perform
         swallowed = False
@@ -324,9 +324,9 @@ async def test_a_compare_and_set_lost_to_an_earlier_life_is_resolved_by_metadata
         perform_instead(monkeypatch, rig.meta, CommitParts, landed_then_forgotten)
         await rig.start_uploader()
         rig.append(shard)
-        await rig.settle()
+        await rig.until(lambda: rig.is_committed(shard))
         rig.append(shard)
-        await rig.settle()
+        await rig.until(lambda: rig.is_committed(shard))
         assert rig.stats.commits_lost >= 1
         assert rig.stats.tasks_crashed == 1
         await rig.check()
