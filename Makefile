@@ -83,6 +83,11 @@ helm:
 apiserver:  ## A real Kubernetes API server for the operator's tests, from its Go module: 5 to 15 minutes, once
 	@tools/kube_apiserver.sh >/dev/null
 
+.PHONY: wheel
+wheel: $(READY)  ## dist/stratalog-*.whl for pip; its hot path is compiled where a C compiler and Python's headers are there
+	@mkdir -p dist
+	@tools/wheel.sh $(VENV) dist
+
 # --- main jobs ----------------------------------------------------------------------------------------------------------
 .PHONY: demo
 demo: $(READY)  ## 336,776 real flights through topics, seals, the cold tier and back; a leader is killed, nodes come and go (NODES=1: one node)

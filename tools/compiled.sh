@@ -14,11 +14,7 @@ command -v cc >/dev/null || tools/apt.sh gcc libc6-dev
 [[ -f $("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h ]] || tools/apt.sh python3-dev
 work=$(mktemp -d)
 trap 'rm -rf -- "$work"' EXIT
-printf 'compiled: the wheel\n'
-if ! HATCH_BUILD_HOOK_ENABLE_CUSTOM=1 "$venv/bin/python" -m hatchling build -t wheel -d "$work" >"$work/log" 2>&1; then
-  grep -E 'error' "$work/log" >&2 || tail -n 20 "$work/log" >&2
-  exit 1
-fi
+tools/wheel.sh "$venv" "$work" --compiled
 if [[ ! -x $dir/bin/python ]]; then
   "$venv/bin/python" -m venv --without-pip "$dir"
   # All other packages are those of the usual environment: its own .pth files do not count here, so its checkout does not.

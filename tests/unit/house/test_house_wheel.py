@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import zipfile
@@ -19,11 +20,38 @@ PACKAGES = {
 }
 
 
+def programs_without(missing: str, folder: Path) -> Path:
+    """A folder for PATH with the programs of this machine, one left out."""
+    folder.mkdir()
+    for place in ("/usr/local/bin", "/usr/bin", "/bin"):
+        for program in Path(place).glob("*"):
+            if program.name != missing and not (folder / program.name).exists():
+                (folder / program.name).symlink_to(program)
+    return folder
+
+
+def build(folder: Path, programs: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    script, venv = REPOSITORY / "tools" / "wheel.sh", Path(sys.executable).parent.parent
+    return subprocess.run(
+        ["bash", str(script), str(venv), str(folder), *words],
+        env=os.environ | {"PATH": str(programs)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_wheel_that_must_be_compiled_is_not_built_without_a_compiler(tmp_path: Path) -> None:
+    built = build(tmp_path, programs_without("cc", tmp_path / "programs"), "--compiled")
+    assert built.returncode == 1 and "no C compiler" in built.stderr
+    assert not list(tmp_path.glob("*.whl"))
+
+
 def test_the_wheel_contains_the_packages_whole(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
-    built = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    built = build(tmp_path, programs_without("cc", tmp_path / "programs"))
     assert built.returncode == 0, built.stderr
-    (wheel,) = tmp_path.glob("stratalog-*.whl")
+    assert "not compiled, because there is no C compiler" in built.stdout and "apt-get install gcc" in built.stdout
+    (wheel,) = tmp_path.glob("stratalog-*-py3-none-any.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
     expected = {
         path.relative_to(REPOSITORY / root).as_posix()
