@@ -48,6 +48,8 @@ LABEL org.opencontainers.image.title="Stratalog" \
       org.opencontainers.image.description="Tiered message storage for Kubernetes that speaks the Kafka protocol" \
       org.opencontainers.image.licenses="Apache-2.0"
 COPY --from=build /opt/stratalog /opt/stratalog
+# A new volume at this place takes its owner over.
+RUN install -d -o 10001 -g 10001 -m 0750 /data
 ENV PATH=/opt/stratalog/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 USER 10001:10001
 ENTRYPOINT ["stratalog"]
