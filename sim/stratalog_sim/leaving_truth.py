@@ -1,5 +1,5 @@
 """What the judge knows of nodes that come and go: who was released and how, who holds which data set under which token,
-what is mounted by hand. Source: docs/scaling.md section 1."""
+what is mounted by hand. Source: docs/scaling-spec.md section 1."""
 
 from __future__ import annotations
 

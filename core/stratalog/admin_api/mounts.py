@@ -1,4 +1,4 @@
-"""Mounts in the admin API: what is asked and answered about them (docs/scaling.md section 5)."""
+"""Mounts in the admin API: what is asked and answered about them (docs/scaling-spec.md section 5)."""
 
 from __future__ import annotations
 

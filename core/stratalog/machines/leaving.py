@@ -4,7 +4,7 @@ A segment is *kept* without a node when it is COMPLETE in the object store, empt
 that stay as its topic has replicas (all of them, where fewer stay). In volume mode what the node has proven itself is
 kept, too: its directory stays. What is open is never kept.
 
-Pure. Source: docs/scaling.md section 3.
+Pure. Source: docs/scaling-spec.md section 3.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Of those that stay one after another, so that two looks are two nodes' where there are two; of a volume its own node. A
 turn that is not taken falls to the next look, or to another node when that one dies.
-Pure. Source: docs/scaling.md section 3.
+Pure. Source: docs/scaling-spec.md section 3.
 """
 
 from __future__ import annotations

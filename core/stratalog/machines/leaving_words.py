@@ -1,7 +1,7 @@
 """What is said of segments that a node which leaves is listed for, and that no living node has: where they are, and
 what helps.
 
-Pure. Source: docs/scaling.md section 3.
+Pure. Source: docs/scaling-spec.md section 3.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a node uploads though it has no file of it: sealed segments that nothing but retired nodes' directories have.
 
 Pure: from the segment's record and the mounts to whom to ask, or why nobody can be asked now.
-Source: docs/scaling.md section 5.
+Source: docs/scaling-spec.md section 5.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ anybody likes, by any leader of the meta service, and a step that no longer hold
 Invariant: `Release` is planned only when nothing needs the node, or a person gave up what does; the table's transaction
 looks at that again (`table_retirement`).
 
-Pure. Source: docs/scaling.md section 3.
+Pure. Source: docs/scaling-spec.md section 3.
 """
 
 from __future__ import annotations

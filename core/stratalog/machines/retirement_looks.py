@@ -2,7 +2,7 @@
 record says already what the plan finds.
 
 The service's leader does it each second (`stratalog_meta/retirements.py`), the simulator in its own time.
-Pure. Source: docs/scaling.md section 3.
+Pure. Source: docs/scaling-spec.md section 3.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Transitions of the shard table that end an open segment after its nodes were given up by force (docs/scaling.md).
+"""Transitions of the shard table that end an open segment after its nodes were given up by force
+(docs/scaling-spec.md).
 
 What a look of the service's leader found may be older than the return of a node that has all of it. So whether the
 segment waits for nobody but who was given up is decided here, in the transaction that ends it.

@@ -5,7 +5,7 @@ it ends where the snapshot does, which may be inside a segment. What is sealed n
 record for good, and who leads a shard serves them; nobody holds the mount. Retention goes on as ever: what it has ended
 is not readable here either.
 Pure functions of one transaction. Cost: O(segments of the topics that are named), in steps.
-Source: docs/scaling.md.
+Source: docs/scaling-spec.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ that is given up with the directory.
 Whether it has is looked at in the transaction that ends the mount, and so is what is given up: what a list showed a
 moment ago may have been uploaded since, or somebody may read the directory again.
 Pure functions of one transaction. Cost: O(shards), and O(segments) of those that list the node.
-Source: docs/scaling.md section 5.
+Source: docs/scaling-spec.md section 5.
 """
 
 from __future__ import annotations

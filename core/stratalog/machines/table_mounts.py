@@ -5,7 +5,7 @@ living node with its epoch + 1, and that epoch is the mount's token. So there is
 earlier one is refused whatever it believes, and one that dies is replaced with the change that tells of its death.
 The holder then says that it serves (`TakeMount`); until then the mount is TAKING.
 Pure functions of one transaction. Cost: O(mounts) per change of lives, O(nodes) per choice.
-Source: docs/scaling.md.
+Source: docs/scaling-spec.md.
 """
 
 from __future__ import annotations

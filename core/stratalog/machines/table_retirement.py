@@ -1,4 +1,4 @@
-"""Transitions of the shard table when nodes leave (docs/scaling.md).
+"""Transitions of the shard table when nodes leave (docs/scaling-spec.md).
 
 The plan of a retirement rests on a snapshot that may be old, and on what nodes have said. So each step names the record
 that it has seen, and the one that cannot be taken back looks itself, in its transaction, whether the node has the last

@@ -3,7 +3,7 @@
 Pure. Nothing is stored for it: it follows from the segment, from who is alive, and from the mounts, so a dead node's
 duties pass on with the change that tells of its death. Two nodes that see different changes may both think it theirs;
 the meta service, which knows the newest, fences the commits of the wrong one.
-Source: docs/design.md sections 3 and 5, docs/scaling.md section 5.
+Source: docs/design.md sections 3 and 5, docs/scaling-spec.md section 5.
 """
 
 from __future__ import annotations

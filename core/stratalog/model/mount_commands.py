@@ -1,4 +1,4 @@
-"""What may be asked of the meta service about mounts (docs/scaling.md section 5)."""
+"""What may be asked of the meta service about mounts (docs/scaling-spec.md section 5)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Mounts: sealed data that is served read-only, under a lock that names the one node which looks after it.
 
 A retired node's data set is mounted under the name of its write lock, `tier/<node id>`. Plain immutable data.
-Source: docs/scaling.md, docs/design.md section 4.
+Source: docs/scaling-spec.md, docs/design.md section 4.
 """
 
 from __future__ import annotations

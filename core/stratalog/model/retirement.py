@@ -1,6 +1,6 @@
 """How a node leaves: the record of its retirement, which stands in the node's own record.
 
-Words and steps: docs/scaling.md. Plain immutable data.
+Words and steps: docs/scaling-spec.md. Plain immutable data.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What may be asked of the meta service about nodes that leave (docs/scaling.md)."""
+"""What may be asked of the meta service about nodes that leave (docs/scaling-spec.md)."""
 
 from __future__ import annotations
 

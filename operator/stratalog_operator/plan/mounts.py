@@ -3,7 +3,7 @@
 As with topics, that a mount is to be made stands in the status before it is asked for. One that is over is not made
 again: its object says so until somebody deletes it.
 
-Pure. Source: docs/operator.md section 8; docs/scaling.md section 5.
+Pure. Source: docs/operator.md section 8; docs/scaling-spec.md section 5.
 """
 
 from __future__ import annotations

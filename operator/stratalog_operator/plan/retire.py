@@ -3,7 +3,7 @@
 The step is worked out on every pass from what the meta service says and what is there. What is taken away then, and on
 which proof, is decided by `release`.
 
-Pure. Source: docs/operator.md section 6; docs/scaling.md section 3.
+Pure. Source: docs/operator.md section 6; docs/scaling-spec.md section 3.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The light pod that reads a retired node's volume for the others: read-only, no member, no clients.
 
-Pure. Source: docs/operator.md section 6; docs/scaling.md section 5.
+Pure. Source: docs/operator.md section 6; docs/scaling-spec.md section 5.
 """
 
 from __future__ import annotations

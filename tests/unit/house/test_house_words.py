@@ -90,7 +90,7 @@ FOR_OPERATORS = (
 PAGES = (
     *("README.md", "docs/alerts.md", "docs/backup.md", "docs/coming-from-kafka.md", "docs/command-line.md"),
     *("docs/configure.md", "docs/group-migration.md", "docs/install.md", "docs/kubernetes.md", "docs/operate.md"),
-    *("docs/pipeline.md", "docs/scaling.md", "docs/sizing.md", "docs/upgrade.md"),
+    *("docs/pipeline.md", "docs/scaling.md", "docs/scaling-spec.md", "docs/sizing.md", "docs/upgrade.md"),
     *("deploy/monitoring/alerts.yaml", "docs/design.md", "docs/meta.md", "docs/meta-store.md", "docs/replication.md"),
     *("docs/kafka.md", "docs/operator.md", "docs/benchmarks.md", "docs/dependencies.md", "docs/faults.md"),
     *("docs/formats.md", "docs/formats-groups.md", "e2e/README.md"),

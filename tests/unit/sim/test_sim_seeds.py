@@ -1,5 +1,5 @@
 """500 seeds of the simulator: whatever befalls a cluster, every promise of docs/replication.md section 9 holds, and in
-the hundred in which nodes come and go those of docs/scaling.md section 1."""
+the hundred in which nodes come and go those of docs/scaling-spec.md section 1."""
 
 from __future__ import annotations
 
