@@ -50,7 +50,9 @@ def test_claims_and_volumes_are_as_the_policy_says(stored: Place, when_scaled: s
         assert kept["spec"]["volumeName"] == volumes[gone]
 
     if when_deleted == "Delete":
-        stored.kube.run("annotate", f"scl/{CLUSTER}", "stratalog.dev/allow-deletion=true", "-n", stored.name)
+        cluster = stored.get("storagecluster", CLUSTER) or {}
+        allowed = f"stratalog.dev/allow-deletion={cluster['metadata']['uid']}"
+        stored.kube.run("annotate", f"scl/{CLUSTER}", allowed, "-n", stored.name)
     stored.kube.delete("storagecluster", CLUSTER, stored.name)
     stayed = f"data-{CLUSTER}-hot-1"
     until(

@@ -103,7 +103,15 @@ def retire(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Retire a node. It is released only when everything it held is safe without it. A second call changes nothing."""
-    ask_meta(meta, lambda client: client.perform(RetireNode(node_id, mode, force)), is_write=True)
+
+    async def ask(client: HttpMetaClient) -> None:
+        """A force is about the absence that the node is in now, however often the request has to be repeated."""
+        absence = None
+        if force is not None:
+            absence = next((one.absences for one in await client.nodes() if one.node_id == node_id), None)
+        await client.perform(RetireNode(node_id, mode, force, absence))
+
+    ask_meta(meta, ask, is_write=True)
     found = _watch(meta, node_id, timeout_s, is_shown=output is OutputFormat.TABLE) if wait else _read(meta, node_id)
     _show([found], output)
     if not wait and output is OutputFormat.TABLE and found.retirement.step is not RetireStep.DONE:

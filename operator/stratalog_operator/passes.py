@@ -24,7 +24,7 @@ from stratalog_operator.kube.client import Kubernetes
 from stratalog_operator.metas import MetaDoors
 from stratalog_operator.observe.cluster_token import read_token
 from stratalog_operator.observe.objects import observe, observe_cluster, observe_orphans
-from stratalog_operator.plan.news import news
+from stratalog_operator.plan.news import decided, news
 from stratalog_operator.plan.orphans import orphans
 from stratalog_operator.plan.whole import plan
 from stratalog_operator.queue import Key
@@ -70,7 +70,7 @@ class Passes:
         kept = self._kept.setdefault(key, _Kept())
         done = await Performer(self._kubernetes, door.desk, kept.parking, kept.rounds).perform(seen, made)
         self._stats.actions += done.done
-        self._announcer.announce(namespace, news(seen, done.written))
+        self._announcer.announce(namespace, [*news(seen, done.written), *decided(made.actions)])
         for error in done.refused:
             log.warning("refused", cluster=f"{namespace}/{name}", error=str(error))
         kept.failed += done.failed

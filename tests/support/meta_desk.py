@@ -13,8 +13,10 @@ class Desk:
     def __init__(self) -> None:
         self.wishes: list[tuple[Any, ...]] = []
 
-    async def retire(self, node_id: int, mode: RetireMode, force_storage_id: str | None) -> None:
-        self.wishes.append(("retire", node_id, mode, force_storage_id))
+    async def retire(
+        self, node_id: int, mode: RetireMode, force_storage_id: str | None, force_absence: int | None
+    ) -> None:
+        self.wishes.append(("retire", node_id, mode, force_storage_id, force_absence))
 
     async def cancel(self, node_id: int) -> None:
         self.wishes.append(("cancel", node_id))

@@ -21,6 +21,7 @@ from stratalog.model.retirement_status import RetirementStatus, words_of
 from stratalog.model.topic import Topic
 from stratalog_operator.apply.perform import RANK, TOPIC, apart
 from stratalog_operator.plan import actions as act
+from stratalog_operator.plan.decisions import is_given_up
 from stratalog_operator.plan.deletion import is_going
 from stratalog_operator.plan.observed import (
     Observed,
@@ -42,6 +43,7 @@ from stratalog_operator.resources.names import (
     ANNOTATION_POD_HASH,
     ANNOTATION_WANTED_HASH,
     LABEL_NODE_ID,
+    LABEL_PART,
     LABEL_POOL,
     LABEL_ZONE,
 )
@@ -249,7 +251,15 @@ class World:
                 self.members[claim.node_id] = Node(claim.node_id, disk, "host", 9092)
                 self.needed.add(disk)
             elif member is not None:
-                self.members[claim.node_id] = replace(member, is_alive=serves and not self._is_released(claim.node_id))
+                self._note_life(member, is_alive=serves and not self._is_released(claim.node_id))
+
+    def _note_life(self, member: Node, *, is_alive: bool) -> None:
+        """As the meta service does: each absence has its number, and a force ends with its absence."""
+        absences = member.absences + (member.is_alive and not is_alive)
+        self.members[member.node_id] = replace(member, is_alive=is_alive, absences=absences)
+        record = self.records.get(member.node_id)
+        if record is not None and is_alive:
+            self.records[member.node_id] = replace(record, is_forced=False)
 
     def _is_released(self, node_id: int) -> bool:
         record = self.records.get(node_id)
@@ -314,6 +324,11 @@ class World:
         self.users_wishes.add(node)
         self._reset_retire(node)
 
+    def annotate_node(self, name: str, **words: str) -> None:
+        node = self.nodes[name]
+        given = {f"stratalog.dev/{key.replace('_', '-')}": word for key, word in words.items()}
+        self.nodes[name] = replace(node, annotations={**node.annotations, **given})
+
     def delete_storage_node(self, name: str) -> None:
         """By hand: it goes at once, and its pod does not, for it is not its owner."""
         del self.nodes[name]
@@ -363,6 +378,8 @@ class World:
                 self._ask_meta(action)
             case act.AddFinalizer(kind, name) | act.DropFinalizer(kind, name):
                 self._change_finalizer(kind, name, is_added=isinstance(action, act.AddFinalizer))
+            case act.DropDecision(kind, name, uid, annotation):
+                self._drop_decision(kind, name, uid, annotation)
             case act.StopPod(name, uid):
                 self._stop_pod(name, uid)
             case act.StopSet(name, uid):
@@ -372,6 +389,14 @@ class World:
                 self._change_claim(name, uid, is_leaving=True)
             case act.DeleteObject(kind, name):
                 self._delete(kind, name)
+
+    def _drop_decision(self, kind: str, name: str, uid: str, annotation: str) -> None:
+        if kind == "PersistentVolumeClaim":
+            self._change_claim(name, uid, release_word="")
+            return
+        node = self.nodes[name]
+        kept = {key: word for key, word in node.annotations.items() if key != annotation}
+        self.nodes[name] = replace(node, annotations=kept)
 
     def _apply(self, manifest: Manifest, key: tuple[str, str]) -> None:
         kind, name = key
@@ -387,12 +412,16 @@ class World:
                 uid = self._new("node") if before is None else before.uid
                 spec = StorageNodeSpec.model_validate(body["spec"])
                 chosen = {ANNOTATION_CHOSEN: "true"} if ANNOTATION_CHOSEN in metadata["annotations"] else {}
-                self.nodes[name] = Seen(name, uid, spec, status, annotations=chosen)
+                theirs = {} if before is None else before.annotations
+                theirs = {key: word for key, word in theirs.items() if key != ANNOTATION_CHOSEN}
+                self.nodes[name] = Seen(name, uid, spec, status, annotations={**theirs, **chosen})
                 self._reset_retire(name)
             case "StatefulSet":
                 before_set = self.sets.get(name)
                 uid = self._new("set") if before_set is None else before_set.uid
-                self.sets[name] = SeenSet(name, uid, body["spec"]["replicas"])
+                labels, is_node = metadata["labels"], metadata["labels"].get(LABEL_PART) == "node"
+                pool, number = (labels[LABEL_POOL], int(labels[LABEL_NODE_ID])) if is_node else ("", None)
+                self.sets[name] = SeenSet(name, uid, body["spec"]["replicas"], pool, number)
                 self.makes[name] = body["spec"]["template"]["metadata"]["annotations"][ANNOTATION_POD_HASH]
             case "PersistentVolumeClaim" if name not in self.claims:
                 labels = metadata["labels"]
@@ -423,7 +452,7 @@ class World:
     def _check_release(self, name: str, uid: str) -> None:
         """Only what is proven is released, whatever the policy makes of it then."""
         claim = self.claims.get(name)
-        if claim is None or claim.uid != uid or is_going(self.observe()) or (claim.is_leaving and claim.is_let_go):
+        if claim is None or claim.uid != uid or is_going(self.observe()) or is_given_up(claim):
             return
         record, member = self.records.get(claim.node_id), self.members.get(claim.node_id)
         if not claim.storage_id:
@@ -437,7 +466,7 @@ class World:
     def _ask_meta(self, action: act.AskRetire | act.CancelRetire | act.EndMount) -> None:
         assert self._meta_serves() and not self.is_meta_away, f"nobody is there to be asked: {action}"
         match action:
-            case act.AskRetire(node_id, mode):
+            case act.AskRetire(node_id, mode, forced, absence):
                 bare = [
                     claim.name for claim in self.claims.values() if claim.node_id == node_id and not claim.is_guarded
                 ]
@@ -445,6 +474,10 @@ class World:
                 if node_id not in self.records:
                     disk = self.members[node_id].storage_id
                     self.records[node_id] = Retirement(disk, mode, RetireStep.PREFLIGHT, 0, 0)
+                member = self.members[node_id]
+                if forced is not None and not member.is_alive:
+                    assert (forced, absence) == (member.storage_id, member.absences), f"a stale force: {action}"
+                    self.records[node_id] = replace(self.records[node_id], is_forced=True)
             case act.CancelRetire(node_id):
                 assert not self._is_released(node_id), "past the point of no return"
                 self.records.pop(node_id, None)
@@ -569,6 +602,14 @@ def world(replicas: int = 3, spec: Mapping[str, Any] | None = None, pool: Mappin
     given = StorageClusterSpec.model_validate({"meta": {"etcd": {}}, **(spec or {})})
     made.cluster = Seen("main", "uid-of-main", given, StorageClusterStatus())
     add_pool(made, "hot", replicas, pool)
+    return made
+
+
+def settled(replicas: int = 3, **more: Any) -> World:
+    """All of it is there, and what was done for that is forgotten."""
+    made = world(replicas, **more)
+    made.settle()
+    made.done.clear()
     return made
 
 

@@ -70,7 +70,8 @@ def register_node(tx: TableTransaction, command: RegisterNode) -> Steps[Registra
     if command.scarcity is not None:
         # With its first word: beside nodes that have told, one that has not would look emptier, and get all.
         entry = replace(entry, scarcity=min(command.scarcity, SCARCEST))
-    tx.put_node(replace(entry, is_flushed_by_default=_flushes_all(known, command)))
+    absences = known.absences if known is not None else 0
+    tx.put_node(replace(entry, is_flushed_by_default=_flushes_all(known, command), absences=absences))
     if known is not None:
         is_disk_new = known.info.storage_id != node.storage_id
         if not is_disk_new:
@@ -103,7 +104,8 @@ def note_lives(tx: TableTransaction, command: NoteLives) -> Steps[None]:
             known = tx.state.nodes.get(life.node_id)
             if known is not None and known.life == life and known.is_alive is not is_alive:
                 retirement = _without_force(known) if is_alive else known.retirement
-                tx.put_node(replace(known, is_alive=is_alive, retirement=retirement))
+                absences = known.absences + (not is_alive)
+                tx.put_node(replace(known, is_alive=is_alive, retirement=retirement, absences=absences))
                 noted.append((life.node_id, is_alive))
     for lives, has_room in ((command.full, False), (command.roomy, True)):
         for life in lives:

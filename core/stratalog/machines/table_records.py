@@ -55,6 +55,7 @@ class NodeEntry:
     scarcity: int = 0
     is_flushed_by_default: bool = False
     """What this life confirms is flushed, of topics that say nothing of it."""
+    absences: int = 0
 
     @property
     def node(self) -> Node:
@@ -62,7 +63,7 @@ class NodeEntry:
         info = self.info
         place = (info.node_id, info.storage_id, info.host, info.port, info.rack)
         state = (self.is_alive, self.token, self.has_room, self.retirement, self.scarcity)
-        return Node(*place, self.node_epoch, *state, info.listeners)
+        return Node(*place, self.node_epoch, *state, info.listeners, self.absences)
 
     @property
     def is_leaving(self) -> bool:

@@ -86,6 +86,11 @@ def retire_node(tx: TableTransaction, command: RetireNode) -> Retirement:
             f"node {command.node_id} is alive, so nothing that it has is lost: retire it without force, or stop it "
             "first, if its disk is gone"
         )
+    if forced is not None and command.force_absence not in (None, known.absences):
+        raise InvalidRequest(
+            f"node {command.node_id} came back since its absence {command.force_absence}, which the force is about; "
+            f"this is its absence {known.absences}: decide again, nothing was given up"
+        )
     if old is not None and old.mode is not command.mode:
         raise Conflict(
             f"node {command.node_id} is being retired in {old.mode} mode already (step {old.step}): cancel that first"

@@ -62,6 +62,9 @@ class Node:
     """Of room on its disk, coarse and seldom changed: 0 (plenty) to 3 (`machines.disk_room`)."""
     listeners: tuple[Listener, ...] = ()
     """See `NodeInfo.listeners`."""
+    absences: Count = 0
+    """How often it was lost: the number of its present absence, or of its last one while it is alive. What a person
+    decides about a lost node names it, so that the decision does not hold for a later absence."""
 
     def address(self, listener: str) -> tuple[str, int] | None:
         """Host and port for who comes in by a listener of that name; None: it has none."""

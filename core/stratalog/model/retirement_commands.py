@@ -24,6 +24,10 @@ class RetireNode(NodeCommand[Retirement]):
     mode: RetireMode = RetireMode.OFFLOAD
     force_storage_id: str | None = None
     """The storage id of the node, spelled out: what nobody but it has is given up."""
+    force_absence: Count | None = None
+    """Which absence of the node the force is about (`Node.absences`): refused with InvalidRequest when the node came
+    back since, so that a decision that arrives late, or twice, gives up nothing that is there again. None: the present
+    one."""
 
 
 @dataclass(frozen=True, slots=True)

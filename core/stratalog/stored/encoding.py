@@ -117,7 +117,8 @@ def _encode_one(write: TableWrite) -> Iterator[Item]:
             last = (info.storage_id, info.host, info.port, info.rack, *life)
             listeners = [(one.name, one.host, one.port) for one in info.listeners]
             flushed = node.is_flushed_by_default
-            yield key, _value(*last, encode_retirement(node.retirement), node.scarcity, listeners, flushed)
+            more = (node.scarcity, listeners, flushed, node.absences)
+            yield key, _value(*last, encode_retirement(node.retirement), *more)
         case PutLock(lock):
             yield (
                 _LOCK + lock.name.encode("utf-8", "surrogatepass"),
@@ -187,7 +188,8 @@ def _change(change: Change) -> bytes:
             return _noted("deleted", PutTopic(topic))
         case NodeChanged(node):
             entry = NodeEntry(node.info, node.epoch, node.is_alive, "", node.token, "", node.has_room)
-            return _noted("node", PutNode(replace(entry, retirement=node.retirement, scarcity=node.scarcity)))
+            entry = replace(entry, retirement=node.retirement, scarcity=node.scarcity, absences=node.absences)
+            return _noted("node", PutNode(entry))
         case MountChanged(mount):
             return _noted("mount", PutMount(mount))
         case MountEnded(name):
@@ -337,7 +339,8 @@ class _Decoder:
             scarcity = fields[11] if len(fields) > 11 else 0
             flushed = fields[13] if len(fields) > 13 else False
             entry = replace(NodeEntry(info, *fields[4:10]), retirement=retirement, scarcity=scarcity)
-            return replace(entry, is_flushed_by_default=flushed)
+            absences = fields[14] if len(fields) > 14 else 0
+            return replace(entry, is_flushed_by_default=flushed, absences=absences)
         if kind == _LOCK:
             earlier = tuple(fields[3]) if len(fields) > 3 else ()
             return Lock(key[1:].decode("utf-8", "surrogatepass"), fields[0], fields[1], fields[2], earlier)

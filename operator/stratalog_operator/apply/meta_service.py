@@ -24,9 +24,12 @@ class HttpMetaDesk:
     def __init__(self, client: CommandTaker) -> None:
         self._client = client
 
-    async def retire(self, node_id: int, mode: RetireMode, force_storage_id: str | None) -> None:
-        """Raises: InvalidRequest for a force that names another disk or a node that is alive; Unavailable."""
-        await self._client.perform(RetireNode(node_id, mode, force_storage_id))
+    async def retire(
+        self, node_id: int, mode: RetireMode, force_storage_id: str | None, force_absence: int | None
+    ) -> None:
+        """Raises: InvalidRequest for a force that names another disk, another absence or a node that is alive;
+        Unavailable."""
+        await self._client.perform(RetireNode(node_id, mode, force_storage_id, force_absence))
 
     async def cancel(self, node_id: int) -> None:
         with suppress(Conflict, NotFound):

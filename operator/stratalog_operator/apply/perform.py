@@ -58,7 +58,9 @@ AT_ONCE: Final = 8
 class MetaDesk(Protocol):
     """Where wishes are stated to the meta service. Each may be repeated."""
 
-    async def retire(self, node_id: int, mode: RetireMode, force_storage_id: str | None) -> None: ...
+    async def retire(
+        self, node_id: int, mode: RetireMode, force_storage_id: str | None, force_absence: int | None
+    ) -> None: ...
 
     async def cancel(self, node_id: int) -> None: ...
 
@@ -155,8 +157,8 @@ class Performer:
             case act.NoteDisk(name, uid, storage_id, cluster_id):
                 notes = {ANNOTATION_STORAGE_ID: storage_id, ANNOTATION_CLUSTER_ID: cluster_id}
                 await self._writes.mark(namespace, name, uid, {"annotations": notes})
-            case act.AskRetire(node_id, mode, force_storage_id):
-                await self._meta.retire(node_id, mode, force_storage_id)
+            case act.AskRetire(node_id, mode, force_storage_id, force_absence):
+                await self._meta.retire(node_id, mode, force_storage_id, force_absence)
             case act.CancelRetire(node_id):
                 await self._meta.cancel(node_id)
             case act.EndMount(mount):
@@ -173,6 +175,8 @@ class Performer:
                 await self._writes.hold(namespace, kind, name, FINALIZER, is_held=True)
             case act.DropFinalizer(kind, name):
                 await self._writes.hold(namespace, kind, name, FINALIZER, is_held=False)
+            case act.DropDecision(kind, name, uid, annotation):
+                await self._writes.note(namespace, kind, name, uid, {annotation: None})
             case act.StopPod(name, uid):
                 await self._writes.delete("Pod", namespace, name, uid)
             case act.StopSet(name, uid):

@@ -110,6 +110,10 @@ class Writes:
         path = path_of("PersistentVolumeClaim", namespace, name)
         await self._merge(path, uid, {"metadata": words})
 
+    async def note(self, namespace: str, kind: str, name: str, uid: str, notes: Mapping[str, str | None]) -> None:
+        """Annotations on an object of ours, beside those that are there; None removes one."""
+        await self._merge(path_of(kind, namespace, name), uid, {"metadata": {"annotations": dict(notes)}})
+
     async def stop(self, namespace: str, name: str, uid: str) -> None:
         await self._merge(path_of("StatefulSet", namespace, name), uid, {"spec": {"replicas": 0}})
 

@@ -43,7 +43,7 @@ def _watched() -> Iterator[Right]:
     see = ("list", "watch")
     yield from _rights(GROUP, "storageclusters", "get", *see, "patch")
     yield from _rights(GROUP, "storagenodepools", "get", *see, "patch")
-    yield from _rights(GROUP, "storagenodes", *see, *_APPLIED, "delete")
+    yield from _rights(GROUP, "storagenodes", "get", *see, *_APPLIED, "delete")
     yield from _rights(GROUP, "topicstorages", "get", *see, "patch")
     yield from _rights(GROUP, "readonlymounts", "get", *see, *_APPLIED)
     for plural in ("storageclusters", "storagenodepools", "storagenodes", "topicstorages", "readonlymounts"):

@@ -18,6 +18,7 @@ from stratalog_operator.resources.names import (
     FIELD_MANAGER,
     FINALIZER_LAST_COPY,
     LABEL_NODE_ID,
+    LABEL_PART,
     LABEL_POOL,
     LABEL_RELEASED,
     LABEL_ZONE,
@@ -74,7 +75,16 @@ def _ours(entries: Iterable[Json]) -> Fields:
 
 
 def stateful_set(found: Json) -> SeenSet:
-    return SeenSet(found["metadata"]["name"], found["metadata"]["uid"], int(found["spec"].get("replicas", 1)))
+    metadata = found["metadata"]
+    labels = metadata.get("labels") or {}
+    is_node = labels.get(LABEL_PART) == "node" and LABEL_NODE_ID in labels and LABEL_POOL in labels
+    return SeenSet(
+        metadata["name"],
+        metadata["uid"],
+        int(found["spec"].get("replicas", 1)),
+        pool=labels[LABEL_POOL] if is_node else "",
+        node_id=int(labels[LABEL_NODE_ID]) if is_node else None,
+    )
 
 
 def pod(found: Json, now: str) -> SeenPod:
@@ -128,7 +138,7 @@ def claim(found: Json) -> SeenClaim | None:
         storage_id=notes.get(ANNOTATION_STORAGE_ID, ""),
         cluster_id=notes.get(ANNOTATION_CLUSTER_ID, ""),
         zone=labels.get(LABEL_ZONE),
-        is_let_go=notes.get(ANNOTATION_RELEASE_FINALIZER) == "true",
+        release_word=notes.get(ANNOTATION_RELEASE_FINALIZER, ""),
     )
 
 

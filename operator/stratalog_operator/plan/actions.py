@@ -79,7 +79,9 @@ class AskRetire:
     node_id: int
     mode: RetireMode
     force_storage_id: str | None = None
-    """A person gives up what nobody else has; the id is checked by the service."""
+    """A person gives up what no other node has; the id is checked by the service."""
+    force_absence: int | None = None
+    """The absence of the node that the person decided about; checked by the service."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,18 @@ class AddFinalizer:
 class DropFinalizer:
     kind: str
     name: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class DropDecision:
+    """Remove the annotation by which a person decided something once: it is used up, or is about something else."""
+
+    kind: str
+    name: str
+    uid: str
+    annotation: str
+    is_used: bool
     why: str
 
 
@@ -198,6 +212,7 @@ Additive: TypeAlias = (
     | EndMount
     | AddFinalizer
     | DropFinalizer
+    | DropDecision
     | DeleteObject
     | MakeTopic
     | ChangeTopic

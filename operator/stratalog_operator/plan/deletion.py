@@ -8,9 +8,10 @@ Pure. Source: docs/operator.md section 7.
 from __future__ import annotations
 
 from stratalog_operator.plan.actions import DropFinalizer, Offer
+from stratalog_operator.plan.decisions import allow_deletion_words, may_volumes_go
 from stratalog_operator.plan.observed import Observed, SeenCluster
 from stratalog_operator.plan.release import of_deleted_cluster, released
-from stratalog_operator.resources.names import ANNOTATION_ALLOW_DELETION, ANNOTATION_RELEASE_FINALIZER, FINALIZER
+from stratalog_operator.resources.names import ANNOTATION_RELEASE_FINALIZER, FINALIZER
 
 
 def is_going(seen: Observed) -> bool:
@@ -21,11 +22,11 @@ def why_refused(cluster: SeenCluster) -> str:
     """A deletion that takes data along wants a second word."""
     if cluster.spec.storage_retention.when_deleted == "Retain":
         return ""
-    if cluster.annotations.get(ANNOTATION_ALLOW_DELETION) == "true":
+    if may_volumes_go(cluster):
         return ""
     return (
-        "whenDeleted is Delete, so the volumes go with the cluster: annotate it with "
-        f"{ANNOTATION_ALLOW_DELETION}=true, or set storageRetention.whenDeleted to Retain"
+        f"whenDeleted is Delete, so the volumes go with the cluster: {allow_deletion_words(cluster)}, or set "
+        "storageRetention.whenDeleted to Retain"
     )
 
 

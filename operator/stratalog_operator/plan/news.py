@@ -7,10 +7,11 @@ Pure. Source: docs/operator.md section 3.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from stratalog_operator.plan.actions import Action, DropDecision
 from stratalog_operator.plan.observed import Observed
 from stratalog_operator.resources.conditions import Condition, Conditions, ConditionType
 from stratalog_operator.resources.node import StorageNodeStatus
@@ -64,6 +65,17 @@ def news(seen: Observed, statuses: dict[tuple[str, str], Part]) -> list[News]:
             if after is not None:
                 found += (News(kind, one.name, one.uid, *line) for line in _lines(one.status, after))
     return found
+
+
+def decided(actions: Iterable[Action]) -> list[News]:
+    """What became of decisions that people made by an annotation."""
+    return [
+        News(
+            one.kind, one.name, one.uid, not one.is_used, "DecisionUsed" if one.is_used else "DecisionIgnored", one.why
+        )
+        for one in actions
+        if isinstance(one, DropDecision)
+    ]
 
 
 Line = tuple[bool, str, str]

@@ -8,8 +8,10 @@ from __future__ import annotations
 from typing import Final
 
 from stratalog_operator.plan.actions import GuardClaim, NoteDisk, Offer
+from stratalog_operator.plan.decisions import release_value
 from stratalog_operator.plan.observed import Observed, SeenClaim, SeenNode, SeenPool
 from stratalog_operator.plan.scope import apply_missing, cluster_of, identity_of, is_released, why_invalid
+from stratalog_operator.resources.names import ANNOTATION_RELEASE_FINALIZER
 from stratalog_operator.specs.doors import outside_of_node
 from stratalog_operator.specs.node import claim_name, node_claim, node_set, outside_listeners
 from stratalog_operator.specs.objects import Manifest
@@ -73,7 +75,8 @@ def lost_claim(seen: Observed, node: SeenNode) -> str | None:
     if claim is not None and claim.is_leaving:
         return (
             f"claim {name} was deleted and is held back, because it may be the only copy of something: retire the "
-            "node, then it goes; or annotate the claim with stratalog.dev/release-finalizer=true to give it up"
+            "node, then it goes; or annotate the claim to give it up: kubectl annotate pvc "
+            f"{name} --overwrite {ANNOTATION_RELEASE_FINALIZER}={release_value(claim)}"
         )
     if claim is not None and is_another(node, claim):
         return (

@@ -74,6 +74,9 @@ class SeenSet:
     name: str
     uid: str
     replicas: int
+    pool: str = ""
+    node_id: int | None = None
+    """Of a storage node's; None for every other one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +98,8 @@ class SeenClaim:
     """Of the disk that a node registered with while it used the claim."""
     cluster_id: str = ""
     zone: str | None = None
-    is_let_go: bool = False
-    """A person said so by the annotation."""
+    release_word: str = ""
+    """What a person wrote into the annotation that releases it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,3 +219,8 @@ class Observed:
 
     def pool_named(self, name: str) -> SeenPool | None:
         return next((one for one in self.pools if one.name == name), None)
+
+    def sets_without_node(self) -> list[SeenSet]:
+        """StatefulSets of storage nodes whose StorageNode is gone."""
+        known = {node.spec.node_id for node in self.nodes}
+        return [one for one in self.sets if one.node_id is not None and one.node_id not in known]

@@ -22,6 +22,7 @@ from enum import Enum
 from stratalog.model.mounts import MountMode
 from stratalog.model.retirement import RetireMode, RetireStep, WaitReason
 from stratalog_operator.plan.actions import DeleteClaim, DeleteObject, Offer, ReleaseClaim, StopSet, UnguardClaim
+from stratalog_operator.plan.decisions import is_given_up
 from stratalog_operator.plan.observed import Observed, SeenClaim, SeenMount, SeenNode
 from stratalog_operator.resources.mount import RetiredNodeSource
 from stratalog_operator.specs.node import claim_name, node_name
@@ -104,9 +105,7 @@ def of_missing_cluster(cluster: str) -> Grant:
 
 def by_person(claim: SeenClaim) -> Grant | None:
     """The annotation on a claim that someone deleted."""
-    if not (claim.is_leaving and claim.is_let_go):
-        return None
-    return Grant(Fate.UNGUARDED, "a person gave it up by the annotation")
+    return Grant(Fate.UNGUARDED, "a person gave it up by the annotation") if is_given_up(claim) else None
 
 
 # What follows ---------------------------------------------------------------------------------------------------------

@@ -16,9 +16,10 @@ from stratalog.model.retirement import RetireMode, RetireStep, WaitReason
 from stratalog.model.retirement_status import RetirementStatus
 from stratalog_operator.plan import release
 from stratalog_operator.plan.actions import AskRetire, CancelRetire, GuardClaim, Offer
+from stratalog_operator.plan.decisions import force_words
 from stratalog_operator.plan.observed import Observed, SeenClaim, SeenNode
 from stratalog_operator.plan.scope import SILENT_SECONDS, apply_missing, cluster_of, seconds_since, staying
-from stratalog_operator.resources.names import ANNOTATION_FORCE_RETIRE, API_VERSION
+from stratalog_operator.resources.names import API_VERSION
 from stratalog_operator.specs.node import claim_name
 from stratalog_operator.specs.objects import Manifest, wanted
 
@@ -128,13 +129,11 @@ def _mode(seen: Observed) -> RetireMode:
 
 
 def _following(seen: Observed, node: SeenNode, record: RetirementStatus) -> Retiring:
-    offer = Offer()
-    asked = node.annotations.get(ANNOTATION_FORCE_RETIRE)
     about = record.retirement
-    if asked == about.storage_id and not about.is_forced and not record.is_alive:
-        offer.actions.append(AskRetire(record.node_id, about.mode, force_storage_id=asked))
     wait = about.wait
-    return Retiring(_OF_META[about.step], offer, "" if wait is None else wait.reason.value, record.words)
+    member = None if seen.meta is None else seen.meta.node(record.node_id)
+    words = record.words + force_words(node, member, record)
+    return Retiring(_OF_META[about.step], Offer(), "" if wait is None else wait.reason.value, words)
 
 
 def _never_joined(seen: Observed, node: SeenNode) -> Retiring:

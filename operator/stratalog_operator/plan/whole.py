@@ -11,6 +11,7 @@ from typing import Final
 
 from stratalog_operator.plan.actions import AddFinalizer, DeleteObject, DropFinalizer, MakeToken, Offer, Plan
 from stratalog_operator.plan.conditions import Told, statuses
+from stratalog_operator.plan.decisions import forced, stale_releases
 from stratalog_operator.plan.deletion import deletion, is_going
 from stratalog_operator.plan.leftovers import leftovers
 from stratalog_operator.plan.nodes import node_offer
@@ -42,7 +43,10 @@ def plan(seen: Observed) -> Plan:
     for name, found in retiring.items():
         offer.add(_burial(seen, name, found))
     offer.add(rolling.offer)
+    for node in seen.nodes:
+        offer.add(forced(seen, node))
     offer.add(released_by_persons(seen))
+    offer.add(stale_releases(seen))
     for mount in seen.mounts:
         offer.add(mount_offer(seen, mount))
     first = owners(seen)

@@ -9,7 +9,7 @@ import pytest
 from stratalog.machines.retirement import SIGHTING_LASTS_MS, EndOpen, Served
 from stratalog.machines.shard_troubles import troubles
 from stratalog.model.commands import MoveReplicas, NoteLives, ProposeIsr, ReplicaMove, SealUnclean
-from stratalog.model.errors import Conflict
+from stratalog.model.errors import Conflict, InvalidRequest
 from stratalog.model.ids import SegmentKey
 from stratalog.model.mount_commands import BeginMount, EndMount
 from stratalog.model.mounts import MountMode
@@ -45,6 +45,37 @@ def one_given_up_and_one_in_doubt(settings: dict[str, str]) -> tuple[RetirementS
     story.recover(key)
     story.do(RetireNode(dead, force_storage_id=f"storage-{dead}"))
     return story, key, dead, other
+
+
+# Force ----------------------------------------------------------------------------------------------------------
+def test_each_loss_of_a_node_has_its_number_across_its_lives() -> None:
+    story = RetirementStory(nodes=3)
+    seen = [story.table.state.nodes[1].absences]
+    for _ in range(2):
+        story.die(1)
+        seen.append(story.table.state.nodes[1].absences)
+        story.start(1)
+        seen.append(story.table.state.nodes[1].absences)
+
+    assert seen == [0, 1, 1, 2, 2]
+    assert story.table.snapshot().nodes[0].absences == 2, "watchers are told"
+
+
+def test_a_force_is_about_one_absence_and_a_repeated_request_gives_up_nothing_in_the_next() -> None:
+    """A node that is away for two seconds, later, has a healthy disk."""
+    story, node_id = forced()
+    ask = RetireNode(node_id, force_storage_id=f"storage-{node_id}", force_absence=1)
+    story.do(ask)
+    assert story.record(node_id).is_forced
+    story.start(node_id)
+    assert not story.record(node_id).is_forced
+    story.die(node_id)
+
+    with pytest.raises(InvalidRequest, match="absence 1, which the force is about; this is its absence 2"):
+        story.do(ask)
+    assert not story.record(node_id).is_forced
+    story.do(replace(ask, force_absence=2))
+    assert story.record(node_id).is_forced
 
 
 # Looks ----------------------------------------------------------------------------------------------------------

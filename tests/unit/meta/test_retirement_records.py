@@ -47,7 +47,7 @@ FULL = Retirement(
 
 @pytest.mark.parametrize("record", [None, FULL, Retirement("disk-1", RetireMode.OFFLOAD, RetireStep.PREFLIGHT, 1, 1)])
 def test_a_record_comes_back_as_it_was(record: Retirement | None) -> None:
-    entry = NodeEntry(NodeInfo(1, "disk-1", "host", 9092), 4, True, "start", 11, "boot", True, record, 2)
+    entry = NodeEntry(NodeInfo(1, "disk-1", "host", 9092), 4, True, "start", 11, "boot", True, record, 2, absences=3)
     ((key, value),) = encode([PutNode(entry)])
     assert value is not None
     assert list(decode([(key, value)], "test")) == [entry]
@@ -59,8 +59,8 @@ def test_the_record_of_before_has_a_directory_that_was_not_given_up() -> None:
     assert decode_retirement(fields[:11]) == replace(FULL, is_volume_lost=False)
 
 
-@pytest.mark.parametrize("fields", [10, 11, 12])
-def test_a_node_of_before_has_no_retirement_no_class_of_room_and_one_listener(fields: int) -> None:
+@pytest.mark.parametrize("fields", [10, 11, 12, 13, 14])
+def test_a_node_of_before_has_no_retirement_no_class_of_room_and_one_listener_and_was_never_lost(fields: int) -> None:
     entry = NodeEntry(NodeInfo(1, "disk-1", "host", 9092), 4, True, "start", 11, "boot")
     ((key, value),) = encode([PutNode(entry)])
     assert value is not None

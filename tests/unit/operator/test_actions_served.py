@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -19,6 +20,7 @@ from stratalog_operator.plan.scope import cluster_of
 from stratalog_operator.plan.whole import plan
 from stratalog_operator.resources.cluster import StorageClusterSpec, StorageClusterStatus
 from stratalog_operator.resources.kinds import CLUSTER
+from stratalog_operator.resources.kinds import NODE as NODE_KIND
 from stratalog_operator.resources.names import ANNOTATION_VOLUME_POLICY, FIELD_MANAGER, FINALIZER, FINALIZER_LAST_COPY
 from stratalog_operator.specs.node import NodeIdentity, node_claim, node_set
 from support.api_server import LIMITED_TOKEN, NO_API_SERVER, ApiServer, apiserver_binary
@@ -153,6 +155,30 @@ async def test_what_is_not_there_is_taken_away_already_and_nothing_is_made_of_it
     assert api.ask("GET", path_of("PersistentVolumeClaim", namespace)).body["items"] == []
 
 
+async def test_a_decision_is_removed_and_what_else_stands_beside_it_stays(api: ApiServer, namespace: str) -> None:
+    """Whoever wrote it owns that field; the operator takes away this one annotation."""
+    path = path_of("StorageNode", namespace, "main-hot-7")
+    theirs = {"stratalog.dev/force-retire-ack": "disk-7@1", "example.com/theirs": "kept"}
+    made = api.ask("POST", path_of("StorageNode", namespace), sample(NODE_KIND, {"metadata.annotations": theirs}))
+    assert made.is_ok, made.message
+    drop = act.DropDecision(
+        "StorageNode",
+        "main-hot-7",
+        made.body["metadata"]["uid"],
+        "stratalog.dev/force-retire-ack",
+        is_used=True,
+        why="a test",
+    )
+    async with kubernetes_of(api) as kubernetes:
+        performer, seen = Performer(kubernetes, Desk()), _observed(namespace)
+        await performer.do(seen, replace(drop, uid="another"))
+        assert api.ask("GET", path).body["metadata"]["annotations"] == theirs
+        for _ in range(2):
+            await performer.do(seen, drop)
+
+    assert api.ask("GET", path).body["metadata"]["annotations"] == {"example.com/theirs": "kept"}
+
+
 async def test_a_users_object_gets_our_finalizer_and_nothing_else_of_it_is_ours(api: ApiServer, namespace: str) -> None:
     path = path_of("StorageCluster", namespace, "main")
     given = sample(CLUSTER, {"metadata.finalizers": ["example.com/theirs"]})
@@ -223,12 +249,12 @@ async def test_wishes_go_to_the_meta_service(api: ApiServer, namespace: str) -> 
     desk = Desk()
     async with kubernetes_of(api) as kubernetes:
         performer, seen = Performer(kubernetes, desk), _observed(namespace)
-        await performer.do(seen, act.AskRetire(3, RetireMode.OFFLOAD, "disk-3"))
+        await performer.do(seen, act.AskRetire(3, RetireMode.OFFLOAD, "disk-3", 2))
         await performer.do(seen, act.CancelRetire(3))
         await performer.do(seen, act.EndMount("tier/3"))
         assert not kubernetes.writes
 
-    assert desk.wishes == [("retire", 3, RetireMode.OFFLOAD, "disk-3"), ("cancel", 3), ("end", "tier/3")]
+    assert desk.wishes == [("retire", 3, RetireMode.OFFLOAD, "disk-3", 2), ("cancel", 3), ("end", "tier/3")]
 
 
 async def test_refusals_say_what_the_caller_can_do(api: ApiServer, namespace: str) -> None:

@@ -12,17 +12,10 @@ from stratalog_operator.plan import actions as act
 from stratalog_operator.plan.observed import NodeSums
 from stratalog_operator.plan.scope import SILENT_SECONDS
 from stratalog_operator.plan.whole import plan
-from support.operator_world import World, add_pool, kinds_of, world
+from support.operator_world import World, add_pool, kinds_of, settled, world
 
 
-def _settled(replicas: int = 3, **more: Any) -> World:
-    made = world(replicas, **more)
-    made.settle()
-    made.done.clear()
-    return made
-
-
-def _steps_until_settled(one: World, node: str, passes: int = 100) -> list[str]:
+def _steps_untilsettled(one: World, node: str, passes: int = 100) -> list[str]:
     """The steps of a node's retirement as people see them, each once."""
     seen: list[str] = []
     for _ in range(passes):
@@ -148,7 +141,7 @@ def test_ports_that_do_not_fit_are_refused_in_words_and_the_rest_goes_on(ports: 
 
 
 def test_while_the_meta_service_does_not_answer_nobody_is_stopped_and_nobody_knows() -> None:
-    one = _settled(5)
+    one = settled(5)
     one.is_meta_away = True
     one.scale(3)
     one.edit_cluster({"image": {"tag": "2"}})
@@ -162,7 +155,7 @@ def test_while_the_meta_service_does_not_answer_nobody_is_stopped_and_nobody_kno
 
 
 def test_a_meta_service_that_is_silent_for_a_moment_alarms_nobody_and_one_that_stays_so_blocks() -> None:
-    one = _settled(3)
+    one = settled(3)
     one.blocked = WaitReason.REPLICATION_FACTOR
     one.scale(2)
     one.settle()
@@ -184,7 +177,7 @@ def test_a_meta_service_that_is_silent_for_a_moment_alarms_nobody_and_one_that_s
 
 # Scaling out ----------------------------------------------------------------------------------------------------------
 def test_scale_out_makes_what_is_missing_and_touches_nothing_that_runs() -> None:
-    one = _settled(3)
+    one = settled(3)
     before = one.uids()
     one.scale(5)
     one.settle()
@@ -195,7 +188,7 @@ def test_scale_out_makes_what_is_missing_and_touches_nothing_that_runs() -> None
 
 
 def test_zones_are_shared_out_evenly_and_written_down() -> None:
-    one = _settled(5, pool={"zones": ["a", "b", "c"]})
+    one = settled(5, pool={"zones": ["a", "b", "c"]})
 
     assert [one.nodes[f"main-hot-{number}"].spec.zone for number in range(1, 6)] == ["a", "b", "c", "a", "b"]
 
@@ -209,7 +202,7 @@ def test_two_pools_never_give_the_same_id() -> None:
 
 
 def test_an_id_is_never_given_twice() -> None:
-    one = _settled(3)
+    one = settled(3)
     for _ in range(2):
         one.scale(2)
         one.settle()
@@ -221,9 +214,9 @@ def test_an_id_is_never_given_twice() -> None:
 
 # Scaling in -----------------------------------------------------------------------------------------------------------
 def test_scale_in_follows_the_meta_service_and_then_takes_pod_and_volume() -> None:
-    one = _settled(3)
+    one = settled(3)
     one.scale(2)
-    steps = _steps_until_settled(one, "main-hot-3")
+    steps = _steps_untilsettled(one, "main-hot-3")
 
     # The service is past its preflight when it is looked at next.
     assert steps == [
@@ -237,7 +230,7 @@ def test_scale_in_follows_the_meta_service_and_then_takes_pod_and_volume() -> No
 
 
 def test_a_node_that_is_to_go_without_its_volume_alarms_nobody() -> None:
-    one = _settled(3)
+    one = settled(3)
     one.scale(2)
     alarms = set()
     while 3 in one.node_ids():
@@ -249,7 +242,7 @@ def test_a_node_that_is_to_go_without_its_volume_alarms_nobody() -> None:
 
 
 def test_all_that_leave_are_wished_for_before_the_first_has_left() -> None:
-    one = _settled(5)
+    one = settled(5)
     one.scale(3)
     one.settle()
     wishes = [number for number, action in enumerate(one.done) if isinstance(action, act.AskRetire)]
@@ -260,7 +253,7 @@ def test_all_that_leave_are_wished_for_before_the_first_has_left() -> None:
 
 
 def test_a_kept_claim_is_labelled_and_named_and_loses_its_guard() -> None:
-    one = _settled(3, spec={"storageRetention": {"whenScaled": "Retain"}})
+    one = settled(3, spec={"storageRetention": {"whenScaled": "Retain"}})
     one.scale(2)
     one.settle()
     claim = one.claims["data-main-hot-3"]
@@ -274,15 +267,15 @@ def test_a_kept_claim_is_labelled_and_named_and_loses_its_guard() -> None:
 
 
 def test_who_goes_first_is_named_or_dead_or_has_the_highest_id() -> None:
-    named = _settled(4, pool={"removeNodeIds": [2]})
+    named = settled(4, pool={"removeNodeIds": [2]})
     named.scale(3)
     named.settle()
-    dead = _settled(4)
+    dead = settled(4)
     dead.crash("main-hot-1-0")
     dead.registrations()
     dead.scale(3)
     dead.settle()
-    highest = _settled(4)
+    highest = settled(4)
     highest.scale(3)
     highest.settle()
 
@@ -290,7 +283,7 @@ def test_who_goes_first_is_named_or_dead_or_has_the_highest_id() -> None:
 
 
 def test_a_node_that_never_joined_goes_first_and_needs_no_retirement() -> None:
-    one = _settled(3)
+    one = settled(3)
     one.scale(4)
     one.reconcile()
     one.reconcile()
@@ -304,7 +297,7 @@ def test_a_node_that_never_joined_goes_first_and_needs_no_retirement() -> None:
 
 def test_a_node_that_the_meta_service_forgot_keeps_its_volume() -> None:
     """Not known is not empty: it had registered."""
-    one = _settled(3)
+    one = settled(3)
     del one.members[3]
     one.scale(2)
     for _ in range(20):
@@ -318,7 +311,7 @@ def test_a_node_that_the_meta_service_forgot_keeps_its_volume() -> None:
 
 
 def test_another_disk_under_the_id_is_nobody_of_ours() -> None:
-    one = _settled(3)
+    one = settled(3)
     one.scale(2)
     one.reconcile()
     one.reconcile()
@@ -334,7 +327,7 @@ def test_another_disk_under_the_id_is_nobody_of_ours() -> None:
 
 
 def test_scaling_back_before_release_keeps_the_node_and_its_pod() -> None:
-    one = _settled(3)
+    one = settled(3)
     before = one.uids()
     one.scale(2)
     for _ in range(3):
@@ -351,7 +344,7 @@ def test_scaling_back_before_release_keeps_the_node_and_its_pod() -> None:
 
 
 def test_scaling_back_after_release_makes_a_new_node() -> None:
-    one = _settled(3)
+    one = settled(3)
     one.scale(2)
     while not one._is_released(3):
         one.reconcile()
@@ -363,7 +356,7 @@ def test_scaling_back_after_release_makes_a_new_node() -> None:
 
 
 def test_a_blocked_retirement_says_why_and_freezes_nothing_else() -> None:
-    one = _settled(3)
+    one = settled(3)
     one.blocked = WaitReason.REPLICATION_FACTOR
     one.scale(2)
     one.settle()
@@ -383,7 +376,7 @@ def test_a_blocked_retirement_says_why_and_freezes_nothing_else() -> None:
 
 
 def test_a_retirement_that_gets_nowhere_is_stalled_after_a_while_and_says_since_when() -> None:
-    one = _settled(3)
+    one = settled(3)
     one.blocked = WaitReason.REPLICATION_FACTOR
     one.scale(2)
     one.settle()
@@ -397,7 +390,7 @@ def test_a_retirement_that_gets_nowhere_is_stalled_after_a_while_and_says_since_
 
 
 def test_what_a_blocked_node_sheds_as_ever_is_no_progress_of_its_retirement() -> None:
-    one = _settled(3)
+    one = settled(3)
     one.blocked = WaitReason.REPLICATION_FACTOR
     one.scale(2)
     one.settle()
@@ -410,7 +403,7 @@ def test_what_a_blocked_node_sheds_as_ever_is_no_progress_of_its_retirement() ->
 
 
 def test_a_node_that_a_person_retires_is_replaced_first() -> None:
-    one = _settled(3)
+    one = settled(3)
     one.wish_to_retire("main-hot-1")
     one.settle()
     wish = next(number for number, action in enumerate(one.done) if isinstance(action, act.AskRetire))
@@ -421,9 +414,9 @@ def test_a_node_that_a_person_retires_is_replaced_first() -> None:
 
 
 def test_the_volume_stays_where_it_is_and_is_read_by_a_light_pod() -> None:
-    one = _settled(3, spec={"scaleIn": {"mode": "RemountVolume"}})
+    one = settled(3, spec={"scaleIn": {"mode": "RemountVolume"}})
     one.scale(2)
-    steps = _steps_until_settled(one, "main-hot-3")
+    steps = _steps_untilsettled(one, "main-hot-3")
 
     assert steps.index("PodStop") < steps.index("Remount") < steps.index("Mount")
     assert one.node_ids() == [1, 2]
@@ -442,156 +435,13 @@ def _deleting(seen: Any) -> Any:
     )
 
 
-# Rolling --------------------------------------------------------------------------------------------------------------
-def test_a_roll_restarts_all_one_at_a_time_and_the_meta_service_first() -> None:
-    """The world itself fails the test if a serving pod is stopped while another does not serve."""
-    one = _settled(3)
-    one.edit_cluster({"image": {"tag": "2"}})
-    one.settle()
-    stopped = [action.name for action in one.done if isinstance(action, act.StopPod)]
-
-    assert stopped == [
-        *(f"main-meta-{number}" for number in range(3)),
-        *(f"main-etcd-{number}" for number in range(3)),
-        *(f"main-hot-{number}-0" for number in range(1, 4)),
-    ]
-    assert one.condition("StorageCluster", "main", "Rolling").status == "False"
-
-
-def test_a_word_restarts_all_and_another_one_a_single_node() -> None:
-    one = _settled(3)
-    one.annotate_cluster(restart="monday")
-    one.settle()
-    of_cluster = [action.name for action in one.done if isinstance(action, act.StopPod)]
-    one.done.clear()
-    node = one.nodes["main-hot-2"]
-    spec = node.spec.model_copy(update={"restart_requested_at": "tuesday"})
-    one.nodes["main-hot-2"] = type(node)(node.name, node.uid, spec, node.status)
-    one.settle()
-
-    assert len(of_cluster) == 9, "three of each: meta service, etcd, nodes"
-    assert [action.name for action in one.done if isinstance(action, act.StopPod)] == ["main-hot-2-0"]
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"scaleIn": {"stallAfterSeconds": 60}},
-        {"storageRetention": {"whenScaled": "Retain"}},
-        {"podDisruptionBudget": {"enabled": False}},
-    ],
-    ids=lambda changes: next(iter(changes)),
-)
-def test_what_is_not_of_the_pods_restarts_nobody(changes: dict[str, Any]) -> None:
-    one = _settled(3)
-    before = one.uids()
-    one.edit_cluster(changes)
-    one.settle()
-
-    assert one.uids() == before
-
-
-def test_a_roll_stops_at_the_first_bad_pod_and_heals_when_the_change_is_taken_back() -> None:
-    one = _settled(3)
-    good = one.uids()
-    one.edit_cluster({"image": {"tag": "bad"}})
-    one.reconcile()
-    one.bad_makes.add(one.makes["main-meta"])
-    one.settle()
-
-    assert one.pods["main-meta-0"].is_failing
-    assert {name: uid for name, uid in one.uids().items() if name != "main-meta-0"} == {
-        name: uid for name, uid in good.items() if name != "main-meta-0"
-    }
-    assert "main-meta-0" in one.condition("StorageCluster", "main", "Stalled").message
-    one.edit_cluster({"image": {"tag": "latest"}})
-    one.settle()
-    assert one.condition("StorageCluster", "main", "Stalled").status == "False"
-    assert all(pod.is_ready for pod in one.pods.values())
-
-
-def test_a_pod_that_runs_and_does_not_serve_is_healed_when_the_change_is_taken_back() -> None:
-    """Such as a node that keeps more of its disk free than there is."""
-    one = _settled(3)
-    one.edit_cluster({"image": {"tag": "mute"}})
-    one.reconcile()
-    one.mute_makes.add(one.makes["main-hot-1"])
-    one.settle()
-
-    assert not one.pods["main-hot-1-0"].is_ready and not one.pods["main-hot-1-0"].is_failing
-    assert "main-hot-1-0" in one.condition("StorageCluster", "main", "Stalled").message
-    one.edit_cluster({"image": {"tag": "latest"}})
-    one.done.clear()
-    one.settle()
-    stopped = [action.name for action in one.done if isinstance(action, act.StopPod)]
-    assert stopped[0] == "main-hot-1-0", "it has nothing to lose, and the others wait for it"
-    assert all(pod.is_ready for pod in one.pods.values())
-
-
-def test_pods_that_do_not_serve_are_healed_one_at_a_time() -> None:
-    one = _settled(3)
-    for name in ("main-hot-1", "main-hot-2"):
-        one.mute_makes.add(one.makes[name])
-    one.settle()
-    one.edit_cluster({"image": {"tag": "2"}})
-    one.done.clear()
-    for _ in range(10):
-        one.reconcile()
-
-    stopped = [action.name for action in one.done if isinstance(action, act.StopPod)]
-    assert stopped == ["main-hot-1-0"], "the second waits until the first is back"
-    one.settle()
-    assert all(pod.is_ready for pod in one.pods.values())
-
-
-def test_no_pod_is_stopped_while_a_shard_has_too_few_in_sync() -> None:
-    one = _settled(3)
-    one.edit_cluster({"image": {"tag": "2"}})
-    one.reconcile()
-    seen = one.observe()
-    assert seen.meta is not None
-    unwell = type(seen.meta)("cluster-1", seen.meta.nodes, unwell=("shard 0 of flights has 1 in sync, and needs 2",))
-    behind = type(seen.meta)("cluster-1", seen.meta.nodes, behind=frozenset({2}))
-
-    for meta in (unwell, behind):
-        made = plan(_with_meta(one, meta))
-        assert "StopPod" not in kinds_of(made.actions)
-        (rolling,) = [c for c in _cluster_status(made).conditions if c.type == "Rolling"]
-        assert rolling.reason == "Waits" and rolling.message
-
-
-def _with_meta(one: World, meta: Any) -> Any:
-    seen = one.observe()
-    return type(seen)(**{name: getattr(seen, name) for name in seen.__slots__ if name != "meta"}, meta=meta)
-
-
-def _cluster_status(made: act.Plan) -> Any:
-    return made.statuses["StorageCluster", "main"]
-
-
-def test_no_roll_while_a_node_leaves() -> None:
-    one = _settled(3)
-    one.scale(2)
-    for _ in range(4):
-        one.reconcile()
-        one.retirements()
-    one.edit_cluster({"image": {"tag": "2"}})
-    while one.records[3].step.value != "done":
-        one.reconcile()
-        one.retirements()
-
-    assert "StopPod" not in kinds_of(one.done)
-    one.settle()
-    assert "StopPod" in kinds_of(one.done)
-
-
 # Deletion -------------------------------------------------------------------------------------------------------------
 def _delete_cluster(one: World) -> None:
     one.cluster = _deleting(one.cluster)
 
 
 def test_a_deleted_cluster_asks_nobody_and_keeps_its_volumes() -> None:
-    one = _settled(3)
+    one = settled(3)
     one.is_meta_away = True
     _delete_cluster(one)
     for _ in range(5):
@@ -603,13 +453,18 @@ def test_a_deleted_cluster_asks_nobody_and_keeps_its_volumes() -> None:
 
 
 def test_volumes_go_with_the_cluster_only_on_a_second_word() -> None:
-    one = _settled(3, spec={"storageRetention": {"whenDeleted": "Delete"}})
+    one = settled(3, spec={"storageRetention": {"whenDeleted": "Delete"}})
     _delete_cluster(one)
     for _ in range(5):
         one.reconcile()
     assert one.cluster.finalizers and not [claim for claim in one.claims.values() if claim.is_leaving]
     assert "allow-deletion" in one.condition("StorageCluster", "main", "Reconciled").message
     one.annotate_cluster(allow_deletion="true")
+    one.reconcile()
+    told = one.condition("StorageCluster", "main", "Reconciled").message
+    assert "allow-deletion=uid-of-main (true does not name this cluster)" in told
+    assert one.cluster.finalizers and not [claim for claim in one.claims.values() if claim.is_leaving]
+    one.annotate_cluster(allow_deletion="uid-of-main")
     one.needed.clear()
     for _ in range(10):
         one.reconcile()
@@ -621,7 +476,7 @@ def test_volumes_go_with_the_cluster_only_on_a_second_word() -> None:
 
 
 def test_a_namespace_that_goes_loses_our_finalizers_and_its_volumes_are_kept() -> None:
-    one = _settled(3, spec={"storageRetention": {"whenDeleted": "Delete"}})
+    one = settled(3, spec={"storageRetention": {"whenDeleted": "Delete"}})
     one.is_namespace_leaving = True
     for _ in range(3):
         one.reconcile()
@@ -632,7 +487,7 @@ def test_a_namespace_that_goes_loses_our_finalizers_and_its_volumes_are_kept() -
 
 
 def test_the_annotation_lets_go_of_a_cluster_that_would_wait() -> None:
-    one = _settled(3, spec={"storageRetention": {"whenDeleted": "Delete"}})
+    one = settled(3, spec={"storageRetention": {"whenDeleted": "Delete"}})
     _delete_cluster(one)
     one.annotate_cluster(release_finalizer="true", allow_deletion="false")
     one.reconcile()
@@ -644,7 +499,7 @@ def test_the_annotation_lets_go_of_a_cluster_that_would_wait() -> None:
 
 
 def test_a_cluster_of_the_same_name_takes_its_volumes_again() -> None:
-    one = _settled(3)
+    one = settled(3)
     _delete_cluster(one)
     for _ in range(5):
         one.reconcile()
@@ -667,7 +522,7 @@ def _remade(one: World) -> World:
 
 
 def test_disks_of_other_metadata_are_left_alone_and_their_ids_are_not_given() -> None:
-    one = _settled(3)
+    one = settled(3)
     again = _remade(one)
     again.cluster_id = "cluster-2"
     again.settle()
@@ -680,7 +535,7 @@ def test_disks_of_other_metadata_are_left_alone_and_their_ids_are_not_given() ->
 
 
 def test_whose_disks_are_there_is_asked_before_the_first_node_is_made() -> None:
-    again = _remade(_settled(3))
+    again = _remade(settled(3))
     again.is_meta_away = True
     for _ in range(5):
         again.turn()
@@ -693,7 +548,7 @@ def test_whose_disks_are_there_is_asked_before_the_first_node_is_made() -> None:
 
 
 def test_a_pool_that_is_deleted_waits_until_its_nodes_have_left() -> None:
-    one = _settled(3)
+    one = settled(3)
     add_pool(one, "cold", 1)
     one.settle()
     one.pools["cold"] = _deleting(one.pools["cold"])
@@ -706,7 +561,7 @@ def test_a_pool_that_is_deleted_waits_until_its_nodes_have_left() -> None:
 
 
 def test_a_storage_node_deleted_by_hand_comes_back_with_the_same_pod_and_volume() -> None:
-    one = _settled(3)
+    one = settled(3)
     pods, claims = one.uids(), dict(one.claims)
     one.delete_storage_node("main-hot-2")
     one.settle()
@@ -717,7 +572,7 @@ def test_a_storage_node_deleted_by_hand_comes_back_with_the_same_pod_and_volume(
 
 
 def test_a_node_whose_object_was_deleted_while_scaling_in_is_not_left_running_for_nobody() -> None:
-    one = _settled(3)
+    one = settled(3)
     one.scale(2)
     one.delete_storage_node("main-hot-1")
     one.settle()
@@ -727,7 +582,7 @@ def test_a_node_whose_object_was_deleted_while_scaling_in_is_not_left_running_fo
 
 
 def test_a_claim_that_somebody_deletes_is_held_and_says_why_until_a_person_lets_it_go() -> None:
-    one = _settled(3)
+    one = settled(3)
     one.delete_claim("data-main-hot-2")
     one.settle()
     told = one.condition("StorageNode", "main-hot-2", "StorageBound")
@@ -735,14 +590,14 @@ def test_a_claim_that_somebody_deletes_is_held_and_says_why_until_a_person_lets_
     assert one.claims["data-main-hot-2"].is_guarded
     assert told.status == "False" and "release-finalizer" in told.message
     claim = one.claims["data-main-hot-2"]
-    one._change_claim(claim.name, claim.uid, is_let_go=True)
+    one._change_claim(claim.name, claim.uid, release_word=claim.storage_id)
     one.reconcile()
     assert not one.claims["data-main-hot-2"].is_guarded
 
 
 @pytest.mark.parametrize("is_replaced", [False, True])
 def test_a_node_whose_claim_is_gone_gets_no_empty_one_and_another_does_not_pass_for_it(is_replaced: bool) -> None:
-    one = _settled(3)
+    one = settled(3)
     lost = one.claims.pop("data-main-hot-2")
     one.hashes.pop(("PersistentVolumeClaim", lost.name))
     one.crash("main-hot-2-0")
@@ -761,7 +616,7 @@ def test_a_node_whose_claim_is_gone_gets_no_empty_one_and_another_does_not_pass_
 
 
 def test_a_claim_that_was_restored_from_a_backup_is_the_nodes_by_its_note() -> None:
-    one = _settled(3)
+    one = settled(3)
     lost = one.claims["data-main-hot-2"]
     one.claims[lost.name] = replace(lost, uid="restored")
     one.settle()

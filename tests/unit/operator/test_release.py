@@ -14,16 +14,9 @@ from stratalog.model.mounts import Mount, MountMode, MountState
 from stratalog.model.retirement import Retirement, RetireMode, RetireStep
 from stratalog_operator.plan import release
 from stratalog_operator.plan.observed import Observed
-from support.operator_world import World, kinds_of, world
+from support.operator_world import World, kinds_of, settled
 
 RELEASES = {"UnguardClaim", "ReleaseClaim", "DeleteClaim", "StopSet"}
-
-
-def _settled(replicas: int = 3, **more: Any) -> World:
-    made = world(replicas, **more)
-    made.settle()
-    made.done.clear()
-    return made
 
 
 def _disk(one: World, node_id: int) -> str:
@@ -31,7 +24,7 @@ def _disk(one: World, node_id: int) -> str:
 
 
 def test_a_volume_of_a_node_that_lives_is_not_mounted_and_the_object_says_why() -> None:
-    one = _settled(4)
+    one = settled(4)
     one.mount_volume("mine", 4, _disk(one, 4))
     one.settle()
     ready, reconciled = (one.condition("ReadOnlyMount", "mine", name) for name in ("Ready", "Reconciled"))
@@ -45,7 +38,7 @@ def test_a_volume_of_a_node_that_lives_is_not_mounted_and_the_object_says_why() 
 @pytest.mark.parametrize("policy", ["Delete", "Retain"])
 def test_a_deleted_mount_releases_nothing_while_its_node_still_retires(policy: str) -> None:
     """The world fails the test when a guard goes without proof."""
-    one = _settled(4, spec={"scaleIn": {"mode": "RemountVolume"}, "storageRetention": {"whenScaled": policy}})
+    one = settled(4, spec={"scaleIn": {"mode": "RemountVolume"}, "storageRetention": {"whenScaled": policy}})
     one.mount_volume("mine", 4, _disk(one, 4))
     one.reconcile()
     one.delete_mount("mine")
@@ -63,7 +56,7 @@ def test_a_deleted_mount_releases_nothing_while_its_node_still_retires(policy: s
 
 
 def test_a_mount_that_a_person_made_first_serves_beside_nothing_once_the_node_has_left() -> None:
-    one = _settled(4, spec={"scaleIn": {"mode": "RemountVolume"}})
+    one = settled(4, spec={"scaleIn": {"mode": "RemountVolume"}})
     one.mount_volume("mine", 4, _disk(one, 4))
     one.scale(3)
     one.settle()
@@ -83,7 +76,7 @@ def test_a_mount_that_a_person_made_first_serves_beside_nothing_once_the_node_ha
     ids=["unknown node", "another disk"],
 )
 def test_a_mount_of_what_never_was_is_refused_in_words(node_id: int, disk: str, words: str) -> None:
-    one = _settled(3)
+    one = settled(3)
     one.mount_volume("mine", node_id, disk, "Offload")
     one.settle()
     told = one.condition("ReadOnlyMount", "mine", "Reconciled")
@@ -92,7 +85,7 @@ def test_a_mount_of_what_never_was_is_refused_in_words(node_id: int, disk: str, 
 
 
 def test_the_volume_of_a_node_that_left_by_the_bucket_is_not_mounted() -> None:
-    one = _settled(3, spec={"storageRetention": {"whenScaled": "Retain"}})
+    one = settled(3, spec={"storageRetention": {"whenScaled": "Retain"}})
     disk = _disk(one, 3)
     one.scale(2)
     one.settle()
@@ -113,13 +106,13 @@ def _left(one: World, step: RetireStep, storage_id: str | None = None, **more: A
 
 @pytest.mark.parametrize("step", [step for step in RetireStep if step is not RetireStep.DONE])
 def test_no_step_before_done_proves_anything(step: RetireStep) -> None:
-    one = _settled(3)
+    one = settled(3)
 
     assert isinstance(release.of_retired_disk(_left(one, step), 3, _disk(one, 3)), release.Refusal)
 
 
 def test_done_is_a_proof_of_one_disk_alone_and_not_while_it_is_mounted() -> None:
-    one = _settled(3)
+    one = settled(3)
     seen, disk = _left(one, RetireStep.DONE), _disk(one, 3)
     assert isinstance(release.of_retired_disk(seen, 3, disk), release.Grant)
     one.meta_mounts[3] = Mount("tier/3", MountMode.VOLUME, 3, disk, MountState.SERVING, 1, 0)
@@ -132,7 +125,7 @@ def test_done_is_a_proof_of_one_disk_alone_and_not_while_it_is_mounted() -> None
 
 @pytest.mark.parametrize("policy", ["Delete", "Retain"])
 def test_a_claim_with_another_disk_than_the_retired_one_is_kept_under_its_guard(policy: str) -> None:
-    one = _settled(3, spec={"storageRetention": {"whenScaled": policy}})
+    one = settled(3, spec={"storageRetention": {"whenScaled": policy}})
     one.scale(2)
     while 3 not in one.records or one.records[3].step is not RetireStep.DONE:
         one.reconcile()
@@ -149,7 +142,7 @@ def test_a_claim_with_another_disk_than_the_retired_one_is_kept_under_its_guard(
 
 def test_a_retirement_by_force_leaves_the_volume_whatever_the_policy_says() -> None:
     """A person gave up what the disk had; the disk may be healthy, and have the only copy."""
-    one = _settled(3, spec={"storageRetention": {"whenScaled": "Delete"}})
+    one = settled(3, spec={"storageRetention": {"whenScaled": "Delete"}})
     one.scale(2)
     while 3 not in one.records or one.records[3].step is not RetireStep.DONE:
         one.reconcile()

@@ -9,7 +9,7 @@ from stratalog_operator.handlers import LABELLED
 from stratalog_operator.kube.rights import RIGHTS, Right
 from stratalog_operator.plan.news import News
 from stratalog_operator.resources.kinds import CLUSTER, KINDS, POOL, TOPIC
-from stratalog_operator.resources.names import GROUP
+from stratalog_operator.resources.names import ANNOTATION_FORCE_RETIRE, GROUP
 from support.api_server import NO_API_SERVER, ApiServer, apiserver_binary
 from support.operator_place import Place, operator_place
 
@@ -32,6 +32,12 @@ def _pods(place: Place) -> set[str]:
     return {metadata["uid"] for metadata in found}
 
 
+def _decisions(place: Place, node: str) -> list[str]:
+    """Of people, on a StorageNode; this one is about no event, and is removed."""
+    found = place.get("StorageNode", node)["metadata"].get("annotations", {})
+    return [key for key in found if key == ANNOTATION_FORCE_RETIRE]
+
+
 async def _live(place: Place) -> None:
     """All that a cluster can go through."""
     listeners = [{"name": "internal", "port": 9092}]
@@ -45,6 +51,8 @@ async def _live(place: Place) -> None:
     await place.until(lambda: place.condition("Ready", "TopicStorage", "orders") == "True")
     place.delete("TopicStorage", "orders")
     await place.until(lambda: not place.names("TopicStorage"))
+    place.change("StorageNode", "main-hot-1", {"metadata": {"annotations": {ANNOTATION_FORCE_RETIRE: "disk-1@1"}}})
+    await place.until(lambda: not _decisions(place, "main-hot-1"))
     place.scale(1)
     await place.until_ready(1)
     await place.until(lambda: place.names("ReadOnlyMount") == ["main-hot-2"])

@@ -1,0 +1,167 @@
+"""Which pods a roll stops, in which order, and what it waits for, scene by scene in a small world."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stratalog_operator.plan import actions as act
+from stratalog_operator.plan.whole import plan
+from support.operator_world import World, kinds_of, settled
+
+
+def test_a_roll_restarts_all_one_at_a_time_and_the_meta_service_first() -> None:
+    """The world itself fails the test if a serving pod is stopped while another does not serve."""
+    one = settled(3)
+    one.edit_cluster({"image": {"tag": "2"}})
+    one.settle()
+    stopped = [action.name for action in one.done if isinstance(action, act.StopPod)]
+
+    assert stopped == [
+        *(f"main-meta-{number}" for number in range(3)),
+        *(f"main-etcd-{number}" for number in range(3)),
+        *(f"main-hot-{number}-0" for number in range(1, 4)),
+    ]
+    assert one.condition("StorageCluster", "main", "Rolling").status == "False"
+
+
+def test_a_word_restarts_all_and_another_one_a_single_node() -> None:
+    one = settled(3)
+    one.annotate_cluster(restart="monday")
+    one.settle()
+    of_cluster = [action.name for action in one.done if isinstance(action, act.StopPod)]
+    one.done.clear()
+    node = one.nodes["main-hot-2"]
+    spec = node.spec.model_copy(update={"restart_requested_at": "tuesday"})
+    one.nodes["main-hot-2"] = type(node)(node.name, node.uid, spec, node.status)
+    one.settle()
+
+    assert len(of_cluster) == 9, "three of each: meta service, etcd, nodes"
+    assert [action.name for action in one.done if isinstance(action, act.StopPod)] == ["main-hot-2-0"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"scaleIn": {"stallAfterSeconds": 60}},
+        {"storageRetention": {"whenScaled": "Retain"}},
+        {"podDisruptionBudget": {"enabled": False}},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_what_is_not_of_the_pods_restarts_nobody(changes: dict[str, Any]) -> None:
+    one = settled(3)
+    before = one.uids()
+    one.edit_cluster(changes)
+    one.settle()
+
+    assert one.uids() == before
+
+
+def test_a_roll_stops_at_the_first_bad_pod_and_heals_when_the_change_is_taken_back() -> None:
+    one = settled(3)
+    good = one.uids()
+    one.edit_cluster({"image": {"tag": "bad"}})
+    one.reconcile()
+    one.bad_makes.add(one.makes["main-meta"])
+    one.settle()
+
+    assert one.pods["main-meta-0"].is_failing
+    assert {name: uid for name, uid in one.uids().items() if name != "main-meta-0"} == {
+        name: uid for name, uid in good.items() if name != "main-meta-0"
+    }
+    assert "main-meta-0" in one.condition("StorageCluster", "main", "Stalled").message
+    one.edit_cluster({"image": {"tag": "latest"}})
+    one.settle()
+    assert one.condition("StorageCluster", "main", "Stalled").status == "False"
+    assert all(pod.is_ready for pod in one.pods.values())
+
+
+def test_a_pod_that_runs_and_does_not_serve_is_healed_when_the_change_is_taken_back() -> None:
+    """Such as a node that keeps more of its disk free than there is."""
+    one = settled(3)
+    one.edit_cluster({"image": {"tag": "mute"}})
+    one.reconcile()
+    one.mute_makes.add(one.makes["main-hot-1"])
+    one.settle()
+
+    assert not one.pods["main-hot-1-0"].is_ready and not one.pods["main-hot-1-0"].is_failing
+    assert "main-hot-1-0" in one.condition("StorageCluster", "main", "Stalled").message
+    one.edit_cluster({"image": {"tag": "latest"}})
+    one.done.clear()
+    one.settle()
+    stopped = [action.name for action in one.done if isinstance(action, act.StopPod)]
+    assert stopped[0] == "main-hot-1-0", "it has nothing to lose, and the others wait for it"
+    assert all(pod.is_ready for pod in one.pods.values())
+
+
+def test_pods_that_do_not_serve_are_healed_one_at_a_time() -> None:
+    one = settled(3)
+    for name in ("main-hot-1", "main-hot-2"):
+        one.mute_makes.add(one.makes[name])
+    one.settle()
+    one.edit_cluster({"image": {"tag": "2"}})
+    one.done.clear()
+    for _ in range(10):
+        one.reconcile()
+
+    stopped = [action.name for action in one.done if isinstance(action, act.StopPod)]
+    assert stopped == ["main-hot-1-0"], "the second waits until the first is back"
+    one.settle()
+    assert all(pod.is_ready for pod in one.pods.values())
+
+
+def test_no_pod_is_stopped_while_a_shard_has_too_few_in_sync() -> None:
+    one = settled(3)
+    one.edit_cluster({"image": {"tag": "2"}})
+    one.reconcile()
+    seen = one.observe()
+    assert seen.meta is not None
+    unwell = type(seen.meta)("cluster-1", seen.meta.nodes, unwell=("shard 0 of flights has 1 in sync, and needs 2",))
+    behind = type(seen.meta)("cluster-1", seen.meta.nodes, behind=frozenset({2}))
+
+    for meta in (unwell, behind):
+        made = plan(_with_meta(one, meta))
+        assert "StopPod" not in kinds_of(made.actions)
+        (rolling,) = [c for c in _cluster_status(made).conditions if c.type == "Rolling"]
+        assert rolling.reason == "Waits" and rolling.message
+
+
+def _with_meta(one: World, meta: Any) -> Any:
+    seen = one.observe()
+    return type(seen)(**{name: getattr(seen, name) for name in seen.__slots__ if name != "meta"}, meta=meta)
+
+
+def _cluster_status(made: act.Plan) -> Any:
+    return made.statuses["StorageCluster", "main"]
+
+
+def test_a_node_whose_object_is_gone_and_whose_pod_is_down_counts_in_a_roll() -> None:
+    """The world fails the test if another pod is stopped meanwhile."""
+    one = settled(3)
+    one.crash("main-hot-1-0")
+    one.annotate_cluster(restart="monday")
+    one.delete_storage_node("main-hot-1")
+    made = one.reconcile()
+
+    assert "StopPod" not in kinds_of(made)
+    assert "StorageNode main-hot-1 is gone" in one.condition("StorageCluster", "main", "Rolling").message
+    one.settle()
+    assert all(pod.is_ready for pod in one.pods.values())
+
+
+def test_no_roll_while_a_node_leaves() -> None:
+    one = settled(3)
+    one.scale(2)
+    for _ in range(4):
+        one.reconcile()
+        one.retirements()
+    one.edit_cluster({"image": {"tag": "2"}})
+    while one.records[3].step.value != "done":
+        one.reconcile()
+        one.retirements()
+
+    assert "StopPod" not in kinds_of(one.done)
+    one.settle()
+    assert "StopPod" in kinds_of(one.done)
