@@ -1,9 +1,10 @@
 """Fetch: answer with whole batches below the high watermark, or wait until there are some.
 
 Sizes follow KIP-74: partitions in request order, the first non-empty one gets at least one batch, all others obey both
-limits. Who waits is told by the high watermark (a seal, a deletion), never by polling, and counts what came instead of
-reading it (`serve/fetch_count.py`); the only timer is the client's own `max_wait_ms`. Fetch sessions are refused
-(session id 0): clients then send full lists.
+limits. That holds where the first one is not in memory, too: what was found for those behind it makes room. Who waits
+is told by the high watermark (a seal, a deletion), never by polling, and counts what came instead of reading it
+(`serve/fetch_count.py`); the only timer is the client's own `max_wait_ms`. Fetch sessions are refused (session id 0):
+clients then send full lists.
 
 All fetches together look at so many partitions in a turn of the loop (`fetch_desk.py`), whatever thousands of
 connections ask in it or wait for: the others look in the next turns, in the order in which they were told. A request
@@ -221,7 +222,7 @@ class PendingFetch(Parkable):
         desk, reads = self._desk, self._reads
         reader, shard_of, rack = desk.reader, desk.shard_of, request.rack_id
         left = reader.room_bytes(min(request.max_bytes, desk.limits.fetch_max_bytes))
-        total, has_error, is_cut, is_slow_first = 0, False, False, False
+        total, has_error, is_cut = 0, False, False
         slow: list[tuple[FetchedPartition[ReadBuffer], ShardLog, PartitionFetch]] = []
         answers: list[tuple[str, list[FetchedPartition[ReadBuffer]]]] = []
         looks: list[tuple[ShardLog, PartitionFetch, Read | None]] = []
@@ -253,7 +254,6 @@ class PendingFetch(Parkable):
                 try:
                     read = reader.read_hot(shard, wanted.fetch_offset, want, for_socket=True)
                 except NotCached:
-                    is_slow_first = is_slow_first or not total
                     line.append(FetchedPartition(*stands))
                     slow.append((line[-1], shard, wanted))
                     continue
@@ -275,7 +275,8 @@ class PendingFetch(Parkable):
                 looks.append((shard, wanted, read))
                 line.append(FetchedPartition(*stands, read.buffers, size))
         if slow:
-            self._begin(partial(self._read_slowly, answers, slow, total, left, is_slow_first=is_slow_first))
+            hot = [(shard, read) for shard, _, read in looks if read is not None]
+            self._begin(partial(self._read_slowly, answers, slow, hot, total, left))
         elif has_error or is_cut or total >= self._enough_bytes or self._is_overdue or not looks:
             # Cut: there is more than this answer has room for, so waiting adds nothing to it.
             self._answer(answers, reads)
@@ -364,17 +365,15 @@ class PendingFetch(Parkable):
         self,
         answers: list[tuple[str, list[FetchedPartition[ReadBuffer]]]],
         slow: list[tuple[FetchedPartition[ReadBuffer], ShardLog, PartitionFetch]],
+        hot: list[tuple[ShardLog, Read]],
         total: int,
         left: int,
-        *,
-        is_slow_first: bool,
     ) -> None:
         """Read the rest, as much as there is room for (`serve.slow_reads`); the others are left for the next fetch.
 
-        `is_slow_first`: the first one stands before all hot ones in the request, and gets its batch whatever they took.
+        `hot`: what was found in memory, in the order of the request.
         """
         assert self._request is not None
-        reads = self._reads
         wants = [(shard, wanted) for _, shard, wanted in slow]
         slow_reads = SlowReads(self._desk.reader, wants, left, self._enough_bytes - total)
         tasks = slow_reads.tasks
@@ -388,31 +387,52 @@ class PendingFetch(Parkable):
                 if not task.done():
                     task.cancel()
             self._connection.slow_reads -= 1
-        found: dict[int, FetchedPartition[ReadBuffer]] = {}
+        failed: dict[int, FetchedPartition[ReadBuffer]] = {}
+        reads: dict[int, tuple[ShardLog, Read]] = {}
         for (answer, shard, wanted), task in zip(slow, tasks, strict=False):
             if not task.done() or task.cancelled():
                 continue
             error = task.exception()
             if isinstance(error, StratalogError):
-                found[id(answer)] = _failed(wanted.partition, self._code_of(error, shard.topic.name, wanted), shard)
+                failed[id(answer)] = _failed(wanted.partition, self._code_of(error, shard.topic.name, wanted), shard)
             elif error is not None:
                 log.error("read failed", topic=shard.topic.name, error=str(error), exc_info=error)
-                found[id(answer)] = _failed(wanted.partition, ErrorCode.UNKNOWN_SERVER_ERROR, shard)
+                failed[id(answer)] = _failed(wanted.partition, ErrorCode.UNKNOWN_SERVER_ERROR, shard)
             else:
-                read = task.result()
-                if total and read.size_bytes > left and not (is_slow_first and task is tasks[0]):
-                    _release([read])
-                    continue
-                total += read.size_bytes
-                left -= read.size_bytes
-                shard.work.fetched_bytes += read.size_bytes
-                reads.append(read)
-                found[id(answer)] = answer._replace(records=read.buffers, records_bytes=read.size_bytes)
+                reads[id(answer)] = shard, task.result()
+        self._fit(answers, hot, reads, failed, total + left)
+        self._answer(answers, self._reads)
+        self._desk.turn.request()
+
+    def _fit(
+        self,
+        answers: list[tuple[str, list[FetchedPartition[ReadBuffer]]]],
+        hot: list[tuple[ShardLog, Read]],
+        reads: dict[int, tuple[ShardLog, Read]],
+        failed: dict[int, FetchedPartition[ReadBuffer]],
+        limit_bytes: int,
+    ) -> None:
+        """Take what was read into the answer in the order of the request: the first in any case, the others as they
+        fit. Only the first batch of an answer may exceed the limit: a client that allows for no more could not read it.
+        """
+        in_memory, total = iter(hot), 0
+        self._reads = []
         for _, line in answers:
             for index, answer in enumerate(line):
-                line[index] = found.get(id(answer), answer)
-        self._answer(answers, reads)
-        self._desk.turn.request()
+                got = next(in_memory) if answer.records_bytes else reads.get(id(answer))
+                if got is None:
+                    line[index] = failed.get(id(answer), answer)
+                    continue
+                shard, read = got
+                is_taken = not total or total + read.size_bytes <= limit_bytes
+                shard.work.fetched_bytes += (read.size_bytes if is_taken else 0) - answer.records_bytes
+                if is_taken:
+                    total += read.size_bytes
+                    self._reads.append(read)
+                    line[index] = answer._replace(records=read.buffers, records_bytes=read.size_bytes)
+                else:
+                    _release([read])
+                    line[index] = answer._replace(records=(), records_bytes=0)
 
     def _code_of(self, error: StratalogError, topic: str, wanted: PartitionFetch) -> int:
         if isinstance(error, NotFound):

@@ -237,6 +237,48 @@ async def test_a_slow_partition_asked_first_is_not_starved_by_hot_ones_behind_it
         assert len(hot_found.batches()) <= 1
 
 
+@pytest.mark.parametrize("max_bytes", [1, 350, 700, 1_200, 1 << 20])
+@pytest.mark.parametrize("cold", list(itertools.product([False, True], repeat=3)))
+async def test_only_the_first_batch_of_an_answer_exceeds_the_limit_wherever_it_comes_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cold: tuple[bool, bool, bool], max_bytes: int
+) -> None:
+    """As in Kafka, whose `ReplicaManager.readFromLog` ignores the limit until the first partition that is not empty: a
+    client that allows for no more could not read the answer, and would ask again for ever."""
+    names = ("one", "two", "three")
+    async with ServeRig(tmp_path) as rig:
+        shards = [await rig.shard_of(name) for name in names]
+        for shard in shards:
+            fill(rig, shard, 2, size=300)
+        ColdDisk(monkeypatch, *itertools.compress(names, cold)).gate.set()
+        client = rig.connect()
+        await client.write(_topics(client, *names, max_bytes=max_bytes))
+        found = await client.fetched()
+        sizes = [len(one.records) for one in found]
+        assert found[0].batches(), "the first one always gets a batch"
+        assert sum(sizes) <= max(max_bytes, found[0].batches()[0].size_bytes)
+        if max_bytes == 1 << 20 and sum(cold) <= 1:  # what is not waited for is not read from the disk
+            assert [len(one.batches()) for one in found] == [2, 2, 2]
+        assert [shard.work.fetched_bytes for shard in shards] == sizes
+        await rig.nothing_is_held()
+
+
+async def test_what_was_found_in_memory_is_answered_where_the_first_partition_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ServeRig(tmp_path) as rig:
+        cold, hot = await rig.shard_of("cold"), await rig.shard_of("hot")
+        for shard in (cold, hot):
+            fill(rig, shard, 2, size=300)
+        ColdDisk(monkeypatch, "cold")
+        monkeypatch.setattr(fetch_module, "_SLOW_READ_S", 0.01)
+        client = rig.connect()
+        frame = _topics(client, "cold", "hot", max_bytes=1)
+        await client.write(frame)
+        cold_found, hot_found = await client.fetched()
+        assert (len(cold_found.batches()), len(hot_found.batches())) == (0, 1)
+        await rig.nothing_is_held()
+
+
 def _topics(client: WireClient, *names: str, max_bytes: int) -> bytes:
     from support import kafka_oracle
     from support.raw_client import FETCH_VERSION
