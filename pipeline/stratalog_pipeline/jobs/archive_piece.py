@@ -26,13 +26,13 @@ from stratalog_pipeline.cold.part_records import PartFetcher, tables_of
 from stratalog_pipeline.decode.columns import SCHEMA, Wanted
 from stratalog_pipeline.jobs.archive_table import Kind, PieceDone, TableFormat, TimePartition, data_key, dead_key
 from stratalog_pipeline.jobs.json_inference import infer_json, remember, unite
+from stratalog_pipeline.jobs.json_records import json_reader
 from stratalog_pipeline.jobs.put_once import put_once
 from stratalog_pipeline.jobs.record_kinds import (
     DEAD,
     PLACE,
     Definitions,
     ReadValues,
-    json_reader,
 )
 from stratalog_pipeline.jobs.table_log import FileMade
 from stratalog_pipeline.jobs.table_types import settled, without_untyped

@@ -12,7 +12,7 @@ import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import fastavro
 from fastavro.read import SchemaResolutionError
@@ -20,9 +20,17 @@ from fastavro.read import SchemaResolutionError
 from stratalog.model.errors import InvalidRequest
 from stratalog_pipeline.jobs.avro_defaults import make_values
 from stratalog_pipeline.jobs.avro_types import arrow_schema_of
-from stratalog_pipeline.jobs.record_kinds import Definitions, ReadValues, evolve, first_line, row_reader
+from stratalog_pipeline.jobs.record_kinds import (
+    CONFLUENT_BYTES,
+    Definitions,
+    ReadValues,
+    evolve,
+    first_line,
+    row_reader,
+    without_schema_id,
+)
+from stratalog_pipeline.jobs.table_types import widest
 
-CONFLUENT_BYTES: Final = 5
 Decode = Callable[[bytes], dict[str, Any]]
 
 
@@ -33,10 +41,10 @@ def avro_reader(definitions: Definitions, fields: Any = None) -> tuple[Any, Read
 
 
 def _fields(definitions: Definitions) -> Any:
-    """The newest schema's, then what only others have."""
-    found = arrow_schema_of(_told(definitions.newest))
+    """The newest schema's, then what only others have. Of a number the widest type that any of them gives."""
+    found = arrow_schema_of(_parsed(definitions.newest))
     for text in reversed([text for _, text in sorted(definitions.writers)]):
-        found = evolve(found, arrow_schema_of(_told(text)))
+        found = evolve(found, arrow_schema_of(_parsed(text)), lambda known, more: widest(known, more) or known)
     return found
 
 
@@ -49,35 +57,29 @@ def _decoder(definitions: Definitions) -> Decode:
         known = {number: partial(_decode, parsed[text], newest) for number, text in definitions.writers}
         return partial(_by_id, known, [partial(_decode, parsed[text], newest) for text in definitions.earlier])
     attempts = [partial(_decode, parsed[text], newest) for text in texts]
-    return partial(_by_trying, attempts, CONFLUENT_BYTES if definitions.is_confluent else 0)
+    return partial(_by_trying, attempts, definitions.is_confluent)
 
 
 def _by_id(known: Mapping[int, Decode], others: Sequence[Decode], value: bytes) -> dict[str, Any]:
-    _check_marked(value)
+    body = without_schema_id(value)
     number = int.from_bytes(value[1:CONFLUENT_BYTES], "big")
     if number not in known and others:
-        return _by_trying(others, CONFLUENT_BYTES, value)
+        return _by_trying(others, False, body)
     if number not in known:
         raise ValueError(f"it was written with schema id {number}, which is not known: give --schema {number}=FILE")
-    return known[number](value[CONFLUENT_BYTES:])
+    return known[number](body)
 
 
-def _by_trying(attempts: Sequence[Decode], skipped: int, value: bytes) -> dict[str, Any]:
-    if skipped:
-        _check_marked(value)
+def _by_trying(attempts: Sequence[Decode], is_confluent: bool, value: bytes) -> dict[str, Any]:
+    body = without_schema_id(value) if is_confluent else value
     first: Exception | None = None
     for attempt in attempts:
         try:
-            return attempt(value[skipped:])
+            return attempt(body)
         except Exception as error:  # hostile bytes make the library raise whatever it likes
             first = first or error
     assert first is not None, "there is a newest schema"
     raise first
-
-
-def _check_marked(value: bytes) -> None:
-    if len(value) < CONFLUENT_BYTES or value[0]:
-        raise ValueError("it does not begin with a zero byte and the id of a schema")
 
 
 def _decode(writer: Any, newest: Any, value: bytes) -> dict[str, Any]:
@@ -105,11 +107,6 @@ def _both(resolved: Any, written: Any) -> Any:
     if isinstance(resolved, list) and isinstance(written, list) and len(resolved) == len(written):
         return [_both(*pair) for pair in zip(resolved, written, strict=True)]
     return resolved
-
-
-def _told(text: str) -> Any:
-    _parsed(text)
-    return json.loads(text)
 
 
 def _parsed(text: str) -> Any:

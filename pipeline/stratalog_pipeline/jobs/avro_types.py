@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
 from stratalog.model.errors import InvalidRequest
+from stratalog_pipeline.jobs.table_types import widest
 
 _PLAIN: Final = {
     "null": pa.null(),
@@ -21,56 +23,96 @@ _PLAIN: Final = {
     "fixed": pa.binary(),
 }
 _LOGICAL: Final = {
-    "date": pa.date32(),
-    "time-millis": pa.time32("ms"),
-    "time-micros": pa.time64("us"),
-    "timestamp-millis": pa.timestamp("ms", "UTC"),
-    "timestamp-micros": pa.timestamp("us", "UTC"),
-    "local-timestamp-millis": pa.timestamp("ms"),
-    "local-timestamp-micros": pa.timestamp("us"),
-    "uuid": pa.string(),
+    ("int", "date"): pa.date32(),
+    ("int", "time-millis"): pa.time32("ms"),
+    ("long", "time-micros"): pa.time64("us"),
+    ("long", "timestamp-millis"): pa.timestamp("ms", "UTC"),
+    ("long", "timestamp-micros"): pa.timestamp("us", "UTC"),
+    ("long", "local-timestamp-millis"): pa.timestamp("ms"),
+    ("long", "local-timestamp-micros"): pa.timestamp("us"),
 }
+"""Of a type; on another one Avro says that a logical type is to be ignored. A uuid is its text."""
+_MOST_DIGITS: Final = 38
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """A type that may be used again by its name."""
+
+    column: Any
+    least_bytes: int
+
+
+_Names: TypeAlias = dict[str, _Named]
 
 
 def arrow_schema_of(schema: Any) -> Any:
-    """Of a record's schema, as JSON reads it."""
+    """Of a record's schema as fastavro parses it: names are full ones, wherever they are used."""
     if not isinstance(schema, dict) or schema.get("type") != "record":
         raise InvalidRequest("the Avro schema is not that of a record: its fields become the columns")
     return pa.schema(_fields(schema, {}))
 
 
-def _fields(record: dict[str, Any], named: dict[str, Any]) -> list[Any]:
+def _fields(record: dict[str, Any], named: _Names) -> list[Any]:
     return [pa.field(field["name"], _type(field["type"], named)) for field in record["fields"]]
 
 
-def _type(told: Any, named: dict[str, Any]) -> Any:
+def _type(told: Any, named: _Names) -> Any:
     if isinstance(told, list):
-        others = [one for one in told if one != "null"]
-        if len(others) > 1:
-            raise InvalidRequest(f"a union of {len(others)} types has no column: {others}")
-        return _type(others[0], named) if others else pa.null()
+        return _of_union([one for one in told if one != "null"], named)
     if isinstance(told, str):
-        if told in named:
-            return named[told]
-        return _known(told)
-    if told.get("logicalType") == "decimal":
+        return named[told].column if told in named else _known(told)
+    if told.get("logicalType") == "decimal" and told["type"] in ("bytes", "fixed"):
+        if told["precision"] > _MOST_DIGITS:
+            raise InvalidRequest(f"a decimal of {told['precision']} digits has no column: {_MOST_DIGITS} are the most")
         return pa.decimal128(told["precision"], told.get("scale", 0))
-    if told.get("logicalType") in _LOGICAL:
-        return _LOGICAL[told["logicalType"]]
     match told["type"]:
         case "record":
             found = pa.struct(_fields(told, named))
         case "array":
-            return pa.list_(_type(told["items"], named))
+            found = pa.list_(_type(told["items"], named))
+            if not _least_bytes(told["items"], named):
+                raise InvalidRequest(
+                    "a list whose elements take no bytes has no column: a few bytes could stand for any number of them"
+                )
+            return found
         case "map":
             return pa.map_(pa.string(), _type(told["values"], named))
         case str() as name:
-            found = _known(name)
+            found = _LOGICAL.get((name, str(told.get("logicalType")))) or _known(name)
         case other:
             return _type(other, named)
     if "name" in told:
-        named[told["name"]] = found
+        named[told["name"]] = _Named(found, _least_bytes(told, named))
     return found
+
+
+def _of_union(others: list[Any], named: _Names) -> Any:
+    """One type beside null, or several that one column holds as they are."""
+    found = pa.null()
+    for one in others:
+        together = widest(found, _type(one, named))
+        if together is None:
+            raise InvalidRequest(f"a union of {len(others)} types has no column: {others}"[:300])
+        found = together
+    return found
+
+
+def _least_bytes(told: Any, named: _Names) -> int:
+    """0 for a type of which a value may take no bytes."""
+    if isinstance(told, list):
+        return 1
+    if isinstance(told, str):
+        return named[told].least_bytes if told in named else int(told != "null")
+    match told["type"]:
+        case "record":
+            return sum(_least_bytes(field["type"], named) for field in told["fields"])
+        case "fixed":
+            return int(told["size"])
+        case "array" | "map":
+            return 1
+        case other:
+            return _least_bytes(other, named)
 
 
 def _known(name: str) -> Any:

@@ -2,31 +2,31 @@
 
 All records are looked at, so a field of a single record is a column. Where two records give a field types that no
 column can hold together, the first one stays and the contradiction is told: who asks decides.
-Records are hostile. What is nested deeper than `MOST_DEPTH` is not looked into (Arrow's parser would end the process by
-a stack overflow), and what comes beyond `MOST_FIELDS` fields is told and left out: keys that are data, such as ids,
-would otherwise cost a column for each record. Such records become dead letters where they are read.
-Cost: each record is parsed once; where some cannot be read or contradict each other, their halves are parsed again.
-Memory: a table of `_ROWS` records at a time, since each new field of one of them is a column of all.
+Records are hostile. What is nested deeper than `MOST_DEPTH` is not looked into, and what comes beyond `MOST_FIELDS`
+fields is told and left out: keys that are data, such as ids, would otherwise cost a column for each record. Such
+records become dead letters where they are read.
+A text is a text, whatever it looks like. Cost: each record is parsed once.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.json as pj
 
-from stratalog_pipeline.jobs.record_kinds import block_bytes, is_apart
+from stratalog_pipeline.jobs.json_records import JsonParser, slices
 
 MOST_FIELDS: Final = 1_000
 """At all depths together. A --schema may have more."""
 MOST_DEPTH: Final = 32
-_ROWS: Final = 512
-_BYTES: Final = 128 << 10
-"""At most so many records, or bytes of them, are parsed together; one however large."""
+_INT64: Final = 1 << 63
+_WIDE: Final = pa.decimal128(38, 0)
+"""Of integers some of which do not fit 64 bits."""
+_LARGEST_DECIMAL: Final = 10**38
 _MOST_TOLD: Final = 100
 _TEXT: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 """A text, or the rest of a value that does not end one: so each byte is looked at once."""
@@ -34,36 +34,62 @@ _NO_BRACKET: Final = bytes({*range(256)} - {*b"[]{}"})
 _STEP: Final = {code: 1 if code in b"[{" else -1 for code in b"[]{}"}
 
 
-def infer_json(values: Sequence[bytes | None]) -> tuple[Any, list[str]]:
+def infer_json(values: Sequence[bytes | None], *, is_confluent: bool = False) -> tuple[Any, list[str]]:
     """The schema of what can be read of these, and fields that contradict each other."""
     found = pa.schema([])
     wrong = dict[str, None]()
-
-    def attempt(some: Sequence[bytes]) -> None:
-        nonlocal found
-        body = b"\n".join(some)
-        options = pj.ParseOptions(newlines_in_values=len(some) == 1)
-        try:
-            body.decode()  # Arrow takes names that no other program could read
-            table = pj.read_json(
-                pa.py_buffer(body), pj.ReadOptions(use_threads=False, block_size=block_bytes(body)), options
-            )
-        except (pa.ArrowException, UnicodeDecodeError):
-            table = None
-        if table is not None and table.num_rows == len(some):
-            found, more = unite(found, table.schema)
-            remember(wrong, more)
-        elif len(some) > 1:
-            attempt(some[: len(some) // 2])
-            attempt(some[len(some) // 2 :])
-
-    bodies = [value for value in values if value is not None and not is_too_deep(value)]
-    for some in _some_at_a_time(value for value in bodies if is_apart(value)):
-        attempt(some)
-    for value in bodies:
-        if not is_apart(value):
-            attempt([value])
+    parser = JsonParser(is_confluent=is_confluent)
+    for rows in slices(values):
+        records = []
+        for row in rows:
+            value = values[row]
+            if value is None or is_too_deep(value):
+                continue
+            with contextlib.suppress(ValueError):
+                records.append(parser.parse(value))
+        inside = list[str]()
+        found, more = unite(found, _fields(records, "", inside))
+        remember(wrong, [*inside, *more])
     return found, list(wrong)
+
+
+def _fields(records: Iterable[dict[str, Any]], where: str, wrong: list[str]) -> list[Any]:
+    values: dict[str, list[Any]] = {}
+    for record in records:
+        for name, value in record.items():
+            values.setdefault(name, []).append(value)
+    return [pa.field(name, _type(found, f"{where}{name}", wrong)) for name, found in values.items() if _is_text(name)]
+
+
+def _type(values: Sequence[Any], where: str, wrong: list[str]) -> Any:
+    """That holds all of these, or the first of them."""
+    found = pa.null()
+    for kind in dict.fromkeys(map(type, values)):
+        these = [one for one in values if type(one) is kind]
+        found = _together(found, _type_of(kind, these, where, wrong), where, wrong)
+    return found
+
+
+def _type_of(kind: type, values: Sequence[Any], where: str, wrong: list[str]) -> Any:
+    if kind is dict:
+        return pa.struct(_fields(values, f"{where}.", wrong))
+    if kind is list:
+        return pa.list_(_type([one for some in values for one in some], f"{where}[]", wrong))
+    if kind is int:
+        known = [one for one in values if abs(one) < _LARGEST_DECIMAL]
+        if not known:
+            return pa.null()
+        return pa.int64() if min(known) >= -_INT64 and max(known) < _INT64 else _WIDE
+    return {bool: pa.bool_(), float: pa.float64(), str: pa.string()}.get(kind, pa.null())
+
+
+def _is_text(name: str) -> bool:
+    """Half of a surrogate pair, which JSON can write, is none."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def is_too_deep(value: bytes) -> bool:
@@ -72,19 +98,6 @@ def is_too_deep(value: bytes) -> bool:
         return False
     brackets = _TEXT.sub(b"", value).translate(None, _NO_BRACKET)
     return max(accumulate(map(_STEP.__getitem__, brackets)), default=0) > MOST_DEPTH
-
-
-def _some_at_a_time(values: Iterable[bytes]) -> Iterator[list[bytes]]:
-    some: list[bytes] = []
-    size = 0
-    for value in values:
-        if some and (len(some) == _ROWS or size + len(value) > _BYTES):
-            yield some
-            some, size = [], 0
-        some.append(value)
-        size += len(value)
-    if some:
-        yield some
 
 
 def remember(wrong: dict[str, None], more: Iterable[str]) -> None:
@@ -149,22 +162,13 @@ def _together(before: Any, more: Any, where: str, wrong: list[str]) -> Any:
         return pa.struct(_unite(list(before), list(more), f"{where}.", wrong))
     if types.is_list(before) and types.is_list(more):
         return pa.list_(_together(before.value_type, more.value_type, f"{where}[]", wrong))
-    kinds = {_kind(before), _kind(more)}
-    if kinds == {"number"}:
-        return pa.float64()
-    if kinds == {"time"}:
-        return pa.timestamp("ns") if "ns" in (before.unit, more.unit) else before
-    if kinds == {"text", "time"}:
-        return pa.string()
+    if _is_number(before) and _is_number(more):
+        is_whole = not (types.is_floating(before) or types.is_floating(more))
+        return _WIDE if is_whole else pa.float64()
     wrong.append(f"{where} ({before} and {more})")
     return before
 
 
-def _kind(one: Any) -> str:
-    """As JSON has it: a time is a text that looks like one."""
+def _is_number(one: Any) -> bool:
     types = pa.types
-    if types.is_integer(one) or types.is_floating(one):
-        return "number"
-    if types.is_timestamp(one):
-        return "time"
-    return "text" if types.is_string(one) else str(one)
+    return bool(types.is_integer(one) or types.is_floating(one) or types.is_decimal(one))

@@ -1,12 +1,13 @@
 """Schemas that people give in files. Raises: InvalidRequest, naming the file and what is wrong.
 
-JSON records: an object of field and Arrow type, `{"flight": "int64", "carrier": "string", "stops": ["string"],
+JSON records: an object of field and Arrow type, `{"flight": "int64", "price": "decimal(10,2)", "stops": ["string"],
 "crew": {"size": "int32"}}`; a list in brackets, an object in braces. Avro: its schema. Protobuf: a descriptor set.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -16,9 +17,12 @@ import pyarrow as pa
 from stratalog.model.errors import InvalidRequest
 from stratalog_pipeline.jobs.archive_piece import RecordSchema, packed
 from stratalog_pipeline.jobs.archive_table import Kind
+from stratalog_pipeline.jobs.record_columns import is_stored
 from stratalog_pipeline.jobs.record_kinds import Definitions
 
 _MOST_ID: Final = (1 << 32) - 1
+_DECIMAL: Final = re.compile(r"decimal(?:128)?\((\d{1,2})(?:, *(\d{1,2}))?\)", re.ASCII)
+_ZONED: Final = re.compile(r"timestamp\[(s|ms|us|ns), *(?:tz=)?UTC\]")
 
 
 def schema_of(kind: Kind, body: bytes, source: str, message: str = "", is_confluent: bool = False) -> RecordSchema:
@@ -109,11 +113,21 @@ def _type(told: Any, where: str) -> Any:
         return pa.struct([pa.field(name, _type(one, f"{where}.{name}")) for name, one in told.items()])
     if isinstance(told, list) and len(told) == 1:
         return pa.list_(_type(told[0], where))
-    try:
-        return pa.type_for_alias(told)
-    except (ValueError, TypeError) as error:
+    found = _single(told) if isinstance(told, str) else None
+    if found is None:
         raise InvalidRequest(
-            f"{where}: {told!r} is not a type: string, bool, int32, int64, double, date32, timestamp[ms], binary, "
-            f"a list "
-            "of one, or an object"
-        ) from error
+            f"{where}: {told!r} is not a type: string, bool, int32, int64, double, decimal(10,2), date32, "
+            "timestamp[ms], timestamp[us, UTC], binary, a list of one, or an object"
+        )
+    return found
+
+
+def _single(told: str) -> Any:
+    decimal, zoned = _DECIMAL.fullmatch(told), _ZONED.fullmatch(told)
+    try:
+        if decimal is not None:
+            return pa.decimal128(int(decimal[1]), int(decimal[2] or 0))
+        kind = pa.timestamp(zoned[1], "UTC") if zoned is not None else pa.type_for_alias(told)
+    except ValueError:
+        return None
+    return kind if is_stored(kind) else None

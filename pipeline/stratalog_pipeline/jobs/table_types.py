@@ -37,6 +37,29 @@ _AS_IT_IS: Final = frozenset(
 )
 
 
+_PROMOTED: Final = {
+    pa.int8(): (pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()),
+    pa.int16(): (pa.int32(), pa.int64(), pa.float32(), pa.float64()),
+    pa.int32(): (pa.int64(), pa.float64(), pa.float32()),
+    pa.uint32(): (pa.int64(), pa.uint64()),
+    pa.int64(): (pa.float64(), pa.float32()),
+    pa.float32(): (pa.float64(),),
+    pa.string(): (pa.binary(),),
+    pa.binary(): (pa.string(),),
+}
+"""What a column of another type may take, as Avro promotes types. A value that it cannot hold is a dead letter."""
+_LOSSLESS: Final = frozenset(
+    [(pa.int32(), pa.int64()), (pa.int32(), pa.float64()), (pa.float32(), pa.float64()), (pa.uint32(), pa.int64())]
+)
+
+
+def widest(one: Any, other: Any) -> Any:
+    """The type that holds all values of both as they are; None where neither does."""
+    if pa.types.is_null(one) or one == other or (other, one) in _LOSSLESS:
+        return other if pa.types.is_null(one) else one
+    return other if (one, other) in _LOSSLESS else one if pa.types.is_null(other) else None
+
+
 def settled(fields: Any) -> Any:
     """An Arrow schema as a table has it. Raises: InvalidRequest, naming the field."""
     return pa.schema(_settled(list(fields), ""))
@@ -77,7 +100,8 @@ def check_columns(fields: Any, form: TableFormat, by: TimePartition) -> None:
 
 
 def contradictions(known: Any, more: Any) -> list[str]:
-    """The fields of two schemas that have one type here and another there. No type yet is no other type."""
+    """The fields of two schemas that have one type here and another there, whose values the first cannot take. No type
+    yet is no other type."""
     return list(_contradictions(list(known), list(more), ""))
 
 
@@ -154,5 +178,7 @@ def _differ(known: Any, more: Any, where: str) -> Iterable[str]:
     elif types.is_map(known) and types.is_map(more):
         yield from _differ(known.key_type, more.key_type, f"{where} (key)")
         yield from _differ(known.item_type, more.item_type, f"{where} (value)")
-    elif known != more and not types.is_null(known) and not types.is_null(more):
+    elif (
+        known != more and not types.is_null(known) and not types.is_null(more) and known not in _PROMOTED.get(more, ())
+    ):
         yield f"{where} ({known} in the table, {more} now)"

@@ -6,6 +6,7 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -318,3 +319,76 @@ async def test_a_json_schema_that_turns_a_column_into_another_is_refused(place: 
     told = await place.json(gate="string")
     assert (told.rows, told.dead) == (1, 0), "a field without a type may get one"
     assert [(row["gate"], row["crew"]) for row in place.records()] == [(None, {"size": 1}), ("B4", {"size": 2})]
+
+
+# Types of Avro -------------------------------------------------------------------------------------------------------
+async def test_avro_values_of_every_type_are_stored_as_they_are(place: Place) -> None:
+    """Texts of uuids were dead letters, and a name could not be used again with its namespace."""
+    crew = {"type": "record", "name": "Crew", "namespace": "air.staff", "fields": [{"name": "size", "type": "int"}]}
+    schema = {
+        **avro_schema(
+            ("id", {"type": "string", "logicalType": "uuid"}),
+            ("crew", crew),
+            ("other", "air.staff.Crew"),
+            ("maybe", ["null", "air.staff.Crew"]),
+            ("kind", {"type": "enum", "name": "Kind", "symbols": ["A", "B"]}),
+            ("again", "air.Kind"),
+            ("count", ["null", "int", "long"]),
+            ("raw", {"type": "fixed", "name": "Raw", "size": 16, "logicalType": "uuid"}),
+            ("ratio", {"type": "double", "logicalType": "of another type"}),
+        ),
+        "namespace": "air",
+    }
+    record = {
+        "id": UUID(int=7),
+        "crew": {"size": 1},
+        "other": {"size": 2},
+        "maybe": {"size": 3},
+        "kind": "B",
+        "again": "A",
+        "count": 2**40,
+        "raw": b"\xff" * 16,
+        "ratio": float("inf"),
+    }
+    await place.fill([[avro_value(schema, **record)]])
+    assert (await place.avro(schema)).dead == 0
+    assert place.records() == [{**record, "id": str(record["id"])}]
+
+
+async def test_avro_types_are_promoted_to_those_of_the_table(place: Place) -> None:
+    """A writer's int is a long of the table, as Avro says; it was another type, and the schema was refused."""
+    wide = avro_schema(("count", "long"), ("ratio", "double"), ("share", "double"), ("text", "string"))
+    narrow = avro_schema(("count", "int"), ("ratio", "float"), ("share", "long"), ("text", "bytes"))
+    cold = await place.fill([[avro_value(wide, count=2**40, ratio=0.1, share=0.5, text="a")]])
+    await place.avro(wide)
+    values = [
+        avro_value(narrow, count=1, ratio=0.5, share=2**53, text=b"\xc3\xbc"),
+        avro_value(narrow, count=1, ratio=0.5, share=2**53 + 1, text=b""),
+        avro_value(narrow, count=1, ratio=0.5, share=1, text=b"\xff"),
+    ]
+    await place.fill([values], into=cold)
+    told = await place.avro(narrow)
+    assert (told.rows, told.dead) == (1, 2)
+    assert place.records()[1] == {"count": 1, "ratio": 0.5, "share": 2.0**53, "text": "ü"}
+    assert "would lose digits" in place.reasons()[0] and "'text'" in place.reasons()[1]
+    with pytest.raises(InvalidRequest, match=r"count \(int64 in the table, string now\)"):
+        await place.fill([[b""]], into=cold)
+        await place.avro(avro_schema(("count", "string")))
+
+
+async def test_the_widest_type_of_several_schemas_is_that_of_the_column(place: Place) -> None:
+    old, new = avro_schema(("count", "long"), ("ratio", "float")), avro_schema(("count", "int"), ("ratio", "double"))
+    values = [avro_value(old, 4, count=2**40, ratio=0.5), avro_value(new, 5, count=7, ratio=0.1)]
+    await place.fill([values])
+    assert (await place.avro_by_id(_4=old, _5=new)).dead == 0
+    assert place.records() == [{"count": 2**40, "ratio": 0.5}, {"count": 7, "ratio": 0.1}]
+
+
+async def test_a_number_is_never_cut_to_fit_a_column(files: Place) -> None:
+    """An Avro double in a column of integers was stored without its fraction."""
+    files_by_id = {4: avro_schema(("count", "double")), 5: avro_schema(("count", "long"))}
+    values = [avro_value(files_by_id[4], 4, count=1.5), avro_value(files_by_id[4], 4, count=2.0)]
+    await files.fill([[*values, avro_value(files_by_id[5], 5, count=3)]])
+    told = await files.avro_by_id(_4=files_by_id[4], _5=files_by_id[5])
+    assert (told.rows, told.dead) == (2, 1)
+    assert [row["count"] for row in files.records()] == [2, 3]

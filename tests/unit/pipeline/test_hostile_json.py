@@ -37,12 +37,26 @@ def nested(depth: int, opens: bytes = b'{"a":', closes: bytes = b"}") -> bytes:
 
 
 HOSTILE = {
-    "deeper than Arrow's stack": nested(100_000),
+    "deeper than a parser's stack": nested(100_000),
     "deeper than a serialized schema": nested(200),
     "a deep list": nested(100_000, b"[", b"]"),
     "a name that is no text": b'{"\xff": 1}',
     "a text that is none": b'{"carrier": "\xff"}',
     "a column of the table itself": b'{"_offset": 5}',
+    "a null": b"null",
+    "a null among white space": b" null ",
+    "a null and a brace": b"null{",
+    "a null behind an object": b'{"flight": 1} null',
+    "nothing": b"",
+    "white space": b" " * 100_000,
+    "a number that is none": b'{"flight": NaN}',
+    "a number beyond all": b'{"flight": 1e400}',
+    "a number of a million digits": b'{"flight": ' + b"9" * 1_000_000 + b"}",
+    "a name twice": b'{"flight": 1, "flight": 2}',
+    "half of a character": b'{"carrier": "\\ud800"}',
+    "half of a character as a name": b'{"\\ud800": 1}',
+    "UTF-16": '{"flight": 1}'.encode("utf-16"),
+    "a byte order mark": b'\xef\xbb\xbf{"flight": 1}',
 }
 
 
