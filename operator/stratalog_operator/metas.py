@@ -1,21 +1,25 @@
-"""The meta service of each cluster, asked under the names of its pods; one client for a cluster, kept between passes.
+"""The meta service of each cluster, and the etcd that the operator runs for it, asked under the names of their pods.
+
+Clients of the meta service are kept between passes, one for a cluster.
 
 Lives in the operator's event loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from stratalog.meta_api.http_client import HttpMetaClient
 from stratalog_operator.apply.meta_service import HttpMetaDesk
 from stratalog_operator.apply.perform import MetaDesk
+from stratalog_operator.etcd_members import EtcdMembers
 from stratalog_operator.observe.meta_service import HttpMetaSight
 from stratalog_operator.observe.objects import MetaSight
 from stratalog_operator.queue import Key
-from stratalog_operator.specs.objects import Cluster
+from stratalog_operator.specs.etcd import members, peer_url
+from stratalog_operator.specs.objects import ETCD_CLIENT_PORT, Cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,8 @@ class MetaDoor:
 
     sight: MetaSight
     desk: MetaDesk
+    etcd: EtcdMembers | None = None
+    """None: somebody else runs it."""
 
 
 class MetaDoors(Protocol):
@@ -42,10 +48,24 @@ def by_name(cluster: Cluster) -> str:
     return cluster.meta_urls
 
 
+def etcd_by_name(cluster: Cluster) -> Mapping[int, tuple[str, str]]:
+    etcd = cluster.spec.meta.etcd
+    hosts = () if etcd is None else members(cluster, etcd)
+    return {
+        number: (f"http://{host}:{ETCD_CLIENT_PORT}", peer_url(cluster, number)) for number, host in enumerate(hosts)
+    }
+
+
 class HttpMetaDoors:
-    def __init__(self, urls_of: Callable[[Cluster], str] = by_name) -> None:
-        """`urls_of`: where the instances of a cluster's service are asked."""
+    def __init__(
+        self,
+        urls_of: Callable[[Cluster], str] = by_name,
+        etcd_of: Callable[[Cluster], Mapping[int, tuple[str, str]]] = etcd_by_name,
+    ) -> None:
+        """`urls_of`: where the instances of a cluster's service are asked; `etcd_of`: where the members of its etcd
+        are, for clients and among themselves, by their numbers."""
         self._urls_of = urls_of
+        self._etcd_of = etcd_of
         self._clients: dict[Key, tuple[str, HttpMetaClient]] = {}
         self._tokens: dict[Key, str] = {}
 
@@ -60,7 +80,9 @@ class HttpMetaDoors:
             client = HttpMetaClient(urls, token=lambda: self._tokens.get(key, ""))
             known = self._clients[key] = (asked, client)
         self._tokens[key] = token
-        return MetaDoor(HttpMetaSight(known[1], cluster.spec.defaults.min_insync_replicas), HttpMetaDesk(known[1]))
+        etcd = None if cluster.spec.meta.etcd is None else EtcdMembers(lambda: self._etcd_of(cluster))
+        sight = HttpMetaSight(known[1], cluster.spec.defaults.min_insync_replicas)
+        return MetaDoor(sight, HttpMetaDesk(known[1]), etcd)
 
     async def forget(self, key: Key) -> None:
         self._tokens.pop(key, None)

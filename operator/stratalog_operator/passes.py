@@ -62,13 +62,13 @@ class Passes:
             cluster = await observe_cluster(self._kubernetes, namespace, name)
             whole = Cluster(name, namespace, cluster.uid, cluster.spec)
             door = await self._metas.door(whole, await read_token(self._kubernetes, whole))
-            seen = await observe(self._kubernetes, namespace, name, door.sight, _now(), self._version)
+            seen = await observe(self._kubernetes, namespace, name, door.sight, _now(), self._version, door.etcd)
         except NotFound:
             await self._without(key)
             return None
         made = plan(seen)
         kept = self._kept.setdefault(key, _Kept())
-        done = await Performer(self._kubernetes, door.desk, kept.parking, kept.rounds).perform(seen, made)
+        done = await Performer(self._kubernetes, door.desk, kept.parking, kept.rounds, door.etcd).perform(seen, made)
         self._stats.actions += done.done
         self._announcer.announce(namespace, [*news(seen, done.written), *decided(made.actions)])
         for error in done.refused:

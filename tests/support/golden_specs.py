@@ -13,10 +13,11 @@ from typing import Any, Final
 
 import yaml
 
-from stratalog_operator.resources.cluster import StorageClusterSpec
+from stratalog_operator.resources.cluster import Etcd, StorageClusterSpec
 from stratalog_operator.resources.pool import StorageNodePoolSpec
 from stratalog_operator.specs.cluster import cluster_objects, token_secret
 from stratalog_operator.specs.doors import outside_bootstrap, outside_of_node
+from stratalog_operator.specs.etcd import Formation, etcd_config_map
 from stratalog_operator.specs.node import NodeIdentity, node_claim, node_set, outside_listeners
 from stratalog_operator.specs.objects import Cluster, Manifest
 from stratalog_operator.specs.volume import volume_objects
@@ -94,6 +95,9 @@ def scenes() -> dict[str, list[Manifest]]:
     return {
         "smallest_cluster.yaml": [*cluster_objects(small), token_secret(small, "made-up")],
         "node_of_the_smallest_cluster.yaml": [node_claim(small, pool(), node), node_set(small, pool(), node)],
+        "a_member_of_etcd_joins_again.yaml": [
+            etcd_config_map(small, Etcd(), Formation(is_formed=True, joining={1: (0, 1, 2)}))
+        ],
         "cluster_over_an_etcd_of_its_own.yaml": cluster_objects(rich),
         "node_in_a_zone.yaml": [node_claim(rich, pool(wide), zoned), node_set(rich, pool(wide), zoned)],
         "doors_for_clients_outside.yaml": [

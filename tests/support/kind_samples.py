@@ -144,7 +144,16 @@ CASES: Final = (
     RuleCase(
         CLUSTER, "config: these settings", {"spec.config": {"log.level": "debug"}}, {"spec.config": {"node.id": "7"}}
     ),
-    RuleCase(POOL, "metadata.name of a StorageNodePool", {}, {"metadata.name": "7-begins-with-digit"}),
+    RuleCase(POOL, "metadata.name of a StorageNodePool must", {}, {"metadata.name": "7-begins-with-digit"}),
+    RuleCase(
+        POOL, "metadata.name of a StorageNodePool cannot be", {"metadata.name": "etcdhot"}, {"metadata.name": "etcd"}
+    ),
+    RuleCase(
+        POOL,
+        "metadata.name of a StorageNodePool cannot be",
+        {"metadata.name": "meta-hot"},
+        {"metadata.name": "hot-meta"},
+    ),
     RuleCase(POOL, "clusterRef cannot", {"spec.replicas": 5}, {"spec.clusterRef": "other"}, before={}),
     RuleCase(
         POOL, "storage.size cannot shrink", {"spec.storage.size": "11Gi"}, {"spec.storage.size": "9999Mi"}, before={}

@@ -23,6 +23,7 @@ from stratalog_operator.apply.perform import RANK, TOPIC, apart
 from stratalog_operator.plan import actions as act
 from stratalog_operator.plan.decisions import is_given_up
 from stratalog_operator.plan.deletion import is_going
+from stratalog_operator.plan.etcd import needs_look
 from stratalog_operator.plan.observed import (
     Observed,
     Seen,
@@ -50,6 +51,7 @@ from stratalog_operator.resources.names import (
 from stratalog_operator.resources.node import StorageNodeSpec, StorageNodeStatus
 from stratalog_operator.resources.pool import StorageNodePoolSpec, StorageNodePoolStatus
 from stratalog_operator.specs.objects import Manifest
+from support.operator_etcd import SmallEtcd
 
 _STEPS: Final = list(RetireStep)
 _USERS: Final = {"StorageCluster", "StorageNodePool", "TopicStorage"}
@@ -101,6 +103,7 @@ class World:
     """Of all passes."""
     dies_after: int | None = None
     """Of all writes: the pass in which they have become so many ends there; another life makes the next one."""
+    etcd: SmallEtcd = field(default_factory=SmallEtcd)
     _numbers: int = 0
 
     def copied(self) -> World:
@@ -123,12 +126,14 @@ class World:
                 (*self.meta_mounts.values(), *self.hand_mounts.values()),
                 topics=tuple(self.meta_topics.values()),
             )
-        return Observed(
+        seen = Observed(
             "data", self.now, self.cluster, tuple(self.pools.values()), tuple(self.nodes.values()),
             tuple(self.mounts.values()), dict(self.hashes), tuple(self.sets.values()), tuple(self.pods.values()),
             tuple(self.claims.values()), meta, self.has_token, self.is_namespace_leaving,
             topics=tuple(self.topics.values()), uids={key: f"uid-of-{key[1]}" for key in self.hashes},
+            etcd_claims=tuple(self.etcd.claims.values()),
         )  # fmt: skip
+        return replace(seen, etcd=self.etcd.look()) if needs_look(seen) else seen
 
     def _meta_serves(self) -> bool:
         return any(pod.is_ready for name, pod in self.pods.items() if name.startswith("main-meta-"))
@@ -206,6 +211,7 @@ class World:
             dict(self.members),
             dict(self.records),
             dict(self.nodes),
+            (dict(self.etcd.claims), dict(self.etcd.listed)),
         )
 
     # What Kubernetes does by itself -----------------------------------------------------------------------------------
@@ -232,6 +238,7 @@ class World:
                 self.pods[name] = SeenPod(
                     name, self._new("pod"), make, is_ready=False, is_failing=make in self.bad_makes
                 )
+        self.etcd.kubelet(self.pods, self._new)
         for name, claim in list(self.claims.items()):
             node = name.removeprefix("data-")
             users = {f"{node}-0", f"{node}-vol-0"} & self.pods.keys()
@@ -389,6 +396,12 @@ class World:
                 self._change_claim(name, uid, is_leaving=True)
             case act.DeleteObject(kind, name):
                 self._delete(kind, name)
+            case act.RemoveEtcdMember(member_id):
+                self.etcd.remove(member_id)
+            case act.AddEtcdMember(number):
+                self.etcd.add(number)
+            case act.PromoteEtcdMember(member_id):
+                self.etcd.promote(member_id)
 
     def _drop_decision(self, kind: str, name: str, uid: str, annotation: str) -> None:
         if kind == "PersistentVolumeClaim":
@@ -432,6 +445,8 @@ class World:
                     int(labels[LABEL_NODE_ID]),
                     zone=labels.get(LABEL_ZONE),
                 )
+            case "ConfigMap" if name == "main-etcd":
+                self.etcd.read_files(body["data"])
             case "ReadOnlyMount" if name not in self.mounts:
                 spec_of_mount = ReadOnlyMountSpec.model_validate(body["spec"])
                 self.mounts[name] = Seen(name, self._new("mount"), spec_of_mount, ReadOnlyMountStatus())
@@ -445,9 +460,10 @@ class World:
         self.nodes[name] = replace(node, spec=node.spec.model_copy(update={"retire": is_wished}))
 
     def _change_claim(self, name: str, uid: str, **changes: Any) -> None:
-        claim = self.claims.get(name)
-        if claim is not None and claim.uid == uid:
-            self.claims[name] = replace(claim, **changes)
+        for claims in (self.claims, self.etcd.claims):
+            claim = claims.get(name)
+            if claim is not None and claim.uid == uid:
+                claims[name] = replace(claim, **changes)
 
     def _check_release(self, name: str, uid: str) -> None:
         """Only what is proven is released, whatever the policy makes of it then."""

@@ -75,6 +75,16 @@ class MetaDesk(Protocol):
     async def make_mount(self, made: act.MakeMount) -> None: ...
 
 
+class EtcdDesk(Protocol):
+    """Where the members of the etcd that the operator runs are changed. Each may be repeated."""
+
+    async def remove(self, member_id: str) -> None: ...
+
+    async def add(self, peer_url: str) -> None: ...
+
+    async def promote(self, member_id: str) -> None: ...
+
+
 Do: TypeAlias = Callable[[Observed, act.Action], Awaitable[None]]
 
 
@@ -94,11 +104,17 @@ class Performed:
 
 class Performer:
     def __init__(
-        self, kubernetes: Kubernetes, meta: MetaDesk, parking: Parking | None = None, rounds: Rounds | None = None
+        self,
+        kubernetes: Kubernetes,
+        meta: MetaDesk,
+        parking: Parking | None = None,
+        rounds: Rounds | None = None,
+        etcd: EtcdDesk | None = None,
     ) -> None:
         """`parking` and `rounds` are kept from pass to pass."""
         self._writes = Writes(kubernetes)
         self._meta = meta
+        self._etcd = etcd
         self._parking = parking or Parking(time.monotonic)
         self._rounds = rounds or Rounds()
 
@@ -163,6 +179,8 @@ class Performer:
                 await self._meta.cancel(node_id)
             case act.EndMount(mount):
                 await self._meta.end_mount(mount)
+            case act.RemoveEtcdMember() | act.AddEtcdMember() | act.PromoteEtcdMember():
+                await self._change_etcd(action)
             case act.MakeTopic():
                 await self._meta.make_topic(action, process_settings(cluster_of(seen)))
             case act.ChangeTopic():
@@ -187,6 +205,16 @@ class Performer:
                 await self._writes.delete(kind, namespace, name, uid)
             case _:
                 assert_never(action)
+
+    async def _change_etcd(self, action: act.RemoveEtcdMember | act.AddEtcdMember | act.PromoteEtcdMember) -> None:
+        assert self._etcd is not None, "its members were listed by it"
+        match action:
+            case act.RemoveEtcdMember(member_id):
+                await self._etcd.remove(member_id)
+            case act.AddEtcdMember(_, peer_url):
+                await self._etcd.add(peer_url)
+            case act.PromoteEtcdMember(member_id):
+                await self._etcd.promote(member_id)
 
 
 class _Doing:

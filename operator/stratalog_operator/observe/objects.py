@@ -7,14 +7,16 @@ Lives in the operator's event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from typing import Any, Final, Protocol
+from collections.abc import Coroutine, Iterable
+from dataclasses import replace
+from typing import Any, Final, Protocol, TypeVar
 
 from stratalog.model.errors import NotFound, StratalogError
 from stratalog_operator.kube.client import Kubernetes, path_of
 from stratalog_operator.kube.together import together
 from stratalog_operator.observe import parse
-from stratalog_operator.plan.observed import Observed, SeenClaim, SeenCluster, SeenMeta, SeenPod
+from stratalog_operator.plan.etcd import needs_look
+from stratalog_operator.plan.observed import Observed, SeenClaim, SeenCluster, SeenEtcd, SeenMeta, SeenPod
 from stratalog_operator.plan.orphans import Orphan
 from stratalog_operator.resources.cluster import StorageClusterSpec, StorageClusterStatus
 from stratalog_operator.resources.kinds import KINDS
@@ -24,12 +26,30 @@ from stratalog_operator.resources.node import StorageNodeSpec, StorageNodeStatus
 from stratalog_operator.resources.pool import StorageNodePoolSpec, StorageNodePoolStatus
 from stratalog_operator.resources.topic import TopicStorageSpec, TopicStorageStatus
 
+SeenT = TypeVar("SeenT")
+
 META_SECONDS: Final = 10.0
 _INSTANCE: Final = "app.kubernetes.io/instance"
 DEPENDENTS: Final = ("StorageNodePool", "StorageNode", "TopicStorage", "ReadOnlyMount")
 """Kinds that name their cluster."""
 _MODELS: Final = {kind.name: (kind.spec, kind.status) for kind in KINDS}
-_HASHED: Final = ("ConfigMap", "Service", "StatefulSet", "PersistentVolumeClaim", "PodDisruptionBudget")
+_HASHED: Final = {
+    "ConfigMap": _INSTANCE,
+    "Service": _INSTANCE,
+    "StatefulSet": _INSTANCE,
+    # Kubernetes makes those of etcd from a template, and labels them by the selector alone.
+    "PersistentVolumeClaim": LABEL_CLUSTER,
+    "PodDisruptionBudget": _INSTANCE,
+}
+"""By which label the objects of a cluster are found, which carry the hash of what is wanted of them."""
+
+
+class EtcdSight(Protocol):
+    """What the etcd that the operator runs for a cluster says of its members."""
+
+    async def look(self) -> SeenEtcd:
+        """Raises: StratalogError where most members do not answer."""
+        ...
 
 
 class MetaSight(Protocol):
@@ -41,7 +61,13 @@ class MetaSight(Protocol):
 
 
 async def observe(
-    kubernetes: Kubernetes, namespace: str, name: str, meta: MetaSight, now: str, version: str = ""
+    kubernetes: Kubernetes,
+    namespace: str,
+    name: str,
+    meta: MetaSight,
+    now: str,
+    version: str = "",
+    etcd: EtcdSight | None = None,
 ) -> Observed:
     """`version` is the operator's. Raises: NotFound when the StorageCluster is gone; Unavailable when a list could not
     be read. Cost: one round trip to Kubernetes, its requests side by side, then those to the meta service."""
@@ -51,7 +77,7 @@ async def observe(
         place = ask(kubernetes.ask("GET", path_of("Namespace", "", namespace)))
         has_token = ask(_is_there(kubernetes, path_of("Secret", namespace, f"{name}-token")))
         of_cluster = {kind: ask(_all(kubernetes, kind, namespace)) for kind in DEPENDENTS}
-        labelled = {kind: ask(_all(kubernetes, kind, namespace, f"{_INSTANCE}={name}")) for kind in _HASHED}
+        labelled = {kind: ask(_all(kubernetes, kind, namespace, f"{label}={name}")) for kind, label in _HASHED.items()}
         running = ask(_all(kubernetes, "Pod", namespace, f"{LABEL_CLUSTER}={name}"))
     pools, nodes, topics, mounts = [
         [one for one in of_cluster[kind].result() if _is_of(one, name)] for kind in DEPENDENTS
@@ -63,7 +89,7 @@ async def observe(
         hashes |= parse.hashes(kind, objects)
         fields |= parse.fields(kind, objects)
     uids = {(kind, one["metadata"]["name"]): one["metadata"]["uid"] for kind in found for one in found[kind]}
-    return Observed(
+    observed = Observed(
         namespace,
         now,
         parse.seen(whole.result(), StorageClusterSpec, StorageClusterStatus),
@@ -74,14 +100,18 @@ async def observe(
         tuple(parse.stateful_set(one) for one in found["StatefulSet"]),
         pods,
         _claims(found["PersistentVolumeClaim"]),
-        await _asked(meta) if _may_answer(pods, name) else None,
+        await _answered(meta.look()) if _may_answer(pods, name) else None,
         has_token.result(),
         "deletionTimestamp" in place.result()["metadata"],
         version,
         topics=tuple(parse.seen(one, TopicStorageSpec, TopicStorageStatus) for one in topics),
         uids=uids,
         fields=fields,
+        etcd_claims=_of_etcd(found["PersistentVolumeClaim"]),
     )
+    if etcd is None or not needs_look(observed):
+        return observed
+    return replace(observed, etcd=await _answered(etcd.look()))
 
 
 async def observe_cluster(kubernetes: Kubernetes, namespace: str, name: str) -> SeenCluster:
@@ -96,16 +126,21 @@ async def observe_orphans(
     """What names a StorageCluster that is not there."""
     async with together() as asked:
         of_cluster = {kind: asked.create_task(_all(kubernetes, kind, namespace)) for kind in DEPENDENTS}
-        claims = asked.create_task(_all(kubernetes, "PersistentVolumeClaim", namespace, f"{_INSTANCE}={name}"))
+        claims = asked.create_task(_all(kubernetes, "PersistentVolumeClaim", namespace, f"{LABEL_CLUSTER}={name}"))
     found: list[Orphan] = []
     for kind, task in of_cluster.items():
         spec, status = _MODELS[kind]
         found += ((kind, parse.seen(one, spec, status)) for one in task.result() if _is_of(one, name))
-    return found, _claims(claims.result())
+    return found, (*_claims(claims.result()), *_of_etcd(claims.result()))
 
 
 def _claims(found: Iterable[dict[str, Any]]) -> tuple[SeenClaim, ...]:
     parsed = (parse.claim(one) for one in found)
+    return tuple(one for one in parsed if one is not None)
+
+
+def _of_etcd(found: Iterable[dict[str, Any]]) -> tuple[SeenClaim, ...]:
+    parsed = (parse.etcd_claim(one) for one in found)
     return tuple(one for one in parsed if one is not None)
 
 
@@ -114,10 +149,10 @@ def _may_answer(pods: Iterable[SeenPod], cluster: str) -> bool:
     return any(pod.name.startswith(f"{cluster}-meta-") for pod in pods)
 
 
-async def _asked(meta: MetaSight) -> SeenMeta | None:
+async def _answered(looking: Coroutine[Any, Any, SeenT]) -> SeenT | None:
     try:
         async with asyncio.timeout(META_SECONDS):
-            return await meta.look()
+            return await looking
     except (StratalogError, TimeoutError):
         return None
 

@@ -121,15 +121,29 @@ def _seconds(since: str, now: str) -> int:
 
 def claim(found: Json) -> SeenClaim | None:
     """None for a claim that is no storage node's."""
-    metadata, notes = found["metadata"], _annotations(found)
-    labels = metadata.get("labels") or {}
+    labels = found["metadata"].get("labels") or {}
     if LABEL_NODE_ID not in labels or LABEL_POOL not in labels:
         return None
+    return _claim(found, labels[LABEL_POOL], int(labels[LABEL_NODE_ID]))
+
+
+def etcd_claim(found: Json) -> SeenClaim | None:
+    """None for a claim that is no member's of etcd. Its name ends with the member's number."""
+    metadata = found["metadata"]
+    number = metadata["name"].rpartition("-")[2]
+    if (metadata.get("labels") or {}).get(LABEL_PART) != "etcd" or not number.isdecimal():
+        return None
+    return _claim(found, "", int(number))
+
+
+def _claim(found: Json, pool: str, number: int) -> SeenClaim:
+    metadata, notes = found["metadata"], _annotations(found)
+    labels = metadata.get("labels") or {}
     return SeenClaim(
         metadata["name"],
         metadata["uid"],
-        labels[LABEL_POOL],
-        int(labels[LABEL_NODE_ID]),
+        pool,
+        number,
         is_bound=(found.get("status") or {}).get("phase") == "Bound",
         # The note is written once the volume is kept, the finalizer after it.
         is_guarded=FINALIZER_LAST_COPY in (metadata.get("finalizers") or ()) and ANNOTATION_VOLUME_POLICY in notes,

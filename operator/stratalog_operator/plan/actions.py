@@ -157,6 +157,29 @@ class DeleteObject:
 
 
 @dataclass(frozen=True, slots=True)
+class RemoveEtcdMember:
+    """Its volume is lost, and most of the others serve: it never comes back under this id."""
+
+    member_id: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class AddEtcdMember:
+    """As a learner, without a vote: whatever becomes of it until it is promoted, the others decide without it."""
+
+    number: int
+    peer_url: str
+
+
+@dataclass(frozen=True, slots=True)
+class PromoteEtcdMember:
+    """A learner that has caught up gets its vote; etcd refuses while it has not."""
+
+    member_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class MakeTopic:
     owner: str
     """The TopicStorage."""
@@ -214,6 +237,9 @@ Additive: TypeAlias = (
     | DropFinalizer
     | DropDecision
     | DeleteObject
+    | RemoveEtcdMember
+    | AddEtcdMember
+    | PromoteEtcdMember
     | MakeTopic
     | ChangeTopic
     | RemoveTopic

@@ -14,10 +14,11 @@ from typing import Final
 
 from stratalog.model.counting import counted
 from stratalog_operator.plan.deletion import is_going, why_refused
+from stratalog_operator.plan.etcd import EtcdLook
 from stratalog_operator.plan.mount_status import mount_status
 from stratalog_operator.plan.nodes import is_another, is_past_serving, lost_claim
 from stratalog_operator.plan.observed import Observed, SeenClaim, SeenNode, SeenPod, SeenPool
-from stratalog_operator.plan.pools import foreign, unclear
+from stratalog_operator.plan.pools import foreign, has_name_of_others, unclear
 from stratalog_operator.plan.retire import Retiring
 from stratalog_operator.plan.roll import Roll
 from stratalog_operator.plan.scope import (
@@ -62,6 +63,7 @@ class Told:
     next_id: int
     topics: Mapping[str, TopicLook] = field(default_factory=dict)
     """By the name of the TopicStorage."""
+    etcd: EtcdLook = field(default_factory=EtcdLook)
 
 
 def statuses(seen: Observed, told: Told) -> dict[tuple[str, str], Part]:
@@ -240,7 +242,7 @@ def pool_status(seen: Observed, pool: SeenPool, told: Told) -> StorageNodePoolSt
     stuck = [node for node in nodes if _stalled(seen, node, told.retiring.get(node.name))]
     words: dict[ConditionType, Word] = {
         ConditionType.READY: _UNREACHED if seen.meta is None and nodes else ready,
-        ConditionType.RECONCILED: _reconciled(seen),
+        ConditionType.RECONCILED: _pool_reconciled(seen, pool),
         ConditionType.PROGRESSING: (_NO, "NothingUnderWay", "") if is_whole else (_YES, "Scaling", numbers),
         ConditionType.STALLED: (_YES, "NodeStalled", stuck[0].name) if stuck else (_NO, "GoesOn", ""),
         ConditionType.SCALING_IN: (_YES, "NodesLeave", steps) if leaving else (_NO, "NobodyLeaves", ""),
@@ -253,6 +255,16 @@ def pool_status(seen: Observed, pool: SeenPool, told: Told) -> StorageNodePoolSt
         selector=f"{LABEL_CLUSTER}={seen.cluster.name},{LABEL_POOL}={pool.name}",
         node_ids=tuple(node.spec.node_id for node in nodes),
     )
+
+
+def _pool_reconciled(seen: Observed, pool: SeenPool) -> Word:
+    if has_name_of_others(pool):
+        return (
+            _NO,
+            "InvalidSpec",
+            f"claims of pool {pool.name} would be those of etcd or the meta service: make another one",
+        )
+    return _reconciled(seen)
 
 
 def _whose(seen: Observed, pool: SeenPool) -> str:
@@ -283,6 +295,7 @@ def cluster_status(seen: Observed, told: Told) -> StorageClusterStatus:
         listeners=_listeners(seen),
         cold_tier=None if away is None or not has_cold else ColdTierStatus(reachable=not away, away_seconds=away),
         retired_nodes=_tombstones(seen, told),
+        etcd_members=told.etcd.members,
         operator_version=seen.operator_version,
     )
 
@@ -346,12 +359,18 @@ def _cluster_words(seen: Observed, told: Told, serving: int, desired: int) -> di
         ConditionType.READY: ready,
         ConditionType.RECONCILED: reconciled,
         ConditionType.PROGRESSING: (_YES, "UnderWay", numbers) if is_busy else (_NO, "NothingUnderWay", ""),
-        ConditionType.STALLED: (_YES, "PodNotBack", roll.stalled) if roll.stalled else (_NO, "GoesOn", ""),
+        ConditionType.STALLED: _cluster_stalled(told),
         ConditionType.HEALTHY: healthy,
         ConditionType.SCALING_IN: (_YES, "NodesLeave", steps) if told.retiring else (_NO, "NobodyLeaves", ""),
         ConditionType.ROLLING: rolling,
         ConditionType.COLD_TIER_AVAILABLE: cold,
     }
+
+
+def _cluster_stalled(told: Told) -> Word:
+    if told.etcd.stalled:
+        return _YES, "EtcdMemberLost", told.etcd.stalled
+    return (_YES, "PodNotBack", told.roll.stalled) if told.roll.stalled else (_NO, "GoesOn", "")
 
 
 def _tombstones(seen: Observed, told: Told) -> tuple[RetiredNode, ...]:

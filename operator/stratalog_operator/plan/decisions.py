@@ -94,7 +94,7 @@ def is_given_up(claim: SeenClaim) -> bool:
 def stale_releases(seen: Observed) -> Offer:
     """Decisions on claims that are about nothing."""
     offer = Offer()
-    for claim in seen.claims:
+    for claim in (*seen.claims, *seen.etcd_claims):
         if not claim.release_word or is_given_up(claim):
             continue
         why = f"{ANNOTATION_RELEASE_FINALIZER}={claim.release_word:.200} on claim {claim.name} was ignored: "

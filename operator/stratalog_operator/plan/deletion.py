@@ -44,7 +44,7 @@ def deletion(seen: Observed) -> Offer:
             offer.actions.append(DropFinalizer(kind, name, f"cluster {cluster.name} is deleted"))
     grant = of_deleted_cluster(seen, takes_volumes=takes_volumes)
     claims = Offer()
-    for claim in seen.claims:
+    for claim in (*seen.claims, *seen.etcd_claims):
         claims.add(released(claim, grant))
     offer.add(claims)
     # A namespace that goes waits for nobody, and may take the operator along: all of it is let go in one pass, and what

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from stratalog_operator.plan.actions import GuardClaim, NoteDisk, Offer
+from stratalog_operator.plan.actions import NoteDisk, Offer
 from stratalog_operator.plan.decisions import release_value
+from stratalog_operator.plan.guards import guarding
 from stratalog_operator.plan.observed import Observed, SeenClaim, SeenNode, SeenPool
 from stratalog_operator.plan.scope import apply_missing, cluster_of, identity_of, is_released, why_invalid
 from stratalog_operator.resources.names import ANNOTATION_RELEASE_FINALIZER
@@ -41,8 +42,7 @@ def node_offer(seen: Observed, pool: SeenPool, node: SeenNode) -> Offer:
     offer.add(apply_missing(seen, manifests, f"node {identity.node_id} of pool {pool.name}"))
     if claim is None:
         return offer
-    if claim.is_bound and not claim.is_guarded:
-        offer.actions.append(GuardClaim(name, claim.uid))
+    offer.add(guarding(claim))
     member = None if seen.meta is None else seen.meta.node(identity.node_id)
     if seen.meta is not None and member is not None and not claim.storage_id and member.is_alive:
         offer.actions.append(NoteDisk(name, claim.uid, member.storage_id, seen.meta.cluster_id))

@@ -81,7 +81,7 @@ class SeenSet:
 
 @dataclass(frozen=True, slots=True)
 class SeenClaim:
-    """The volume claim of a storage node."""
+    """The volume claim of a storage node, or of a member of etcd: then `node_id` is the member's number."""
 
     name: str
     uid: str
@@ -100,6 +100,31 @@ class SeenClaim:
     zone: str | None = None
     release_word: str = ""
     """What a person wrote into the annotation that releases it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenEtcdMember:
+    """As the members themselves list it."""
+
+    number: int | None
+    """Of its pod; None: none of this cluster's pods has its address."""
+    member_id: str
+    is_started: bool
+    """It has told the others its name: it has a log of its own."""
+    is_learner: bool = False
+    """It follows, and has no vote yet."""
+    is_healthy: bool = False
+    """Under its id it answers a read that most members confirm."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenEtcd:
+    """What the etcd that the operator runs answered."""
+
+    members: tuple[SeenEtcdMember, ...]
+
+    def member(self, number: int) -> SeenEtcdMember | None:
+        return next((one for one in self.members if one.number == number), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +232,10 @@ class Observed:
     """Of what is there, by kind and name."""
     fields: Mapping[tuple[str, str], Fields] = field(default_factory=dict)
     """Of what is there, by kind and name: what of it is ours still. Not there: all of it, as far as is known."""
+    etcd_claims: tuple[SeenClaim, ...] = ()
+    """Of the members of the etcd that the operator runs."""
+    etcd: SeenEtcd | None = None
+    """None: it was not asked, because nothing is to be done, or most members did not answer."""
 
     def set_named(self, name: str) -> SeenSet | None:
         return next((one for one in self.sets if one.name == name), None)

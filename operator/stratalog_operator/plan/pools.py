@@ -27,6 +27,8 @@ def pool_offer(seen: Observed, pool: SeenPool, first_free_id: int) -> tuple[Offe
     """What the pool needs; `first_free_id` is what its first new node gets. Returns it as it is for the next pool."""
     cluster = cluster_of(seen)
     offer = Offer()
+    if has_name_of_others(pool) and not pool.is_deleting:
+        return offer, first_free_id
     if unclear(seen, pool):
         # Until the meta service says which cluster this is, nobody knows whose these disks are, nor how many are ours.
         return offer, first_free_id
@@ -58,6 +60,12 @@ def pool_offer(seen: Observed, pool: SeenPool, first_free_id: int) -> tuple[Offe
     if pool.is_deleting and FINALIZER in pool.finalizers and not of_pool(seen, pool):
         offer.actions.append(DropFinalizer("StorageNodePool", pool.name, "all its nodes have left"))
     return offer, first_free_id
+
+
+def has_name_of_others(pool: SeenPool) -> bool:
+    """Claims and pods of its nodes would have the names of those of etcd or the meta service. The definition refuses
+    such a pool; this one is older than the rule."""
+    return pool.name.rpartition("-")[2] in ("etcd", "meta")
 
 
 def _add_nodes(

@@ -124,9 +124,9 @@ def released(claim: SeenClaim, grant: Grant) -> Offer:
 
 
 def released_by_persons(seen: Observed) -> Offer:
-    """Claims that people deleted and gave up, with or without a StorageNode."""
+    """Claims that people deleted and gave up: of nodes, with or without a StorageNode, and of etcd."""
     offer = Offer()
-    for claim in seen.claims:
+    for claim in (*seen.claims, *seen.etcd_claims):
         if claim.is_guarded and (grant := by_person(claim)) is not None:
             offer.add(released(claim, grant))
     return offer

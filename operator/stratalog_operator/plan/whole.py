@@ -13,6 +13,7 @@ from stratalog_operator.plan.actions import AddFinalizer, DeleteObject, DropFina
 from stratalog_operator.plan.conditions import Told, statuses
 from stratalog_operator.plan.decisions import forced, stale_releases
 from stratalog_operator.plan.deletion import deletion, is_going
+from stratalog_operator.plan.etcd import EtcdLook, look_at_etcd
 from stratalog_operator.plan.leftovers import leftovers
 from stratalog_operator.plan.nodes import node_offer
 from stratalog_operator.plan.observed import Observed
@@ -33,11 +34,14 @@ CALM_SECONDS: Final = 60
 
 def plan(seen: Observed) -> Plan:
     if is_going(seen):
-        offer = deletion(seen)
-        return _pass(seen, offer, Told(retiring={}, roll=Roll(Offer()), next_id=free_id(seen)))
+        offer, kept = deletion(seen), seen.cluster.status.etcd_members
+        return _pass(
+            seen, offer, Told(retiring={}, roll=Roll(Offer()), next_id=free_id(seen), etcd=EtcdLook(members=kept))
+        )
     retiring = {node.name: found for node in seen.nodes if (found := retire(seen, node)) is not None}
     rolling = roll(seen)
-    offer, next_id = _additive(seen)
+    etcd = look_at_etcd(seen)
+    offer, next_id = _additive(seen, etcd)
     for found in retiring.values():
         offer.add(found.offer)
     for name, found in retiring.items():
@@ -53,7 +57,7 @@ def plan(seen: Observed) -> Plan:
     topics = {one.name: look_at_topic(seen, one, first[one.spec.topic_name]) for one in seen.topics}
     for look in topics.values():
         offer.add(look.offer)
-    return _pass(seen, offer, Told(retiring, rolling, next_id, topics))
+    return _pass(seen, offer, Told(retiring, rolling, next_id, topics, etcd))
 
 
 def _pass(seen: Observed, offer: Offer, told: Told) -> Plan:
@@ -63,17 +67,18 @@ def _pass(seen: Observed, offer: Offer, told: Told) -> Plan:
     # Retirement before roll before volumes: they were offered in that order.
     actions = (*offer.actions, *offer.disruptive[:1])
     waits = any(look.is_creating or look.is_unanswered for look in told.topics.values())
-    is_busy = bool(actions or told.retiring or told.roll.outdated or waits)
+    is_busy = bool(actions or told.retiring or told.roll.outdated or waits or told.etcd.is_busy)
     return Plan(actions, found, SOON_SECONDS if is_busy else CALM_SECONDS)
 
 
-def _additive(seen: Observed) -> tuple[Offer, int]:
+def _additive(seen: Observed, etcd: EtcdLook) -> tuple[Offer, int]:
     offer = Offer()
     if FINALIZER not in seen.cluster.finalizers:
         offer.actions.append(AddFinalizer("StorageCluster", seen.cluster.name))
     cluster = cluster_of(seen)
     if seen.cluster.spec.meta.token_secret_ref is None and not seen.has_token:
         offer.actions.append(MakeToken(cluster.token_secret))
+    offer.add(etcd.offer)
     offer.add(apply_missing(seen, cluster_objects(cluster), "the cluster wants it"))
     offer.add(leftovers(seen))
     next_id = free_id(seen)

@@ -378,6 +378,15 @@ class ColdTierStatus(Part):
     )
 
 
+class EtcdMember(Part):
+    """A member of the etcd that the operator runs."""
+
+    name: Annotated[str, Field(max_length=64)] = Field(description="Name of its pod.")
+    member_id: str = Field(max_length=32, description="Id of the member in etcd.")
+    claim_uid: str = Field(max_length=64, description="UID of the volume claim that has its data.")
+    votes: bool = Field(default=True, description="False while it catches up on a new volume.")
+
+
 class RetiredNode(Part):
     """A tombstone."""
 
@@ -403,6 +412,11 @@ class StorageClusterStatus(Part):
     cold_tier: ColdTierStatus | None = Field(default=None, description="The object store, as the nodes see it.")
     retired_nodes: Annotated[tuple[RetiredNode, ...], Field(max_length=32, json_schema_extra=keyed_by("nodeId"))] = (
         Field(default=(), description="The last 32 nodes that have left.")
+    )
+    etcd_members: Annotated[tuple[EtcdMember, ...], Field(max_length=7, json_schema_extra=keyed_by("name"))] = Field(
+        default=(),
+        description="Members of the etcd that the operator runs, since they first served together. One of them never "
+        "starts under its id on another volume.",
     )
     operator_version: str = Field(
         default="", max_length=64, description="Version of the operator that wrote this status."

@@ -99,7 +99,14 @@ POOL: Final = Kind(
         _AGE,
         _message("Ready"),
     ),
-    (_short("StorageNodePool"),),
+    (
+        _short("StorageNodePool"),
+        rule(
+            "!self.metadata.name.matches('^(.*-)?(etcd|meta)$')",
+            "metadata.name of a StorageNodePool cannot be etcd or meta, nor end with -etcd or -meta: volume claims and "
+            "pods of nodes would have the names of those of etcd and the meta service",
+        ),
+    ),
     has_scale=True,
 )
 NODE: Final = Kind(

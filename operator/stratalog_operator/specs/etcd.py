@@ -1,10 +1,17 @@
 """The static etcd: a fixed number of members, each with a volume of its own. Never resized by the operator.
 
+Each member reads a file of its own, which says how it may start on an empty volume. Once the cluster has formed, it may
+not: a member that comes back under its old id without its log has forgotten what it promised, and with it etcd loses
+changes that it confirmed. A member whose volume is lost joins again under a new id, as a learner (plan/etcd.py).
+
 Pure. Source: docs/operator.md section 5.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from stratalog_operator.resources.cluster import Etcd
@@ -20,14 +27,76 @@ from stratalog_operator.specs.objects import (
 )
 from stratalog_operator.specs.pods import POD_NAME, container, pod_spec, spread
 
-_COMPARES_FIRST: Final[Manifest] = {"name": "ETCD_EXPERIMENTAL_INITIAL_CORRUPT_CHECK", "value": "true"}
-"""A member that starts compares what it has with the others, and ends when it differs: up to 3.5.2 one that was killed
-under load might. In the environment, for an etcd of other versions knows no such option and heeds no such variable."""
+_FOLDER: Final = "/etc/stratalog/etcd"
+
+
+@dataclass(frozen=True, slots=True)
+class Formation:
+    """How far the members have come: it decides what a member with an empty volume may do."""
+
+    is_formed: bool = False
+    """They have served together once."""
+    joining: Mapping[int, Collection[int]] = field(default_factory=dict)
+    """By the number of a member that is to join on an empty volume: the numbers of all members, itself included."""
+
+
+def member_name(cluster: Cluster, number: int) -> str:
+    return f"{cluster.etcd_name}-{number}"
+
+
+def member_claim(cluster: Cluster, number: int) -> str:
+    """Name of its volume claim, which Kubernetes makes from the template."""
+    return f"data-{member_name(cluster, number)}"
 
 
 def members(cluster: Cluster, etcd: Etcd) -> list[str]:
     """HOST of each."""
-    return [cluster.host(cluster.etcd_name, f"{cluster.etcd_name}-{number}") for number in range(etcd.replicas)]
+    return [cluster.host(cluster.etcd_name, member_name(cluster, number)) for number in range(etcd.replicas)]
+
+
+def peer_url(cluster: Cluster, number: int) -> str:
+    return f"http://{cluster.host(cluster.etcd_name, member_name(cluster, number))}:{ETCD_PEER_PORT}"
+
+
+def etcd_config_map(cluster: Cluster, etcd: Etcd, formation: Formation) -> Manifest:
+    """The file of each member. A pod reads it when it starts, so that a change of it restarts nothing."""
+    files = {
+        f"{member_name(cluster, number)}.yaml": _member_file(cluster, etcd, number, formation)
+        for number in range(etcd.replicas)
+    }
+    return wanted("v1", "ConfigMap", cluster.etcd_name, cluster, {}, {"data": {**files}}, owner=cluster.owner())
+
+
+def _member_file(cluster: Cluster, etcd: Etcd, number: int, formation: Formation) -> str:
+    """As JSON, which is YAML. What is about a first start is passed over where there are data."""
+    everyone = range(etcd.replicas)
+    if number in formation.joining:
+        state, named = "existing", sorted(formation.joining[number])
+    elif formation.is_formed:
+        # Itself left out: on an empty volume it ends, and says that it is not among the members.
+        state, named = "existing", [other for other in everyone if other != number]
+    else:
+        state, named = "new", list(everyone)
+    own = cluster.host(cluster.etcd_name, member_name(cluster, number))
+    peers = ",".join(f"{member_name(cluster, other)}={peer_url(cluster, other)}" for other in named)
+    options: Manifest = {
+        "name": member_name(cluster, number),
+        "data-dir": "/data/etcd",
+        "listen-client-urls": f"http://0.0.0.0:{ETCD_CLIENT_PORT}",
+        "advertise-client-urls": f"http://{own}:{ETCD_CLIENT_PORT}",
+        "listen-peer-urls": f"http://0.0.0.0:{ETCD_PEER_PORT}",
+        "initial-advertise-peer-urls": peer_url(cluster, number),
+        # A cluster of one has no others to name, and an empty list would mean itself.
+        "initial-cluster": peers or "nobody=http://nobody.invalid:2380",
+        "initial-cluster-state": state,
+        "initial-cluster-token": f"{cluster.namespace}-{cluster.name}",
+        "auto-compaction-mode": "periodic",
+        "auto-compaction-retention": "1h",
+        # A member that starts compares what it has with the others, and ends when it differs: before 3.5.3 it might,
+        # after a kill under load. An etcd of another version passes over an option that it does not know.
+        "experimental-initial-corrupt-check": True,
+    }
+    return json.dumps(options, indent=1) + "\n"
 
 
 def etcd_objects(cluster: Cluster, etcd: Etcd) -> list[Manifest]:
@@ -74,23 +143,9 @@ def _set(cluster: Cluster, etcd: Etcd) -> Manifest:
 
 
 def _pod(cluster: Cluster, etcd: Etcd) -> Manifest:
-    own = cluster.host(cluster.etcd_name, "$(POD_NAME)")
-    hosts = members(cluster, etcd)
-    peers = ",".join(f"{host.split('.', 1)[0]}=http://{host}:{ETCD_PEER_PORT}" for host in hosts)
-    command = [
-        "etcd",
-        "--name=$(POD_NAME)",
-        "--data-dir=/data/etcd",
-        f"--listen-client-urls=http://0.0.0.0:{ETCD_CLIENT_PORT}",
-        f"--advertise-client-urls=http://{own}:{ETCD_CLIENT_PORT}",
-        f"--listen-peer-urls=http://0.0.0.0:{ETCD_PEER_PORT}",
-        f"--initial-advertise-peer-urls=http://{own}:{ETCD_PEER_PORT}",
-        f"--initial-cluster={peers}",
-        "--initial-cluster-state=new",
-        f"--initial-cluster-token={cluster.namespace}-{cluster.name}",
-        "--auto-compaction-mode=periodic",
-        "--auto-compaction-retention=1h",
-    ]
+    # A file, because only its name can differ from pod to pod. Mounted whole, never by `subPath`: so it is the newest.
+    command = ["etcd", f"--config-file={_FOLDER}/$(POD_NAME).yaml"]
+    volumes: list[Manifest] = [{"name": "members", "configMap": {"name": cluster.etcd_name}}]
     open_port: Manifest = {"tcpSocket": {"port": "client"}}
     probes: Manifest = {
         "startupProbe": {**open_port, "periodSeconds": 2, "failureThreshold": 300},
@@ -110,10 +165,13 @@ def _pod(cluster: Cluster, etcd: Etcd) -> Manifest:
         image=etcd.image,
         resources=etcd.resources,
         ports={"client": ETCD_CLIENT_PORT, "peer": ETCD_PEER_PORT},
-        mounts=[{"name": "data", "mountPath": "/data"}],
-        env=[POD_NAME, _COMPARES_FIRST],
+        mounts=[
+            {"name": "data", "mountPath": "/data"},
+            {"name": "members", "mountPath": _FOLDER, "readOnly": True},
+        ],
+        env=[POD_NAME],
         probes=probes,
     )
     labels = selector(cluster, "etcd")
     apart = spread(labels, "topology.kubernetes.io/zone", "kubernetes.io/hostname")
-    return pod_spec(cluster, made, [], apart, grace_seconds=30)
+    return pod_spec(cluster, made, volumes, apart, grace_seconds=30)

@@ -1,0 +1,217 @@
+"""The etcd that the operator runs: the guard on its claims, and a member whose volume is lost joins again.
+
+A member is known by its id and by the claim that has its log. Both are noted in the status once the members have served
+together. A member that is listed under a noted id and has another claim has lost its log. It is removed, then added as
+a learner under a new id, starts on the empty volume, catches up, and gets its vote. Members are changed only with proof
+that most of the others serve. Each step follows from what etcd lists, so that an operator that was killed goes on where
+it was, and one that finds that a person removed and added the member goes on from there.
+
+Pure. Source: docs/operator.md section 5.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from stratalog.model.counting import counted
+from stratalog_operator.plan.actions import AddEtcdMember, Offer, PromoteEtcdMember, RemoveEtcdMember, StopPod
+from stratalog_operator.plan.decisions import release_value
+from stratalog_operator.plan.guards import guarding
+from stratalog_operator.plan.observed import Observed, SeenClaim, SeenEtcd, SeenEtcdMember
+from stratalog_operator.plan.scope import apply_missing, cluster_of, wanted_hash
+from stratalog_operator.resources.cluster import EtcdMember
+from stratalog_operator.resources.names import ANNOTATION_RELEASE_FINALIZER
+from stratalog_operator.specs.etcd import Formation, etcd_config_map, member_claim, member_name, peer_url
+
+_WAYS_OUT: Final = "see docs/operate.md, section etcd"
+
+
+@dataclass(frozen=True, slots=True)
+class EtcdLook:
+    offer: Offer = field(default_factory=Offer)
+    members: tuple[EtcdMember, ...] = ()
+    """To be noted in the status."""
+    stalled: str = ""
+    """Why a member cannot come back without a person, in words."""
+    is_busy: bool = False
+    """Members form a cluster, or one joins."""
+
+
+def needs_look(seen: Observed) -> bool:
+    """Whether etcd is to be asked: not while all is as it was noted."""
+    etcd = seen.cluster.spec.meta.etcd
+    if etcd is None or not seen.etcd_claims:
+        return False
+    if not _is_formed(seen):
+        return True
+    cluster = cluster_of(seen)
+    manifest = etcd_config_map(cluster, etcd, Formation(is_formed=True))
+    if seen.hashes.get(("ConfigMap", cluster.etcd_name)) != wanted_hash(manifest):
+        return True
+    if not all(one.votes for one in seen.cluster.status.etcd_members):
+        return True
+    return any(_is_unwell(seen, number) or not _has_its_claim(seen, number) for number in range(etcd.replicas))
+
+
+def look_at_etcd(seen: Observed) -> EtcdLook:
+    etcd = seen.cluster.spec.meta.etcd
+    noted = seen.cluster.status.etcd_members
+    if etcd is None:
+        return EtcdLook(members=noted)
+    cluster, offer = cluster_of(seen), Offer()
+    for claim in seen.etcd_claims:
+        offer.add(guarding(claim))
+    members = noted if seen.etcd is None else _noted(seen, seen.etcd)
+    joining = {} if seen.etcd is None else _joining(seen, seen.etcd)
+    formation = Formation(is_formed=bool(members), joining=joining)
+    files = apply_missing(seen, [etcd_config_map(cluster, etcd, formation)], "the members of etcd read it")
+    # The claims keep their guard first: nothing of what follows is done with a claim that could go.
+    look = EtcdLook(Offer([*files.actions, *offer.actions]), members, is_busy=needs_look(seen))
+    if not _is_formed(seen):
+        return look
+    if seen.etcd is None:
+        return EtcdLook(look.offer, members, _why_nobody_answers(seen) or _why_held(seen), look.is_busy)
+    step = next(
+        (
+            step
+            for number in range(etcd.replicas)
+            if (step := _rejoin(seen, seen.etcd, number, is_file_there=not files.actions)) is not None
+        ),
+        EtcdLook(),
+    )
+    look.offer.add(step.offer)
+    return EtcdLook(look.offer, members, step.stalled or _why_held(seen), look.is_busy)
+
+
+def _is_formed(seen: Observed) -> bool:
+    return bool(seen.cluster.status.etcd_members)
+
+
+def _of(seen: Observed, number: int) -> EtcdMember | None:
+    name = member_name(cluster_of(seen), number)
+    return next((one for one in seen.cluster.status.etcd_members if one.name == name), None)
+
+
+def _claim(seen: Observed, number: int) -> SeenClaim | None:
+    return next((one for one in seen.etcd_claims if one.name == member_claim(cluster_of(seen), number)), None)
+
+
+def _is_unwell(seen: Observed, number: int) -> bool:
+    pod = seen.pod_named(member_name(cluster_of(seen), number))
+    return pod is None or not pod.is_ready
+
+
+def _has_its_claim(seen: Observed, number: int) -> bool:
+    claim, known = _claim(seen, number), _of(seen, number)
+    return claim is not None and known is not None and claim.uid == known.claim_uid
+
+
+def _noted(seen: Observed, etcd: SeenEtcd) -> tuple[EtcdMember, ...]:
+    """Who is who, from now on: at first all members at once."""
+    spec = seen.cluster.spec.meta.etcd
+    assert spec is not None, "it was asked"
+    found = [_note(seen, etcd.member(number), number) for number in range(spec.replicas)]
+    if not _is_formed(seen) and None in found:
+        return ()
+    return tuple(one for one in found if one is not None)
+
+
+def _note(seen: Observed, member: SeenEtcdMember | None, number: int) -> EtcdMember | None:
+    """Noted again where it has another id, or serves with its vote: then its log is on that claim, also if a person put
+    that one in the place of the old one. A member that was just added has no log, wherever it begins."""
+    claim, known = _claim(seen, number), _of(seen, number)
+    if member is None or claim is None or claim.is_leaving:
+        return known
+    serves = member.is_healthy and not member.is_learner
+    is_new = not member.is_started if known is None else known.member_id != member.member_id
+    if not (serves or is_new):
+        return known
+    name = member_name(cluster_of(seen), number)
+    return EtcdMember(name=name, member_id=member.member_id, claim_uid=claim.uid, votes=not member.is_learner)
+
+
+def _joining(seen: Observed, etcd: SeenEtcd) -> dict[int, tuple[int, ...]]:
+    """Members that are listed, have no log yet, and have been noted with the claim on which they are to begin."""
+    there = tuple(sorted(one.number for one in etcd.members if one.number is not None))
+    found = {}
+    for one in etcd.members:
+        known = None if one.number is None else _of(seen, one.number)
+        if one.number is None or one.is_started or known is None or known.member_id != one.member_id:
+            continue
+        if _has_its_claim(seen, one.number):
+            found[one.number] = there
+    return found
+
+
+def _why_held(seen: Observed) -> str:
+    """Of a claim that a person deleted and has not given up."""
+    held = next((one for one in seen.etcd_claims if one.is_leaving and one.is_guarded), None)
+    if held is None:
+        return ""
+    return (
+        f"claim {held.name} was deleted and is held back, because it has metadata; if its disk is lost, annotate it: "
+        f"kubectl annotate pvc {held.name} --overwrite {ANNOTATION_RELEASE_FINALIZER}={release_value(held)}"
+    )
+
+
+def _why_nobody_answers(seen: Observed) -> str:
+    """What keeps etcd from answering and does not pass by itself; empty where it may."""
+    lost = [
+        known.name
+        for known in seen.cluster.status.etcd_members
+        for claim in seen.etcd_claims
+        if claim.name == f"data-{known.name}" and claim.uid != known.claim_uid
+    ]
+    if not lost or not needs_look(seen):
+        return ""
+    return f"no majority of etcd's members answers, and {', '.join(lost)} lost the volume: {_WAYS_OUT}"
+
+
+def _rejoin(seen: Observed, etcd: SeenEtcd, number: int, *, is_file_there: bool) -> EtcdLook | None:
+    """The next step of a member whose volume is lost; None for one that needs nothing.
+
+    `is_file_there`: the members' files are as they are to be."""
+    claim, known, member = _claim(seen, number), _of(seen, number), etcd.member(number)
+    if claim is None or claim.is_leaving:
+        return None
+    lacking = _why_no_change(seen, etcd, number)
+    if member is None:
+        if lacking:
+            return EtcdLook(stalled=lacking)
+        return EtcdLook(Offer([AddEtcdMember(number, peer_url(cluster_of(seen), number))]))
+    if known is None or known.member_id != member.member_id:
+        return EtcdLook()  # noted first
+    if known.claim_uid != claim.uid:
+        if member.is_healthy or not _is_unwell(seen, number):
+            return None  # it has its log: somebody put it there
+        if lacking:
+            return EtcdLook(stalled=lacking)
+        why = f"the claim of {known.name} is another one than the one that had its log"
+        return EtcdLook(Offer([RemoveEtcdMember(member.member_id, why)]))
+    if not member.is_started:
+        return _starting(seen, number, is_file_there=is_file_there)
+    if member.is_learner and member.is_healthy and is_file_there:
+        return EtcdLook(Offer([PromoteEtcdMember(member.member_id)]))
+    return None
+
+
+def _starting(seen: Observed, number: int, *, is_file_there: bool) -> EtcdLook:
+    """Its file says that it may begin. A pod that crashes until then is started again at once, not in five minutes."""
+    pod = seen.pod_named(member_name(cluster_of(seen), number))
+    if not is_file_there or pod is None or not pod.is_failing or pod.is_leaving:
+        return EtcdLook()
+    why = "its volume was lost, and it may begin on the new one"
+    return EtcdLook(Offer(disruptive=[StopPod(pod.name, pod.uid, why)]))
+
+
+def _why_no_change(seen: Observed, etcd: SeenEtcd, number: int) -> str:
+    """Why the members cannot be changed; empty with the proof that most of the others serve, without this one."""
+    others = [one for one in etcd.members if one.number != number]
+    serving = [one for one in others if one.is_healthy and not one.is_learner]
+    voters = [one for one in others if not one.is_learner]
+    if len(serving) > len(voters) // 2:
+        return ""
+    name = member_name(cluster_of(seen), number)
+    of_others = f"{len(serving)} of {counted(len(voters), 'other member')} {'serves' if len(serving) == 1 else 'serve'}"
+    return f"{name} has lost its volume, and {of_others}, which is not a majority: start them, or {_WAYS_OUT}"

@@ -1,0 +1,17 @@
+"""The guard on volume claims, of storage nodes and of the etcd that the operator runs: without the metadata, what only
+disks have is lost as well. What ends it is in `release`.
+
+Pure. Source: docs/operator.md section 6.
+"""
+
+from __future__ import annotations
+
+from stratalog_operator.plan.actions import GuardClaim, Offer
+from stratalog_operator.plan.observed import SeenClaim
+
+
+def guarding(claim: SeenClaim) -> Offer:
+    """Of a claim that is in use: guarded as soon as it has a volume."""
+    if claim.is_bound and not claim.is_guarded and not claim.is_leaving:
+        return Offer([GuardClaim(claim.name, claim.uid)])
+    return Offer()
