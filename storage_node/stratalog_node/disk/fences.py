@@ -1,12 +1,13 @@
 """`fences.json`: the fences that this node promised. A promise is told to nobody before it is here, and outlives every
 crash: no life of this directory takes data of that segment from a leader that the fence is above.
 
-Blocking: for disk threads, one call at a time.
+Blocking: for disk threads, which take turns.
 """
 
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from uuid import UUID
@@ -23,6 +24,7 @@ class FenceBook:
         """Raises: Corrupt, when nobody can say what was promised; Unavailable."""
         self._path = path
         self._fences = _read(path)
+        self._changing = threading.Lock()
 
     def promised(self, key: SegmentKey) -> int:
         """0: none."""
@@ -30,14 +32,16 @@ class FenceBook:
 
     def promise(self, fences: Mapping[SegmentKey, int]) -> None:
         """Durability: they are on the disk when this returns. Raises: DiskFull, Unavailable; then nobody knows."""
-        raised = {key: max(fence, self.promised(key)) for key, fence in fences.items()}
-        self._write({**self._fences, **raised})
+        with self._changing:
+            raised = {key: max(fence, self.promised(key)) for key, fence in fences.items()}
+            self._write({**self._fences, **raised})
 
     def forget(self, keys: Iterable[SegmentKey]) -> None:
         """Their ends are known, and they lie here whole, or are gone. Raises: DiskFull, Unavailable."""
-        gone = {key for key in keys if key in self._fences}
-        if gone:
-            self._write({known: fence for known, fence in self._fences.items() if known not in gone})
+        with self._changing:
+            gone = {key for key in keys if key in self._fences}
+            if gone:
+                self._write({known: fence for known, fence in self._fences.items() if known not in gone})
 
     def _write(self, fences: dict[SegmentKey, int]) -> None:
         lines = [[str(k.topic_id), k.shard, k.epoch, k.base_offset, fence] for k, fence in fences.items()]

@@ -25,6 +25,7 @@ class DiskThreads:
             "seal": ThreadPoolExecutor(2, "disk-seal"),
             "background": ThreadPoolExecutor(4, "disk-background"),
             "behind": ThreadPoolExecutor(1, "disk-write-behind"),
+            "promise": ThreadPoolExecutor(1, "disk-promise"),
         }
 
     async def read(self, work: Callable[[], T]) -> T:
@@ -69,6 +70,10 @@ class DiskThreads:
 
     async def seal(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pools["seal"], work)
+
+    async def promise(self, work: Callable[[], T]) -> T:
+        """For promises of fences alone: a shard may have no leader until one is written."""
+        return await asyncio.get_running_loop().run_in_executor(self._pools["promise"], work)
 
     async def background(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pools["background"], work)

@@ -103,7 +103,7 @@ class Following:
         self._is_closing = False
         self._disk = asyncio.Lock()
         self.first_files = FirstFiles(self.on_disk, self.start)
-        self._promises = Promises(self._disk, context.threads.background, self._fences)
+        self._promises = Promises(context.threads.promise, self._fences)
         self._left = LeftCopies(self.on_disk, self.start, self._fences, checkpoints)
 
     def begin(self) -> None:

@@ -2,6 +2,8 @@
 
 When a node dies, thousands of segments that it led are fenced at the same moment. Each promise is to be on the disk
 before it is told, and the list of them is written whole: one by one that is seconds in which nobody leads their shards.
+For the same reason a promise waits for other promises alone. It has a thread of its own, and does not stand in line
+behind the flushes, scans and proofs of copies, which take as long as the disk likes.
 Lives on the event loop.
 """
 
@@ -16,12 +18,10 @@ from stratalog_node.disk.fences import FenceBook
 
 
 class Promises:
-    def __init__(
-        self, disk: asyncio.Lock, background: Callable[[Callable[[], None]], Awaitable[None]], book: FenceBook
-    ) -> None:
-        """`disk`: held by whoever works on copies' files; `background` runs something on a disk thread."""
-        self._disk = disk
-        self._background = background
+    def __init__(self, on_thread: Callable[[Callable[[], None]], Awaitable[None]], book: FenceBook) -> None:
+        """`on_thread` runs something on a disk thread that nothing else keeps busy."""
+        self._on_thread = on_thread
+        self._writing = asyncio.Lock()
         self._book = book
         self._due: list[tuple[SegmentKey, int, asyncio.Future[None]]] = []
 
@@ -29,8 +29,8 @@ class Promises:
         """Durability: it is on the disk when this returns. Raises: DiskFull, Unavailable; then nobody knows."""
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._due.append((key, fence, written))
-        async with self._disk:
-            if not written.done():  # else who had the disk before wrote it with its own
+        async with self._writing:
+            if not written.done():  # else the write before took it along
                 await self._write_all()
         written.result()
 
@@ -40,7 +40,7 @@ class Promises:
         for key, fence, _ in due:
             fences[key] = max(fence, fences.get(key, 0))
         try:
-            await self._background(lambda: self._book.promise(fences))
+            await self._on_thread(lambda: self._book.promise(fences))
         except StratalogError as error:
             for _, _, written in due:
                 written.set_exception(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from pathlib import Path
@@ -196,6 +197,24 @@ async def test_a_fence_is_on_the_disk_before_it_is_told_and_outlives_the_life(tm
         replica = await follower.replica_of(shard)
         await eventually(lambda: replica.follower.promised_fence == 1)
         assert replica.copy.end_offset == 1, "nothing more of that leader"
+
+
+async def test_a_promise_waits_for_no_flush_of_a_copy(tmp_path: Path) -> None:
+    """The disk takes as long as it likes for a flush, and a shard has no leader until the promise is written."""
+    async with LeadingRig(tmp_path / "1") as rig, FollowerRig(rig, tmp_path / "2") as follower:
+        (shard,) = await led_shards(rig)
+        await rig.acknowledged(shard, b"one")
+        replica = await follower.replica_of(shard)
+        is_over = threading.Event()
+        slow_works = [asyncio.ensure_future(follower.following.on_disk(is_over.wait)) for _ in range(3)]
+        slow_works += [asyncio.ensure_future(follower.threads.background(is_over.wait)) for _ in range(8)]
+        try:
+            await rig.meta.service.perform(BeginRecovery(replica.copy.key))
+            await eventually(lambda: rig.meta.calls[PromiseFence] > 0)
+            assert follower.following.stats.promised_fences == 1
+        finally:
+            is_over.set()
+            await asyncio.gather(*slow_works)
 
 
 async def test_a_copy_at_its_end_is_proven_and_told(tmp_path: Path) -> None:
