@@ -68,7 +68,14 @@ class LifeKeeper:
         it counts, but the answer would be older than what was taken from it."""
         now_ms = self._monotonic_ms()
         said = heartbeat
-        self._leases.heard(said.life, now_ms, is_last=said.is_last, has_room=said.has_room, vitals=said.vitals)
+        self._leases.heard(
+            said.life,
+            now_ms,
+            is_last=said.is_last,
+            has_room=said.has_room,
+            vitals=said.vitals,
+            can_write=said.can_write,
+        )
         if is_connected is not None:
             self._is_connected[heartbeat.life.node_id] = is_connected
         if heartbeat.vitals is not None:
@@ -145,6 +152,12 @@ class LifeKeeper:
             _log.warning("disk of a node is nearly full", node_id=life.node_id, life=life.epoch)
         for life in due.roomy:
             _log.info("disk of a node has room again", node_id=life.node_id, life=life.epoch)
+        for life in due.stuck:
+            _log.error(
+                "disk of a node makes no progress: others lead its shards", node_id=life.node_id, life=life.epoch
+            )
+        for life in due.working:
+            _log.info("disk of a node works again", node_id=life.node_id, life=life.epoch)
         for one in due.scarce:
             _log.info(
                 "free space on a node has changed", node_id=one.life.node_id, life=one.life.epoch, scarcity=one.scarcity

@@ -87,11 +87,12 @@ class Heartbeats:
         vitals: Callable[[], Vitals | None] = lambda: None,
         life_line: Callable[[], LifeLine] | None = None,
         shown: ShownMetadata | None = None,
+        can_write: Callable[[], bool] = lambda: True,
     ) -> None:
         """`on_fenced` is told once, in words, that this life is over: the process must stop. `has_room`: whether the
-        disk has it for more segments. `life_line` makes another client of the service, for a loop beside the node's;
-        without it heartbeats are sent from the node's own loop. `shown`: the metadata as the node
-        knows them; None where they are never behind."""
+        disk has it for more segments. `can_write`: whether the disk makes progress. `life_line` makes another client of
+        the service, for a loop beside the node's; without it heartbeats are sent from the node's own loop. `shown`: the
+        metadata as the node knows them; None where they are never behind."""
         self._vitals = vitals
         self._life_line = life_line
         self._meta = meta
@@ -99,6 +100,7 @@ class Heartbeats:
         self._monotonic_ms = monotonic_ms
         self._on_fenced = on_fenced
         self._has_room = has_room
+        self._can_write = can_write
         self._shown = shown
         self._lease_ms: int | None = None
         self._is_over = False
@@ -174,7 +176,7 @@ class Heartbeats:
     # On the node's loop ----------------------------------------------------------------------------------------
     def _said_now(self) -> Heartbeat:
         _ = self.sure_ms  # also while nobody asks: what is waited for is to be passed in time
-        return Heartbeat(self._life, has_room=self._has_room(), vitals=self._vitals())
+        return Heartbeat(self._life, has_room=self._has_room(), vitals=self._vitals(), can_write=self._can_write())
 
     def _note(self) -> None:
         try:

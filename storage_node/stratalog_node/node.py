@@ -269,7 +269,15 @@ class StorageNode:
         )
         life = self.meta.life = Life(info.node_id, registration.node_epoch)
         self._heartbeats = Heartbeats(
-            self.meta, life, monotonic_ms, self._end_life, self._has_room, self._vitals, self._life_line, self.catalog
+            self.meta,
+            life,
+            monotonic_ms,
+            self._end_life,
+            self._has_room,
+            self._vitals,
+            self._life_line,
+            self.catalog,
+            self._can_write,
         )
         self._taken.push_async_callback(self._heartbeats.close)
         self._heartbeats.start()
@@ -278,6 +286,9 @@ class StorageNode:
     def _has_room(self) -> bool:
         """For more segments. It lives before its disk has been looked at."""
         return not self._is_disk_watched or self.local.space.has_room
+
+    def _can_write(self) -> bool:
+        return not self._is_disk_watched or self.local.watch.trouble is None
 
     def _vitals(self) -> Vitals | None:
         """What else the service is told with each heartbeat, once all of it is there."""
@@ -377,6 +388,7 @@ class StorageNode:
             self.meta,
             self.following.faulty,
             unsealable=lambda: self.local.sealing.damaged,
+            unwritable=self.local.watch.unwritable,
         )
         self._tasks.start(self.faulty_copies.run())
 
@@ -444,9 +456,9 @@ class StorageNode:
     def readiness(self) -> dict[str, str]:
         """What keeps this node from being ready, by name."""
         reasons = {"life": self.why_over} if self.why_over else {}
-        no_room = self.local.context.gate.no_room
-        if no_room is not None:
-            reasons["disk"] = no_room
+        disk = self.local.watch.trouble or self.local.context.gate.no_room
+        if disk is not None:
+            reasons["disk"] = disk
         return reasons
 
     # Stop -----------------------------------------------------------------------------------------------------------

@@ -59,6 +59,7 @@ _REPLICA_FETCHES = "tests/unit/serve/test_replica_fetches.py"
 _BACKUPS = "tests/unit/meta/test_bucket_backups.py"
 _HTTP_DOOR = "tests/unit/telemetry/test_http_door.py"
 _REGISTRY = "tests/unit/telemetry/test_metrics_registry.py"
+_DISK_WATCH = "tests/unit/shards/test_disk_watch.py"
 _MEASURES = "tests/unit/node/test_measures.py"
 _MOUNT_UPLOADS = "tests/unit/node/test_uploads_of_mounts.py"
 _FIND = ("tests/unit/cli/test_find_command.py", '"searches", "records", "range_reads", "offsets_read"')
@@ -66,6 +67,9 @@ _FIND = ("tests/unit/cli/test_find_command.py", '"searches", "records", "range_r
 # What cannot be had on demand from outside: metric -> (the test that moves it, through which field of a stat object).
 ELSEWHERE: dict[str, tuple[str, str]] = {
     "stratalog_catalog_reloads_total": ("tests/unit/shards/test_catalog.py", "stats.reloads == 1"),
+    "stratalog_disk_health_is_stuck": (_DISK_WATCH, "stats.is_stuck, watched.watch.stats.stuck_times) == (1, 1)"),
+    "stratalog_disk_health_stuck_times_total": (_DISK_WATCH, "stats.stuck_times) == (1, 1)"),
+    "stratalog_disk_health_oldest_call_ms": (_DISK_WATCH, "stats.oldest_call_ms == STALL_MS - 1"),
     "stratalog_replication_followed_segments": (_FOLLOWING, "stats.followed_segments > 0"),
     "stratalog_replication_rounds_total": (_FOLLOWING, "stats.rounds"),
     "stratalog_replication_fetched_bytes_total": (_FOLLOWING, "stats.fetched_bytes == "),

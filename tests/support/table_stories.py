@@ -15,6 +15,7 @@ from stratalog.model.commands import (
     Command,
     CommitParts,
     CompleteRemote,
+    ContinueWithout,
     CreateTopic,
     NoteLives,
     PrepareSegment,
@@ -23,6 +24,7 @@ from stratalog.model.commands import (
     ReportReplica,
     RollSegment,
     SealSegment,
+    SilentReplicas,
 )
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Life, Lock, NodeInfo, PartCommit
@@ -119,6 +121,11 @@ class TableStory:
         return self.do(
             promise(self, segment, node_id, end_offset, is_whole=is_whole, high_watermark=high_watermark)
         ).result
+
+    def leave_out(self, segment: SegmentKey, *node_ids: int) -> Segment:
+        """Their promises did not come in time."""
+        self.do(ContinueWithout((SilentReplicas(segment, tuple(map(self.life, node_ids))),)))
+        return self.segment(segment)
 
     def report(
         self,

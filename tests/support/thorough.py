@@ -23,6 +23,7 @@ FILES = frozenset(
         "tests/clients/test_status_page_in_a_browser.py",
         "tests/cluster/test_consistent_cuts.py",
         "tests/cluster/test_cuts_over_nodes.py",
+        "tests/cluster/test_failing_disks.py",
         "tests/cluster/test_groups_of_a_cluster.py",
         "tests/cluster/test_meta_failover.py",
         "tests/cluster/test_meta_process.py",

@@ -103,9 +103,9 @@ class _Nodes:
         return node is not None and node.is_retired
 
     def may_copy(self, node_id: int) -> bool:
-        """Its disk is not nearly full: one that is full asks for nothing."""
+        """Its disk works and is not nearly full: one that is full asks for nothing."""
         node = self.by_id.get(node_id)
-        return node is not None and node.has_room
+        return node is not None and node.takes_new
 
     def is_leaving(self, node_id: int, topic: Topic) -> bool:
         """Or gone: what it has of the topic is to be on another, too."""
@@ -135,7 +135,7 @@ class _Nodes:
         able = [
             node
             for node in self.by_id.values()
-            if node.is_alive and node.has_room and not node.is_leaving and node.node_id not in taken
+            if node.is_alive and node.takes_new and not node.is_leaving and node.node_id not in taken
         ]
         able = [node for node in able if node.node_id not in wrong] or able
         free = [node for node in able if self.under_way.get(node.node_id, 0) < MOST_UNDER_WAY]

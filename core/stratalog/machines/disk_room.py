@@ -1,4 +1,5 @@
-"""How scarce room on a node's disk is, in four classes, so that placement can weigh it and the metadata seldom change.
+"""What placement knows of a node's disk: how scarce room is, in four classes, so that the metadata seldom change, and
+whether it makes progress at all.
 
 Pure. A class is left only when the free share is past its border by `MARGIN_PERCENT`: a disk that fills and is freed
 around a border changes nothing. What a class means to placement is in `placement`.
@@ -6,12 +7,43 @@ around a border changes nothing. What a class means to placement is in `placemen
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, Protocol, TypeVar
 
 BORDERS_PERCENT: Final = (40, 20, 10)
 """Of the disk that is free: below each of them room is scarcer by one class."""
 MARGIN_PERCENT: Final = 3
 SCARCEST: Final = len(BORDERS_PERCENT)
+LAST_CHOICE: Final = 32
+"""Of a disk that makes no progress, in place of its class: any load of another node is better than a segment there."""
+
+
+class HostDisk(Protocol):
+    """As a node's record describes it."""
+
+    @property
+    def has_room(self) -> bool: ...
+
+    @property
+    def can_write(self) -> bool: ...
+
+    @property
+    def scarcity(self) -> int: ...
+
+
+N = TypeVar("N", bound=HostDisk)
+
+
+def with_good_disks(nodes: Sequence[N], wanted: int) -> Sequence[N]:
+    """Those whose disks work and have room, or whose disks work, or all of them, when those are fewer than wanted."""
+    working = [node for node in nodes if node.can_write]
+    roomy = [node for node in working if node.has_room]
+    return next((some for some in (roomy, working) if len(some) >= wanted), nodes)
+
+
+def weight_class(node: HostDisk) -> int:
+    """How much placement avoids the node for its disk: each class counts a segment double."""
+    return node.scarcity if node.can_write else LAST_CHOICE
 
 
 def scarcity_of(free_bytes: int, total_bytes: int, noted: int) -> int:

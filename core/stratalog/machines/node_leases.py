@@ -46,6 +46,9 @@ class _Lease:
     has_room: bool
     """What it said itself with its last heartbeat."""
     noted_scarcity: int = 0
+    can_write: bool = True
+    """What it said itself with its last heartbeat."""
+    has_noted_writing: bool = True
     vitals: Vitals | None = None
     """As it told them last."""
     losses: int = 0
@@ -77,7 +80,7 @@ class NodeLeases:
             if known.is_noted_alive and not node.is_alive:
                 self._count_loss(known, now_ms)
             known.is_noted_alive, known.has_noted_room = node.is_alive, node.has_room
-            known.noted_scarcity = node.scarcity
+            known.noted_scarcity, known.has_noted_writing = node.scarcity, node.can_write
             return
         ends_ms = now_ms + self.lease_ms if node.is_alive else now_ms
         self._leases[node.node_id] = _Lease(
@@ -89,6 +92,8 @@ class NodeLeases:
             node.is_retired,
             node.has_room,
             node.scarcity,
+            node.can_write,
+            node.can_write,
         )
 
     def _count_loss(self, lease: _Lease, now_ms: int) -> None:
@@ -108,6 +113,7 @@ class NodeLeases:
         is_last: bool = False,
         has_room: bool = True,
         vitals: Vitals | None = None,
+        can_write: bool = True,
     ) -> None:
         """A heartbeat. With `is_last` the node stops in order, and nobody need wait for the end of its lease.
 
@@ -122,7 +128,7 @@ class NodeLeases:
                 f"life {life.epoch} of node {life.node_id} is not the present one (the node {present}): this process "
                 "must stop, or register again"
             )
-        known.has_room = has_room
+        known.has_room, known.can_write = has_room, can_write
         known.vitals = vitals or known.vitals
         known.cut_ms = None
         if known.ends_ms <= now_ms:
@@ -183,6 +189,8 @@ class NodeLeases:
         full: list[Life] = []
         roomy: list[Life] = []
         scarce: list[ScarcityNoted] = []
+        stuck: list[Life] = []
+        working: list[Life] = []
         for lease in self._leases.values():
             is_alive = lease.ends_ms > now_ms
             if lease.is_noted_alive and not is_alive:
@@ -191,12 +199,16 @@ class NodeLeases:
                 heard.append(lease.life)
             if is_alive and lease.has_room is not lease.has_noted_room:
                 (roomy if lease.has_room else full).append(lease.life)
+            if is_alive and lease.can_write is not lease.has_noted_writing:
+                (working if lease.can_write else stuck).append(lease.life)
             if is_alive and lease.vitals is not None:
                 disk = lease.vitals
                 scarcity = scarcity_of(disk.disk_free_bytes, disk.disk_total_bytes, lease.noted_scarcity)
                 if scarcity != lease.noted_scarcity:
                     scarce.append(ScarcityNoted(lease.life, scarcity))
-        due = NoteLives(tuple(lost), tuple(heard), tuple(full), tuple(roomy), tuple(scarce))
+        due = NoteLives(
+            tuple(lost), tuple(heard), tuple(full), tuple(roomy), tuple(scarce), tuple(stuck), tuple(working)
+        )
         return None if due == NoteLives() else due
 
     # What is so -------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from stratalog.machines.disk_room import weight_class, with_good_disks
 from stratalog.machines.placement import LEADER_WEIGHT, place_next, weights_of
 from stratalog.model.metadata import Node, NodeInfo, Snapshot
 from stratalog.model.segment import NextReplicas, Segment, SegmentState
@@ -37,7 +38,7 @@ class Share:
 
     node_id: int
     takes_new: bool
-    """False of one that is not alive, leaves, or has a full disk."""
+    """False of one that is not alive, leaves, or has a disk that is full or makes no progress."""
     scarcity: int
     leaders: int
     load: int
@@ -79,7 +80,7 @@ def plan_rebalance(snapshot: Snapshot) -> Plan:
     for active in actives:
         _count(active, load, led, 1)
     before = dict(load), dict(led)
-    scarcities = {node.node_id: node.scarcity for node in snapshot.nodes}
+    scarcities = {node.node_id: weight_class(node) for node in snapshot.nodes}
     moves: list[Move] = []
     for active in sorted(actives, key=lambda one: (topics[one.key.topic_id].name, one.key.shard)):
         topic = topics[active.key.topic_id]
@@ -97,7 +98,7 @@ def plan_rebalance(snapshot: Snapshot) -> Plan:
         Share(
             node.node_id,
             node.node_id in roomy,
-            node.scarcity,
+            weight_class(node),
             before[1][node.node_id],
             before[0][node.node_id],
             led[node.node_id],
@@ -127,6 +128,4 @@ def _hosts(nodes: Sequence[Node], wanted: int) -> list[NodeInfo]:
     """As `TableState.hosts` says it."""
     living = [node for node in nodes if node.is_alive and not node.is_retired]
     staying = [node for node in living if not node.is_leaving] or living
-    roomy = [node for node in staying if node.has_room]
-    chosen = roomy if len(roomy) >= wanted else staying
-    return [one.info for one in chosen]
+    return [one.info for one in with_good_disks(staying, wanted)]

@@ -3,8 +3,8 @@
 A node may send heartbeats while its disk hangs: a promise is written to that disk, so it never comes. Health is
 measured by progress. A replica is silent once the recovery of a segment has waited for it for `patience_ms`, and no
 promise of that node, for any segment, has arrived for as long: a node that is working through ten thousand promises is
-not silent. The shard table decides whether a recovery can do without it (`table_lives.continue_without`); this machine
-says only who is silent.
+not silent. A node whose disk is known to make no progress (`Node.can_write`) is silent at once. The shard table decides
+whether a recovery can do without it (`table_lives.continue_without`); this machine says only who is silent.
 
 Time is a monotonic clock of the process that leads the meta service. A new leader begins to count again. Time in which
 promises could not arrive does not count: the process did not run, or was not reachable.
@@ -53,6 +53,7 @@ class RecoveryPatience:
         self._waits: dict[SegmentKey, _Wait] = {}
         self._lives: dict[int, Life] = {}
         self._heard_ms: dict[Life, int] = {}
+        self._stuck: set[Life] = set()
         for node in nodes:
             self.node_changed(node, now_ms)
         for segment in segments:
@@ -66,6 +67,8 @@ class RecoveryPatience:
             self._heard_ms[node.life] = now_ms
             if before is not None:
                 self._heard_ms.pop(before, None)
+                self._stuck.discard(before)
+        (self._stuck.discard if node.can_write else self._stuck.add)(node.life)
 
     def segment_changed(self, segment: Segment, now_ms: int) -> None:
         if not waits_for_promises(segment):
@@ -102,9 +105,7 @@ class RecoveryPatience:
         self._looked_ms = now_ms
         found: list[SilentReplicas] = []
         for key, wait in self._waits.items():
-            if now_ms - wait.since_ms < self.patience_ms:
-                continue
-            silent = frozenset(self._silent(wait.segment, now_ms))
+            silent = frozenset(self._silent(wait, now_ms))
             if silent and silent != wait.reported:
                 found.append(SilentReplicas(key, tuple(sorted(silent, key=lambda life: life.node_id))))
         return ContinueWithout(tuple(found)) if found else None
@@ -115,9 +116,11 @@ class RecoveryPatience:
             if (wait := self._waits.get(one.segment)) is not None:
                 wait.reported = frozenset(one.lives)
 
-    def _silent(self, segment: Segment, now_ms: int) -> Iterable[Life]:
-        answered = {Life(vote.node_id, vote.life) for vote in segment.handed.votes}
-        for node_id in segment.replicas:
+    def _silent(self, wait: _Wait, now_ms: int) -> Iterable[Life]:
+        answered = {Life(vote.node_id, vote.life) for vote in wait.segment.handed.votes}
+        for node_id in wait.segment.replicas:
             life = self._lives.get(node_id)
-            if life is not None and life not in answered and now_ms - self._heard_ms[life] >= self.patience_ms:
+            if life is None or life in answered:
+                continue
+            if life in self._stuck or now_ms - max(wait.since_ms, self._heard_ms[life]) >= self.patience_ms:
                 yield life

@@ -414,7 +414,7 @@ def _too_few_zones(node: Node, stay: Sequence[Node], topics: Collection[Topic]) 
 
 
 def _no_room(stay: Sequence[Node], survey: Survey, vitals: Mapping[int, Vitals]) -> list[Why]:
-    if not any(one.has_room for one in stay):
+    if not any(one.takes_new for one in stay):
         words = f"no room for new segments on the {counted(len(stay), 'node')} that would stay: make room there first"
         return [Why(WaitReason.INSUFFICIENT_CAPACITY, words)]
     if not survey.copies.bytes:
@@ -422,7 +422,7 @@ def _no_room(stay: Sequence[Node], survey: Survey, vitals: Mapping[int, Vitals])
     unknown = [one.node_id for one in stay if one.node_id not in vitals]
     room = 0
     for one in stay:
-        if one.has_room and (told := vitals.get(one.node_id)) is not None:
+        if one.takes_new and (told := vitals.get(one.node_id)) is not None:
             free, headroom = told.disk_free_bytes, told.disk_total_bytes * HEADROOM_PERCENT // 100
             room += max(free - headroom, free * SLIGHT_PERCENT // 100)
     if room < survey.copies.bytes:

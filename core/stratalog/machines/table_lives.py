@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Final
 
 from stratalog.machines.recovery_patience import waits_for_promises
-from stratalog.machines.recovery_rule import Decided, decide, is_quorum
+from stratalog.machines.recovery_rule import Decided, decide, is_quorum, majority
 from stratalog.machines.table_bounds import check_segments_named
 from stratalog.machines.table_recovery import go_on, taken_from_leader
 from stratalog.machines.table_state import RECORDS_PER_STEP, Steps, TableTransaction, kept
@@ -95,6 +95,28 @@ def resume_life(tx: TableTransaction, node_id: int) -> Steps[None]:
         if number % RECORDS_PER_STEP == 0:
             yield
         _put(tx, segment, segment)
+
+
+def hand_over(tx: TableTransaction, node_id: int) -> Steps[None]:
+    """Its disk makes no progress; its entry says so already. What it writes to goes to others, where they can go on
+    without its word, and the seals of what has ended do not wait for it. What only it has stays with it."""
+    for number, segment in enumerate(_shared_with(tx, node_id), 1):
+        if number % RECORDS_PER_STEP == 0:
+            yield
+        if segment.state is SegmentState.ACTIVE and segment.leader == node_id and _can_do_without(tx, segment, node_id):
+            _put(tx, segment, taken_from_leader(segment))
+
+
+def _can_do_without(tx: TableTransaction, segment: Segment, node_id: int) -> bool:
+    """Whether replicas with disks that work can decide where the segment ends: one of the ISR, or a majority."""
+    doubted = {doubt.node_id for doubt in segment.handed.doubts}
+    by_quorum = is_quorum(tx.state.topic(segment.key.topic_id).settings)
+    able = [
+        node
+        for node in (segment.replicas if by_quorum else segment.isr)
+        if node != node_id and node not in doubted and tx.state.is_working(node)
+    ]
+    return len(able) >= (majority(segment) if by_quorum else 1)
 
 
 def report_faulty_copies(tx: TableTransaction, command: ReportFaultyCopies) -> Steps[None]:

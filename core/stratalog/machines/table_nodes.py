@@ -12,7 +12,7 @@ from typing import Final
 
 from stratalog.machines.disk_room import SCARCEST
 from stratalog.machines.table_bounds import check_names
-from stratalog.machines.table_lives import begin_life, end_life, resume_life
+from stratalog.machines.table_lives import begin_life, end_life, hand_over, resume_life
 from stratalog.machines.table_locks import disk_lock, end_leases
 from stratalog.machines.table_mounts import lives_changed, refuse_if_mounted
 from stratalog.machines.table_records import NodeEntry
@@ -112,14 +112,29 @@ def note_lives(tx: TableTransaction, command: NoteLives) -> Steps[None]:
             known = tx.state.nodes.get(life.node_id)
             if known is not None and known.life == life and known.has_room is not has_room:
                 tx.put_node(replace(known, has_room=has_room))
+    stuck = _note_writing(tx, command.stuck, can_write=False)
+    _note_writing(tx, command.working, can_write=True)
     for one in command.scarce:
         known = tx.state.nodes.get(one.life.node_id)
         if known is not None and known.life == one.life and known.scarcity != one.scarcity:
             tx.put_node(replace(known, scarcity=one.scarcity))
     for node_id, is_alive in noted:  # once all of them are known: nothing may be placed on another that is lost, too
         yield from (resume_life if is_alive else end_life)(tx, node_id)
+    for node_id in stuck:
+        yield from hand_over(tx, node_id)
     if noted:
         lives_changed(tx)
+
+
+def _note_writing(tx: TableTransaction, lives: tuple[Life, ...], *, can_write: bool) -> list[int]:
+    """Whether disks make progress. Returns the nodes of which something else was noted before."""
+    changed = []
+    for life in lives:
+        known = tx.state.nodes.get(life.node_id)
+        if known is not None and known.life == life and known.can_write is not can_write:
+            tx.put_node(replace(known, can_write=can_write))
+            changed.append(life.node_id)
+    return changed
 
 
 def _without_force(known: NodeEntry) -> Retirement | None:

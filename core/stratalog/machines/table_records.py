@@ -56,6 +56,7 @@ class NodeEntry:
     is_flushed_by_default: bool = False
     """What this life confirms is flushed, of topics that say nothing of it."""
     absences: int = 0
+    can_write: bool = True
 
     @property
     def node(self) -> Node:
@@ -63,7 +64,7 @@ class NodeEntry:
         info = self.info
         place = (info.node_id, info.storage_id, info.host, info.port, info.rack)
         state = (self.is_alive, self.token, self.has_room, self.retirement, self.scarcity)
-        return Node(*place, self.node_epoch, *state, info.listeners, self.absences)
+        return Node(*place, self.node_epoch, *state, info.listeners, self.absences, self.can_write)
 
     @property
     def is_leaving(self) -> bool:

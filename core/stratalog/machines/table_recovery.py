@@ -144,7 +144,7 @@ def _find_source(tx: TableTransaction, segment: Segment) -> Segment:
     whole += [vote.node_id for vote in handed.votes if vote.end_offset >= segment.end_offset]
     living = [node for node in whole if node in segment.replicas and tx.state.is_alive(node)]
     faulty = {doubt.node_id for doubt in handed.doubts if doubt.is_faulty}
-    source = min(living, key=lambda node: node in faulty, default=None)
+    source = min(living, key=lambda node: (node in faulty, not tx.state.is_working(node)), default=None)
     if source == handed.source:
         return segment
     found = replace(segment, handover=replace(handed, source=source))
@@ -202,13 +202,18 @@ def plan_successor(tx: TableTransaction, segment: Segment, end_offset: int, hold
     """The segment after an ACTIVE one that ends there, as it was prepared, or chosen now: when nothing was, when the
     leader that was chosen is not alive, or is none of `holders`. Raises Unavailable when no node is alive."""
     chosen = segment.handed.prepared
-    if chosen is None or not tx.state.is_host(chosen.leader) or (holders and chosen.leader not in holders):
+    if chosen is None or not _may_lead(tx, chosen.leader) or (holders and chosen.leader not in holders):
         chosen = choose_next(tx, segment, holders)
     replicas = tuple(node for node in chosen.replicas if not tx.state.is_retired(node))  # since it was prepared
-    left_out = _left_out(segment) - {chosen.leader}
-    isr = tuple(node for node in replicas if tx.state.is_alive(node) and node not in left_out)
+    left_out = _left_out(segment)
+    in_sync = {node for node in replicas if tx.state.is_working(node) and node not in left_out} | {chosen.leader}
+    isr = tuple(node for node in replicas if node in in_sync)
     key = SegmentKey(segment.key.topic_id, segment.key.shard, segment.epoch + 1, end_offset)
     return Segment(key, SegmentState.ACTIVE, chosen.leader, replicas, isr, 0, tx.now_ms)
+
+
+def _may_lead(tx: TableTransaction, node_id: int) -> bool:
+    return tx.state.is_host(node_id) and tx.state.is_working(node_id)
 
 
 def _left_out(segment: Segment) -> set[int]:

@@ -28,11 +28,15 @@ def prepare_segment(tx: TableTransaction, command: PrepareSegment) -> Segment:
         prepared is not None
         and prepared != command.instead_of
         and all(tx.state.is_host(node) for node in prepared.replicas)
+        and tx.state.is_working(prepared.leader)
     ):
         wanted = tx.state.topic(segment.key.topic_id).replication_factor
         if len(prepared.replicas) >= min(wanted, max(tx.state.staying_count, 1)):
             return segment
-    changed = replace(segment, handover=replace(segment.handed, prepared=choose_next(tx, segment)))
+    chosen = choose_next(tx, segment)
+    if chosen == prepared:
+        return segment
+    changed = replace(segment, handover=replace(segment.handed, prepared=chosen))
     tx.replace_segment(segment, changed)
     return changed
 

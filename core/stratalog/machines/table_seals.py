@@ -1,10 +1,10 @@
 """Transitions of the shard table that seal a segment, once (rule 10).
 
 Of a segment with one replica that one brings the record. Of one with several each reports what it has, and the service
-compares: the record is written when all of the ISR that are alive have reported. Where a majority acknowledges: all
-replicas that are alive and in no doubt, and at least a majority, or all that can vouch for theirs and are not on their
-way out while they are away. Who has reported holds everything below the end, so nothing acknowledged depends on whom it
-waits for; waiting is for copies, comparing is for the truth.
+compares: the record is written when all of the ISR that are alive, with disks that make progress, have reported. Where
+a majority acknowledges: all such replicas that are in no doubt, and at least a majority, or all that can vouch for
+theirs and are not on their way out while they are away. Who has reported holds everything below the end, so nothing
+acknowledged depends on whom it waits for; waiting is for copies, comparing is for the truth.
 
 A copy that differs is dropped from the replicas, named in the record (`handed.reports`), and never served. When two
 halves differ, the leader's or the source's stands; without either nobody can tell, and nothing is sealed.
@@ -94,7 +94,7 @@ def _compare(tx: TableTransaction, segment: Segment, proof: SealRecord) -> Steps
         least = reports_needed(segment, tx.state.is_dead_and_leaving)
     else:
         wanted, least = segment.isr, 1
-    if len(reported) < least or any(node not in reported and tx.state.is_alive(node) for node in wanted):
+    if len(reported) < least or any(node not in reported and tx.state.is_working(node) for node in wanted):
         return segment
     if segment.is_fenced and segment.handed.source is None:
         return segment

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias, TypeVar
 from uuid import UUID
 
+from stratalog.machines.disk_room import weight_class, with_good_disks
 from stratalog.machines.leaving import is_given_up
 from stratalog.machines.placement import LEADER_WEIGHT, weights_of
 from stratalog.machines.table_records import (
@@ -149,6 +150,11 @@ class TableState:
         entry = self.nodes.get(node_id)
         return entry is not None and entry.is_alive
 
+    def is_working(self, node_id: int) -> bool:
+        """Alive, with a disk that makes progress."""
+        entry = self.nodes.get(node_id)
+        return entry is not None and entry.is_alive and entry.can_write
+
     def mount_of(self, node_id: int) -> Mount | None:
         """Of a retired node's data set."""
         return self.mounts.get(data_set_name(node_id))
@@ -192,15 +198,13 @@ class TableState:
         return self.is_staying(node_id) or (self.is_alive(node_id) and not self.staying_count)
 
     def hosts(self, wanted: int) -> list[NodeInfo]:
-        """Where new segments may go: living nodes with room on their disks, or all living ones when those are fewer
-        than wanted."""
+        """Where new segments may go: living nodes, with good disks where those are as many as wanted."""
         living = [entry for node_id, entry in self.nodes.items() if self.is_host(node_id)]
-        roomy = [entry for entry in living if entry.has_room]
-        return [entry.info for entry in (roomy if len(roomy) >= wanted else living)]
+        return [entry.info for entry in with_good_disks(living, wanted)]
 
     def scarcities(self) -> dict[int, int]:
-        """Of room on the disks, of nodes that have not plenty."""
-        return {node_id: entry.scarcity for node_id, entry in self.nodes.items() if entry.scarcity}
+        """How much placement avoids the disks, of nodes whose disk it avoids."""
+        return {node_id: weight for node_id, entry in self.nodes.items() if (weight := weight_class(entry))}
 
     def view(self, key: ShardKey) -> Shard:
         view = self.views.get(key)

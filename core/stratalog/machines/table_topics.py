@@ -174,7 +174,8 @@ def _open_shards(tx: TableTransaction, topic: Topic, first_shard: int) -> Steps[
     placed = place(shards, topic.replication_factor, nodes, state.load, state.scarcities())
     for shard, replicas in enumerate(placed, first_shard):
         key = SegmentKey(topic.topic_id, shard, 0, 0)
-        tx.open_shard(Segment(key, SegmentState.ACTIVE, replicas[0], replicas, replicas, 0, tx.now_ms))
+        isr = tuple(node for node in replicas if node == replicas[0] or state.is_working(node))
+        tx.open_shard(Segment(key, SegmentState.ACTIVE, replicas[0], replicas, isr, 0, tx.now_ms))
         if shard % RECORDS_PER_STEP == RECORDS_PER_STEP - 1:
             yield
 

@@ -388,6 +388,10 @@ class NoteLives(Command[None]):
     roomy: tuple[Life, ...] = ()
     """Theirs have it again."""
     scarce: tuple[ScarcityNoted, ...] = ()
+    stuck: tuple[Life, ...] = ()
+    """Their disks make no progress."""
+    working: tuple[Life, ...] = ()
+    """Theirs do again."""
 
 
 @dataclass(frozen=True, slots=True)

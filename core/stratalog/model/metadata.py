@@ -65,6 +65,8 @@ class Node:
     absences: Count = 0
     """How often it was lost: the number of its present absence, or of its last one while it is alive. What a person
     decides about a lost node names it, so that the decision does not hold for a later absence."""
+    can_write: bool = True
+    """False while its disk makes no progress (`machines.disk_health`): others lead, if they can, what it led."""
 
     def address(self, listener: str) -> tuple[str, int] | None:
         """Host and port for who comes in by a listener of that name; None: it has none."""
@@ -80,6 +82,11 @@ class Node:
     def is_leaving(self) -> bool:
         """Nothing new is placed on it: it is cordoned, or has left."""
         return self.retirement is not None and self.retirement.is_cordoned
+
+    @property
+    def takes_new(self) -> bool:
+        """Its disk works, and has room for more segments."""
+        return self.has_room and self.can_write
 
     @property
     def is_retired(self) -> bool:
@@ -125,6 +132,8 @@ class Heartbeat:
     has_room: bool = True
     """For more segments, on its disk."""
     vitals: Vitals | None = None
+    can_write: bool = True
+    """See `Node.can_write`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,7 +117,7 @@ def _encode_one(write: TableWrite) -> Iterator[Item]:
             last = (info.storage_id, info.host, info.port, info.rack, *life)
             listeners = [(one.name, one.host, one.port) for one in info.listeners]
             flushed = node.is_flushed_by_default
-            more = (node.scarcity, listeners, flushed, node.absences)
+            more = (node.scarcity, listeners, flushed, node.absences, node.can_write)
             yield key, _value(*last, encode_retirement(node.retirement), *more)
         case PutLock(lock):
             yield (
@@ -189,7 +189,7 @@ def _change(change: Change) -> bytes:
         case NodeChanged(node):
             entry = NodeEntry(node.info, node.epoch, node.is_alive, "", node.token, "", node.has_room)
             entry = replace(entry, retirement=node.retirement, scarcity=node.scarcity, absences=node.absences)
-            return _noted("node", PutNode(entry))
+            return _noted("node", PutNode(replace(entry, can_write=node.can_write)))
         case MountChanged(mount):
             return _noted("mount", PutMount(mount))
         case MountEnded(name):
@@ -340,7 +340,8 @@ class _Decoder:
             flushed = fields[13] if len(fields) > 13 else False
             entry = replace(NodeEntry(info, *fields[4:10]), retirement=retirement, scarcity=scarcity)
             absences = fields[14] if len(fields) > 14 else 0
-            return replace(entry, is_flushed_by_default=flushed, absences=absences)
+            can_write = bool(fields[15]) if len(fields) > 15 else True
+            return replace(entry, is_flushed_by_default=flushed, absences=absences, can_write=can_write)
         if kind == _LOCK:
             earlier = tuple(fields[3]) if len(fields) > 3 else ()
             return Lock(key[1:].decode("utf-8", "surrogatepass"), fields[0], fields[1], fields[2], earlier)

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from stratalog.model.errors import Unavailable
+from stratalog_node.disk.calls import DiskCalls
 
 _LEAST_SPARE = 64
 _VAIN_SWEEP_SHARE: Final = 20
@@ -56,7 +57,7 @@ class Descriptors:
     """Keeps the number of open descriptors below a limit by closing those not used since the last sweep.
 
     `flush_lost` is told of each file whose flush failed, before whoever asked for the flush; `on_crowded` is called
-    when descriptors above the limit wait for a flush.
+    when descriptors above the limit wait for a flush. `calls` hears how appends end.
     """
 
     def __init__(
@@ -66,9 +67,11 @@ class Descriptors:
         flush_lost: Callable[[Path], None] = _nobody_asks,
         on_crowded: Callable[[], None] = lambda: None,
         write_behind: Callable[[Any], object] = lambda file: None,
+        calls: DiskCalls | None = None,
         steady_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.limit = limit
+        self.calls = calls or DiskCalls()
         self.flush_lost = flush_lost
         self._on_crowded = on_crowded
         self.write_behind = write_behind

@@ -14,7 +14,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from stratalog.machines.disk_health import DiskCall
 from stratalog.model.errors import Corrupt, DiskFull, NotFound, Unavailable
+from stratalog_node.disk.calls import disk_call
 
 
 class NamesLost(Unavailable):
@@ -66,7 +68,8 @@ def sync_directory(path: Path) -> None:
     except OSError as error:
         raise write_error(path, error) from error
     try:
-        os.fsync(fd)
+        with disk_call(DiskCall.FLUSH, path):
+            os.fsync(fd)
     except OSError as error:
         raise NamesLost(f"{path}: the directory cannot be flushed: {error.strerror}") from error
     finally:
@@ -135,10 +138,12 @@ def _replace(path: Path, pieces: Iterable[bytes]) -> None:
     temporary = path.with_name(path.name + ".tmp")
     try:
         with open(temporary, "wb") as file:
-            for piece in pieces:
-                file.write(piece)
-            file.flush()
-            os.fsync(file.fileno())
+            with disk_call(DiskCall.WRITE, path):
+                for piece in pieces:
+                    file.write(piece)
+                file.flush()
+            with disk_call(DiskCall.FLUSH, path):
+                os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException as error:
         with suppress(OSError):

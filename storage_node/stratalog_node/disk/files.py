@@ -15,8 +15,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeAlias
 
+from stratalog.machines.disk_health import DiskCall
 from stratalog.model.errors import Corrupt, NotFound, OutcomeUnknown, Unavailable
 from stratalog.model.write_steps import in_steps
+from stratalog_node.disk.calls import disk_call
 from stratalog_node.disk.descriptors import Descriptors
 from stratalog_node.disk.durable_files import NamesLost, made_file, read_exactly, sync_names_of, write_error
 from stratalog_node.disk.preallocation import LEAST_APPEND_BYTES, Preallocation
@@ -213,12 +215,14 @@ class SegmentFile:
                 self._append_slowly(fd, buffers, position, size_bytes)
         except OSError as error:
             failure = write_error(self.path, error)
+            self._descriptors.calls.append_failed(self.path, failure)
             self._is_cut_due = True
             try:
                 self._cut(fd, position)
             except Unavailable as left:
                 raise OutcomeUnknown(f"{failure}; {left}: the next start may find what was refused here") from error
             raise failure from error
+        self._descriptors.calls.appended(self.path)
         self.size_bytes = end
         self._is_unflushed = True
         if end - self.written_behind_bytes >= WRITE_BEHIND_BYTES and not self.is_written_behind:
@@ -330,7 +334,8 @@ class SegmentFile:
             with self.descriptor(os.O_RDWR) as fd:
                 was_unflushed, self._is_unflushed = self._is_unflushed, False
                 try:
-                    os.fdatasync(fd)
+                    with disk_call(DiskCall.FLUSH, self.path):
+                        os.fdatasync(fd)
                 except OSError as error:
                     self._lose(error)
                 except BaseException:
@@ -381,9 +386,10 @@ class SegmentFile:
         assert fd >= 0, "opened before a thread writes to it"
         self._is_unflushed = True
         try:
-            while data:
-                written = os.pwrite(fd, data, position)
-                data, position = memoryview(data)[written:], position + written
+            with disk_call(DiskCall.WRITE, self.path):
+                while data:
+                    written = os.pwrite(fd, data, position)
+                    data, position = memoryview(data)[written:], position + written
         except OSError as error:
             raise write_error(self.path, error) from error
 
@@ -397,6 +403,7 @@ class SegmentFile:
         self.written_behind_bytes = min(self.written_behind_bytes, size_bytes)
 
     def close(self) -> None:
+        self._descriptors.calls.forget(self.path)
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -23,9 +23,11 @@ from stratalog.formats.journal import (
     encode_journal_header,
     scan_journal,
 )
+from stratalog.machines.disk_health import DiskCall
 from stratalog.model.errors import Corrupt, DiskFull, StratalogError, Unavailable
 from stratalog.model.ids import SegmentKey
 from stratalog.telemetry.logs import logger
+from stratalog_node.disk.calls import disk_call
 from stratalog_node.disk.durable_files import read_exactly, sync_directory
 
 log = logger(__name__)
@@ -66,13 +68,15 @@ class JournalFile:
             buffers += (encode_entry_header(self.number, key, position, [payload]), payload)
         position = self.size_bytes
         try:
-            for start in range(0, len(buffers), _IOV_MAX):
-                group = buffers[start : start + _IOV_MAX]
-                wanted = sum(map(len, group))
-                if os.pwritev(self._fd, group, position) != wanted:
-                    raise OSError(errno.ENOSPC, "short write")
-                position += wanted
-            os.fdatasync(self._fd)
+            with disk_call(DiskCall.WRITE, self.path):
+                for start in range(0, len(buffers), _IOV_MAX):
+                    group = buffers[start : start + _IOV_MAX]
+                    wanted = sum(map(len, group))
+                    if os.pwritev(self._fd, group, position) != wanted:
+                        raise OSError(errno.ENOSPC, "short write")
+                    position += wanted
+            with disk_call(DiskCall.FLUSH, self.path):
+                os.fdatasync(self._fd)
         except OSError as error:
             with suppress(OSError):
                 os.ftruncate(self._fd, self.size_bytes)

@@ -55,6 +55,10 @@ class NodeLayout:
         return self.root / "flush-failed"
 
     @property
+    def probe(self) -> Path:
+        return self.root / "probe"
+
+    @property
     def journal(self) -> Path:
         return self.root / "journal"
 
@@ -78,6 +82,15 @@ class NodeLayout:
         # One join: a start with 10,000 shards makes 10,000 of them.
         name = segment_file_name(key.base_offset, key.epoch)
         return self.root.joinpath("segments", str(key.topic_id), str(key.shard), name)
+
+    def key_of(self, path: Path) -> SegmentKey | None:
+        """Which segment's file that is; None: no segment's."""
+        parsed = parse_segment_file_name(path.name)
+        try:
+            topic_id, shard = UUID(path.parent.parent.name), int(path.parent.name)
+        except ValueError:
+            return None
+        return None if parsed is None else SegmentKey(topic_id, shard, parsed[1], parsed[0])
 
     def index(self, key: SegmentKey) -> Path:
         return self.segment(key).with_suffix(".idx")

@@ -11,6 +11,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
+from stratalog_node.disk.calls import DiskCalls, watch_this_thread
+
 if TYPE_CHECKING:
     from stratalog_node.disk.files import SegmentFile
 
@@ -18,14 +20,14 @@ T = TypeVar("T")
 
 
 class DiskThreads:
-    def __init__(self, read_threads: int = 4) -> None:
+    def __init__(self, read_threads: int = 4, calls: DiskCalls | None = None) -> None:
+        """`calls` hears of what these threads ask of the disk."""
+        self.calls = calls or DiskCalls()
+        threads = {"read": read_threads, "flush": 1, "seal": 2, "background": 4, "write-behind": 1}
+        threads |= {"promise": 1, "probe": 1}
         self._pools = {
-            "read": ThreadPoolExecutor(read_threads, "disk-read"),
-            "flush": ThreadPoolExecutor(1, "disk-flush"),
-            "seal": ThreadPoolExecutor(2, "disk-seal"),
-            "background": ThreadPoolExecutor(4, "disk-background"),
-            "behind": ThreadPoolExecutor(1, "disk-write-behind"),
-            "promise": ThreadPoolExecutor(1, "disk-promise"),
+            kind: ThreadPoolExecutor(count, f"disk-{kind}", initializer=watch_this_thread, initargs=(self.calls,))
+            for kind, count in threads.items()
         }
 
     async def read(self, work: Callable[[], T]) -> T:
@@ -44,7 +46,7 @@ class DiskThreads:
 
     def write_behind(self, file: SegmentFile, work: Callable[[], T]) -> Future[T]:
         """Nobody waits for it."""
-        return self._submit("behind", file, work)
+        return self._submit("write-behind", file, work)
 
     async def _pinned(self, kind: str, file: SegmentFile, work: Callable[[], T]) -> T:
         return await asyncio.wrap_future(self._submit(kind, file, work))
@@ -74,6 +76,10 @@ class DiskThreads:
     async def promise(self, work: Callable[[], T]) -> T:
         """For promises of fences alone: a shard may have no leader until one is written."""
         return await asyncio.get_running_loop().run_in_executor(self._pools["promise"], work)
+
+    async def probe(self, work: Callable[[], T]) -> T:
+        """To find out how the disk is: whatever hangs, this thread is free, unless the last probe hangs."""
+        return await asyncio.get_running_loop().run_in_executor(self._pools["probe"], work)
 
     async def background(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pools["background"], work)

@@ -36,15 +36,17 @@ class FaultyCopies:
         meta: MetaClient,
         followed: Callable[[], Iterable[SegmentKey]],
         unsealable: Callable[[], Iterable[SegmentKey]],
+        unwritable: Callable[[], Iterable[SegmentKey]] = lambda: (),
     ) -> None:
         """`followed`: segments that others lead and that this node cannot follow. `unsealable`: those that it led to
-        their end and cannot seal."""
+        their end and cannot seal. `unwritable`: those to whose files nothing could be appended for a while."""
         self._node_id = node_id
         self._catalog = catalog
         self._shards = shards
         self._meta = meta
         self._followed = followed
         self._unsealable = unsealable
+        self._unwritable = unwritable
 
     async def run(self) -> None:
         """Without an end."""
@@ -64,8 +66,15 @@ class FaultyCopies:
             await self._meta.perform(ReportFaultyCopies(some))
 
     def _faulty(self) -> Iterator[Segment]:
-        found = (self._catalog.segment(key) for key in self._followed())
+        found = (self._catalog.segment(key) for key in chain(self._followed(), self._led_in_vain()))
         return chain(self._stopped(), self._gone_bad(), (segment for segment in found if segment is not None))
+
+    def _led_in_vain(self) -> Iterator[SegmentKey]:
+        """What this node leads and cannot write to, while the rest of its disk may be well."""
+        for key in self._unwritable():
+            active = self._catalog.active_segment(key.shard_key)
+            if active is not None and active.key == key and active.leader == self._node_id:
+                yield key
 
     def _stopped(self) -> Iterator[Segment]:
         """What shards that stopped led, and has not been sealed."""

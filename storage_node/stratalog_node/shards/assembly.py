@@ -36,6 +36,7 @@ from stratalog_node.shards.context import ShardContext
 from stratalog_node.shards.copy_files import CopyFiles
 from stratalog_node.shards.directory import ShardDirectory
 from stratalog_node.shards.disk_usage import LocalDisk
+from stratalog_node.shards.disk_watch import DiskWatch
 from stratalog_node.shards.elsewhere import Elsewhere
 from stratalog_node.shards.flusher import Flusher
 from stratalog_node.shards.healing import Healing
@@ -62,6 +63,7 @@ class LocalShards:
     copies: CopyFiles
     disk: LocalDisk
     space: SpaceGuard
+    watch: DiskWatch
     flusher: Flusher
     sealing: Sealing
     healing: Healing
@@ -70,8 +72,9 @@ class LocalShards:
     """What must be given back, in the order in which it was taken."""
 
     def start(self) -> None:
-        """Background flushes, and the guard of the space."""
+        """Background flushes, and the guards of the space and of the disk."""
         self.space.start()
+        self.watch.start()
         self.flusher.start()
 
     async def close(self) -> None:
@@ -84,6 +87,7 @@ class LocalShards:
         add_stopped_metric(metrics, self.directory)
         metrics.add("stratalog_flush", self.flusher.stats)
         metrics.add("stratalog_disk", self.space.stats)
+        metrics.add("stratalog_disk_health", self.watch.stats)
 
 
 async def open_shards(
@@ -137,6 +141,7 @@ async def open_shards(
             flush_lost=lost_flushes.note,
             on_crowded=flusher.flush_soon,
             write_behind=WriteBehind(threads).begin,
+            calls=threads.calls,
         )
         taken.callback(descriptors.close)
         taken.callback(threads.close)
@@ -169,13 +174,15 @@ async def open_shards(
         catalog.on_change(directory.follow)
         # Only now do these have anything to end.
         space = SpaceGuard(context.gate, disk, reserve_bytes=settings.disk_reserve_bytes, why_short=why_short)
+        watch = DiskWatch(context.gate, threads, layout, settings.disk_stall_ms)
         healing = Healing(context, directory, recovery, remote)
         taken.push_async_callback(_stop, context, node_epoch, flusher, directory)
         taken.push_async_callback(space.close)
+        taken.push_async_callback(watch.close)
         taken.push_async_callback(context.removal.close)
         taken.push_async_callback(sealing.close)
         taken.push_async_callback(healing.close)
-        parts = (context, directory, reader, copies, disk, space, flusher, sealing, healing, checkpoints)
+        parts = (context, directory, reader, copies, disk, space, watch, flusher, sealing, healing, checkpoints)
         return LocalShards(*parts, taken.pop_all())
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.support.table_stories import TableStory, record_of, state_of
 
 from stratalog.machines.recovery_patience import LOOKS_PER_PATIENCE, RecoveryPatience
-from stratalog.model.commands import ContinueWithout, ProposeIsr, ReportReplica, SilentReplicas
+from stratalog.model.commands import ContinueWithout, NoteLives, ProposeIsr, ReportReplica, SilentReplicas
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Life
 from stratalog.model.segment import Doubt, SegmentState
@@ -169,6 +169,19 @@ def test_a_node_that_promises_for_other_segments_is_not_silent() -> None:
     assert {one.segment: one.lives for one in due.silent} == {first: (story.life(1),), second: (story.life(1),)}
     due = look(patience, PATIENCE_MS, 2 * PATIENCE_MS - 1)
     assert due is not None and due.silent[1].lives == (story.life(1), story.life(3))
+
+
+def test_a_node_whose_disk_makes_no_progress_is_silent_at_once() -> None:
+    story, key = active_on()
+    story.die(1)
+    story.promise(key, 2, 12)
+    patience = patience_of(story)
+    story.do(NoteLives(stuck=(story.life(3),)))
+    patience.node_changed(story.table.state.nodes[3].node, 0)
+    assert patience.due(0) == ContinueWithout((SilentReplicas(key, (story.life(3),)),))
+    story.do(NoteLives(working=(story.life(3),)))
+    patience.node_changed(story.table.state.nodes[3].node, 0)
+    assert patience.due(0) is None
 
 
 def test_a_new_life_gets_the_whole_time() -> None:

@@ -1,0 +1,199 @@
+"""One node's disk fails, fills up, hangs or is slow: its shards go to replicas whose disks work, and nothing is lost.
+
+Real nodes, whose writes and flushes a preloaded library lets fail (`support/disk_faults.py`). Every topic has three
+replicas and `min.insync.replicas=2`, and is written to with acks=all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+from typer.testing import CliRunner
+
+from stratalog.meta_api.http_client import HttpMetaClient
+from stratalog.model.ids import ShardKey
+from stratalog.model.metadata import Snapshot
+from stratalog.model.segment import Segment
+from stratalog_cli.entry import build_app
+from support.disk_faults import EIO, ENOSPC, HANG, NO_COMPILER, DiskFaults, FaultyDirectory, has_compiler
+from support.meta_process import MetaProcess
+from support.node_process import NodeProcess
+from support.topics import produce, read
+from support.waiting import eventually_sync
+
+pytestmark = pytest.mark.skipif(not has_compiler(), reason=NO_COMPILER)
+META_SETTINGS = ("node.lease.ms=1000", "recovery.patience.ms=1500")
+NODE_SETTINGS = {"disk.stall.ms": 2_000, "flush.interval.ms": 200}
+LEADER_S = 20.0
+"""A new leader is there long before that, and not at all where anything waits for the disk."""
+
+
+class Nodes:
+    """Three of them around one meta service."""
+
+    def __init__(self, folder: Path) -> None:
+        self.faults = DiskFaults(folder)
+        self.meta = MetaProcess(folder, "meta", "--data", str(folder / "meta"), settings=META_SETTINGS).start()
+        self.by_id = {
+            number: NodeProcess(
+                folder / f"node-{number}",
+                settings=NODE_SETTINGS,
+                environment=self.faults.environment,
+                verb=("node", "start"),
+                arguments=("--meta", self.meta.url, "--id", str(number)),
+            ).start()
+            for number in (1, 2, 3)
+        }
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(node.bootstrap for node in self.by_id.values())
+
+    def disk_of(self, node_id: int) -> FaultyDirectory:
+        return self.faults.of(self.by_id[node_id].data_dir)
+
+    def snapshot(self) -> Snapshot:
+        async def read() -> Snapshot:
+            client = HttpMetaClient(self.meta.url)
+            try:
+                return await client.snapshot()
+            finally:
+                await client.close()
+
+        return asyncio.run(read())
+
+    def make_topic(self, name: str, **settings: str) -> ShardKey:
+        config = {"min.insync.replicas": "2"} | {key.replace("_", "."): value for key, value in settings.items()}
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        admin.create_topics([NewTopic(name, 1, 3, config=config)])[name].result(30)
+        (topic,) = [one for one in self.snapshot().topics if one.name == name]
+        key = ShardKey(topic.topic_id, 0)
+        self.write(name, "before")
+        return key
+
+    def write(self, topic: str, what: str, count: int = 20) -> None:
+        """Each record is acknowledged by all that are in sync."""
+        produce(
+            self.bootstrap, topic, (f"{what}-{number}".encode() for number in range(count)), enable_idempotence=True
+        )
+
+    def active(self, key: ShardKey) -> Segment:
+        (shard,) = [shard for shard in self.snapshot().shards if shard.key == key]
+        return shard.segments[-1]
+
+    def leader(self, key: ShardKey) -> int:
+        eventually_sync(lambda: self.active(key).leader is not None, LEADER_S)
+        leader = self.active(key).leader
+        assert leader is not None
+        return leader
+
+    def until_another_leads(self, key: ShardKey, node_id: int) -> None:
+        eventually_sync(lambda: self.active(key).leader not in (None, node_id), LEADER_S)
+
+    def until_all_is_well(self, key: ShardKey) -> None:
+        for node in self.by_id.values():
+            if not node.is_running:
+                node.start()
+        eventually_sync(lambda: all(node.can_write and node.is_alive for node in self.snapshot().nodes), 60)
+        eventually_sync(lambda: {*self.active(key).isr} == {1, 2, 3}, 60)
+
+    def close(self) -> None:
+        self.faults.heal()
+        for node in self.by_id.values():
+            node.kill()
+        self.meta.kill()
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    running = Nodes(tmp_path_factory.mktemp("disks"))
+    try:
+        yield running
+    finally:
+        running.close()
+
+
+@pytest.fixture
+def key(nodes: Nodes, request: pytest.FixtureRequest) -> Iterator[ShardKey]:
+    """A topic of its own for each test, named after it; all of it is read when the test ends, and all is well again."""
+    name = topic_of(request)
+    key = nodes.make_topic(name, **getattr(request, "param", {}))
+    yield key
+    nodes.faults.heal()
+    nodes.until_all_is_well(key)
+    nodes.write(name, "after")
+    found = read(nodes.bootstrap, name, 60)
+    assert [(message.value() or b"").decode() for message in found] == [
+        f"{what}-{number}" for what in ("before", "meanwhile", "after") for number in range(20)
+    ]
+
+
+def topic_of(request: pytest.FixtureRequest) -> str:
+    return "".join(one if one.isalnum() else "-" for one in request.node.name.removeprefix("test_"))
+
+
+@pytest.mark.parametrize("fault", [EIO, ENOSPC], ids=["EIO", "ENOSPC"])
+def test_a_leader_whose_writes_fail_hands_its_shards_over(
+    nodes: Nodes, key: ShardKey, fault: int, request: pytest.FixtureRequest
+) -> None:
+    leader = nodes.leader(key)
+    nodes.disk_of(leader).write = fault
+    nodes.write(topic_of(request), "meanwhile")
+    assert nodes.leader(key) != leader
+    assert leader not in {segment.leader for segment in map(nodes.active, shard_keys(nodes))}
+
+
+def test_a_leader_that_cannot_write_to_one_file_hands_over_that_shard_alone(
+    nodes: Nodes, key: ShardKey, request: pytest.FixtureRequest
+) -> None:
+    """As with a bad sector: the rest of the disk is well."""
+    leader = nodes.leader(key)
+    (folder,) = nodes.by_id[leader].data_dir.rglob(str(key.topic_id))
+    nodes.faults.of(folder).write = EIO
+    nodes.write(topic_of(request), "meanwhile")
+    assert nodes.leader(key) != leader
+    assert all(node.can_write for node in nodes.snapshot().nodes)
+
+
+FLUSHED = {"flush_policy": "fsync"}
+
+
+@pytest.mark.parametrize("key", [{}, FLUSHED], indirect=True, ids=["replicated", "fsync"])
+def test_a_leader_whose_flushes_hang_hands_its_shards_over_and_says_why_it_is_not_ready(
+    nodes: Nodes, key: ShardKey, request: pytest.FixtureRequest
+) -> None:
+    leader = nodes.leader(key)
+    nodes.disk_of(leader).flush = HANG
+    nodes.write(topic_of(request), "meanwhile")
+    nodes.until_another_leads(key, leader)
+    eventually_sync(lambda: [node.node_id for node in nodes.snapshot().nodes if not node.can_write] == [leader], 20)
+    node = nodes.by_id[leader]
+    shown = CliRunner().invoke(build_app(), ["status", "--admin", node.admin])
+    assert shown.exit_code == 1 and "the data disk makes no progress" in shown.output
+    assert node.metrics()["stratalog_disk_health_is_stuck"] == 1
+
+
+@pytest.mark.parametrize("key", [{}, FLUSHED], indirect=True, ids=["replicated", "fsync"])
+@pytest.mark.parametrize("how", ["hang", "slow"])
+def test_a_shard_gets_a_leader_though_the_disk_of_a_replica_hangs_or_is_slow(
+    nodes: Nodes, key: ShardKey, how: str, request: pytest.FixtureRequest
+) -> None:
+    leader = nodes.leader(key)
+    follower = next(node_id for node_id in (1, 2, 3) if node_id != leader)
+    disk = nodes.disk_of(follower)
+    if how == "hang":
+        disk.flush = HANG
+    else:
+        disk.slow_ms = 4_000
+    nodes.by_id[leader].kill()
+    nodes.until_another_leads(key, leader)
+    nodes.by_id[leader].start()
+    nodes.write(topic_of(request), "meanwhile")
+
+
+def shard_keys(nodes: Nodes) -> list[ShardKey]:
+    return [shard.key for shard in nodes.snapshot().shards]
