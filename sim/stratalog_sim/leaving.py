@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from stratalog.machines.leader_events import BatchesReceived, RollAsked
-from stratalog.machines.leaving_turns import pause_before_look_ms, whose_turn
+from stratalog.machines.leaving_turns import pause_before_look_ms, who_writes, whose_turn
 from stratalog.model import commands
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey
@@ -105,7 +105,7 @@ class Leaving:
             self._known.pop(node.node_id, None)
         elif record.step is RetireStep.VERIFY and self._is_due(node, record):
             yield from self._sight(node, record)
-        elif record.step is RetireStep.SNAPSHOT and record.inventory_key is None and self._is_own_turn(node, 0):
+        elif record.step is RetireStep.SNAPSHOT and record.inventory_key is None and self._is_writer(node):
             yield from self._write_inventory(node, record)
 
     def _is_due(self, node: Node, record: Retirement) -> bool:
@@ -113,12 +113,12 @@ class Leaving:
         known = self._known.get(node.node_id)
         if known is None or (known[0].begun_ms, known[0].sightings) != (record.begun_ms, record.sightings):
             known = self._known[node.node_id] = record, now_ms
-        if not self._is_own_turn(node, len(record.sightings)):
+        if whose_turn(node, self._node.view.nodes.values()) != self._node.node_id:
             return False
         return now_ms - known[1] >= pause_before_look_ms(record, VERIFY_MS)
 
-    def _is_own_turn(self, node: Node, number: int) -> bool:
-        return whose_turn(node, self._node.view.nodes.values(), number) == self._node.node_id
+    def _is_writer(self, node: Node) -> bool:
+        return who_writes(node, self._node.view.nodes.values()) == self._node.node_id
 
     def _segments_of(self, node_id: int) -> list[Segment]:
         shards = self._node.view.shards.values()

@@ -76,7 +76,7 @@ class RetirementStory(TableStory):
         snapshot, node, survey = self.table.snapshot(), self.node(node_id), self.survey(node_id)
         earlier = {one.node_id for one in snapshot.nodes if one.node_id != node_id and goes_before(one, node)}
         blocks = preflight(node, snapshot.nodes, snapshot.topics, survey, self.vitals, earlier)
-        turns, next_look_by = self.turns(), whose_turn(node, snapshot.nodes, len(self.record(node_id).sightings))
+        turns, next_look_by = self.turns(), whose_turn(node, snapshot.nodes)
         return plan(
             Observed(
                 node,

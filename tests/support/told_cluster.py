@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from stratalog.machines.leaving_turns import whose_turn
+from stratalog.machines.leaving_turns import who_writes, whose_turn
 from stratalog.model.activity import Activity, UploadActivity
 from stratalog.model.commands import CreateTopic, NoteLives, RegisterNode, RollSegment, SealSegment
 from stratalog.model.metadata import Heartbeat, Life, NodeInfo, Vitals
@@ -84,7 +84,7 @@ class ToldCluster:
             assert record is not None
             if record.step is step:
                 return True
-            looks = whose_turn(node, nodes, 0)
+            looks = whose_turn(node, nodes) if record.step is RetireStep.VERIFY else who_writes(node, nodes)
             caller = None if looks is None else self.lives[looks]
             if record.step is RetireStep.VERIFY:
                 self.clock.now_ms += VERIFY_INTERVAL_MS

@@ -1,7 +1,8 @@
 """Whose turn it is to look after a node that leaves: found alike by all who see the same metadata.
 
 Of those that stay one after another, so that two looks are two nodes' where there are two; of a volume its own node. A
-turn that is not taken falls to the next look, or to another node when that one dies.
+node that could not see all passes its turn to the others, for what it lacks (a bucket's credentials, a peer) may not
+come back. A turn that is not taken falls to another node when that one dies.
 Pure. Source: docs/scaling-spec.md section 3.
 """
 
@@ -17,13 +18,34 @@ AGAIN_MS = 5_000
 MARGIN_MS = 50
 
 
-def whose_turn(node: Node, nodes: Iterable[Node], number: int) -> int | None:
-    """`number` looks were told of. None: nobody stays. Requires: the node has a retirement."""
+def whose_turn(node: Node, nodes: Iterable[Node]) -> int | None:
+    """Which node looks next; None: no node stays. Requires: the node has a retirement."""
     assert node.retirement is not None, "it leaves"
     if node.retirement.mode is RetireMode.VOLUME:
         return node.node_id
-    staying = sorted(one.node_id for one in nodes if one.is_alive and not one.is_leaving)
-    return staying[number % len(staying)] if staying else None
+    staying = _staying(nodes)
+    if not staying:
+        return None
+    told = node.retirement.sightings
+    if not told:
+        return staying[0]
+    could_not_see = {one.by_node for one in told if not one.is_clean and not one.is_differing}
+    able = [one for one in staying if one not in could_not_see] or staying
+    return next((one for one in able if one > told[-1].by_node), able[0])
+
+
+def who_writes(node: Node, nodes: Iterable[Node]) -> int | None:
+    """Which node writes the list of what was held: the one that looked last, which saw all of it."""
+    assert node.retirement is not None, "it leaves"
+    if node.retirement.mode is RetireMode.VOLUME:
+        return node.node_id
+    staying = _staying(nodes)
+    looked = [one.by_node for one in node.retirement.sightings[-1:] if one.by_node in staying]
+    return next(iter([*looked, *staying]), None)
+
+
+def _staying(nodes: Iterable[Node]) -> list[int]:
+    return sorted(one.node_id for one in nodes if one.is_alive and not one.is_leaving)
 
 
 def pause_before_look_ms(record: Retirement, interval_ms: int) -> int:

@@ -77,7 +77,7 @@ def turns_of(snapshot: Snapshot, vitals: Mapping[int, Vitals], now_ms: int) -> T
     for node in snapshot.nodes:
         record = node.retirement
         if record is not None and record.step is RetireStep.VERIFY:
-            by_node = whose_turn(node, staying, len(record.sightings))
+            by_node = whose_turn(node, staying)
             if by_node is not None:
                 looks[by_node] += 1
     return Turns(between, None if first is None else first.node_id, looks)
@@ -120,7 +120,7 @@ def planned(
     assert node.retirement is not None, "its retirement was not requested"
     earlier = {one.node_id for one in snapshot.nodes if one.node_id != node.node_id and goes_before(one, node)}
     told = _told(snapshot, vitals)
-    next_look_by = whose_turn(node, snapshot.nodes, len(node.retirement.sightings))
+    next_look_by = whose_turn(node, snapshot.nodes)
     return plan(
         Observed(
             node,

@@ -121,7 +121,7 @@ class Retirement:
     step_since_ms: Count
     wait: Wait | None = None
     sightings: tuple[Sighting, ...] = ()
-    """The last two since the step before them was left."""
+    """Since the step before them was left: two that were clean in a row, or the last one behind one that was not."""
     inventory_key: str | None = None
     """The object that lists what it held."""
     is_forced: bool = False

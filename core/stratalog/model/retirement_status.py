@@ -48,7 +48,9 @@ def words_of(record: Retirement, segments: int, size_bytes: int, rate: int, seco
                 f"MiB/s{eta}"
             )
         case RetireStep.VERIFY:
-            return f"what it held is being checked again: {len(record.sightings)} of 2 checks made"
+            return (
+                f"what it held is being checked again: {sum(one.is_clean for one in record.sightings)} of 2 checks made"
+            )
         case RetireStep.SNAPSHOT:
             return "the list of what it held is being written"
         case RetireStep.RELEASE:

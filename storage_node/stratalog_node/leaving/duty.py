@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from stratalog.formats.object_names import InventoryName, ObjectNames
-from stratalog.machines.leaving_turns import pause_before_look_ms, whose_turn
+from stratalog.machines.leaving_turns import pause_before_look_ms, who_writes, whose_turn
 from stratalog.meta_api.client import MetaClient
 from stratalog.model.errors import AlreadyExists, Corrupt, OutcomeUnknown, StratalogError
 from stratalog.model.metadata import Node
@@ -82,20 +82,19 @@ class LeavingDuty:
             self._known.pop(node.node_id, None)
         elif record.step is RetireStep.VERIFY and self._is_due(node, record):
             await self._sight(node, record)
-        elif record.step is RetireStep.SNAPSHOT and record.inventory_key is None and self._turn(node, 0):
+        elif record.step is RetireStep.SNAPSHOT and record.inventory_key is None and self._is_writer(node):
             await self._write_inventory(node, record)
 
     def _is_due(self, node: Node, record: Retirement) -> bool:
         known = self._known.get(node.node_id)
         if known is None or (known[0].begun_ms, known[0].sightings) != (record.begun_ms, record.sightings):
             known = self._known[node.node_id] = record, self._steady_ms()
-        if not self._turn(node, len(record.sightings)):
+        if whose_turn(node, self._catalog.nodes()) != self._node_id:
             return False
         return self._steady_ms() - known[1] >= pause_before_look_ms(record, self._interval_ms)
 
-    def _turn(self, node: Node, number: int) -> bool:
-        """Whether it is this node's."""
-        return whose_turn(node, self._catalog.nodes(), number) == self._node_id
+    def _is_writer(self, node: Node) -> bool:
+        return who_writes(node, self._catalog.nodes()) == self._node_id
 
     async def _sight(self, node: Node, record: Retirement) -> None:
         seen = await self._sighter.look(node)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from stratalog.machines.leaving_turns import who_writes, whose_turn
 from stratalog.machines.retirement import SIGHTING_LASTS_MS, EndOpen, Served
 from stratalog.machines.shard_troubles import troubles
 from stratalog.model.commands import MoveReplicas, NoteLives, ProposeIsr, ReplicaMove, SealUnclean
@@ -517,3 +518,45 @@ def test_the_list_is_cut_where_it_is_long_and_says_how_many_there_are(
     survey = story.survey(1)
     assert (survey.unheld_count, survey.lost.count, survey.lost_open.count) == (8, 4, 4)
     assert [one.end_offset for one in survey.unheld] == ([10] * 4 + [None] * 4)[:shown]
+
+
+def _looks(story: RetirementStory, node_id: int, blind: int, most: int = 12) -> list[int]:
+    """Which nodes look at a leaving node, one of which never sees all, until the step is over."""
+    by_nodes: list[int] = []
+    while story.record(node_id).step is RetireStep.VERIFY and len(by_nodes) < most:
+        by_node = whose_turn(story.node(node_id), story.table.snapshot().nodes)
+        assert by_node is not None
+        by_nodes.append(by_node)
+        story.now_ms += INTERVAL_MS
+        story.sight(node_id, by_node, unconfirmed=1 if by_node == blind else 0)
+        story.looks(node_id)
+    return by_nodes
+
+
+@pytest.mark.parametrize(
+    ("nodes", "leaving", "blind", "looked"),
+    [(4, 4, 2, [1, 2, 3, 1]), (4, 4, 1, [1, 2, 3]), (4, 4, 3, [1, 2]), (3, 3, 2, [1, 2, 1, 1]), (3, 3, 1, [1, 2, 2])],
+)
+def test_a_node_that_cannot_see_passes_its_turn_to_the_others(
+    nodes: int, leaving: int, blind: int, looked: list[int]
+) -> None:
+    """Node 1 saw all, node 2 could not, and then only node 2 was asked again: 1, 2, 2, 2, and so on for ever."""
+    story = RetirementStory(nodes=nodes)
+    story.verifies(leaving)
+
+    assert _looks(story, leaving, blind) == looked
+    assert story.record(leaving).step is RetireStep.SNAPSHOT
+    assert who_writes(story.node(leaving), story.table.snapshot().nodes) == looked[-1], "it saw all"
+
+
+def test_what_differs_is_not_passed_over() -> None:
+    story = RetirementStory(nodes=3)
+    story.verifies(3)
+    story.sight(3, by_node=1)
+    story.now_ms += INTERVAL_MS
+    story.sight(3, by_node=2, unconfirmed=1, is_differing=True)
+    story.now_ms += INTERVAL_MS
+    story.sight(3, by_node=1)
+
+    assert whose_turn(story.node(3), story.table.snapshot().nodes) == 2
+    assert story.record(3).step is RetireStep.VERIFY
