@@ -43,6 +43,14 @@ class Operators(RuleBasedStateMachine):
 
     @precondition(lambda self: self.world.nodes)
     @rule(data=st.data())
+    def a_person_deletes_a_storage_node_and_its_claim(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.world.nodes)))
+        if self.world.claims.get(f"data-{name}") is not None and self.world.claims[f"data-{name}"].is_guarded:
+            self.world.delete_claim(f"data-{name}")
+            self.world.delete_storage_node(name)
+
+    @precondition(lambda self: self.world.nodes)
+    @rule(data=st.data())
     def a_person_retires_a_node(self, data: st.DataObject) -> None:
         self.world.wish_to_retire(data.draw(st.sampled_from(sorted(self.world.nodes))))
 

@@ -16,7 +16,7 @@ from stratalog.model.counting import counted
 from stratalog_operator.plan.deletion import is_going, why_refused
 from stratalog_operator.plan.etcd import EtcdLook
 from stratalog_operator.plan.mount_status import mount_status
-from stratalog_operator.plan.nodes import is_another, is_past_serving, lost_claim
+from stratalog_operator.plan.nodes import exchanged_disk, is_another, is_past_serving, lost_claim
 from stratalog_operator.plan.observed import Observed, SeenClaim, SeenNode, SeenPod, SeenPool
 from stratalog_operator.plan.pools import foreign, has_name_of_others, unclear
 from stratalog_operator.plan.retire import Retiring
@@ -107,9 +107,9 @@ def _pod(seen: Observed, node: SeenNode) -> SeenPod | None:
 
 def node_status(seen: Observed, node: SeenNode, retiring: Retiring | None) -> StorageNodeStatus:
     claim = seen.claim_named(claim_name(seen.cluster.name, node.spec.pool_ref, node.spec.node_id))
-    pod, before = _pod(seen, node), node.status.identity
+    pod = _pod(seen, node)
     identity = Identity(
-        storage_id=before.storage_id or ("" if claim is None else claim.storage_id),
+        storage_id=_storage_id(seen, node, claim),
         pod_name="" if pod is None else pod.name,
         pod_uid="" if pod is None else pod.uid,
         machine="" if pod is None else pod.machine,
@@ -123,6 +123,16 @@ def node_status(seen: Observed, node: SeenNode, retiring: Retiring | None) -> St
         data=_data(seen, node),
         retirement=None if retiring is None else _retirement(seen, node, retiring),
     )
+
+
+def _storage_id(seen: Observed, node: SeenNode, claim: SeenClaim | None) -> str:
+    """By the note on its own claim, which a person may have had changed. Where there is no claim (any more), the meta
+    service knows with which disk it registered."""
+    known = node.status.identity.storage_id
+    if claim is not None and not is_another(node, claim):
+        return claim.storage_id or known
+    member = None if seen.meta is None else seen.meta.node(node.spec.node_id)
+    return known or (member.storage_id if claim is None and member is not None else "")
 
 
 def _claim_uid(node: SeenNode, claim: SeenClaim | None) -> str:
@@ -150,6 +160,7 @@ def _node_words(
     # Who has left, or goes with its cluster, loses its volume by us, and needs nobody for that.
     is_ours = is_past_serving(seen, node) or seen.cluster.is_deleting or seen.is_namespace_leaving
     lost = None if is_ours else lost_claim(seen, node)
+    why_lost = "DiskExchanged" if exchanged_disk(seen, node) else "VolumeLost"
     serves = pod is not None and pod.is_ready and not pod.is_leaving
     ready: Word = (_YES, "Serves", "") if serves else (_NO, "PodNotReady", "its pod does not serve")
     if has_left:
@@ -162,7 +173,7 @@ def _node_words(
         ConditionType.READY: ready,
         ConditionType.RECONCILED: _reconciled(seen),
         ConditionType.POD_SCHEDULED: (_YES, "HasMachine", "") if pod and pod.machine else (_NO, "NoMachine", ""),
-        ConditionType.STORAGE_BOUND: (_NO, "VolumeLost", lost) if lost else _bound(seen, node),
+        ConditionType.STORAGE_BOUND: (_NO, why_lost, lost) if lost else _bound(seen, node),
     }
     if seen.meta is not None:
         is_member = member is not None and member.is_alive and not has_left

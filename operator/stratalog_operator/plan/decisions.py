@@ -5,6 +5,7 @@ decision that matches nothing is not followed: it is removed and reported (as is
 would match. What such a value names:
 
     force-retire-ack    a StorageNode    STORAGE-ID@ABSENCE: the disk, and the present absence of its node
+    disk-lost-ack       a StorageNode    the storage id of the disk that its claim had before another one
     release-finalizer   a claim          the storage id of its disk, or the claim's UID; only once it is being deleted
     allow-deletion      a StorageCluster its UID: a cluster that is made again is another one
 
@@ -18,13 +19,15 @@ from __future__ import annotations
 from stratalog.model.metadata import Node
 from stratalog.model.retirement import WaitReason
 from stratalog.model.retirement_status import RetirementStatus
-from stratalog_operator.plan.actions import AskRetire, DropDecision, Offer
+from stratalog_operator.plan.actions import AskRetire, DropDecision, NoteDisk, Offer
 from stratalog_operator.plan.observed import Observed, SeenClaim, SeenCluster, SeenNode
 from stratalog_operator.resources.names import (
     ANNOTATION_ALLOW_DELETION,
+    ANNOTATION_DISK_LOST,
     ANNOTATION_FORCE_RETIRE,
     ANNOTATION_RELEASE_FINALIZER,
 )
+from stratalog_operator.specs.node import claim_name
 
 _ENDED_BY_FORCE = (WaitReason.LAST_COPY_LOST, WaitReason.SHARD_UNAVAILABLE)
 
@@ -79,6 +82,26 @@ def _why_force_is_stale(node: SeenNode, member: Node | None, value: str) -> str:
 
 def _drop_force(node: SeenNode, *, is_used: bool, why: str) -> DropDecision:
     return DropDecision("StorageNode", node.name, node.uid, ANNOTATION_FORCE_RETIRE, is_used, why)
+
+
+# Going on with another disk under the same claim ----------------------------------------------------------------------
+def disk_lost(seen: Observed, node: SeenNode) -> Offer:
+    """Follow the decision of a person that the first disk of a claim is lost, once, or remove it."""
+    value = node.annotations.get(ANNOTATION_DISK_LOST)
+    if value is None or seen.meta is None:
+        return Offer()
+    member = seen.meta.node(node.spec.node_id)
+    claim = seen.claim_named(claim_name(seen.cluster.name, node.spec.pool_ref, node.spec.node_id))
+    is_exchanged = claim is not None and member is not None and claim.storage_id not in ("", member.storage_id)
+    if claim is None or member is None or not is_exchanged or value != claim.storage_id:
+        why = f"{ANNOTATION_DISK_LOST}={value:.200} was ignored: the volume of this node did not change from that disk"
+        return Offer([DropDecision("StorageNode", node.name, node.uid, ANNOTATION_DISK_LOST, is_used=False, why=why)])
+    if not member.is_alive:
+        return Offer()  # the first disk may be what comes back
+    note = NoteDisk(claim.name, claim.uid, member.storage_id, seen.meta.cluster_id)
+    why = f"disk {value} of claim {claim.name} is lost; the node continues with disk {member.storage_id}"
+    drop = DropDecision("StorageNode", node.name, node.uid, ANNOTATION_DISK_LOST, is_used=True, why=why)
+    return Offer([note, drop])
 
 
 # Releasing a claim that may have the last copy ------------------------------------------------------------------------

@@ -8,7 +8,11 @@ Pure. Source: docs/operator.md section 6.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from stratalog.model.counting import counted
+from stratalog.model.retirement import RetireMode, RetireStep
+from stratalog_operator.plan import release
 from stratalog_operator.plan.actions import Apply, DropFinalizer, Offer
 from stratalog_operator.plan.observed import Observed, SeenClaim, SeenNode, SeenPool
 from stratalog_operator.plan.scope import (
@@ -32,13 +36,12 @@ def pool_offer(seen: Observed, pool: SeenPool, first_free_id: int) -> tuple[Offe
     if unclear(seen, pool):
         # Until the meta service says which cluster this is, nobody knows whose these disks are, nor how many are ours.
         return offer, first_free_id
-    if orphans := adoptable(seen, pool):
-        # Before anything is counted: whose object went has not left, and what its disk has must not be stranded.
-        for claim in orphans:
-            again = storage_node(
-                cluster, pool.name, claim.node_id, claim.zone, retires=is_released(seen, claim.node_id)
-            )
-            offer.actions.append(Apply(again, "its volume claim is there"))
+    if lost := adoptable(seen, pool):
+        # Before anything is counted: a node whose object is gone has not left, and its disk must not be stranded. Which
+        # of them were retired is known to the meta service alone.
+        for one in lost if seen.meta is not None else ():
+            again = storage_node(cluster, pool.name, one.node_id, one.zone, retires=is_released(seen, one.node_id))
+            offer.actions.append(Apply(again, f"its {one.what} is there"))
         return offer, first_free_id
     stay = staying(seen, pool)
     wanted_count = 0 if pool.is_deleting else pool.spec.replicas
@@ -82,10 +85,28 @@ def _add_nodes(
     return first_free_id
 
 
-def adoptable(seen: Observed, pool: SeenPool) -> list[SeenClaim]:
-    """Claims of this pool without a StorageNode, which are of this cluster and were not kept after their node had left;
-    by id. Their objects were deleted by hand, or with a cluster of that name."""
-    return [claim for claim in _without_node(seen, pool) if not _is_foreign(seen, claim)]
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A node of the pool without a StorageNode."""
+
+    node_id: int
+    zone: str | None
+    what: str
+    """What is left of it."""
+
+
+def adoptable(seen: Observed, pool: SeenPool) -> list[Lost]:
+    """Nodes whose StorageNode was deleted, by hand or with a cluster of that name, by id: what they left is of this
+    cluster, and their retirement is not finished. A claim that somebody deleted counts for as long as it is guarded,
+    and a StatefulSet counts without any claim: its pod runs."""
+    claims = [claim for claim in _without_node(seen, pool) if not _is_foreign(seen, claim)]
+    found = {claim.node_id: Lost(claim.node_id, claim.zone, "volume claim") for claim in claims}
+    for one in seen.sets_without_node():
+        if one.pool == pool.name and one.node_id is not None and one.node_id not in found:
+            claim = seen.claim_named(f"data-{one.name}")
+            if claim is None or not _is_foreign(seen, claim):
+                found[one.node_id] = Lost(one.node_id, None if claim is None else claim.zone, "StatefulSet")
+    return [found[node_id] for node_id in sorted(found)]
 
 
 def foreign(seen: Observed, pool: SeenPool) -> list[SeenClaim]:
@@ -100,16 +121,32 @@ def unclear(seen: Observed, pool: SeenPool) -> list[SeenClaim]:
 
 def _without_node(seen: Observed, pool: SeenPool) -> list[SeenClaim]:
     known = {node.spec.node_id for node in seen.nodes}
+    buried = {one.node_id for one in seen.cluster.status.retired_nodes}
+    running = {one.node_id for one in seen.sets_without_node()}
     found = [
         claim
         for claim in seen.claims
         if claim.pool == pool.name
         and claim.node_id not in known
         and not claim.is_released
-        and not claim.is_leaving
-        and claim.node_id not in {one.node_id for one in seen.cluster.status.retired_nodes}
+        and (claim.is_guarded or not claim.is_leaving)
+        and (claim.node_id in running or not _is_finished(seen, claim, is_buried=claim.node_id in buried))
     ]
     return sorted(found, key=lambda claim: claim.node_id)
+
+
+def _is_finished(seen: Observed, claim: SeenClaim, *, is_buried: bool) -> bool:
+    """Its node has left, and what is left to do for its volume is a ReadOnlyMount's. The tombstones are not enough:
+    only the last of them are kept."""
+    if seen.meta is None:
+        return is_buried or bool(release.readers_of(seen, claim.node_id, claim.storage_id))
+    record = seen.meta.retirement(claim.node_id)
+    if record is None or not record.retirement.step.is_released or record.retirement.storage_id != claim.storage_id:
+        return is_buried
+    if record.retirement.mode is not RetireMode.VOLUME or record.retirement.step is not RetireStep.DONE:
+        return False
+    is_over = release.is_mount_over(seen, claim.node_id, claim.storage_id)
+    return not is_over or bool(release.readers_of(seen, claim.node_id, claim.storage_id))
 
 
 def _is_foreign(seen: Observed, claim: SeenClaim) -> bool:

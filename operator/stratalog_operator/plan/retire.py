@@ -17,6 +17,7 @@ from stratalog.model.retirement_status import RetirementStatus
 from stratalog_operator.plan import release
 from stratalog_operator.plan.actions import AskRetire, CancelRetire, GuardClaim, Offer
 from stratalog_operator.plan.decisions import force_words
+from stratalog_operator.plan.nodes import exchanged_disk
 from stratalog_operator.plan.observed import Observed, SeenClaim, SeenNode
 from stratalog_operator.plan.scope import SILENT_SECONDS, apply_missing, cluster_of, seconds_since, staying
 from stratalog_operator.resources.names import API_VERSION
@@ -100,8 +101,10 @@ def _wish(seen: Observed, node: SeenNode, storage_id: str) -> Retiring:
     """Before the first step nothing is wished that could not be held to afterwards."""
     identity = node.status.identity.storage_id
     if identity != storage_id:
-        words = "who it is has not been noted yet" if not identity else f"disk {storage_id} answers under its id"
-        return Retiring("Wished", Offer(), "" if not identity else "IdentityChanged", words)
+        words = exchanged_disk(seen, node) or f"disk {storage_id} answers under its id, and it had {identity}"
+        if not identity:
+            return Retiring("Wished", Offer(), "", "who it is has not been noted yet")
+        return Retiring("Wished", Offer(), "IdentityChanged", words)
     pool = seen.pool_named(node.spec.pool_ref)
     if pool is not None and not pool.is_deleting:
         joined = [one for one in staying(seen, pool) if _is_alive(seen, one)]

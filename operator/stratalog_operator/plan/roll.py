@@ -115,7 +115,7 @@ def _why_waits(seen: Observed, members: list[Member], pods: dict[str, SeenPod]) 
     ]
     if leaving:
         return f"nodes {leaving} are leaving: that goes first"
-    if lost := seen.sets_without_node():
+    if lost := [one for one in seen.sets_without_node() if seen.pool_named(one.pool) is not None]:
         return f"StorageNode {lost[0].name} is gone, and is made again first"
     absent = [one.name for one in members if one.name not in pods or not pods[one.name].is_ready]
     absent += [one.name for one in members if one.name in pods and pods[one.name].is_leaving]

@@ -11,7 +11,7 @@ from typing import Final
 
 from stratalog_operator.plan.actions import AddFinalizer, DeleteObject, DropFinalizer, MakeToken, Offer, Plan
 from stratalog_operator.plan.conditions import Told, statuses
-from stratalog_operator.plan.decisions import forced, stale_releases
+from stratalog_operator.plan.decisions import disk_lost, forced, stale_releases
 from stratalog_operator.plan.deletion import deletion, is_going
 from stratalog_operator.plan.etcd import EtcdLook, look_at_etcd
 from stratalog_operator.plan.leftovers import leftovers
@@ -49,6 +49,7 @@ def plan(seen: Observed) -> Plan:
     offer.add(rolling.offer)
     for node in seen.nodes:
         offer.add(forced(seen, node))
+        offer.add(disk_lost(seen, node))
     offer.add(released_by_persons(seen))
     offer.add(stale_releases(seen))
     for mount in seen.mounts:
