@@ -222,7 +222,9 @@ def _find_missing(
         is_here = node_id in segment.local_nodes if segment.seal is not None else node_id == segment.leader
         if node_id is None or not is_here or segment.end_offset == segment.base_offset:
             continue
-        verdict = judge_missing(segment, node_id, has_store=True)
+        topic = metadata.topics.get(key.topic_id)
+        may_read = topic is None or metadata.bucket.of(topic)
+        verdict = judge_missing(segment, node_id, has_store=True, may_read=may_read)
         say = seen.error if verdict.is_error else seen.warn
         say(str(layout.segment(key)), verdict.what, verdict.next_step)
 

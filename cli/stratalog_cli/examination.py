@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from stratalog.admin_api.models import Finding
-from stratalog.machines.table_records import ShardRow, StoredRecord, TableHeader
+from stratalog.machines.bucket_reads import BucketReads
+from stratalog.machines.table_records import NodeEntry, ShardRow, StoredRecord, TableHeader
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Lock
 from stratalog.model.segment import Segment, SegmentIdentity
@@ -64,6 +65,9 @@ class Metadata:
         self.topics: dict[UUID, Topic] = {r.topic_id: r for r in records if isinstance(r, Topic)}
         self.segments: dict[SegmentKey, Segment] = {r.key: r for r in records if isinstance(r, Segment)}
         self.log_start: dict[ShardKey, int] = {r.key: r.log_start_offset for r in records if isinstance(r, ShardRow)}
+        nodes = [r.node for r in records if isinstance(r, NodeEntry)]
+        self.bucket = BucketReads(nodes)
+        """Of which topics readers are served from the object store."""
         locks = [r for r in records if isinstance(r, Lock)]
         self.holders: frozenset[str] = frozenset(h for lock in locks for h in (lock.holder, *lock.earlier) if h)
         """Who holds write locks, and who held them before."""

@@ -15,7 +15,7 @@ from stratalog.machines.copy_repair import Plan, Presence, plan_moves
 from stratalog.machines.shard_table import ShardTable
 from stratalog.model.commands import MoveReplicas
 from stratalog.model.errors import StratalogError
-from stratalog.model.metadata import ChangeSet, Node, NodeChanged, SegmentChanged, Snapshot
+from stratalog.model.metadata import ChangeSet, Node, NodeChanged, SegmentChanged, Snapshot, TopicChanged
 from stratalog.model.topic import Topic
 from stratalog.telemetry.logs import logger
 from stratalog_meta.stats import RepairStats
@@ -69,7 +69,7 @@ class CopyRepairs:
             if isinstance(change, NodeChanged):
                 self._presence.node_changed(change.node, self._monotonic_ms())
                 self._is_due = True
-            elif isinstance(change, SegmentChanged):
+            elif isinstance(change, SegmentChanged | TopicChanged):
                 self._is_due = True
 
     def read_anew(self) -> None:

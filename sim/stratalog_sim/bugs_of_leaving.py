@@ -60,8 +60,8 @@ def _unknown_counts_as_gone() -> list[Any]:
 def _released_while_an_upload_is_unfinished() -> list[Any]:
     """A segment counts as stored once its upload has begun: by the plan, the table and those who look."""
 
-    def need_of(segment: Any, *rest: Any) -> leaving.Need:
-        found = need(segment, *rest)
+    def need_of(segment: Any, *rest: Any, **tiers: Any) -> leaving.Need:
+        found = need(segment, *rest, **tiers)
         is_begun = segment.remote.state is not RemoteState.NONE
         return leaving.Need.KEPT if is_begun and found in (leaving.Need.THIN, leaving.Need.ONLY_HERE) else found
 

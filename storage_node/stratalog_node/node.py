@@ -26,7 +26,7 @@ from stratalog.model.listeners import INTERNAL
 from stratalog.model.metadata import Life, NodeInfo, Vitals
 from stratalog.model.segment import Segment
 from stratalog.objects.store import ObjectStore
-from stratalog.settings.choices import FlushPolicy
+from stratalog.settings.choices import FlushPolicy, ReadPolicy
 from stratalog.settings.process import ProcessSettings
 from stratalog.settings.topic import TopicSettings
 from stratalog.telemetry.logs import logger
@@ -175,7 +175,9 @@ class StorageNode:
         listeners = bind_listeners(self._listen.host, self._listen.port, settings)
         taken.callback(listeners.close)
         self.listening = listeners.listening()
-        life = await self._register(listeners.of_node(identity.node_id, identity.storage_id, settings.broker_rack))
+        reads_bucket = settings.remote_read_policy is not ReadPolicy.DISABLE
+        told = listeners.of_node(identity.node_id, identity.storage_id, settings.broker_rack, reads_bucket=reads_bucket)
+        life = await self._register(told)
         self.catalog.load(await self.meta.snapshot())
         pool = BufferPool()
         await self._open_shards(identity.node_id, life.epoch, pool)

@@ -58,7 +58,7 @@ SHARD = ShardKey(TOPIC_ID, 9_999)
 HEADER = TableHeader("cluster-1", 7, MAX_OFFSET - 1)
 TOPIC = Topic("__consumer_offsets", TOPIC_ID, 10_000, 3, {"retention.ms": "-1", "note": "größer\n\x00"}, 5, True)
 LISTENERS = (Listener("outside", "public.example", 30_001), Listener("v6", "fd00::1", 1))
-NODE = NodeEntry(NodeInfo(2**31 - 1, "storage", "::1", 65_535, None, LISTENERS), 3)
+NODE = NodeEntry(NodeInfo(2**31 - 1, "storage", "::1", 65_535, None, LISTENERS, False), 3)
 LOCK = Lock("tier/ß/1", "node-1/4", 9, MAX_OFFSET, ("node-1/3", "node-ß/2"))
 PURGED = PurgedTopic(UUID(int=99), 12)
 SEAL = SealRecord(

@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from stratalog.machines.bucket_reads import BucketReads
 from stratalog.machines.node_courses import Told
 from stratalog.machines.shard_troubles import Trouble, TroubleKind, troubles_of
 from stratalog.model.metadata import Node, Snapshot
@@ -125,6 +126,7 @@ class _ShardLook:
         self._known = known
         self._nodes = {node.node_id: node for node in known.snapshot.nodes}
         self._topics = {topic.topic_id: topic for topic in known.snapshot.topics}
+        self._bucket = BucketReads(known.snapshot.nodes)
         self.leads: Counter[int] = Counter()
         self.replicas: Counter[int] = Counter()
         self.kinds: Counter[TroubleKind] = Counter()
@@ -154,7 +156,8 @@ class _ShardLook:
             self._bytes[place] += segment.seal.size_bytes
         if last.state is SegmentState.ACTIVE:
             self._look_at_active(topic, last)
-        found = list(troubles_of(topic, shard, self._nodes, self._known.now_ms, self._known.min_in_sync))
+        known = self._known
+        found = list(troubles_of(topic, shard, self._nodes, known.now_ms, self._bucket, known.min_in_sync))
         self._troubled += bool(found)
         for trouble in found:
             self.kinds[trouble.kind] += 1

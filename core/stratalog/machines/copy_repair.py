@@ -1,10 +1,10 @@
 """Where copies that are missing are made again, and which are more than enough: a plan over the metadata.
 
-Of a SEALED segment that is not COMPLETE in the object store so many living nodes shall hold a proven copy as the topic
-has replicas. One that is gone for good is told from one that blinks by time alone (`Presence`): replaced is who was not
-alive for so long, and what took a lost one's place goes again only when all others have been alive for so long. A
-segment that is written gets the replicas that it lacks where it is: as followers, which its leader takes into the ISR
-once they have caught up.
+Of a SEALED segment that is not COMPLETE in the object store, or whose topic's readers may not use it, so many living
+nodes shall hold a proven copy as the topic has replicas. One that is gone for good is told from one that blinks by time
+alone (`Presence`): replaced is who was not alive for so long, and what took a lost one's place goes again only when all
+others have been alive for so long. A segment that is written gets the replicas that it lacks where it is: as followers,
+which its leader takes into the ISR once they have caught up.
 
 A plan rests on a snapshot that may be old. The shard table does a move only where the replicas are still those that the
 plan saw, and looks itself whether what a drop leaves is enough (`table_moves`).
@@ -19,11 +19,12 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Set
 from dataclasses import dataclass, field
 from typing import Final
 
+from stratalog.machines.bucket_reads import BucketReads, is_readable_without_nodes
 from stratalog.machines.recovery_rule import is_quorum
 from stratalog.model.commands import ReplicaMove
 from stratalog.model.metadata import Node, Snapshot
 from stratalog.model.retirement import RetireMode
-from stratalog.model.segment import RemoteState, Segment, SegmentState
+from stratalog.model.segment import Segment, SegmentState
 from stratalog.model.topic import Topic
 
 MOST_UNDER_WAY: Final = 16
@@ -82,8 +83,16 @@ class _Nodes:
     away: Set[int]
     steady: Set[int]
     under_way: dict[int, int]
-    is_tiered: Callable[[Topic], bool]
+    is_uploaded: Callable[[Topic], bool]
+    bucket: BucketReads
     is_bounded: bool = False
+
+    def is_tiered(self, topic: Topic) -> bool:
+        """The object store gets it, and is then a copy that readers may use."""
+        return self.bucket.of(topic) and self.is_uploaded(topic)
+
+    def is_kept_by_copies(self, segment: Segment, topic: Topic) -> bool:
+        return is_kept_by_copies(segment, may_read_bucket=self.bucket.of(topic))
 
     def is_alive(self, node_id: int) -> bool:
         node = self.by_id.get(node_id)
@@ -159,9 +168,11 @@ def plan_moves(
     is_tiered: Callable[[Topic], bool] = lambda _: True,
 ) -> Generator[None, None, Plan]:
     """In steps: other things may be done between two of them. Returns the plan with the last one. `is_tiered`: what a
-    node that leaves has of such a topic the object store gets, so that no other copies are made."""
+    node that leaves has of such a topic the object store gets, so that no other copies are made where readers may use
+    it."""
     topics = {topic.topic_id: topic for topic in snapshot.topics}
-    nodes = _Nodes({node.node_id: node for node in snapshot.nodes}, away, steady, {}, is_tiered)
+    by_id = {node.node_id: node for node in snapshot.nodes}
+    nodes = _Nodes(by_id, away, steady, {}, is_tiered, BucketReads(snapshot.nodes))
     due: list[tuple[Topic, Segment]] = []
     number = 0
     for shard in snapshot.shards:
@@ -170,7 +181,7 @@ def plan_moves(
             number += 1
             if number % _SEGMENTS_PER_STEP == 0:
                 yield
-            for node_id in _making(segment, nodes):
+            for node_id in _making(topic, segment, nodes):
                 nodes.under_way[node_id] = nodes.under_way.get(node_id, 0) + 1
             if _is_due(topic, segment, nodes):
                 due.append((topic, segment))
@@ -189,22 +200,19 @@ def plan_moves(
     return plan
 
 
-def is_kept_by_copies(segment: Segment) -> bool:
-    """Whether the copies of nodes are all there is of a sealed segment."""
-    return (
-        segment.state is SegmentState.SEALED
-        and segment.remote.state is not RemoteState.COMPLETE
-        and segment.end_offset != segment.base_offset
-    )
+def is_kept_by_copies(segment: Segment, *, may_read_bucket: bool) -> bool:
+    """Whether the copies of nodes are all that readers of a sealed segment can be served from."""
+    is_sealed = segment.state is SegmentState.SEALED
+    return is_sealed and not is_readable_without_nodes(segment, may_read_bucket=may_read_bucket)
 
 
-def _making(segment: Segment, nodes: _Nodes) -> Iterator[int]:
+def _making(topic: Topic, segment: Segment, nodes: _Nodes) -> Iterator[int]:
     """Who makes a copy of it now, or will: nobody while nobody lives who has it."""
     if not any(map(nodes.is_alive, segment.isr if segment.seal is None else segment.local_nodes)):
         return
     if segment.state is SegmentState.ACTIVE:
         yield from (node_id for node_id in segment.replicas if node_id not in segment.isr)
-    elif is_kept_by_copies(segment):
+    elif nodes.is_kept_by_copies(segment, topic):
         yield from (node_id for node_id in segment.replicas if node_id not in segment.local_nodes)
 
 
@@ -213,7 +221,7 @@ def _is_due(topic: Topic, segment: Segment, nodes: _Nodes) -> bool:
     if segment.state is SegmentState.ACTIVE:
         is_led = segment.leader is not None and not segment.is_fenced and nodes.is_alive(segment.leader)
         return is_led and (len(segment.replicas) < wanted or any(map(nodes.is_gone, segment.replicas)))
-    if not is_kept_by_copies(segment):
+    if not nodes.is_kept_by_copies(segment, topic):
         return False
     is_usual = len(segment.replicas) == wanted and {*segment.replicas} == {*segment.local_nodes}
     return not is_usual or any(nodes.is_leaving(node_id, topic) for node_id in segment.local_nodes)

@@ -1,8 +1,8 @@
 """What of a segment still needs a node that leaves: the one rule that the plan and the table's transaction share.
 
-A segment is *kept* without a node when it is COMPLETE in the object store, empty, or proven by as many living nodes
-that stay as its topic has replicas (all of them, where fewer stay). In volume mode what the node has proven itself is
-kept, too: its directory stays. What is open is never kept.
+A segment is *kept* without a node when it is COMPLETE in an object store that its topic's readers may use, empty, or
+proven by as many living nodes that stay as its topic has replicas (all of them, where fewer stay). In volume mode what
+the node has proven itself is kept, too: its directory stays. What is open is never kept.
 
 Pure. Source: docs/scaling-spec.md section 3.
 """
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from stratalog.machines.bucket_reads import is_readable_without_nodes
 from stratalog.machines.recovery_rule import Waiting, decide, majority
 from stratalog.model.metadata import Node
 from stratalog.model.mounts import Mount, MountMode
@@ -186,7 +187,15 @@ def is_kept_directory(record: Retirement | None, mount: Mount | None) -> bool:
     return mount.mode is MountMode.VOLUME and (mount.volume is not None or not is_forced)
 
 
-def need_of(segment: Segment, node_id: int, mode: RetireMode, wanted: int, is_staying: Callable[[int], bool]) -> Need:
+def need_of(
+    segment: Segment,
+    node_id: int,
+    mode: RetireMode,
+    wanted: int,
+    is_staying: Callable[[int], bool],
+    *,
+    may_read_bucket: bool,
+) -> Need:
     """`wanted`: so many nodes are to have it. `is_staying`: alive, and not leaving."""
     if node_id not in segment.replicas and node_id not in segment.local_nodes:
         return Need.NONE
@@ -194,8 +203,10 @@ def need_of(segment: Segment, node_id: int, mode: RetireMode, wanted: int, is_st
         return Need.NONE
     if segment.state is not SegmentState.SEALED:
         return Need.OPEN
-    if segment.remote.state is RemoteState.COMPLETE or segment.end_offset == segment.base_offset:
+    if is_readable_without_nodes(segment, may_read_bucket=may_read_bucket):
         return Need.KEPT
+    if segment.remote.state is RemoteState.COMPLETE and node_id not in segment.local_nodes:
+        return Need.KEPT  # it has nothing that could be read
     if mode is RetireMode.VOLUME and node_id in segment.local_nodes:
         return Need.KEPT
     holders = sum(1 for holder in segment.local_nodes if holder != node_id and is_staying(holder))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
+from stratalog.machines.bucket_reads import BucketReads
 from stratalog.machines.leaving import (
     Need,
     Presence,
@@ -98,6 +99,9 @@ class Survey:
     """The node lives and has no copy, and who had one was given up by force, with it."""
     gone_nodes: set[int] = field(default_factory=set)
     """With whom they went."""
+    barred: Found[SegmentKey] = field(default_factory=Found)
+    """The node is not alive, no other living node has them, and they are whole in the object store, where their topic's
+    `remote.read.policy` lets no reader go."""
     lost: Found[UnheldRange] = field(default_factory=Found)
     """The node is not alive, and no other node has them."""
     lost_open: Found[UnheldRange] = field(default_factory=Found)
@@ -114,7 +118,7 @@ class Survey:
 
     @property
     def _needed(self) -> tuple[Found[SegmentKey] | Found[UnheldRange], ...]:
-        return self.uploads, self.copies, self.kept, self.away, self.gone, self.lost
+        return self.uploads, self.copies, self.kept, self.away, self.gone, self.barred, self.lost
 
     @property
     def needed_count(self) -> int:
@@ -142,6 +146,15 @@ class _Lives:
     by_id: Mapping[int, Node]
 
 
+@dataclass(frozen=True, slots=True)
+class _Tiers:
+    """What the object store does for a topic."""
+
+    may_read_bucket: bool
+    frees_nodes: bool
+    """Nodes upload it, and a copy there is enough to let a node go."""
+
+
 def _lives(nodes: Iterable[Node], mounts: Iterable[Mount]) -> _Lives:
     nodes = tuple(nodes)
     mount_of = {mount.node_id: mount for mount in mounts if mount.mode is not MountMode.HAND_MADE}
@@ -166,9 +179,12 @@ def survey_nodes(snapshot: Snapshot, is_tiered: Callable[[Topic], bool]) -> Gene
         return found
     topics = {topic.topic_id: topic for topic in snapshot.topics}
     lives = _lives(snapshot.nodes, snapshot.mounts)
+    bucket = BucketReads(snapshot.nodes)
     number = 0
     for shard in snapshot.shards:
         topic = topics[shard.key.topic_id]
+        reads = bucket.of(topic)
+        tiers = _Tiers(reads, reads and is_tiered(topic))
         wanted = min(topic.replication_factor, len(lives.staying))
         for segment in shard.segments:
             number += 1
@@ -176,15 +192,17 @@ def survey_nodes(snapshot: Snapshot, is_tiered: Callable[[Topic], bool]) -> Gene
                 yield
             for node_id in {*segment.replicas, *segment.local_nodes} & leaving.keys():
                 survey = found[node_id]
-                _count(survey, segment, topic, leaving[node_id], wanted, lives, is_tiered(topic))
+                _count(survey, segment, topic, leaving[node_id], wanted, lives, tiers)
     return found
 
 
 def _count(
-    survey: Survey, segment: Segment, topic: Topic, node: Node, wanted: int, lives: _Lives, is_tiered: bool
+    survey: Survey, segment: Segment, topic: Topic, node: Node, wanted: int, lives: _Lives, tiers: _Tiers
 ) -> None:
     assert node.retirement is not None
-    need = need_of(segment, node.node_id, node.retirement.mode, wanted, lives.staying.__contains__)
+    is_staying = lives.staying.__contains__
+    mode = node.retirement.mode
+    need = need_of(segment, node.node_id, mode, wanted, is_staying, may_read_bucket=tiers.may_read_bucket)
     size = 0 if segment.seal is None else segment.seal.size_bytes
     if need is Need.NONE:
         return
@@ -196,14 +214,16 @@ def _count(
             return
         case Need.OPEN:
             _count_open(survey, segment, topic, lives)
+        case Need.ONLY_HERE if segment.remote.state is RemoteState.COMPLETE and not _is_alive(segment, lives):
+            survey.barred.add_named(segment.key, size)
         case Need.ONLY_HERE if lives.directories.keys() & {*segment.local_nodes} and not _is_alive(segment, lives):
-            _count_kept(survey, segment, _unsent_bytes(segment, size), lives, is_tiered)
+            _count_kept(survey, segment, _unsent_bytes(segment, size), lives, tiers.frees_nodes)
             survey.kept_here += node.node_id in segment.local_nodes
         case Need.ONLY_HERE if node.is_alive and not _is_alive(segment, lives):
             _count_away(survey, segment, _unsent_bytes(segment, size), lives)
         case Need.ONLY_HERE if not _is_alive(segment, lives):
             survey.lost.add_named(unheld_of(segment, topic.name), _unsent_bytes(segment, size), MAX_UNHELD_LISTED)
-        case _ if is_tiered:
+        case _ if tiers.frees_nodes:
             survey.uploads.add(_unsent_bytes(segment, size))
         case _:
             survey.copies.add(size)

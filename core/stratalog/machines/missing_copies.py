@@ -12,6 +12,7 @@ from enum import StrEnum
 from stratalog.model.segment import RemoteState, Segment
 
 RESTORE_VOLUME = "check that the right volume is mounted; if the data is lost, restore a backup of the directory"
+LIFT_POLICY = "set remote.read.policy=NotInDisk on the topic, and readers are served from the object store"
 GIVE_BUCKET = "start the node with the --bucket that holds its data"
 
 
@@ -49,8 +50,9 @@ class MissingCopy:
         return self.standing is Standing.STORED or self.is_error
 
 
-def judge_missing(segment: Segment, node_id: int, *, has_store: bool) -> MissingCopy:
-    """Of a sealed or ended segment without a file on this node."""
+def judge_missing(segment: Segment, node_id: int, *, has_store: bool, may_read: bool = True) -> MissingCopy:
+    """Of a sealed or ended segment without a file on this node. `may_read`: readers are served from the object store
+    (`bucket_reads`)."""
     is_listed = node_id in segment.local_nodes if segment.seal is not None else node_id == segment.leader
     if segment.end_offset == segment.base_offset:
         return MissingCopy(Standing.FREED, "it is empty", "none needed")
@@ -58,6 +60,8 @@ def judge_missing(segment: Segment, node_id: int, *, has_store: bool) -> Missing
         if not has_store:
             what = "its data is only in an object store, and this node was started without one"
             return MissingCopy(Standing.OUT_OF_REACH, what, GIVE_BUCKET)
+        if not may_read:
+            return _judge_barred(segment, node_id)
         if is_listed:
             what = "its local file is missing; the object store has the whole segment"
             return MissingCopy(Standing.STORED, what, "none needed: reads go to the object store")
@@ -70,3 +74,12 @@ def judge_missing(segment: Segment, node_id: int, *, has_store: bool) -> Missing
     what = f"its local file is missing: offsets [{stored_to}, {end} are lost here and not in the object store"
     step = f"bring back one of the nodes {others}, or restore the file from a backup" if others else RESTORE_VOLUME
     return MissingCopy(Standing.LOST, what, step)
+
+
+def _judge_barred(segment: Segment, node_id: int) -> MissingCopy:
+    """Of one that is whole in the object store, where the topic's policy lets no reader go."""
+    others = tuple(node for node in segment.local_nodes if node != node_id)
+    if others:
+        return MissingCopy(Standing.ELSEWHERE, f"its copies are on the nodes {others}", "ask these nodes")
+    what = "its data is only in the object store, and remote.read.policy=Disable keeps readers out of it"
+    return MissingCopy(Standing.OUT_OF_REACH, what, LIFT_POLICY)

@@ -39,6 +39,8 @@ class ShardMetadata:
     """The topic's flush policy: what is acknowledged must be flushed first."""
     tables: Mapping[SegmentKey, Producers] = field(default_factory=dict)
     """What was read of the producers at the ends of sealed segments: what the pass asked for (`ReadProducers`)."""
+    may_read_bucket: bool = True
+    """Consumers of the topic are served from the object store."""
 
 
 @dataclass(frozen=True, slots=True)

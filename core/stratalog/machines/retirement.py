@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 
 from stratalog.machines.leaving import HANDOVER_MS
 from stratalog.machines.leaving_survey import Survey
-from stratalog.machines.leaving_words import away_words, gone_words, kept_words, named, size_of
+from stratalog.machines.leaving_words import away_words, barred_words, gone_words, kept_words, named, size_of
 from stratalog.machines.recovery_rule import MIN_IN_SYNC, least_in_sync
 from stratalog.model.counting import counted
 from stratalog.model.ids import SegmentKey
@@ -214,6 +214,8 @@ def _why_offload_waits(seen: Observed) -> Why | None:
         return Why(WaitReason.LAST_COPY_LOST, away_words(survey, seen.node.node_id))
     if survey.gone.count:
         return Why(WaitReason.LAST_COPY_LOST, gone_words(survey, seen.node.node_id))
+    if survey.barred.count:
+        return Why(WaitReason.UNDER_REPLICATED, barred_words(survey, seen.node))
     if survey.kept_untiered or survey.unread:
         # What goes on by itself comes behind what does not.
         return Why(WaitReason.UNDER_REPLICATED, kept_words(survey, seen.node))
@@ -228,8 +230,8 @@ def _why_offload_waits(seen: Observed) -> Why | None:
         return Why(WaitReason.STORE_UNREACHABLE, words)
     if survey.copies.count:
         words = (
-            f"no remote tier, and too few copies on the nodes that stay: {counted(survey.copies.count, 'segment')}, "
-            f"{size_of(survey.copies.bytes)}; being copied there"
+            f"no remote tier to read from, and too few copies on the nodes that stay: "
+            f"{counted(survey.copies.count, 'segment')}, {size_of(survey.copies.bytes)}; being copied there"
         )
         return Why(WaitReason.UNDER_REPLICATED, words)
     return Why(WaitReason.UNDER_REPLICATED, kept_words(survey, seen.node)) if survey.kept.count else None
@@ -428,8 +430,9 @@ def _no_room(stay: Sequence[Node], survey: Survey, vitals: Mapping[int, Vitals])
     if room < survey.copies.bytes:
         said = f"; nodes {unknown} have not said how much they have" if unknown else ""
         words = (
-            f"{size_of(survey.copies.bytes)} have no remote tier and must be copied, and the nodes that stay take "
-            f"{size_of(room)}: what they have free above {HEADROOM_PERCENT} % of their disks, or {SLIGHT_PERCENT} % of "
+            f"{size_of(survey.copies.bytes)} have no remote tier to read from and must be copied, and the nodes that "
+            f"stay take {size_of(room)}: what they have free above {HEADROOM_PERCENT} % of their disks, or "
+            f"{SLIGHT_PERCENT} % of "
             f"it{said}; make room, or add nodes"
         )
         return [Why(WaitReason.INSUFFICIENT_CAPACITY, words)]

@@ -64,14 +64,18 @@ from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemoteState, Segment, SegmentState
 
 
-def judge_sealed(segment: Segment, node_id: int, *, has_file: bool) -> TakeSealed | NoteMissing | FreeLeftover | None:
-    """What to do about a sealed segment's file on this node, or about there being none."""
+def judge_sealed(
+    segment: Segment, node_id: int, *, has_file: bool, may_read_bucket: bool = True
+) -> TakeSealed | NoteMissing | FreeLeftover | None:
+    """What to do about a sealed segment's file on this node, or about there being none. Where readers may not use the
+    object store, a replica that is not listed yet keeps its file: it proves it now."""
     if node_id in segment.local_nodes:
         if has_file:
             return TakeSealed(segment)
         return NoteMissing(segment) if segment.end_offset != segment.base_offset else None
     is_let_go = node_id not in segment.replicas and all(node_id != one.node_id for one in segment.handed.reports)
-    if has_file and (segment.remote.state is RemoteState.COMPLETE or is_let_go):
+    is_stored = segment.remote.state is RemoteState.COMPLETE and may_read_bucket
+    if has_file and (is_stored or is_let_go):
         return FreeLeftover(segment.key)
     return None  # what differed stays for a person to look at
 
@@ -234,7 +238,12 @@ class ShardRestart:
             producers,
         )
         verdicts = [
-            judge_sealed(segment, self._node_id, has_file=segment.key in event.files)
+            judge_sealed(
+                segment,
+                self._node_id,
+                has_file=segment.key in event.files,
+                may_read_bucket=metadata.may_read_bucket,
+            )
             for segment in segments
             if segment.state is SegmentState.SEALED
         ]

@@ -12,6 +12,7 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Final
 
+from stratalog.machines.bucket_reads import BucketReads
 from stratalog.machines.copy_repair import is_kept_by_copies
 from stratalog.machines.leaving import is_given_up, is_lost_for_good
 from stratalog.machines.recovery_rule import MIN_IN_SYNC, Waiting, decide, is_quorum, least_in_sync, majority
@@ -36,8 +37,8 @@ class TroubleKind(StrEnum):
     NOT_IN_SYNC = "not_in_sync"
     """`nodes` are replicas of what is written, and not in sync; those that are suffice."""
     TOO_FEW_COPIES = "too_few_copies"
-    """Sealed segments have fewer proven copies on nodes that live than the topic asks for, and are not whole in the
-    object store; `segment` is the oldest of them. They are copied again."""
+    """Sealed segments have fewer proven copies on nodes that live than the topic asks for, and are not whole in an
+    object store that readers may use; `segment` is the oldest of them. They are copied again."""
     NO_COPY = "no_copy"
     """The same, and no node that lives has one: they cannot be read before one of `nodes` is back."""
     NOT_SEALED = "not_sealed"
@@ -82,12 +83,13 @@ def troubles(snapshot: Snapshot, now_ms: int, min_in_sync: int = 1) -> Iterator[
     `min.insync.replicas` of the processes, for topics that do not say otherwise."""
     topics = {topic.topic_id: topic for topic in snapshot.topics}
     nodes = {node.node_id: node for node in snapshot.nodes}
+    bucket = BucketReads(snapshot.nodes)
     for shard in snapshot.shards:
-        yield from troubles_of(topics[shard.key.topic_id], shard, nodes, now_ms, min_in_sync)
+        yield from troubles_of(topics[shard.key.topic_id], shard, nodes, now_ms, bucket, min_in_sync)
 
 
 def troubles_of(
-    topic: Topic, shard: Shard, nodes: dict[int, Node], now_ms: int, min_in_sync: int = 1
+    topic: Topic, shard: Shard, nodes: dict[int, Node], now_ms: int, bucket: BucketReads, min_in_sync: int = 1
 ) -> Iterator[Trouble]:
     """Of one shard."""
     # An internal topic says all that holds for it.
@@ -95,7 +97,7 @@ def troubles_of(
     for segment in shard.segments:
         yield from _of(topic, segment, nodes, least)
     yield from _of_seals(topic, shard, nodes, now_ms - SEAL_TAKES_MS)
-    yield from _of_copies(topic, shard, nodes)
+    yield from _of_copies(topic, shard, nodes, may_read_bucket=bucket.of(topic))
     yield from _of_producers(topic, shard, nodes)
 
 
@@ -227,22 +229,34 @@ def _of_seals(topic: Topic, shard: Shard, nodes: dict[int, Node], since_ms: int)
         yield Trouble(topic.name, segment.key, TroubleKind.NOT_SEALED, owing, None, words)
 
 
-def _of_copies(topic: Topic, shard: Shard, nodes: dict[int, Node]) -> Iterator[Trouble]:
+def _of_copies(topic: Topic, shard: Shard, nodes: dict[int, Node], *, may_read_bucket: bool) -> Iterator[Trouble]:
     """Of all sealed segments of a shard together: a node that is gone takes copies of thousands."""
     wanted = topic.replication_factor
     thin: list[tuple[Segment, int]] = []
     for segment in shard.segments:
-        if is_kept_by_copies(segment):
+        if is_kept_by_copies(segment, may_read_bucket=may_read_bucket):
             count = sum(_is_alive(node_id, nodes) for node_id in segment.local_nodes)
             if count < wanted:
                 thin.append((segment, count))
-    lost = [segment for segment, count in thin if not count]
+    unread = [segment for segment, count in thin if not count]
+    barred = [segment for segment in unread if segment.remote.state is RemoteState.COMPLETE]
+    lost = [segment for segment in unread if segment.remote.state is not RemoteState.COMPLETE]
     left = [(segment, count) for segment, count in thin if count]
     if lost:
         holders, next_step = _what_helps(topic, lost, nodes)
         have = counted(len(lost), "sealed segment", verb=("has", "have"))
         words = f"{have} no copy on a node that is alive: {next_step}"
         yield Trouble(topic.name, lost[0].key, TroubleKind.NO_COPY, holders, None, words)
+    if barred:
+        holders = tuple(sorted({node_id for segment in barred for node_id in segment.local_nodes}))
+        have = counted(len(barred), "sealed segment", verb=("has", "have"))
+        start = f"start {nodes_named(holders)}, or " if holders else ""
+        words = (
+            f"{have} no copy on a node that is alive, and consumers get errors there: the object store has all of "
+            f"{'it' if len(barred) == 1 else 'them'}, and remote.read.policy=Disable keeps readers out of it; {start}"
+            f"run `stratalog topics alter {topic.name} --set remote.read.policy=NotInDisk`"
+        )
+        yield Trouble(topic.name, barred[0].key, TroubleKind.NO_COPY, holders, None, words)
     if left:
         holders = tuple(sorted({node_id for segment, _ in left for node_id in segment.local_nodes}))
         making = sum(any(n not in s.local_nodes and _is_alive(n, nodes) for n in s.replicas) for s, _ in left)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from stratalog.machines.bucket_reads import is_readable_without_nodes, reads_bucket, reads_by_default
 from stratalog.machines.leaving import is_kept_directory, lost_of
 from stratalog.machines.table_mounts import free_mount
 from stratalog.machines.table_segments import without_copies
@@ -39,33 +40,38 @@ def end_mount(tx: TableTransaction, command: EndMount) -> Steps[None]:
         return
     listed: list[Segment] = []
     only_there: list[Segment] = []
+    by_default = reads_by_default(entry.node for entry in tx.state.nodes.values())
     for number, entry in enumerate(tx.state.shards.values(), 1):
         if number % RECORDS_PER_STEP == 0:
             yield
         held = [segment for segment in entry.segments.values() if mount.node_id in segment.local_nodes]
-        only_there += [segment for segment in held if is_only_in(tx.state, segment, mount.node_id)]
+        may_read = reads_bucket(tx.state.topic(entry.key.topic_id).settings, by_default=by_default)
+        only_there += [
+            segment for segment in held if is_only_in(tx.state, segment, mount.node_id, may_read_bucket=may_read)
+        ]
         listed += held
     if only_there and forced is None and not _is_given_up(tx.state, mount):
-        raise Conflict(_why_refused(mount, len(only_there)))
+        raise Conflict(_why_refused(mount, only_there))
     if only_there and forced is not None:
         _check_lost(tx.state, mount, len(only_there))
-    lost = {segment.key for segment in only_there}
+    gone = [segment for segment in only_there if segment.remote.state is not RemoteState.COMPLETE]
+    lost = {segment.key for segment in gone}
     for number, segment in enumerate(listed, 1):  # nobody may count on what nobody reads
         if number % RECORDS_PER_STEP == 0:
             yield
         others = tuple(node for node in segment.local_nodes if node != mount.node_id)
         if others or segment.key not in lost:  # of what is lost the record says with whom it went
             tx.replace_segment(segment, without_copies(segment, others))
-    _note(tx, mount, only_there)
+    _note(tx, mount, gone)
     free_mount(tx, mount)
 
 
-def is_only_in(state: TableState, segment: Segment, node_id: int) -> bool:
+def is_only_in(state: TableState, segment: Segment, node_id: int, *, may_read_bucket: bool) -> bool:
     """Whether a sealed segment can be read from nowhere but what this node left, as far as is known: who is not alive
-    may have lost it, and a directory is read while it is mounted. Nobody needs an empty one."""
-    if segment.end_offset == segment.base_offset:
+    may have lost it, and a directory is read while it is mounted."""
+    if segment.state is not SegmentState.SEALED:
         return False
-    if segment.state is not SegmentState.SEALED or segment.remote.state is RemoteState.COMPLETE:
+    if is_readable_without_nodes(segment, may_read_bucket=may_read_bucket):
         return False
     return not any(state.is_alive(one) or has_directory(state, one) for one in segment.local_nodes if one != node_id)
 
@@ -141,12 +147,19 @@ def _check_lost(state: TableState, mount: Mount, count: int) -> None:
         )
 
 
-def _why_refused(mount: Mount, count: int) -> str:
+def _why_refused(mount: Mount, only_there: Sequence[Segment]) -> str:
     uploader = "its holder" if mount.holder is None else f"node {mount.holder}"
+    barred = sum(segment.remote.state is RemoteState.COMPLETE for segment in only_there)
     words = (
-        f"mount {mount.name}: nothing else has {counted(count, 'sealed segment')} of it: wait until {uploader} has "
-        "uploaded those of topics with a remote tier, and for the retention of the others, or delete their topics"
+        f"mount {mount.name}: nothing else has {counted(len(only_there), 'sealed segment')} of it for readers: wait "
+        f"until {uploader} has uploaded those of topics with a remote tier, and for the retention of the others, or "
+        "delete their topics"
     )
+    if barred:
+        words += (
+            f"; {barred:,} of them are whole in the object store, where remote.read.policy=Disable lets no reader go: "
+            "set remote.read.policy=NotInDisk for their topics"
+        )
     if mount.state is not MountState.SERVING or mount.volume is None:
         words += (
             f"; if what node {mount.node_id} left is lost, `stratalog mounts end {mount.name} --force "

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from stratalog.machines.bucket_reads import is_served_from_bucket
 from stratalog.machines.recovery_rule import is_quorum
 from stratalog.machines.table_segments import without_copies
 from stratalog.machines.table_state import RECORDS_PER_STEP, Steps, TableTransaction, kept
 from stratalog.model.commands import MoveReplicas, ReplicaMove
-from stratalog.model.segment import RemoteState, Segment, SegmentState
+from stratalog.model.segment import Segment, SegmentState
 
 
 def move_replicas(tx: TableTransaction, command: MoveReplicas) -> Steps[None]:
@@ -25,10 +26,15 @@ def move_replicas(tx: TableTransaction, command: MoveReplicas) -> Steps[None]:
         segment = tx.state.find_segment(move.segment)
         if segment is None or segment.replicas != move.replicas:
             continue
-        if segment.state is SegmentState.SEALED and segment.remote.state is not RemoteState.COMPLETE:
+        if segment.state is SegmentState.SEALED and _is_kept_by_copies(tx, segment):
             _move_sealed(tx, segment, move)
         elif segment.state is SegmentState.ACTIVE and _is_led(tx, segment):
             _move_active(tx, segment, move)
+
+
+def _is_kept_by_copies(tx: TableTransaction, segment: Segment) -> bool:
+    may_read = tx.state.reads_bucket(tx.state.topic(segment.key.topic_id))
+    return not is_served_from_bucket(segment, may_read_bucket=may_read)
 
 
 def _is_led(tx: TableTransaction, segment: Segment) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import assert_never
 
+from stratalog.machines.bucket_reads import is_readable_without_nodes, reads_bucket, reads_by_default
 from stratalog.machines.leaving import Need, is_between_holders, lost_of, need_of
 from stratalog.machines.table_bounds import MAX_KEY_CHARACTERS, MAX_SEGMENTS_NAMED, check_names, is_object_key
 from stratalog.machines.table_given_up import give_up_open
@@ -43,7 +44,7 @@ from stratalog.model.retirement_commands import (
     RetirementCommand,
     RetireNode,
 )
-from stratalog.model.segment import Segment
+from stratalog.model.segment import RemoteState, Segment
 
 _LISTED_UNCONFIRMED = 10
 
@@ -217,18 +218,23 @@ def release_node(tx: TableTransaction, command: ReleaseNode) -> Steps[bool]:
     gives_up = old.is_forced and not known.is_alive
     if not gives_up and any(is_between_holders(one.retirement, tx.now_ms) for one in tx.state.nodes.values()):
         return False
+    staying_count = tx.state.staying_count
+    by_default = reads_by_default(entry.node for entry in tx.state.nodes.values())
     held: list[Segment] = []
     listed = 0
     lost: list[LostRange] = []
     for number, segment in enumerate(_segments(tx), 1):
         if number % RECORDS_PER_STEP == 0:
             yield
-        wanted = min(tx.state.topic(segment.key.topic_id).replication_factor, tx.state.staying_count)
-        need = need_of(segment, node_id, old.mode, wanted, tx.state.is_staying)
+        topic = tx.state.topic(segment.key.topic_id)
+        wanted = min(topic.replication_factor, staying_count)
+        may_read = reads_bucket(topic.settings, by_default=by_default)
+        need = need_of(segment, node_id, old.mode, wanted, tx.state.is_staying, may_read_bucket=may_read)
         if need is Need.OPEN or (need in (Need.THIN, Need.ONLY_HERE) and not gives_up):
             return False
         listed += need is not Need.NONE and segment.end_offset != segment.base_offset
-        if need is Need.ONLY_HERE and not _is_elsewhere(tx.state, segment, node_id):
+        is_stored = segment.remote.state is RemoteState.COMPLETE
+        if need is Need.ONLY_HERE and not is_stored and not _is_elsewhere(tx.state, segment, node_id):
             lost.append(lost_of(segment))
         if need is not Need.NONE and node_id in segment.local_nodes and old.mode is RetireMode.OFFLOAD:
             held.append(segment)
@@ -238,7 +244,7 @@ def release_node(tx: TableTransaction, command: ReleaseNode) -> Steps[bool]:
         if number % RECORDS_PER_STEP == 0:
             yield
         others = tuple(node for node in segment.local_nodes if node != node_id)
-        if others or need_of(segment, node_id, old.mode, 1, tx.state.is_staying) is Need.KEPT:
+        if others or is_readable_without_nodes(segment, may_read_bucket=True):  # the last copy is named, or stored
             tx.replace_segment(segment, without_copies(segment, others))
     life = life_name(node_id, known.node_epoch)
     released = replace(

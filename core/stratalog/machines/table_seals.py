@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from stratalog.machines.bucket_reads import is_served_from_bucket
 from stratalog.machines.leaving import reports_needed
 from stratalog.machines.recovery_rule import is_quorum
 from stratalog.machines.table_bounds import is_seal_in_bounds
@@ -23,7 +24,7 @@ from stratalog.machines.table_recovery import go_on, taken_from_leader
 from stratalog.machines.table_state import Steps, TableTransaction, describe_segment, kept
 from stratalog.model.commands import ReportReplica, SealSegment
 from stratalog.model.errors import Conflict, InvalidRequest
-from stratalog.model.segment import Handover, RemoteState, ReplicaReport, SealRecord, Segment, SegmentState
+from stratalog.model.segment import Handover, ReplicaReport, SealRecord, Segment, SegmentState
 
 
 def seal_segment(tx: TableTransaction, command: SealSegment) -> Steps[Segment]:
@@ -171,15 +172,16 @@ def _seal(tx: TableTransaction, segment: Segment, record: SealRecord) -> Steps[S
 
 def _joined(tx: TableTransaction, segment: Segment, seal: SealRecord, node_id: int, command: ReportReplica) -> Segment:
     """One more true copy of a sealed segment, unless it was given up since this was said: then a copy that is there is
-    told of again, by who has read that. What is COMPLETE in the object store needs no more copies, and one that was
-    freed there since nobody could tell from a new one: who is not listed lets its copy go.
+    told of again, by who has read that. What is COMPLETE in an object store that readers may use needs no more copies,
+    and one that was freed there since nobody could tell from a new one: who is not listed lets its copy go.
     """
     proof = command.proof
     if (proof.end_offset, proof.size_bytes, proof.digest) != (seal.end_offset, seal.size_bytes, seal.digest):
         raise _differs(segment, seal, proof)
     if node_id in segment.local_nodes or 0 <= command.isr_version < segment.isr_version:
         return segment
-    if segment.remote.state is RemoteState.COMPLETE:
+    may_read = tx.state.reads_bucket(tx.state.topic(segment.key.topic_id))
+    if is_served_from_bucket(segment, may_read_bucket=may_read):
         return segment
     joined = replace(segment, local_nodes=tuple(sorted((*segment.local_nodes, node_id))))
     tx.replace_segment(segment, joined)

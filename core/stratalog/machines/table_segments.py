@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from stratalog.machines.bucket_reads import is_readable_without_nodes
 from stratalog.machines.table_bounds import check_segments_named
-from stratalog.machines.table_state import RECORDS_PER_STEP, Steps, TableTransaction, describe_segment, kept
+from stratalog.machines.table_state import RECORDS_PER_STEP, Steps, TableState, TableTransaction, describe_segment, kept
 from stratalog.machines.upload_duty import keeper_of
 from stratalog.model.commands import ForgetLocal, ProposeIsr, PurgeSegments, ReportLostCopies
 from stratalog.model.errors import Conflict, Fenced, InvalidRequest
@@ -63,7 +64,8 @@ def check_leader(segment: Segment, caller: Life | None, deed: str) -> None:
 
 
 def forget_local(tx: TableTransaction, command: ForgetLocal) -> Steps[None]:
-    """A node is about to free local copies: refused unless another readable copy stays, or none is wanted (F37)."""
+    """A node is about to free local copies: refused unless another readable copy stays, or none is wanted (F37). The
+    object store is one only where the topic's readers may use it."""
     check_segments_named(command.segments)
     segments = [tx.state.segment(key) for key in command.segments]
     for segment in segments:
@@ -73,12 +75,23 @@ def forget_local(tx: TableTransaction, command: ForgetLocal) -> Steps[None]:
                 "object "
                 f"store: node {command.node_id} must keep its copy until the remote one is COMPLETE"
             )
+        if segment.state is not SegmentState.DELETED and _is_last_readable(tx.state, segment, command.node_id):
+            raise Conflict(
+                f"{describe_segment(segment.key)} is read from local copies alone (remote.read.policy=Disable), and no "
+                f"other node that is alive has one: node {command.node_id} must keep its copy"
+            )
     for number, segment in enumerate({segment.key: segment for segment in segments}.values(), 1):
         if number % RECORDS_PER_STEP == 0:
             yield
         if command.node_id in segment.local_nodes:
             others = tuple(node for node in segment.local_nodes if node != command.node_id)
             tx.replace_segment(segment, without_copies(segment, others))
+
+
+def _is_last_readable(state: TableState, segment: Segment, node_id: int) -> bool:
+    if is_readable_without_nodes(segment, may_read_bucket=state.reads_bucket(state.topic(segment.key.topic_id))):
+        return False
+    return not any(one != node_id and state.is_alive(one) for one in segment.local_nodes)
 
 
 def without_copies(segment: Segment, holders: tuple[int, ...]) -> Segment:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias, TypeVar
 from uuid import UUID
 
+from stratalog.machines.bucket_reads import READ_POLICY, reads_bucket, reads_by_default
 from stratalog.machines.disk_room import weight_class, with_good_disks
 from stratalog.machines.leaving import is_given_up
 from stratalog.machines.placement import LEADER_WEIGHT, weights_of
@@ -130,6 +131,12 @@ class TableState:
         if topic is None:
             raise NotFound(f"topic {topic_id} does not exist (it may have been deleted and made again under a new id)")
         return topic
+
+    def reads_bucket(self, topic: Topic) -> bool:
+        """See `machines.bucket_reads`. Cost: O(nodes) where the topic has no policy of its own."""
+        if READ_POLICY in topic.settings:
+            return reads_bucket(topic.settings, by_default=True)
+        return reads_by_default(entry.node for entry in self.nodes.values())
 
     def find_segment(self, key: SegmentKey) -> Segment | None:
         """The segment, living or DELETED."""

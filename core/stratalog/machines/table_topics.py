@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
+from stratalog.machines.bucket_reads import READ_POLICY, is_only_in_bucket
 from stratalog.machines.internal_topics import FIXED_SETTINGS, refuse_internal, settings_to_create
 from stratalog.machines.placement import place
 from stratalog.machines.recovery_rule import ACKS_POLICY, is_quorum
@@ -127,10 +128,35 @@ def alter_topic(tx: TableTransaction, command: AlterTopic) -> Steps[Topic]:
         _check_growth(topic, command.shard_count)
     shard_count = topic.shard_count if command.shard_count is None else command.shard_count
     changed = replace(topic, settings=dict(command.settings), shard_count=shard_count)
+    if tx.state.reads_bucket(topic) and not tx.state.reads_bucket(changed):
+        yield from _refuse_unreadable(tx, topic)
     was, wanted = (one.settings.get(FLUSH_POLICY) for one in (topic, changed))
     if was not in (wanted, FSYNC):
         changed = replace(changed, unflushed_until_ms=(yield from _newest_opened_ms(tx, topic)))
     return (yield from _change(tx, topic, changed))
+
+
+def _refuse_unreadable(tx: TableTransaction, topic: Topic) -> Steps[None]:
+    """Keep readers in the object store while records are there alone: what a consumer could read a moment ago would be
+    an error for it, though nothing is lost."""
+    count = 0
+    first: Segment | None = None
+    for shard in range(topic.shard_count):
+        entry = tx.state.shard(ShardKey(topic.topic_id, shard))
+        for number, segment in enumerate(entry.segments.values(), 1):
+            if number % RECORDS_PER_STEP == 0:
+                yield
+            if segment.state is SegmentState.SEALED and is_only_in_bucket(segment):
+                count += 1
+                first = first or segment
+    if first is not None:
+        have = counted(count, "sealed segment", verb=("is", "are"))
+        raise InvalidRequest(
+            f"topic {topic.name!r} cannot change to {READ_POLICY}=Disable: {have} in the object store alone, the first "
+            f"is [{first.base_offset}, {first.end_offset}) of shard {first.key.shard}, and consumers would get errors "
+            f"there. Delete these records first (`stratalog topics trim {topic.name}`), or keep the policy; with "
+            "local.retention.ms=-1 set now, what is written from now on stays on the nodes"
+        )
 
 
 def _newest_opened_ms(tx: TableTransaction, topic: Topic) -> Steps[int]:

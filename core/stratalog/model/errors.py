@@ -59,6 +59,11 @@ class Unauthorized(Unavailable):
     is taken once the right one is there."""
 
 
+class OutOfReach(Unavailable):
+    """The data is safe in the object store, and a setting keeps readers out of it: the same call fails until a person
+    changes the setting, or a node with a copy is back."""
+
+
 class WrongServer(Unavailable):
     """What answers there is something else: name another address. Nothing was done."""
 

@@ -29,6 +29,9 @@ class NodeInfo:
     rack: str | None = None
     listeners: tuple[Listener, ...] = ()
     """Beside the internal one, which is `host` and `port`: where clients that come in by their names find it."""
+    reads_bucket_by_default: bool = True
+    """Topics that do not set `remote.read.policy` are read from the object store there: its own policy is not
+    Disable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,8 @@ class Node:
     decides about a lost node names it, so that the decision does not hold for a later absence."""
     can_write: bool = True
     """False while its disk makes no progress (`machines.disk_health`): others lead, if they can, what it led."""
+    reads_bucket_by_default: bool = True
+    """See `NodeInfo.reads_bucket_by_default`."""
 
     def address(self, listener: str) -> tuple[str, int] | None:
         """Host and port for who comes in by a listener of that name; None: it has none."""
@@ -76,7 +81,8 @@ class Node:
 
     @property
     def info(self) -> NodeInfo:
-        return NodeInfo(self.node_id, self.storage_id, self.host, self.port, self.rack, self.listeners)
+        place = (self.node_id, self.storage_id, self.host, self.port, self.rack)
+        return NodeInfo(*place, self.listeners, self.reads_bucket_by_default)
 
     @property
     def is_leaving(self) -> bool:

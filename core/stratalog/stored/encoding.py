@@ -116,8 +116,8 @@ def _encode_one(write: TableWrite) -> Iterator[Item]:
             life = (node.node_epoch, node.is_alive, node.start_id, node.token, node.boot_id, node.has_room)
             last = (info.storage_id, info.host, info.port, info.rack, *life)
             listeners = [(one.name, one.host, one.port) for one in info.listeners]
-            flushed = node.is_flushed_by_default
-            more = (node.scarcity, listeners, flushed, node.absences, node.can_write)
+            states = (node.is_flushed_by_default, node.absences, node.can_write, info.reads_bucket_by_default)
+            more = (node.scarcity, listeners, *states)
             yield key, _value(*last, encode_retirement(node.retirement), *more)
         case PutLock(lock):
             yield (
@@ -334,7 +334,10 @@ class _Decoder:
             return NotedChanges(fields[0], changes)
         if kind == _NODE:
             listeners = tuple(Listener(*one) for one in fields[12]) if len(fields) > 12 else ()
-            info = NodeInfo(int.from_bytes(key[1:], "big"), fields[0], fields[1], fields[2], fields[3], listeners)
+            reads_bucket = fields[16] if len(fields) > 16 else True
+            info = NodeInfo(
+                int.from_bytes(key[1:], "big"), fields[0], fields[1], fields[2], fields[3], listeners, reads_bucket
+            )
             retirement = decode_retirement(fields[10]) if len(fields) > 10 else None
             scarcity = fields[11] if len(fields) > 11 else 0
             flushed = fields[13] if len(fields) > 13 else False

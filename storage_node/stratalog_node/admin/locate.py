@@ -77,7 +77,9 @@ async def locate(services: AdminServices, topic_name: str, shard: int, offset: i
     if is_local:
         why.append("the segment has a local copy")
     else:
-        why.append(judge_missing(segment, services.node_id, has_store=services.store is not None).what)
+        may_read = policy is not ReadPolicy.DISABLE
+        has_store = services.store is not None
+        why.append(judge_missing(segment, services.node_id, has_store=has_store, may_read=may_read).what)
     if is_cold:
         why.append(f"the object store holds everything below offset {_durable_end(segment)} of this segment")
         if services.store is None:

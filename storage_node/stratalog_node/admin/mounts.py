@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 from stratalog.admin_api.mounts import CreateMountRequest, EndMountRequest, MountInfo, MoveMountRequest
 from stratalog.event_loop.fair_turns import FairTurns
+from stratalog.machines.bucket_reads import is_readable_without_nodes
 from stratalog.model.mount_commands import CreateMount, EndMount, MoveMount
 from stratalog.model.mounts import Mount, MountMode
-from stratalog.model.segment import RemoteState, Segment
+from stratalog.model.segment import Segment
 from stratalog_node.admin.services import AdminServices
 from stratalog_node.slices import Slices
 
@@ -46,13 +47,14 @@ class MountAdmin:
         for key in list(self._services.catalog.shard_keys()) if found else ():
             segments = self._services.catalog.segments(key)
             await slices.did(1 + len(segments))
+            may_read = self._services.catalog.reads_bucket(key.topic_id)
             for segment in segments:
                 for name, mount in found.items():
                     if _is_of(segment, mount):
                         counted = counts[name]
                         counted[0] += 1
                         counted[1] += segment.seal.size_bytes if segment.seal is not None else 0
-                        counted[2] += _is_only_there(segment, mount)
+                        counted[2] += _is_only_there(segment, mount, may_read_bucket=may_read)
         return [_info(mount, *counts[name]) for name, mount in found.items()]
 
 
@@ -68,8 +70,9 @@ def _is_of(segment: Segment, mount: Mount) -> bool:
     return segment.seal is not None and mount.node_id in segment.seal.replicas
 
 
-def _is_only_there(segment: Segment, mount: Mount) -> bool:
-    return segment.local_nodes == (mount.node_id,) and segment.remote.state is not RemoteState.COMPLETE
+def _is_only_there(segment: Segment, mount: Mount, *, may_read_bucket: bool) -> bool:
+    is_elsewhere = is_readable_without_nodes(segment, may_read_bucket=may_read_bucket)
+    return segment.local_nodes == (mount.node_id,) and not is_elsewhere
 
 
 def _info(mount: Mount, segments: int, size_bytes: int, only_there: int) -> MountInfo:

@@ -103,7 +103,7 @@ class Sighter:
                 raise NotFound(f"it is {segment.state}")
             if node.retirement.mode is RetireMode.VOLUME and node.node_id in segment.local_nodes:
                 await self._confirm_file(segment)
-            elif segment.remote.state is RemoteState.COMPLETE:
+            elif segment.remote.state is RemoteState.COMPLETE and not self._is_read_from_copies(node, segment):
                 await self._confirm_objects(segment)
             else:
                 await self._confirm_copies(node, segment)
@@ -111,6 +111,11 @@ class Sighter:
             seen.doubt(segment.key, str(error), is_differing=True)
         except StratalogError as error:
             seen.doubt(segment.key, str(error))
+
+    def _is_read_from_copies(self, node: Node, segment: Segment) -> bool:
+        """Whether readers lose a copy with that node, and are not served from the object store instead."""
+        is_holder = node.node_id in segment.local_nodes
+        return is_holder and not self._catalog.reads_bucket(segment.key.topic_id)
 
     async def _confirm_objects(self, segment: Segment) -> None:
         """The manifest that the metadata name, and every object that it names, at its length."""

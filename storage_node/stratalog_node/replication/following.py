@@ -25,6 +25,7 @@ from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Change, SegmentChanged, ShardChanged, TopicChanged, TopicDeleted
 from stratalog.model.producers import ProducerTally
 from stratalog.model.segment import Segment
+from stratalog.model.topic import Topic
 from stratalog.settings.choices import FlushPolicy
 from stratalog.telemetry.logs import logger
 from stratalog_node.disk.checkpoints import Checkpoints
@@ -112,7 +113,7 @@ class Following:
         catalog.on_change(self._on_change)
         for key in list(catalog.shard_keys()):
             for segment in catalog.segments(key):
-                if is_wanted(segment, self._asker.node_id):
+                if self._is_wanted(segment):
                     self._look(segment)
         self._tasks.start(self._flush_behind())
         self._tasks.start(self._watch_room())
@@ -144,8 +145,19 @@ class Following:
             case TopicChanged(topic):
                 for replica in self._of_topic(topic.topic_id):
                     replica.heed(self._context.catalog.topic_settings(topic.topic_id))
+                if not self._context.catalog.reads_bucket(topic.topic_id):
+                    self._look_at_all(topic)  # what the object store was enough for needs copies now
             case _:
                 pass
+
+    def _look_at_all(self, topic: Topic) -> None:
+        for number in range(topic.shard_count):
+            for segment in self._context.catalog.segments(ShardKey(topic.topic_id, number)):
+                self._look(segment)
+
+    def _is_wanted(self, segment: Segment) -> bool:
+        may_read = self._context.catalog.reads_bucket(segment.key.topic_id)
+        return is_wanted(segment, self._asker.node_id, may_read_bucket=may_read)
 
     def _of_topic(self, topic_id: UUID) -> list[Replica]:
         return [replica for name, replica in self.replicas.items() if name.topic_id == topic_id]
@@ -165,7 +177,12 @@ class Following:
         if replica is not None:
             replica.hear(
                 SegmentGone()
-                if is_needless(segment, self._asker.node_id, replica.follower.life)
+                if is_needless(
+                    segment,
+                    self._asker.node_id,
+                    replica.follower.life,
+                    may_read_bucket=self._context.catalog.reads_bucket(key.topic_id),
+                )
                 else record_of(segment)
             )
             if replica.follower.life is FollowerLife.SEALED:
@@ -174,7 +191,7 @@ class Following:
                 self.start(self._write_seal(replica.copy, segment))
             self.look_at_fault(replica)
             return
-        is_due = is_wanted(segment, self._asker.node_id) and not self._is_led(key)
+        is_due = self._is_wanted(segment) and not self._is_led(key)
         if segment.seal is not None:
             self._look_at_sealed(segment, is_due=is_due)
         elif is_due and name not in self._opening:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from stratalog.machines.bucket_reads import is_served_from_bucket
 from stratalog.machines.follower_events import FollowerLife
 from stratalog.model.segment import RemoteState, Segment, SegmentState
 
 
-def is_wanted(segment: Segment, node_id: int) -> bool:
+def is_wanted(segment: Segment, node_id: int, *, may_read_bucket: bool) -> bool:
     """What this node is a replica of, and does not lead; of what it led to an end and does not seal any more, too.
-    A sealed one where it has not proven a copy, and might need one."""
+    A sealed one where it has not proven a copy, and readers are served from copies."""
     if node_id not in segment.replicas:
         return False
     if segment.state is SegmentState.ACTIVE:
@@ -16,7 +17,7 @@ def is_wanted(segment: Segment, node_id: int) -> bool:
     if segment.state is SegmentState.SEALING:
         return segment.leader != node_id or len(segment.replicas) > 1
     is_missed = segment.seal is not None and node_id not in segment.local_nodes
-    return is_missed and segment.remote.state is not RemoteState.COMPLETE
+    return is_missed and not is_served_from_bucket(segment, may_read_bucket=may_read_bucket)
 
 
 def is_told_faulty(segment: Segment, node_id: int) -> bool:
@@ -24,11 +25,13 @@ def is_told_faulty(segment: Segment, node_id: int) -> bool:
     return any(doubt.node_id == node_id and doubt.is_faulty for doubt in segment.handed.doubts)
 
 
-def is_needless(segment: Segment, node_id: int, life: FollowerLife) -> bool:
-    """Whether a copy may go. What was told of it may still be on its way, and is then true; but once the object store
-    has all of the segment nobody is listed any more who was not before."""
-    if segment.remote.state is RemoteState.COMPLETE and node_id not in segment.local_nodes:
+def is_needless(segment: Segment, node_id: int, life: FollowerLife, *, may_read_bucket: bool) -> bool:
+    """Whether a copy may go. What was told of it may still be on its way, and is then true; but once readers are served
+    all of the segment from the object store, nobody is listed any more who was not before."""
+    is_stored = segment.remote.state is RemoteState.COMPLETE
+    if is_stored and may_read_bucket and node_id not in segment.local_nodes:
         return True
     is_done = life in (FollowerLife.PROVING, FollowerLife.PROVEN, FollowerLife.SEALED)
     is_over = segment.seal is not None and node_id not in segment.local_nodes
-    return segment.state is SegmentState.DELETED or not (is_done or not is_over or is_wanted(segment, node_id))
+    is_due = is_wanted(segment, node_id, may_read_bucket=may_read_bucket)
+    return segment.state is SegmentState.DELETED or not (is_done or not is_over or is_due)

@@ -29,7 +29,7 @@ from stratalog.kafka.fetch import (
     encode_fetch_response,
 )
 from stratalog.kafka.frames import RequestHeader
-from stratalog.model.errors import Corrupt, NotFound, StratalogError, Unavailable
+from stratalog.model.errors import Corrupt, NotFound, OutOfReach, StratalogError, Unavailable
 from stratalog.telemetry.logs import logger
 from stratalog_node.serve.answer import Parkable
 from stratalog_node.serve.connection import Connection
@@ -440,6 +440,9 @@ class PendingFetch(Parkable):
         if isinstance(error, Corrupt):
             # The client must hear of it: behind a retriable code a consumer would wait forever and not know why.
             return ErrorCode.CORRUPT_MESSAGE
+        if isinstance(error, OutOfReach):
+            # What Kafka answers where remote storage fails: clients go on, and say so to their users.
+            return ErrorCode.UNKNOWN_SERVER_ERROR
         if isinstance(error, Unavailable):
             self._desk.stats.reads_unavailable += 1
             # Retriable: consumers must not jump because a store is slow (F40).

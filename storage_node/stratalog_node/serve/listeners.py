@@ -40,10 +40,10 @@ class NodeListeners:
         for one in self.all():
             one.socket.close()
 
-    def of_node(self, node_id: int, storage_id: str, rack: str) -> NodeInfo:
-        """What a node registers."""
+    def of_node(self, node_id: int, storage_id: str, rack: str, *, reads_bucket: bool = True) -> NodeInfo:
+        """What a node registers. `reads_bucket`: by its own `remote.read.policy`."""
         inside, further = self.internal.told, tuple(one.told for one in self.further)
-        return NodeInfo(node_id, storage_id, inside.host, inside.port, rack or None, further)
+        return NodeInfo(node_id, storage_id, inside.host, inside.port, rack or None, further, reads_bucket)
 
 
 def bind_listeners(host: str, port: int, settings: ProcessSettings) -> NodeListeners:

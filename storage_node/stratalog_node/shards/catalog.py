@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
 
+from stratalog.machines.bucket_reads import BucketReads
 from stratalog.machines.leaving import are_producers_lost, is_lost_for_good
 from stratalog.machines.upload_duty import keeper_of
 from stratalog.model.ids import SegmentKey, ShardKey
@@ -78,6 +79,8 @@ class Catalog:
         self._settings: dict[UUID, TopicSettings] = {}
         self._shards: dict[ShardKey, _ShardEntry] = {}
         self._nodes: dict[int, Node] = {}
+        self._bucket: BucketReads | None = None
+        """Of these nodes; None once one of them changed."""
         self._mounts: dict[str, Mount] = {}
         self._mounted: dict[str, Topic] = {}
         """Topics that are mounted by hand, by the names under which they are read."""
@@ -116,6 +119,15 @@ class Catalog:
     def topic_settings(self, topic_id: UUID) -> TopicSettings:
         settings = self._settings.get(topic_id)
         return self._resolve({}) if settings is None and topic_id in self._mounted_ids else self._settings[topic_id]
+
+    def reads_bucket(self, topic_id: UUID) -> bool:
+        """See `machines.bucket_reads`. A topic that is gone keeps nobody from anything."""
+        topic = self._by_id.get(topic_id)
+        if topic is None:
+            return True
+        if self._bucket is None:
+            self._bucket = BucketReads(self._nodes.values())
+        return self._bucket.of(topic)
 
     def nodes(self) -> Iterable[Node]:
         return self._nodes.values()
@@ -227,6 +239,7 @@ class Catalog:
             entry = self._shards[shard.key] = _ShardEntry(shard.log_start_offset)
             entry.segments = [s for s in shard.segments if s.state is not SegmentState.DELETED]
         self._nodes = {node.node_id: node for node in snapshot.nodes}
+        self._bucket = None
         for mount in snapshot.mounts:
             self._put_mount(mount)
         self.version = snapshot.version
@@ -351,6 +364,7 @@ class Catalog:
                 pass
             case NodeChanged(node):
                 self._nodes[node.node_id] = node
+                self._bucket = None
             case MountChanged(mount):
                 self._put_mount(mount)
             case MountEnded(name):

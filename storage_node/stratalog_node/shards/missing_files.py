@@ -43,7 +43,8 @@ def note_missing(shard: LocalShard, segment: Segment) -> None:
         return
     shard.missing.add(segment.key)
     shard.context.stats.missing_copies += 1
-    verdict = judge_missing(segment, shard.context.node_id, has_store=True)
+    may_read = shard.context.catalog.reads_bucket(segment.key.topic_id)
+    verdict = judge_missing(segment, shard.context.node_id, has_store=True, may_read=may_read)
     log.error("local copy is missing", segment=str(segment.key), what=verdict.what, next=verdict.next_step)
 
 

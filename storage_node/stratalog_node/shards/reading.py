@@ -19,8 +19,9 @@ from stratalog.formats.index_points import IndexPoints
 from stratalog.formats.record_batch import walk
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.machines.missing_copies import judge_missing
-from stratalog.machines.read_policy import ReadFrom, choose
-from stratalog.model.errors import Corrupt, NotFound, Unavailable
+from stratalog.machines.read_policy import ReadFrom, ReadPolicy, choose
+from stratalog.model.errors import Corrupt, NotFound, OutOfReach, Unavailable
+from stratalog.model.ids import ShardKey
 from stratalog.model.in_order import find
 from stratalog.model.segment import RemoteState, Segment
 from stratalog.telemetry.logs import logger
@@ -83,6 +84,8 @@ class ShardReader:
         self._elsewhere = elsewhere
         self.outstanding_bytes = 0
         self.outstanding_slices = 0
+        self._barred: dict[ShardKey, None] = {}
+        """Shards of which a read was refused by the topic's policy since the last one that succeeded elsewhere."""
 
     @property
     def is_full(self) -> bool:
@@ -275,14 +278,34 @@ class ShardReader:
     async def _read_elsewhere(self, shard: LocalShard, where: ReadPosition, offset: int, max_bytes: int) -> Read:
         segment, others = _as_listed(shard, where), self._others(shard, where)
         if segment is None or not others:
+            if self._is_barred(shard, where):
+                raise self._tell_barred(shard, offset, segment)
             self._tell_missing(shard, where)
             raise Unavailable(
                 f"{shard.topic.name}-{shard.key.shard}: offset {offset} is not on this node, no node that proved "
-                "a copy can be asked now, and remote.read.policy does not allow to read it in the object store, or "
-                "it is not there, or no bucket is set"
+                "a copy can be asked now, and it is not in the object store, or no bucket is set"
             )
         pieces = await self._elsewhere.read(shard, segment, others, offset, max_bytes, self.room_bytes)
+        self._barred.pop(shard.key, None)
         return self._counted(list(pieces))
+
+    def _is_barred(self, shard: LocalShard, where: ReadPosition) -> bool:
+        """Whether the object store has it, and the topic's policy alone keeps readers out."""
+        return where.is_in_store and self._elsewhere.has_store and shard.rules.read_policy.value == ReadPolicy.DISABLE
+
+    def _tell_barred(self, shard: LocalShard, offset: int, segment: Segment | None) -> OutOfReach:
+        """Count each such read; log the first of a shard, until one succeeds."""
+        shard.context.stats.barred_reads += 1
+        holders = segment.local_nodes if segment is not None else ()
+        start = f"start one of the nodes {holders}, or " if holders else ""
+        error = OutOfReach(
+            f"{shard.topic.name}-{shard.key.shard}: offset {offset} is on no node that is alive; the object store has "
+            f"it, and remote.read.policy=Disable keeps readers out: {start}set remote.read.policy=NotInDisk"
+        )
+        if shard.key not in self._barred:
+            self._barred[shard.key] = None
+            log.error("a consumer asks for data that its topic's policy lets no reader have", reason=str(error))
+        return error
 
     async def _find_file(self, shard: LocalShard, where: ReadPosition) -> bool:
         """Whether a missing file is there again."""
@@ -300,7 +323,7 @@ class ShardReader:
         """The file is gone. Raises: Unavailable when the offset is nowhere else."""
         assert where.copy is not None
         copy_gone(shard, where.copy)
-        if not self._others(shard, where):
+        if not self._others(shard, where) and not self._is_barred(shard, where):
             # Retriable: that a file is gone says nothing about the offset (F40).
             raise Unavailable(
                 f"{shard.topic.name}-{shard.key.shard}: offset {offset} cannot be read: {error}"

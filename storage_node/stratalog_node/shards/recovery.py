@@ -244,7 +244,13 @@ class Recovery:
         own_files = frozenset(file for file in files if is_due(file.epoch))
         claims = {file: claim for file, claim in self._claims(key).items() if is_due(file.epoch)}
         log_start_offset = self._context.catalog.log_start_offset(key)
-        metadata = ShardMetadata(own, log_start_offset, is_fsync=shard.rules.is_fsync, tables=dict(tables))
+        metadata = ShardMetadata(
+            own,
+            log_start_offset,
+            is_fsync=shard.rules.is_fsync,
+            tables=dict(tables),
+            may_read_bucket=self._context.catalog.reads_bucket(shard.key.topic_id),
+        )
         event: RestartEvent | None = FilesListed(metadata, own_files, claims)
         opened = OpenedFiles(self._context, self._flusher, shard, self._checkpoints.get(key, {}))
         try:

@@ -336,10 +336,13 @@ class Sealing:
         return self._context.catalog.segment(key) is None
 
     def _is_needless(self, old: ActiveSegment) -> bool:
-        """Others sealed it, and the object store has all of it: who is not listed by then, or was and freed its copy,
-        is not listed any more."""
-        segment = self._context.catalog.segment(old.key)
+        """Others sealed it, and readers are served from the object store: who is not listed by then, or was and freed
+        its copy, is not listed any more."""
+        catalog = self._context.catalog
+        segment = catalog.segment(old.key)
         if segment is None or segment.seal is None or segment.remote.state is not RemoteState.COMPLETE:
+            return False
+        if not catalog.reads_bucket(old.key.topic_id):
             return False
         return self._context.node_id not in segment.local_nodes
 

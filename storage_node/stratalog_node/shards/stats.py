@@ -30,6 +30,9 @@ class ShardStats:
     cached_read_bytes: int = counter("Bytes of batches served from the page cache.")
     disk_read_bytes: int = counter("Bytes of batches read from disk on a thread, and checked.")
     cold_reads: int = counter("Reads that went to the object store.")
+    barred_reads: int = counter(
+        "Reads refused because only the object store has the data and remote.read.policy=Disable keeps readers out."
+    )
     local_copies_freed: int = counter("Local copies of segments deleted.")
     missing_copies: int = counter("Local copies of sealed segments whose file was found missing.")
     damaged_copies: int = counter("Local copies in which a read found damage.")

@@ -17,6 +17,7 @@ from functools import partial
 from typing import NamedTuple
 
 from stratalog.formats.object_names import ObjectNames
+from stratalog.machines.bucket_reads import is_readable_without_nodes
 from stratalog.machines.retention import (
     DiskPressure,
     LocalFreeing,
@@ -192,10 +193,17 @@ class RetentionWorker:
                 segment.remote.state is RemoteState.COMPLETE
                 and self._node_id not in segment.local_nodes
                 and view.has_local(segment.key)
+                and self._is_elsewhere(segment)
                 and await self._is_readable_cold(segment)
             ):
                 await self._copies.free_local(view, segment.key)
                 self._stats.local_copies_freed += 1
+
+    def _is_elsewhere(self, segment: Segment) -> bool:
+        """Whether readers are served without this node's copy."""
+        may_read = self._catalog.reads_bucket(segment.key.topic_id)
+        is_stored = is_readable_without_nodes(segment, may_read_bucket=may_read)
+        return is_stored or any(map(self._catalog.is_alive, segment.local_nodes))
 
     async def _free(self, view: ShardView, freeing: LocalFreeing) -> None:
         segment = self._catalog.segment(freeing.key)

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 
+from stratalog.machines.bucket_reads import BucketReads
 from stratalog.machines.leaving import Presence, is_given_up, is_waited_for_in_vain
 from stratalog.machines.recovery_rule import Waiting, decide
 from stratalog.machines.shard_troubles import TroubleKind, troubles_of
@@ -70,7 +71,8 @@ class Case:
     def named(self, topic: Topic) -> set[int]:
         shard = Shard(ShardKey(KEY.topic_id, 0), 0, (self.segment,))
         kinds = (TroubleKind.NO_LEADER, TroubleKind.NO_SOURCE)
-        return {node for one in troubles_of(topic, shard, self.nodes, 0) if one.kind in kinds for node in one.nodes}
+        found = troubles_of(topic, shard, self.nodes, 0, BucketReads(self.nodes.values()))
+        return {node for one in found if one.kind in kinds for node in one.nodes}
 
 
 def cases() -> Iterator[Case]:

@@ -11,7 +11,7 @@ import pytest
 
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.commands import CreateTopic, DeleteTopic, RollSegment
-from stratalog.model.errors import Unavailable
+from stratalog.model.errors import OutOfReach, Unavailable
 from stratalog_node.serve import connection as connection_module
 from stratalog_node.serve import fetch as fetch_module
 from stratalog_node.shards.local_copy import LocalCopy, NotCached
@@ -420,9 +420,18 @@ async def test_what_slow_reads_leave_of_their_room_begins_the_next_while_the_cli
         await rig.nothing_is_held()
 
 
-async def test_a_store_that_is_away_is_a_retriable_error_of_its_partition_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("problem", "code"),
+    [
+        (Unavailable("the store is away"), ErrorCode.KAFKA_STORAGE_ERROR),
+        (OutOfReach("the policy keeps readers out"), ErrorCode.UNKNOWN_SERVER_ERROR),
+    ],
+)
+async def test_what_cannot_be_read_is_an_error_of_its_partition_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: Unavailable, code: ErrorCode
 ) -> None:
+    """A store that is away is retried in silence; what a person must change, clients report: Kafka answers the same
+    code where its remote storage fails (`ReplicaManager`: RemoteStorageException to UNKNOWN_SERVER_ERROR)."""
     async with ServeRig(tmp_path) as rig:
         cold, hot = await rig.shard_of("cold"), await rig.shard_of("hot")
         fill(rig, cold, 1)
@@ -430,13 +439,13 @@ async def test_a_store_that_is_away_is_a_retriable_error_of_its_partition_alone(
         ColdDisk(monkeypatch, "cold")
 
         async def refuse(*_: object) -> Read:
-            raise Unavailable("the store is away")
+            raise problem
 
         monkeypatch.setattr(ShardReader, "read", refuse)
         client = rig.connect()
         await client.write(_topics(client, "cold", "hot", max_bytes=1 << 20))
         cold_found, hot_found = await client.fetched()
-        assert cold_found.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert cold_found.error_code == code
         assert len(hot_found.batches()) == 1
 
 
