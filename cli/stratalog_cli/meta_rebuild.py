@@ -71,7 +71,7 @@ async def _run(options: RebuildOptions, on_progress: OnProgress) -> Rebuilt:
 
 @asynccontextmanager
 async def open_target(place: Path | EtcdAddress, access: EtcdAccess | None) -> AsyncIterator[MetaStore]:
-    """The store that a meta service would start on. Over etcd nobody else may lead meanwhile."""
+    """The store that a meta service would start on. Raises: Conflict where one leads there, Unavailable."""
     if isinstance(place, Path):
         from stratalog_meta.stores.rocksdb import RocksStore
 
@@ -88,7 +88,7 @@ async def open_target(place: Path | EtcdAddress, access: EtcdAccess | None) -> A
     client = EtcdClient(place.endpoints, access=access)
     try:
         leadership = EtcdLeadership(client, place.key_prefix, "rebuild")
-        await leadership.campaign()
+        await leadership.take()
         try:
             etcd = EtcdStore(client, place.key_prefix, leadership, source=str(place))
             try:
@@ -125,6 +125,11 @@ def report_of(rebuilt: Rebuilt, is_dry_run: bool) -> dict[str, Any]:
         "bytes_put": rebuilt.bytes_put,
         "objects_listed": rebuilt.objects,
         "lost": [named(one.segment) | {"from": one.base_offset, "to": one.end_offset} for one in rebuilt.lost],
+        "unreadable": [
+            named(one.segment)
+            | {"from": one.base_offset, "to": one.end_offset, "object": one.object_key, "why": one.why}
+            for one in rebuilt.holes
+        ],
         "deleted_since": [named(key) for key in rebuilt.gone],
         "in_volumes": [
             named(one.key) | {"from": one.chain_end, "to": one.end_offset, "nodes": list(one.volumes)}
@@ -192,17 +197,23 @@ def _print(rebuilt: Rebuilt, options: RebuildOptions) -> None:
         (*_place(one), f"[{one['from']}, {one['to']})", "lost: known, and not in the bucket") for one in told["lost"]
     ]
     rows += [
+        (*_place(one), f"[{one['from']}, {one['to']})", f"cannot be read, {one['object']}: {one['why']}")
+        for one in told["unreadable"]
+    ]
+    rows += [
         (*_place(one), f"[{one['from']}, {one['to']})", f"only in the directory of node {one['nodes'][0]}: mount it")
         for one in told["in_volumes"]
     ]
-    rows += [(*_place(one), "all", "deleted since the snapshot") for one in told["deleted_since"]]
+    rows += [(*_place(one), "all", "deleted by retention since the snapshot") for one in told["deleted_since"]]
     rows += [(name, "", "", "", "taken in: in no snapshot, settings unknown") for name in told["taken_in"]]
     rows += [(*_place(one), "", "left alone in the bucket: part of no log") for one in told["left_alone"]]
     rows += [(key, "", "", "", f"cannot be used: {why}") for key, why in told["damaged"].items()]
     if rows:
-        print_table(["topic", "#shard", "segment", "offsets", "what"], rows[:_SHOWN])
+        print_table(["topic", "#shard", "segment", "offsets", "what"], rows[:_SHOWN], flows=("what",))
     if len(rows) > _SHOWN:
         say(f"and {len(rows) - _SHOWN} more: --output json shows all")
+    if told["unreadable"]:
+        say("what cannot be read stays in its place: put the named objects back, from an older version of the bucket")
     _print_leavers(told)
     if not options.is_dry_run:
         say(f"next: {_next_step(options.place, rebuilt.plan.nodes)}")

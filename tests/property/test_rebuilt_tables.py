@@ -174,6 +174,16 @@ def test_what_retention_took_since_the_snapshot_is_named_and_the_log_start_follo
     assert (plan.log_start_offset, plan.end_offset, plan.lost) == (3, 8, [])
 
 
+def test_what_retention_may_not_have_taken_and_is_nowhere_is_lost_and_the_log_start_stays() -> None:
+    """It was called deleted, of a topic that keeps its records for ever."""
+    world = world_of([Piece(3, 3, True, True), Piece(4, 4, True, True)])
+    plan = plan_shard(SHARD, 1, world.known, world.found[1:], may_have_expired=lambda _: False)
+    assert plan.gone == [] and plan.log_start_offset == 1
+    assert [(one.segment.epoch, one.base_offset, one.end_offset) for one in plan.lost] == [(0, 1, 3)]
+    below = plan_shard(SHARD, 3, world.known, world.found[1:], may_have_expired=lambda _: False)
+    assert [key.epoch for key in below.gone] == [0] and not below.lost, "DeleteRecords had passed it"
+
+
 def test_a_log_that_was_deleted_further_than_the_bucket_reaches_goes_on_behind_it() -> None:
     world = world_of([Piece(3, 3, True, True), Piece(9, 2, False, True)])
     plan = plan_shard(SHARD, 10, world.known, world.found)

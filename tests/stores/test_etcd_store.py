@@ -15,13 +15,23 @@ import pytest
 
 from stratalog.machines.table_records import PutHeader, PutLock, PutSeal, PutSegmentHead, TableHeader, TableWrite
 from stratalog.model.commands import CommitParts
-from stratalog.model.errors import Corrupt, DiskFull, InvalidRequest, LimitExceeded, OutcomeUnknown, Unavailable
+from stratalog.model.errors import (
+    Conflict,
+    Corrupt,
+    DiskFull,
+    InvalidRequest,
+    LimitExceeded,
+    OutcomeUnknown,
+    Unavailable,
+)
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Lock, PartCommit
 from stratalog.model.producers import NO_PRODUCERS
 from stratalog.model.segment import SealRecord, Segment, SegmentState
+from stratalog_cli.meta_rebuild import open_target
 from stratalog_meta import MetaService
 from stratalog_meta.stores.etcd import rpc_pb2 as rpc
+from stratalog_meta.stores.etcd.address import EtcdAddress
 from stratalog_meta.stores.etcd.client import EtcdClient, EtcdRefused
 from stratalog_meta.stores.etcd.layout import LONG_VALUES, REDO, REDO_PARTS, TURN, numbered
 from stratalog_meta.stores.etcd.leadership import EtcdLeadership
@@ -270,7 +280,18 @@ async def test_one_of_several_leads_and_the_others_know_where(etcd: EtcdServers,
     await third.resign()
     with pytest.raises(Unavailable, match="is over"):
         await waiting
+    at_once = EtcdLeadership(client, prefix, "rebuild")
+    with pytest.raises(Conflict, match=r"a meta service leads on this store \(127\.0\.0\.1:2\).*Nothing was done"):
+        await at_once.take()
+    assert at_once.lost.is_set() and second.is_leading
+    with pytest.raises(Conflict, match="a meta service leads"):  # where the commands begin
+        async with open_target(EtcdAddress(etcd.endpoints, prefix.decode().strip("/")), None):
+            pass
     await second.resign()
+    alone = EtcdLeadership(client, prefix, "rebuild")
+    await alone.take()
+    assert alone.is_leading
+    await alone.resign()
     await client.close()
 
 

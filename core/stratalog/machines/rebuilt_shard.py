@@ -11,7 +11,7 @@ Pure. Source: docs/backup.md section 3, docs/formats.md section 13.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -35,6 +35,8 @@ class FoundManifest:
     digest: bytes = b""
     size_bytes: int = 0
     """Of the whole copy: parts, index, manifest."""
+    is_whole: bool = True
+    """All that it names is there. One that lacks something counts where no chain of parts reaches the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,8 @@ class ShardPlan:
     segments: list[PlannedSegment] = field(default_factory=list)
     lost: list[LostRange] = field(default_factory=list)
     gone: list[SegmentKey] = field(default_factory=list)
-    """Complete in the snapshot, and nothing of them is in the bucket any more: deleted since, from the oldest on."""
+    """Complete in the snapshot, and nothing of them is in the bucket any more: deleted since by retention, which may
+    have taken them, from the oldest on."""
     unused: list[SegmentKey] = field(default_factory=list)
     """In the bucket, and no part of the log: left over by retention, or at odds with what is known."""
 
@@ -111,14 +114,16 @@ def plan_shard(
     known: Iterable[Segment],
     found: Collection[FoundSegment],
     volumes: Collection[int] = (),
+    may_have_expired: Callable[[SealRecord], bool] = lambda _: True,
 ) -> ShardPlan:
     """`known` are the shard's living segments as the snapshot has them, oldest first; none where the shard is new.
-    `volumes`: whose retired directories are there still."""
+    `volumes`: whose retired directories are there still. `may_have_expired`: whether the topic's retention may have
+    deleted a segment since the snapshot; one that it may not have deleted, and of which nothing is left, is lost."""
     plan = ShardPlan(key, log_start_offset)
     by_epoch = {segment.epoch: segment for segment in known}
     by_key = {segment.key: segment for segment in found}
     used: set[SegmentKey] = set()
-    _drop_gone(plan, by_epoch, by_key)
+    _drop_gone(plan, by_epoch, by_key, may_have_expired)
     if by_epoch:
         first = by_epoch[min(by_epoch)]
         epoch, base = first.epoch, first.base_offset
@@ -159,11 +164,19 @@ def _reach_log_start(plan: ShardPlan) -> None:
             plan.segments.append(PlannedSegment(key, plan.log_start_offset))
 
 
-def _drop_gone(plan: ShardPlan, by_epoch: dict[int, Segment], by_key: dict[SegmentKey, FoundSegment]) -> None:
+def _drop_gone(
+    plan: ShardPlan,
+    by_epoch: dict[int, Segment],
+    by_key: dict[SegmentKey, FoundSegment],
+    may_have_expired: Callable[[SealRecord], bool],
+) -> None:
     """The oldest ones that retention has taken away since the snapshot."""
     for epoch in sorted(by_epoch):
         segment = by_epoch[epoch]
         if segment.remote.state is not RemoteState.COMPLETE or segment.key in by_key or segment.end_offset is None:
+            return
+        is_below = segment.end_offset <= plan.log_start_offset
+        if segment.seal is not None and not is_below and not may_have_expired(segment.seal):
             return
         if segment.end_offset > segment.base_offset or segment.remote.manifest_key is not None:
             plan.gone.append(segment.key)
@@ -191,10 +204,13 @@ def _plan_segment(
 ) -> PlannedSegment:
     end_offset = None if known is None else known.end_offset
     manifest = _manifest(known, here, end_offset, later)
-    if manifest is not None:
-        return PlannedSegment(key, manifest.end_offset, known, manifest)
-    limit = end_offset if end_offset is not None else None if later is None else later.key.base_offset
     parts = () if here is None else here.parts
+    if manifest is not None:
+        chain = () if manifest.is_whole else choose_chain(key.base_offset, EMPTY_DIGEST, parts, manifest.end_offset)
+        if not chain or chain[-1].part.end_offset < manifest.end_offset:
+            return PlannedSegment(key, manifest.end_offset, known, manifest)
+        return PlannedSegment(key, manifest.end_offset, known, None, chain)
+    limit = end_offset if end_offset is not None else None if later is None else later.key.base_offset
     chain = choose_chain(key.base_offset, EMPTY_DIGEST, parts, limit)
     reached = chain[-1].part.end_offset if chain else key.base_offset
     if known is not None and known.seal is not None and reached < known.seal.end_offset:

@@ -13,8 +13,9 @@ Pure. Source: docs/backup.md section 3.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 from uuid import UUID
 
@@ -114,10 +115,15 @@ class RebuildPlan:
 
 
 def plan_rebuild(
-    records: Iterable[StoredRecord], scan: Scan, nodes: Sequence[int], without_volumes: Collection[int] = ()
+    records: Iterable[StoredRecord],
+    scan: Scan,
+    nodes: Sequence[int],
+    without_volumes: Collection[int] = (),
+    may_have_expired: Callable[[Topic, SealRecord], bool] = lambda *_: True,
 ) -> RebuildPlan:
     """`records` are those of the newest whole snapshot, `nodes` who will serve: they start with empty disks.
-    `without_volumes`: whose retired directories a person gives up. Raises: InvalidRequest (`plan_leavers`)."""
+    `without_volumes`: whose retired directories a person gives up. `may_have_expired`: whether a topic's retention may
+    have deleted a segment since the snapshot. Raises: InvalidRequest (`plan_leavers`)."""
     every = list(records)
     leavers = plan_leavers(every, nodes, without_volumes)
     header = next(record for record in every if isinstance(record, TableHeader))
@@ -151,7 +157,8 @@ def plan_rebuild(
             key = ShardKey(topic.topic_id, shard)
             known = sorted(living[key], key=lambda one: one.epoch)
             found = [one for one in scan.segments.get(key, ()) if one.key not in gone]
-            plan.shards.append(plan_shard(key, rows.get(key, 0), known, found, leavers.volumes))
+            expires = partial(may_have_expired, topic)
+            plan.shards.append(plan_shard(key, rows.get(key, 0), known, found, leavers.volumes, expires))
     return plan
 
 

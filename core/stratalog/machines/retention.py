@@ -73,6 +73,13 @@ def expired(
     return move
 
 
+def may_have_expired(seal: SealRecord, retention_ms: int, retention_bytes: int, now_ms: int) -> bool:
+    """Whether total retention may have deleted a segment by now, for one who sees no sizes: any limit of bytes may."""
+    if retention_bytes != NO_LIMIT:
+        return True
+    return retention_ms != NO_LIMIT and age_ms(seal, now_ms) > retention_ms
+
+
 def _why_expired(seal: SealRecord, total_bytes: int, limits: RetentionLimits, now_ms: int) -> str | None:
     age = age_ms(seal, now_ms)
     if limits.retention_ms != NO_LIMIT and age > limits.retention_ms:

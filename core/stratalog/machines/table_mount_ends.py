@@ -151,7 +151,7 @@ def _why_refused(mount: Mount, only_there: Sequence[Segment]) -> str:
     uploader = "its holder" if mount.holder is None else f"node {mount.holder}"
     barred = sum(segment.remote.state is RemoteState.COMPLETE for segment in only_there)
     words = (
-        f"mount {mount.name}: nothing else has {counted(len(only_there), 'sealed segment')} of it for readers: wait "
+        f"mount {mount.name}: nothing else has {counted(len(only_there), 'sealed segment')} of it: wait "
         f"until {uploader} has uploaded those of topics with a remote tier, and for the retention of the others, or "
         "delete their topics"
     )

@@ -21,16 +21,20 @@ from stratalog.formats.producers import decode_table
 from stratalog.machines.meta_backups import FoundSnapshot
 from stratalog.machines.rebuilt_shard import LostRange, PlannedSegment, ShardPlan
 from stratalog.machines.rebuilt_table import Published, RebuildPlan, plan_rebuild, records_of
+from stratalog.machines.retention import may_have_expired
 from stratalog.machines.sealed_producers import Producers
 from stratalog.machines.table_dump import writes_of
 from stratalog.machines.table_records import NodeEntry, PutHeader, StoredRecord, TableWrite
 from stratalog.model.errors import AlreadyExists, Corrupt, InvalidRequest, NotFound
 from stratalog.model.ids import SegmentKey
-from stratalog.model.segment import RemotePart, Segment
+from stratalog.model.segment import RemotePart, SealRecord, Segment
+from stratalog.model.topic import Topic
 from stratalog.objects.store import ObjectStore
+from stratalog.settings.process import ProcessSettings
+from stratalog.settings.topic import TopicSettings
 from stratalog.stored.snapshots import list_snapshots, read_snapshot
 from stratalog_meta.bucket.publish import DamagedPart, SegmentPublisher, Writer
-from stratalog_meta.bucket.scan import BucketScan, each, scan_bucket
+from stratalog_meta.bucket.scan import BucketScan, Hole, each, scan_bucket
 from stratalog_meta.stores.meta_store import MetaStore
 
 _WRITES_AT_A_TIME: Final = 2_000
@@ -48,6 +52,8 @@ class Rebuilt:
     plan: RebuildPlan
     objects: int = 0
     damaged: dict[str, str] = field(default_factory=dict)
+    holes: list[Hole] = field(default_factory=list)
+    """Of segments that are complete by their manifests: what of them cannot be read."""
     earlier_nodes: tuple[NodeEntry, ...] = ()
     segments_published: int = 0
     bytes_put: int = 0
@@ -132,9 +138,9 @@ class Rebuild:
 
         scan = await scan_bucket(self._store, names, segments, step)
         scan.damaged.update(damaged)
-        plan = plan_rebuild(records, scan.as_found(snapshots), self._nodes, self._without)
+        plan = self._plan(records, scan, snapshots)
         nodes = tuple(record for record in records if isinstance(record, NodeEntry))
-        rebuilt = Rebuilt(cluster_id, head, plan, scan.object_count, scan.damaged, nodes)
+        rebuilt = Rebuilt(cluster_id, head, plan, scan.object_count, scan.damaged, _in_use(plan, scan), nodes)
         return rebuilt, scan, snapshots, records
 
     async def run(self, cluster_id: str, target: MetaStore) -> Rebuilt:
@@ -150,11 +156,17 @@ class Rebuild:
         writer = Writer(self._nodes[0], rebuilt.plan.writer_epoch())
         publisher = SegmentPublisher(self._store, names, writer, now_ms)
         while not await self._publish_all(publisher, rebuilt.plan, scan):
-            rebuilt.plan = plan_rebuild(records, scan.as_found(snapshots), self._nodes, self._without)
+            rebuilt.plan = self._plan(records, scan, snapshots)
         published = {planned.key: self._published[_key(planned)] for planned in rebuilt.plan.to_publish}
         rebuilt.segments_published, rebuilt.bytes_put = len(published), publisher.bytes_put
         await write_records(target, records_of(rebuilt.plan, published, now_ms), self._on_progress)
         return rebuilt
+
+    def _plan(
+        self, records: Sequence[StoredRecord], scan: BucketScan, snapshots: Sequence[FoundSnapshot]
+    ) -> RebuildPlan:
+        expires = _Expiry(self._clock_ms()).may_have_expired
+        return plan_rebuild(records, scan.as_found(snapshots), self._nodes, self._without, expires)
 
     async def _newest(
         self, names: ObjectNames, snapshots: Sequence[FoundSnapshot]
@@ -220,6 +232,30 @@ class Rebuild:
         except (Corrupt, NotFound) as error:
             scan.damaged[source] = str(error)
             return ()
+
+
+class _Expiry:
+    """Which segments retention may have deleted since the snapshot: by their topics' settings, and the built-in
+    defaults, for those of the lost nodes are not known."""
+
+    def __init__(self, now_ms: int) -> None:
+        self._now_ms = now_ms
+        self._defaults = ProcessSettings()
+        self._settings: dict[UUID, TopicSettings] = {}
+
+    def may_have_expired(self, topic: Topic, seal: SealRecord) -> bool:
+        if topic.is_internal:
+            return True  # the service trims its own log, whatever its age
+        settings = self._settings.get(topic.topic_id)
+        if settings is None:
+            settings = self._settings[topic.topic_id] = TopicSettings.resolve(self._defaults, topic.settings)
+        return may_have_expired(seal, settings.retention_ms, settings.retention_bytes, self._now_ms)
+
+
+def _in_use(plan: RebuildPlan, scan: BucketScan) -> list[Hole]:
+    """Holes of segments that are taken by the manifest which has them, at or above the log start."""
+    starts = {one.key: shard.log_start_offset for shard in plan.shards for one in shard.segments if one.manifest}
+    return [hole for hole in scan.holes if starts.get(hole.segment, hole.end_offset) < hole.end_offset]
 
 
 async def write_records(target: MetaStore, records: Iterator[StoredRecord], on_progress: OnProgress) -> None:

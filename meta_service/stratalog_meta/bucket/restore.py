@@ -1,15 +1,16 @@
 """Makes a new cluster of a consistent cut, from the bucket alone.
 
 The segments are copied under the new cluster's id, byte for byte but for the identity in their headers, and end where
-the cut does; so the new cluster rests on nothing of the old one, which may live on. Every batch is read and checked.
-The records go into an empty store, the header last.
+the cut does; so the new cluster rests on nothing of the old one, which may live on. All manifests are read, and the
+lengths of the objects that they name are compared with the listing, before anything is copied; then every batch is read
+and checked. The records go into an empty store, the header last.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from stratalog.formats.manifest import Manifest, decode_manifest
@@ -24,18 +25,20 @@ from stratalog.machines.table_locks import NOBODY
 from stratalog.machines.table_records import TableHeader
 from stratalog.model.counting import counted
 from stratalog.model.cut import Cut, CutShard
-from stratalog.model.errors import AlreadyExists, Corrupt
+from stratalog.model.errors import AlreadyExists, Corrupt, NotFound
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Lock
 from stratalog.model.mounts import data_set_name
 from stratalog.objects.store import ObjectStore
 from stratalog_meta.bucket.publish import DamagedPart, SegmentPublisher, Writer
 from stratalog_meta.bucket.rebuild import write_records
-from stratalog_meta.bucket.scan import each
+from stratalog_meta.bucket.scan import each, holes_of
 from stratalog_meta.service import FIRST_PRODUCER_ID
 from stratalog_meta.stores.meta_store import MetaStore
 
 _FIRST_EPOCH: Final = 1
+_NAMED: Final = 10
+"""So many faults of the bucket at most are named in an error."""
 _PRODUCER_IDS: Final = 1 << 40
 """Ids of the old cluster's producers, which the log remembers, are below."""
 
@@ -65,13 +68,14 @@ async def restore_cut(
     topics = {topic.topic_id: topic.name for topic in cut.topics}
     plans: dict[CutShard, ShardPlan] = {}
     published: dict[SegmentKey, Published] = {}
+    looks = await _look_at_all(store, names, cut)
     done = 0
 
     async def copy(shard: CutShard) -> None:
         nonlocal done
         plan = plans[shard] = ShardPlan(shard.key, shard.log_start_offset)
         producers: Producers = ()
-        for key, manifest in await _manifests(store, names, shard):
+        for key, manifest in looks[shard].manifests:
             planned = await _planned(store, key, manifest, shard)
             try:
                 published[key], producers = await publisher.publish(planned, topics[shard.key.topic_id], producers)
@@ -90,29 +94,89 @@ async def restore_cut(
     return Restored(cut, cluster_id, len(published), publisher.bytes_put)
 
 
-async def _manifests(store: ObjectStore, names: ObjectNames, shard: CutShard) -> list[tuple[SegmentKey, Manifest]]:
-    """Of the segments that the cut needs, in order and without a gap."""
-    ranked: dict[SegmentKey, tuple[tuple[bool, int, int], str]] = {}
+@dataclass(slots=True)
+class _Look:
+    """What the bucket has of one shard of the cut."""
+
+    manifests: list[tuple[SegmentKey, Manifest]] = field(default_factory=list)
+    """In order and without a gap."""
+    faults: list[str] = field(default_factory=list)
+    """What is damaged or gone, for people."""
+
+
+async def _look_at_all(store: ObjectStore, names: ObjectNames, cut: Cut) -> dict[CutShard, _Look]:
+    """Raises: Corrupt, which names all that the bucket lacks of the cut, before anything is copied."""
+    topics = {topic.topic_id: topic.name for topic in cut.topics}
+    looks: dict[CutShard, _Look] = {}
+
+    async def look(shard: CutShard) -> None:
+        looks[shard] = await _look_at(store, names, shard, f"{topics[shard.key.topic_id]}-{shard.key.shard}")
+
+    await each(cut.shards, look)
+    faults = [fault for shard in cut.shards for fault in looks[shard].faults]
+    if faults:
+        more = f"; and {len(faults) - _NAMED} more" if len(faults) > _NAMED else ""
+        raise Corrupt(
+            f"the bucket does not have all of the snapshot, {counted(len(faults), 'fault')}: "
+            f"{'; '.join(faults[:_NAMED])}{more}. Put the objects back, from an older version of the bucket, or take "
+            "an older snapshot; nothing was restored",
+            source=names.root,
+            position=0,
+        )
+    return looks
+
+
+async def _look_at(store: ObjectStore, names: ObjectNames, shard: CutShard, where: str) -> _Look:
+    ranked: dict[SegmentKey, list[tuple[tuple[bool, int, int], str]]] = {}
+    sizes: dict[str, int] = {}
     async for info in store.list(names.shard_prefix(shard.key)):
+        sizes[info.key] = info.size_bytes
         name = names.parse(info.key)
         if not isinstance(name, SegmentObjectName) or name.kind is not SegmentObject.MANIFEST:
             continue
         if shard.needs(name.segment, name.to_offset):
             one = (last_to_stay(name.node_id, name.lock_epoch, name.attempt), info.key)
-            ranked[name.segment] = max(one, ranked.get(name.segment, one))  # of one segment all are true
-    found: list[tuple[SegmentKey, Manifest]] = []
+            ranked.setdefault(name.segment, []).append(one)
+    found = _Look()
     at = shard.log_start_offset
     for segment in sorted(ranked, key=lambda key: key.epoch):
-        _, source = ranked[segment]
-        manifest = decode_manifest(await store.get(source), source=source)
-        if segment.base_offset > at or (found and segment.base_offset != at):
+        if segment.base_offset > at or (found.manifests and segment.base_offset != at):
             break
-        found.append((segment, manifest))
+        keys = [key for _, key in sorted(ranked[segment], reverse=True)]  # of one segment all are true
+        manifest, why = await _whole(store, segment, keys, sizes, shard.end_offset)
+        found.faults += [f"{where}, segment {segment.base_offset}-{segment.epoch}: {fault}" for fault in why]
+        if manifest is None:
+            return found  # where it ends, and what follows it, its manifest alone tells
+        found.manifests.append((segment, manifest))
         at = manifest.seal.end_offset
     if at < shard.end_offset:
-        where = names.shard_prefix(shard.key)
-        raise Corrupt(f"the snapshot needs offset {at}, which no manifest there has", source=where, position=0)
+        found.faults.append(f"{where}: offsets [{at}, {shard.end_offset}) are in no manifest there")
     return found
+
+
+async def _whole(
+    store: ObjectStore, segment: SegmentKey, keys: Sequence[str], sizes: Mapping[str, int], end_offset: int
+) -> tuple[Manifest | None, list[str]]:
+    """The first manifest all of whose parts are there, else the first that can be read and what is wrong with it."""
+    readable: Manifest | None = None
+    faults: list[str] = []
+    unread: list[str] = []
+    for key in keys:
+        try:
+            manifest = decode_manifest(await store.get(key), source=key)
+            if manifest.identity.key != segment:
+                raise Corrupt("it is of another segment", source=key, position=0)
+        except (Corrupt, NotFound) as error:
+            unread.append(str(error))
+            continue
+        needed = {part.object_key for part in manifest.parts if part.base_offset < end_offset}
+        holes = [hole for hole in holes_of(manifest, sizes) if hole.object_key in needed]
+        if not holes:
+            return manifest, []
+        if readable is None:
+            readable = manifest
+            faults = [f"[{one.base_offset}, {one.end_offset}) in {one.object_key}: {one.why}" for one in holes]
+    return readable, faults or unread
 
 
 async def _planned(store: ObjectStore, key: SegmentKey, manifest: Manifest, shard: CutShard) -> PlannedSegment:

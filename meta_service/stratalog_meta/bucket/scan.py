@@ -1,25 +1,25 @@
 """Looks through the bucket for a rebuild of the metadata: what lies there of each segment, and who wrote it.
 
-One listing of the cluster's folder. Read is only what names do not tell: a manifest that the snapshot does not name,
-one that it names where another lies beside it (chunks were merged since, and the old ones may be gone), and, of
-segments without a manifest, the headers of their parts, in chunks and in bundles. What cannot be read is named
-(`damaged`) and counts as not there.
-Cost: a listing of everything, and a few small reads for what is newer than the snapshot. Memory: the names of the
-segments' objects.
+One listing of the cluster's folder. Then every manifest that may count is read and checked, and each object that it
+names must be listed at its length; of segments without a usable manifest the headers of their parts are read, in chunks
+and in bundles. What cannot be read is named (`damaged`) and counts as not there. A manifest that is whole stays in use
+where an object that it names is gone or short: the rest of its segment can be read, and the object may be put back; the
+offsets that it held are named (`holes`).
+Cost: a listing of everything, and one small read for each segment. Memory: the names of the segments' objects.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 from uuid import UUID
 
 from stratalog.formats.bundle import BUNDLE_TRAILER_BYTES, decode_bundle_directory, decode_bundle_trailer
 from stratalog.formats.claim import decode_claim
-from stratalog.formats.manifest import decode_manifest, manifest_digest
+from stratalog.formats.manifest import Manifest, decode_manifest, manifest_digest
 from stratalog.formats.object_names import (
     BundleName,
     ClaimName,
@@ -55,11 +55,28 @@ class _Chunk:
     name: SegmentObjectName
 
 
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """Offsets `[base_offset, end_offset)` of a segment that cannot be read, for `object_key` is gone or cut."""
+
+    segment: SegmentKey
+    base_offset: int
+    end_offset: int
+    object_key: str
+    why: str
+
+
 @dataclass(slots=True)
 class _Folder:
+    sizes: dict[str, int] = field(default_factory=dict)
+    """Of all that is listed there, by key."""
     manifests: list[FoundManifest] = field(default_factory=list)
     chunks: list[_Chunk] = field(default_factory=list)
     parts: list[FoundPart] = field(default_factory=list)
+
+    @property
+    def has_whole_manifest(self) -> bool:
+        return any(manifest.is_whole for manifest in self.manifests)
 
 
 @dataclass(slots=True)
@@ -72,6 +89,7 @@ class BucketScan:
     claims: dict[int, list[UUID]] = field(default_factory=lambda: defaultdict(list))
     identities: dict[UUID, SegmentIdentity] = field(default_factory=dict)
     damaged: dict[str, str] = field(default_factory=dict)
+    holes: list[Hole] = field(default_factory=list)
     object_count: int = 0
 
     def note_writer(self, node_id: int, lock_epoch: int) -> None:
@@ -118,6 +136,7 @@ async def _list(store: ObjectStore, names: ObjectNames, scan: BucketScan, step: 
             case SegmentObjectName():
                 scan.note_writer(name.node_id, name.lock_epoch)
                 folder = scan.folders.setdefault(name.segment, _Folder())
+                folder.sizes[info.key] = info.size_bytes
                 if name.is_part:
                     folder.chunks.append(_Chunk(info.key, info.size_bytes, name))
                 elif name.kind is SegmentObject.MANIFEST:
@@ -147,19 +166,19 @@ async def _read_folder(
     step: Step,
 ) -> None:
     segment = known.get(key)
-    named = segment.remote.manifest_key if segment is not None else None
-    own = next((manifest for manifest in folder.manifests if manifest.key == named), None)
-    if segment is not None and own is not None:
-        others = [manifest for manifest in folder.manifests if manifest is not own]
-        folder.manifests = [own]
-        if others and await _read_manifest(store, names, scan, key, own) is None:
-            # Chunks were merged since the snapshot, and the old ones swept: the manifest that gave way may lie on.
-            read = [await _read_manifest(store, names, scan, key, manifest) for manifest in others]
-            folder.manifests = [one for one in read if one is not None and _is_sealed_as(segment, one)] or [own]
-        return
-    read = [await _read_manifest(store, names, scan, key, manifest) for manifest in folder.manifests]
-    folder.manifests = [manifest for manifest in read if manifest is not None]
-    if folder.manifests:
+    read = [await _read_manifest(store, names, scan, key, one, folder, segment) for one in folder.manifests]
+    able = [one for one in read if one is not None]
+    whole = [one for one in able if not one.holes]
+    if able:
+        # The one that the metadata name, or one that agrees with it: chunks were merged since, and the old ones swept.
+        named = None if segment is None else segment.remote.manifest_key
+        chosen = whole or [max(able, key=lambda one: (one.found.key == named, -len(one.holes), one.found.lock_epoch))]
+        scan.holes += chosen[0].holes
+        folder.manifests = [one.found for one in chosen]
+    else:
+        folder.manifests = []
+    if folder.has_whole_manifest:
+        step(f"segment {key.base_offset}-{key.epoch}")
         return
     for chunk in folder.chunks:
         header = await _read_header(store, scan, chunk.key, 0)
@@ -176,29 +195,54 @@ async def _read_folder(
     step(f"segment {key.base_offset}-{key.epoch}")
 
 
-def _is_sealed_as(segment: Segment, found: FoundManifest) -> bool:
-    seals = (segment.seal, found.seal)
-    return len({None if seal is None else (seal.end_offset, seal.digest) for seal in seals}) == 1
+@dataclass(frozen=True, slots=True)
+class _ReadManifest:
+    found: FoundManifest
+    holes: tuple[Hole, ...]
 
 
 async def _read_manifest(
-    store: ObjectStore, names: ObjectNames, scan: BucketScan, key: SegmentKey, found: FoundManifest
-) -> FoundManifest | None:
-    """None for one that cannot be used: it is not whole, or something that it names is gone."""
+    store: ObjectStore,
+    names: ObjectNames,
+    scan: BucketScan,
+    key: SegmentKey,
+    found: FoundManifest,
+    folder: _Folder,
+    known: Segment | None,
+) -> _ReadManifest | None:
+    """None for one that cannot be used: it is not whole, or of another segment than the one that the snapshot knows, or
+    all that it lacks can be made of its parts."""
     try:
         body = await store.get(found.key)
         manifest = decode_manifest(body, source=found.key)
         owner = (manifest.identity.cluster_id, manifest.identity.key, manifest.seal.end_offset)
         if owner != (names.cluster_id, key, found.end_offset):
             raise Corrupt("it is not what its name says", source=found.key, position=0)
-        for needed in manifest.object_sizes:
-            await store.head(needed)
+        seal = None if known is None else known.seal
+        if seal is not None and (seal.end_offset, seal.digest) != (manifest.seal.end_offset, manifest.seal.digest):
+            raise Corrupt("it has another digest than the seal record", source=found.key, position=0)
+        holes = tuple(holes_of(manifest, folder.sizes))
+        if holes and not {hole.object_key for hole in holes} & {part.object_key for part in manifest.parts}:
+            raise NotFound(f"{holes[0].object_key}: {holes[0].why}")
     except (Corrupt, NotFound) as error:
         scan.damaged[found.key] = str(error)
         return None
     scan.note_identity(manifest.identity)
     size_bytes = manifest.copy_bytes + len(body)
-    return replace(found, seal=manifest.seal, digest=manifest_digest(body), size_bytes=size_bytes)
+    read = replace(found, seal=manifest.seal, digest=manifest_digest(body), size_bytes=size_bytes, is_whole=not holes)
+    return _ReadManifest(read, holes)
+
+
+def holes_of(manifest: Manifest, sizes: Mapping[str, int]) -> Iterator[Hole]:
+    """What of a segment cannot be read, by the lengths of the objects that are there. Without its index, all of it."""
+    key, seal = manifest.identity.key, manifest.seal
+    spans = {part.object_key: (part.base_offset, part.end_offset) for part in manifest.parts}
+    for name, size_bytes in manifest.object_sizes.items():
+        found = sizes.get(name)
+        if found is not None and found >= size_bytes:
+            continue
+        why = "it is gone" if found is None else f"it has {found:,} bytes, {size_bytes:,} are needed"
+        yield Hole(key, *spans.get(name, (seal.base_offset, seal.end_offset)), name, why)
 
 
 async def _read_bundle(
@@ -220,7 +264,7 @@ async def _read_bundle(
     for entry in entries:
         segment = entry.identity.key
         folder = scan.folders.setdefault(segment, _Folder())
-        if folder.manifests:
+        if folder.has_whole_manifest:
             continue
         header = await _read_header(store, scan, key, entry.position)
         span = (entry.base_offset, entry.end_offset)

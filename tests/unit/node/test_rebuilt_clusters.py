@@ -180,8 +180,9 @@ async def test_a_damaged_index_block_in_the_bucket_keeps_no_cluster_from_being_m
         await until_uploaded(cluster, key)
         await until_told(cluster)
     (index,) = [info.key async for info in bucket.list("") if info.key.endswith(".index")]
+    size_bytes = (await bucket.head(index)).size_bytes
     await bucket.delete([index])
-    await bucket.put(index, [b"what was here is gone"])
+    await bucket.put(index, [bytes(size_bytes)])
     rebuilt = await rebuild(bucket, after, (7,))
     assert list(rebuilt.damaged) == [index]
     async with NodeCluster(tmp_path / "new", monkeypatch, bucket, metadata=after) as cluster:

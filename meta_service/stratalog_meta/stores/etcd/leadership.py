@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from stratalog.model.errors import InvalidRequest, Unavailable
+from stratalog.model.errors import Conflict, InvalidRequest, Unavailable
 from stratalog.telemetry.logs import logger
 from stratalog_meta.stores.etcd import rpc_pb2 as rpc
 from stratalog_meta.stores.etcd.client import EtcdClient
@@ -108,6 +108,27 @@ class EtcdLeadership:
         if self._lost.is_set():
             await self._let_lease_go()
             raise Unavailable(f"the candidacy of {self._address} is over: make another one")
+        self._lead()
+
+    async def take(self) -> None:
+        """Lead at once, or not at all. Raises: Conflict where another leads, Unavailable where etcd does not answer;
+        then this candidacy is over."""
+        try:
+            is_won = await self._stand()
+        except BaseException:
+            self._lost.set()
+            await self._let_lease_go()
+            raise
+        if not is_won:
+            self._lost.set()
+            await self._let_lease_go()
+            raise Conflict(
+                f"a meta service leads on this store ({self._seen}), and nothing else may write there: stop all its "
+                f"instances first; if they were stopped just now, try again in {2 * self._lease_s} s. Nothing was done"
+            )
+        self._lead()
+
+    def _lead(self) -> None:
         _log.info("leadership won", address=self._address, revision=self._revision)
         self._keeper = LeaseKeeper(self._client, self._lease, self._life_s, self._until, self._clock, self.lose)
         self._keeper.start()
