@@ -1,4 +1,4 @@
-"""`stratalog topics …`: list, create, describe, alter, delete."""
+"""`stratalog topics …`: list, create, describe, alter, delete, compare."""
 
 from __future__ import annotations
 
@@ -28,19 +28,21 @@ from stratalog_cli.output import (
 from stratalog_cli.say import say
 from stratalog_cli.segments import merged
 from stratalog_cli.several_nodes import Nodes, tell_not_asked
+from stratalog_cli.topic_compare import compare
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The topic's name.")]
 
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(
-        no_args_is_help=True, rich_markup_mode=None, help="List, create, describe, alter and delete topics."
+        no_args_is_help=True, rich_markup_mode=None, help="List, create, describe, alter, delete and compare topics."
     )
     group.command("list")(list_topics)
     group.command("create")(create)
     group.command("describe")(describe)
     group.command("alter")(alter)
     group.command("delete")(delete)
+    group.command("compare")(compare)
     app.add_typer(group, name="topics")
 
 
