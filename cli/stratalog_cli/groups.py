@@ -67,6 +67,7 @@ def describe(
     rows = [_row(shard, committed.get(shard), bounds.get(shard), owners.get(shard)) for shard in shards]
     lags = [row["lag"] for row in rows if row["lag"] is not None]
     behind = sum(lag > 0 for lag in lags)
+    uncommitted = sum(row["committed"] is None and row["lag"] is not None for row in rows)
     told = {
         "group": group,
         "state": _state(found),
@@ -93,6 +94,11 @@ def describe(
             ("lag", f"{counted(sum(lags), 'record')} in {behind:,} of {counted(len(lags), 'shard')}"),
         ]
     )
+    if uncommitted:
+        say(
+            f"{counted(uncommitted, 'shard')} without a committed offset, counted from the start of the log: where its "
+            "member begins, its auto.offset.reset says"
+        )
     columns = ("topic", "#shard", "#committed", "#log start", "#log end", "#lag", "client", "member")
     cells = [tuple("-" if value is None else str(value) for value in row.values()) for row in rows]
     print_table(columns, cells, give_up=("member", "#log start", "client"))
@@ -253,7 +259,7 @@ def _row(shard: Shard, committed: int | None, bounds: Bounds | None, member: Any
         "committed": committed,
         "log_start": None if bounds is None else bounds.start,
         "log_end": None if bounds is None else bounds.end,
-        "lag": None if bounds is None or committed is None else max(0, bounds.end - committed),
+        "lag": None if bounds is None else max(0, bounds.end - (bounds.start if committed is None else committed)),
         "client": None if member is None else member.client_id,
         "member": None if member is None else member.member_id,
     }

@@ -203,6 +203,10 @@ class GroupCoordinator:
         """The groups that this node coordinates, to be read only."""
         return self._hosting.hosted()
 
+    async def subscribed(self, hosted: HostedGroup) -> frozenset[UUID]:
+        """Topics that members of a group want, as far as they say it in words that are known here."""
+        return await self._forgetter.subscribed(hosted) or frozenset()
+
     @property
     def given_up(self) -> Mapping[int, Sequence[OffsetRange]]:
         """By shard of the group log: what its groups began again without, in this life of the node."""

@@ -64,7 +64,7 @@ class Forgetting:
         machine = hosted.machine
         if machine.state is not GroupState.EMPTY and machine.protocol_type != CONSUMER_PROTOCOL_TYPE:
             return DeletedOffsets(GroupError.NON_EMPTY_GROUP)
-        subscribed = await self._subscribed(hosted)
+        subscribed = await self.subscribed(hosted)
         errors: list[GroupError] = []
         changes: dict[ShardKey, CommittedOffset | None] = {}
         async for some in in_slices(places):
@@ -172,7 +172,7 @@ class Forgetting:
             state=state,
             has_members_protocol=machine.protocol_type is not None,
             empty_since_ms=hosted.changed_ms,
-            subscribed=await self._subscribed(hosted) if state is GroupState.STABLE else None,
+            subscribed=await self.subscribed(hosted) if state is GroupState.STABLE else None,
             now_ms=now_ms,
             retention_ms=self._retention_ms,
         )
@@ -197,7 +197,7 @@ class Forgetting:
         doubtful.add(key.topic_id)
         return key.topic_id in self._doubtful
 
-    async def _subscribed(self, hosted: HostedGroup) -> frozenset[UUID] | None:
+    async def subscribed(self, hosted: HostedGroup) -> frozenset[UUID] | None:
         """Topics that members want, by what they said last and by what is in the log; None when what they sent cannot
         be read. Of a group without members: none."""
         machine = hosted.machine

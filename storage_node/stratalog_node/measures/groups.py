@@ -1,17 +1,20 @@
 """Consumer groups as metrics: members, and how far each is behind, in all of a topic and in each shard.
 
 Told by the node that coordinates a group, so that sums over nodes are the cluster's. Lag is the high watermark less
-the committed offset; a shard whose leader does not answer is left out and counted, so that no lag is ever told that
-leaves something out silently. Offsets of topics that are deleted have no lag.
-Lives on the event loop. Cost: about a microsecond a committed offset.
+the committed offset. Of a topic that members are subscribed to, a shard without a committed offset counts from its log
+start: where its reader begins only the client knows (`auto.offset.reset`), and no record that it may still have to read
+is left out. A shard whose leader does not answer is left out and counted. Offsets of topics that are deleted have no
+lag.
+Lives on the event loop. Cost: about a microsecond for each committed offset and each shard that a group reads.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
+from uuid import UUID
 
 from stratalog.model.ids import ShardKey
 from stratalog.telemetry.metrics import MetricRegistry
@@ -31,7 +34,10 @@ class ShardLag(NamedTuple):
     topic: str
     shard: int
     records: int
-    committed: int
+    committed: int | None
+    """None: nothing is committed, and `records` count from the log start."""
+    position: int
+    """Where the lag counts from."""
 
 
 @dataclass(slots=True)
@@ -42,9 +48,16 @@ class _GroupSize:
 
 class GroupMeasures:
     def __init__(
-        self, hosted: Callable[[], Iterator[HostedGroup]], catalog: Catalog, ends: LogEnds, bounded: Bounded
+        self,
+        hosted: Callable[[], Iterator[HostedGroup]],
+        subscribed: Callable[[HostedGroup], Awaitable[frozenset[UUID]]],
+        catalog: Catalog,
+        ends: LogEnds,
+        bounded: Bounded,
     ) -> None:
+        """`subscribed`: topics that members of a group want."""
         self._hosted = hosted
+        self._subscribed = subscribed
         self._catalog = catalog
         self._ends = ends
         self._bounded = bounded
@@ -66,7 +79,8 @@ class GroupMeasures:
         metrics.register(
             "stratalog_group_lag_records",
             "gauge",
-            "Records between what a group has committed of a topic and its end, of all shards together.",
+            "Records between what a group has committed of a topic and its end, of all shards together; from the log "
+            "start where it has members and has committed nothing.",
             lambda: {(group, topic): records for group, topic, records in self._topics},
             label_names=_TOPIC,
         )
@@ -80,24 +94,23 @@ class GroupMeasures:
         metrics.register(
             "stratalog_groups_unknown_ends",
             "gauge",
-            "Committed offsets without a lag, because the shard's leader could not be asked.",
+            "Shards that groups read without a lag, because the shard's leader could not be asked.",
             lambda: self._unknown,
         )
 
     async def look(self) -> None:
         slices = Slices()
-        groups = list(self._hosted())
+        groups = [(hosted, await self._read_by(hosted, slices)) for hosted in list(self._hosted())]
         wanted: dict[ShardKey, None] = {}
-        for hosted in groups:
-            for key in list(hosted.offsets):
-                wanted[key] = None
-                await slices.did()
+        for _, places in groups:
+            wanted |= dict.fromkeys(places)
+            await slices.did(len(places))
         ends = await self._ends.find(wanted)
         lags: list[ShardLag] = []
         by_topic: defaultdict[tuple[str, str], int] = defaultdict(int)
         unknown = 0
-        for hosted in groups:
-            for key, committed in list(hosted.offsets.items()):
+        for hosted, places in groups:
+            for key, committed in places.items():
                 await slices.did()
                 topic = self._catalog.topic_by_id(key.topic_id)
                 if topic is None or not self._catalog.has_shard(key):
@@ -106,14 +119,29 @@ class GroupMeasures:
                 if end is None:
                     unknown += 1
                     continue
-                lag = ShardLag(hosted.group_id, topic.name, key.shard, max(0, end - committed.offset), committed.offset)
+                position = self._catalog.log_start_offset(key) if committed is None else committed
+                lag = ShardLag(hosted.group_id, topic.name, key.shard, max(0, end - position), committed, position)
                 lags.append(lag)
                 by_topic[lag.group, lag.topic] += lag.records
         cut = self._bounded.cut
-        sizes = [_GroupSize(one.group_id, one.member_count) for one in groups]
+        sizes = [_GroupSize(one.group_id, one.member_count) for one, _ in groups]
         self._sizes = await cut("groups", sizes, lambda one: one.group)
         sums = [(*place, records) for place, records in by_topic.items()]
         self._topics = await cut("groups by topic", sums, lambda one: (-one[2], one[:2]))
         self.lag_records = sum(by_topic.values())
         self.shards = await cut("groups by shard", lags, lambda one: (-one.records, one[:3]))
         self._unknown = unknown
+
+    async def _read_by(self, hosted: HostedGroup, slices: Slices) -> dict[ShardKey, int | None]:
+        """Each shard that a group reads, with what it has committed there."""
+        found: dict[ShardKey, int | None] = {}
+        for key, committed in list(hosted.offsets.items()):
+            found[key] = committed.offset
+            await slices.did()
+        if hosted.member_count:
+            for topic_id in await self._subscribed(hosted):
+                topic = self._catalog.topic_by_id(topic_id)
+                for shard in range(topic.shard_count if topic is not None else 0):
+                    found.setdefault(ShardKey(topic_id, shard), None)
+                    await slices.did()
+        return found

@@ -38,7 +38,7 @@ class NodeMeasures:
         unsent = tier.unsent if tier.uploader is not None else None
         self._ends = LogEnds(catalog, local.directory, asker)
         self.shards = ShardMeasures(catalog, local.directory, self._stats, following, unsent, bounded)
-        self.groups = GroupMeasures(groups.hosted, catalog, self._ends, bounded)
+        self.groups = GroupMeasures(groups.hosted, groups.subscribed, catalog, self._ends, bounded)
         self._looks = [Seldom(measures.look, time.monotonic_ns) for measures in (self.shards, self.groups)]
         self.shards.add_metrics(metrics)
         self.groups.add_metrics(metrics)

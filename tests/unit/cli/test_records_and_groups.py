@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from typer.testing import CliRunner, Result
 
 from stratalog_cli.entry import build_app
@@ -273,6 +273,42 @@ def test_a_group_is_listed_and_described_with_the_lag_of_each_shard(ask: Asker) 
     assert refused.exit_code == 2 and "1 member (rdkafka)" in refused.stderr and "stop it, then" in refused.stderr
     member.close()
     assert ask.json("groups", "describe", "readers")["shards"][1]["committed"] == 5
+
+
+def test_a_group_that_never_committed_is_behind_by_all_that_it_may_still_read(ask: Asker) -> None:
+    """0 records behind, on the command line, the page and in the metrics: the alert never fired."""
+    topic = ask.topic("uncommitted", 3)
+    for shard in (0, 1):
+        ask.done("produce", topic, "--shard", str(shard), lines=b"x\n" * (4 + shard))
+    settings = {"group.id": "silent", "auto.offset.reset": "latest", "enable.auto.commit": False}
+    member = Consumer({"bootstrap.servers": ask.node.bootstrap, **settings})
+    member.subscribe([topic])
+
+    def is_assigned() -> bool:
+        member.poll(0.2)
+        return len(member.assignment()) == 3
+
+    eventually_sync(is_assigned, 60)
+    told = ask.json("groups", "describe", "silent")
+    assert told["lag"] == 9
+    assert [(row["committed"], row["lag"]) for row in told["shards"]] == [(None, 4), (None, 5), (None, 0)]
+    shown = ask.done("groups", "describe", "silent")
+    assert "9 records in 2 of 3 shards" in shown and "3 shards without a committed offset" in shown
+
+    def measured() -> bool:
+        metrics = ask.node.get("/metrics")
+        page = ask.node.get("/groups")
+        return (
+            f'stratalog_group_lag_records{{group="silent",topic="{topic}"}} 9\n' in metrics
+            and f'stratalog_group_shard_lag_records{{group="silent",topic="{topic}",shard="1"}} 5\n' in metrics
+            and "9 records behind" in page
+            and "3 shards without a committed offset" in page
+        )
+
+    eventually_sync(measured, 60)
+    member.commit(offsets=[TopicPartition(topic, 0, 4)], asynchronous=False)
+    assert ask.json("groups", "describe", "silent")["lag"] == 5
+    member.close()
 
 
 def test_a_group_without_members_is_reset_by_each_of_the_ways(ask: Asker) -> None:

@@ -35,6 +35,7 @@ def groups_page(groups: Sequence[GroupStatus | ConsumerGroupStatus], lags: Seque
 
 def _group(group: GroupStatus | ConsumerGroupStatus, lags: Sequence[ShardLag]) -> Markup:
     total = sum(lag.records for lag in lags)
+    uncommitted = sum(lag.committed is None for lag in lags)
     members = Counter(f"{one.client_id} at {one.client_host.lstrip('/')}" for one in group.members)
     who = ", ".join(f"{words} ({number})" if number > 1 else words for words, number in members.items())
     worst = sorted(lags, key=lambda lag: (-lag.records, lag.topic, lag.shard))
@@ -42,9 +43,9 @@ def _group(group: GroupStatus | ConsumerGroupStatus, lags: Sequence[ShardLag]) -
         (
             link(("topics", lag.topic), lag.topic),
             link(("topics", lag.topic, lag.shard), lag.shard),
-            text(f"{lag.committed:,}"),
+            text("-" if lag.committed is None else f"{lag.committed:,}"),
             text(f"{lag.records:,}"),
-            link(("topics", lag.topic, lag.shard, "records"), "look", offset=lag.committed),
+            link(("topics", lag.topic, lag.shard, "records"), "look", offset=lag.position),
         )
         for lag in worst[:SHARDS_SHOWN]
     ]
@@ -53,7 +54,12 @@ def _group(group: GroupStatus | ConsumerGroupStatus, lags: Sequence[ShardLag]) -
         Markup(f'<h2>{text(group.group_id)} <span class="badge {"ok" if group.members else "off"}">'),
         Markup(f"{text(group.state.value)}</span></h2>"),
         note(f"{counted(total, 'record')} behind; {counted(len(group.members), 'member')}{': ' + who if who else ''}"),
-        table(("topic", "#shard", "#committed", "#lag", "records"), rows) if rows else note("Nothing committed."),
+        note(f"{counted(uncommitted, 'shard')} without a committed offset, counted from the start of the log")
+        if uncommitted
+        else Markup(""),
+        table(("topic", "#shard", "#committed", "#lag", "records"), rows)
+        if rows
+        else note("Nothing committed, and no shard is read."),
         note(f"and {counted(more, 'shard')} with less lag: stratalog groups describe {group.group_id}")
         if more
         else Markup(""),
