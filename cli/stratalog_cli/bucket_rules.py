@@ -1,15 +1,38 @@
 """What a bucket's settings mean for data that is to be kept in it: a pure function from settings to findings.
 
-The rules: nobody but a node may delete or move what lies below the prefix (an error); what costs money needlessly is
-a hint; what could not be learnt is no finding, unless these credentials are what hides it.
+The rules: nobody but a node may delete what lies below the prefix, or move it to a class that must be restored before
+it is read (an error). A class that is read at once, but loses data with its zone, is a warning, and any other such
+class a hint: it costs more for each read. What costs money needlessly is a hint. What could not be learnt is no
+finding, unless these credentials are what hides it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Final, Literal
 
 from stratalog.admin_api.models import Finding
 from stratalog.objects import BucketSettings, LifecycleRule, Unknown, Versioning
+
+Severity = Literal["error", "warning", "hint"]
+_COSTS: Final = "they are read at once, and each read and each early deletion costs more"
+_ZONE: Final = "they are read at once, and are lost with the one zone that has them"
+_RESTORE: Final = "they must be restored before they are read, so reads fail"
+_CLASSES: Final[Mapping[str, tuple[Severity, str]]] = {
+    "STANDARD": ("hint", "they are read at once"),
+    "STANDARD_IA": ("hint", _COSTS),
+    "INTELLIGENT_TIERING": ("hint", "they are read at once, unless its archive tiers are turned on"),
+    "GLACIER_IR": ("hint", _COSTS),
+    "NEARLINE": ("hint", _COSTS),
+    "COLDLINE": ("hint", _COSTS),
+    "ONEZONE_IA": ("warning", _ZONE),
+    "REDUCED_REDUNDANCY": ("warning", "they are read at once, and are lost more easily"),
+    "GLACIER": ("error", _RESTORE),
+    "DEEP_ARCHIVE": ("error", _RESTORE),
+}
+"""Storage classes: how bad it is that a rule moves objects there, and why."""
+_OTHER: Final[tuple[Severity, str]] = ("error", "whether they can be read there at once is not known")
+_IF_READ_SELDOM: Final = "keep it if this data is read seldom; remote.read.* and the pipeline read it as before"
 
 
 def findings_of(settings: BucketSettings) -> list[Finding]:
@@ -39,10 +62,11 @@ def _deletions(settings: BucketSettings) -> Iterator[Finding]:
             what = f"lifecycle rule {_named(rule)} deletes {ours} {rule.expires}: data would go behind Stratalog's back"
             step = f"remove the rule, or keep it off {settings.url}; use retention.ms and retention.bytes instead"
             yield Finding(severity="error", place=settings.url, what=what, next_step=step)
-        if rule.moves:
-            what = f"lifecycle rule {_named(rule)} moves {ours} {', '.join(rule.moves)}: reads may fail or cost more"
-            step = f"remove the rule, or keep it off {settings.url}"
-            yield Finding(severity="error", place=settings.url, what=what, next_step=step)
+        for move in rule.moves:
+            what = f"lifecycle rule {_named(rule)} moves {ours} {move}: {_CLASSES.get(move.to_class, _OTHER)[1]}"
+            severity = _CLASSES.get(move.to_class, _OTHER)[0]
+            step = f"remove the rule, or keep it off {settings.url}" if severity != "hint" else _IF_READ_SELDOM
+            yield Finding(severity=severity, place=settings.url, what=what, next_step=step)
 
 
 def _waste(settings: BucketSettings) -> Iterator[Finding]:

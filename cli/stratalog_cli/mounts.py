@@ -10,7 +10,7 @@ from stratalog.admin_api.client import AdminClient
 from stratalog.admin_api.mounts import CreateMountRequest, EndMountRequest, MountInfo, MoveMountRequest
 from stratalog.admin_api.wording import human_bytes, human_time
 from stratalog.model.counting import counted
-from stratalog.model.errors import InvalidRequest
+from stratalog.model.errors import InvalidRequest, NotFound
 from stratalog.model.mounts import DATA_SET_PREFIX
 from stratalog.settings.units import parse_duration_ms
 from stratalog.telemetry.printable import printable
@@ -143,7 +143,12 @@ def end(
 ) -> None:
     """End a mount. Refused while one of its segments is stored nowhere else."""
     request = EndMountRequest(name=name, force_storage_id=force)
-    Nodes(admin, is_write=True).first(lambda node: node.end_mount(request))
+    nodes = Nodes(admin, is_write=True)
+    if force is None and all(one.name != name for one in nodes.first(AdminClient.mounts)):
+        raise NotFound(
+            f"there is no mount {name!r:.200}: it has ended, or never was; `stratalog mounts list` shows all"
+        )
+    nodes.first(lambda node: node.end_mount(request))
     say(f"mount {printable(name)} has ended")
     if force is not None:
         retired = printable(name.removeprefix(DATA_SET_PREFIX))

@@ -16,6 +16,7 @@ from stratalog.objects import (
     BucketRefusal,
     BucketSettings,
     LifecycleRule,
+    Move,
     StoreSettings,
     Unknown,
     Versioning,
@@ -97,7 +98,7 @@ def test_lifecycle_rules_are_read_in_all_their_shapes(bucket: S3Server) -> None:
     )
     assert settings_of(bucket).lifecycle == (
         LifecycleRule("old", prefix="a/", expires="after 30 days"),
-        LifecycleRule("cool", moves=("to GLACIER after 90 days",)),
+        LifecycleRule("cool", moves=(Move("GLACIER", "after 90 days"),)),
         LifecycleRule("tagged", is_enabled=False, prefix="b/", needs_tags=True, expires="after 1 day"),
         LifecycleRule("tidy", aborts_multipart=True, expires_old_versions=True),
     )

@@ -54,6 +54,8 @@ TABLE: dict[str, tuple[bytes | None, type, type, type, int]] = {
     "no such key": (s3_error("404 Not Found", "NoSuchKey"), Unavailable, NotFound, Unavailable, 1),
     "no such bucket": (s3_error("404 Not Found", "NoSuchBucket"), Unavailable, Unavailable, Unavailable, 1),
     "forbidden": (s3_error("403 Forbidden", "AccessDenied"), Unavailable, Unavailable, Unavailable, 1),
+    "archived": (s3_error("403 Forbidden", "InvalidObjectState"), Unavailable, Unavailable, Unavailable, 1),
+    "archived in Azure": (s3_error("409 Conflict", "BlobArchived"), OutcomeUnknown, Unavailable, Unavailable, 1),
     "unauthorized": (s3_error("401 No", "InvalidToken"), Unavailable, Unavailable, Unavailable, 1),
     "not implemented": (s3_error("501 No", "NotImplemented"), InvalidRequest, InvalidRequest, InvalidRequest, 1),
     "bad request": (s3_error("400 Bad", "InvalidArgument"), InvalidRequest, InvalidRequest, InvalidRequest, 1),
@@ -128,6 +130,13 @@ async def test_who_has_no_credentials_hears_that_and_no_word_of_the_store(
     assert type(error) is Unavailable, "nothing was written"
     assert "no credentials for the store" in str(error) and "AWS_ACCESS_KEY_ID" in str(error)
     assert metadata.endpoint in str(error) and "policy" not in str(error)
+
+
+async def test_an_object_in_an_archive_class_is_no_question_of_credentials(opener: Opener) -> None:
+    async with scripted_server(Script(s3_error("403 Forbidden", "InvalidObjectState"))) as server:
+        store = opener(server.url(), QUICK)
+        error = await outcome(store, Operation.GET)
+    assert "must be restored before it can be read" in str(error) and "credentials" not in str(error)
 
 
 @pytest.mark.parametrize(("told", "said"), [("<Region>eu-west-3</Region>", "eu-west-3"), ("", "REGION")])

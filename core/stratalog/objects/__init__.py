@@ -1,7 +1,7 @@
 """Object stores behind one interface: directory, S3, memory."""
 
 from stratalog.objects.bucket_control import read_bucket_settings
-from stratalog.objects.bucket_settings import BucketRefusal, BucketSettings, LifecycleRule, Unknown, Versioning
+from stratalog.objects.bucket_settings import BucketRefusal, BucketSettings, LifecycleRule, Move, Unknown, Versioning
 from stratalog.objects.limits import TransferLimits
 from stratalog.objects.opening import open_store
 from stratalog.objects.settings import StoreSettings
@@ -14,6 +14,7 @@ __all__ = [
     "Capabilities",
     "FailureKind",
     "LifecycleRule",
+    "Move",
     "ObjectInfo",
     "ObjectStore",
     "Operation",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from stratalog.model.counting import counted
 from stratalog.model.errors import Unavailable
-from stratalog.objects.bucket_settings import BucketRefusal, BucketSettings, LifecycleRule, Unknown, Versioning
+from stratalog.objects.bucket_settings import BucketRefusal, BucketSettings, LifecycleRule, Move, Unknown, Versioning
 from stratalog.objects.settings import StoreSettings
 from stratalog.objects.urls import S3Location, parse_url
 
@@ -174,7 +174,7 @@ def _rule(number: int, rule: LifecycleRuleOutputTypeDef) -> LifecycleRule:
         prefix=prefix,
         needs_tags=bool(scope.get("Tag") or both.get("Tags")),
         expires=_when(expiration) if "Days" in expiration or "Date" in expiration else None,
-        moves=tuple(f"to {move.get('StorageClass')} {_when(move)}" for move in rule.get("Transitions", [])),
+        moves=tuple(Move(str(move.get("StorageClass")), _when(move)) for move in rule.get("Transitions", [])),
         aborts_multipart="AbortIncompleteMultipartUpload" in rule,
         expires_old_versions="NoncurrentVersionExpiration" in rule,
     )

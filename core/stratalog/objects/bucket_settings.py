@@ -17,6 +17,18 @@ class Unknown:
 
 
 @dataclass(frozen=True, slots=True)
+class Move:
+    """Of objects to another storage class."""
+
+    to_class: str
+    when: str
+    """In words: `after 30 days`."""
+
+    def __str__(self) -> str:
+        return f"to {self.to_class} {self.when}"
+
+
+@dataclass(frozen=True, slots=True)
 class LifecycleRule:
     name: str
     is_enabled: bool = True
@@ -26,8 +38,7 @@ class LifecycleRule:
     """It applies to objects with certain tags only."""
     expires: str | None = None
     """When it deletes objects, in words: `after 30 days`."""
-    moves: tuple[str, ...] = ()
-    """Where it moves objects, in words: `to GLACIER after 30 days`."""
+    moves: tuple[Move, ...] = ()
     aborts_multipart: bool = False
     expires_old_versions: bool = False
 

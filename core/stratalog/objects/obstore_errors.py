@@ -39,6 +39,8 @@ _CREDENTIALS_PATH = ("/latest/api/token", "/latest/meta-data/")
 
 _SLOW_DOWN = (429, 503)
 _DENIED = (401, 403)
+_ARCHIVED = ("InvalidObjectState", "BlobArchived")
+"""As S3 and Azure say it."""
 _NOT_ALLOWED_HERE = (405, 501)
 _WRONG_RANGE = (
     "Received non-partial response",
@@ -113,6 +115,13 @@ def _from_status(status: int, text: str, operation: Operation, what: str) -> Fai
         return Failure(FailureKind.CONFLICT, error, is_retriable=False)
     if status in _SLOW_DOWN:
         return Failure(FailureKind.SLOW_DOWN, Unavailable(f"{what}: {said}; back off"), is_retriable=True)
+    if code in _ARCHIVED:
+        # It is there, in a class that is not read at once: a rule of the bucket moved it.
+        archived = Unavailable(
+            f"{what}: {said}: the object is in an archive class and must be restored before it can be read; restore "
+            "it, and remove the lifecycle rule that moved it (`stratalog doctor` names it)"
+        )
+        return Failure(FailureKind.ARCHIVED, archived, is_retriable=False)
     if status in _DENIED or status == 404:
         # Keys get rotated and buckets restored: not the caller's fault, and never taken for "no such object".
         hint = "check the credentials and the bucket's policy" if status in _DENIED else "check the bucket's name"

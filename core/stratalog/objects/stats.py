@@ -32,6 +32,7 @@ class FailureKind(StrEnum):
     SLOW_DOWN = "slow_down"
     SERVER_ERROR = "server_error"
     DENIED = "denied"
+    ARCHIVED = "archived"
     REFUSED = "refused"
     TIMEOUT = "timeout"
     CUT = "cut"

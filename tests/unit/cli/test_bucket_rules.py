@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stratalog.objects import BucketSettings, LifecycleRule, Unknown, Versioning
+from stratalog.objects import BucketSettings, LifecycleRule, Move, Unknown, Versioning
 from stratalog_cli.bucket_rules import findings_of, shown
 
 TIDY = LifecycleRule("tidy", aborts_multipart=True, expires_old_versions=True)
@@ -39,10 +39,25 @@ def test_a_rule_that_deletes_our_objects_is_an_error_and_named(prefix: str) -> N
     assert "remove the rule" in finding.next_step
 
 
-def test_a_rule_that_moves_our_objects_is_an_error_and_says_where() -> None:
-    (finding,) = findings_of(settings(LifecycleRule("cool", moves=("to GLACIER after 90 days",))))
-    assert finding.severity == "error"
-    assert "'cool'" in finding.what and "to GLACIER after 90 days" in finding.what
+@pytest.mark.parametrize(
+    ("to_class", "severity", "words"),
+    [
+        ("GLACIER", "error", "must be restored before they are read"),
+        ("DEEP_ARCHIVE", "error", "must be restored before they are read"),
+        ("SOMETHING_NEW", "error", "is not known"),
+        ("ONEZONE_IA", "warning", "lost with the one zone"),
+        ("STANDARD_IA", "hint", "read at once"),
+        ("GLACIER_IR", "hint", "read at once"),
+        ("INTELLIGENT_TIERING", "hint", "read at once"),
+    ],
+)
+def test_a_rule_that_moves_our_objects_is_judged_by_whether_they_are_read_there(
+    to_class: str, severity: str, words: str
+) -> None:
+    """Each was an error: classes that are read at once cost more, and lose nothing."""
+    (finding,) = findings_of(settings(LifecycleRule("cool", moves=(Move(to_class, "after 90 days"),))))
+    assert finding.severity == severity
+    assert "'cool'" in finding.what and f"to {to_class} after 90 days: " in finding.what and words in finding.what
 
 
 @pytest.mark.parametrize(

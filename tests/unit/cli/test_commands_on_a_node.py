@@ -276,6 +276,9 @@ def test_a_range_is_mounted_by_hand_listed_read_and_ended(ask: Asker) -> None:
         refused = ask.run("mounts", *wrong)
         assert refused.exit_code and told in refused.stderr, (wrong, refused.output)
     assert ask.run("mounts", "end", "all").exit_code == 0
+    for name in ("all", "nope"):
+        gone = ask.run("mounts", "end", name)
+        assert gone.exit_code == 2 and f"there is no mount '{name}'" in gone.stderr, "it was said to have ended"
     eventually_sync(lambda: ask.json("mounts", "list") == [])
 
 
