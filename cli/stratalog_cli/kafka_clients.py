@@ -1,6 +1,6 @@
 """Kafka clients for commands that read and write records and groups: librdkafka's, as anybody would use it.
 
-It is an extra (`stratalog[clients]`) and is imported when such a command runs. Before one is made, each bootstrap
+It is an extra (`clients` in pyproject.toml), imported when such a command runs. Before one is made, each bootstrap
 address is asked one question by hand: librdkafka tries forever where nobody listens, and cannot tell an HTTP port from
 a broker. A write never goes where nobody pointed (`stratalog_cli.whom_to_ask`).
 """
@@ -161,7 +161,8 @@ def imported(module: str) -> Any:
         if error.name != "confluent_kafka":
             raise
         raise InvalidRequest(
-            "this command needs a Kafka client, which is not installed here: pip install 'stratalog[clients]'"
+            "this command needs a Kafka client, which is not installed here: pip install confluent-kafka, into the "
+            "environment in which stratalog is installed (docs/install.md)"
         ) from None
 
 

@@ -14,6 +14,7 @@ def end_without(error: ModuleNotFoundError) -> NoReturn:
     if module.startswith("stratalog"):
         raise error
     sys.stderr.write(
-        f"stratalog: this needs the Python module {module}, which is not installed here: pip install 'stratalog[all]'\n"
+        f"stratalog: this needs the Python module {module}, which is not installed here: install "
+        "requirements/all.txt of the checkout beside it (docs/install.md)\n"
     )
     raise SystemExit(_REFUSED) from None

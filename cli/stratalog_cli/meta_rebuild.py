@@ -17,6 +17,7 @@ from stratalog.objects import open_store
 from stratalog_cli.output import OutputFormat, console, is_watched, print_fields, print_json, print_table
 from stratalog_cli.say import say
 from stratalog_meta.bucket.rebuild import OnProgress, Rebuild, Rebuilt
+from stratalog_meta.bucket.scan import Hole
 from stratalog_meta.clocks import wall_ms
 from stratalog_meta.stores.etcd.address import EtcdAddress
 from stratalog_meta.stores.meta_store import MetaStore
@@ -125,11 +126,7 @@ def report_of(rebuilt: Rebuilt, is_dry_run: bool) -> dict[str, Any]:
         "bytes_put": rebuilt.bytes_put,
         "objects_listed": rebuilt.objects,
         "lost": [named(one.segment) | {"from": one.base_offset, "to": one.end_offset} for one in rebuilt.lost],
-        "unreadable": [
-            named(one.segment)
-            | {"from": one.base_offset, "to": one.end_offset, "object": one.object_key, "why": one.why}
-            for one in rebuilt.holes
-        ],
+        "unreadable": [named(one.segment) | _hole(one) for one in rebuilt.holes],
         "deleted_since": [named(key) for key in rebuilt.gone],
         "in_volumes": [
             named(one.key) | {"from": one.chain_end, "to": one.end_offset, "nodes": list(one.volumes)}
@@ -176,6 +173,10 @@ def report_of(rebuilt: Rebuilt, is_dry_run: bool) -> dict[str, Any]:
             for shard in plan.shards
         ],
     }
+
+
+def _hole(one: Hole) -> dict[str, Any]:
+    return {"from": one.base_offset, "to": one.end_offset, "object": one.object_key, "why": one.why}
 
 
 def _print(rebuilt: Rebuilt, options: RebuildOptions) -> None:

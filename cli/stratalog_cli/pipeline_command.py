@@ -1,4 +1,4 @@
-"""`stratalog pipeline …`: jobs over cold data, straight from the bucket. They need `stratalog[pipeline]`."""
+"""`stratalog pipeline …`: jobs over cold data, straight from the bucket. They need requirements/pipeline.txt."""
 
 from __future__ import annotations
 
@@ -355,8 +355,8 @@ def _need_extra(*more: str) -> None:
     missing = [name for name in ("pyspark", "pyarrow", "fastavro", *more) if find_spec(name) is None]
     if missing:
         raise InvalidRequest(
-            f"{', '.join(missing)} of the pipeline's packages are not installed: pip install 'stratalog[pipeline]', "
-            "or in a checkout `make spark`"
+            f"{', '.join(missing)} of the pipeline's packages are not installed: pip install -r "
+            "requirements/pipeline.txt, or in a checkout `make spark`"
         )
 
 

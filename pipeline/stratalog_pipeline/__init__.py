@@ -1,1 +1,1 @@
-"""The data pipeline: reads sealed data straight from the bucket, as tables. Needs `stratalog[pipeline]`."""
+"""The data pipeline: reads sealed data straight from the bucket, as tables. Needs requirements/pipeline.txt."""

@@ -158,11 +158,14 @@ def test_without_the_package_of_a_format_the_command_says_how_to_get_it(
     command = ["pipeline", "archive", "cold", "--bucket", "/nowhere", "--to", "/nowhere", "--format", form]
     result = CliRunner().invoke(build_app(("pipeline",)), command)
     assert result.exit_code == 2
-    assert f"{package} of the pipeline's packages are not installed: pip install 'stratalog[pipeline]'" in result.output
+    assert (
+        f"{package} of the pipeline's packages are not installed: pip install -r requirements/pipeline.txt"
+        in result.output
+    )
 
 
 def test_without_the_extra_the_command_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline_command, "find_spec", lambda name: None)
     result = CliRunner().invoke(build_app(("pipeline",)), ["pipeline", "verify", "--bucket", "/nowhere"])
     assert result.exit_code == 2
-    assert "pip install 'stratalog[pipeline]'" in result.output
+    assert "pip install -r requirements/pipeline.txt" in result.output

@@ -50,7 +50,7 @@ class DocumentedCommand:
 
     @property
     def needs_pipeline(self) -> bool:
-        """Whether `stratalog[pipeline]` has to be installed."""
+        """Whether requirements/pipeline.txt has to be installed."""
         return "stratalog pipeline" in self.text
 
 

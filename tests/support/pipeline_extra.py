@@ -1,4 +1,4 @@
-"""What the pipeline's tests need: `stratalog[pipeline]`, and for some of them Spark, which needs Java.
+"""What the pipeline's tests need: requirements/pipeline.txt, and for some of them Spark, which needs Java.
 
 A module of such tests begins with `pytest.importorskip("fastavro", reason=NO_PIPELINE)`, for nothing else brings that.
 Without the extra it is skipped as a whole, and the summary of the run says so.
@@ -10,7 +10,7 @@ import shutil
 
 import pytest
 
-NO_PIPELINE = "stratalog[pipeline] is not installed: run tools/spark.sh .venv"
+NO_PIPELINE = "requirements/pipeline.txt is not installed: run tools/spark.sh .venv"
 NO_JAVA = "there is no java on PATH, which Spark needs: run tools/spark.sh .venv"
 
 

@@ -64,7 +64,8 @@ def test_a_package_that_is_not_installed_is_told_in_a_line(module: str, words: l
 
     assert ran.returncode == 2, ran.stderr
     assert ran.stderr == (
-        f"stratalog: this needs the Python module {module}, which is not installed here: pip install 'stratalog[all]'\n"
+        f"stratalog: this needs the Python module {module}, which is not installed here: install "
+        "requirements/all.txt of the checkout beside it (docs/install.md)\n"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 
 import pytest
 
@@ -57,3 +58,28 @@ def test_every_link_of_a_page_leads_somewhere(page) -> None:  # type: ignore[no-
     targets = [target for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text) if "://" not in target]
     missing = [target for target in targets if not (page.parent / target).exists()]
     assert not missing
+
+
+def test_no_text_tells_to_install_a_package_that_is_in_no_registry() -> None:
+    """`pip install 'stratalog[clients]'` fetches whatever another publishes under that name."""
+    told = re.compile(r"pip install [^`\n]*'?\bstratalog\[")
+    found = [relative(path) for path in TEXTS if told.search(path.read_text(encoding="utf-8", errors="replace"))]
+    assert found == [relative(REPOSITORY / "tests" / "unit" / "house" / "test_house_docs.py")]
+
+
+def test_the_table_of_dependencies_has_each_direct_one() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = [*project["dependencies"], *(one for some in project["optional-dependencies"].values() for one in some)]
+    names = {re.split(r"[\[<>=;! ]", one, maxsplit=1)[0].lower() for one in wanted} - {"stratalog"}
+    page = (REPOSITORY / "docs" / "dependencies.md").read_text(encoding="utf-8").lower()
+    assert sorted(name for name in names if f"`{name}`" not in page and f"`{name} " not in page) == []
+
+
+@pytest.mark.parametrize("program", ["MirrorMaker", "Kafka Connect", "Kafka Streams", "Schema Registry"])
+def test_what_runs_only_over_compacted_topics_is_named_as_missing_alone(program: str) -> None:
+    """ "MirrorMaker 2 runs against Stratalog as against any cluster" was never run: its own topics are refused."""
+    pages = {relative(path): path.read_text(encoding="utf-8") for path in PAGES if "docs/" in relative(path)}
+    users = {name for name, text in pages.items() if program in text and not name.startswith("docs/decisions/")}
+    missing = pages["docs/coming-from-kafka.md"].partition("## What is missing")[2].partition("\n## ")[0]
+    assert program in missing
+    assert users <= {"docs/coming-from-kafka.md", "docs/faults.md", "docs/pipeline.md", "docs/benchmarks.md"}
