@@ -44,3 +44,28 @@ def test_what_changes_no_process_restarts_nobody_and_a_restart_takes_one_after_t
     stored.cluster_is_ready(ROLLS_S)
     assert stored.pod_uids("etcd") == etcd, "etcd reads none of our settings"
     traffic.judge()
+
+
+def test_a_port_that_is_taken_holds_up_neither_the_roll_nor_a_node_that_leaves(stored: Place) -> None:
+    stored.expects_restarts = True
+    stored.expected_warnings |= {"Troubles", "Refused", "Error"}
+    stored.make_cluster(nodes=4)
+    stored.make_topic()
+    traffic = stored.clients.start(BOOTSTRAP, "flights", shards=3)
+    before = set(stored.pod_uids("node").values())
+    taken = {"type": "NodePort", "ports": [{"port": 9094, "nodePort": 31777}]}
+    meta = {"name": "others", "namespace": stored.name}
+    stored.apply({"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": taken})
+
+    outside = {"name": "outside", "port": 9094, "type": "nodeport", "firstNodePort": 31775}
+    listeners = [{"name": "internal", "port": 9092}, outside]
+    stored.kube.patch("scl", CLUSTER, stored.name, {"spec": {"listeners": listeners}})
+    stored.until_condition("storagenode", f"{CLUSTER}-hot-1", "Stalled", "True", 60, reason="Refused")
+    until(lambda: set(stored.pod_uids("node").values()) & before, lambda left: not left, ROLLS_S, "all are other ones")
+    stored.scale(3)
+    stored.pool_has(3)
+    assert "31777" in stored.condition("storagecluster", CLUSTER, "Stalled")["message"]
+
+    stored.kube.delete("service", "others", stored.name)
+    stored.until_condition("storagecluster", CLUSTER, "Stalled", "False", 400)
+    traffic.judge()

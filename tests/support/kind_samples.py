@@ -136,6 +136,12 @@ CASES: Final = (
     ),
     RuleCase(
         CLUSTER,
+        "listeners: a name has at most 15 characters",
+        {_LISTENERS: [_IN, {**_OUT, "name": "outside-of-here"}]},
+        {_LISTENERS: [_IN, {**_OUT, "name": "outside-of-heres"}]},
+    ),
+    RuleCase(
+        CLUSTER,
         "listeners: the name internal is reserved",
         {_LISTENERS: [_IN, _OUT]},
         {_LISTENERS: [{**_IN, "name": "a"}, {**_OUT, "name": "internal"}]},

@@ -1,8 +1,8 @@
 """Performs a pass: the actions of the cluster in their order, its statuses and those of its pools, nodes and mounts;
 then what is of topics, topics side by side, so many in a pass as `Rounds` says.
 
-An action that fails keeps none of the additive ones from being done, and all that is disruptive, unless it is of a
-topic or a mount: that is planned again from what is there then.
+An action that fails keeps no other from being done, but a disruptive one that needs it (`failures.is_needed_by`): a pod
+is not stopped whose StatefulSet could not be changed. Then the next disruptive one has its turn, at most one in a pass.
 
 Lives in the operator's event loop.
 """
@@ -30,7 +30,7 @@ from stratalog_operator.apply.writes import Writes
 from stratalog_operator.kube.client import Kubernetes, path_of
 from stratalog_operator.plan import actions as act
 from stratalog_operator.plan.deletion import is_going
-from stratalog_operator.plan.failures import Failure, told_with
+from stratalog_operator.plan.failures import Failure, is_needed_by, told_with
 from stratalog_operator.plan.observed import Observed
 from stratalog_operator.plan.orphans import OrphanPlan
 from stratalog_operator.plan.scope import cluster_of
@@ -120,14 +120,14 @@ class Performer:
 
     async def perform(self, seen: Observed, plan: act.Plan) -> Performed:
         """The caller tells the news of what was written, and looks again: later each time while something fails."""
-        self._parking.keep(plan.actions)
+        self._parking.keep((*plan.actions, *plan.instead))
         doing = _Doing(self.do, self._writes, self._parking, seen)
         # A cluster that goes is waited for by a namespace, and by nothing else of its own: all of it at once.
         whole, of_topics = (plan.actions, {}) if is_going(seen) else apart(plan.actions)
-        for stretch in stretches(whole):
-            if isinstance(stretch[0], DISRUPTIVE) and any(one.is_of_cluster for one in doing.failures):
-                break
+        disruptive = [action for action in whole if isinstance(action, DISRUPTIVE)]
+        for stretch in stretches(action for action in whole if not isinstance(action, DISRUPTIVE)):
             await doing.attempt_all([action] for action in stretch)
+        await doing.attempt_first([*disruptive, *plan.instead])
         of_whole = {key: status for key, status in plan.statuses.items() if key[0] != TOPIC}
         await doing.tell_all(told_with(seen, of_whole, doing.failures))
         left = await self._perform_topics(seen, plan, of_topics, doing)
@@ -234,6 +234,16 @@ class _Doing:
         async with asyncio.TaskGroup() as doing:
             for lane in lanes:
                 doing.create_task(self._attempt_lane(lane))
+
+    async def attempt_first(self, candidates: Iterable[act.Action]) -> None:
+        """The first that was not refused lately, and of which nothing that it needs failed."""
+        for action in candidates:
+            if any(is_needed_by(action, failure.action) for failure in self.failures):
+                continue
+            is_refused = self._parking.refused(action) is not None
+            await self._attempt(action)
+            if not is_refused:
+                return
 
     async def _attempt_lane(self, lane: Iterable[act.Action]) -> None:
         async with self._turns:

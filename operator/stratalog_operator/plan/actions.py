@@ -250,7 +250,7 @@ Action: TypeAlias = Additive | Disruptive
 
 @dataclass(slots=True)
 class Offer:
-    """What one part would do; of the disruptive ones the pass takes one at most."""
+    """What one part would do. Of what is disruptive a pass does one thing at most: the first that can be done."""
 
     actions: list[Additive] = field(default_factory=list)
     disruptive: list[Disruptive] = field(default_factory=list)
@@ -268,3 +268,6 @@ class Plan:
     statuses: dict[tuple[str, str], Part]
     again_seconds: int
     """When to look again, whatever happens meanwhile."""
+    instead: tuple[Disruptive, ...] = ()
+    """What may be done in the place of the disruptive action if that is refused, or what it needs is; the first that
+    can be."""

@@ -1,33 +1,52 @@
-"""What is told of actions that failed in a way that does not pass by itself: `Reconciled` is False, with the error.
+"""What is told of actions that failed: `Reconciled` is False on the object that it is about, and on those above it up
+to the StorageCluster. What does not pass by itself needs a person, so that `Stalled` is True as well.
 
-What may pass by itself (nobody answers, somebody else was faster) is tried again and told only if it stays: by what it
-keeps from becoming true.
+A failed action holds up only what needs it (`is_needed_by`). The others are done, and it is tried again, later each
+time. What may pass by itself (no answer, somebody else was faster) is told only if the spec was not applied for it.
 
 Pure. Source: docs/operator.md section 3.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from stratalog.model.errors import Conflict, InvalidRequest, LimitExceeded, NotFound, Reserved, StratalogError
 from stratalog_operator.plan.actions import (
     Action,
     AddFinalizer,
+    Apply,
     ChangeTopic,
+    DeleteClaim,
+    DeleteObject,
+    DropDecision,
     DropFinalizer,
     EndMount,
+    GuardClaim,
     MakeMount,
+    MakeToken,
     MakeTopic,
+    NoteDisk,
+    ReleaseClaim,
     RemoveTopic,
+    StopPod,
+    StopSet,
+    UnguardClaim,
 )
 from stratalog_operator.plan.observed import Observed, Seen
-from stratalog_operator.resources.conditions import Condition, ConditionStatus, ConditionType, merge
+from stratalog_operator.resources.conditions import OF_KIND, Condition, ConditionStatus, ConditionType, merge
+from stratalog_operator.resources.names import LABEL_PART
 from stratalog_operator.resources.schema import Part
+from stratalog_operator.specs.objects import Manifest
+
+Subject: TypeAlias = tuple[str, str]
+"""Kind and name."""
 
 _LONGEST: Final = 1024
+_TRIED_AGAIN: Final = "; everything else continues, and this is tried again within 5 minutes"
+_NODE, _POOL, _CLUSTER = "StorageNode", "StorageNodePool", "StorageCluster"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,56 +61,125 @@ class Failure:
         return is_without_source or isinstance(self.error, InvalidRequest | LimitExceeded | Reserved)
 
     @property
-    def subject(self) -> tuple[str, str]:
-        """Kind and name of the object that is told of it; without a name the StorageCluster."""
-        match self.action:
-            case MakeTopic() | ChangeTopic() | RemoveTopic():
-                return "TopicStorage", self.action.owner
-            case MakeMount():
-                return "ReadOnlyMount", self.action.owner
-            case EndMount(mount):
-                return "ReadOnlyMount", mount
-            case AddFinalizer(kind, name) | DropFinalizer(kind, name) if kind in ("TopicStorage", "ReadOnlyMount"):
-                return kind, name
-            case _:
-                return "StorageCluster", ""
-
-    @property
-    def is_of_cluster(self) -> bool:
-        return self.subject[0] == "StorageCluster"
+    def is_told(self) -> bool:
+        """The spec is not applied, whatever may become of it."""
+        return self.lasts or isinstance(self.action, Apply | MakeToken | ChangeTopic)
 
 
-def told_with(
-    seen: Observed, statuses: dict[tuple[str, str], Part], failures: Iterable[Failure]
-) -> dict[tuple[str, str], Part]:
+def is_needed_by(action: Action, other: Action) -> bool:
+    """Whether `action` must not be done while `other` fails: a pod that is stopped comes back as its StatefulSet and
+    the files of its cluster say by then."""
+    if not isinstance(action, StopPod):
+        return False
+    if isinstance(other, MakeToken):
+        return True
+    if not isinstance(other, Apply):
+        return False
+    kind, name = other.key
+    return kind == "ConfigMap" or (kind == "StatefulSet" and name == action.name.rpartition("-")[0])
+
+
+def told_with(seen: Observed, statuses: dict[Subject, Part], failures: Iterable[Failure]) -> dict[Subject, Part]:
     """The statuses of a pass after its actions: those whose meaning changed."""
-    found = dict(statuses)
-    told: set[tuple[str, str]] = set()
     objects = _objects(seen)
+    worst: dict[Subject, Failure] = {}
     for one in failures:
-        kind, name = one.subject
-        key = kind, name or seen.cluster.name
-        if not one.lasts or key in told or key not in objects:
+        if not one.is_told:
             continue
-        told.add(key)
-        before: Any = objects[key].status
-        status: Any = found.pop(key, before)
-        with_error = status.model_copy(
-            update={"conditions": _with(objects[key], status.conditions, str(one.error)[:_LONGEST], seen.now)}
-        )
+        for subject in _subjects(seen, one.action):
+            known = worst.get(subject)
+            if subject in objects and (known is None or (one.lasts and not known.lasts)):
+                worst[subject] = one
+    found = dict(statuses)
+    for subject, one in worst.items():
+        before: Any = objects[subject].status
+        status: Any = found.pop(subject, before)
+        conditions = _with(subject[0], objects[subject], status.conditions, one, seen.now)
+        with_error = status.model_copy(update={"conditions": conditions})
         if with_error != before:
-            found[key] = with_error
+            found[subject] = with_error
     return found
 
 
-def _objects(seen: Observed) -> dict[tuple[str, str], Seen[Any, Any]]:
-    found: dict[tuple[str, str], Seen[Any, Any]] = {("StorageCluster", seen.cluster.name): seen.cluster}
+def _objects(seen: Observed) -> dict[Subject, Seen[Any, Any]]:
+    found: dict[Subject, Seen[Any, Any]] = {(_CLUSTER, seen.cluster.name): seen.cluster}
+    found |= {(_POOL, one.name): one for one in seen.pools}
+    found |= {(_NODE, one.name): one for one in seen.nodes}
     found |= {("TopicStorage", one.name): one for one in seen.topics}
     return found | {("ReadOnlyMount", one.name): one for one in seen.mounts}
 
 
-def _with(one: Seen[Any, Any], conditions: tuple[Condition, ...], words: str, now: str) -> tuple[Condition, ...]:
+def _with(
+    kind: str, one: Seen[Any, Any], conditions: tuple[Condition, ...], failure: Failure, now: str
+) -> tuple[Condition, ...]:
     """What stood there before counts for the time of the change."""
     given = {ConditionType(told.type): (ConditionStatus(told.status), told.reason, told.message) for told in conditions}
+    words = str(failure.error)[:_LONGEST]
+    if not failure.lasts:
+        given[ConditionType.RECONCILED] = (ConditionStatus.FALSE, "Waiting", f"{words}; it is tried again")
+        return merge(one.status.conditions, given, one.generation, now)
     given[ConditionType.RECONCILED] = (ConditionStatus.FALSE, "Error", words)
+    stalled = given.get(ConditionType.STALLED)
+    if ConditionType.STALLED in OF_KIND[kind] and (stalled is None or stalled[0] is not ConditionStatus.TRUE):
+        given[ConditionType.STALLED] = (ConditionStatus.TRUE, "Refused", f"{words}{_TRIED_AGAIN}")
     return merge(one.status.conditions, given, one.generation, now)
+
+
+# What an action is about ----------------------------------------------------------------------------------------------
+def _subjects(seen: Observed, action: Action) -> Iterator[Subject]:
+    """The object that it is about, then those above it. A topic and a mount stand for themselves."""
+    kind, name = _subject(seen, action)
+    if kind in ("TopicStorage", "ReadOnlyMount"):
+        yield kind, name
+        return
+    if kind == _NODE:
+        yield kind, name
+        kind, name = _POOL, next((node.spec.pool_ref for node in seen.nodes if node.name == name), "")
+    if kind == _POOL:
+        yield kind, name
+    yield _CLUSTER, seen.cluster.name
+
+
+def _subject(seen: Observed, action: Action) -> Subject:
+    match action:
+        case MakeTopic() | ChangeTopic() | RemoveTopic():
+            return "TopicStorage", action.owner
+        case MakeMount():
+            return "ReadOnlyMount", action.owner
+        case EndMount(mount):
+            return "ReadOnlyMount", mount
+        case AddFinalizer(kind, name) | DropFinalizer(kind, name) | DeleteObject(kind, name):
+            return kind, name
+        case DropDecision(kind, name):
+            return (_NODE, name.removeprefix("data-")) if kind == "PersistentVolumeClaim" else (kind, name)
+        case Apply(manifest):
+            return _subject_of(manifest)
+        case GuardClaim(name) | UnguardClaim(name) | ReleaseClaim(name) | NoteDisk(name) | DeleteClaim(name):
+            return _NODE, name.removeprefix("data-")
+        case StopSet(name):
+            return _NODE, name
+        case StopPod(name):
+            return _NODE, name.removesuffix("-0")
+        case _:
+            return _CLUSTER, seen.cluster.name
+
+
+def _subject_of(manifest: Manifest) -> Subject:
+    """By who owns it and by its labels."""
+    metadata: Any = manifest["metadata"]
+    name = str(metadata["name"])
+    owners = [(str(one["kind"]), str(one["name"])) for one in metadata.get("ownerReferences", ())]
+    mounts = [owner for owner in owners if owner[0] == "ReadOnlyMount"]
+    if mounts:
+        return mounts[0]
+    if manifest["kind"] == _NODE:
+        spec: Any = manifest["spec"]
+        return _POOL, str(spec["poolRef"])
+    if manifest["kind"] == "ReadOnlyMount":
+        return _NODE, name  # made for the node of that name, which has left with its volume
+    nodes = [owner for owner in owners if owner[0] == _NODE]
+    if nodes:
+        return nodes[0]
+    if metadata["labels"].get(LABEL_PART) == "node" and manifest["kind"] in ("StatefulSet", "PersistentVolumeClaim"):
+        return _NODE, name.removeprefix("data-")
+    return _CLUSTER, ""

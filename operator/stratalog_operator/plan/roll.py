@@ -9,6 +9,7 @@ Pure. Source: docs/operator.md section 5.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from stratalog.model.counting import counted
@@ -50,22 +51,22 @@ def roll(seen: Observed) -> Roll:
     if not outdated:
         return Roll(Offer(), stalled=stalled)
     names = tuple(one.name for one in outdated)
-    for one in outdated:
-        pod = pods[one.name]
-        if pod.is_failing and not pod.is_leaving:
-            why = "it is of an older make, and does not serve anyway"
-            return Roll(Offer(disruptive=[StopPod(pod.name, pod.uid, why)]), names, stalled=stalled)
-    mute = [one for one in outdated if _is_mute(seen, pods[one.name])]
+    failing = [pods[one.name] for one in outdated if pods[one.name].is_failing and not pods[one.name].is_leaving]
+    if failing:
+        return Roll(_stops(failing, "it is of an older make, and does not serve anyway"), names, stalled=stalled)
+    mute = [pods[one.name] for one in outdated if _is_mute(seen, pods[one.name])]
     if mute and not _is_one_on_its_way(members, pods):
-        pod = pods[mute[0].name]
-        why = f"it is of an older make, and has not served for {pod.not_ready_seconds} s"
-        return Roll(Offer(disruptive=[StopPod(pod.name, pod.uid, why)]), names, stalled=stalled)
+        return Roll(_stops(mute, "it is of an older make, and has not served for long"), names, stalled=stalled)
     waits = _why_waits(seen, members, pods)
     if waits:
         return Roll(Offer(), names, waits, stalled)
-    pod = pods[outdated[0].name]
     why = f"it is of an older make; {counted(len(outdated), 'pod')} left to restart, and all {len(members)} serve"
-    return Roll(Offer(disruptive=[StopPod(pod.name, pod.uid, why)]), names)
+    return Roll(_stops([pods[one.name] for one in outdated], why), names)
+
+
+def _stops(pods: Iterable[SeenPod], why: str) -> Offer:
+    """One of them at a time: the later ones are for when Kubernetes refuses what the earlier ones need."""
+    return Offer(disruptive=[StopPod(pod.name, pod.uid, why) for pod in pods])
 
 
 def _is_mute(seen: Observed, pod: SeenPod) -> bool:

@@ -69,7 +69,8 @@ def _pass(seen: Observed, offer: Offer, told: Told) -> Plan:
     actions = (*offer.actions, *offer.disruptive[:1])
     waits = any(look.is_creating or look.is_unanswered for look in told.topics.values())
     is_busy = bool(actions or told.retiring or told.roll.outdated or waits or told.etcd.is_busy)
-    return Plan(actions, found, SOON_SECONDS if is_busy else CALM_SECONDS)
+    again_seconds = SOON_SECONDS if is_busy else CALM_SECONDS
+    return Plan(actions, found, again_seconds, tuple(offer.disruptive[1:]))
 
 
 def _additive(seen: Observed, etcd: EtcdLook) -> tuple[Offer, int]:

@@ -321,6 +321,11 @@ class StorageClusterSpec(Part):
                         "listeners: each must have its own port",
                     ),
                     rule(
+                        "self.all(l, size(l.name) <= 15)",
+                        "listeners: a name has at most 15 characters: names of Services are derived from it, from the "
+                        "names of cluster and pool, and from the id of the node",
+                    ),
+                    rule(
                         "self.all(l, l.name != 'internal' || l.type == 'internal')",
                         "listeners: the name internal is reserved for the one that the nodes use among themselves",
                     ),

@@ -230,7 +230,7 @@ async def test_a_first_pass_is_taken_whole_and_the_token_is_never_made_twice(api
     assert len(api.ask("GET", path_of("StatefulSet", namespace)).body["items"]) == 2
 
 
-async def test_what_fails_freezes_nothing_but_what_is_disruptive(api: ApiServer, namespace: str) -> None:
+async def test_what_fails_freezes_nothing_but_what_needs_it(api: ApiServer, namespace: str) -> None:
     async with kubernetes_of(api) as kubernetes:
         performer, seen = Performer(kubernetes, Desk()), _observed(namespace)
         wanted = node_set(cluster_of(seen), pool(), NODE)
@@ -242,7 +242,55 @@ async def test_what_fails_freezes_nothing_but_what_is_disruptive(api: ApiServer,
 
     assert len(failed) == 1 and "NoSuchMode" in str(failed[0])
     assert _metadata(api, "Secret", namespace, "main-token")
-    assert api.ask("GET", path_of("StatefulSet", namespace, "main-hot-7")).body["spec"]["replicas"] == 1
+    assert api.ask("GET", path_of("StatefulSet", namespace, "main-hot-7")).body["spec"]["replicas"] == 0, (
+        "a claim that is refused keeps no node from leaving"
+    )
+
+
+async def test_a_pod_whose_set_is_refused_is_not_stopped_and_the_next_one_is(api: ApiServer, namespace: str) -> None:
+    """It would come back as it was, and be stopped again without end."""
+    async with kubernetes_of(api) as kubernetes:
+        performer, seen = Performer(kubernetes, Desk()), _observed(namespace)
+        uids = {}
+        for name in ("main-hot-7-0", "main-hot-8-0"):
+            body = {"metadata": {"name": name}, "spec": {"containers": [{"name": "a", "image": "a"}]}}
+            made = api.ask("POST", path_of("Pod", namespace), body)
+            assert made.is_ok, made.message
+            uids[name] = made.body["metadata"]["uid"]
+        wanted = node_set(cluster_of(seen), pool(), NODE)
+        bad = {**wanted, "spec": {**wanted["spec"], "selector": {}}}  # type: ignore[dict-item]
+        stops = [act.StopPod(name, uid, "a test") for name, uid in uids.items()]
+        made = act.Plan((act.Apply(bad, "a test"), stops[0]), {}, 5, (stops[1],))
+        for _ in range(2):
+            await performer.perform(seen, made)
+
+    left = {one["metadata"]["name"] for one in api.ask("GET", path_of("Pod", namespace)).body["items"]}
+    assert left == {"main-hot-7-0"}
+
+
+async def test_a_disruptive_action_that_is_refused_gives_its_place_to_the_next_in_a_later_pass(
+    api: ApiServer, namespace: str
+) -> None:
+    """Never two in one pass: the one that failed may have been done."""
+    async with kubernetes_of(api) as kubernetes:
+        performer, seen = Performer(kubernetes, Desk()), _observed(namespace)
+        await performer.do(seen, act.Apply(node_set(cluster_of(seen), pool(), NODE), "a test"))
+        uid = _metadata(api, "StatefulSet", namespace, "main-hot-7")["uid"]
+        refused, other = act.DeleteClaim("No-Such Name", "uid", "a test"), act.StopSet("main-hot-7", uid, "a test")
+
+        async def refuse(observed: Observed, action: act.Action) -> None:
+            if action == refused:
+                raise InvalidRequest("a policy of the cluster forbids it")
+            await Performer.do(performer, observed, action)
+
+        performer.do = refuse  # type: ignore[method-assign]
+        made = act.Plan((refused,), {}, 5, (other,))
+        await performer.perform(seen, made)
+        after_one = api.ask("GET", path_of("StatefulSet", namespace, "main-hot-7")).body["spec"]["replicas"]
+        await performer.perform(seen, made)
+
+    assert after_one == 1
+    assert api.ask("GET", path_of("StatefulSet", namespace, "main-hot-7")).body["spec"]["replicas"] == 0
 
 
 async def test_wishes_go_to_the_meta_service(api: ApiServer, namespace: str) -> None:

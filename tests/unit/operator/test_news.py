@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from stratalog.model.errors import Conflict, InvalidRequest, Unavailable
-from stratalog_operator.plan.actions import DropFinalizer, MakeToken, UnguardClaim
-from stratalog_operator.plan.failures import Failure, told_with
+from stratalog_operator.plan.actions import Apply, DropFinalizer, GuardClaim, MakeToken, StopPod, UnguardClaim
+from stratalog_operator.plan.failures import Failure, is_needed_by, told_with
 from stratalog_operator.plan.news import News, news
 from stratalog_operator.plan.observed import Observed, Seen, SeenClaim
 from stratalog_operator.plan.orphans import orphans
+from stratalog_operator.plan.scope import cluster_of, identity_of
 from stratalog_operator.plan.whole import plan
 from stratalog_operator.resources.names import FINALIZER
 from stratalog_operator.resources.pool import StorageNodePoolSpec, StorageNodePoolStatus
+from stratalog_operator.specs.node import node_claim, node_set
+from stratalog_operator.specs.settings_file import config_map
 from support.operator_world import World, world
 
 
@@ -54,19 +57,56 @@ def test_steps_of_a_retirement_are_told_once_each() -> None:
     assert not [line for line in heard if line.is_warning]
 
 
-def test_a_refusal_that_stays_is_told_and_one_that_passes_is_not() -> None:
+def _conditions(status: Any) -> dict[str, tuple[str, str, str]]:
+    return {one.type: (one.status, one.reason, one.message) for one in status.conditions}
+
+
+def test_a_refusal_that_stays_needs_a_person_and_one_that_passes_is_waited_for() -> None:
     _, seen = _settled()
     action = MakeToken("main-token")
     passing = [Failure(action, Unavailable("nobody answers")), Failure(action, Conflict("somebody was faster"))]
     lasting = told_with(seen, {}, [*passing, Failure(action, InvalidRequest("no such class"))])
-    (status,) = lasting.values()
-    (reconciled,) = [one for one in status.conditions if one.type == "Reconciled"]  # type: ignore[attr-defined]
+    (stays,) = map(_conditions, lasting.values())
+    (passes,) = map(_conditions, told_with(seen, {}, passing).values())
 
-    assert told_with(seen, {}, passing) == {}
-    assert (reconciled.status, reconciled.reason, reconciled.message) == ("False", "Error", "no such class")
-    assert news(seen, lasting) == [
-        News("StorageCluster", "main", seen.cluster.uid, True, "Error", "Reconciled is False: no such class")
-    ]
+    assert passes["Reconciled"] == ("False", "Waiting", "nobody answers; it is tried again")
+    assert passes["Stalled"][0] == "False"
+    assert stays["Reconciled"] == ("False", "Error", "no such class")
+    assert stays["Stalled"][:2] == ("True", "Refused") and "everything else continues" in stays["Stalled"][2]
+    assert News(
+        "StorageCluster", "main", seen.cluster.uid, True, "Error", "Reconciled is False: no such class"
+    ) in news(seen, lasting)
+
+
+def test_what_may_pass_and_applies_nothing_of_the_spec_is_not_told() -> None:
+    _, seen = _settled()
+
+    assert told_with(seen, {}, [Failure(GuardClaim("data-main-hot-1", "uid"), Unavailable("nobody answers"))]) == {}
+
+
+def test_a_refusal_is_told_by_the_object_that_it_is_about_and_those_above_it() -> None:
+    _, seen = _settled()
+    node = next(iter(seen.nodes))
+    cluster = cluster_of(seen)
+    claim = Apply(node_claim(cluster, seen.pools[0].spec, identity_of(node)), "a test")
+    told = told_with(seen, {}, [Failure(claim, InvalidRequest("class fast cannot expand"))])
+
+    assert set(told) == {("StorageNode", node.name), ("StorageNodePool", "hot"), ("StorageCluster", "main")}
+    for status in told.values():
+        assert _conditions(status)["Stalled"][:2] == ("True", "Refused")
+        assert "class fast cannot expand" in _conditions(status)["Stalled"][2]
+
+
+def test_a_pod_is_not_stopped_that_would_come_back_as_it_was() -> None:
+    _, seen = _settled()
+    node = next(iter(seen.nodes))
+    cluster = cluster_of(seen)
+    of_node = Apply(node_set(cluster, seen.pools[0].spec, identity_of(node)), "a test")
+    claim = Apply(node_claim(cluster, seen.pools[0].spec, identity_of(node)), "a test")
+    stop = StopPod(f"{node.name}-0", "uid", "a test")
+
+    assert is_needed_by(stop, of_node) and is_needed_by(stop, Apply(config_map(cluster), "a test"))
+    assert not is_needed_by(stop, claim) and not is_needed_by(StopPod("main-hot-99-0", "uid", "a test"), of_node)
 
 
 def test_a_refusal_that_was_told_is_not_written_again() -> None:

@@ -14,7 +14,7 @@ from stratalog_operator.observe.objects import observe
 from stratalog_operator.plan.observed import SeenMeta
 from stratalog_operator.plan.whole import plan
 from stratalog_operator.resources.kinds import CLUSTER, POOL
-from support.api_server import NO_API_SERVER, ApiServer, apiserver_binary
+from support.api_server import MERGE, NO_API_SERVER, ApiServer, apiserver_binary
 from support.kind_samples import sample
 from support.kubernetes_client import kubernetes_of
 from support.meta_desk import Desk
@@ -92,6 +92,35 @@ async def test_a_cluster_comes_up_and_then_a_pass_writes_nothing(api: ApiServer)
         claim = api.ask("GET", path_of("PersistentVolumeClaim", place.namespace, "data-main-hot-1")).body["metadata"]
         assert claim["annotations"]["stratalog.dev/storage-id"] == "disk-1"
         assert "stratalog.dev/last-copy" in claim["finalizers"]
+
+
+async def test_a_port_that_is_taken_blocks_only_the_service_that_asks_for_it(api: ApiServer) -> None:
+    """A roll and a node that leaves go on, and what is refused says so where people look."""
+    async with kubernetes_of(api) as kubernetes:
+        place = Place(api, api.namespace("taken-port"), kubernetes)
+        await place.settle()
+        port = {"port": 9094, "nodePort": 31777}
+        taken = {"metadata": {"name": "others"}, "spec": {"type": "NodePort", "ports": [port]}}
+        answer = api.ask("POST", path_of("Service", place.namespace), taken)
+        assert answer.is_ok, answer.message
+        outside = {"name": "outside", "port": 9094, "type": "nodeport", "firstNodePort": 31775}
+        spec = {"spec": {"listeners": [{"name": "internal", "port": 9092}, outside]}}
+        assert api.ask("PATCH", path_of("StorageCluster", place.namespace, "main"), spec, kind=MERGE).is_ok
+        for _ in range(20):
+            await place.reconcile()
+            place.kubelet()
+        node = api.ask("GET", path_of("StorageNode", place.namespace, "main-hot-1")).body["status"]
+        stalled = next(one for one in node["conditions"] if one["type"] == "Stalled")
+        services = api.ask("GET", path_of("Service", place.namespace)).body["items"]
+        quiet = kubernetes.writes.total()
+        await place.reconcile()
+
+        assert (stalled["status"], stalled["reason"]) == ("True", "Refused")
+        assert "provided port is already allocated" in stalled["message"]
+        assert place.condition("Stalled")["status"] == "True" and place.condition("Reconciled")["reason"] == "Error"
+        assert place.condition("Rolling")["status"] == "False", "all pods were restarted"
+        assert {"main-hot-2-outside", "main-hot-3-outside"} <= {one["metadata"]["name"] for one in services}
+        assert kubernetes.writes.total() == quiet, "it is not asked for again at once"
 
 
 async def test_a_meta_service_that_is_silent_is_unknown_and_a_deleted_cluster_goes_without_it(api: ApiServer) -> None:
