@@ -15,7 +15,7 @@ from typing import Any, Final, get_args
 from uuid import UUID
 
 from stratalog.model.metadata import Node
-from stratalog.model.mounts import Mount, MountedTopic, MountMode, MountState, OffsetRange
+from stratalog.model.mounts import Mount, MountedTopic, MountMode, MountState, OffsetRange, Volume
 from stratalog.model.retirement import Retirement, RetireMode, RetireStep, Wait, WaitReason
 from stratalog.model.retirement_status import RetirementStatus, words_of
 from stratalog.model.topic import Topic
@@ -276,6 +276,7 @@ class World:
         """Each goes on by a step, where it may."""
         if not self._meta_serves() or self.is_meta_away:
             return
+        self._serve_volumes()
         for node_id, record in list(self.records.items()):
             if record.step is RetireStep.DONE:
                 continue
@@ -299,6 +300,14 @@ class World:
         else:
             self.needed.discard(member.storage_id)
         self.members[node_id] = replace(member, is_alive=False)
+
+    def _serve_volumes(self) -> None:
+        """A mounted volume is served while a pod reads it."""
+        for node_id, mount in self.meta_mounts.items():
+            is_read = self._reads_volume(node_id)
+            volume = Volume("host", 9092, "start") if is_read else None
+            state = MountState.SERVING if is_read else MountState.TAKING
+            self.meta_mounts[node_id] = replace(mount, volume=volume, state=state)
 
     def _reads_volume(self, node_id: int) -> bool:
         return any(pod.is_ready and name.endswith(f"-{node_id}-vol-0") for name, pod in self.pods.items())

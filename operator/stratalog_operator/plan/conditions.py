@@ -33,6 +33,7 @@ from stratalog_operator.plan.scope import (
 )
 from stratalog_operator.plan.topic_status import topic_status
 from stratalog_operator.plan.topics import TopicLook
+from stratalog_operator.plan.volumes import unserved
 from stratalog_operator.resources.cluster import (
     ColdTierStatus,
     ListenerStatus,
@@ -350,7 +351,8 @@ def _cluster_words(seen: Observed, told: Told, serving: int, desired: int) -> di
         ready = (_YES, "AllServe", numbers) if serving >= desired else (_NO, "NotAllServe", numbers)
     healthy: Word = _UNREACHED
     if meta is not None:
-        healthy = (_NO, "Troubles", "; ".join(meta.unwell[:3])) if meta.unwell else (_YES, "NoTroubles", "")
+        found = (*meta.unwell, *unserved(seen))
+        healthy = (_NO, "Troubles", "; ".join(found[:3])) if found else (_YES, "NoTroubles", "")
     away = _away_seconds(seen)
     cold: Word = (_UNKNOWN, "NobodyHasSaid", "")
     if seen.cluster.spec.cold_tier is None:

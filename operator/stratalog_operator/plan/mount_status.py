@@ -15,7 +15,7 @@ from stratalog_operator.plan.mounts import CREATING, MountLook, hand_mount, is_c
 from stratalog_operator.plan.observed import MAX_RANGES, MountSums, Observed, SeenMount
 from stratalog_operator.plan.release import is_mount_over
 from stratalog_operator.plan.scope import Word, complete, is_paused, seconds_since
-from stratalog_operator.plan.volumes import why_refused
+from stratalog_operator.plan.volumes import reader_pod, why_refused
 from stratalog_operator.resources.conditions import ConditionStatus, ConditionType, merge
 from stratalog_operator.resources.mount import ReadOnlyMountStatus, RetiredNodeSource
 
@@ -130,6 +130,11 @@ def _of_retired(
         words[ConditionType.PROGRESSING] = (_YES, "Taking", "")
     else:
         words[ConditionType.READY] = (_YES, "Serves", "")
+    limit = seen.cluster.spec.rolling_update.readiness_timeout_seconds
+    pod = reader_pod(seen, source)
+    if pod is not None and not pod.is_ready and (pod.is_failing or pod.not_ready_seconds >= limit):
+        why = f"pod {pod.name}, which reads the volume, does not serve: see its events and its log"
+        words[ConditionType.STALLED] = (_YES, "PodNotBack", why)
     if mount is not None and one.deleted and seconds_since(one.deleted, seen.now) >= _ENDS_WITHIN_SECONDS:
         why = f"mount {mount.name} does not end while it is the only way to something"
         words[ConditionType.STALLED] = (_YES, "OnlyCopy", why)

@@ -19,10 +19,9 @@ from stratalog_operator.plan.actions import AskRetire, CancelRetire, GuardClaim,
 from stratalog_operator.plan.decisions import force_words
 from stratalog_operator.plan.nodes import exchanged_disk
 from stratalog_operator.plan.observed import Observed, SeenClaim, SeenNode
-from stratalog_operator.plan.scope import SILENT_SECONDS, apply_missing, cluster_of, seconds_since, staying
-from stratalog_operator.resources.names import API_VERSION
+from stratalog_operator.plan.scope import SILENT_SECONDS, apply_missing, seconds_since, staying
+from stratalog_operator.plan.volumes import mount_object
 from stratalog_operator.specs.node import claim_name
-from stratalog_operator.specs.objects import Manifest, wanted
 
 Step = Literal[
     "Wished", "Preflight", "Cordon", "Seal", "Offload", "Verify", "Snapshot", "Release",
@@ -209,11 +208,3 @@ def _claim_name(seen: Observed, node: SeenNode) -> str:
 
 def _claim(seen: Observed, node: SeenNode) -> SeenClaim | None:
     return release.claim_of_node(seen, node)
-
-
-def mount_object(seen: Observed, name: str, node_id: int, storage_id: str) -> Manifest:
-    """The ReadOnlyMount that the operator makes for the volume of a retired node. `name` is that of its StorageNode."""
-    cluster = cluster_of(seen)
-    source: Manifest = {"nodeId": node_id, "storageId": storage_id, "mode": "RemountVolume"}
-    body: Manifest = {"spec": {"clusterRef": cluster.name, "source": {"retiredNode": source}}}
-    return wanted(API_VERSION, "ReadOnlyMount", name, cluster, {}, body, owner=cluster.owner())

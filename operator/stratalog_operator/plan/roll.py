@@ -2,7 +2,8 @@
 
 A pod that is down or crashing anyway goes first and waits for nobody: it has nothing to lose, and a roll to something
 bad is healed that way. One that runs and has not served for long goes before those that serve, one after the other.
-One of the wanted make that does not come back stops the roll.
+One of the wanted make that does not come back stops the roll. Pods that read retired volumes come last, and hold up
+each other alone.
 
 Pure. Source: docs/operator.md section 5.
 """
@@ -11,17 +12,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from stratalog.model.counting import counted
-from stratalog.model.retirement import RetireStep
+from stratalog.model.retirement import RetireStep, WaitReason
+from stratalog.model.retirement_status import RetirementStatus
 from stratalog_operator.plan.actions import Offer, StopPod
 from stratalog_operator.plan.nodes import is_past_serving
 from stratalog_operator.plan.observed import Observed, SeenPod
 from stratalog_operator.plan.scope import cluster_of, identity_of
+from stratalog_operator.plan.volumes import reader_objects
 from stratalog_operator.specs.etcd import etcd_objects
 from stratalog_operator.specs.meta import meta_objects
 from stratalog_operator.specs.node import node_name, node_set
 from stratalog_operator.specs.objects import Manifest, template_hash
+
+_PASSES_BY_ITSELF: Final = frozenset(
+    {
+        WaitReason.UNDER_REPLICATED,
+        WaitReason.CHECK_IN_PROGRESS,
+        WaitReason.RELEASE_IN_PROGRESS,
+        WaitReason.MOUNT_PENDING,
+    }
+)
+"""Waits of a retirement, unless it is stalled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +44,8 @@ class Member:
 
     name: str
     wanted_hash: str
+    is_reader: bool = False
+    """It reads a retired volume: nothing that is written depends on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +63,8 @@ def roll(seen: Observed) -> Roll:
     members = wanted_members(seen)
     pods = {pod.name: pod for pod in seen.pods}
     outdated = [one for one in members if one.name in pods and pods[one.name].pod_hash != one.wanted_hash]
-    stalled = _stalled(seen, members, pods)
+    serving = [one for one in members if not one.is_reader]
+    stalled = _stalled(seen, serving, pods)
     if not outdated:
         return Roll(Offer(), stalled=stalled)
     names = tuple(one.name for one in outdated)
@@ -55,13 +72,16 @@ def roll(seen: Observed) -> Roll:
     if failing:
         return Roll(_stops(failing, "it is of an older make, and does not serve anyway"), names, stalled=stalled)
     mute = [pods[one.name] for one in outdated if _is_mute(seen, pods[one.name])]
-    if mute and not _is_one_on_its_way(members, pods):
+    if mute and not _is_one_on_its_way(serving, pods):
         return Roll(_stops(mute, "it is of an older make, and has not served for long"), names, stalled=stalled)
-    waits = _why_waits(seen, members, pods)
+    waits = _why_waits(seen, serving, pods)
+    if not waits and outdated[0].is_reader:
+        waits = _why_reader_waits(seen, outdated[0], members, pods)
     if waits:
         return Roll(Offer(), names, waits, stalled)
-    why = f"it is of an older make; {counted(len(outdated), 'pod')} left to restart, and all {len(members)} serve"
-    return Roll(_stops([pods[one.name] for one in outdated], why), names)
+    why = f"it is of an older make; {counted(len(outdated), 'pod')} left to restart, and all others serve"
+    following = [one for one in outdated if not one.is_reader] or outdated[:1]
+    return Roll(_stops([pods[one.name] for one in following], why), names)
 
 
 def _stops(pods: Iterable[SeenPod], why: str) -> Offer:
@@ -103,17 +123,23 @@ def wanted_members(seen: Observed) -> list[Member]:
         manifest = node_set(cluster, pool.spec, identity_of(node))
         name = node_name(cluster.name, node.spec.pool_ref, node.spec.node_id)
         members.append(Member(f"{name}-0", template_hash(manifest)))
-    return members
+    return [*members, *_readers(seen)]
+
+
+def _readers(seen: Observed) -> list[Member]:
+    found = []
+    for mount in sorted(seen.mounts, key=lambda one: one.name):
+        if objects := reader_objects(seen, mount):
+            metadata = objects[-1]["metadata"]
+            assert isinstance(metadata, dict), "made by `wanted`"
+            found.append(Member(f"{metadata['name']}-0", template_hash(objects[-1]), is_reader=True))
+    return found
 
 
 def _why_waits(seen: Observed, members: list[Member], pods: dict[str, SeenPod]) -> str:
     if seen.meta is None:
         return "the meta service does not answer: it is unknown which pod may be stopped"
-    leaving = [
-        one.node_id
-        for one in seen.meta.retirements
-        if one.retirement.is_cordoned and one.retirement.step is not RetireStep.DONE
-    ]
+    leaving = [one.node_id for one in seen.meta.retirements if _holds_up(seen, one)]
     if leaving:
         return f"nodes {leaving} are leaving: that goes first"
     if lost := [one for one in seen.sets_without_node() if seen.pool_named(one.pool) is not None]:
@@ -126,6 +152,31 @@ def _why_waits(seen: Observed, members: list[Member], pods: dict[str, SeenPod]) 
         return seen.meta.unwell[0]
     if seen.meta.behind:
         return f"node {min(seen.meta.behind)} is not in sync everywhere"
+    return ""
+
+
+def _holds_up(seen: Observed, one: RetirementStatus) -> bool:
+    """Whether a retirement goes before a roll: one that gets on, or waits for what passes by itself. Any other wait may
+    be for what the roll brings (the right endpoint of the object store, other keys, another image)."""
+    about = one.retirement
+    if not about.is_cordoned or about.step is RetireStep.DONE:
+        return False
+    if about.wait is not None and about.wait.reason not in _PASSES_BY_ITSELF:
+        return False
+    nodes = [node for node in seen.nodes if node.spec.node_id == one.node_id]
+    return not any(
+        told.type == "Stalled" and told.status == "True" for node in nodes for told in node.status.conditions
+    )
+
+
+def _why_reader_waits(seen: Observed, one: Member, members: list[Member], pods: dict[str, SeenPod]) -> str:
+    """Another volume that is not read for a moment is waited for; one that is not read for long is not."""
+    for other in members:
+        pod = pods.get(other.name)
+        if not other.is_reader or other is one or (pod is not None and pod.is_ready):
+            continue
+        if pod is None or not _is_mute(seen, pod):
+            return f"pod {other.name} does not read its volume yet"
     return ""
 
 

@@ -8,17 +8,18 @@ Pure. Source: docs/operator.md section 6.
 
 from __future__ import annotations
 
-from stratalog.model.mounts import MountMode
-from stratalog.model.retirement import RetireMode
+from stratalog.model.mounts import MountMode, MountState
+from stratalog.model.retirement import RetireMode, RetireStep
 from stratalog_operator.plan import release
-from stratalog_operator.plan.actions import AddFinalizer, DropFinalizer, EndMount, Offer
+from stratalog_operator.plan.actions import AddFinalizer, Apply, DropFinalizer, EndMount, Offer
 from stratalog_operator.plan.mounts import hand_mount, is_let_go
-from stratalog_operator.plan.observed import Observed, SeenClaim, SeenMount
+from stratalog_operator.plan.observed import Observed, SeenClaim, SeenMount, SeenPod
 from stratalog_operator.plan.scope import apply_missing, cluster_of
 from stratalog_operator.resources.mount import RetiredNodeSource
-from stratalog_operator.resources.names import FINALIZER
+from stratalog_operator.resources.names import API_VERSION, FINALIZER
 from stratalog_operator.resources.pool import Storage, StorageNodePoolSpec
 from stratalog_operator.specs.node import NodeIdentity, node_name
+from stratalog_operator.specs.objects import Manifest, wanted
 from stratalog_operator.specs.volume import volume_name, volume_objects
 
 
@@ -35,16 +36,70 @@ def mount_offer(seen: Observed, mount: SeenMount) -> Offer:
     offer = Offer()
     if FINALIZER not in mount.finalizers:
         offer.actions.append(AddFinalizer("ReadOnlyMount", mount.name))
-    claim = release.claim_of_disk(seen, source.node_id, source.storage_id)
-    if claim is None or why_not_read(seen, mount, source):
-        return offer
+    offer.add(apply_missing(seen, reader_objects(seen, mount), f"the volume of node {source.node_id} stays readable"))
+    return offer
+
+
+def reader_objects(seen: Observed, mount: SeenMount) -> list[Manifest]:
+    """The Service and, as the last one, the StatefulSet that read a retired volume for this object; none while nothing
+    is to read it."""
+    source = release.source_of(mount)
+    claim = None if source is None else release.claim_of_disk(seen, source.node_id, source.storage_id)
+    if source is None or claim is None or mount.is_deleting or why_not_read(seen, mount, source):
+        return []
     pool = seen.pool_named(claim.pool)
     # The pool may be gone by now: where the volume is decides where its reader goes.
     spec = StorageNodePoolSpec(cluster_ref=seen.cluster.name, storage=Storage(size="1")) if pool is None else pool.spec
     identity = NodeIdentity(source.node_id, claim.pool, claim.zone)
-    wanted = volume_objects(cluster_of(seen), spec, identity, mount.name, mount.uid)
-    offer.add(apply_missing(seen, wanted, f"the volume of node {source.node_id} stays readable"))
+    return volume_objects(cluster_of(seen), spec, identity, mount.name, mount.uid)
+
+
+def reader_pod(seen: Observed, source: RetiredNodeSource) -> SeenPod | None:
+    """The pod that reads the volume; None while there is none."""
+    claim = release.claim_of_disk(seen, source.node_id, source.storage_id)
+    return None if claim is None else seen.pod_named(f"{_reader(seen, claim)}-0")
+
+
+def missing_readers(seen: Observed) -> Offer:
+    """A mounted volume has a ReadOnlyMount: one that was deleted while the meta service did not answer left a mount
+    that nothing serves. It is made again, as long as the service lists the mount."""
+    offer = Offer()
+    if seen.meta is None:
+        return offer
+    known = {node.spec.node_id for node in seen.nodes}
+    named = {(one.node_id, one.storage_id) for one in map(release.source_of, seen.mounts) if one is not None}
+    for mount in seen.meta.mounts:
+        claim = release.claim_of_disk(seen, mount.node_id, mount.storage_id)
+        if mount.mode is not MountMode.VOLUME or claim is None or mount.node_id in known:
+            continue
+        if (mount.node_id, mount.storage_id) not in named:
+            name = node_name(seen.cluster.name, claim.pool, claim.node_id)
+            again = mount_object(seen, name, mount.node_id, mount.storage_id)
+            offer.actions.append(Apply(again, f"mount {mount.name} has no ReadOnlyMount"))
     return offer
+
+
+def unserved(seen: Observed) -> tuple[str, ...]:
+    """Mounted volumes whose data cannot be read now, in words. A volume that is being mounted first is its
+    retirement's to report."""
+    if seen.meta is None:
+        return ()
+    found = []
+    for mount in seen.meta.mounts:
+        record = seen.meta.retirement(mount.node_id)
+        is_done = record is not None and record.retirement.step is RetireStep.DONE
+        if mount.mode is MountMode.VOLUME and is_done and mount.state is not MountState.SERVING:
+            why = "no pod reads it" if mount.volume is None else f"it is {mount.state.value}"
+            found.append(f"mount {mount.name}, the volume of retired node {mount.node_id}, is not served: {why}")
+    return tuple(found)
+
+
+def mount_object(seen: Observed, name: str, node_id: int, storage_id: str) -> Manifest:
+    """The ReadOnlyMount that the operator makes for the volume of a retired node. `name` is that of its StorageNode."""
+    cluster = cluster_of(seen)
+    source: Manifest = {"nodeId": node_id, "storageId": storage_id, "mode": "RemountVolume"}
+    body: Manifest = {"spec": {"clusterRef": cluster.name, "source": {"retiredNode": source}}}
+    return wanted(API_VERSION, "ReadOnlyMount", name, cluster, {}, body, owner=cluster.owner())
 
 
 def why_not_read(seen: Observed, mount: SeenMount, source: RetiredNodeSource) -> str:

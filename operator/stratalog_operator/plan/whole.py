@@ -23,7 +23,7 @@ from stratalog_operator.plan.retire import Retiring, retire
 from stratalog_operator.plan.roll import Roll, roll
 from stratalog_operator.plan.scope import apply_missing, cluster_of, is_paused
 from stratalog_operator.plan.topics import look_at_topic, owners
-from stratalog_operator.plan.volumes import mount_offer
+from stratalog_operator.plan.volumes import missing_readers, mount_offer
 from stratalog_operator.resources.names import ANNOTATION_RELEASE_FINALIZER, FINALIZER
 from stratalog_operator.specs.cluster import cluster_objects
 
@@ -52,6 +52,7 @@ def plan(seen: Observed) -> Plan:
         offer.add(disk_lost(seen, node))
     offer.add(released_by_persons(seen))
     offer.add(stale_releases(seen))
+    offer.add(missing_readers(seen))
     for mount in seen.mounts:
         offer.add(mount_offer(seen, mount))
     first = owners(seen)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from stratalog.model.retirement import RetireStep, Wait, WaitReason
 from stratalog_operator.plan import actions as act
 from stratalog_operator.plan.whole import plan
 from support.operator_world import World, kinds_of, settled
@@ -165,3 +167,137 @@ def test_no_roll_while_a_node_leaves() -> None:
     assert "StopPod" not in kinds_of(one.done)
     one.settle()
     assert "StopPod" in kinds_of(one.done)
+
+
+# A retirement that waits for the roll ---------------------------------------------------------------------------------
+def _waiting(one: World, reason: WaitReason, step: RetireStep = RetireStep.OFFLOAD) -> None:
+    """Node 3 leaves, and does not get on."""
+    one.scale(2)
+    while 3 not in one.records:
+        one.reconcile()
+    one.records[3] = replace(one.records[3], step=step, wait=Wait(reason, "in words", 0))
+
+
+@pytest.mark.parametrize(
+    ("reason", "holds_up"),
+    [
+        (WaitReason.STORE_UNREACHABLE, False),
+        (WaitReason.UNKNOWN_SEGMENTS, False),
+        (WaitReason.SHARD_UNAVAILABLE, False),
+        (WaitReason.UNDER_REPLICATED, True),
+        (WaitReason.RELEASE_IN_PROGRESS, True),
+    ],
+)
+def test_a_roll_goes_on_where_a_retirement_may_wait_for_it(reason: WaitReason, *, holds_up: bool) -> None:
+    """The endpoint of the object store was wrong: only pods with the right one can upload what the node has."""
+    one = settled(3, spec={"coldTier": {"bucket": "flights", "endpoint": "http://wrong:9000"}})
+    _waiting(one, reason)
+    one.edit_cluster({"coldTier": {"bucket": "flights", "endpoint": "http://right:9000"}})
+    for _ in range(40):
+        one.reconcile()
+        one.kubelet()
+        one.registrations()
+    made = {pod.pod_hash for name, pod in one.pods.items() if name.startswith("main-hot-")}
+
+    assert one.records[3].step is RetireStep.OFFLOAD
+    assert made.isdisjoint({one.makes[name] for name in one.nodes}) is holds_up
+
+
+def test_a_wait_that_should_pass_by_itself_and_stalls_holds_no_roll_up() -> None:
+    one = settled(3)
+    _waiting(one, WaitReason.UNDER_REPLICATED)
+    one.reconcile()
+    one.seconds += 1800
+    one.reconcile()
+    assert one.condition("StorageNode", "main-hot-3", "Stalled").status == "True"
+    one.edit_cluster({"image": {"tag": "2"}})
+    one.reconcile()
+    one.reconcile()
+
+    assert "StopPod" in kinds_of(one.done)
+
+
+# Pods that read retired volumes ---------------------------------------------------------------------------------------
+READER = "main-hot-3-vol-0"
+
+
+def _with_reader() -> World:
+    one = settled(3, spec={"scaleIn": {"mode": "RemountVolume"}})
+    one.scale(2)
+    one.settle()
+    one.done.clear()
+    assert one.pods[READER].is_ready
+    return one
+
+
+def test_a_pod_that_reads_a_retired_volume_is_rolled_last() -> None:
+    one = _with_reader()
+    one.edit_cluster({"image": {"tag": "2"}})
+    images = []
+    while not one.is_quiet():
+        one.turn()
+        if one.pods[READER].pod_hash != one.makes["main-hot-3-vol"]:
+            images.append(one.cluster.status.image)
+    stopped = [action.name for action in one.done if isinstance(action, act.StopPod)]
+
+    assert stopped[-1] == READER and len(stopped) == 9
+    assert set(images) == {""} and one.cluster.status.image.endswith(":2"), "not before all pods have it"
+
+
+def test_an_image_that_cannot_be_pulled_leaves_the_reader_once_it_is_corrected() -> None:
+    one = _with_reader()
+    one.edit_cluster({"image": {"tag": "bad"}})
+    one.reconcile()
+    one.bad_makes.add(one.makes["main-hot-3-vol"])
+    one.pods[READER] = replace(one.pods[READER], is_leaving=True)  # its machine was drained
+    one.kubelet()
+    one.kubelet()
+    one.reconcile()
+    assert one.pods[READER].is_failing
+    stalled = one.condition("ReadOnlyMount", "main-hot-3", "Stalled")
+    assert (stalled.status, stalled.reason) == ("True", "PodNotBack")
+    one.edit_cluster({"image": {"tag": "latest"}})
+    one.settle()
+
+    assert one.pods[READER].is_ready
+    assert one.condition("ReadOnlyMount", "main-hot-3", "Stalled").status == "False"
+
+
+def test_a_volume_that_cannot_be_read_holds_up_no_other_pod() -> None:
+    one = _with_reader()
+    one.edit_cluster({"image": {"tag": "2"}})
+    for _ in range(60):
+        one.mute_makes.add(one.makes["main-hot-3-vol"])
+        one.turn()
+    nodes = {name: pod for name, pod in one.pods.items() if name != READER}
+
+    assert all(pod.is_ready and pod.pod_hash == one.makes[name.rpartition("-")[0]] for name, pod in nodes.items())
+
+
+# A mount that nothing serves ------------------------------------------------------------------------------------------
+def test_a_mount_that_was_deleted_while_the_meta_service_was_silent_is_served_again() -> None:
+    one = _with_reader()
+    one.is_meta_away = True
+    one.delete_mount("main-hot-3")
+    one.seconds += 300
+    one.reconcile()
+    assert "main-hot-3" not in one.mounts, "a deletion waits for so long only"
+    one.kubelet()
+    one.is_meta_away = False
+    one.retirements()
+    one.reconcile()
+    told = one.condition("StorageCluster", "main", "Healthy")
+    assert told.status == "False" and "mount tier/3" in told.message and "no pod reads it" in told.message
+
+    one.settle()
+    assert one.pods[READER].is_ready and one.claims["data-main-hot-3"].is_guarded
+    assert one.condition("StorageCluster", "main", "Healthy").status == "True"
+
+
+def test_a_mounted_volume_whose_claim_is_gone_is_told() -> None:
+    one = _with_reader()
+    del one.claims["data-main-hot-3"], one.pods[READER], one.mounts["main-hot-3"], one.sets["main-hot-3-vol"]
+    one.retirements()
+    one.reconcile()
+
+    assert "mount tier/3" in one.condition("StorageCluster", "main", "Healthy").message
