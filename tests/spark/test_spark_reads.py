@@ -221,7 +221,7 @@ def test_workers_that_read_do_not_walk_over_their_imports_after_each_task_and_th
 
     from stratalog_pipeline.source.batch_reader import PlainReader
     from stratalog_pipeline.source.data_source import StratalogDataSource
-    from stratalog_pipeline.source.options import parse_options
+    from stratalog_pipeline.source.options import Mode, parse_options
 
     class HeapReader(PlainReader):
         def read(self, partition: Any) -> Any:
@@ -239,7 +239,7 @@ def test_workers_that_read_do_not_walk_over_their_imports_after_each_task_and_th
             return "records long, frozen long"
 
         def reader(self, schema: Any) -> Any:
-            return HeapReader(parse_options(self.options), ("offset",))
+            return HeapReader(parse_options(self.options, Mode.BATCH), ("offset",))
 
     spark.dataSource.register(HeapSource)
     before = gc.get_freeze_count()

@@ -33,6 +33,7 @@ class Asked:
 
     topics: frozenset[str] | None = None
     shards: frozenset[int] | None = None
+    only: frozenset[ShardName] | None = None
     from_offset: int | None = None
     to_offset: int | None = None
     starts: Mapping[ShardName, int] = field(default_factory=dict)
@@ -48,7 +49,11 @@ class Asked:
     """Else offsets below a shard's log start that are asked for by number are an error."""
 
     def wants_shard(self, topic: str, shard: int) -> bool:
-        return (self.topics is None or topic in self.topics) and (self.shards is None or shard in self.shards)
+        return (
+            (self.topics is None or topic in self.topics)
+            and (self.shards is None or shard in self.shards)
+            and (self.only is None or (topic, shard) in self.only)
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,6 +125,19 @@ def advance(
     return Position({**start.offsets, **taken}, {**start.topics, **newest.topics})
 
 
+def advance_by_offsets(start: Position, shards: Sequence[CommittedShard], most_offsets: int) -> Position:
+    """The position about `most_offsets` further, of which each shard gets its share of what waits, and at least one;
+    as Spark's Kafka source does it."""
+    begins = {one.key: max(start.at(one.key), one.log_start_offset) for one in shards}
+    waiting = {one.key: max(one.end_offset - begins[one.key], 0) for one in shards}
+    total = sum(waiting.values())
+    taken = {
+        key: begins[key] + min(size, max(most_offsets * size // total, 1) if size else 0)
+        for key, size in waiting.items()
+    }
+    return Position({**start.offsets, **taken}, {**start.topics, **end_of(shards).topics})
+
+
 def _in_turn(ranges: Iterable[PartRange]) -> list[PartRange]:
     """One part of each shard, then the next one of each: no shard waits for another."""
     by_shard: dict[ShardKey, list[PartRange]] = {}

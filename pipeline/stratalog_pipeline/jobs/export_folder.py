@@ -102,6 +102,7 @@ def selection_of(asked: Asked) -> dict[str, Any]:
     }
     return {
         "shards": None if asked.shards is None else sorted(asked.shards),
+        "only": None if asked.only is None else sorted(map(list, asked.only)),
         "from_offset": asked.from_offset,
         "to_offset": asked.to_offset,
         "least_offset": asked.least_offset,

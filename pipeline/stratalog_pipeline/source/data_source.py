@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 
 from stratalog.model.errors import InvalidRequest
 from stratalog_pipeline.source.batch_reader import PlainReader, PushdownReader
-from stratalog_pipeline.source.options import parse_options
+from stratalog_pipeline.source.options import Mode, parse_options
 from stratalog_pipeline.source.planning import ROW_TYPES, columns_of
 from stratalog_pipeline.source.stream_reader import StreamReader
 from stratalog_pipeline.source.writer import BatchWriter, StreamWriter, parse_write_options
@@ -32,12 +32,12 @@ class StratalogDataSource(DataSource):
 
     def reader(self, schema: Any) -> DataSourceReader:
         """A schema with fewer columns is read faster: what nobody asked for is not decoded."""
-        options = parse_options(self.options)
+        options = parse_options(self.options, Mode.BATCH)
         kind = PushdownReader if options.is_pushing else PlainReader
         return kind(options, columns_of(schema.names))
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:
-        return StreamReader(parse_options(self.options), columns_of(schema.names))
+        return StreamReader(parse_options(self.options, Mode.STREAM), columns_of(schema.names))
 
     def writer(self, schema: Any, overwrite: bool) -> BatchWriter:
         """Raises: InvalidRequest for an overwrite: a log is appended to."""

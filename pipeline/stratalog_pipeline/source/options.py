@@ -1,14 +1,17 @@
 """What a reader was asked for, from Spark's options: texts, whose names have no case. Pure.
 
-docs/pipeline.md section 4 lists them. Raises: InvalidRequest, naming the option.
+Each option is valid in its mode, or refused by its name. Those that Spark's Kafka source has, too, have its names and
+its meaning. docs/pipeline.md section 4 lists all. Raises: InvalidRequest, naming the option.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Any, Final
 
 from stratalog.model.errors import InvalidRequest
@@ -16,24 +19,73 @@ from stratalog_pipeline.cold.cutting import Asked, ShardName
 from stratalog_pipeline.source.sizes import parse_bytes
 
 PARTITION_BYTES: Final = 64 << 20
-KNOWN: Final = (
+LATEST_OFFSET: Final = -1
+EARLIEST_OFFSET: Final = -2
+"""As offsets in JSON."""
+
+
+class Mode(StrEnum):
+    BATCH = "spark.read"
+    STREAM = "spark.readStream"
+
+
+_BOTH: Final = (
     "bucket",
     "path",
     "cluster",
     "meta",
     "topics",
-    "snapshot",
+    "subscribe",
+    "subscribePattern",
+    "assign",
     "shards",
-    "fromoffset",
-    "tooffset",
-    "fromtimestamp",
-    "totimestamp",
-    "ongap",
-    "partitionbytes",
-    "maxbytespertrigger",
-    "startingoffsets",
-    "pushfilters",
+    "startingOffsets",
+    "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "onGap",
+    "failOnDataLoss",
+    "partitionBytes",
 )
+_OF_ONE: Final = {
+    Mode.BATCH: (
+        "snapshot",
+        "fromOffset",
+        "toOffset",
+        "fromTimestamp",
+        "toTimestamp",
+        "endingOffsets",
+        "endingTimestamp",
+        "endingOffsetsByTimestamp",
+        "pushFilters",
+    ),
+    Mode.STREAM: ("maxBytesPerTrigger", "maxOffsetsPerTrigger"),
+}
+_EXCLUDING: Final = (
+    ("topics", "subscribe", "subscribePattern", "assign"),
+    ("shards", "assign"),
+    ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp", "fromOffset"),
+    ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "toOffset"),
+    ("onGap", "failOnDataLoss"),
+    ("maxBytesPerTrigger", "maxOffsetsPerTrigger"),
+    ("snapshot", "meta"),
+)
+"""Of each group one at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Where reading begins or ends, as it was asked for. One of these; none: at the log's start, or its end."""
+
+    option: str
+    is_latest: bool = False
+    offsets: Mapping[ShardName, int] | None = None
+    """Of each shard, or `LATEST_OFFSET`, `EARLIEST_OFFSET`."""
+    at_ms: int | None = None
+    """The first record of this time or later."""
+    times_ms: Mapping[ShardName, int] | None = None
+    is_latest_without_record: bool = True
+    """Where no record is so late; else that is an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,57 +96,165 @@ class ReadOptions:
     cluster_id: str | None = None
     meta_url: str | None = None
     topics: frozenset[str] | None = None
+    topic_pattern: str | None = None
     snapshot: str | None = None
     asked: Asked = field(default_factory=Asked)
+    start: Point = Point("startingOffsets")
+    end: Point = Point("endingOffsets", is_latest=True)
     partition_bytes: int = PARTITION_BYTES
     max_bytes_per_trigger: int | None = None
-    is_from_latest: bool = False
+    max_offsets_per_trigger: int | None = None
     is_pushing: bool = True
 
 
-def parse_options(given: Mapping[str, str]) -> ReadOptions:
-    told = {name.lower(): value for name, value in given.items()}
-    unknown = sorted(set(told) - set(KNOWN))
-    if unknown:
-        raise InvalidRequest(f"option {unknown[0]} is unknown: known are {', '.join(KNOWN)}")
+class _Given:
+    """Options by the names that they have in the documentation."""
+
+    def __init__(self, given: Mapping[str, str], mode: Mode) -> None:
+        known = {name.lower(): name for name in (*_BOTH, *_OF_ONE[mode])}
+        others = {name.lower(): other for other in Mode if other is not mode for name in _OF_ONE[other]}
+        self.mode = mode
+        self._values: dict[str, str] = {}
+        for name, value in given.items():
+            if name.lower() in others:
+                raise InvalidRequest(f"option {name} is for {others[name.lower()]}: {mode} does not have it")
+            if name.lower() not in known:
+                raise InvalidRequest(f"option {name} is unknown: known are {', '.join(known.values())}")
+            self._values[known[name.lower()]] = value
+        for group in _EXCLUDING:
+            both = [name for name in group if name in self._values]
+            if len(both) > 1:
+                raise InvalidRequest(f"options {both[0]} and {both[1]} exclude each other")
+
+    def get(self, name: str) -> str | None:
+        return self._values.get(name)
+
+    def first_of(self, *names: str) -> tuple[str, str] | None:
+        """The one that was given."""
+        return next(((name, self._values[name]) for name in names if name in self._values), None)
+
+
+def parse_options(given: Mapping[str, str], mode: Mode) -> ReadOptions:
+    told = _Given(given, mode)
     bucket = told.get("bucket") or told.get("path")
     if not bucket:
         raise InvalidRequest("option bucket is missing: the URL of the object store, as a node is given it")
-    if "snapshot" in told and "meta" in told:
-        raise InvalidRequest("options snapshot and meta exclude each other: a snapshot is in the bucket, whole")
-    topics = _names(told.get("topics"))
-    starting = told.get("startingoffsets", "earliest")
-    from_offset, starts = _offsets("fromOffset", told.get("fromoffset"))
-    to_offset, ends = _offsets("toOffset", told.get("tooffset"))
-    if starting not in ("earliest", "latest"):
-        _, starts = _offsets("startingOffsets", starting)
+    if told.get("bucket") and told.get("path"):
+        raise InvalidRequest("option bucket and the path of load exclude each other: both are the object store's URL")
+    named = told.first_of("topics", "subscribe")
+    assigned = _assigned(told.get("assign"))
+    topics = _names(*named) if named else None if assigned is None else frozenset(topic for topic, _ in assigned)
+    from_offset, starts = _offsets("fromOffset", told.get("fromOffset"))
+    to_offset, ends = _offsets("toOffset", told.get("toOffset"))
     return ReadOptions(
         bucket=bucket,
         cluster_id=told.get("cluster"),
         meta_url=told.get("meta"),
         topics=topics,
+        topic_pattern=_pattern(told.get("subscribePattern")),
         snapshot=told.get("snapshot"),
         asked=Asked(
             topics=topics,
             shards=_shards(told.get("shards")),
+            only=assigned,
             from_offset=from_offset,
             to_offset=to_offset,
             starts=starts,
             ends=ends,
-            from_ms=_time_ms("fromTimestamp", told.get("fromtimestamp")),
-            to_ms=_time_ms("toTimestamp", told.get("totimestamp")),
-            is_gap_allowed=_choice("onGap", told.get("ongap", "fail"), ("fail", "report")) == "report",
+            from_ms=_time_ms("fromTimestamp", told.get("fromTimestamp")),
+            to_ms=_time_ms("toTimestamp", told.get("toTimestamp")),
+            is_gap_allowed=_is_gap_allowed(told),
         ),
-        partition_bytes=_bytes("partitionBytes", told.get("partitionbytes"), PARTITION_BYTES) or PARTITION_BYTES,
-        max_bytes_per_trigger=_bytes("maxBytesPerTrigger", told.get("maxbytespertrigger"), None),
-        is_from_latest=starting == "latest",
-        is_pushing=_choice("pushFilters", told.get("pushfilters", "true"), ("true", "false")) == "true",
+        start=_start(told),
+        end=_end(told),
+        partition_bytes=_bytes("partitionBytes", told.get("partitionBytes"), PARTITION_BYTES) or PARTITION_BYTES,
+        max_bytes_per_trigger=_bytes("maxBytesPerTrigger", told.get("maxBytesPerTrigger"), None),
+        max_offsets_per_trigger=_count("maxOffsetsPerTrigger", told.get("maxOffsetsPerTrigger")),
+        is_pushing=_choice("pushFilters", told.get("pushFilters") or "true", ("true", "false")) == "true",
     )
 
 
-def _names(told: str | None) -> frozenset[str] | None:
-    names = frozenset(name.strip() for name in (told or "").split(",") if name.strip())
-    return names or None
+def _is_gap_allowed(told: _Given) -> bool:
+    is_failing = told.get("failOnDataLoss")
+    if is_failing is not None:
+        return _choice("failOnDataLoss", is_failing, ("true", "false")) == "false"
+    on_gap = told.get("onGap")
+    return _choice("onGap", "fail" if on_gap is None else on_gap, ("fail", "report")) == "report"
+
+
+def _start(told: _Given) -> Point:
+    strategy = told.get("startingOffsetsByTimestampStrategy")
+    found = told.first_of("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
+    if strategy is not None and (found is None or found[0] == "startingOffsets"):
+        raise InvalidRequest(
+            "option startingOffsetsByTimestampStrategy is for startingTimestamp and startingOffsetsByTimestamp"
+        )
+    if found is None:
+        return Point("startingOffsets")
+    word = _choice("startingOffsetsByTimestampStrategy", strategy or "error", ("error", "latest"))
+    point = _point(*found, ("earliest", "latest"), is_latest_without_record=word == "latest")
+    if told.mode is Mode.BATCH and (point.is_latest or LATEST_OFFSET in (point.offsets or {}).values()):
+        raise InvalidRequest(f"option startingOffsets: latest is for {Mode.STREAM}: a batch would read nothing")
+    return point
+
+
+def _end(told: _Given) -> Point:
+    found = told.first_of("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+    if found is None:
+        return Point("endingOffsets", is_latest=True)
+    point = _point(*found, ("latest",), is_latest_without_record=True)
+    if EARLIEST_OFFSET in (point.offsets or {}).values():
+        raise InvalidRequest("option endingOffsets: -2 is the earliest offset, where nothing ends")
+    return point
+
+
+def _point(option: str, told: str, words: tuple[str, ...], *, is_latest_without_record: bool) -> Point:
+    if option.endswith("ByTimestamp"):
+        return Point(
+            option,
+            times_ms=_by_shard(option, told, least=0),
+            is_latest_without_record=is_latest_without_record,
+        )
+    if option.endswith("Timestamp"):
+        return Point(option, at_ms=_time_ms(option, told), is_latest_without_record=is_latest_without_record)
+    if told.strip().lower() in words:
+        return Point(option, is_latest=told.strip().lower() == "latest")
+    if not told.lstrip().startswith("{"):
+        raise InvalidRequest(
+            f"option {option}: {told[:40]!r} is neither {' nor '.join(words)} nor JSON of this shape: "
+            '{"topic": {"0": 23}}'
+        )
+    return Point(option, offsets=_by_shard(option, told, least=EARLIEST_OFFSET))
+
+
+def _names(option: str, told: str) -> frozenset[str]:
+    names = frozenset(name.strip() for name in told.split(",") if name.strip())
+    if not names:
+        raise InvalidRequest(f"option {option} names no topic: leave it out for all topics")
+    return names
+
+
+def _pattern(told: str | None) -> str | None:
+    if told is None:
+        return None
+    try:
+        re.compile(told)
+    except re.error as error:
+        raise InvalidRequest(f"option subscribePattern: {told[:80]!r} is not a regular expression: {error}") from error
+    return told
+
+
+def _assigned(told: str | None) -> frozenset[ShardName] | None:
+    if told is None:
+        return None
+    try:
+        found: Any = json.loads(told)
+        pairs = {(str(topic), _number("assign", shard)) for topic, shards in found.items() for shard in [*shards]}
+    except (ValueError, AttributeError, TypeError) as error:
+        raise InvalidRequest(f'option assign is not JSON of this shape: {{"topic": [0, 1]}} ({error})') from error
+    if not pairs:
+        raise InvalidRequest("option assign names no shard")
+    return frozenset(pairs)
 
 
 def _shards(told: str | None) -> frozenset[int] | None:
@@ -109,27 +269,35 @@ def _offsets(option: str, told: str | None) -> tuple[int | None, Mapping[ShardNa
         return None, {}
     if not told.lstrip().startswith("{"):
         return _number(option, told), {}
+    return None, _by_shard(option, told, least=0)
+
+
+def _by_shard(option: str, told: str, *, least: int) -> Mapping[ShardName, int]:
     try:
         found: Any = json.loads(told)
-        return None, {
-            (topic, _number(option, shard)): _number(option, offset)
+        return {
+            (topic, _number(option, shard)): _number(option, offset, least)
             for topic, shards in found.items()
             for shard, offset in shards.items()
         }
     except (ValueError, AttributeError) as error:
         raise InvalidRequest(
-            f'option {option} is neither a number nor JSON of this shape: {{"topic": {{"0": 23}}}} ({error})'
+            f'option {option} is not JSON of this shape: {{"topic": {{"0": 23}}}} ({error})'
         ) from error
 
 
-def _number(option: str, told: object) -> int:
+def _number(option: str, told: object, least: int = 0) -> int:
     try:
         number = int(str(told))
     except ValueError:
-        number = -1
-    if not 0 <= number < 1 << 63:
-        raise InvalidRequest(f"option {option}: {str(told)[:40]!r} is not a number of 0 or more")
+        number = least - 1
+    if not least <= number < 1 << 63:
+        raise InvalidRequest(f"option {option}: {str(told)[:40]!r} is not a number of {least} or more")
     return number
+
+
+def _count(option: str, told: str | None) -> int | None:
+    return None if told is None else _number(option, told, 1)
 
 
 def _time_ms(option: str, told: str | None) -> int | None:

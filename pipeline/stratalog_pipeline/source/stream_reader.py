@@ -2,8 +2,8 @@
 
 A batch is what lies between two positions, and is the same however often it is read. Retention that was faster than the
 stream is an error, or, with `onGap=report`, a warning in the log that names the offsets.
-Spark's checkpoint keeps where a batch ends, and not where the first one began: it asks for that anew. So the first
-batch of a query is empty, and ends where the query begins.
+Spark's checkpoint keeps where a batch ends, and not where the first one began: it asks for that again. So the first
+batch of a query is empty, from `BEGINNING` to where the query begins, which is looked up only then.
 Planning lives in one process of Spark's for as long as the query runs; reading, in tasks that know their part only.
 """
 
@@ -18,6 +18,7 @@ from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxBytes,
+    ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
 
@@ -25,13 +26,27 @@ from stratalog.telemetry.logs import logger
 from stratalog_pipeline.cold.catalog import Catalog
 from stratalog_pipeline.cold.committed import CommittedShard
 from stratalog_pipeline.cold.cutting import Asked, GapInLog, PartRange, cut
-from stratalog_pipeline.cold.progress import Position, advance, beginning, between, end_of, from_json, gaps, to_json
+from stratalog_pipeline.cold.progress import (
+    FORMAT,
+    Position,
+    advance,
+    advance_by_offsets,
+    beginning,
+    between,
+    end_of,
+    from_json,
+    gaps,
+    to_json,
+)
 from stratalog_pipeline.source.batch_reader import ChunkPartition
 from stratalog_pipeline.source.options import ReadOptions
-from stratalog_pipeline.source.planning import open_catalog, tables
+from stratalog_pipeline.source.planning import chosen_shards, offsets_of, open_catalog, tables
 
 _MOST_MANIFESTS = 10_000
 """Remembered from one batch to the next."""
+
+BEGINNING: dict[str, Any] = {"format": FORMAT, "topics": {}, "is_beginning": True}
+"""Before the first batch of a query."""
 
 _log = logger(__name__)
 
@@ -43,8 +58,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._runner: asyncio.Runner | None = None
         self._catalog: Catalog | None = None
         self._target: Position | None = None
-        self._beginning: dict[str, Any] | None = None
-        """Where the query begins, until a batch is planned: nothing else has written it down."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Tasks get no loop and no connection."""
@@ -52,20 +65,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # Positions ------------------------------------------------------------------------------------------------------
     def initialOffset(self) -> dict[str, Any]:
-        shards = self._run(self._shards())
-        start = end_of(shards) if self.options.is_from_latest else beginning(shards, self.options.asked.starts)
-        self._beginning = to_json(start)
-        return self._beginning
+        """Spark asks for it whenever the query starts, also where a checkpoint says where to go on."""
+        return BEGINNING
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        most = self.options.max_bytes_per_trigger
-        return ReadAllAvailable() if most is None else ReadMaxBytes(most)
+        options = self.options
+        if options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(options.max_bytes_per_trigger)
+        if options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(options.max_offsets_per_trigger)
+        return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        if start == self._beginning:
-            return start
-        most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
-        return to_json(self._run(self._latest(from_json(start), most)))
+        if start == BEGINNING:
+            return to_json(self._run(self._begin()))
+        return to_json(self._run(self._latest(from_json(start), limit)))
 
     def reportLatestOffset(self) -> dict[str, Any]:
         return to_json(end_of(self._run(self._shards())))
@@ -76,7 +90,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # Work -----------------------------------------------------------------------------------------------------------
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        self._beginning = None
+        if start == BEGINNING:
+            return []
         found: list[InputPartition] = self._run(self._partitions(from_json(start), from_json(end)))
         return found
 
@@ -105,20 +120,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._catalog
 
     async def _shards(self) -> list[CommittedShard]:
-        catalog = await self._open()
-        asked = self.options.asked
-        found = await catalog.shards(self.options.topics)
-        return [one for one in found if asked.wants_shard(one.topic, one.key.shard)]
+        return await chosen_shards(await self._open(), self.options, is_beginning=False)
 
-    async def _latest(self, start: Position, most_bytes: int | None) -> Position:
+    async def _begin(self) -> Position:
+        shards = await chosen_shards(await self._open(), self.options)
+        offsets = await offsets_of(await self._open(), shards, self.options.start)
+        return beginning(shards, offsets)
+
+    async def _latest(self, start: Position, limit: ReadLimit) -> Position:
         shards = await self._shards()
         if self._target is not None:
             shards = [one.limited(self._target.at(one.key)) for one in shards]
         self._tell(start, shards)
-        if most_bytes is None:
+        if isinstance(limit, ReadMaxRows):
+            return advance_by_offsets(start, shards, limit.max_rows)
+        if not isinstance(limit, ReadMaxBytes):
             return advance(start, shards, (), None)
         ranges = await self._ranges(start, end_of(shards), shards)
-        return advance(start, shards, ranges, most_bytes)
+        return advance(start, shards, ranges, limit.max_bytes)
 
     async def _partitions(self, start: Position, end: Position) -> list[InputPartition]:
         shards = await self._shards()

@@ -15,7 +15,7 @@ pytest.importorskip("fastavro", reason=NO_PIPELINE)
 from stratalog.model.errors import InvalidRequest
 from stratalog_pipeline.cold.cutting import Asked
 from stratalog_pipeline.source.filters import narrow
-from stratalog_pipeline.source.options import parse_options
+from stratalog_pipeline.source.options import Mode, Point, parse_options
 from stratalog_pipeline.source.sizes import parse_bytes
 
 
@@ -44,13 +44,15 @@ class In(EqualTo): ...
 
 
 def test_options_are_read_whatever_their_case() -> None:
-    told = parse_options({"PATH": "/b", "Topics": "a, b", "PARTITIONBYTES": "1m", "OnGap": "Report", "shards": "1,2"})
+    told = parse_options(
+        {"PATH": "/b", "Topics": "a, b", "PARTITIONBYTES": "1m", "OnGap": "Report", "shards": "1,2"}, Mode.BATCH
+    )
     assert (told.bucket, told.topics, told.partition_bytes) == ("/b", frozenset("ab"), 1 << 20)
     assert (told.asked.is_gap_allowed, told.asked.shards) == (True, frozenset({1, 2}))
 
 
 def test_a_time_may_be_written_in_words() -> None:
-    told = parse_options({"bucket": "/b", "fromTimestamp": "1970-01-01T00:00:01", "toTimestamp": "5000"})
+    told = parse_options({"bucket": "/b", "fromTimestamp": "1970-01-01T00:00:01", "toTimestamp": "5000"}, Mode.BATCH)
     assert (told.asked.from_ms, told.asked.to_ms) == (1_000, 5_000)
 
 
@@ -63,17 +65,75 @@ def test_a_time_may_be_written_in_words() -> None:
         {"bucket": "/b", "fromOffset": '{"t": {"0": -1}}'},
         {"bucket": "/b", "toTimestamp": "yesterday"},
         {"bucket": "/b", "onGap": "ignore"},
-        {"bucket": "/b", "maxBytesPerTrigger": "0"},
+        {"bucket": "/b", "maxBytesPerTrigger": "1"},
+        {"bucket": "/b", "path": "/c"},
+        {"bucket": "/b", "topics": " , "},
+        {"bucket": "/b", "subscribe": ""},
+        {"bucket": "/b", "topics": "a", "subscribePattern": "a.*"},
+        {"bucket": "/b", "subscribePattern": "a["},
+        {"bucket": "/b", "assign": '{"a": 0}'},
+        {"bucket": "/b", "assign": "{}"},
+        {"bucket": "/b", "startingOffsets": "10"},
+        {"bucket": "/b", "startingOffsets": "latest"},
+        {"bucket": "/b", "startingOffsets": '{"a": {"0": -1}}'},
+        {"bucket": "/b", "startingOffsets": '{"a": {"0": -3}}'},
+        {"bucket": "/b", "startingOffsets": "earliest", "fromOffset": "1"},
+        {"bucket": "/b", "startingOffsetsByTimestampStrategy": "latest"},
+        {"bucket": "/b", "startingTimestamp": "1", "startingOffsetsByTimestampStrategy": "x"},
+        {"bucket": "/b", "endingOffsets": "earliest"},
+        {"bucket": "/b", "endingOffsets": '{"a": {"0": -2}}'},
+        {"bucket": "/b", "onGap": "fail", "failOnDataLoss": "true"},
         {"bucket": "/b", "unheard": "of"},
     ],
 )
 def test_what_cannot_be_meant_is_refused(wrong: dict[str, str]) -> None:
     with pytest.raises(InvalidRequest, match="option"):
-        parse_options(wrong)
+        parse_options(wrong, Mode.BATCH)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"fromOffset": "1"},
+        {"toOffset": "1"},
+        {"fromTimestamp": "1"},
+        {"toTimestamp": "1"},
+        {"snapshot": "s"},
+        {"pushFilters": "false"},
+        {"endingOffsets": "latest"},
+        {"endingTimestamp": "1"},
+        {"maxBytesPerTrigger": "0"},
+        {"maxOffsetsPerTrigger": "0"},
+        {"maxBytesPerTrigger": "1", "maxOffsetsPerTrigger": "1"},
+        {"startingOffsets": "10"},
+    ],
+)
+def test_what_a_stream_would_ignore_is_refused_by_name(wrong: dict[str, str]) -> None:
+    with pytest.raises(InvalidRequest, match=f"options? {next(iter(wrong))}"):
+        parse_options({"bucket": "/b", **wrong}, Mode.STREAM)
+
+
+def test_options_of_spark_s_kafka_source_have_its_names() -> None:
+    told = parse_options(
+        {
+            "bucket": "/b",
+            "assign": '{"a": [0, 2]}',
+            "startingOffsets": '{"a": {"0": -2, "2": 7}}',
+            "maxOffsetsPerTrigger": "10",
+            "failOnDataLoss": "false",
+        },
+        Mode.STREAM,
+    )
+    assert (told.topics, told.asked.only) == (frozenset("a"), frozenset([("a", 0), ("a", 2)]))
+    assert told.start.offsets == {("a", 0): -2, ("a", 2): 7}
+    assert (told.max_offsets_per_trigger, told.asked.is_gap_allowed) == (10, True)
+    told = parse_options({"bucket": "/b", "endingTimestamp": "5", "startingTimestamp": "3"}, Mode.BATCH)
+    assert told.start == Point("startingTimestamp", at_ms=3, is_latest_without_record=False)
+    assert told.end == Point("endingTimestamp", at_ms=5)
 
 
 def test_credentials_in_the_address_of_a_bucket_are_not_shown() -> None:
-    told = parse_options({"bucket": "s3://b?secret_access_key=hush"})
+    told = parse_options({"bucket": "s3://b?secret_access_key=hush"}, Mode.BATCH)
     assert "hush" not in repr(told)
 
 

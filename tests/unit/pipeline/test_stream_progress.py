@@ -18,7 +18,17 @@ from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import RemotePart
 from stratalog_pipeline.cold.committed import CommittedSegment, CommittedShard
 from stratalog_pipeline.cold.cutting import GapInLog, PartRange
-from stratalog_pipeline.cold.progress import Position, advance, beginning, between, end_of, from_json, gaps, to_json
+from stratalog_pipeline.cold.progress import (
+    Position,
+    advance,
+    advance_by_offsets,
+    beginning,
+    between,
+    end_of,
+    from_json,
+    gaps,
+    to_json,
+)
 
 TOPIC = UUID(int=1)
 
@@ -53,6 +63,22 @@ def test_batches_cover_everything_once_whatever_the_limit(ends: list[int], limit
             break
         at = after
     assert covered == {one.key: one.end_offset for one in shards}
+
+
+@given(st.lists(st.integers(0, 200), min_size=1, max_size=5), st.integers(1, 300))
+def test_batches_of_a_number_of_offsets_cover_everything_once(ends: list[int], limit: int) -> None:
+    shards = [shard(number, end) for number, end in enumerate(ends)]
+    at = beginning(shards, {})
+    for _ in range(2_000):
+        after = advance_by_offsets(at, shards, limit)
+        taken = {one.key: after.at(one.key) - at.at(one.key) for one in shards}
+        waits = {one.key: one.end_offset - at.at(one.key) for one in shards}
+        assert sum(taken.values()) <= max(limit, len(shards)), "one of each shard at least"
+        assert all(min(taken[key], 1) == min(size, 1) and taken[key] <= size for key, size in waits.items())
+        if after == at:
+            break
+        at = after
+    assert {one.key: at.at(one.key) for one in shards} == {one.key: one.end_offset for one in shards}
 
 
 def test_shards_are_read_in_turn_under_a_limit() -> None:
