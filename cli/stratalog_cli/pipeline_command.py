@@ -117,7 +117,8 @@ def archive(
     ] = None,
     message: Annotated[str, typer.Option(metavar="NAME", help="For Protobuf: full name of the message.")] = "",
     confluent: Annotated[
-        bool, typer.Option("--confluent", help="For Avro: each value begins with Confluent's five bytes.")
+        bool,
+        typer.Option("--confluent", help="Each value begins with Confluent's five bytes: a zero and a schema's id."),
     ] = False,
     on_gap: Annotated[
         OnGap, typer.Option("--on-gap", help="What to do about records that were deleted before they were archived.")
@@ -130,7 +131,8 @@ def archive(
 ) -> None:
     """Write the sealed segments of a topic to a table: each record once, however often this runs.
 
-    Records that cannot be read become dead letters, with their offsets and the reason."""
+    Records that cannot be read become dead letters, with their offsets and the reason. Exit code 1 if every record
+    did."""
     _need_extra(*_NEEDED_BY[form])
     from stratalog_cli.pipeline_jobs import archive as run
 
@@ -154,13 +156,21 @@ def archive(
         )
     if output is OutputFormat.JSON:
         print_json(told)
-        return
-    print_fields(_fields(told, is_dry_run=dry_run), title=f"{'would be archived' if dry_run else 'archived'}: {topic}")
+    else:
+        _print_archived(told, topic, kind, is_dry_run=dry_run)
+    if told["dead"] and not told["rows"]:
+        raise typer.Exit(1)
+
+
+def _print_archived(told: dict[str, Any], topic: str, kind: ArchiveKind, *, is_dry_run: bool) -> None:
+    title = f"{'would be archived' if is_dry_run else 'archived'}: {topic}"
+    print_fields(_fields(told, is_dry_run=is_dry_run), title=title)
     if told["gaps"]:
         rows = [(str(one["shard"]), str(one["from_offset"]), str(one["to_offset"])) for one in told["gaps"]]
         print_table(["#shard", "#gone from", "#to"], rows)
     if told["dead"]:
-        say(f"{counted(told['dead'], 'record')} could not be read as {kind}: see {topic}/dead/, with the reasons")
+        which = counted(told["dead"], "record") if told["rows"] else f"all {counted(told['dead'], 'record')}"
+        say(f"{which} could not be read as {kind}: see {topic}/dead/, with the reasons")
 
 
 def compact(

@@ -49,6 +49,8 @@ def archive(
     step: OnProgress,
 ) -> dict[str, Any]:
     given = _schema(Kind(kind), schemas, message, is_confluent)
+    if is_confluent and kind == Kind.RAW:
+        raise InvalidRequest("--confluent is for kinds that are looked into: raw records keep their bytes as they are")
     if given is None and kind in (Kind.AVRO, Kind.PROTOBUF):
         raise InvalidRequest(f"--schema FILE is missing: {kind} records cannot be read without it")
     options = ArchiveOptions(
@@ -58,6 +60,7 @@ def archive(
         Kind(kind),
         TimePartition(by),
         schema=given,
+        is_confluent=is_confluent,
         table=TableFormat(form),
         cluster_id=cluster,
         meta_url=meta,

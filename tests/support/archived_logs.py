@@ -115,6 +115,7 @@ class LogPlace:
 class _DyingLog:
     def __init__(self, log: TableLog, dies_at: int, *, is_before: bool) -> None:
         self._log, self._left, self._is_before = log, dies_at, is_before
+        self.prepare = log.prepare
 
     def commit(self, segments: Sequence[SegmentFiles]) -> None:
         self._left -= 1
@@ -134,6 +135,9 @@ class CatchingLog:
 
     def __init__(self) -> None:
         self.caught: list[Sequence[SegmentFiles]] = []
+
+    def prepare(self, fields: Any) -> None:
+        return None
 
     def commit(self, segments: Sequence[SegmentFiles]) -> None:
         self.caught.append(segments)

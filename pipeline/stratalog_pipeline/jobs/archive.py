@@ -14,7 +14,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -54,9 +54,9 @@ from stratalog_pipeline.jobs.archive_table import (
     table_key,
 )
 from stratalog_pipeline.jobs.put_once import put_once, put_or_read
-from stratalog_pipeline.jobs.record_kinds import PLACE
+from stratalog_pipeline.jobs.record_kinds import PLACE, evolve
 from stratalog_pipeline.jobs.runners import Runner
-from stratalog_pipeline.jobs.table_log import SegmentFiles, TableLog
+from stratalog_pipeline.jobs.table_log import FieldIds, SegmentFiles, TableLog
 from stratalog_pipeline.jobs.table_types import settled
 
 PIECE_BYTES: Final = 32 << 20
@@ -75,6 +75,8 @@ class ArchiveOptions:
     by: TimePartition = TimePartition.DATE
     schema: RecordSchema | None = None
     """None: inferred, of JSON; raw records need none."""
+    is_confluent: bool = False
+    """Of JSON without a schema: each record begins with a zero byte and an id."""
     cluster_id: str | None = None
     meta_url: str | None = None
     piece_bytes: int = PIECE_BYTES
@@ -150,7 +152,8 @@ class Archive:
         if self._options.is_dry_run or not todo.segments:
             return told
         schemas = asyncio.run(self._plan(todo, self._infer(todo)))
-        works = [work for segment in todo.segments for work in self._works(told.cluster_id, segment, schemas)]
+        ids = None if self._log is None else self._log.prepare(_fields_of(self._options.kind, schemas.values()))
+        works = [work for segment in todo.segments for work in self._works(told.cluster_id, segment, schemas, ids)]
         by_seal = {segment.seal: segment for segment in todo.segments}
         whole: list[_Segment] = []
         for number, made in enumerate(self._run(archive_piece, works), 1):
@@ -183,7 +186,9 @@ class Archive:
             told.dead += piece.done.dead
             told.files += len(piece.done.files)
 
-    def _works(self, cluster_id: str, segment: _Segment, schemas: dict[int, RecordSchema]) -> Iterable[PieceWork]:
+    def _works(
+        self, cluster_id: str, segment: _Segment, schemas: dict[int, RecordSchema], ids: FieldIds | None
+    ) -> Iterable[PieceWork]:
         assert segment.plan is not None, "every segment was planned"
         options = self._options
         for number, (low, high) in enumerate(segment.plan.pieces):
@@ -203,6 +208,7 @@ class Archive:
                 options.table,
                 self._open_bucket,
                 self._open_target,
+                ids,
             )
 
     async def _finish(self, segments: Sequence[_Segment]) -> None:
@@ -267,7 +273,10 @@ class Archive:
         if options.kind is not Kind.JSON or options.schema is not None:
             return None
         pieces = [work.ranges for segment in todo.fresh for work in cut(segment.ranges, options.piece_bytes)]
-        works = [InferWork(todo.told.cluster_id, n, one, self._open_bucket) for n, one in enumerate(pieces)]
+        works = [
+            InferWork(todo.told.cluster_id, n, one, self._open_bucket, options.is_confluent)
+            for n, one in enumerate(pieces)
+        ]
         found = []
         for one in self._run(infer_piece, works):
             found.append(one)
@@ -282,7 +291,7 @@ class Archive:
             schemas = Schemas(target, options.topic, options.table, options.by)
             number = 0
             if todo.fresh and found is not None:
-                number = await schemas.for_found(found)
+                number = await schemas.for_found(found, is_confluent=options.is_confluent)
             elif todo.fresh and options.schema is not None:
                 number = await schemas.for_given(options.schema)
             for segment in todo.segments:
@@ -351,7 +360,17 @@ def _open_log(options: ArchiveOptions, open_target: OpenStore) -> TableLog | Non
 
 def _files_of(segment: _Segment, kind: Kind, schemas: dict[int, RecordSchema]) -> SegmentFiles:
     assert segment.plan is not None, "every segment was planned"
-    fields = SCHEMA if kind is Kind.RAW else pa.schema([*PLACE, *schemas[segment.plan.schema].fields])
     data = sorted((file for one in segment.pieces for file in one.data), key=lambda file: file.key)
     dead = sorted((file for one in segment.pieces for file in one.dead), key=lambda file: file.key)
-    return SegmentFiles(segment.seal, settled(fields), tuple(data), tuple(dead))
+    fields = _fields_of(kind, [schemas[segment.plan.schema]])
+    return SegmentFiles(segment.seal, fields, tuple(data), tuple(dead))
+
+
+def _fields_of(kind: Kind, schemas: Iterable[RecordSchema]) -> Any:
+    """The columns of rows by any of these schemas, settled."""
+    if kind is Kind.RAW:
+        return settled(SCHEMA)
+    fields = pa.schema(PLACE)
+    for one in schemas:
+        fields = evolve(fields, one.fields)
+    return settled(fields)

@@ -34,7 +34,7 @@ from stratalog_pipeline.jobs.record_kinds import (
     Definitions,
     ReadValues,
 )
-from stratalog_pipeline.jobs.table_log import FileMade
+from stratalog_pipeline.jobs.table_log import FieldIds, FileMade
 from stratalog_pipeline.jobs.table_types import settled, without_untyped
 
 NO_TIME: Final = "__HIVE_DEFAULT_PARTITION__"
@@ -53,6 +53,7 @@ class RecordSchema:
     definition: str = ""
     """Avro: the schema. Protobuf: JSON of a message's name and its descriptor set. Of several the newest."""
     is_confluent: bool = False
+    """Each record begins with a zero byte and the id of its schema."""
     earlier: tuple[str, ...] = ()
     """Definitions that the table had before, newest first."""
     writers: tuple[tuple[int, str], ...] = ()
@@ -74,7 +75,7 @@ class RecordSchema:
 
                 return protobuf_reader(definitions, self.fields)[1]
             case _:
-                return json_reader(self.fields)
+                return json_reader(self.fields, is_confluent=self.is_confluent)
 
 
 def packed(fields: Any) -> bytes:
@@ -90,6 +91,7 @@ class InferWork:
     number: int
     ranges: Sequence[PartRange]
     open_bucket: OpenStore = field(repr=False)
+    is_confluent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,7 @@ def infer_piece(work: InferWork) -> FieldsFound:
     with PartFetcher(work.open_bucket, ObjectNames("", work.cluster_id)) as fetcher:
         for part in fetcher.fetch(work.ranges):
             for batch in tables_of(part, Wanted(("value",))):
-                fields, inside = infer_json(batch.column("value").to_pylist())
+                fields, inside = infer_json(batch.column("value").to_pylist(), is_confluent=work.is_confluent)
                 found, between = unite(found, fields)
                 remember(wrong, [*inside, *between])
     return FieldsFound(work.number, packed(found), tuple(wrong))
@@ -127,6 +129,7 @@ class PieceWork:
     table: TableFormat
     open_bucket: OpenStore = field(repr=False)
     open_target: OpenStore = field(repr=False)
+    ids: FieldIds | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +150,8 @@ def archive_piece(work: PieceWork) -> PieceMade:
         good = good.select(fields.names).cast(fields)
     if work.table is TableFormat.ICEBERG:
         good, dead = _of_the_calendar(good), _of_the_calendar(dead)
+    if work.ids is not None:
+        good, dead = _with_ids(good, work.ids.data), _with_ids(dead, work.ids.dead)
     times = {
         data_key(work.topic, work.by, time, work.seal, work.piece): (None if time == NO_TIME else time, table)
         for time, table in _by_time(good, work.by)
@@ -190,6 +195,11 @@ def _placed(records: Any, fields: Any) -> Any:
     """Where each record stood, and what was in it."""
     places = [records.column(name.removeprefix("_")) for name in PLACE.names]
     return pa.Table.from_arrays([*places, *fields.columns], schema=pa.schema([*PLACE, *fields.schema]))
+
+
+def _with_ids(table: Any, ids: bytes) -> Any:
+    known = pa.ipc.read_schema(pa.py_buffer(ids))
+    return table.cast(pa.schema([known.field(name) for name in table.schema.names]))
 
 
 def _of_the_calendar(table: Any) -> Any:

@@ -19,7 +19,7 @@ from stratalog_pipeline.jobs.archive_piece import FieldsFound, RecordSchema, pac
 from stratalog_pipeline.jobs.archive_table import Kind, TableFormat, TimePartition, schema_key, schemas_prefix
 from stratalog_pipeline.jobs.json_inference import MOST_FIELDS, fields_in, remember, unite
 from stratalog_pipeline.jobs.put_once import put_once
-from stratalog_pipeline.jobs.record_kinds import PLACE, evolve
+from stratalog_pipeline.jobs.record_kinds import evolve
 from stratalog_pipeline.jobs.table_types import check_columns, contradictions, settled
 
 _TRIES: Final = 10
@@ -37,14 +37,15 @@ class Schemas:
         other types to fields that the table has."""
         return await self._for_new(given, [], is_given=True)
 
-    async def for_found(self, found: Iterable[FieldsFound]) -> int:
+    async def for_found(self, found: Iterable[FieldsFound], *, is_confluent: bool = False) -> int:
         """By what was found in the records. Raises: InvalidRequest where they contradict each other and there is no
         table yet whose types decide."""
         fields, wrong = pa.schema([]), dict[str, None]()
         for one in sorted(found, key=lambda one: one.number):
             fields, more = unite(fields, pa.ipc.read_schema(pa.py_buffer(one.arrow)))
             remember(wrong, [*one.wrong, *more])
-        return await self._for_new(RecordSchema(Kind.JSON, packed(fields)), list(wrong), is_given=False)
+        wanted = RecordSchema(Kind.JSON, packed(fields), is_confluent=is_confluent)
+        return await self._for_new(wanted, list(wrong), is_given=False)
 
     async def _for_new(self, wanted: RecordSchema, wrong: list[str], *, is_given: bool) -> int:
         for _ in range(_TRIES):
@@ -73,9 +74,9 @@ class Schemas:
 
     def _check_columns(self, fields: Any) -> None:
         """Raises: InvalidRequest for what no column can be."""
-        _check_names(fields)
         if self._table is not TableFormat.PARQUET:
-            check_columns(settled(fields), self._table, self._by)
+            settled(fields)
+        check_columns(fields, self._table, self._by)
 
     def _possible(self, known: Any, found: Any) -> Any:
         """The table's fields, and of those that were found in records what can be a column. Records with the others
@@ -136,14 +137,14 @@ def continued(known: RecordSchema, wanted: RecordSchema) -> RecordSchema:
     """
     fields = evolve(known.fields, wanted.fields)
     arrow = known.arrow if fields == known.fields else packed(fields)
-    if wanted.kind is Kind.JSON:
-        return replace(wanted, arrow=arrow)
     if known.is_confluent != wanted.is_confluent:
         was, would = ("with", "without") if known.is_confluent else ("without", "with")
         raise InvalidRequest(
             f"the table was written {was} --confluent: {would} it all its records would be read wrongly, or not at "
             "all; name another place for other records"
         )
+    if wanted.kind is Kind.JSON:
+        return replace(wanted, arrow=arrow)
     if known.writers and not wanted.writers:
         raise InvalidRequest("the table knows its Avro schemas by their ids: give the new one as --schema ID=FILE, too")
     writers = dict(known.writers)
@@ -170,11 +171,3 @@ def _encode(schema: RecordSchema) -> bytes:
         "writers": schema.writers,
     }
     return json.dumps(told, indent=1).encode()
-
-
-def _check_names(fields: Any) -> None:
-    taken = sorted({*PLACE.names} & {*fields.names})
-    if taken:
-        raise InvalidRequest(
-            f"the records have a field {taken[0]}, which is a column of the table itself: archive them raw"
-        )

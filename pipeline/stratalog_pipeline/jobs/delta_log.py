@@ -17,7 +17,7 @@ from typing import Any, Final
 from stratalog.model.errors import Conflict, InvalidRequest
 from stratalog_pipeline.jobs.archive_table import TimePartition
 from stratalog_pipeline.jobs.record_kinds import DEAD, evolve
-from stratalog_pipeline.jobs.table_log import MARK, FileMade, SegmentFiles, commit_in_turn, one_line
+from stratalog_pipeline.jobs.table_log import MARK, FieldIds, FileMade, SegmentFiles, commit_in_turn, one_line
 from stratalog_pipeline.jobs.table_places import TablePlace
 from stratalog_pipeline.jobs.table_types import contradictions
 
@@ -31,6 +31,10 @@ class DeltaLog:
         self._place = place
         self._topic = topic
         self._by = by
+
+    def prepare(self, fields: Any) -> FieldIds | None:
+        """Columns are added by the commit that needs them, and found by their names."""
+        return None
 
     def commit(self, segments: Sequence[SegmentFiles]) -> None:
         import pyarrow as pa

@@ -9,14 +9,14 @@ By `pyiceberg`, without Spark and without a service. Runs in the driver.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from stratalog.model.errors import AlreadyExists, Conflict, OutcomeUnknown, Unavailable
 from stratalog_pipeline.jobs.archive_piece import OpenStore
 from stratalog_pipeline.jobs.archive_table import Kind, TimePartition
 from stratalog_pipeline.jobs.record_kinds import DEAD, evolve
-from stratalog_pipeline.jobs.table_log import MARK, FileMade, SegmentFiles, commit_in_turn
+from stratalog_pipeline.jobs.table_log import MARK, FieldIds, FileMade, SegmentFiles, commit_in_turn
 from stratalog_pipeline.jobs.table_places import TablePlace
 
 _RETRIES: Final = "commit.retry.num-retries"
@@ -33,6 +33,27 @@ class IcebergLog:
         self._by = by
         self._time_column = "timestamp" if kind is Kind.RAW else "_timestamp"
 
+    def prepare(self, fields: Any) -> FieldIds:
+        """Ids are the table's: they stay, whatever is added later. What one job has added another one finds."""
+        return FieldIds(
+            self._grow(self._topic, fields, self._time_column), self._grow(f"{self._topic}/dead", DEAD, None)
+        )
+
+    def _grow(self, root: str, fields: Any, time_column: str | None) -> bytes:
+        from stratalog_pipeline.jobs.iceberg_fields import with_ids
+
+        found: list[bytes] = []
+
+        def grow(table: Any) -> bool:
+            with table.transaction() as change, change.update_schema() as columns:
+                columns.union_by_name(fields)
+            schema = table.schema()
+            found.append(bytes(with_ids(fields, schema).serialize().to_pybytes()))
+            return True
+
+        self._attempt(root, fields, time_column, grow)
+        return found[-1]
+
     def commit(self, segments: Sequence[SegmentFiles]) -> None:
         import pyarrow as pa
 
@@ -48,6 +69,16 @@ class IcebergLog:
     def _commit(
         self, root: str, fields: Any, time_column: str | None, segments: Sequence[tuple[str, tuple[FileMade, ...]]]
     ) -> None:
+        def append(table: Any) -> bool:
+            rest = [one for one in segments if MARK + one[0] not in table.metadata.properties]
+            if rest:
+                self._append(table, fields, rest)
+            return not rest  # it counts once the newest version has it
+
+        self._attempt(root, fields, time_column, append)
+
+    def _attempt(self, root: str, fields: Any, time_column: str | None, change: Callable[[Any], bool]) -> None:
+        """Of a table, which is made where there is none: `change` is done in turn with other jobs."""
         from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, ValidationError
 
         from stratalog_pipeline.jobs.iceberg_store import FolderCatalog, StoreIO
@@ -61,10 +92,7 @@ class IcebergLog:
                     table = catalog.load_table()
                 except NoSuchTableError:
                     table = catalog.make_table(fields, time_column, self._by, {_RETRIES: "0"})
-                rest = [one for one in segments if MARK + one[0] not in table.metadata.properties]
-                if rest:
-                    self._append(table, fields, rest)
-                return not rest  # it counts once the newest version has it
+                return change(table)
             except (ValidationError, ValueError) as error:
                 raise Conflict(f"{self._place.shown}/{root}: the table cannot be continued: {error}"[:600]) from error
 

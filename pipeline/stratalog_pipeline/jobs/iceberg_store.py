@@ -1,14 +1,16 @@
 """Iceberg's files by the object stores of Stratalog: a catalog that is a folder of metadata, and its reads and puts.
 
 The folder is what Iceberg's Hadoop catalog makes: `<root>/metadata/v<number>.metadata.json`, and the highest number is
-the table. A commit puts the next number, and a store never replaces: so of two that commit at once one is refused. No
-`version-hint.text` is written, for it would have to be replaced; readers then list the folder.
+the table. A commit puts the next number, and a store never replaces: so of two that commit at once one is refused.
+`version-hint.text` is where readers begin to look: they go on to higher numbers. It is taken away and put again, so it
+may be missing or old for a while, after a kill until the next commit; no job here reads it.
 Every call opens the store anew, since each is a run of its own of an event loop. Called from the driver's thread.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import re
 from collections.abc import Callable, Coroutine
@@ -27,12 +29,14 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.table.update import update_table_metadata
 from pyiceberg.transforms import DayTransform, HourTransform, MonthTransform
 
-from stratalog.model.errors import AlreadyExists, Conflict, NotFound, OutcomeUnknown
+from stratalog.model.errors import AlreadyExists, Conflict, NotFound, OutcomeUnknown, Unavailable
 from stratalog.objects import ObjectStore
 from stratalog_pipeline.jobs.archive_table import TimePartition
 
 T = TypeVar("T")
 _VERSION: Final = re.compile(r"v(\d+)\.(gz\.)?metadata\.json(\.gz)?")
+_HINT: Final = "version-hint.text"
+_HINT_TRIES: Final = 5
 _CODEC: Final = "write.metadata.compression-codec"
 _TRANSFORMS: Final = {
     TimePartition.DATE: DayTransform,
@@ -243,7 +247,26 @@ class FolderCatalog(NoopCatalog):
                     raise error from None
             return bool(await store.get(key) == body)
 
-        return self._place.call(put)
+        is_put = self._place.call(put)
+        if is_put:
+            self._place.call(lambda store: self._put_hint(store, number))
+        return is_put
+
+    async def _put_hint(self, store: ObjectStore, number: int) -> None:
+        """The commit counts, whatever comes of this."""
+        key = f"{self._root}/metadata/{_HINT}"
+        for _ in range(_HINT_TRIES):
+            with contextlib.suppress(NotFound, ValueError):
+                if int(await store.get(key)) >= number:
+                    return
+            try:
+                await store.delete([key])
+                await store.put(key, [str(number).encode()])
+                return
+            except AlreadyExists:
+                continue  # of a job that committed at the same time
+            except (OutcomeUnknown, Unavailable):
+                return
 
     async def _newest(self, store: ObjectStore) -> tuple[int, bool]:
         """The number, 0 for none, and whether that version is compressed."""

@@ -16,7 +16,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
 
 from stratalog.model.errors import InvalidRequest
-from stratalog_pipeline.jobs.record_kinds import Definitions, ReadValues, row_reader
+from stratalog_pipeline.jobs.record_kinds import Definitions, ReadValues, row_reader, without_schema_id
 
 _DEPTH = 20
 _TYPES = {
@@ -58,22 +58,62 @@ def class_of_definition(definition: str) -> Any:
 def protobuf_reader(definitions: Definitions, fields: Any = None) -> tuple[Any, ReadValues]:
     """The Arrow schema and the reader of messages. `fields`: of the table, where it has more."""
     schema = arrow_schema_of(class_of_definition(definitions.newest).DESCRIPTOR) if fields is None else fields
-    return schema, row_reader(schema, _decoder([definitions.newest, *definitions.earlier]))
+    texts = [definitions.newest, *definitions.earlier]
+    return schema, row_reader(schema, _decoder(texts, is_confluent=definitions.is_confluent))
 
 
-def _decoder(definitions: Sequence[str]) -> Callable[[bytes], dict[str, Any]]:
+def _decoder(definitions: Sequence[str], *, is_confluent: bool) -> Callable[[bytes], dict[str, Any]]:
     """Reads a message by the first of these that has all its fields: nothing of it is dropped."""
     kinds = [class_of_definition(one) for one in definitions]
+    indexes = _indexes_of(kinds[0].DESCRIPTOR)
 
     def decode(value: bytes) -> dict[str, Any]:
+        body = _without_indexes(without_schema_id(value), indexes) if is_confluent else value
         for kind in kinds:
             found = kind()
-            found.ParseFromString(value)
+            found.ParseFromString(body)
             if _is_known(found):
                 return to_row(found)
         raise ValueError("it has a field that the message does not have")
 
     return decode
+
+
+def _indexes_of(descriptor: Any) -> list[int]:
+    """Where a message is declared in its file, from the outermost message inwards."""
+    if descriptor.containing_type is not None:
+        outer = descriptor.containing_type
+        return [*_indexes_of(outer), [one.name for one in outer.nested_types].index(descriptor.name)]
+    file = descriptor_pb2.FileDescriptorProto()
+    descriptor.file.CopyToProto(file)
+    return [[one.name for one in file.message_type].index(descriptor.name)]
+
+
+def _without_indexes(value: bytes, expected: list[int]) -> bytes:
+    """Behind the id stands which message of the schema's file it is: how many indexes, and each, from the outermost
+    message inwards; a single zero stands for the first message. Raises: ValueError for another message."""
+    count, at = _zigzag(value, 0)
+    indexes = [0] if not count else []
+    for _ in range(count):
+        if len(indexes) > _DEPTH:
+            break
+        index, at = _zigzag(value, at)
+        indexes.append(index)
+    if indexes != expected:
+        raise ValueError(f"it is message {indexes} of its schema, asked for is {expected}")
+    return value[at:]
+
+
+def _zigzag(value: bytes, at: int) -> tuple[int, int]:
+    """A number, and where the next one begins. Raises: ValueError."""
+    number = shift = 0
+    while at < len(value) and shift < 35:
+        byte = value[at]
+        number |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return (number >> 1) ^ -(number & 1), at
+    raise ValueError("the indexes of its message are cut off")
 
 
 def _is_known(message: Any) -> bool:

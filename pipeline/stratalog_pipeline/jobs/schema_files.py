@@ -30,7 +30,7 @@ def schema_of(kind: Kind, body: bytes, source: str, message: str = "", is_conflu
         case Kind.RAW:
             raise InvalidRequest(f"{source}: raw records are not looked into, so they have no schema")
         case Kind.JSON:
-            return RecordSchema(kind, packed(_json_fields(_parsed(body, source), source)))
+            return RecordSchema(kind, packed(_json_fields(_parsed(body, source), source)), is_confluent=is_confluent)
         case Kind.AVRO:
             from stratalog_pipeline.jobs.avro_records import avro_reader
 
@@ -42,7 +42,7 @@ def schema_of(kind: Kind, body: bytes, source: str, message: str = "", is_conflu
 
             definition = definition_of(body, message)
             fields, _ = protobuf_reader(Definitions(definition))
-            return RecordSchema(kind, packed(fields), definition)
+            return RecordSchema(kind, packed(fields), definition, is_confluent)
 
 
 def schema_of_writers(bodies: Mapping[int, tuple[bytes, str]]) -> RecordSchema:

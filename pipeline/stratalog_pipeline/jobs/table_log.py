@@ -48,7 +48,20 @@ class SegmentFiles:
     dead: tuple[FileMade, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class FieldIds:
+    """The fields of rows and of dead letters with the ids that the table gives them, as serialized Arrow schemas."""
+
+    data: bytes
+    dead: bytes
+
+
 class TableLog(Protocol):
+    def prepare(self, fields: Any) -> FieldIds | None:
+        """Before files are written: makes the table, and its columns for these settled fields. None: files of this
+        format name no ids. Raises: as `commit`."""
+        ...
+
     def commit(self, segments: Sequence[SegmentFiles]) -> None:
         """Make them rows of the table, each exactly once.
 

@@ -15,8 +15,13 @@ import pyarrow as pa
 
 from stratalog.model.errors import InvalidRequest
 from stratalog_pipeline.jobs.archive_table import TableFormat, TimePartition
+from stratalog_pipeline.jobs.record_kinds import PLACE
 
-_NO_NAME: Final = {TableFormat.DELTA: frozenset(" ,;{}()\n\t="), TableFormat.ICEBERG: frozenset(".")}
+_NO_NAME: Final = {
+    TableFormat.PARQUET: frozenset[str](),
+    TableFormat.DELTA: frozenset(" ,;{}()\n\t="),
+    TableFormat.ICEBERG: frozenset("."),
+}
 """What cannot be in the name of a column. With a dot, Iceberg could not tell it from a field within a field."""
 _WAY_OUT: Final = "give a --schema without it, archive the records raw, or as Parquet"
 
@@ -93,9 +98,13 @@ def _typed(kind: Any) -> Any:
 
 
 def check_columns(fields: Any, form: TableFormat, by: TimePartition) -> None:
-    """Of a settled schema. Raises: InvalidRequest for names that the format does not take."""
-    if form is TableFormat.DELTA and f"by_{by}" in {one.name.lower() for one in fields}:
-        raise InvalidRequest(f"the records have a field by_{by}, which is the table's own column: {_WAY_OUT}")
+    """Of the records' fields. Raises: InvalidRequest for names that the format or its readers do not take."""
+    own = {one.lower() for one in PLACE.names}
+    if form is not TableFormat.ICEBERG:  # whose partitions are hidden
+        own.add(f"by_{by}")
+    taken = [one.name for one in fields if one.name.lower() in own]
+    if taken:
+        raise InvalidRequest(f"the records have a field {taken[0]}, which is a column of the table itself: {_WAY_OUT}")
     _check_names(list(fields), form, "")
 
 
@@ -142,7 +151,7 @@ def _check_names(fields: Sequence[Any], form: TableFormat, where: str) -> None:
     seen: dict[str, str] = {}
     for one in fields:
         name = f"{where}{one.name}"
-        if not one.name or _NO_NAME[form] & {*one.name}:
+        if (not one.name and form is not TableFormat.PARQUET) or _NO_NAME[form] & {*one.name}:
             raise InvalidRequest(
                 f"a field is called {name!r:.200}, which no column of a {form} table can be: {_WAY_OUT}"
             )

@@ -19,6 +19,7 @@ from stratalog_cli.entry import build_app
 from stratalog_pipeline.jobs.archive_table import TableFormat
 from support.archived_logs import LogPlace, flights
 from support.archived_tables import json_value
+from support.cold_data import ColdShard
 from support.evolving_records import (
     INT64,
     MANY,
@@ -38,9 +39,11 @@ class Place(LogPlace):
     def __init__(self, folder: Path, table: TableFormat) -> None:
         super().__init__(folder, table)
         self.folder = folder
+        self.cold: ColdShard | None = None
 
     def put(self, *values: bytes | None) -> None:
-        asyncio.run(self.fill([list(values)]))
+        """A segment."""
+        self.cold = asyncio.run(self.fill([list(values)], into=self.cold))
 
     def file(self, name: str, body: bytes | dict[str, Any]) -> str:
         path = self.folder / name
@@ -133,6 +136,58 @@ def test_schemas_that_cannot_be_meant_are_refused(files: Place) -> None:
         "--kind", "avro", "--confluent", "--schema", file, "--schema", f"7={file}"
     )
     assert "cannot be read" in files.refusal(*by_id, "7=/nowhere.avsc")
+
+
+def framed(body: bytes, *, indexes: bytes = b"") -> bytes:
+    return b"\0" + (7).to_bytes(4, "big") + indexes + body
+
+
+@pytest.mark.parametrize("is_given", [False, True])
+def test_json_with_the_id_of_a_schema_before_it(place: Place, is_given: bool) -> None:
+    """The flag was ignored, and every record a dead letter."""
+    schema = ("--schema", place.file("schema.json", {"flight": "int64", "carrier": "string"})) if is_given else ()
+    place.put(framed(json_value(1)), json_value(2), b"\1" + framed(json_value(3))[1:], framed(json_value(4)), None)
+    told = place.tell("--confluent", *schema)
+    assert (told["rows"], told["dead"]) == (3, 2)
+    assert [row["flight"] for row in place.read()] == [1, 4, None]
+    assert "zero byte" in place.read(is_dead=True)[0]["error"]
+    place.put(framed(json_value(5)))
+    assert "was written with --confluent" in place.refusal(*schema)
+
+
+def test_protobuf_with_the_id_of_a_schema_and_the_index_of_its_message(files: Place) -> None:
+    descriptors = descriptor_set(("number", 1, INT64, ONE))
+    value = protobuf_value(descriptors, number=7)
+    given = ("--kind", "protobuf", "--message", "air.Flight", "--schema", files.file("flight.binpb", descriptors))
+    files.put(
+        framed(value, indexes=b"\0"),
+        framed(value, indexes=b"\2\0"),
+        framed(value, indexes=b"\2\2"),
+        framed(value, indexes=b"\xff\xff\xff\xff\xff"),
+        framed(b""),
+        value,
+    )
+    told = files.tell("--confluent", *given)
+    assert (told["rows"], told["dead"]) == (2, 4)
+    assert [row["number"] for row in files.read()] == [7, 7]
+    reasons = [row["error"] for row in files.read(is_dead=True)]
+    assert reasons[0] == "it is message [1] of its schema, asked for is [0]"
+
+
+def test_raw_records_have_no_id_that_is_looked_at(files: Place) -> None:
+    files.put(b"x")
+    assert "--confluent is for kinds that are looked into" in files.refusal("--kind", "raw", "--confluent")
+
+
+@pytest.mark.parametrize(("values", "code"), [((b"x", b"[]"), 1), ((b"x", b"{}"), 0), ((b"{}",), 0), ((None,), 0)])
+@pytest.mark.parametrize("output", ["json", "table"])
+def test_the_exit_code_says_that_no_record_could_be_read(
+    files: Place, values: tuple[bytes | None, ...], code: int, output: str
+) -> None:
+    files.put(*values)
+    result = files.run("--output", output)
+    assert result.exit_code == code, result.output
+    assert files.run().exit_code == 0, "nothing is new"
 
 
 def test_a_gap_is_an_error_or_a_line_of_the_report(files: Place) -> None:

@@ -256,6 +256,9 @@ async def test_a_file_that_was_there_is_told_with_the_rows_that_it_has(
     """Put whole by a job that died; then some records of the segment were deleted. Delta counts by what it was told."""
 
     class Dying:
+        def prepare(self, _: Any) -> None:
+            return None
+
         def commit(self, _: Any) -> None:
             raise _KilledError
 

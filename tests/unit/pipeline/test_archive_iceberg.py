@@ -15,6 +15,8 @@ pytest.importorskip("fastavro", reason=NO_PIPELINE)
 pytest.importorskip("pyiceberg", reason=NO_PIPELINE)
 
 import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.table import StaticTable
 
 from stratalog.model.errors import Conflict, InvalidRequest, OutcomeUnknown, Unavailable
@@ -298,6 +300,69 @@ async def test_a_table_in_s3_is_the_same(place: Place) -> None:
         assert sum(file.record_count for file in files) == 30
         assert all(file.file_path.startswith("s3://stratalog/iceberg-tables/cold/data/") for file in files)
         assert (await place.archive()).already == 2
+
+
+async def test_files_have_the_ids_of_the_table_s_fields(place: Place) -> None:
+    """Readers find columns by their ids: a file without them is refused by strict ones."""
+    crew = {"size": 5, "names": ["x"], "by": [{"seat": 1}]}
+    cold = await place.fill([[json_value(0, crew=crew), b"no json"]])
+    await place.archive()
+    await place.fill([[json_value(1, gate="B4", crew={**crew, "lead": "y", "by": [{"row": 2}]})]], into=cold)
+    await place.archive()
+    for root in ("cold", "cold/dead"):
+        files = [Path(file.file.file_path.removeprefix("file://")) for file in place.table(root).scan().plan_files()]
+        known = schema_to_pyarrow(place.table(root).schema())
+        assert files
+        for file in files:
+            found = pq.ParquetFile(file).schema_arrow
+            assert ids_of(found).items() <= ids_of(known).items(), "each field that the file has, at each depth"
+            assert len(ids_of(found)) > len(found), "those within others, too"
+    for file in Path(place.target).rglob("*.metadata.json"):  # as a reader without a name mapping
+        told = json.loads(file.read_text())
+        told["properties"].pop("schema.name-mapping.default", None)
+        file.write_text(json.dumps(told))
+    assert [(row["flight"], row["gate"], row["crew"]["by"]) for row in place.rows()] == [
+        (0, None, [{"seat": 1, "row": None}]),
+        (1, "B4", [{"seat": None, "row": 2}]),
+    ]
+    assert [row["value"] for row in place.rows("cold/dead")] == [b"no json"]
+
+
+def ids_of(fields: Any, where: str = "") -> dict[str, int]:
+    found: dict[str, int] = {}
+    for one in fields:
+        name = f"{where}{one.name}"
+        found[name] = int(one.metadata[b"PARQUET:field_id"])
+        kind = one.type
+        if pa.types.is_struct(kind):
+            found.update(ids_of(list(kind), f"{name}."))
+        elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+            found.update(ids_of([kind.value_field], f"{name}."))
+    return found
+
+
+async def test_a_table_whose_older_files_have_no_ids_is_continued(place: Place) -> None:
+    """Of an earlier version: they are read by the name mapping, which stays."""
+    cold = await place.fill([flights(0, 3)])
+    log = place.log()
+    log.prepare = lambda fields: None  # type: ignore[method-assign]
+    await place.archive(log)
+    await place.fill([[json_value(3, gate="B4")]], into=cold)
+    await place.archive()
+    assert [(row["flight"], row["gate"]) for row in place.rows()] == [(0, None), (1, None), (2, None), (3, "B4")]
+
+
+async def test_a_hint_names_the_newest_version_and_may_be_missing_or_wrong(place: Place) -> None:
+    hint = Path(place.target, "cold", "metadata", "version-hint.text")
+    cold = await place.fill([flights(0, 3)])
+    for number, broken in enumerate((None, "unlink", "2", "not a number")):
+        if broken == "unlink":
+            hint.unlink()
+        elif broken is not None:
+            hint.write_text(broken)
+        await place.fill([flights(10 * number, 3)], into=cold)
+        await place.archive()
+        assert hint.read_text() == place.newest().name.removeprefix("v").removesuffix(".metadata.json")
 
 
 async def test_files_name_the_table_as_others_read_it(place: Place) -> None:

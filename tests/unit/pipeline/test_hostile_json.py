@@ -89,6 +89,36 @@ async def test_a_name_that_the_format_does_not_take_stops_no_job_once_there_is_a
     assert [(row["flight"], row["gate"]) for row in place.read()] == [(0, None), (1, None), (2, None), (4, "B4")]
 
 
+CASES = ['{"Flight": 1}', '{"_OFFSET": 1}', '{"_Key": null}', '{"crew": {"Size": 1}}', '{"by_date": 1}']
+
+
+@pytest.mark.parametrize("value", CASES)
+async def test_names_that_readers_do_not_tell_apart_stop_no_job_once_there_is_a_table(
+    place: LogPlace, value: str
+) -> None:
+    """Spark does not tell `id` from `ID`: it could not read such a table at all, and nor could it a column of the
+    table's own. Partitions of an Iceberg table are hidden."""
+    is_taken = place.format is not TableFormat.ICEBERG or "by_date" not in value
+    first = b'{"flight": 0, "crew": {"size": 1}}'
+    cold = await place.fill([[first]])
+    await place.archive()
+    await place.fill([[value.encode(), first]], into=cold)
+    told = await place.archive()
+    assert (told.rows, told.dead) == ((1, 1) if is_taken else (2, 0))
+    assert [row["flight"] for row in place.read()] == ([0, 0] if is_taken else [0, None, 0])
+
+
+@pytest.mark.parametrize("value", ['{"a": 1, "A": 2}', '{"x": {"a": 1, "A": 2}}', *CASES[1:3], CASES[4]])
+async def test_names_that_readers_do_not_tell_apart_are_refused_in_a_first_run(place: LogPlace, value: str) -> None:
+    await place.fill([[value.encode()]])
+    if place.format is TableFormat.ICEBERG and "by_date" in value:
+        assert (await place.archive()).dead == 0
+        return
+    with pytest.raises(InvalidRequest, match=r"differ in nothing but case|column of the table itself"):
+        await place.archive()
+    assert not list(Path(place.target).rglob("*.parquet"))
+
+
 def test_keys_that_are_data_cost_no_column_each() -> None:
     """6,000 columns of 6,000 records would take 600 MiB, and 60,000 of them a hundred times that."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
