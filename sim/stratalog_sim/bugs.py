@@ -23,10 +23,12 @@ from stratalog.machines import (
     table_segments,
 )
 from stratalog.machines.chain_events import SegmentFlushed, SegmentHeard
+from stratalog.machines.disk_health import DiskHealth
 from stratalog.machines.follower_events import CopyProven, PromiseWritten
 from stratalog.machines.followers import Followers
 from stratalog.machines.in_sync import InSync
 from stratalog.machines.leader_events import IsrCommitted, LeaderEffect, ProposalReadBack
+from stratalog.machines.recovery_patience import RecoveryPatience
 from stratalog.machines.segment_leader import SegmentLeader
 from stratalog.machines.shard_restart import ShardRestart
 from stratalog.model import commands
@@ -50,6 +52,7 @@ THREE_NODES = Shape(nodes=3, replicas=3)
 TWO_COPIES = Shape(nodes=3, replicas=2)
 QUORUM = Shape(nodes=3, replicas=3, is_quorum=True)
 IN_SYNC = Shape(nodes=3, replicas=3, is_quorum=False)
+HANGING = Shape(nodes=3, replicas=3, hangs=True)
 Patch = tuple[Any, str, Any]
 """Whose attribute, its name, and what it is while the bug is there."""
 
@@ -391,6 +394,24 @@ def _seal_taken_for_a_fence() -> list[Patch]:
     ]
 
 
+def _every_member_is_waited_for() -> list[Patch]:
+    """A recovery waits as long as a member sends heartbeats."""
+
+    def due(self: RecoveryPatience, now_ms: int) -> None:
+        return None
+
+    return [(RecoveryPatience, "due", due)]
+
+
+def _heartbeats_taken_for_health() -> list[Patch]:
+    """Who answers keeps what it leads, whatever its disk does."""
+
+    def look(self: DiskHealth, *args: Any) -> None:
+        return None
+
+    return [(DiskHealth, "look", look)]
+
+
 BUGS = {
     bug.name: bug
     for bug in (
@@ -464,6 +485,8 @@ BUGS = {
         Bug("copy let go of unasked", "nobody has a copy", _copy_let_go_of_unasked, TWO_COPIES),
         Bug("seal taken for a fence", "a leader begins its segment again", _seal_taken_for_a_fence, THREE_NODES),
         Bug("fence not persisted", "a promise does not outlive its process", _fence_not_persisted, THREE_NODES),
+        Bug("every member is waited for", "no leader while a disk hangs", _every_member_is_waited_for, HANGING),
+        Bug("heartbeats taken for health", "a leader that cannot write", _heartbeats_taken_for_health, HANGING),
         *(Bug(*one) for one in bugs_of_leaving.ALL),
     )
 }

@@ -163,7 +163,17 @@ class Disk:
     on_removed: Callable[[int, SegmentKey], None] = lambda *_: None
     is_full: bool = False
     fails_flushes: bool = False
+    hung_since_ms: int = 0
+    hangs_until_ms: int = 0
+    """Until then no flush returns; what is written stays in the page cache, and can be read."""
+    slow_ms: int = 0
+    """Each flush takes so much longer."""
     operations: int = 0
+
+    def hang(self, now_ms: int, lasting_ms: int) -> None:
+        if self.hangs_until_ms <= now_ms:
+            self.hung_since_ms = now_ms
+        self.hangs_until_ms = max(self.hangs_until_ms, now_ms + lasting_ms)
 
     def touch(self) -> None:
         """Before each operation."""

@@ -31,6 +31,8 @@ _KINDS = (
     "clock",
     "disk full",
     "flush fails",
+    "disk hangs",
+    "disk slow",
     "roll",
     "roll",
 )
@@ -97,6 +99,12 @@ class Faults:
                 world.disks[node_id].fails_flushes = True
                 world.say(f"node {node_id}: flushes fail")
                 world.after(lasting_ms // 4, self._flushes_again, node_id)
+            case "disk hangs":
+                world.hang_disk(node_id, 2 * lasting_ms)
+            case "disk slow":
+                world.disks[node_id].slow_ms = rng.choice((50, 300))
+                world.say(f"node {node_id}: disk slow")
+                world.after(lasting_ms, self._quick_again, node_id)
             case "roll":
                 world.ask_roll(node_id)
             case "wipe":
@@ -134,6 +142,9 @@ class Faults:
     def _flushes_again(self, node_id: int) -> None:
         self._world.disks[node_id].fails_flushes = False
 
+    def _quick_again(self, node_id: int) -> None:
+        self._world.disks[node_id].slow_ms = 0
+
     def end(self) -> None:
         """All is well from now on, but for what is broken already."""
         self.is_over = True
@@ -144,4 +155,5 @@ class Faults:
         for disk in world.disks.values():
             disk.is_full = disk.fails_flushes = False
             disk.dies_in = -1
+            disk.hangs_until_ms = disk.slow_ms = 0
         world.say("all faults end")

@@ -36,6 +36,7 @@ from stratalog.model.retirement_commands import (
 from stratalog.model.segment import Segment
 from stratalog_sim.broken import Broken
 from stratalog_sim.clients import MountReader
+from stratalog_sim.hanging_world import HangingWorld
 from stratalog_sim.volume import VolumeLife
 from stratalog_sim.wishes import MOST_ROUNDS, Wishes
 from stratalog_sim.world import Shape, SimulatedWorld
@@ -356,4 +357,6 @@ class LeavingWorld(SimulatedWorld):
 
 
 def world_of(seed: int, shape: Shape) -> SimulatedWorld:
+    if shape.hangs:
+        return HangingWorld(seed, shape)
     return LeavingWorld(seed, shape) if shape.spares else SimulatedWorld(seed, shape)

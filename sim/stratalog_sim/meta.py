@@ -14,13 +14,14 @@ from uuid import UUID
 
 from stratalog.machines.copy_repair import Plan, Presence, plan_moves
 from stratalog.machines.node_leases import NodeLeases
+from stratalog.machines.recovery_patience import LOOKS_PER_PATIENCE, RecoveryPatience
 from stratalog.machines.retirement_looks import is_tiered
 from stratalog.machines.shard_table import ShardTable
 from stratalog.machines.table_records import TableHeader, TableWrite
 from stratalog.model.commands import Command, MoveReplicas, RegisterNode
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey
-from stratalog.model.metadata import ChangeSet, Life, NodeChanged, SegmentChanged, Snapshot, Vitals
+from stratalog.model.metadata import ChangeSet, Life, NodeChanged, SegmentChanged, SegmentPurged, Snapshot, Vitals
 from stratalog.model.segment import Segment
 from stratalog.model.topic import Topic
 from stratalog.stored import encoding
@@ -28,6 +29,10 @@ from stratalog_sim.process import Process, Request
 from stratalog_sim.retiring import Retiring
 
 LEASE_MS = 1_000
+STALL_MS = 1_000
+"""Without progress for so long a node's disk is stuck."""
+PATIENCE_MS = 600
+"""So long a recovery waits for a replica that lives and does not promise."""
 REPLACE_AFTER_MS = 1_200
 """A node that is away for so long is replaced as a replica."""
 _REPAIRS_MS = 300
@@ -70,6 +75,7 @@ class ReadVersion:
 class Heartbeat:
     life: Life
     vitals: Vitals | None = None
+    can_write: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +116,10 @@ class Meta(Process):
         self._leases = NodeLeases(LEASE_MS, self.table.snapshot().nodes, self.scheduler.now_ms)
         self._presence = Presence(REPLACE_AFTER_MS, self.table.snapshot().nodes, self.scheduler.now_ms)
         self._looked_at: tuple[int, frozenset[int], frozenset[int]] | None = None
+        segments = [self.table.state.segment(key) for key in self.table.state.unsettled]
+        self._patience = RecoveryPatience(PATIENCE_MS, self.table.snapshot().nodes, segments, self.scheduler.now_ms)
         self.scheduler.after(self._leases.look_every_ms, self, self._look_at_leases)
+        self.scheduler.after(PATIENCE_MS // LOOKS_PER_PATIENCE, self, self._look_at_recoveries)
         self.scheduler.after(_REPAIRS_MS, self, self._look_at_copies)
         self.vitals: dict[int, Vitals] = {}
         """As each node told them last."""
@@ -138,9 +147,9 @@ class Meta(Process):
                 self.reply(sender, request, self.table.state.find_segment(key))
             case ReadVersion():
                 self.reply(sender, request, self.table.version)
-            case Heartbeat(life, vitals):
+            case Heartbeat(life, vitals, can_write):
                 try:
-                    self._leases.heard(life, self.scheduler.now_ms, vitals=vitals)
+                    self._leases.heard(life, self.scheduler.now_ms, vitals=vitals, can_write=can_write)
                     if vitals is not None:
                         self.vitals[life.node_id] = vitals
                     self.reply(sender, request, None)
@@ -178,6 +187,11 @@ class Meta(Process):
                 if isinstance(change, NodeChanged):
                     self._leases.node_changed(change.node, self.scheduler.now_ms)
                     self._presence.node_changed(change.node, self.scheduler.now_ms)
+                    self._patience.node_changed(change.node, self.scheduler.now_ms)
+                elif isinstance(change, SegmentChanged):
+                    self._patience.segment_changed(change.segment, self.scheduler.now_ms)
+                elif isinstance(change, SegmentPurged):
+                    self._patience.segment_gone(change.key)
             self.on_applied(command, applied.result, changed)
             if not self.is_alive:
                 return None  # it died behind the change, and nobody was told
@@ -192,6 +206,13 @@ class Meta(Process):
         if due is not None:
             self.do(due)
         self.scheduler.after(self._leases.look_every_ms, self, self._look_at_leases)
+
+    def _look_at_recoveries(self) -> None:
+        due = self._patience.due(self.scheduler.now_ms)
+        if due is not None:
+            self.do(due)
+            self._patience.told(due)
+        self.scheduler.after(PATIENCE_MS // LOOKS_PER_PATIENCE, self, self._look_at_recoveries)
 
     def _look_at_copies(self) -> None:
         """Copies that are missing are asked for, and those that are too many let go of."""

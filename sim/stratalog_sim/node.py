@@ -11,6 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from stratalog.machines.chain_events import SegmentHeard
+from stratalog.machines.disk_health import CallInProgress, DiskCall, DiskHealth
 from stratalog.machines.leader_events import NodeHeard, RecordHeard, RollPolicy, SegmentRecord
 from stratalog.machines.recovery_rule import is_quorum
 from stratalog.machines.resigning import must_resign
@@ -30,7 +31,7 @@ from stratalog_sim.following import Following
 from stratalog_sim.group_entries import LogEntry
 from stratalog_sim.judge import Judge
 from stratalog_sim.leaving import Leaving
-from stratalog_sim.meta import LEASE_MS, Heartbeat, Perform, Watch
+from stratalog_sim.meta import LEASE_MS, STALL_MS, Heartbeat, Perform, Watch
 from stratalog_sim.mounting import Mounting
 from stratalog_sim.process import Ask, Process, Request, Sleep, Task
 from stratalog_sim.reporting import Reporting
@@ -56,6 +57,21 @@ class RollElsewhere:
 
     def __str__(self) -> str:
         return f"roll epoch {self.segment.epoch} of shard {self.segment.key.shard} elsewhere"
+
+
+class DiskThread:
+    """Work of a node that waits for its disk: it stands still while the disk hangs."""
+
+    def __init__(self, node: NodeLife) -> None:
+        self._node = node
+
+    @property
+    def is_alive(self) -> bool:
+        return self._node.is_alive
+
+    @property
+    def paused_until_ms(self) -> int:
+        return max(self._node.paused_until_ms, self._node.disk.hangs_until_ms)
 
 
 class NodeLife(Process):
@@ -94,6 +110,8 @@ class NodeLife(Process):
         self._refused = refused
         self._retaining = Retaining(self, retention)
         self._policy = policy
+        self._disk_thread = DiskThread(self)
+        self._health = DiskHealth(STALL_MS)
         self._clock_ms = clock_ms
         self._restart = restart
         self._dirty: dict[SegmentKey, ShardShell] = {}
@@ -260,7 +278,7 @@ class NodeLife(Process):
         while True:
             begun_ms = self.scheduler.now_ms
             try:
-                yield Ask("meta", Heartbeat(self.life, self._vitals()), LEASE_MS // 4)
+                yield Ask("meta", Heartbeat(self.life, self._vitals(), self._can_write()), LEASE_MS // 4)
                 self._heard_service_ms = self.scheduler.now_ms
                 self.heard_by_service_ms = max(self.heard_by_service_ms, begun_ms)
             except Fenced:
@@ -270,6 +288,24 @@ class NodeLife(Process):
             except StratalogError:
                 continue
             yield Sleep(LEASE_MS // 4)
+
+    def _can_write(self) -> bool:
+        """By what its flushes and probes show: they are under way all the time."""
+        disk, now_ms = self.disk, self.scheduler.now_ms
+        hung = CallInProgress(DiskCall.FLUSH, "a file", disk.hung_since_ms) if disk.hangs_until_ms > now_ms else None
+        if hung is None and not disk.is_full:
+            self._health.succeeded(DiskCall.WRITE, now_ms)
+            self._health.succeeded(DiskCall.FLUSH, now_ms)
+        self._health.look(hung, "full" if disk.is_full else None, now_ms)
+        return self._health.trouble is None
+
+    def on_disk(self, delay_ms: int, call: Callable[..., None], *args: Any) -> None:
+        """What a disk thread does: later, and once the disk does not hang."""
+        self.scheduler.after(delay_ms + self.disk.slow_ms, self._disk_thread, call, *args)
+
+    def disk_work(self, delay_ms: int) -> Sleep:
+        """For a task: the same."""
+        return Sleep(delay_ms + self.disk.slow_ms, self._disk_thread)
 
     def _vitals(self) -> Vitals:
         """A disk with room: how full it is nothing here depends on."""
@@ -334,7 +370,7 @@ class NodeLife(Process):
     def _work_beside(self) -> Task:
         """Flushes, checkpoints, ages, retention."""
         while True:
-            yield Sleep(_BACKGROUND_MS + self.scheduler.rng.randrange(200))
+            yield self.disk_work(_BACKGROUND_MS + self.scheduler.rng.randrange(200))
             dirty, self._dirty = self._dirty, {}
             for key, shard in dirty.items():
                 shard.checkpoint(key)

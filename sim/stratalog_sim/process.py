@@ -13,7 +13,7 @@ from typing import Any
 
 from stratalog.model.errors import OutcomeUnknown, StratalogError
 from stratalog_sim.network import Network
-from stratalog_sim.scheduler import Scheduler
+from stratalog_sim.scheduler import Owner, Scheduler
 
 NEVER_MS = 1 << 62
 
@@ -33,6 +33,8 @@ class Ask:
 @dataclass(slots=True)
 class Sleep:
     ms: int
+    owner: Owner | None = None
+    """Whose pauses and end it heeds: for work on a disk, those of the disk's thread. None: those of the process."""
 
 
 Task = Generator[Ask | Sleep, Any, None]
@@ -100,7 +102,7 @@ class Process:
         except StopIteration:
             return
         if isinstance(wait, Sleep):
-            self.scheduler.after(wait.ms, self, self._advance, task, None, None)
+            self.scheduler.after(wait.ms, wait.owner or self, self._advance, task, None, None)
             return
         number = self.network.next_number()
         due_ms = self.scheduler.now_ms + wait.timeout_ms

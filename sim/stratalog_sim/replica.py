@@ -141,13 +141,13 @@ class ReplicaShell:
             case FillCopy(end_offset):
                 self.node.spawn(self.node.following.fill(self, end_offset))
             case FlushData():
-                self.node.scheduler.after(_FLUSH_MS, self.node, self._flush, self.machine.end_offset)
+                self.node.on_disk(_FLUSH_MS, self._flush, self.machine.end_offset)
             case WritePromise(fence):
-                self.node.scheduler.after(_FLUSH_MS, self.node, self._write_promise, fence)
+                self.node.on_disk(_FLUSH_MS, self._write_promise, fence)
             case TellPromise():
                 self.node.spawn(self._tell_promise(effect))
             case ProveCopy(end_offset):
-                self.node.scheduler.after(_FLUSH_MS, self.node, self._prove, end_offset)
+                self.node.on_disk(_FLUSH_MS, self._prove, end_offset)
             case TellReplica():
                 self.node.spawn(self._tell_replica(effect))
             case MoveHighWatermark(high_watermark):

@@ -250,7 +250,7 @@ class ShardShell:
         self.node.following.sessions.moved(key)
         if not self.is_fsync:
             return BatchesPersisted(effect.end_offset)
-        self.node.scheduler.after(_FLUSH_MS, self.node, self._flush_group, key, effect.end_offset)
+        self.node.on_disk(_FLUSH_MS, self._flush_group, key, effect.end_offset)
         return BatchesWritten()
 
     def _flush_group(self, key: SegmentKey, end_offset: int) -> None:
@@ -351,7 +351,7 @@ class ShardShell:
         return SegmentOpened()
 
     def _flush_ended(self, key: SegmentKey) -> Task:
-        yield Sleep(_FLUSH_MS)
+        yield self.node.disk_work(_FLUSH_MS)
         if key not in self.disk.files:
             return
         if self.disk.flush(key):
@@ -400,7 +400,7 @@ class ShardShell:
         self._is_sealing = False
 
     def _seal(self, key: SegmentKey) -> Task:
-        yield Sleep(_FLUSH_MS)
+        yield self.node.disk_work(_FLUSH_MS)
         while (known := self.node.view.segments(self.key)) and known[-1].epoch < key.epoch:
             yield Sleep(_RETRY_MS)  # its table follows from when it was opened
         leader = next((one for one in self.chain.ended if one.key == key), None)

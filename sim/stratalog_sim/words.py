@@ -98,7 +98,10 @@ def _command(command: commands.Command[Any]) -> str:
             proof = command.proof
             return f"reports {in_words(command.segment)} up to {proof.end_offset}, {proof.digest.hex()}{by}"
         case commands.NoteLives():
-            return f"notes lost {in_words(command.lost)}, heard {in_words(command.heard)}"
+            disks = f", stuck {in_words(command.stuck)}, working {in_words(command.working)}"
+            return f"notes lost {in_words(command.lost)}, heard {in_words(command.heard)}{disks}"
+        case commands.ContinueWithout(silent):
+            return "continues without: " + "; ".join(f"{in_words(one.segment)} {in_words(one.lives)}" for one in silent)
         case commands.MoveReplicas(moves):
             return "moves replicas: " + "; ".join(
                 f"{in_words(one.segment)} {_list(one.replicas)} +{_list(one.added)} -{_list(one.dropped)}"

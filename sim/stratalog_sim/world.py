@@ -52,13 +52,17 @@ class Shape:
     """Whether most of the replicas acknowledge, where there are several. None: the seed decides."""
     spares: int = 0
     """So many nodes come later, and some leave: see `LeavingWorld`."""
+    hangs: bool = False
+    """Disks hang, and nothing else is wrong: see `HangingWorld`."""
 
 
 def shape_of(seed: int) -> Shape:
     """One, two or three nodes, two fifths of the seeds with three; every fourth of these has two replicas. In every
-    fifth seed nodes come and go, with one copy or two of each segment."""
+    fifth seed nodes come and go, with one copy or two of each segment; in every twentieth disks hang."""
     if seed % 5 == 4:
         return leaving_shape_of(seed)
+    if seed % 20 == 10:
+        return Shape(nodes=3, replicas=3, hangs=True)
     nodes = (3, 1, 3, 2)[seed % 5]
     replicas = 2 if nodes == 3 and seed % 20 in (5, 12) else nodes
     return Shape(nodes=nodes, replicas=replicas, trouble_ms=(2_000, 4_000, 6_000)[seed % 3])
@@ -234,6 +238,10 @@ class SimulatedWorld:
             node.paused_until_ms = self.scheduler.now_ms + lasting_ms
             self.say(f"node {node_id}: paused for {lasting_ms} ms")
 
+    def hang_disk(self, node_id: int, lasting_ms: int) -> None:
+        self.disks[node_id].hang(self.scheduler.now_ms, lasting_ms)
+        self.say(f"node {node_id}: disk hangs for {lasting_ms} ms")
+
     def restart_meta(self, *, down_ms: int) -> None:
         if self.meta.is_alive:
             self.meta.is_alive = False
@@ -281,9 +289,7 @@ class SimulatedWorld:
     def play(self) -> None:
         """The whole life of this world. Raises Broken, and AssertionError of a machine."""
         self._set_up()
-        faults = Faults(self)
-        self.run(self.scheduler.now_ms + self.shape.trouble_ms)
-        faults.end()
+        self._befall()()
         for client in [*self.producers, *self.consumers, *self.group_clients]:
             client.is_over = True
         for node_id in self.node_ids:
@@ -294,6 +300,12 @@ class SimulatedWorld:
         self._settle()
         self._read_all()
         self.meta.table.check_invariants()
+
+    def _befall(self) -> Callable[[], None]:
+        """All kinds of faults, for a while. Returns what ends them."""
+        faults = Faults(self)
+        self.run(self.scheduler.now_ms + self.shape.trouble_ms)
+        return faults.end
 
     def _settle(self) -> None:
         """What must be so before all is read."""

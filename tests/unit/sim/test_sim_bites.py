@@ -43,6 +43,8 @@ QUICK = {
     "mount read as its topic": "a mount serves what is sealed",
     "given up in silence": "no decided record is lost",
     "rolled and given up by nobody": "a retirement ends, or says why it waits",
+    "every member is waited for": "a shard has a leader that can work",
+    "heartbeats taken for health": "a shard has a leader that can work",
     "cordon is not heeded": "a retirement ends, or says why it waits",
 }
 

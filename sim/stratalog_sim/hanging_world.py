@@ -1,0 +1,89 @@
+"""A world in which nothing is wrong but disks that hang or are slow, and nodes that die meanwhile: within a bound each
+shard has a leader that can do its work.
+
+Rounds, one after another: the disk of one of three nodes hangs, or takes long for each flush; in some rounds another
+node is killed at the same time. All three have every segment. Who is neither hit holds all that was acknowledged if it
+is in the ISR, so it, or another node whose disk works, has to lead before `BOUND_MS` have passed, however long the disk
+hangs. Then all is well again, and the next round begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from stratalog.machines.recovery_rule import majority
+from stratalog.model.ids import ShardKey
+from stratalog.model.segment import Segment
+from stratalog_sim.broken import Broken
+from stratalog_sim.meta import LEASE_MS, PATIENCE_MS, STALL_MS
+from stratalog_sim.network import Weather
+from stratalog_sim.world import SimulatedWorld
+
+ROUNDS: Final = 2
+BOUND_MS: Final = 2 * LEASE_MS + STALL_MS + PATIENCE_MS + 1_000
+"""The node is found lost or stuck, the recovery waits for silent replicas, and a second left for messages and seals."""
+_FIRST_MS: Final = 1_500
+"""Before the first round, for records to be written."""
+_WELL_MS: Final = 5_000
+"""All nodes are back, in sync, and their disks count again."""
+_SLOW_MS: Final = 4_000
+
+
+class HangingWorld(SimulatedWorld):
+    def _befall(self) -> Callable[[], None]:
+        """Instead of faults of all kinds. Returns what ends them."""
+        self.network.weather = Weather()
+        self.run(self.scheduler.now_ms + _FIRST_MS)
+        for _ in range(ROUNDS):
+            self._play_round()
+            self.run(self.scheduler.now_ms + _WELL_MS)
+        return lambda: None
+
+    def _play_round(self) -> None:
+        stuck, dying, _ = self.rng.sample(self.node_ids, 3)
+        disk, is_slow = self.disks[stuck], self.rng.random() < 0.3
+        kills = self.rng.random() < 0.6
+        owed = self._owed(stuck, dying if kills else None)
+        if is_slow:
+            disk.slow_ms = _SLOW_MS
+            self.say(f"node {stuck}: each flush takes {_SLOW_MS} ms")
+        else:
+            self.hang_disk(stuck, 2 * BOUND_MS)
+        if kills:
+            self.run(self.scheduler.now_ms + self.rng.choice((0, 200, 2 * STALL_MS)))
+            self.kill(dying, down_ms=2 * BOUND_MS)
+        led = [key for key in owed if kills or not is_slow]  # a slow disk works: its node keeps what it leads
+        lost = {stuck, dying} if kills and not is_slow else {dying} if kills else {stuck}
+        if not self.run(self.scheduler.now_ms + BOUND_MS, lambda: all(self._is_led(key, lost) for key in led)):
+            late = next(key for key in led if not self._is_led(key, lost))
+            self._say_how_it_stands([reader for reader in self.consumers if reader.shard == late])
+            raise Broken("a shard has a leader that can work", f"shard {late.shard} has none after {BOUND_MS} ms")
+        disk.slow_ms = disk.hangs_until_ms = 0
+        self.start_node(dying)
+
+    def _owed(self, stuck: int, dying: int | None) -> list[ShardKey]:
+        """Shards that somebody who is not hit can go on with."""
+        hit = {stuck, dying}
+        found = []
+        for key in self.meta.table.state.shards:
+            active = self._active(key)
+            able = [node_id for node_id in active.isr if node_id not in hit]
+            is_enough = len(able) >= majority(active) if self._is_by_quorum(key) else bool(able)
+            if is_enough and not active.is_fenced:
+                found.append(key)
+        return found
+
+    def _is_by_quorum(self, key: ShardKey) -> bool:
+        return self.meta.table.state.topic(key.topic_id).settings.get("acks.policy") == "quorum"
+
+    def _active(self, key: ShardKey) -> Segment:
+        return self.meta.table.state.shard(key).last
+
+    def _is_led(self, key: ShardKey, lost: set[int]) -> bool:
+        """By a node that knows it, and is not one of `lost`."""
+        active = self._active(key)
+        node = None if active.leader is None or active.leader in lost else self.nodes.get(active.leader)
+        if node is None or key not in node.shards:
+            return False
+        return node.shards[key].chain.stop is None and node.view.active(key) == active
