@@ -17,9 +17,10 @@ import pytest
 from stratalog.admin_api.models import SegmentInfo
 from stratalog.model.retirement import RetireMode, RetireStep
 from stratalog_cli.cluster_plan import Role
-from support.chaos import Chaos, What, blows
+from support.chaos import DISKS, Chaos, What, blows
 from support.cluster_traffic import Traffic
 from support.comings import ROUND, Comings, Fate, scenes
+from support.disk_faults import NO_COMPILER, DiskFaults, has_compiler
 from support.etcd_server import NO_ETCD, etcd_binary
 from support.real_cluster import RealCluster, real_cluster
 from support.topics import produce
@@ -52,7 +53,10 @@ def test_nothing_is_lost_whatever_befalls_the_parts(
     tmp_path: Path, chaos_seconds: int, chaos_seed: int, tell: Callable[[str], None]
 ) -> None:
     tell(f"\nseed {chaos_seed}, {chaos_seconds} s")
-    with real_cluster(tmp_path) as cluster:
+    faults = DiskFaults(tmp_path) if has_compiler() else None
+    if faults is None:
+        tell(f"without faults of disks: {NO_COMPILER}")
+    with real_cluster(tmp_path, {"disk.stall.ms": 1_500, "recovery.patience.ms": 1_000}, faults=faults) as cluster:
         cluster.make_topic("chaos", SHARDS)
         traffic = Traffic(cluster.bootstrap, "chaos", SHARDS, members=2)
         chaos = Chaos(cluster, tell)
@@ -218,4 +222,5 @@ def test_a_seed_strikes_the_same_blows_of_every_kind() -> None:
     first = list(islice(blows(7), 400))
     assert first == list(islice(blows(7), 400)) != list(islice(blows(8), 400))
     assert {blow.what for blow in first} == set(What) and {blow.role for blow in first} == set(Role)
-    assert not [blow for blow in first if blow.what in (What.WIPE, What.KILL_ALL) and blow.role is not Role.NODE]
+    only_nodes = (What.WIPE, What.KILL_ALL, *DISKS)
+    assert not [blow for blow in first if blow.what in only_nodes and blow.role is not Role.NODE]

@@ -2,7 +2,8 @@
 
 The bucket is a directory: while it is away something else lies where it was, so no part makes an empty one there.
 One etcd member is down or cut off at a time, so that the metadata are there; of nodes and meta services all may be. A
-disk is wiped only where the others are whole: three copies bear that, and not another one beside it.
+disk is wiped only where the others are whole: three copies bear that, and not another one beside it. Disks of nodes
+fail, fill up, hang and are slow where the cluster was made for it (`support.disk_faults`); elsewhere that blow is none.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import NamedTuple
 
 from stratalog.model.errors import Unavailable
 from stratalog_cli.cluster_plan import Role
+from support.disk_faults import EIO, ENOSPC, HANG, FaultyDirectory
 from support.real_cluster import RealCluster
 from support.wires import Wire, both_ways, one_way
 
@@ -31,11 +33,26 @@ class What(Enum):
     MAKE_MUTE = "let nobody hear"
     MAKE_DEAF = "let hear nothing:"
     STORE_AWAY = "take away the"
+    DISK_FAILS = "let writes fail on"
+    DISK_FULL = "fill the disk of"
+    DISK_HANGS = "let flushes hang on"
+    DISK_SLOW = "slow down the disk of"
 
 
 _START_S = 100.0
 STORE = "object store"
+DISKS = (What.DISK_FAILS, What.DISK_FULL, What.DISK_HANGS, What.DISK_SLOW)
+_SLOW_MS = 2_000
 CUTS = (What.CUT_OFF, What.MAKE_MUTE, What.MAKE_DEAF)
+
+
+def _harm(disk: FaultyDirectory, what: What) -> None:
+    if what is What.DISK_SLOW:
+        disk.slow_ms = _SLOW_MS
+    elif what is What.DISK_HANGS:
+        disk.flush = HANG
+    else:
+        disk.write = EIO if what is What.DISK_FAILS else ENOSPC
 
 
 class Blow(NamedTuple):
@@ -59,6 +76,8 @@ def blows(seed: int) -> Iterator[Blow]:
             what = chance.choice([What.WIPE, What.KILL_ALL])
         if chance.random() < 0.08:
             role, what = Role.NODE, What.STORE_AWAY
+        if chance.random() < 0.12:
+            role, what = Role.NODE, chance.choice(DISKS)
         from_share = chance.choice([0.1, 0.5, 1.0, 1.0])
         yield Blow(chance.uniform(0.2, 5), what, role, chance.randint(1, 3), chance.uniform(0.1, 6), from_share)
 
@@ -134,6 +153,9 @@ class Chaos:
                 self._work.submit(cluster.stop, name)
             case What.STORE_AWAY:
                 cluster.take_store_away()
+            case What.DISK_FAILS | What.DISK_FULL | What.DISK_HANGS | What.DISK_SLOW:
+                if (disk := cluster.disk_of(name)) is not None:
+                    _harm(disk, what)
             case What.CUT_OFF:
                 self._cut(name, both_ways([name], others))
             case What.MAKE_MUTE:
@@ -169,6 +191,8 @@ class Chaos:
             self._cluster.bring_store_back()
             return
         self._cluster.wires.mend(self._cuts.pop(name, ()))
+        if name.startswith(Role.NODE) and (disk := self._cluster.disk_of(name)) is not None:
+            disk.heal()
         self._cluster.signal(name, signal.SIGCONT)
         self._starting[name] = self._work.submit(self._start, name)
 

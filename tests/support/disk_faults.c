@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SLOTS = 8, PATH_BYTES = 1016, HANG = -1 };
+enum { SLOTS = 16, PATH_BYTES = 1016, HANG = -1 };
 
 /* One directory. `write` and `flush`: 0, an errno, or HANG; `slow_ms`: each flush takes so long. */
 struct slot {

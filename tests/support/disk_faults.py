@@ -28,7 +28,7 @@ HANG: Final = -1
 EIO: Final = errno.EIO
 ENOSPC: Final = errno.ENOSPC
 
-_SLOTS: Final = 8
+_SLOTS: Final = 16
 _SLOT_BYTES: Final = 1_032
 _HEAD: Final = struct.Struct("=iiii")
 _SOURCE: Final = Path(__file__).with_suffix(".c")
@@ -98,7 +98,7 @@ class FaultyDirectory:
 
 
 class DiskFaults:
-    """Faults of up to eight directories. `environment` is for the processes that are to have them."""
+    """Faults of up to sixteen directories. `environment` is for the processes that are to have them."""
 
     def __init__(self, folder: Path) -> None:
         table = folder / "disk-faults"

@@ -30,6 +30,7 @@ from stratalog_cli.cluster_directory import ClusterDirectory
 from stratalog_cli.cluster_health import all_health, troubles
 from stratalog_cli.cluster_plan import MAX_NODES, Asked, Part, Plan, Role, first_plan
 from support.cluster_ports import free_block
+from support.disk_faults import DiskFaults, FaultyDirectory
 from support.waiting import eventually_sync
 from support.wires import Wires
 
@@ -47,7 +48,11 @@ SETTINGS = {
 
 
 class RealCluster:
-    def __init__(self, folder: Path, settings: dict[str, object] | None = None) -> None:
+    def __init__(
+        self, folder: Path, settings: dict[str, object] | None = None, *, faults: DiskFaults | None = None
+    ) -> None:
+        """`faults`: of the nodes' disks."""
+        self.faults = faults
         self.directory = ClusterDirectory(folder / "cluster")
         self._said = folder / "cluster.log"
         self.bucket = folder / "bucket"
@@ -69,7 +74,7 @@ class RealCluster:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=os.environ | {"PYTHONPATH": _AS_INSTALLED},
+                env=os.environ | {"PYTHONPATH": _AS_INSTALLED} | ({} if faults is None else faults.environment),
                 start_new_session=True,
             )
         eventually_sync(lambda: "\nready bootstrap=" in self.said() or self._process.poll() is not None, _START_S)
@@ -81,6 +86,8 @@ class RealCluster:
     def close(self) -> None:
         """In order; `kill -9` of who runs it takes the rest along."""
         self.bring_store_back()
+        if self.faults is not None:
+            self.faults.heal()
         self._process.terminate()
         try:
             self._process.wait(60)
@@ -212,6 +219,10 @@ class RealCluster:
         assert self.pid(name) is None
         shutil.rmtree(self.directory.path / name)
 
+    def disk_of(self, name: str) -> FaultyDirectory | None:
+        """None: the disks of this cluster have no faults."""
+        return None if self.faults is None else self.faults.of(self.directory.path / name)
+
     def take_store_away(self) -> None:
         """Where the bucket was nothing can be read, written or made, until `bring_store_back`."""
         if not self._bucket_away.exists():
@@ -271,8 +282,10 @@ def _all_parts_ever(port_base: int) -> tuple[Part, ...]:
 
 
 @contextmanager
-def real_cluster(folder: Path, settings: dict[str, object] | None = None) -> Iterator[RealCluster]:
-    cluster = RealCluster(folder, settings)
+def real_cluster(
+    folder: Path, settings: dict[str, object] | None = None, *, faults: DiskFaults | None = None
+) -> Iterator[RealCluster]:
+    cluster = RealCluster(folder, settings, faults=faults)
     try:
         yield cluster
     finally:
