@@ -43,6 +43,13 @@ class BatchesTurnedAway:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchesRefusedBefore:
+    """Of idempotent producers, before this shard was known here. They are answered: only what they owe is noted."""
+
+    batches: list[OfferedBatch]
+
+
+@dataclass(frozen=True, slots=True)
 class AppendFailed:
     """The last `PersistBatches` did not reach the file, which ends again where it did before; with OUTCOME_UNKNOWN
     a later start may find some of it all the same."""
@@ -183,6 +190,7 @@ class LeadRead:
 ChainEvent: TypeAlias = (
     BatchesReceived
     | BatchesTurnedAway
+    | BatchesRefusedBefore
     | BatchesWritten
     | BatchesPersisted
     | AppendFailed

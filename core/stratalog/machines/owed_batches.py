@@ -5,6 +5,7 @@ first batch refused for a moment (no room on the disk, a log being healed) and t
 beginning, and the first could never be appended any more.
 One that the shard remembers would be told that the next one is out of order, though it only came too early. Clients
 begin a new epoch then, and send under it what they have no answer for: also what is in the log already.
+A batch may come, and be refused, before its shard is known on this node at all: `OwedBeforeShards` keeps that.
 Bounded in number and in time: a client that never repeats what was refused is not held up for long.
 Source: KAFKA-14312, KAFKA-15591; KAFKA-14920 mends it there in the same way, for transactions.
 """
@@ -18,6 +19,8 @@ from stratalog.machines.producer_table import ProducerTable, SequenceFault, is_b
 
 _MOST = 1_000
 """Producers of one shard. Above that the one refused longest ago is forgotten."""
+_MOST_IN_LINE = 100
+"""Batches that one shard's producers owe from before it was known."""
 _LASTS_MS = 60_000
 """Longer than requests stay on their way. A repetition that is refused too begins it again."""
 
@@ -87,6 +90,41 @@ class OwedBatches:
         if is_before(sequence, following):
             self._owed[batch.producer_id] = epoch, following, since_ms
         return False
+
+
+class OwedBeforeShards:
+    """Batches of idempotent producers that were refused because their shard is not known here: the client has heard of
+    its topic from a node that knows more, and may send the next batch once this node knows it, too.
+
+    By the name that a client sends, which may be anything. Cost: nothing once all are taken or too old; at most about
+    300 bytes a batch.
+    """
+
+    __slots__ = ("_newest_ms", "_refused")
+
+    def __init__(self) -> None:
+        self._refused: dict[tuple[str, int], list[tuple[int, OfferedBatch]]] = {}
+        """When, and what; refused longest ago first."""
+        self._newest_ms = 0
+
+    def __len__(self) -> int:
+        return len(self._refused)
+
+    def refused(self, topic: str, shard: int, batch: OfferedBatch, now_ms: int) -> None:
+        """`batch` holds no bytes of the request."""
+        line = self._refused.setdefault((topic, shard), [])
+        if len(self._refused) > _MOST:
+            del self._refused[next(iter(self._refused))]
+        if len(line) < _MOST_IN_LINE:
+            line.append((now_ms, batch))
+        self._newest_ms = now_ms
+
+    def take(self, topic: str, shard: int, now_ms: int) -> list[OfferedBatch]:
+        """What this shard's producers owe, once: it is known now. Cost: a look-up."""
+        if not 0 <= now_ms - self._newest_ms < _LASTS_MS:
+            self._refused.clear()
+        line = self._refused.pop((topic, shard), ())
+        return [batch for at_ms, batch in line if 0 <= now_ms - at_ms < _LASTS_MS]
 
 
 def _is_behind_gap(batch: OfferedBatch, table: ProducerTable | None) -> bool:

@@ -58,6 +58,8 @@ _TAKES_BATCHES = (LeaderLife.OPEN, LeaderLife.DOUBTED)
 _ACKNOWLEDGES_NOTHING = (LeaderLife.FENCED, LeaderLife.FLUSH_FAILED)
 _PREPARE_AT = 0.5
 """How full a segment is when who follows it is asked for."""
+_FIRST_OWED_MS = 30_000
+"""How long clients wait for an answer by default before they send a batch again (Kafka's `request.timeout.ms`)."""
 _PUT_OFF_FACTOR = 2
 """How large a segment gets, in its usual sizes, while nobody can go on behind it."""
 
@@ -75,6 +77,7 @@ class SegmentLeader:
 
     __slots__ = (
         "_ends",
+        "_first_owed_ms",
         "_in_flight",
         "_in_sync",
         "_limit_bytes",
@@ -149,6 +152,8 @@ class SegmentLeader:
         """Of batches above the high watermark, where there are followers: they hold whole batches, not whole turns."""
         self._note_replicas(replicas or (), isr)
         self._undo: list[tuple[int, ProducerSnapshot | None]] = []
+        self._first_owed_ms: int | None = None
+        """Since when a producer's first batch is waited for, in a log that never held a record."""
         self._in_flight: tuple[int, int, int, int | None] | None = None
 
     def step(self, event: LeaderEvent, now_ms: int) -> list[LeaderEffect]:
@@ -216,6 +221,16 @@ class SegmentLeader:
             case _:
                 assert_never(event)
 
+    def _lacks_first(self, now_ms: int) -> bool:
+        """Whether a log that never held a record takes no producer's later batch yet: the first one was sent before it,
+        and was refused where nobody remembers that, or is lost with who led. Taken first, the later one would be the
+        producer's beginning, and the first could never be appended. A producer that goes on in a topic that was made
+        again under its name has no first batch to send: it is taken after a while.
+        """
+        if self._first_owed_ms is None:
+            self._first_owed_ms = now_ms
+        return 0 <= now_ms - self._first_owed_ms < _FIRST_OWED_MS
+
     def _append(self, offered: list[OfferedBatch], now_ms: int, *, may_roll: bool = True) -> list[LeaderEffect]:
         if self.life is not LeaderLife.OPEN:
             if self.life is LeaderLife.DOUBTED:
@@ -241,12 +256,14 @@ class SegmentLeader:
                 verdict = self.producers.check_sequence(
                     producer_id, batch.producer_epoch, batch.base_sequence, batch.record_count
                 )
+                if verdict is None and not offset and batch.base_sequence and self._lacks_first(now_ms):
+                    effects.append(RefuseBatch(batch, AppendFailure.BEHIND_REFUSED))
+                    continue
+                if isinstance(verdict, Duplicate):
+                    effects.append(AnswerDuplicate(batch, verdict))
+                    continue
                 if verdict is not None:
-                    effects.append(
-                        AnswerDuplicate(batch, verdict)
-                        if isinstance(verdict, Duplicate)
-                        else RefuseBatch(batch, verdict)
-                    )
+                    effects.append(RefuseBatch(batch, verdict))
                     continue
             if size + batch.size_bytes > limit and size > 0:
                 limit = self.policy.segment_bytes if may_roll else _PUT_OFF_FACTOR * self.policy.segment_bytes

@@ -19,6 +19,7 @@ from stratalog.machines.chain_events import (
     ActiveNamed,
     ActiveUnknown,
     AppendFailed,
+    BatchesRefusedBefore,
     BatchesTurnedAway,
     ChainEffect,
     ChainEvent,
@@ -158,7 +159,9 @@ class ShardChain:
                 if active is None or self.life is not Life.SERVING:
                     return self._receive_closed(event.batches, now_ms)
                 if (refusals := self._refusals) is not None and refusals.owed:
-                    return self._receive_behind_refused(refusals, event.batches, now_ms)
+                    due, refused = refusals.sort_out(event.batches, active, now_ms)
+                    effects = active.step(BatchesReceived(due), now_ms) if due else []
+                    return [*refused, *self._sort_out(effects, now_ms)]
                 effects = active.step(event, now_ms)
                 if len(effects) == 1 and type(only := effects[0]) is PersistBatches:
                     self._in_flight = only.batches
@@ -168,6 +171,9 @@ class ShardChain:
                 return self._persisted(event, now_ms)
             case BatchesTurnedAway(batches, message):
                 return self._refuse(batches, AppendFailure.NO_ROOM, message, now_ms)
+            case BatchesRefusedBefore(batches):
+                self._begin_refusals().owed.refused(batches, now_ms)
+                return []
             case BatchesWritten():
                 return self._written(event, now_ms)
             case AppendFailed(why, message):
@@ -216,12 +222,6 @@ class ShardChain:
             return self._refuse(batches, self.stop.failure, self.stop.reason, now_ms)
         self._rest = batches
         return [NameActive()]
-
-    def _receive_behind_refused(self, refusals: AppendRefusals, offered: list[OfferedBatch], now_ms: int) -> _Effects:
-        assert self.active is not None
-        batches, refused = refusals.sort_out(offered, self.active, now_ms)
-        due = self.active.step(BatchesReceived(batches), now_ms) if batches else []
-        return [*refused, *self._sort_out(due, now_ms)]
 
     def _refuse(self, batches: Sequence[OfferedBatch], why: AppendFailure, message: str, now_ms: int) -> _Effects:
         return self._begin_refusals().refuse(batches, why, message, now_ms) if batches else []

@@ -8,7 +8,7 @@ Source: docs/kafka.md "Produce"; KIP-98 for sequences.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 from stratalog.formats.offered_batch import LZ4, ZSTD, BatchFault, FaultyBatch, check_offered, stamp_append_time
@@ -28,7 +28,7 @@ from stratalog_node.serve.answer import Answer
 from stratalog_node.serve.connection import Connection
 from stratalog_node.serve.produce_timeouts import Line, ProduceTimeouts
 from stratalog_node.serve.serving import Serving
-from stratalog_node.serve.unknown_shards import missing_shard_error
+from stratalog_node.serve.unknown_shards import UnknownShards
 from stratalog_node.shards.append import AppendRequest
 from stratalog_node.shards.catalog import Catalog
 from stratalog_node.shards.shard_log import ShardLog
@@ -266,12 +266,20 @@ class PendingSingle(Answer):
 class ProduceHandler:
     """Produce requests of all connections."""
 
-    def __init__(self, serving: Serving, catalog: Catalog, shard_of: Callable[[str, int], ShardLog | None]) -> None:
+    def __init__(
+        self,
+        serving: Serving,
+        catalog: Catalog,
+        shard_of: Callable[[str, int], ShardLog | None],
+        catch_up: Callable[[], Awaitable[bool]],
+    ) -> None:
+        """`catch_up`: see `CatalogLag`."""
         self._serving = serving
         self._catalog = catalog
         self._this_turn: list[tuple[PendingProduce | PendingSingle, int, Sequence[TopicRecords]]] = []
         """Usually answered by this turn's flush; of those that are not, the patience counts."""
         self._timeouts = ProduceTimeouts(serving.loop)
+        self._unknown = UnknownShards(serving, catalog, shard_of, catch_up)
         serving.turn.after_shards.append(self._count_patience)
         self._shard_of = shard_of
 
@@ -304,6 +312,9 @@ class ProduceHandler:
         if not pending.is_finished:
             self._this_turn.append((pending, request.timeout_ms, topics))
 
+    async def close(self) -> None:
+        await self._unknown.close()
+
     def _count_patience(self) -> None:
         if self._this_turn:
             for pending, timeout_ms, topics in self._this_turn:
@@ -330,11 +341,13 @@ class ProduceHandler:
             if known is not None and self._catalog.is_mounted(known):
                 pending.fail(slot, ErrorCode.POLICY_VIOLATION, f"{name} is mounted: it is read only")
             else:
-                pending.fail(slot, missing_shard_error(self._catalog, name, partition))
+                self._unknown.refuse(name, partition, records, acks, pending, slot)
             return
         if shard.topic.is_internal:
             pending.fail(slot, ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is written by the node alone")
             return
+        if self._unknown.owed:
+            self._unknown.tell_owed(shard, name, partition)
         faulty = offer(shard, records, version, acks, pending, slot, self._serving.turn.now_ms)
         if faulty is not None:
             pending.refused(slot, faulty.fault, faulty.message, shard.log_start_offset)

@@ -105,7 +105,8 @@ class KafkaServer:
         )
         self._fetches = FetchDesk(self.serving, services.catalog, shards, reader, self._readers)
         self._replicas = ReplicaDesk(services.catalog, shards, self._fetches)
-        self._produce = ProduceHandler(self.serving, services.catalog, shards.by_name)
+        lag = services.control.lag(services.catalog, services.meta)
+        self._produce = ProduceHandler(self.serving, services.catalog, shards.by_name, lag.catch_up)
         self._control = ControlDesk(self.serving, services)
         self._apis: dict[int, Api] = {api.key: api for api in registry.all()}
         self._connections: set[Connection] = set()
@@ -235,6 +236,7 @@ class KafkaServer:
         for connection in list(self._connections):
             connection.close("the node is stopping")
         await self._control.end()
+        await self._produce.close()
         await asyncio.sleep(0)
 
     # Dispatch -------------------------------------------------------------------------------------------------------

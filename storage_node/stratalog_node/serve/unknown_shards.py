@@ -1,9 +1,37 @@
-"""What a client is told of a shard that is not here."""
+"""What a client is told of a shard that is not here.
+
+It may have heard of the topic from a node that knows more of the metadata. So a producer is not told that there is no
+such topic before this node has caught up with the meta service, and an idempotent producer's batch that was refused
+until then is remembered: the next one may come once the shard is here, and would be taken for the producer's first.
+Lives on the event loop. Cost: nothing while every shard that is written to is known; for those that are not one read of
+the meta service at a time, shared by all.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from stratalog.event_loop.task_set import TaskSet
+from stratalog.formats.offered_batch import FaultyBatch, check_offered
 from stratalog.kafka.error_codes import ErrorCode
+from stratalog.machines.chain_events import BatchesRefusedBefore
+from stratalog.machines.leader_events import OfferedBatch
+from stratalog.machines.owed_batches import OwedBeforeShards
+from stratalog.model.batch import LARGEST_BATCH_BYTES
+from stratalog.telemetry.logs import logger
+from stratalog_node.serve.serving import Serving
 from stratalog_node.shards.catalog import Catalog
+from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.slices import Slices
+
+log = logger(__name__)
+
+_ANY_TIME = 1 << 62
+
+
+class Pending(Protocol):
+    def fail(self, slot: Any, code: int, message: str | None = None, log_start_offset: int = -1) -> None: ...
 
 
 def missing_shard_error(catalog: Catalog, topic: str, shard: int) -> int:
@@ -12,3 +40,75 @@ def missing_shard_error(catalog: Catalog, topic: str, shard: int) -> int:
     if known is not None and 0 <= shard < known.shard_count:
         return ErrorCode.LEADER_NOT_AVAILABLE
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+class UnknownShards:
+    """Batches for shards that are not here."""
+
+    def __init__(
+        self,
+        serving: Serving,
+        catalog: Catalog,
+        shard_of: Callable[[str, int], ShardLog | None],
+        catch_up: Callable[[], Awaitable[bool]],
+    ) -> None:
+        """`catch_up`: see `CatalogLag`."""
+        self._serving = serving
+        self._catalog = catalog
+        self._shard_of = shard_of
+        self._catch_up = catch_up
+        self._waiting: list[tuple[str, int, Pending, object]] = []
+        self._tasks = TaskSet()
+        self.owed = OwedBeforeShards()
+
+    def refuse(
+        self, topic: str, shard: int, records: memoryview | None, acks: int, pending: Pending, slot: object
+    ) -> None:
+        """Answers at once where nobody waits for it (`acks` 0), or where it is known that the shard is being made."""
+        if records is not None:
+            self._note_owed(topic, shard, records)
+        code = missing_shard_error(self._catalog, topic, shard)
+        if acks == 0 or code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            pending.fail(slot, code)
+            return
+        self._waiting.append((topic, shard, pending, slot))
+        if not self._tasks:
+            self._tasks.start(self._answer_once_sure(), name="unknown-shards")
+
+    def _note_owed(self, topic: str, shard: int, records: memoryview) -> None:
+        header = check_offered(records, LARGEST_BATCH_BYTES, -_ANY_TIME, _ANY_TIME)
+        if isinstance(header, FaultyBatch):
+            return  # it would not have been taken either
+        _, _, _, _, _, _, _, _, timestamp, producer_id, epoch, sequence, count = header
+        if producer_id >= 0:
+            batch = OfferedBatch(None, len(records), count, timestamp, producer_id, epoch, sequence, 0, None, None)
+            self.owed.refused(topic, shard, batch, self._serving.turn.now_ms)
+
+    def tell_owed(self, shard: ShardLog, topic: str, number: int) -> None:
+        """The shard is here now, and takes a batch."""
+        if batches := self.owed.take(topic, number, self._serving.turn.now_ms):
+            shard.tell(BatchesRefusedBefore(batches))
+
+    async def _answer_once_sure(self) -> None:
+        work = Slices()
+        while self._waiting:
+            asked, self._waiting = self._waiting, []
+            try:
+                is_sure = await self._catch_up()
+            except Exception:  # whoever waits must hear something (F48)
+                log.error("metadata cannot be caught up with: a fault", exc_info=True)
+                is_sure = False
+            for topic, shard, pending, slot in asked:
+                pending.fail(slot, self._code(topic, shard, is_sure=is_sure))
+                await work.did()
+            self._serving.turn.request()
+
+    def _code(self, topic: str, shard: int, *, is_sure: bool) -> int:
+        if self._serving.leader_of(topic, shard) is not None:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if self._shard_of(topic, shard) is not None or not is_sure:
+            return ErrorCode.LEADER_NOT_AVAILABLE
+        return missing_shard_error(self._catalog, topic, shard)
+
+    async def close(self) -> None:
+        await self._tasks.cancel()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from stratalog.kafka.error_codes import ErrorCode
-from stratalog.machines import owed_batches
+from stratalog.machines import owed_batches, segment_leader
 from stratalog.model.errors import DiskFull
 from stratalog_node.disk.files import SegmentFile
 from support.shard_rig import ShardRig
@@ -65,6 +65,8 @@ async def test_a_batch_that_was_never_appended_is_no_duplicate(tmp_path: Path, m
         shard = await rig.shard_of()
         with full_disk(monkeypatch):
             rig.append(shard, b"a", **batch(0))
+        rig.clock.now_ms += owed_batches._LASTS_MS
+        assert rig.append(shard, b"b", **batch(1)).error is ErrorCode.KAFKA_STORAGE_ERROR, "the log held no record yet"
         rig.clock.now_ms += owed_batches._LASTS_MS
         await rig.acknowledged(shard, b"b", **batch(1))
         assert shard.chain._refusals is not None and not shard.chain._refusals.owed, "its memory is given back"
@@ -154,6 +156,7 @@ async def test_a_newer_epoch_and_other_producers_are_not_held_up(
 ) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
+        await rig.acknowledged(shard, b"of another")
         with full_disk(monkeypatch):
             rig.append(shard, b"a", **batch(5))
         await rig.acknowledged(shard, b"x", **batch(8, number=8))
@@ -173,3 +176,35 @@ async def test_of_very_many_refused_producers_the_last_ones_are_remembered(
         assert rig.append(shard, b"b", **batch(1, number=owed_batches._MOST + 9)).error is (
             ErrorCode.KAFKA_STORAGE_ERROR
         )
+
+
+async def test_a_log_that_never_held_a_record_begins_with_a_producers_first_batch(tmp_path: Path) -> None:
+    """The first one may have been refused elsewhere. Kafka 4.3 takes the later one, and refuses the first with 45 for
+    ever; Kafka 4.5 refuses the later one with 45 (KAFKA-15591)."""
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        early = rig.append(shard, b"b", **batch(1))
+        assert early.error is ErrorCode.KAFKA_STORAGE_ERROR, "retriable, and fatal to no client"
+        for sequence, value in enumerate([b"a", b"b"]):
+            await rig.acknowledged(shard, value, **batch(sequence))
+        assert await rig.read_values(shard) == [b"a", b"b"]
+
+
+async def test_a_log_that_held_a_record_takes_a_producer_that_it_does_not_know_at_any_sequence(tmp_path: Path) -> None:
+    """As every Kafka does: the producer may have been forgotten."""
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        await rig.acknowledged(shard, b"of another")
+        await rig.acknowledged(shard, b"b", **batch(5))
+        await shard.delete_records_before(2)
+        await rig.acknowledged(shard, b"c", **batch(5, number=8))
+
+
+async def test_a_producer_goes_on_in_a_topic_that_was_made_again_under_its_name(tmp_path: Path) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        for number in (7, 8):
+            assert rig.append(shard, b"b", **batch(5, number)).error is ErrorCode.KAFKA_STORAGE_ERROR
+        rig.clock.now_ms += segment_leader._FIRST_OWED_MS
+        for number in (7, 8):
+            await rig.acknowledged(shard, b"b", **batch(5, number))

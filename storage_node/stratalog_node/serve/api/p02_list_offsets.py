@@ -15,6 +15,7 @@ from stratalog.kafka import messages
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.errors import StratalogError
 from stratalog_node.serve.api.distinct import partitions_asked
+from stratalog_node.serve.api.known_topics import learn_topics
 from stratalog_node.serve.api.placement import ANY_EPOCH, NotHere, end_unknown, led_shard, offset_error
 from stratalog_node.serve.context import RequestContext
 from stratalog_node.serve.off_loop import encoded
@@ -36,6 +37,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
     version = context.header.api_version
     is_committed = getattr(request, "isolation_level", 0) == _READ_COMMITTED
     asked = await partitions_asked(request.topics, lambda topic: topic.name, lambda one: one.partition_index)
+    await learn_topics(context.services, asked)
     questions = [(name, several) for name, partitions in asked.items() for several in partitions.values()]
     answers: dict[str, list[dict[str, Any]]] = {name: [] for name in asked}
     for begin in range(0, len(questions), _TOGETHER):

@@ -13,6 +13,7 @@ from stratalog.kafka import messages
 from stratalog.kafka.error_codes import ErrorCode, code_of
 from stratalog.model.errors import StratalogError
 from stratalog_node.serve.api.distinct import partitions_asked
+from stratalog_node.serve.api.known_topics import learn_topics
 from stratalog_node.serve.api.placement import NotHere, led_shard
 from stratalog_node.serve.context import RequestContext
 from stratalog_node.serve.off_loop import encoded
@@ -27,6 +28,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
     entries = 0
     slices = Slices()
     asked = await partitions_asked(request.topics, lambda topic: topic.name, lambda one: one.partition_index)
+    await learn_topics(context.services, asked)
     for name, by_partition in asked.items():
         partitions = []
         for index, wishes in by_partition.items():

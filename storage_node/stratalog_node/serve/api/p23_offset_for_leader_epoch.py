@@ -14,6 +14,7 @@ from stratalog.kafka import messages
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.errors import StratalogError
 from stratalog_node.serve.api.distinct import partitions_asked
+from stratalog_node.serve.api.known_topics import learn_topics
 from stratalog_node.serve.api.placement import led_shard, offset_error
 from stratalog_node.serve.context import RequestContext
 from stratalog_node.serve.off_loop import encoded
@@ -27,6 +28,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
     entries = 0
     slices = Slices()
     asked = await partitions_asked(request.topics, lambda topic: topic.topic, lambda one: one.partition)
+    await learn_topics(context.services, asked)
     for name, by_partition in asked.items():
         partitions = []
         for index, questions in by_partition.items():
