@@ -23,7 +23,7 @@ class DiskThreads:
     def __init__(self, read_threads: int = 4, calls: DiskCalls | None = None) -> None:
         """`calls` hears of what these threads ask of the disk."""
         self.calls = calls or DiskCalls()
-        threads = {"read": read_threads, "flush": 1, "seal": 2, "background": 4, "write-behind": 1}
+        threads = {"read": read_threads, "flush": 1, "seal": 2, "background": 4, "copies": 8, "write-behind": 1}
         threads |= {"promise": 1, "probe": 1}
         self._pools = {
             kind: ThreadPoolExecutor(count, f"disk-{kind}", initializer=watch_this_thread, initargs=(self.calls,))
@@ -43,6 +43,11 @@ class DiskThreads:
 
     async def change_file(self, file: SegmentFile, work: Callable[[], T]) -> T:
         return await self._pinned("background", file, work)
+
+    async def settle_copy(self, file: SegmentFile, work: Callable[[], T]) -> T:
+        """Flushes and proofs of copies of other nodes' segments: several at a time, so that the file system's journal
+        commits them together."""
+        return await self._pinned("copies", file, work)
 
     def write_behind(self, file: SegmentFile, work: Callable[[], T]) -> Future[T]:
         """Nobody waits for it."""

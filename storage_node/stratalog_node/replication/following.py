@@ -30,15 +30,16 @@ from stratalog.settings.choices import FlushPolicy
 from stratalog.telemetry.logs import logger
 from stratalog_node.disk.checkpoints import Checkpoints
 from stratalog_node.disk.fences import FenceBook
-from stratalog_node.disk.files import FlushLost, SegmentFile
+from stratalog_node.disk.files import FlushLost
 from stratalog_node.replication.asked_peers import AskedPeers
 from stratalog_node.replication.copy_line import CopyLine
+from stratalog_node.replication.copy_turns import CopyTurns
 from stratalog_node.replication.filling import CopyFilling
 from stratalog_node.replication.first_files import FirstFiles
 from stratalog_node.replication.left_copies import LeftCopies
 from stratalog_node.replication.peer import Asker
 from stratalog_node.replication.promises import Promises
-from stratalog_node.replication.replica import Replica, flush_at_stop, record_of
+from stratalog_node.replication.replica import FLUSHED_TOGETHER, Replica, flush_at_stop, record_of
 from stratalog_node.replication.replica_copy import ReplicaCopy
 from stratalog_node.replication.stats import ReplicationStats
 from stratalog_node.replication.wanted import is_needless, is_told_faulty, is_wanted
@@ -102,10 +103,10 @@ class Following:
         self._peers = AskedPeers(context, asker, self._take, self._lost, self.stats, steady_ms)
         self._tasks = TaskSet()
         self._is_closing = False
-        self._disk = asyncio.Lock()
-        self.first_files = FirstFiles(self.on_disk, self.start)
+        self.turns = CopyTurns(context.threads)
+        self.first_files = FirstFiles(self.turns.at_once, self.start)
         self._promises = Promises(context.threads.promise, self._fences)
-        self._left = LeftCopies(self.on_disk, self.start, self._fences, checkpoints)
+        self._left = LeftCopies(self.turns.in_turn, self.turns.at_once, self.start, self._fences, checkpoints)
 
     def begin(self) -> None:
         """Follow what the catalog lists, and what it will list."""
@@ -242,9 +243,9 @@ class Following:
         seal = segment.seal
         try:
             table = await self._context.tables.for_block(segment, copy.found_producers)
-            await self.on_disk(lambda: copy.write_index(seal, table))
+            await self.settle(copy, lambda: copy.write_index(seal, table))
             if not table and (told := await self._context.tables.told_at_last(segment)):
-                await self.on_disk(lambda: copy.write_index(seal, told))
+                await self.settle(copy, lambda: copy.write_index(seal, told))
         except StratalogError as error:
             log.warning("an index block lacks the seal record", segment=str(segment.key), error=str(error))
 
@@ -261,7 +262,8 @@ class Following:
 
     async def _copy_anew(self, copy: ReplicaCopy) -> None:
         segment = self._context.catalog.segment(copy.key)
-        await self.on_disk(copy.set_aside if segment is not None and segment.handed.given_up else copy.remove)
+        is_given_up = segment is not None and bool(segment.handed.given_up)
+        await self.change(copy, copy.set_aside if is_given_up else copy.remove)
         await self._retry(copy.key, _ANEW_S)
 
     def _begin_opening(self, name: SegmentName, key: SegmentKey) -> None:
@@ -286,7 +288,7 @@ class Following:
             copy = ReplicaCopy(context, key, topic.name)
             is_kept = True
             if self._checkpoints.had(key) or copy.file.path.exists():
-                is_kept = await self.on_disk(lambda: copy.open_found(self._checkpoints.load(key)))
+                is_kept = await self.change(copy, lambda: copy.open_found(self._checkpoints.load(key)), is_urgent=True)
                 if not is_kept:
                     log.error("a copy has less than was flushed of it", segment=str(name), end_offset=copy.end_offset)
             is_fsync = settings.flush_policy is FlushPolicy.FSYNC
@@ -336,7 +338,7 @@ class Following:
         """The service counts on this copy no more: what cannot be read is set aside, and all is fetched again."""
         path = self._context.layout.segment(key)
         try:
-            await self.on_disk(lambda: set_aside(path) if path.exists() else None)
+            await self.turns.in_turn(lambda: set_aside(path) if path.exists() else None)
         except (StratalogError, OSError) as error:
             log.error("a copy that cannot be read stays in the way", segment=str(name), error=str(error))
             self._opening.discard(name)
@@ -373,11 +375,11 @@ class Following:
         self._left.remove(replica.copy)
 
     async def keep_checkpoint(self, checkpoint: Checkpoint, is_true: Callable[[], bool]) -> None:
-        await self.on_disk(lambda: self._checkpoints.put([checkpoint] if is_true() else []))
+        await self.turns.in_turn(lambda: self._checkpoints.put([checkpoint] if is_true() else []))
         self.stats.checkpoints += 1
 
     async def revoke_checkpoint(self, key: SegmentKey) -> None:
-        await self.on_disk(lambda: self._checkpoints.revoke([key]))
+        await self.turns.at_once(lambda: self._checkpoints.revoke([key]))
 
     # What replicas need ---------------------------------------------------------------------------------------------
     def ask(self, name: SegmentName, ask: Ask | None) -> None:
@@ -408,10 +410,11 @@ class Following:
         else:
             self._tasks.start(work)
 
-    async def on_disk(self, work: Callable[[], Any], file: SegmentFile | None = None) -> Any:
-        threads = self._context.threads
-        async with self._disk:
-            return await (threads.background(work) if file is None else threads.change_file(file, work))
+    async def change(self, copy: ReplicaCopy, work: Callable[[], Any], *, is_urgent: bool = False) -> Any:
+        return await self.turns.change(copy, work, is_urgent=is_urgent)
+
+    async def settle(self, copy: ReplicaCopy, work: Callable[[], Any], *, reads_all: bool = False) -> Any:
+        return await self.turns.settle(copy, work, reads_all=reads_all)
 
     async def write_promise(self, key: SegmentKey, fence: int) -> None:
         await self._promises.write(key, fence)
@@ -459,8 +462,13 @@ class Following:
         """With `flush.policy=replicated` nobody waits for the disk, but what a power cut may take is bounded."""
         while True:
             await asyncio.sleep(self._context.settings.flush_interval_ms / 1000)
-            for replica in list(self.replicas.values()):
-                try:
-                    await replica.flush_behind()
-                except Exception:  # one copy's fault must not keep the others from the disk (F48)
-                    log.error("a copy cannot be flushed", segment=str(replica.name), exc_info=True)
+            replicas = list(self.replicas.values())
+            for start in range(0, len(replicas), FLUSHED_TOGETHER):
+                await asyncio.gather(*map(_flush_behind, replicas[start : start + FLUSHED_TOGETHER]))
+
+
+async def _flush_behind(replica: Replica) -> None:
+    try:
+        await replica.flush_behind()
+    except Exception:  # one copy's fault must not keep the others from the disk (F48)
+        log.error("a copy cannot be flushed", segment=str(replica.name), exc_info=True)

@@ -31,12 +31,14 @@ class LeftCopies:
     def __init__(
         self,
         on_disk: Callable[[Callable[[], object]], Awaitable[object]],
+        on_disk_at_once: Callable[[Callable[[], object]], Awaitable[object]],
         start: Callable[[Coroutine[object, object, None]], None],
         fences: FenceBook,
         checkpoints: Checkpoints,
     ) -> None:
-        """`on_disk`: one thing at a time, for all copies, in the order in which it is asked for."""
+        """`on_disk`: one thing at a time, for all copies; `on_disk_at_once`: the same, before what nobody waits for."""
         self._on_disk = on_disk
+        self._on_disk_at_once = on_disk_at_once
         self._start = start
         self._fences = fences
         self._checkpoints = checkpoints
@@ -57,7 +59,7 @@ class LeftCopies:
     async def settle(self, key: SegmentKey) -> None:
         """Returns once nothing is due for this segment."""
         if key in self._known or key in self._files:
-            await self._on_disk(lambda: self._settle(key))
+            await self._on_disk_at_once(lambda: self._settle(key))
 
     def _begin(self) -> None:
         if not self._is_at_work:

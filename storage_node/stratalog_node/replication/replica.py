@@ -92,9 +92,15 @@ class Surroundings(Protocol):
     @property
     def first_files(self) -> FirstFiles: ...
 
-    async def on_disk(self, work: Callable[[], Any], file: files.SegmentFile | None = None) -> Any:
-        """Blocking work on a thread, those of one node's copies in turns; with a `file`, its descriptor stays until the
-        thread is done, also when nobody waits for it any more."""
+    async def change(self, copy: ReplicaCopy, work: Callable[[], Any], *, is_urgent: bool = False) -> Any:
+        """Blocking work on a thread by which the copy's file comes, goes, or becomes another: one thing at a time for
+        all copies of the node, urgent work first. Its descriptor stays until the thread is done, also when the caller
+        is cancelled."""
+        ...
+
+    async def settle(self, copy: ReplicaCopy, work: Callable[[], Any], *, reads_all: bool = False) -> Any:
+        """As `change`, beside work on other copies; of those that read large files, one at a time. Requires: the file
+        stays what it is."""
         ...
 
     async def write_promise(self, key: Any, fence: int) -> None: ...
@@ -146,15 +152,15 @@ def record_of(segment: Segment) -> SegmentNamed:
     )
 
 
-_FLUSHES_AT_STOP = 64
-"""Side by side when the node stops, so that the file system's journal commits them together."""
+FLUSHED_TOGETHER = 64
+"""Copies flushed side by side, so that the file system's journal commits them together."""
 
 
 async def flush_at_stop(replicas: Sequence[Replica]) -> bool:
     """Whether all of them are on the disk."""
     is_whole = True
-    for start in range(0, len(replicas), _FLUSHES_AT_STOP):
-        group = replicas[start : start + _FLUSHES_AT_STOP]
+    for start in range(0, len(replicas), FLUSHED_TOGETHER):
+        group = replicas[start : start + FLUSHED_TOGETHER]
         is_whole &= all(await asyncio.gather(*(replica.flush_at_stop() for replica in group)))
     return is_whole
 
@@ -296,7 +302,7 @@ class Replica:
         try:
             with self.copy.change():
                 await self._around.revoke_checkpoint(self.copy.key)
-                await self._change_file(lambda: self.copy.cut(end_offset))
+                await self._change_file(lambda: self.copy.cut(end_offset), is_urgent=True)
         except StratalogError as error:
             log.error("what a recovery left out cannot be cut off", segment=str(self.name), error=str(error))
             self.hear(CutFailed())
@@ -306,13 +312,13 @@ class Replica:
     async def _fill(self, end_offset: int) -> None:
         copy = self.copy
         try:
-            await self._use_file(copy.flush)
+            await self._settle(copy.flush)
             with copy.change():
                 await self._around.revoke_checkpoint(copy.key)
                 await self._around.fill(copy, end_offset, lambda: self._fills(end_offset))
                 if self.follower.life is not FollowerLife.COPYING:
                     return
-                await self._change_file(copy.open_found)
+                await self._change_file(copy.open_found, is_urgent=True)
         except files.FlushLost as lost:
             self.hear(FlushLost(str(lost)))
         except StratalogError as error:
@@ -327,31 +333,31 @@ class Replica:
         is_asked = record is not None and fills_it(record, follower.node_id) and record.end_offset == end_offset
         return is_asked and follower.life is FollowerLife.COPYING
 
-    async def _change_file(self, work: Callable[[], Any]) -> Any:
+    async def _change_file(self, work: Callable[[], Any], *, is_urgent: bool = False) -> Any:
         """Threads find its descriptor open, and leave it as it is."""
         file = self.copy.file
         file.pin()
         try:
             if file.path.exists():
                 file.fd()
-            return await self._around.on_disk(work, file)
+            return await self._around.change(self.copy, work, is_urgent=is_urgent)
         finally:
             file.unpin()
 
-    async def _use_file(self, work: Callable[[], Any]) -> Any:
+    async def _settle(self, work: Callable[[], Any], *, reads_all: bool = False) -> Any:
         """Its descriptor is not closed under the thread, whoever is let go of or swept meanwhile: its number may be
         another file's by then, and a flush of nothing counts as one that failed."""
         file = self.copy.file
         file.pin()
         try:
-            return await self._around.on_disk(work, file)
+            return await self._around.settle(self.copy, work, reads_all=reads_all)
         finally:
             file.unpin()
 
     async def _flush(self) -> bool:
         """False: it could not be tried (no descriptor, no room), which says nothing against what is there."""
         try:
-            end_offset, self.copy.flushed_bytes = await self._use_file(self.copy.flush)
+            end_offset, self.copy.flushed_bytes = await self._settle(self.copy.flush)
         except (files.FlushLost, NotFound) as lost:
             self.hear(FlushLost(str(lost)))
         except StratalogError as error:
@@ -406,7 +412,7 @@ class Replica:
         await self.copy.until_calm()
         while not self._is_closed and self.follower.life is FollowerLife.PROVING:
             try:
-                self._proof = await self._change_file(self.copy.prove)
+                self._proof = await self._prove_once()
             except (Corrupt, NotFound, files.FlushLost) as damage:
                 self.hear(CopyDamaged(str(damage)))
             except StratalogError as error:
@@ -415,6 +421,20 @@ class Replica:
                 await asyncio.sleep(_PROVE_AGAIN_S)
             else:
                 self.hear(CopyProven(self._proof.size_bytes, self._proof.digest))
+
+    async def _prove_once(self) -> SealRecord:
+        copy = self.copy
+        proof: SealRecord
+        if not copy.is_made:  # then the proof makes it
+            proof = await self._change_file(copy.prove, is_urgent=True)
+            return proof
+        copy.file.pin()
+        try:
+            copy.file.fd()  # opened here: threads leave a descriptor as they find it
+            proof = await self._settle(copy.prove, reads_all=True)
+        finally:
+            copy.file.unpin()
+        return proof
 
     async def _report(self) -> None:
         found = self.copy.found_producers

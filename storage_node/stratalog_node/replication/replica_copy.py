@@ -29,7 +29,7 @@ from stratalog.model.ids import SegmentKey
 from stratalog.model.producers import NO_PRODUCERS
 from stratalog.model.segment import SealRecord, SegmentIdentity
 from stratalog.telemetry.logs import logger
-from stratalog_node.disk.durable_files import read_front, sync_names_of, write_durably
+from stratalog_node.disk.durable_files import read_front, write_durably
 from stratalog_node.disk.files import SegmentFile, SpareFile
 from stratalog_node.disk.layout import GIVEN_UP_SUFFIX
 from stratalog_node.disk.segment_scan import SegmentScan
@@ -319,7 +319,6 @@ class ReplicaCopy:
         if not self.file.path.exists():
             return  # freed meanwhile, or deleted
         write_durably(path, [encode_index_block(self._identity, seal, self.scan.index.freeze(), table)])
-        sync_names_of([path])
         if not self.file.path.exists():
             path.unlink(missing_ok=True)
 

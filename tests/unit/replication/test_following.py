@@ -206,7 +206,7 @@ async def test_a_promise_waits_for_no_flush_of_a_copy(tmp_path: Path) -> None:
         await rig.acknowledged(shard, b"one")
         replica = await follower.replica_of(shard)
         is_over = threading.Event()
-        slow_works = [asyncio.ensure_future(follower.following.on_disk(is_over.wait)) for _ in range(3)]
+        slow_works = [asyncio.ensure_future(follower.following.turns.in_turn(is_over.wait)) for _ in range(3)]
         slow_works += [asyncio.ensure_future(follower.threads.background(is_over.wait)) for _ in range(8)]
         try:
             await rig.meta.service.perform(BeginRecovery(replica.copy.key))

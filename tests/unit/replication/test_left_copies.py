@@ -53,6 +53,7 @@ class Disk:
         self._lock = asyncio.Lock()
         self.left = LeftCopies(
             self.on_disk,
+            self.on_disk,
             lambda work: self.tasks.add(asyncio.ensure_future(work)),
             self.fences,
             self.checkpoints,

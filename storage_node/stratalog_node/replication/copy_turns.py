@@ -1,0 +1,66 @@
+"""Who may work on the files of copies of other nodes' segments, and beside whom.
+
+Work on one copy is done one thing at a time, in the order in which it was asked for. Work by which files come, go or
+become others, and their checkpoints, is done one thing at a time for all copies; what clients wait for goes first.
+Flushes, proofs and index blocks are done beside each other: after a node was killed its shards take no writes before
+the segments that it led are sealed, which is thousands of small proofs, and the file system's journal commits those
+that are flushed at the same moment together. Large proofs are made one at a time, since several would take the
+processor from clients.
+Lives on the event loop; the work runs on disk threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
+from typing import Any, Final
+from weakref import WeakValueDictionary
+
+from stratalog.event_loop.two_lanes import TwoLanes
+from stratalog.model.ids import SegmentKey
+from stratalog_node.disk.threads import DiskThreads
+from stratalog_node.replication.replica_copy import ReplicaCopy
+
+_LARGE_BYTES: Final = 8 << 20
+
+
+class CopyTurns:
+    def __init__(self, threads: DiskThreads) -> None:
+        self._threads = threads
+        self._lanes = TwoLanes()
+        self._large = asyncio.Lock()
+        self._turns: WeakValueDictionary[SegmentKey, asyncio.Lock] = WeakValueDictionary()
+
+    async def in_turn(self, work: Callable[[], Any]) -> Any:
+        """Work that names no single copy, in turns with all changes of files."""
+        return await self._in_lane(lambda: self._threads.background(work), is_urgent=False)
+
+    async def at_once(self, work: Callable[[], Any]) -> Any:
+        """As `in_turn`, before what no client waits for."""
+        return await self._in_lane(lambda: self._threads.background(work), is_urgent=True)
+
+    async def change(self, copy: ReplicaCopy, work: Callable[[], Any], *, is_urgent: bool = False) -> Any:
+        """The copy's file comes, goes, or becomes another."""
+        async with self._turn_of(copy.key):
+            return await self._in_lane(lambda: self._threads.change_file(copy.file, work), is_urgent=is_urgent)
+
+    async def settle(self, copy: ReplicaCopy, work: Callable[[], Any], *, reads_all: bool = False) -> Any:
+        """Flush, proof or index block. Requires: the copy's file stays what it is."""
+        is_large = reads_all and copy.file.size_bytes > _LARGE_BYTES
+        async with self._turn_of(copy.key), self._large if is_large else nullcontext():
+            return await self._threads.settle_copy(copy.file, work)
+
+    async def _in_lane(self, begin: Callable[[], Awaitable[Any]], *, is_urgent: bool) -> Any:
+        await self._lanes.take(is_urgent=is_urgent)
+        try:
+            return await begin()
+        finally:
+            self._lanes.give_on()
+
+    def _turn_of(self, key: SegmentKey) -> asyncio.Lock:
+        """Held during work on a copy of this segment, also of one that is followed no more."""
+        turn = self._turns.get(key)
+        if turn is None:
+            turn = self._turns[key] = asyncio.Lock()
+        return turn

@@ -1,0 +1,113 @@
+"""Who works on the files of followed segments beside whom: proofs beside each other, a copy's own work in turns."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from stratalog.model.ids import SegmentKey
+from stratalog_node.disk.threads import DiskThreads
+from stratalog_node.replication.copy_turns import CopyTurns
+
+
+def copy_of(shard: int, size_bytes: int = 100) -> Any:
+    file = SimpleNamespace(size_bytes=size_bytes, pin=lambda: None, unpin=lambda: None)
+    return SimpleNamespace(key=SegmentKey(UUID(int=1), shard, 0, 0), file=file)
+
+
+@pytest.fixture
+async def turns() -> AsyncIterator[CopyTurns]:
+    threads = DiskThreads()
+    yield CopyTurns(threads)
+    threads.close()
+
+
+class Meeting:
+    """Work that ends once `expected` of it are at work at the same time."""
+
+    def __init__(self, expected: int) -> None:
+        self._barrier = threading.Barrier(expected)
+
+    def __call__(self) -> None:
+        self._barrier.wait(30)
+
+
+class Held:
+    """Work that a thread does until it is let go."""
+
+    def __init__(self) -> None:
+        self.is_at_work = threading.Event()
+        self.may_end = threading.Event()
+
+    def __call__(self) -> None:
+        self.is_at_work.set()
+        assert self.may_end.wait(30)
+
+
+def noting(done: list[str], name: str) -> Callable[[], None]:
+    return lambda: done.append(name)
+
+
+async def test_small_proofs_of_several_copies_are_made_beside_each_other(turns: CopyTurns) -> None:
+    meeting = Meeting(4)
+    await asyncio.gather(*(turns.settle(copy_of(shard), meeting, reads_all=True) for shard in range(4)))
+
+
+async def test_files_come_and_go_beside_proofs(turns: CopyTurns) -> None:
+    """A first batch does not wait for thousands of proofs."""
+    meeting = Meeting(3)
+    await asyncio.gather(
+        turns.settle(copy_of(1), meeting, reads_all=True),
+        turns.settle(copy_of(2), meeting),
+        turns.change(copy_of(3), meeting, is_urgent=True),
+    )
+
+
+async def test_work_on_one_copy_is_done_in_the_order_in_which_it_was_asked_for(turns: CopyTurns) -> None:
+    """Also where the copy object is another: the segment was let go of, and is followed again."""
+    proof, done = Held(), list[str]()
+    first = asyncio.ensure_future(turns.settle(copy_of(1), proof, reads_all=True))
+    await asyncio.to_thread(proof.is_at_work.wait, 30)
+    rest = [
+        asyncio.ensure_future(turns.change(copy_of(1), noting(done, "opened"), is_urgent=True)),
+        asyncio.ensure_future(turns.settle(copy_of(1), noting(done, "flushed"))),
+    ]
+    await turns.settle(copy_of(2), noting(done, "another"))
+    assert done == ["another"]
+    proof.may_end.set()
+    await asyncio.gather(first, *rest)
+    assert done == ["another", "opened", "flushed"]
+
+
+async def test_large_proofs_are_made_one_at_a_time(turns: CopyTurns) -> None:
+    large, done = Held(), list[str]()
+    first = asyncio.ensure_future(turns.settle(copy_of(1, 64 << 20), large, reads_all=True))
+    await asyncio.to_thread(large.is_at_work.wait, 30)
+    second = asyncio.ensure_future(turns.settle(copy_of(2, 64 << 20), noting(done, "large"), reads_all=True))
+    await turns.settle(copy_of(3), noting(done, "small"), reads_all=True)
+    await turns.settle(copy_of(4, 64 << 20), noting(done, "flush"))
+    assert done == ["small", "flush"]
+    large.may_end.set()
+    await asyncio.gather(first, second)
+    assert done[-1] == "large"
+
+
+async def test_files_come_and_go_one_at_a_time_those_that_clients_wait_for_first(turns: CopyTurns) -> None:
+    held, done = Held(), list[str]()
+    tasks = [asyncio.ensure_future(turns.in_turn(held))]
+    await asyncio.to_thread(held.is_at_work.wait, 30)
+    tasks += [
+        asyncio.ensure_future(turns.in_turn(noting(done, "checkpoint"))),
+        asyncio.ensure_future(turns.at_once(noting(done, "files"))),
+        asyncio.ensure_future(turns.change(copy_of(1), noting(done, "opened"), is_urgent=True)),
+    ]
+    await asyncio.sleep(0)
+    held.may_end.set()
+    await asyncio.gather(*tasks)
+    assert done == ["files", "opened", "checkpoint"]
