@@ -97,7 +97,7 @@ class _Table:
             # Not asked by `is_deltatable`, which holds Python's lock until the store has answered.
             table = DeltaTable.create(
                 self._uri,
-                self._with_partition(fields),
+                self._with_partition([one for one in fields if not _has_map_of_local_times(one.type)]),
                 "error",
                 self._partitions,
                 storage_options=self._options,
@@ -126,8 +126,17 @@ class _Table:
         if wrong:
             raise Conflict(f"{self.place}: the table has other types: {', '.join(wrong)[:500]}")
         new = [one for one in evolve(known, wanted) if one.name not in known.names or one != known.field(one.name)]
+        if any(_has_map_of_local_times(one.type) for one in new):
+            self._allow_local_times(table)
         if new:
             table.alter.add_columns(list(Schema.from_arrow(pa.schema(new)).fields))
+
+    def _allow_local_times(self, table: Any) -> None:
+        """`deltalake` does so by itself, but for values of maps: without the feature nothing could open the table."""
+        from deltalake import TableFeatures
+
+        if "timestampNtz" not in (table.protocol().writer_features or ()):
+            table.alter.add_feature(TableFeatures.TimestampWithoutTimezone, allow_protocol_versions_increase=True)
 
     def _with_partition(self, fields: Any) -> Any:
         import pyarrow as pa
@@ -146,3 +155,16 @@ class _Table:
             True,
             json.dumps({"numRecords": file.rows}),
         )
+
+
+def _has_map_of_local_times(kind: Any, *, is_in_map: bool = False) -> bool:
+    import pyarrow as pa
+
+    types = pa.types
+    if types.is_struct(kind):
+        return any(_has_map_of_local_times(one.type, is_in_map=is_in_map) for one in kind)
+    if types.is_list(kind):
+        return _has_map_of_local_times(kind.value_type, is_in_map=is_in_map)
+    if types.is_map(kind):
+        return _has_map_of_local_times(kind.item_type, is_in_map=True)
+    return is_in_map and types.is_timestamp(kind) and kind.tz is None

@@ -355,6 +355,22 @@ async def test_avro_values_of_every_type_are_stored_as_they_are(place: Place) ->
     assert place.records() == [{**record, "id": str(record["id"])}]
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_a_map_of_times_without_a_zone_is_a_column(place: Place, is_first: bool) -> None:
+    """A Delta table took no commit, for the feature that such a column needs was not named."""
+    local = {"type": "long", "logicalType": "local-timestamp-micros"}
+    plain = avro_schema(("n", "long"))
+    schema = avro_schema(("n", "long"), ("at", {"type": "map", "values": {"type": "array", "items": local}}, {}))
+    cold = None
+    if not is_first:
+        cold = await place.fill([[avro_value(plain, n=0)]])
+        await place.avro(plain)
+    at = datetime.fromisoformat("2013-01-01T05:00:00")
+    await place.fill([[avro_value(schema, n=1, at={"x": [at]})]], into=cold)
+    assert (await place.avro(schema)).dead == 0
+    assert dict(place.records()[-1]["at"]) == {"x": [at]}
+
+
 async def test_avro_types_are_promoted_to_those_of_the_table(place: Place) -> None:
     """A writer's int is a long of the table, as Avro says; it was another type, and the schema was refused."""
     wide = avro_schema(("count", "long"), ("ratio", "double"), ("share", "double"), ("text", "string"))
