@@ -60,6 +60,10 @@ class TimePartition(StrEnum):
     def pattern(self) -> str:
         return {"date": "%Y-%m-%d", "hour": "%Y-%m-%d-%H", "month": "%Y-%m"}[self.value]
 
+    def hidden_name(self, time_column: str) -> str:
+        """Of the partition of an Iceberg table, which no column may have."""
+        return f"{time_column}_{'day' if self is TimePartition.DATE else self.value}"
+
 
 @dataclass(frozen=True, slots=True)
 class TableFacts:

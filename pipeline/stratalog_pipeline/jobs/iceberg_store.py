@@ -195,8 +195,7 @@ class FolderCatalog(NoopCatalog):
         spec = PartitionSpec()
         if time_column is not None:
             source = schema.find_field(time_column).field_id
-            name = f"{time_column}_{'day' if by is TimePartition.DATE else by.value}"
-            spec = PartitionSpec(PartitionField(source, 1000, _TRANSFORMS[by](), name))
+            spec = PartitionSpec(PartitionField(source, 1000, _TRANSFORMS[by](), by.hidden_name(time_column)))
         metadata = new_table_metadata(
             location=self._location,
             schema=schema,

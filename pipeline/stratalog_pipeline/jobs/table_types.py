@@ -23,6 +23,21 @@ _NO_NAME: Final = {
     TableFormat.ICEBERG: frozenset("."),
 }
 """What cannot be in the name of a column. With a dot, Iceberg could not tell it from a field within a field."""
+_ICEBERG_OWN: Final = frozenset(
+    [
+        "_file",
+        "_pos",
+        "_deleted",
+        "_spec_id",
+        "_partition",
+        "_change_type",
+        "_change_ordinal",
+        "_commit_snapshot_id",
+        "_row_id",
+        "_last_updated_sequence_number",
+    ]
+)
+"""Columns of metadata that each Iceberg table has for its readers: Spark opens no table with one of its own."""
 _WAY_OUT: Final = "give a --schema without it, archive the records raw, or as Parquet"
 
 _WIDER: Final = {
@@ -100,8 +115,7 @@ def _typed(kind: Any) -> Any:
 def check_columns(fields: Any, form: TableFormat, by: TimePartition) -> None:
     """Of the records' fields. Raises: InvalidRequest for names that the format or its readers do not take."""
     own = {one.lower() for one in PLACE.names}
-    if form is not TableFormat.ICEBERG:  # whose partitions are hidden
-        own.add(f"by_{by}")
+    own |= _ICEBERG_OWN | {by.hidden_name("_timestamp")} if form is TableFormat.ICEBERG else {f"by_{by}"}
     taken = [one.name for one in fields if one.name.lower() in own]
     if taken:
         raise InvalidRequest(f"the records have a field {taken[0]}, which is a column of the table itself: {_WAY_OUT}")
