@@ -13,9 +13,10 @@ from typing import Any
 
 from stratalog.machines.node_leases import NodeLeases
 from stratalog.machines.shard_table import ShardTable
-from stratalog.model.commands import NoteLives
-from stratalog.model.errors import StratalogError, Unavailable
-from stratalog.model.metadata import ChangeSet, Heartbeat, Life, Node, NodeChanged, NodeInfo, Vitals
+from stratalog.machines.table_nodes import is_process_over
+from stratalog.model.commands import NoteLives, RegisterNode
+from stratalog.model.errors import Fenced, LeaseHeld, StratalogError, Unavailable
+from stratalog.model.metadata import ChangeSet, Heartbeat, Life, Node, NodeChanged, Vitals
 from stratalog.telemetry.logs import logger
 from stratalog_meta.stats import LifeStats
 from stratalog_meta.writer import TableWriter
@@ -68,14 +69,24 @@ class LifeKeeper:
         it counts, but the answer would be older than what was taken from it."""
         now_ms = self._monotonic_ms()
         said = heartbeat
-        self._leases.heard(
-            said.life,
-            now_ms,
-            is_last=said.is_last,
-            has_room=said.has_room,
-            vitals=said.vitals,
-            can_write=said.can_write,
-        )
+        try:
+            self._leases.heard(
+                said.life,
+                now_ms,
+                is_last=said.is_last,
+                has_room=said.has_room,
+                vitals=said.vitals,
+                can_write=said.can_write,
+            )
+        except Fenced as refusal:
+            self._stats.superseded += 1
+            _log.error(
+                "a process of an earlier life still ran: it was cut off, or two run on copies of one directory",
+                node_id=said.life.node_id,
+                life=said.life.epoch,
+                why=str(refusal),
+            )
+            raise
         if is_connected is not None:
             self._is_connected[heartbeat.life.node_id] = is_connected
         if heartbeat.vitals is not None:
@@ -85,11 +96,18 @@ class LifeKeeper:
             raise Unavailable(f"node {said.life.node_id} is just being noted as lost: send the next heartbeat")
 
     @contextlib.asynccontextmanager
-    async def registering(self, info: NodeInfo) -> AsyncIterator[None]:
-        """While a registration is checked and made durable no other is. Raises Conflict while an old life stands in
+    async def registering(self, command: RegisterNode) -> AsyncIterator[None]:
+        """While a registration is checked and made durable no other is. Raises LeaseHeld while an old life stands in
         its way."""
         async with self._registering:
-            self._leases.check_registration(info, self._monotonic_ms())
+            node_id = command.node.node_id
+            is_over = await self._writer.read(lambda table: is_process_over(table.state.nodes.get(node_id), command))
+            try:
+                self._leases.check_registration(command.node, self._monotonic_ms(), is_process_over=is_over)
+            except LeaseHeld as refusal:
+                self._stats.refused += 1
+                _log.warning("registration refused: the node lives", node_id=node_id, why=str(refusal))
+                raise
             yield
 
     def follow(self, change_set: ChangeSet) -> None:

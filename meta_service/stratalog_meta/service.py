@@ -247,7 +247,7 @@ class MetaService:
 
     async def perform(self, command: Command[R], *, validate_only: bool = False) -> R:
         writer = self._parts()[0]
-        registers = command.node if isinstance(command, RegisterNode) else None
+        registers = command if isinstance(command, RegisterNode) else None
         if registers is not None and self._lives is not None:
             async with self._lives.registering(registers):
                 return await writer.submit(command, validate_only=validate_only)

@@ -15,6 +15,10 @@ class LifeStats:
     heartbeats: int = counter("Heartbeats of nodes heard.")
     lost: int = counter("Nodes whose lease ended.")
     silent_replicas: int = counter("Replicas that did not promise in time in a recovery.")
+    refused: int = counter("Registrations refused because another life of the node holds its lease.")
+    superseded: int = counter(
+        "Heartbeats of lives that are over: a process was cut off, or two run on copies of one directory."
+    )
 
 
 @dataclass(slots=True)

@@ -232,7 +232,7 @@ def _shortened_member_votes() -> list[Patch]:
     """After a power cut a replica votes as if nothing of its tail could be missing."""
 
     def begin_life(tx: Any, node_id: int, **what: Any) -> Any:
-        return table_lives.begin_life(tx, node_id, **{**what, "is_tail_kept": True})
+        return table_lives.begin_life(tx, node_id, **{**what, "is_tail_kept": True, "is_continued": True})
 
     begin = ReplicaShell.__init__
 

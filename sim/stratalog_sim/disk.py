@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from stratalog.machines.restart_events import CheckpointClaim, Producers
@@ -46,6 +46,8 @@ class Hole:
     """No batch."""
 
     size_bytes: int
+    damaged_offsets: int = 0
+    """So many offsets lay there, in a batch that was written whole and cannot be read any more."""
 
 
 def header_of(batch: Batch) -> BatchHeader:
@@ -107,6 +109,19 @@ class DiskFile:
     def size_bytes(self) -> int:
         return sum(cell.size_bytes for cell in self.cells)
 
+    def seen_offset(self, key: SegmentKey) -> int:
+        """Below it batches were written, as the bytes show: above the end of the whole ones where some are damaged, or
+        lie behind something that is none."""
+        whole = self.whole(key)
+        end = whole[-1].end_offset if whole else key.base_offset
+        rest, seen = self.cells[len(whole) :], end
+        for cell in rest:
+            if isinstance(cell, Hole):
+                seen += cell.damaged_offsets
+            elif cell.epoch == key.epoch and cell.base_offset >= seen:
+                seen = cell.end_offset
+        return seen
+
     _read: tuple[list[Batch | Hole], int, Batch | Hole, list[Batch]] | None = None
     """What was read last: of which cells, how many, the last one of them, and what was found. Whoever changes what
     is there, or takes some away, makes new cells."""
@@ -154,6 +169,13 @@ class Disk:
     """Of the machine: another one says that its memory is gone."""
     fences: dict[SegmentKey, int] = field(default_factory=dict)
     """Promises, flushed."""
+    seen: dict[SegmentKey, int] = field(default_factory=dict)
+    """Of copies that were found damaged: below which offset they held batches. Flushed."""
+    starts: tuple[str, ...] = ()
+    """Which starts may have begun the last life here; flushed, and written at `starts_place`."""
+    place: int = 0
+    """Which directory this is: a copy is another one."""
+    starts_place: int = 0
     booted: tuple[int, int] = (0, 0)
     """Storage and boot of the last life that began here."""
     dies_in: int = -1
@@ -188,6 +210,21 @@ class Disk:
     def has_lost_a_flush(self) -> bool:
         """In this life of its node."""
         return any(file.is_flush_lost for file in self.files.values())
+
+    def note_start(self, start_id: str) -> tuple[str, ...]:
+        """Returns: which starts before it may have begun the last life, as far as this directory can show."""
+        self.touch()
+        past = self.starts if self.starts_place == self.place else ()
+        self.starts, self.starts_place = (*past, start_id), self.place
+        return past
+
+    def note_damage(self, key: SegmentKey, seen_offset: int) -> None:
+        self.touch()
+        self.seen[key] = max(seen_offset, self.seen.get(key, -1))
+
+    def note_life(self, start_id: str) -> None:
+        self.touch()
+        self.starts, self.starts_place = (start_id,), self.place
 
     # Files ------------------------------------------------------------------------------------------------------------
     def make(self, key: SegmentKey, *, is_ahead: bool = False) -> None:
@@ -244,6 +281,7 @@ class Disk:
         self.tables.pop(key, None)
         self.led_to_the_end.discard(key)
         self.checkpoints.pop(key, None)
+        self.seen.pop(key, None)
 
     # Checkpoints ------------------------------------------------------------------------------------------------------
     def checkpoint(self, key: SegmentKey, claim: CheckpointClaim) -> None:
@@ -285,11 +323,46 @@ class Disk:
             if not claims:
                 del self.checkpoints[key]
 
+    def rot(self, key: SegmentKey, cell: int) -> None:
+        """A batch cannot be read any more."""
+        file = self.files[key]
+        batch = file.cells[cell]
+        assert isinstance(batch, Batch)
+        file.cells = [*file.cells[:cell], Hole(batch.size_bytes, batch.count), *file.cells[cell + 1 :]]
+
+    def backup(self) -> Disk:
+        """A copy of all that is there, as it is now."""
+        files = {key: replace(file, cells=list(file.cells), _read=None) for key, file in self.files.items()}
+        checkpoints = {key: list(claims) for key, claims in self.checkpoints.items()}
+        return replace(
+            self,
+            files=files,
+            sealed=dict(self.sealed),
+            tables=dict(self.tables),
+            led_to_the_end=set(self.led_to_the_end),
+            checkpoints=checkpoints,
+            fences=dict(self.fences),
+            seen=dict(self.seen),
+        )
+
+    def put_back(self, backup: Disk) -> None:
+        """The directory is a copy of the backup from now on, on the same machine."""
+        again = backup.backup()
+        self.files, self.sealed, self.tables = again.files, again.sealed, again.tables
+        self.led_to_the_end, self.checkpoints, self.fences = again.led_to_the_end, again.checkpoints, again.fences
+        self.clean, self.seen = again.clean, again.seen
+        self.starts, self.starts_place = again.starts, again.starts_place
+        self.place += 1
+        for file in self.files.values():
+            file.flushed, file.is_named = len(file.cells), True
+
     def wipe(self) -> None:
         self.storage += 1
+        self.place += 1
         self.boot += 1
         self.files.clear()
         self.fences.clear()
+        self.seen.clear()
         self.sealed.clear()
         self.tables.clear()
         self.led_to_the_end.clear()

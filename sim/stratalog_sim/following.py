@@ -45,6 +45,7 @@ class Following:
         self.sessions = Sessions(node)
         self.catch_up = TokenBucket(_CATCH_UP_BYTES_PER_S, _CATCH_UP_BURST, node.scheduler.now_ms)
         self.is_tail_kept = False
+        self.is_continued = True
         self._peers: dict[int, Peer] = {}
         self._asked: dict[SegmentName, int] = {}
         self._named: dict[SegmentName, ReplicaShell] = {}
@@ -136,6 +137,7 @@ class Following:
             return
         if key not in node.disk.files:
             node.disk.make(key)
+        replica.cut_damage()
         node.disk.append(key, found)
         if not node.disk.flush(key):
             replica.step(FlushLost("the disk lost a page"))

@@ -17,6 +17,7 @@ from stratalog.machines.node_leases import NodeLeases
 from stratalog.machines.recovery_patience import LOOKS_PER_PATIENCE, RecoveryPatience
 from stratalog.machines.retirement_looks import is_tiered
 from stratalog.machines.shard_table import ShardTable
+from stratalog.machines.table_nodes import is_process_over
 from stratalog.machines.table_records import TableHeader, TableWrite
 from stratalog.model.commands import Command, MoveReplicas, RegisterNode
 from stratalog.model.errors import StratalogError
@@ -168,7 +169,9 @@ class Meta(Process):
         self.store.last_id += 1
         try:
             if isinstance(command, RegisterNode):
-                self._leases.check_registration(command.node, self.scheduler.now_ms)
+                known = self.table.state.nodes.get(command.node.node_id)
+                is_over = is_process_over(known, command)
+                self._leases.check_registration(command.node, self.scheduler.now_ms, is_process_over=is_over)
             applied = self.table.apply(command, self.clock_ms, UUID(int=self.store.last_id))
         except StratalogError as refusal:
             self.tell("meta refuses", sender, ":", command, refusal)

@@ -144,12 +144,12 @@ class NodeLife(Process):
     def _start(self) -> Task:
         storage_id = f"storage-{self.node_id}-{self.disk.storage}"
         info = NodeInfo(self.node_id, storage_id, f"node-{self.node_id}", 9092, self._rack)
+        past = self.disk.note_start(self._start_id)
         while True:
             try:
-                was_stopped = self.disk.clean is not None
-                boot_id = f"boot-{self.disk.storage}-{self.disk.boot}"
-                register = commands.RegisterNode(info, self._start_id, boot_id, was_stopped)
-                registration = yield self.ask_meta(register)
+                registration = yield self.ask_meta(self._registration(info, past))
+                self.disk.note_life(self._start_id)
+                self.following.is_continued = registration.is_continued
                 self.life = Life(self.node_id, registration.node_epoch)
                 self.token = registration.token
                 news = yield Ask("meta", Watch(-1), _META_TIMEOUT_MS)
@@ -189,6 +189,15 @@ class NodeLife(Process):
         self.spawn(self.leaving.hand_on())
         self.spawn(self.leaving.look_after())
         self.spawn(self.mounting.run())
+
+    def _registration(self, info: NodeInfo, past: tuple[str, ...]) -> commands.RegisterNode:
+        disk = self.disk
+        boot_id = f"boot-{disk.storage}-{disk.boot}"
+        stopped = disk.clean[0] if disk.clean is not None else 0
+        seat = f"{boot_id}/{disk.place}"
+        return commands.RegisterNode(
+            info, self._start_id, boot_id, stopped_epoch=stopped, earlier_starts=past, seat=seat
+        )
 
     def _attach(self) -> None:
         for key in self.view.shards:
@@ -324,6 +333,11 @@ class NodeLife(Process):
                     shard.step(NodeHeard(node_id, node.epoch, node.is_alive))
         if is_other and self.has_store:
             self.uploads.look_at_all()
+
+    def has_sealed_copy(self, segment: Segment) -> bool:
+        """Whether its file is there, and as long as its seal says."""
+        file = self.disk.files.get(segment.key)
+        return file is not None and (segment.seal is None or file.size_bytes >= segment.seal.size_bytes)
 
     def leads(self, key: SegmentKey) -> bool:
         """Its chain does, as far as it knows."""

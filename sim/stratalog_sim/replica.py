@@ -81,9 +81,13 @@ class ReplicaShell:
         end = None
         if file is not None:
             whole = file.whole(key)
-            if len(whole) < len(file.cells):
-                node.disk.truncate(key, len(whole))
             end = whole[-1].end_offset if whole else key.base_offset
+            if file.seen_offset(key) > end:
+                node.disk.note_damage(key, file.seen_offset(key))
+                node.tell("finds", key, f"damaged at {end}, and batches up to {file.seen_offset(key)}")
+            elif len(whole) < len(file.cells):
+                node.disk.truncate(key, len(whole))
+        is_kept = node.disk.seen.get(key, -1) <= (key.base_offset if end is None else end)
         is_flushed = file is None or node.disk.flush(key)
         self.machine = SegmentFollower(
             key,
@@ -91,7 +95,7 @@ class ReplicaShell:
             is_fsync=is_fsync,
             end_offset=end,
             durable_offset=end if is_flushed else key.base_offset,
-            is_tail_whole=is_tail_whole or is_fsync,
+            is_tail_whole=is_kept and node.following.is_continued and (is_tail_whole or is_fsync),
             promised_fence=node.disk.fences.get(key, 0),
         )
         self._wake_ms: int | None = None
@@ -134,6 +138,7 @@ class ReplicaShell:
             case AppendRange(found):
                 return self._append(found)
             case CutTail(end_offset):
+                self.node.disk.seen.pop(self.key, None)
                 cells = self.node.disk.files[self.key].whole(self.key)
                 self.node.disk.truncate(self.key, sum(1 for one in cells if one.end_offset <= end_offset))
                 self.node.tell("cuts", self.key, f"at {end_offset}")
@@ -175,10 +180,25 @@ class ReplicaShell:
         try:
             if self.key not in disk.files:
                 disk.make(self.key)
+            self.cut_damage()
             disk.append(self.key, list(found.payload))
         except DiskFailed:
             return AppendFailed()
         return RangeAppended()
+
+    @property
+    def is_damaged(self) -> bool:
+        """It held more than it has, and others have not made it good yet."""
+        record, end = self.machine.record, self.machine.end_offset
+        is_at_end = record is not None and record.end_offset is not None and end >= record.end_offset
+        return end < self.node.disk.seen.get(self.key, -1) and not is_at_end
+
+    def cut_damage(self) -> None:
+        """What lies behind the whole batches: others say what belongs there."""
+        file = self.node.disk.files[self.key]
+        whole = file.whole(self.key)
+        if len(whole) < len(file.cells):
+            self.node.disk.truncate(self.key, len(whole))
 
     def _flush(self, end_offset: int) -> None:
         if self.key in self.node.disk.files and self.node.disk.flush(self.key):
@@ -199,8 +219,9 @@ class ReplicaShell:
     def _tell_promise(self, promise: TellPromise) -> Task:
         yield Sleep(1)
         self.node.judge.promised(self.node.node_id, self.key, promise.fence)
+        seen = self.node.disk.seen.get(self.key, 0) if self.is_damaged else 0
         command = commands.PromiseFence(
-            self.key, promise.fence, promise.end_offset, promise.high_watermark, promise.is_tail_whole
+            self.key, promise.fence, promise.end_offset, promise.high_watermark, promise.is_tail_whole, seen
         )
         yield from self._tell(command)
 
@@ -241,6 +262,7 @@ class ReplicaShell:
             return
         if file is None:
             disk.make(self.key)
+        self.cut_damage()
         if not disk.flush(self.key):
             self.step(CopyDamaged("the disk lost a page"))
             return

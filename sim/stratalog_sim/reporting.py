@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from stratalog.machines.copies_to_report import (
     ENDS_SERVICE,
     has_others,
+    is_damage_untold,
     is_faulty_untold,
     led_to_the_end,
     lost_untold,
@@ -38,6 +39,7 @@ class Reporting:
         while True:
             yield Sleep(_POLL_MS)
             faulty = {one.key: None for one in self._faulty() if is_faulty_untold(one, node.node_id)}
+            faulty |= {one.key: None for one in self._damaged() if is_damage_untold(one, node.node_id)}
             lost = [one.key for one in lost_untold(self._missing(), node.node_id)]
             with suppress(StratalogError):
                 if faulty:
@@ -60,11 +62,17 @@ class Reporting:
             if segment is not None and replica.machine.life is FollowerLife.FAULTY:
                 yield segment
 
+    def _damaged(self) -> Iterator[Segment]:
+        for key, replica in self._node.following.replicas.items():
+            segment = self._node.view.segment(key)
+            if segment is not None and replica.is_damaged:
+                yield segment
+
     def _missing(self) -> Iterator[Segment]:
         """Sealed, said to be here, and not here."""
         node = self._node
         for shard in node.view.shards.values():
             for segment in shard.segments.values():
-                is_missed = node.node_id in segment.local_nodes and segment.key not in node.disk.files
+                is_missed = node.node_id in segment.local_nodes and not node.has_sealed_copy(segment)
                 if is_missed and isinstance(judge_sealed(segment, node.node_id, has_file=False), NoteMissing):
                     yield segment

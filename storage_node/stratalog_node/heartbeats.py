@@ -28,7 +28,7 @@ from stratalog.telemetry.logs import logger
 
 PER_LEASE: Final = 4
 LONGEST_WAIT_S: Final = 15.0
-"""So long a node on a new disk waits for the lease of its earlier life: several leases, as they are by default."""
+"""So long a node in another directory waits for the lease of its earlier life: several leases by default."""
 _FIRST_PAUSE_S: Final = 0.25
 """Before a lease is known."""
 _UNTOLD_LEASE_MS: Final = 500
@@ -41,7 +41,7 @@ log = logger(__name__)
 
 
 async def register(meta: CommandTaker, command: RegisterNode) -> Registration:
-    """Begin a life. While the lease of an earlier one on another disk lasts, wait for its end.
+    """Begin a life. While the lease of an earlier one in another directory lasts, wait for its end.
 
     Raises: Conflict when that life goes on: its process runs.
     """

@@ -17,16 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stratalog.event_loop.task_set import TaskSet
-from stratalog.machines.disk_room import scarcity_of
 from stratalog.meta_api.client import MetaForNodes
 from stratalog.meta_api.node_client import NodeMetaClient
-from stratalog.model.commands import RegisterNode
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.listeners import INTERNAL
-from stratalog.model.metadata import Life, NodeInfo, Vitals
+from stratalog.model.metadata import Life, Vitals
 from stratalog.model.segment import Segment
 from stratalog.objects.store import ObjectStore
-from stratalog.settings.choices import FlushPolicy, ReadPolicy
+from stratalog.settings.choices import ReadPolicy
 from stratalog.settings.process import ProcessSettings
 from stratalog.settings.topic import TopicSettings
 from stratalog.telemetry.logs import logger
@@ -35,17 +33,17 @@ from stratalog_node.activity import ActivityTeller
 from stratalog_node.age_clock import NodeAgeClock
 from stratalog_node.buffers import BufferPool
 from stratalog_node.disk.boot_id import read_boot_id
-from stratalog_node.disk.clean_stop import stopped_epoch
 from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.groups.coordinator import GroupCoordinator
-from stratalog_node.heartbeats import Heartbeats, LifeLine, register
-from stratalog_node.identity_file import load_or_create, lock_directory
+from stratalog_node.heartbeats import Heartbeats, LifeLine
+from stratalog_node.identity_file import NodeIdentity, load_or_create, lock_directory
 from stratalog_node.leaving.assembly import leaving_tasks, vitals_of
 from stratalog_node.leaving.handing_on import roll_elsewhere
 from stratalog_node.measures import NodeMeasures
 from stratalog_node.mounts.holding import MountHolding
 from stratalog_node.mounts.probe import DataSetProbe
 from stratalog_node.open_files import OpenFiles
+from stratalog_node.registration import BegunLife, begin_life
 from stratalog_node.replication.faulty_copies import FaultyCopies
 from stratalog_node.replication.following import Following
 from stratalog_node.replication.lag import add_lag_metrics
@@ -56,7 +54,7 @@ from stratalog_node.serve.api import control_apis
 from stratalog_node.serve.consumer_words import CONSUMER_WORDS
 from stratalog_node.serve.context import NodeServices
 from stratalog_node.serve.control_state import ControlState
-from stratalog_node.serve.listeners import bind_listeners
+from stratalog_node.serve.listeners import NodeListeners, bind_listeners
 from stratalog_node.serve.registry import Registry
 from stratalog_node.serve.server import KafkaServer, data_apis
 from stratalog_node.shards.ages import look_at_ages
@@ -64,7 +62,6 @@ from stratalog_node.shards.assembly import LocalShards, open_shards
 from stratalog_node.shards.catalog import Catalog
 from stratalog_node.shards.catalog_following import follow
 from stratalog_node.shards.directory import ShardDirectory
-from stratalog_node.shards.disk_usage import usage_of
 from stratalog_node.shards.lost_segments import LostSegments
 from stratalog_node.shards.missing_files import take_sealed
 from stratalog_node.shards.replica_reads import unsealed_of_epoch
@@ -134,6 +131,7 @@ class StorageNode:
         self._tasks = TaskSet()
         self.turn: Turn
         self._asker: Asker
+        self._begun: BegunLife
         self.measures: NodeMeasures
         self.local: LocalShards
         self._is_disk_watched = self._is_running = False
@@ -168,16 +166,15 @@ class StorageNode:
 
     async def _start(self) -> None:
         settings, taken = self.settings, self._taken
-        taken.callback(os.close, lock_directory(self.layout.root))
+        lock = lock_directory(self.layout.root)
+        taken.callback(os.close, lock)
         # Before anything is written into the metadata: they may be another cluster's.
         self.cluster_id = await self.meta.read_cluster_id()
         identity = load_or_create(self.layout.node_file, settings.node_id, self.cluster_id)
         listeners = bind_listeners(self._listen.host, self._listen.port, settings)
         taken.callback(listeners.close)
         self.listening = listeners.listening()
-        reads_bucket = settings.remote_read_policy is not ReadPolicy.DISABLE
-        told = listeners.of_node(identity.node_id, identity.storage_id, settings.broker_rack, reads_bucket=reads_bucket)
-        life = await self._register(told)
+        life = await self._register(listeners, identity, lock)
         self.catalog.load(await self.meta.snapshot())
         pool = BufferPool()
         await self._open_shards(identity.node_id, life.epoch, pool)
@@ -255,21 +252,15 @@ class StorageNode:
         expiration_ms = self.settings.producer_id_expiration_ms
         self._tasks.start(look_at_ages(self.shards, self.turn, age_ms, expiration_ms))
 
-    async def _register(self, info: NodeInfo) -> Life:
-        """From now on every command names this life."""
-        disk = await asyncio.to_thread(usage_of, self.layout.root)
-        registration = await register(
-            self.meta,
-            RegisterNode(
-                info,
-                start_id=secrets.token_hex(8),
-                boot_id=read_boot_id(),
-                stopped_epoch=stopped_epoch(self.layout.clean_file),
-                is_flushed_by_default=self.settings.flush_policy is FlushPolicy.FSYNC,
-                scarcity=scarcity_of(disk.usable_bytes, disk.total_bytes, 0),
-            ),
+    async def _register(self, listeners: NodeListeners, identity: NodeIdentity, lock: int) -> Life:
+        """From now on every command names this life. `lock`: the descriptor that holds the directory's."""
+        reads_bucket = self.settings.remote_read_policy is not ReadPolicy.DISABLE
+        own = (identity.node_id, identity.storage_id, self.settings.broker_rack)
+        info = listeners.of_node(*own, reads_bucket=reads_bucket)
+        begun = self._begun = await begin_life(
+            self.meta, info, self.layout, lock, boot_id=read_boot_id(), flush_policy=self.settings.flush_policy
         )
-        life = self.meta.life = Life(info.node_id, registration.node_epoch)
+        life = self.meta.life = begun.life
         self._heartbeats = Heartbeats(
             self.meta,
             life,
@@ -336,6 +327,7 @@ class StorageNode:
             peers=self.peer_reads,
             service_heard_ms=lambda: self._heartbeats.heard_ms,
             why_short=self._why_short,
+            origin=self._begun.origin,
         )
         self._taken.push_async_callback(self.local.close)
         self.shards = self.local.directory
@@ -367,6 +359,7 @@ class StorageNode:
             self.local.context,
             asker,
             self.local.checkpoints,
+            is_continued=self._begun.origin.is_continued,
             steady_ms=monotonic_ms,
             is_led=lambda key: (
                 (shard := self.shards.get(key.shard_key)) is not None
@@ -391,6 +384,7 @@ class StorageNode:
             self.following.faulty,
             unsealable=lambda: self.local.sealing.damaged,
             unwritable=self.local.watch.unwritable,
+            damaged=self.following.damaged,
         )
         self._tasks.start(self.faulty_copies.run())
 

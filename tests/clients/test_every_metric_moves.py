@@ -53,6 +53,7 @@ _PEER_READS = "tests/unit/node/test_reads_from_peers.py"
 _TABLES = "tests/unit/node/test_producer_tables_between_nodes.py"
 _COPIES = "tests/unit/node/test_copies_made_again.py"
 _MOUNTS = "tests/unit/node/test_mounted_data_sets.py"
+_DAMAGED = "tests/unit/node/test_damaged_replicas.py"
 _IN_TROUBLE = "tests/unit/node/test_followers_in_trouble.py"
 _PEERS = "tests/unit/replication/test_peers.py"
 _REPLICA_FETCHES = "tests/unit/serve/test_replica_fetches.py"
@@ -81,6 +82,7 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     "stratalog_replication_checkpoints_total": (_COPIES, "stats.checkpoints"),
     "stratalog_replication_lost_copies_total": (_COPIES, "stats.lost_copies"),
     "stratalog_replication_copies_due": ("tests/unit/node/test_copies_in_line.py", "due.copies_due == 1"),
+    "stratalog_replication_damaged_copies_total": (_DAMAGED, "stats.damaged_copies == 1"),
     "stratalog_replication_faulty_copies": (_IN_TROUBLE, "stats.faulty_copies == 1"),
     "stratalog_replication_refused_appends_total": (_IN_TROUBLE, "stats.refused_appends"),
     "stratalog_replication_lag_offsets": (_IN_TROUBLE, "lag_offsets"),

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from stratalog.machines.node_leases import LONGEST_PROBATION, LOOKS_PER_LEASE, NodeLeases
 from stratalog.model.commands import NoteLives
-from stratalog.model.errors import Conflict, Fenced
+from stratalog.model.errors import Fenced, LeaseHeld
 from stratalog.model.metadata import Life, Node, NodeInfo
 
 LEASE_MS = 800
@@ -39,17 +39,18 @@ class LeaseMachine(RuleBasedStateMachine):
         self.closed_ms.clear()
         self.heard_ms = {n: self.now_ms for n, node in self.records.items() if node.is_alive}
 
-    @rule(number=NODES, disk=st.sampled_from("ab"))
-    def register(self, number: int, disk: str) -> None:
+    @rule(number=NODES, disk=st.sampled_from("ab"), is_process_over=st.booleans())
+    def register(self, number: int, disk: str, is_process_over: bool) -> None:
         known = self.records.get(number)
         storage_id = f"disk-{number}{disk}"
         lives = number in self.heard_ms and self.now_ms - self.heard_ms[number] < LEASE_MS
         try:
-            self.leases.check_registration(NodeInfo(number, storage_id, "h", 1), self.now_ms)
-        except Conflict:
-            assert known is not None and known.storage_id != storage_id and lives, "only a living one stands in the way"
+            info = NodeInfo(number, storage_id, "h", 1)
+            self.leases.check_registration(info, self.now_ms, is_process_over=is_process_over)
+        except LeaseHeld:
+            assert known is not None and not is_process_over and lives, "only a living one stands in the way"
             return
-        assert known is None or known.storage_id == storage_id or not lives
+        assert known is None or is_process_over or not lives
         self.put(Node(number, storage_id, "h", 1, None, known.epoch + 1 if known else 1))
         self.heard_ms[number] = self.now_ms
 

@@ -67,8 +67,10 @@ class LeaseStory:
                 self._led().heard(_life(life), self._now_ms)
             case [life, "says", "goodbye"]:
                 self._led().heard(_life(life), self._now_ms, is_last=True)
-            case ["node", number, "asks", "to", "begin", "on", disk]:
-                self._led().check_registration(NodeInfo(int(number), disk, "host", 9092), self._now_ms)
+            case ["node", number, "asks", "to", "begin", "on", disk, *shown]:
+                info, is_over = NodeInfo(int(number), disk, "host", 9092), shown == ["whose", "process", "is", "over"]
+                assert is_over or not shown, f"no such command: {command}"
+                self._led().check_registration(info, self._now_ms, is_process_over=is_over)
                 return ["may begin"]
             case _:
                 raise AssertionError(f"no such command: {command}")

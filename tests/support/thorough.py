@@ -31,6 +31,7 @@ FILES = frozenset(
         "tests/cluster/test_mounted_volume.py",
         "tests/cluster/test_mounted_volume_uploaded.py",
         "tests/cluster/test_nodes_of_a_cluster.py",
+        "tests/cluster/test_one_bad_directory.py",
         "tests/cluster/test_parts_killed.py",
         "tests/cluster/test_pods.py",
         "tests/cluster/test_rebuilt_volume.py",

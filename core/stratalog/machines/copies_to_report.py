@@ -42,6 +42,14 @@ def is_faulty_untold(segment: Segment, node_id: int) -> bool:
     return has_others(segment, node_id)
 
 
+def is_damage_untold(segment: Segment, node_id: int) -> bool:
+    """Of a copy that was found damaged: whether the service counts on all that it held, as a member of the ISR, for a
+    digest that was told, or as the source of others."""
+    told = (report.node_id for report in segment.handed.reports)
+    is_counted_on = node_id in segment.isr or node_id in told or segment.handed.source == node_id
+    return is_counted_on and is_faulty_untold(segment, node_id)
+
+
 def lost_untold(segments: Iterable[Segment], node_id: int) -> Iterator[Segment]:
     """Of sealed copies that are gone or damaged: those that the service counts on. The only holder says nothing:
     somebody may bring the file back."""

@@ -23,7 +23,7 @@ from typing import Final
 
 from stratalog.machines.disk_room import scarcity_of
 from stratalog.model.commands import NoteLives, ScarcityNoted
-from stratalog.model.errors import Conflict, Fenced
+from stratalog.model.errors import Fenced, LeaseHeld
 from stratalog.model.metadata import Life, Node, NodeInfo, Vitals
 
 LOOKS_PER_LEASE: Final = 8
@@ -135,18 +135,26 @@ class NodeLeases:
             known.welcome_ms = now_ms + self._probation_ms(known)
         known.ends_ms = self._looked_ms if is_last else max(known.ends_ms, now_ms + self.lease_ms)
 
-    def check_registration(self, info: NodeInfo, now_ms: int) -> None:
-        """On another storage nothing proves that the process before is over: it may still write to the old one.
+    def check_registration(self, info: NodeInfo, now_ms: int, *, is_process_over: bool) -> None:
+        """Refuse a registration whose node lives elsewhere. `is_process_over`: who registers has shown that the process
+        of the life before is over, so nothing is waited for. The same storage id shows nothing: the directory may be a
+        copy of the one in which that process writes.
 
-        Raises: Conflict while the old life's lease lasts.
+        Raises: LeaseHeld while the old life's lease lasts.
         """
         known = self._leases.get(info.node_id)
-        if known is None or known.storage_id == info.storage_id or known.ends_ms <= now_ms:
+        if known is None or is_process_over or known.ends_ms <= now_ms:
             return
-        raise Conflict(
-            f"node {info.node_id} runs on storage {known.storage_id}, for at least another "
-            f"{known.ends_ms - now_ms} ms, so it cannot start on {info.storage_id}: if that process has ended, wait "
-            "and start again; if it has not, choose another node.id"
+        where = f"storage {known.storage_id}, for at least another {known.ends_ms - now_ms} ms"
+        if known.storage_id == info.storage_id:
+            raise LeaseHeld(
+                f"node {info.node_id} runs in another directory of {where}, so it cannot start in this one, which has "
+                "the same storage id: one of the two is a copy. If that process has ended, wait and start again; if it "
+                "has not, stop it first, or give this node an empty --data directory and another node.id"
+            )
+        raise LeaseHeld(
+            f"node {info.node_id} runs on {where}, so it cannot start on {info.storage_id}: if that process has ended, "
+            "wait and start again; if it has not, choose another node.id"
         )
 
     def heard_nobody(self, now_ms: int) -> None:

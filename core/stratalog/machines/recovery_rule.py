@@ -5,12 +5,13 @@ Pure, over the segment's record alone, so that a status page names the same node
 * ISR policy: each member holds all that was acknowledged, so one whole voice is enough; members that are alive are
   waited for nevertheless, for what only some of them have (acks=1) is kept then. Once one has promised, the old
   leader's HW cannot pass its end any more: it would need that member's fetches, or another ISR than the service has.
+  Whoever ends below what others know to be acknowledged is not whole, whatever it says.
 * Quorum policy: what was acknowledged is held by a majority of the replicas, which meets every other majority.
 * Where the end is certain, whose copy is faulty is neither waited for nor believed: whoever has the longest becomes the
   source of the others.
 * Without enough whole voices all of them have to answer, also those that left the ISR because their tail is in doubt:
-  any of them may have kept what the others lost. What a lost disk held nobody can tell: it is waited for until it is
-  given up.
+  any of them may have kept what the others lost. So may each other replica: one that is alive is waited for, and the
+  longest copy of all counts. What a lost disk held nobody can tell: it is waited for until it is given up.
 
 Source: docs/replication.md section 6.
 """
@@ -74,7 +75,8 @@ def decide(segment: Segment, *, by_quorum: bool, is_alive: Callable[[int], bool]
     voters = [node for node in segment.replicas if by_quorum or node in segment.isr or node in doubted]
     heard = [vote for vote in segment.handed.votes if vote.node_id not in lost and is_alive(vote.node_id)]
     voices = [vote for vote in heard if vote.node_id in voters]
-    whole = [vote for vote in voices if vote.is_tail_whole and vote.node_id not in doubted]
+    known = 0 if by_quorum else _known_to_be_acknowledged(segment, heard)
+    whole = [vote for vote in voices if vote.is_tail_whole and vote.node_id not in doubted and vote.end_offset >= known]
     answered = {vote.node_id for vote in heard}
     silent = tuple(node for node in voters if node not in answered)
     living = tuple(node for node in segment.replicas if node not in answered | lost and is_alive(node))
@@ -82,9 +84,18 @@ def decide(segment: Segment, *, by_quorum: bool, is_alive: Callable[[int], bool]
     is_certain = len(whole) >= majority(segment) if by_quorum else bool(whole) and not pending
     if is_certain:
         return Decided(_longest([vote for vote in voices if vote.node_id not in faulty]), is_certain)
-    if voices and not silent:
-        return Decided(_longest(voices, faulty), is_certain)
-    return Waiting(pending if whole and not by_quorum else silent, _longest(heard) if heard else None, not living)
+    if voices and not silent and not living:
+        return Decided(_longest(heard, faulty), is_certain)
+    awaited = pending if whole and not by_quorum else silent or living
+    return Waiting(awaited, _longest(heard) if heard else None, not living)
+
+
+def _known_to_be_acknowledged(segment: Segment, heard: list[Vote]) -> int:
+    """The offset that each member of the ISR has reached if it has lost nothing. Of a segment that has ended already
+    the end counts as committed, and its leader alone may have held it."""
+    if segment.end_offset is not None:
+        return 0
+    return max([segment.remote.commit_offset, *(vote.high_watermark for vote in heard)])
 
 
 def _longest(votes: list[Vote], faulty: Collection[int] = ()) -> Vote:

@@ -116,6 +116,8 @@ class FileScanned:
     position: int
     end_offset: int
     producers: Producers
+    seen_offset: int = -1
+    """Below it the file holds batches of which some cannot be read, and no crash explains that; -1: it does not."""
 
 
 @dataclass(frozen=True, slots=True)

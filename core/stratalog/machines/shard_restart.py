@@ -7,7 +7,8 @@ it, and nothing in it counts until it is.
 What was written is known from metadata (ends of segments, parts in the object store, the log start) and from the
 checkpoint, which is written once all below it was flushed: offsets below it that are not in the file are gone from the
 disk. It is as old as it may be after a power cut, and says less then, never more. Nothing is cut from a file that is
-shorter than that, and the shard does not serve: `Heal` says what is missing. A checkpoint may be wrong itself. It is
+shorter than that, and the shard does not serve: `Heal` says what is missing. The same holds for a file in which batches
+lie behind bytes that are none, where no power cut can have left them so. A checkpoint may be wrong itself. It is
 taken for right when batches follow at its position, or lead up to it, or the file ends there and nobody knows of more;
 else the file is read from its start and decides: the checkpoint is wrong if whole batches reach its offset at another
 place, and the file if not.
@@ -364,9 +365,10 @@ class ShardRestart:
             this.standing.add(key)
             checked_from = opening.claim.position
         this.producers = scan.producers
-        if segment is not None and self._is_short(segment, scan.end_offset):
+        is_damaged = scan.seen_offset > scan.end_offset
+        if segment is not None and (is_damaged or self._is_short(segment, scan.end_offset)):
             # Before anything is cut: behind one damaged batch there may be whole ones.
-            return self._heal(segment, scan.end_offset)
+            return self._heal(segment, scan.end_offset, scan.seen_offset)
         steps: list[RestartStep] = []
         if opening.bare_scan is not None and opening.claim is None:
             # First: a file that was cut just where a wrong checkpoint stands does not refute it any more.
@@ -422,8 +424,8 @@ class ShardRestart:
         log = replace(self._log(this.active, this.inherited), high_watermark=high_watermark)
         return [*before, Serve(log), *this.to_seal, *this.to_confirm]
 
-    def _heal(self, segment: Segment, local_end: int) -> list[RestartStep]:
-        known_end = self._written_end(segment)
+    def _heal(self, segment: Segment, local_end: int, seen_offset: int = -1) -> list[RestartStep]:
+        known_end = max(self._written_end(segment), seen_offset)
         self._high_watermark = max(self._high_watermark, known_end)
         if segment.state is SegmentState.ACTIVE:
             self._doubted_epoch = segment.epoch

@@ -1,9 +1,10 @@
 """What the beginning and the end of a node's life, or its disk's, do to the segments that it shares with others.
 
-A registration voids what the life before promised, puts a tail that may be cut in doubt, and takes from the node what
-it led: a restarted leader of several replicas never goes on. The end of a lease takes what the node led, too, and
-moves on recoveries that waited for it or copied from it. A segment whose only replica it is goes on as one node does:
-its record says only that the log may have a break at its end, so that readers can be told.
+A registration voids what the life before promised, and puts a tail that may be cut in doubt: all tails, where the
+directory is a copy or an older state of the one that the life before had. It takes from the node what it led: a
+restarted leader of several replicas never goes on. The end of a lease takes what the node led, too, and moves on
+recoveries that waited for it or copied from it. A segment whose only replica it is goes on as one node does: its record
+says only that the log may have a break at its end, so that readers can be told.
 
 Pure functions of one transaction. Cost: O(segments that several nodes have a say in, ACTIVE or SEALING), in steps; of
 all shards when a tail may be cut.
@@ -32,30 +33,37 @@ FSYNC: Final = "fsync"
 
 
 def begin_life(
-    tx: TableTransaction, node_id: int, *, is_disk_new: bool, is_tail_kept: bool, is_flushed_by_default: bool
+    tx: TableTransaction,
+    node_id: int,
+    *,
+    is_disk_new: bool,
+    is_continued: bool,
+    is_tail_kept: bool,
+    is_flushed_by_default: bool,
 ) -> Steps[None]:
     """A node that was known has registered again; its entry says so already.
 
-    `is_tail_kept`: it stopped in order, or its machine still runs. Else only what was flushed before it was confirmed
-    is whole.
+    `is_continued`: its directory is the one in which the life before ran; else nothing that life confirmed need be
+    there. `is_tail_kept`: it stopped in order, or its machine still runs. Else only what was flushed before it was
+    confirmed is whole.
     """
     for number, segment in enumerate(_shared_with(tx, node_id), 1):
         if number % RECORDS_PER_STEP == 0:
             yield
         topic = tx.state.topic(segment.key.topic_id)
         is_flushed = _is_flushed(topic, segment, is_flushed_by_default)
-        changed = _without_its_word(segment, node_id, is_disk_new=is_disk_new)
+        changed = _without_its_word(segment, node_id, is_disk_other=is_disk_new or not is_continued)
         was_faulty = any(doubt.node_id == node_id and doubt.is_faulty for doubt in segment.handed.doubts)
-        if is_disk_new or was_faulty or not (is_tail_kept or is_flushed):
+        if not is_continued or was_faulty or not (is_tail_kept or is_flushed):
             changed = _doubted(changed, node_id, is_lost=is_disk_new, by_quorum=is_quorum(topic.settings))
         if changed.leader == node_id:
             changed = taken_from_leader(changed)
         _put(tx, segment, changed)
-    if is_disk_new or not is_tail_kept:
-        yield from _note_breaks(tx, node_id, is_disk_new=is_disk_new, is_flushed_by_default=is_flushed_by_default)
+    if not is_continued or not is_tail_kept:
+        yield from _note_breaks(tx, node_id, is_continued=is_continued, is_flushed_by_default=is_flushed_by_default)
 
 
-def _note_breaks(tx: TableTransaction, node_id: int, *, is_disk_new: bool, is_flushed_by_default: bool) -> Steps[None]:
+def _note_breaks(tx: TableTransaction, node_id: int, *, is_continued: bool, is_flushed_by_default: bool) -> Steps[None]:
     """Where the node was alone nobody else has what readers saw of its tail, and it gives these offsets again, in a
     later epoch. Where the segment ends is known once it is rolled (`table_rolls`)."""
     for number, key in enumerate(sorted(tx.state.shards), 1):
@@ -66,7 +74,7 @@ def _note_breaks(tx: TableTransaction, node_id: int, *, is_disk_new: bool, is_fl
         if segment.state is not SegmentState.ACTIVE or segment.replicas != (node_id,) or segment.is_fenced:
             continue
         is_flushed = _is_flushed(tx.state.topic(key.topic_id), segment, is_flushed_by_default)
-        if segment.handed.given_up or (is_flushed and not is_disk_new):
+        if segment.handed.given_up or (is_flushed and is_continued):
             continue
         known = max(segment.base_offset, segment.remote.commit_offset)
         doubt = GivenUp(known, known, GapReason.RESTARTED)
@@ -205,11 +213,12 @@ def _shared_with(tx: TableTransaction, node_id: int) -> Iterator[Segment]:
             yield segment
 
 
-def _without_its_word(segment: Segment, node_id: int, *, is_disk_new: bool) -> Segment:
-    """Its promise was the life's before; its report is of what was flushed, and goes with the disk alone."""
+def _without_its_word(segment: Segment, node_id: int, *, is_disk_other: bool) -> Segment:
+    """Its promise was the life's before; its report is of what was flushed, and goes with the disk alone. A copy of the
+    disk, or an older state of it, may have less."""
     handed = segment.handed
     votes = tuple(vote for vote in handed.votes if vote.node_id != node_id)
-    reports = tuple(report for report in handed.reports if not is_disk_new or report.node_id != node_id)
+    reports = tuple(report for report in handed.reports if not is_disk_other or report.node_id != node_id)
     source = None if handed.source == node_id else handed.source
     if (len(votes), len(reports), source) == (len(handed.votes), len(handed.reports), handed.source):
         return segment

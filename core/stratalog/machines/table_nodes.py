@@ -25,13 +25,14 @@ from stratalog.model.metadata import Life, Registration, life_name
 from stratalog.model.retirement import Retirement
 
 _MAX_INT32: Final = 2**31 - 1
+_MOST_PAST_STARTS: Final = 8
 
 
 def register_node(tx: TableTransaction, command: RegisterNode) -> Steps[Registration]:
     """A node begins a life; its epoch grows by one each time.
 
-    Who registers holds the data directory's lock, so on the same storage the life before is over. On another storage
-    that is not known here: the service waits for the old life's lease before it asks the table.
+    The service has waited for the end of the old life's lease, unless who registers has shown that its process is over
+    (`is_process_over`).
     """
     node = command.node
     if not 0 <= node.node_id <= _MAX_INT32:
@@ -43,9 +44,8 @@ def register_node(tx: TableTransaction, command: RegisterNode) -> Steps[Registra
     wrong = why_not_registered(node.listeners)
     if wrong is not None:
         raise InvalidRequest(f"node {node.node_id} cannot register: {wrong}")
-    check_names(
-        f"node {node.node_id}", (node.storage_id, node.host, node.rack or "", command.start_id, command.boot_id)
-    )
+    names = (node.storage_id, node.host, node.rack or "", command.start_id, command.boot_id, command.seat)
+    check_names(f"node {node.node_id}", (*names, *command.earlier_starts))
     refuse_if_mounted(tx.state, node.node_id)
     if disk_lock(node.storage_id) in tx.state.locks:
         raise Conflict(
@@ -55,7 +55,12 @@ def register_node(tx: TableTransaction, command: RegisterNode) -> Steps[Registra
         )
     known = tx.state.nodes.get(node.node_id)
     if known is not None and command.start_id and (known.start_id, known.info) == (command.start_id, node):
-        return Registration(tx.state.header.cluster_id, known.node_epoch, known.token)
+        return Registration(tx.state.header.cluster_id, known.node_epoch, known.token, known.is_continued)
+    if known is not None and command.start_id in known.past_starts:
+        raise Fenced(
+            f"a process of node {node.node_id} that began later has registered already: this request of start "
+            f"{command.start_id} came late"
+        )
     if known is not None and known.retirement is not None and known.retirement.step.is_released:
         raise Fenced(
             f"node {node.node_id} was retired ({known.retirement.mode} mode, its disk was {known.info.storage_id}): "
@@ -64,6 +69,7 @@ def register_node(tx: TableTransaction, command: RegisterNode) -> Steps[Registra
         )
     token = tx.new_id.int & (2**63 - 1)
     entry = NodeEntry(node, known.node_epoch + 1 if known else 1, True, command.start_id, token, command.boot_id)
+    entry = replace(entry, seat=command.seat, past_starts=_past_starts(known, command))
     if known is not None and known.info.storage_id == node.storage_id:
         # of another disk nobody wished that it leaves, and nobody knows how full it is
         entry = replace(entry, retirement=_without_force(known), scarcity=known.scarcity)
@@ -71,7 +77,9 @@ def register_node(tx: TableTransaction, command: RegisterNode) -> Steps[Registra
         # With its first word: beside nodes that have told, one that has not would look emptier, and get all.
         entry = replace(entry, scarcity=min(command.scarcity, SCARCEST))
     absences = known.absences if known is not None else 0
-    tx.put_node(replace(entry, is_flushed_by_default=_flushes_all(known, command), absences=absences))
+    is_continued = known is None or continues(known, command)
+    entry = replace(entry, is_flushed_by_default=_flushes_all(known, command), absences=absences)
+    tx.put_node(replace(entry, is_continued=is_continued))
     if known is not None:
         is_disk_new = known.info.storage_id != node.storage_id
         if not is_disk_new:
@@ -80,12 +88,37 @@ def register_node(tx: TableTransaction, command: RegisterNode) -> Steps[Registra
             tx,
             node.node_id,
             is_disk_new=is_disk_new,
+            is_continued=is_continued,
             is_tail_kept=command.stopped_epoch == known.node_epoch
             or (command.boot_id != "" and command.boot_id == known.boot_id),
             is_flushed_by_default=known.is_flushed_by_default,  # by the settings of the life that wrote it
         )
     lives_changed(tx)
-    return Registration(tx.state.header.cluster_id, entry.node_epoch, token)
+    return Registration(tx.state.header.cluster_id, entry.node_epoch, token, is_continued)
+
+
+def continues(known: NodeEntry, command: RegisterNode) -> bool:
+    """Whether the directory is the one in which the node's last life ran, and as that life left it: it names the start
+    that began that life, or says that the life stopped in order. Of a life whose start is not known nobody can tell."""
+    if known.info.storage_id != command.node.storage_id:
+        return False
+    is_named = not known.start_id or known.start_id in command.earlier_starts
+    return is_named or command.stopped_epoch == known.node_epoch
+
+
+def _past_starts(known: NodeEntry | None, command: RegisterNode) -> tuple[str, ...]:
+    before = () if known is None else (*known.past_starts, known.start_id)
+    past = dict.fromkeys(one for one in (*before, *command.earlier_starts) if one and one != command.start_id)
+    return tuple(past)[-_MOST_PAST_STARTS:]
+
+
+def is_process_over(known: NodeEntry | None, command: RegisterNode) -> bool:
+    """Whether who registers shows that the process of the node's last life is over: it holds the lock that process
+    held, in the same boot of the machine, or is that process, whose answer was lost."""
+    if known is None:
+        return True
+    is_its_own = command.start_id != "" and command.start_id == known.start_id
+    return is_its_own or (command.seat != "" and command.seat == known.seat)
 
 
 def _flushes_all(known: NodeEntry | None, command: RegisterNode) -> bool:

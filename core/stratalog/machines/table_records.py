@@ -57,6 +57,12 @@ class NodeEntry:
     """What this life confirms is flushed, of topics that say nothing of it."""
     absences: int = 0
     can_write: bool = True
+    seat: str = ""
+    """Where its process runs (`RegisterNode.seat`)."""
+    is_continued: bool = True
+    """This life runs in the directory in which the one before ran (`Registration.is_continued`)."""
+    past_starts: tuple[str, ...] = ()
+    """Of processes before this one, the last few: what they asked for may still arrive."""
 
     @property
     def node(self) -> Node:

@@ -78,12 +78,21 @@ def _vote(segment: Segment, command: PromiseFence) -> Vote:
         raise Conflict(
             f"node {caller.node_id} began again on an empty disk: what it held of {where} is unknown, and says nothing"
         )
-    if not segment.base_offset <= command.end_offset <= MAX_OFFSET or not 0 <= command.high_watermark <= MAX_OFFSET:
+    marks = (command.high_watermark, command.seen_offset)
+    if not segment.base_offset <= command.end_offset <= MAX_OFFSET or not all(
+        0 <= mark <= MAX_OFFSET for mark in marks
+    ):
         raise InvalidRequest(
-            f"a promise for {where} names end {command.end_offset} and HW {command.high_watermark}: these are not "
-            "offsets of it"
+            f"a promise for {where} names end {command.end_offset} and marks {marks}: these are not offsets of it"
         )
-    return Vote(caller.node_id, caller.epoch, command.end_offset, command.high_watermark, command.is_tail_whole)
+    return Vote(
+        caller.node_id,
+        caller.epoch,
+        command.end_offset,
+        command.high_watermark,
+        command.is_tail_whole,
+        command.seen_offset,
+    )
 
 
 def seal_unclean(tx: TableTransaction, command: SealUnclean) -> Segment:
@@ -163,7 +172,7 @@ def _end(tx: TableTransaction, segment: Segment, best: Vote | None, reason: GapR
     known = (
         end_offset
         if segment.end_offset is not None
-        else max([end_offset, *(vote.high_watermark for vote in handed.votes)])
+        else max([end_offset, *(max(vote.high_watermark, vote.seen_offset) for vote in handed.votes)])
     )
     gap = max(found, segment.remote.commit_offset)  # what is in the object store is not lost
     given_up = handed.given_up

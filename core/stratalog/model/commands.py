@@ -52,6 +52,12 @@ class RegisterNode(Command[Registration]):
     says nothing: the disk is a copy, or somebody used it in between."""
     is_flushed_by_default: bool = False
     """Topics that do not set `flush.policy` confirm nothing here that is not flushed, from this life on."""
+    earlier_starts: tuple[str, ...] = ()
+    """Of this directory: one of them began the life that ran in it last. The directory continues the node's last life
+    if that is among them, or if that life stopped in order here. Else it is a copy, or an older state of it."""
+    seat: str = ""
+    """Names the directory's lock, which the caller holds, and the boot of its machine: the process that began the last
+    life under the same name is over. Empty: nothing shows that."""
     scarcity: Count | None = None
     """How scarce room on its disk is (`Node.scarcity`). None: as it is noted of that disk."""
 
@@ -244,6 +250,8 @@ class PromiseFence(NodeCommand[Segment]):
     """The highest that it knows."""
     is_tail_whole: bool
     """Everything that it ever confirmed is still there, as far as it can tell."""
+    seen_offset: Count = 0
+    """`Vote.seen_offset`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,10 @@ class Conflict(Rejected):
     """A compare-and-set lost: the state is not the one the caller named. Read again, then decide."""
 
 
+class LeaseHeld(Conflict):
+    """Another life of the node holds its lease: the same call is taken once that is over."""
+
+
 class Fenced(Rejected):
     """The caller's epoch or write lock is older than the present one: it must stop writing."""
 

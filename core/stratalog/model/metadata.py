@@ -111,6 +111,9 @@ class Registration:
     """Grows with each registration; part of every object name this node life writes."""
     token: Count = 0
     """See `Node.token`."""
+    is_continued: bool = True
+    """The directory is the one in which the node's last life ran. False: it is a copy, or an older state: what it lacks
+    may have been confirmed, and what it holds of sealed segments is to be looked at."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,6 +130,8 @@ class Vote(NamedTuple):
     """The highest that it knows: everything below was acknowledged, or may have been."""
     is_tail_whole: bool
     """Everything that it ever confirmed is there."""
+    seen_offset: Count = 0
+    """Of a damaged copy: below it are batches in its file, some of which cannot be read. Else 0."""
 
 
 @dataclass(frozen=True, slots=True)

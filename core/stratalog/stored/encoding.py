@@ -117,7 +117,7 @@ def _encode_one(write: TableWrite) -> Iterator[Item]:
             last = (info.storage_id, info.host, info.port, info.rack, *life)
             listeners = [(one.name, one.host, one.port) for one in info.listeners]
             states = (node.is_flushed_by_default, node.absences, node.can_write, info.reads_bucket_by_default)
-            more = (node.scarcity, listeners, *states)
+            more = (node.scarcity, listeners, *states, node.seat, node.is_continued, node.past_starts)
             yield key, _value(*last, encode_retirement(node.retirement), *more)
         case PutLock(lock):
             yield (
@@ -344,6 +344,8 @@ class _Decoder:
             entry = replace(NodeEntry(info, *fields[4:10]), retirement=retirement, scarcity=scarcity)
             absences = fields[14] if len(fields) > 14 else 0
             can_write = bool(fields[15]) if len(fields) > 15 else True
+            seat, is_continued, past = fields[17:20] if len(fields) > 19 else ("", True, ())
+            entry = replace(entry, seat=seat, is_continued=is_continued, past_starts=tuple(past))
             return replace(entry, is_flushed_by_default=flushed, absences=absences, can_write=can_write)
         if kind == _LOCK:
             earlier = tuple(fields[3]) if len(fields) > 3 else ()

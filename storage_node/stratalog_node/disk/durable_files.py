@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -129,17 +129,22 @@ def write_durably(path: Path, pieces: Iterable[bytes]) -> None:
 
     Raises: DiskFull, Unavailable; then the file is as it was before.
     """
+    write_durably_of(path, lambda _: pieces)
+
+
+def write_durably_of(path: Path, pieces_of: Callable[[int], Iterable[bytes]]) -> None:
+    """As `write_durably`, with content that depends on the file itself, whose descriptor `pieces_of` gets."""
     with _alone(path):
-        _replace(path, pieces)
+        _replace(path, pieces_of)
     sync_directory(path.parent)
 
 
-def _replace(path: Path, pieces: Iterable[bytes]) -> None:
+def _replace(path: Path, pieces_of: Callable[[int], Iterable[bytes]]) -> None:
     temporary = path.with_name(path.name + ".tmp")
     try:
         with open(temporary, "wb") as file:
             with disk_call(DiskCall.WRITE, path):
-                for piece in pieces:
+                for piece in pieces_of(file.fileno()):
                     file.write(piece)
                 file.flush()
             with disk_call(DiskCall.FLUSH, path):

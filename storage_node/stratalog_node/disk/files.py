@@ -89,7 +89,7 @@ class SegmentFile:
         self._descriptors = descriptors
         self._fd = -1
         self._is_cut_due = False
-        """Behind `size_bytes` may lie whole batches that were refused."""
+        """Behind `size_bytes` may lie whole batches that were refused, or what a start found damaged."""
         self._is_name_withheld = False
         self._is_removed = False
         self._closes_when_unused = False
@@ -401,6 +401,11 @@ class SegmentFile:
             raise write_error(self.path, error) from error
         self.size_bytes = size_bytes
         self.written_behind_bytes = min(self.written_behind_bytes, size_bytes)
+
+    def leave_tail(self, size_bytes: int) -> None:
+        """What lies behind is no part of it any more; it is cut off before anything is appended, and not until then."""
+        self.size_bytes = size_bytes
+        self._is_cut_due = True
 
     def close(self) -> None:
         self._descriptors.calls.forget(self.path)

@@ -7,6 +7,7 @@ segments/<topic id>/<shard>/<base 20>-<epoch>.idx    its index block, once seale
 segments/…/….unconfirmed, ….given-up            set aside for a human
 segments/spare/<number 12>.spare                an empty file for a segment that will begin (disk/spare_files.py)
 clean.json                                      the last stop was in order
+life.json                                       which start began the present life (disk/life_record.py)
 fences.json                                     fences that this node promised (disk/fences.py)
 flush-failed                                    files whose flush failed
 journal/<number 12>.journal                     the disk's shared write-ahead file
@@ -45,6 +46,10 @@ class NodeLayout:
     @property
     def clean_file(self) -> Path:
         return self.root / "clean.json"
+
+    @property
+    def life_file(self) -> Path:
+        return self.root / "life.json"
 
     @property
     def fences(self) -> Path:

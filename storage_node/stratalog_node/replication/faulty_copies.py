@@ -11,7 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 
-from stratalog.machines.copies_to_report import ENDS_SERVICE, has_others, is_faulty_untold, led_to_the_end
+from stratalog.machines.copies_to_report import (
+    ENDS_SERVICE,
+    has_others,
+    is_damage_untold,
+    is_faulty_untold,
+    led_to_the_end,
+)
 from stratalog.meta_api.client import MetaClient
 from stratalog.model.commands import ReportFaultyCopies
 from stratalog.model.ids import SegmentKey
@@ -37,9 +43,11 @@ class FaultyCopies:
         followed: Callable[[], Iterable[SegmentKey]],
         unsealable: Callable[[], Iterable[SegmentKey]],
         unwritable: Callable[[], Iterable[SegmentKey]] = lambda: (),
+        damaged: Callable[[], Iterable[SegmentKey]] = lambda: (),
     ) -> None:
         """`followed`: segments that others lead and that this node cannot follow. `unsealable`: those that it led to
-        their end and cannot seal. `unwritable`: those to whose files nothing could be appended for a while."""
+        their end and cannot seal. `unwritable`: those to whose files nothing could be appended for a while. `damaged`:
+        those that it follows, with less than it held before."""
         self._node_id = node_id
         self._catalog = catalog
         self._shards = shards
@@ -47,6 +55,7 @@ class FaultyCopies:
         self._followed = followed
         self._unsealable = unsealable
         self._unwritable = unwritable
+        self._damaged = damaged
 
     async def run(self) -> None:
         """Without an end."""
@@ -55,6 +64,8 @@ class FaultyCopies:
     async def look(self) -> None:
         """Raises: Unavailable, Fenced."""
         untold = {segment.key: None for segment in self._faulty() if is_faulty_untold(segment, self._node_id)}
+        damaged = (self._catalog.segment(key) for key in self._damaged())
+        untold |= {one.key: None for one in damaged if one is not None and is_damage_untold(one, self._node_id)}
         keys = tuple(untold)
         for start in range(0, len(keys), _MOST_AT_ONCE):
             some = keys[start : start + _MOST_AT_ONCE]

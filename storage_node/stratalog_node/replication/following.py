@@ -65,6 +65,7 @@ class Following:
         checkpoints: Checkpoints,
         *,
         is_tail_whole: bool = True,
+        is_continued: bool = True,
         steady_ms: Callable[[], int],
         is_led: Callable[[SegmentKey], bool] = lambda key: False,
         ended: Callable[[ShardKey], Sequence[ActiveSegment]] = lambda key: (),
@@ -75,14 +76,16 @@ class Following:
         doubt_stop: Callable[[], None] = lambda: None,
     ) -> None:
         """Blocking. `is_tail_whole`: the life before lost nothing that it confirmed, as far as this node can tell: the
-        meta service knows more. `is_led`: this node writes it, or wrote it in this life; `ended`: what of a shard it
-        wrote to the end, and is not sealed. `remote`: None on a node without an object store. `sealed` hears of a copy
-        that is sealed and no longer followed, `let_go_of` of a sealed segment of which this node need have none, and
-        `doubt_stop` of a stop that leaves something on no disk; `clear` sees to it that nothing is left of what this
-        node had of a segment and is not to follow on. Raises: Corrupt, Unavailable."""
+        meta service knows more. `is_continued`: this is the directory in which that life ran. `is_led`: this node
+        writes it, or wrote it in this life; `ended`: what of a shard it wrote to the end, and is not sealed. `remote`:
+        None on a node without an object store. `sealed` hears of a copy that is sealed and no longer followed,
+        `let_go_of` of a sealed segment of which this node need have none, and `doubt_stop` of a stop that leaves
+        something on no disk; `clear` sees to it that nothing is left of what this node had of a segment and is not to
+        follow on. Raises: Corrupt, Unavailable."""
         self._context = context
         self._asker = asker
         self._is_tail_whole = is_tail_whole
+        self._is_continued = is_continued
         self._fences = FenceBook(context.layout.fences)
         self.steady_ms = steady_ms
         self._is_led = is_led
@@ -287,17 +290,18 @@ class Following:
                 await self._clear(key)
             copy = ReplicaCopy(context, key, topic.name)
             is_kept = True
-            if self._checkpoints.had(key) or copy.file.path.exists():
-                is_kept = await self.change(copy, lambda: copy.open_found(self._checkpoints.load(key)), is_urgent=True)
+            if self._checkpoints.had(key) or copy.file.path.exists() or self._fences.seen_offset(key) >= 0:
+                is_kept = await self.change(copy, lambda: self._open_found(copy), is_urgent=True)
+                self.stats.damaged_copies += copy.is_damaged
                 if not is_kept:
-                    log.error("a copy has less than was flushed of it", segment=str(name), end_offset=copy.end_offset)
+                    log.error("a copy has less than was written to it", segment=str(name), end_offset=copy.end_offset)
             is_fsync = settings.flush_policy is FlushPolicy.FSYNC
             follower = SegmentFollower(
                 key,
                 self._asker.node_id,
                 is_fsync=is_fsync,
                 end_offset=copy.end_offset,
-                is_tail_whole=is_kept and (self._is_tail_whole or is_fsync),
+                is_tail_whole=is_kept and self._is_continued and (self._is_tail_whole or is_fsync),
                 promised_fence=self._fences.promised(key),
             )
         except Exception as error:  # of whatever kind: it is not opened, and must be tried again (F48)
@@ -322,6 +326,15 @@ class Following:
             self.stats.followed_segments = len(self.replicas)
             replica.heed(context.catalog.topic_settings(key.topic_id))
             self._look(segment)  # it may be sealed meanwhile, by what a former life told
+
+    def _open_found(self, copy: ReplicaCopy) -> bool:
+        """Blocking. Returns: whether all is there that the directory shows was written. What it found damaged is noted
+        before anybody hears of the copy, and so before it is overwritten. Raises: Corrupt, Unavailable, DiskFull."""
+        is_kept = copy.open_found(self._checkpoints.load(copy.key))
+        if copy.is_damaged:
+            self._fences.note_damage(copy.key, copy.seen_offset)
+        copy.seen_offset = max(copy.seen_offset, self._fences.seen_offset(copy.key))
+        return is_kept and not copy.is_damaged
 
     def _cannot_open(self, key: SegmentKey, error: StratalogError) -> None:
         """What a flush lost is lost as long as this process lives; other trouble may pass, and damage is set aside."""
@@ -353,6 +366,10 @@ class Following:
         faulty = (one.copy.key for one in self.replicas.values() if one.follower.life is FollowerLife.FAULTY)
         return [*faulty, *self._unopened]
 
+    def damaged(self) -> list[SegmentKey]:
+        """Copies that held more than what can be read of them, and do not have it again yet."""
+        return [one.copy.key for one in self.replicas.values() if one.lacks_what_it_held]
+
     async def producers_at_end(self, key: SegmentKey, found: Producers) -> ProducerTally | None:
         return await tally_at_end(self._context, key, found, self._ended(key.shard_key))
 
@@ -379,7 +396,11 @@ class Following:
         self.stats.checkpoints += 1
 
     async def revoke_checkpoint(self, key: SegmentKey) -> None:
-        await self.turns.at_once(lambda: self._checkpoints.revoke([key]))
+        def revoke() -> None:
+            self._checkpoints.revoke([key])
+            self._fences.forget_damage(key)
+
+        await self.turns.at_once(revoke)
 
     # What replicas need ---------------------------------------------------------------------------------------------
     def ask(self, name: SegmentName, ask: Ask | None) -> None:

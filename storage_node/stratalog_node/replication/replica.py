@@ -266,7 +266,9 @@ class Replica:
             case WritePromise(fence):
                 around.start(self._promise(fence))
             case TellPromise(fence, end_offset, high_watermark, is_whole):
-                around.start(self._tell(PromiseFence(self.copy.key, fence, end_offset, high_watermark, is_whole)))
+                seen_offset = self.copy.seen_offset if self.copy.is_damaged else 0
+                word = PromiseFence(self.copy.key, fence, end_offset, high_watermark, is_whole, seen_offset)
+                around.start(self._tell(word))
             case ProveCopy():
                 around.start(self._prove())
             case TellReplica():
@@ -469,6 +471,13 @@ class Replica:
     @property
     def end_offset(self) -> int:
         return self.follower.end_offset
+
+    @property
+    def lacks_what_it_held(self) -> bool:
+        """Its copy was found damaged, and what others have of it has not been fetched again."""
+        record, end_offset = self.follower.record, self.copy.end_offset
+        is_at_end = record is not None and record.end_offset is not None and end_offset >= record.end_offset
+        return self.copy.is_damaged and not is_at_end
 
     def own_producers(self) -> tuple[ProducerSnapshot, ...]:
         return self.copy.scan.producers.snapshot()

@@ -22,6 +22,7 @@ from stratalog.formats.segment_file import (
     decode_segment_header,
     encode_segment_header,
 )
+from stratalog.formats.tail_damage import TailKind, judge_tail
 from stratalog.machines.sealed_producers import Producers
 from stratalog.model.batch import BATCH_HEADER_BYTES, BatchHeader
 from stratalog.model.errors import Corrupt
@@ -35,10 +36,13 @@ from stratalog_node.disk.layout import GIVEN_UP_SUFFIX
 from stratalog_node.disk.segment_scan import SegmentScan
 from stratalog_node.shards.context import ShardContext
 from stratalog_node.shards.flusher import CHECKPOINT_BYTES, CHECKPOINT_MS
+from stratalog_node.shards.giving_up import save_rest
 from stratalog_node.shards.local_copy import LocalCopy
 from stratalog_node.shards.new_segment import identity_of
 
 log = logger(__name__)
+
+_READ_BYTES = 1 << 20
 
 
 class CheckedBatches:
@@ -52,7 +56,8 @@ class CheckedBatches:
 
 
 class ReplicaCopy:
-    """Invariant: `end_offset` is where the last whole batch of the file ends."""
+    """Invariant: `end_offset` is where the whole batches of the file end, from its start on. What a start found behind
+    them and no write that was cut off leaves there stays in the file until others say what belongs there."""
 
     __slots__ = (
         "_checkpointed",
@@ -67,6 +72,7 @@ class ReplicaCopy:
         "found_producers",
         "key",
         "scan",
+        "seen_offset",
     )
 
     def __init__(self, context: ShardContext, key: SegmentKey, topic: str) -> None:
@@ -86,6 +92,9 @@ class ReplicaCopy:
         """Up to where, and when."""
         self._doubts = 0
         """Odd while the file becomes another one."""
+        self.seen_offset = key.base_offset
+        """Below it this file held batches, as far as a start could see: some of them are damaged while `end_offset` is
+        lower."""
 
     def _new_scan(self) -> SegmentScan:
         """Of producers what these batches say alone: what those before them said may come to be known later."""
@@ -99,6 +108,11 @@ class ReplicaCopy:
     @property
     def end_offset(self) -> int:
         return self.scan.next_offset
+
+    @property
+    def is_damaged(self) -> bool:
+        """It held more than its whole batches, and others have not made it good yet."""
+        return self.end_offset < self.seen_offset
 
     @property
     def is_flushed(self) -> bool:
@@ -118,13 +132,14 @@ class ReplicaCopy:
 
     def open_found(self, claim: Checkpoint | None = None) -> bool:
         """Blocking, before anything is appended, or once somebody else wrote to the file: take in what is there, and
-        cut its torn tail. What a checkpoint says was checked is not read again where batches lead up to it.
+        cut its torn tail; a damaged one stays. What a checkpoint says was checked is not read again where batches lead
+        up to it.
 
-        Returns: whether all is there that was on the disk when the checkpoint was written. Raises: Corrupt, for
-        another segment's file; Unavailable.
+        Returns: whether all is there that the directory shows was written: what was on the disk when the checkpoint was
+        written, and nothing damaged. Raises: Corrupt, for another segment's file; Unavailable.
         """
         self._take_in(claim)
-        return claim is None or self.scan.next_offset >= claim.next_offset
+        return not self.is_damaged and (claim is None or self.scan.next_offset >= claim.next_offset)
 
     def _take_in(self, claim: Checkpoint | None) -> None:
         path = self.file.path
@@ -171,10 +186,30 @@ class ReplicaCopy:
         self._has_digest, self._checkpointed = True, (0, self._context.turn.now_ms)
 
     def _scan_to(self, scan: SegmentScan, size_bytes: int) -> None:
-        scan.advance(lambda at, size: self.file.read(SEGMENT_HEADER_BYTES + at, size), size_bytes)
-        if scan.position < self.file.size_bytes - SEGMENT_HEADER_BYTES:
-            self.file.truncate(SEGMENT_HEADER_BYTES + scan.position)
+        def read(at: int, size: int) -> bytes:
+            return self.file.read(SEGMENT_HEADER_BYTES + at, size)
+
+        scan.advance(read, size_bytes)
+        end = SEGMENT_HEADER_BYTES + scan.position
+        if end < self.file.size_bytes:
+            tail = judge_tail(read, scan.position, size_bytes, scan.next_offset, self.key.epoch)
+            if tail.kind is TailKind.DAMAGED:
+                self._note_damage(tail.seen_offset, scan)
+                self.file.leave_tail(end)
+            else:
+                self.file.truncate(end)
         self.scan = scan
+
+    def _note_damage(self, seen_offset: int, scan: SegmentScan) -> None:
+        self.seen_offset = max(self.seen_offset, seen_offset)
+        log.error(
+            "a copy is damaged: batches that were written cannot be read",
+            file=str(self.file.path),
+            position=SEGMENT_HEADER_BYTES + scan.position,
+            end_offset=scan.next_offset,
+            seen_offset=seen_offset,
+            reason=scan.stopped,
+        )
 
     def begin(self, fd: int) -> None:
         """With an empty file that was made for it, whose descriptor goes over. Raises: DiskFull, Unavailable."""
@@ -204,14 +239,27 @@ class ReplicaCopy:
         assert self.scan.position == self.file.size_bytes - SEGMENT_HEADER_BYTES, "batches that do not follow"
 
     def cut(self, end_offset: int) -> None:
-        """Blocking: cost follows the segment. Requires: its descriptor is open, and it is pinned.
+        """Blocking: cost follows the segment. Requires: its descriptor is open, and it is pinned. What lies behind
+        damage is kept under another name, for a human: a recovery decided without it.
 
-        Raises: Corrupt when no batch ends there; Unavailable.
+        Raises: Corrupt when no batch ends there; Unavailable, DiskFull.
         """
-        self._rescan(self._position_at(end_offset))
+        self._keep_rest()
+        self.seen_offset = self.key.base_offset
+        position = self._position_at(end_offset)
+        self.file.truncate(SEGMENT_HEADER_BYTES + position)
+        self._rescan(position)
         if self.scan.next_offset != end_offset:
             source, position = str(self.file.path), self.scan.position
             raise Corrupt(f"no batch ends at offset {end_offset}", source=source, position=position)
+
+    def _keep_rest(self) -> None:
+        """Of a damaged copy: what lies behind its whole batches, unless it was overwritten since."""
+        begin, end = self.file.size_bytes, self.file.path.stat().st_size
+        if self.is_damaged and any(
+            self.file.read(at, min(_READ_BYTES, end - at)).strip(b"\0") for at in range(begin, end, _READ_BYTES)
+        ):
+            save_rest(self.file, begin, end, self.end_offset)
 
     def _position_at(self, end_offset: int) -> int:
         """Where the last batch ends that lies below."""
@@ -276,13 +324,14 @@ class ReplicaCopy:
         await self._context.calm.come()
 
     def prove(self) -> SealRecord:
-        """Blocking: cut the room ahead, flush, read all of it once more, and write its index block. Requires: nothing
-        is appended any more, and the file is pinned. Returns: the seal record as this copy alone would have it, but
-        without producers: those of its own batches are `found_producers` then. Raises: FlushLost, Corrupt, Unavailable,
-        DiskFull."""
+        """Blocking: cut what lies behind the batches, flush, read all of it once more, and write its index block.
+        Requires: nothing is appended any more, and the file is pinned. Returns: the seal record as this copy alone
+        would have it, but without producers: those of its own batches are `found_producers` then. Raises: FlushLost,
+        Corrupt, Unavailable, DiskFull."""
         if not self._is_made:
             self.file.create(encode_segment_header(self._identity))
             self._is_made = True
+        self._keep_rest()
         self.file.cut_room()
         self.flush()
         scan = self._new_scan()

@@ -12,6 +12,9 @@ class ReplicationStats:
     followed_segments: int = gauge("Segments that this node follows and other nodes lead.")
     copies_due: int = gauge("Sealed segments that this node is to copy and has not proven yet, those in line too.")
     faulty_copies: int = gauge("Followed segments whose contents on this disk are unknown: they are not in any ISR.")
+    damaged_copies: int = counter(
+        "Copies that a start found damaged behind their last checkpoint: other nodes decide, and they are copied again."
+    )
     is_without_room: int = gauge("1 while nothing is taken from other nodes because this disk has no room.")
     rounds: int = counter("Fetch rounds answered by other nodes.")
     fetched_bytes: int = counter("Bytes of batches taken from other nodes.")

@@ -26,6 +26,7 @@ from stratalog_node.disk.descriptors import Descriptors
 from stratalog_node.disk.durable_files import make_directories
 from stratalog_node.disk.journal_file import list_journals, remove_journal
 from stratalog_node.disk.layout import NodeLayout
+from stratalog_node.disk.life_record import NOT_KNOWN, Origin
 from stratalog_node.disk.lost_flushes import LostFlushes
 from stratalog_node.disk.spare_files import clear_spare_files
 from stratalog_node.disk.threads import DiskThreads
@@ -109,6 +110,7 @@ async def open_shards(
     peers: PeerReads | None = None,
     service_heard_ms: Callable[[], int],
     why_short: Callable[[], str | None] = lambda: None,
+    origin: Origin = NOT_KNOWN,
 ) -> LocalShards:
     """Every shard as the last life left it; from here on they follow the catalog.
 
@@ -169,7 +171,7 @@ async def open_shards(
         disk = LocalDisk(layout.root, directory)
         await asyncio.to_thread(lost_flushes.mend)
         doubted = take_clean_stop(layout.clean_file, node_epoch)
-        recovery = Recovery(context, directory, copies, flusher, checkpoints, doubted)
+        recovery = Recovery(context, directory, copies, flusher, checkpoints, doubted, origin)
         await _recover(recovery, journals)
         catalog.on_change(directory.follow)
         # Only now do these have anything to end.

@@ -91,7 +91,7 @@ class GivingUp:
         """
         begin = position = SEGMENT_HEADER_BYTES + scan.position
         background = partial(self._context.threads.change_file, file)
-        await background(lambda: _save_rest(file, begin, holes[0][0]))
+        await background(lambda: save_rest(file, begin, file.size_bytes, holes[0][0]))
         file.truncate(begin)
         position += len(first := self._empty(holes[0]))
         try:
@@ -114,13 +114,11 @@ class GivingUp:
         return encode_empty_batches(*hole, epoch=self._segment.key.epoch)
 
 
-def _save_rest(file: SegmentFile, position: int, offset: int) -> None:
-    """Blocking: keep what lies from `position`, where `offset` belongs, on under another name, for a human, unless
-    there is nothing. What an attempt kept that a crash cut short is not replaced by what that attempt wrote; what the
-    file has behind another hole has a name of its own."""
-    rest = (
-        file.read(at, min(_READ_BYTES, file.size_bytes - at)) for at in range(position, file.size_bytes, _READ_BYTES)
-    )
+def save_rest(file: SegmentFile, position: int, end_position: int, offset: int) -> None:
+    """Blocking: keep what lies from `position`, where `offset` belongs, up to `end_position` under another name, for a
+    human, unless there is nothing. What an attempt kept that a crash cut short is not replaced by what that attempt
+    wrote; what the file has behind another hole has a name of its own."""
+    rest = (file.read(at, min(_READ_BYTES, end_position - at)) for at in range(position, end_position, _READ_BYTES))
     kept = file.path.with_suffix(f".{offset}{GIVEN_UP_SUFFIX}")
-    if position < file.size_bytes and not kept.exists():
+    if position < end_position and not kept.exists():
         write_durably(kept, rest)

@@ -11,12 +11,11 @@ from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.machines.missing_copies import judge_missing
 from stratalog.machines.restart_events import NoteMissing, TakeSealed
 from stratalog.machines.shard_restart import judge_sealed
-from stratalog.model.errors import NotFound, Unavailable
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import Segment
 from stratalog.telemetry.logs import logger
 from stratalog_node.disk.files import SegmentFile
-from stratalog_node.disk.inspection import inspect_file
+from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.shards.local_copy import LocalCopy
 from stratalog_node.shards.local_shard import LocalShard
 from stratalog_node.shards.sealed import SealedCopy
@@ -62,18 +61,19 @@ def copy_gone(shard: LocalShard, copy: LocalCopy) -> None:
         shard.context.events.segment_changed(shard, segment)
 
 
+def has_sealed_size(layout: NodeLayout, segment: Segment) -> bool:
+    """Whether the segment's file is there, and as long as its seal says if it is sealed. Blocking, for a moment."""
+    try:
+        size_bytes = layout.segment(segment.key).stat().st_size
+    except OSError:
+        return False
+    return size_bytes >= SEGMENT_HEADER_BYTES + (segment.seal.size_bytes if segment.seal is not None else 0)
+
+
 async def look_for(shard: LocalShard, key: SegmentKey) -> bool:
     """Whether a missing file is there again (a volume was mounted, a file put back); then it is a copy as before."""
-    path = shard.context.layout.segment(key)
-
-    def is_there() -> bool:
-        try:
-            with inspect_file(path) as file:
-                return file.size_bytes > 0
-        except (NotFound, Unavailable):
-            return False
-
-    if not await shard.context.threads.read(is_there):
+    layout, known = shard.context.layout, shard.context.catalog.segment(key)
+    if known is None or not await shard.context.threads.read(lambda: has_sealed_size(layout, known)):
         return False
     segment = shard.context.catalog.segment(key)
     if segment is None or segment.seal is None:

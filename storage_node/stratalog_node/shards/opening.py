@@ -21,6 +21,7 @@ from stratalog.formats.segment_file import (
     decode_segment_header,
     encode_segment_header,
 )
+from stratalog.formats.tail_damage import TailKind, judge_tail
 from stratalog.machines.restart_events import (
     CheckpointTraced,
     CutTail,
@@ -71,12 +72,20 @@ class OpenedFiles:
     """Those of one pass over one shard."""
 
     def __init__(
-        self, context: ShardContext, flusher: Flusher, shard: ShardLog, checkpoints: Mapping[SegmentKey, Checkpoint]
+        self,
+        context: ShardContext,
+        flusher: Flusher,
+        shard: ShardLog,
+        checkpoints: Mapping[SegmentKey, Checkpoint],
+        *,
+        is_memory_kept: bool,
     ) -> None:
+        """`is_memory_kept`: all that the last life wrote is there, unless the disk damaged it."""
         self._context = context
         self._flusher = flusher
         self._shard = shard
         self._checkpoints = checkpoints
+        self._is_memory_kept = is_memory_kept
         self._opened: dict[SegmentKey, _OpenedFile] = {}
 
     async def do(self, step: FileStep) -> RestartEvent | None:
@@ -183,14 +192,32 @@ class OpenedFiles:
         scan = opened.scans[from_position] = self._begin_scan(key, from_position, producers)
         data_bytes = file.size_bytes - SEGMENT_HEADER_BYTES
 
+        seen_offset = -1
+
+        def read(at: int, size: int) -> bytes:
+            return file.read(SEGMENT_HEADER_BYTES + at, size)
+
         def work() -> None:
-            scan.advance(lambda at, size: file.read(SEGMENT_HEADER_BYTES + at, size), data_bytes)
+            nonlocal seen_offset
+            scan.advance(read, data_bytes)
+            if self._is_memory_kept and scan.position < data_bytes:
+                tail = judge_tail(read, scan.position, data_bytes, scan.next_offset, key.epoch)
+                seen_offset = tail.seen_offset if tail.kind is TailKind.DAMAGED else -1
 
         if data_bytes - from_position > _SHORT_BYTES:
             await self._context.threads.read_file(file, work)
         elif data_bytes > from_position:
             work()  # nobody is served yet, and a thread costs more than this
-        return FileScanned(key, scan.position, scan.next_offset, scan.producers.snapshot())
+        if seen_offset >= 0:
+            log.error(
+                "a file is damaged: batches that were written cannot be read",
+                file=str(file.path),
+                position=SEGMENT_HEADER_BYTES + scan.position,
+                end_offset=scan.next_offset,
+                seen_offset=seen_offset,
+                reason=scan.stopped,
+            )
+        return FileScanned(key, scan.position, scan.next_offset, scan.producers.snapshot(), seen_offset)
 
     def _begin_scan(self, key: SegmentKey, from_position: int, producers: Producers) -> SegmentScan:
         table, now_ms = self._context.producer_table(producers), self._context.turn.now_ms

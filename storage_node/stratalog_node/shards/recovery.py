@@ -47,13 +47,14 @@ from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import Segment
 from stratalog.telemetry.logs import logger
 from stratalog_node.disk.checkpoints import Checkpoints
+from stratalog_node.disk.life_record import NOT_KNOWN, Origin
 from stratalog_node.shards.context import ShardContext
 from stratalog_node.shards.copy_files import CopyFiles
 from stratalog_node.shards.directory import ShardDirectory
 from stratalog_node.shards.flusher import Flusher
 from stratalog_node.shards.handing_over import leave
 from stratalog_node.shards.journal_replay import JournalReplay
-from stratalog_node.shards.missing_files import note_missing, take_sealed
+from stratalog_node.shards.missing_files import has_sealed_size, note_missing, take_sealed
 from stratalog_node.shards.opening import OpenedFiles
 from stratalog_node.shards.shard_log import ShardLog
 
@@ -71,6 +72,7 @@ class Recovery:
         flusher: Flusher,
         store: Checkpoints,
         doubted: Mapping[ShardKey, int] | None = None,
+        origin: Origin = NOT_KNOWN,
     ) -> None:
         """Blocking. `doubted`: the shards in doubt, with their epochs; None when all are (`disk/clean_stop.py`)."""
         self._context = context
@@ -78,6 +80,8 @@ class Recovery:
         self._copies = copies
         self._flusher = flusher
         self._doubted = doubted
+        self._is_continued = origin.is_continued
+        self._is_memory_kept = origin.is_memory_kept or doubted is not None
         self._store = store
         self._checkpoints: dict[ShardKey, dict[SegmentKey, Checkpoint]] = {}
         for key, checkpoint in store.load_all().items():
@@ -241,7 +245,8 @@ class Recovery:
             return (end_epoch is None or epoch < end_epoch) and not is_shared(listed, epoch)
 
         own = tuple(segment for segment in listed if is_due(segment.epoch))
-        own_files = frozenset(file for file in files if is_due(file.epoch))
+        short = set() if self._is_continued else self._short_of_their_seals(listed)
+        own_files = frozenset(file for file in files if is_due(file.epoch) and file not in short)
         claims = {file: claim for file, claim in self._claims(key).items() if is_due(file.epoch)}
         log_start_offset = self._context.catalog.log_start_offset(key)
         metadata = ShardMetadata(
@@ -252,7 +257,8 @@ class Recovery:
             may_read_bucket=self._context.catalog.reads_bucket(shard.key.topic_id),
         )
         event: RestartEvent | None = FilesListed(metadata, own_files, claims)
-        opened = OpenedFiles(self._context, self._flusher, shard, self._checkpoints.get(key, {}))
+        checkpoints, is_kept = self._checkpoints.get(key, {}), self._is_memory_kept
+        opened = OpenedFiles(self._context, self._flusher, shard, checkpoints, is_memory_kept=is_kept)
         try:
             while event is not None:
                 steps = restart.step(event)
@@ -261,6 +267,10 @@ class Recovery:
             opened.close()
         last = steps[-1] if steps else None
         return last.segment if isinstance(last, ReadProducers) else None
+
+    def _short_of_their_seals(self, listed: Sequence[Segment]) -> set[SegmentKey]:
+        """Of an older state of the directory: files that are no copies of what was sealed later. Blocking."""
+        return {one.key for one in listed if one.seal is not None and not has_sealed_size(self._context.layout, one)}
 
     def _wait_for_seal(self, shard: ShardLog, shared: Segment) -> None:
         others = tuple(node_id for node_id in shared.replicas if node_id != self._context.node_id)
@@ -279,7 +289,7 @@ class Recovery:
         reason = f"{shard.topic.name}-{shard.key.shard}: {why}"
         log.warning("shard not opened yet", reason=reason)
         for segment in self._context.catalog.segments(shard.key):
-            has_file = self._context.layout.segment(segment.key).exists()
+            has_file = has_sealed_size(self._context.layout, segment)
             if segment.seal is not None and isinstance(
                 judge_sealed(segment, self._context.node_id, has_file=has_file), TakeSealed
             ):

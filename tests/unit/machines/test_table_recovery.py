@@ -7,7 +7,15 @@ from dataclasses import replace
 import pytest
 
 from stratalog.machines.recovery_rule import Waiting, decide
-from stratalog.model.commands import AdvanceLogStart, AlterTopic, CreateTopic, ProposeIsr, RegisterNode, SealUnclean
+from stratalog.model.commands import (
+    AdvanceLogStart,
+    AlterTopic,
+    BeginRecovery,
+    CreateTopic,
+    ProposeIsr,
+    RegisterNode,
+    SealUnclean,
+)
 from stratalog.model.errors import Conflict, Fenced, InvalidRequest
 from stratalog.model.ids import MAX_OFFSET, SegmentKey
 from stratalog.model.segment import Doubt, GapReason, GivenUp, Segment, SegmentState
@@ -267,7 +275,31 @@ def test_a_possible_gap_is_reported_even_when_nothing_is_known_to_be_missing() -
     story, _, key = three_nodes()
     story.do(ProposeIsr(key, (1,), 0))
     story.start(1, is_clean=False)
-    assert story.promise(key, 1, 6, high_watermark=6).handed.given_up == (GivenUp(6, 6, GapReason.RESTARTED),)
+    story.promise(key, 1, 6, high_watermark=6)
+    assert waits_for(story, key) == (2, 3), "who is alive may have more than what it lost"
+    story.promise(key, 2, 5)
+    assert story.promise(key, 3, 4).handed.given_up == (GivenUp(6, 6, GapReason.RESTARTED),)
+
+
+def test_the_longest_copy_counts_where_the_only_member_lost_its_tail_though_another_has_it() -> None:
+    story, _, key = three_nodes()
+    story.do(ProposeIsr(key, (1,), 0))
+    story.die(3)
+    story.start(1, is_clean=False)
+    story.promise(key, 1, 2, high_watermark=6)
+    ended = story.promise(key, 2, 5)
+    assert (ended.end_offset, ended.handed.source) == (5, 2)
+    assert ended.handed.given_up == (GivenUp(5, 6, GapReason.RESTARTED),)
+
+
+def test_who_ends_below_what_others_know_to_be_acknowledged_is_not_whole_whatever_it_says() -> None:
+    story, _, key = three_nodes()
+    story.do(BeginRecovery(key))
+    story.promise(key, 3, 4)
+    story.promise(key, 2, 7, high_watermark=6, is_whole=False)
+    assert waits_for(story, key) == (1,)
+    ended = story.promise(key, 1, 6)
+    assert (ended.end_offset, ended.handed.source) == (7, 2)
 
 
 def test_a_wiped_node_is_no_voice_that_data_does_not_exist() -> None:

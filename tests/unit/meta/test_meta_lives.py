@@ -11,7 +11,7 @@ import pytest
 
 from stratalog.meta_api.http_client import HttpMetaClient
 from stratalog.model.commands import AllocateProducerIds, RegisterNode
-from stratalog.model.errors import Conflict, Fenced, NotLeader, OutcomeUnknown, Unavailable
+from stratalog.model.errors import Conflict, Fenced, LeaseHeld, NotLeader, OutcomeUnknown, Unavailable
 from stratalog.model.metadata import Heard, Heartbeat, Life, NodeInfo
 from stratalog_meta import MetaService
 from stratalog_meta.api.server import MetaServer
@@ -45,8 +45,8 @@ class Lives:
     async def alive(self) -> dict[int, bool]:
         return {node.node_id: node.is_alive for node in (await self.service.snapshot()).nodes}
 
-    async def register(self, info: NodeInfo = NODE) -> Life:
-        return Life(info.node_id, (await self.service.perform(RegisterNode(info))).node_epoch)
+    async def register(self, info: NodeInfo = NODE, seat: str = "the lock of its directory") -> Life:
+        return Life(info.node_id, (await self.service.perform(RegisterNode(info, seat=seat))).node_epoch)
 
     async def until_lost(self, node_id: int = 1) -> int:
         """Let time pass, a little at a time, until the node is lost; how much did."""
@@ -95,17 +95,43 @@ async def test_an_earlier_life_is_told_so_by_its_heartbeat(lives: Lives) -> None
     assert await lives.service.heartbeat(Heartbeat(second)) == Heard(LEASE_MS, version=2)
 
 
+async def test_a_heartbeat_of_an_earlier_life_is_counted_for_two_may_run_on_copies_of_one_directory(
+    lives: Lives,
+) -> None:
+    first = await lives.register()
+    await lives.register()
+    with pytest.raises(Fenced):
+        await lives.service.heartbeat(Heartbeat(first))
+    assert lives.service.life_stats.superseded == 1
+
+
+@pytest.mark.parametrize("seat", ["another lock", ""])
+async def test_a_copy_of_a_directory_is_let_in_only_once_the_lease_of_its_node_is_over(lives: Lives, seat: str) -> None:
+    life = await lives.register()
+    for _ in range(3):
+        with pytest.raises(LeaseHeld, match="one of the two is a copy"):
+            await lives.register(seat=seat)
+    await lives.service.heartbeat(Heartbeat(life))
+    assert lives.service.life_stats.refused == 3
+    await lives.until_lost()
+    assert await lives.register(seat=seat) == Life(1, 2)
+    with pytest.raises(LeaseHeld):
+        await lives.register()
+
+
 async def test_another_storage_begins_only_once_the_old_lifes_lease_is_over(lives: Lives) -> None:
     await lives.register()
     with pytest.raises(Conflict, match="runs on storage disk-a"):
-        await lives.register(ELSEWHERE)
+        await lives.register(ELSEWHERE, "another lock")
     await lives.until_lost()
-    assert await lives.register(ELSEWHERE) == Life(1, 2)
+    assert await lives.register(ELSEWHERE, "another lock") == Life(1, 2)
 
 
 async def test_of_two_storages_that_ask_at_once_one_begins(lives: Lives) -> None:
-    answers = await asyncio.gather(lives.register(NODE), lives.register(ELSEWHERE), return_exceptions=True)
-    assert [type(answer) for answer in answers] == [Life, Conflict]
+    answers = await asyncio.gather(
+        lives.register(NODE), lives.register(ELSEWHERE, "another lock"), return_exceptions=True
+    )
+    assert [type(answer) for answer in answers] == [Life, LeaseHeld]
 
 
 async def test_a_new_leader_of_the_same_store_grants_one_whole_lease() -> None:

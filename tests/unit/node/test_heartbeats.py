@@ -12,7 +12,7 @@ import pytest
 from stratalog.machines.node_leases import NodeLeases
 from stratalog.meta_api.http_client import HttpMetaClient
 from stratalog.model.commands import AllocateProducerIds, RegisterNode
-from stratalog.model.errors import Conflict, Fenced, Unavailable
+from stratalog.model.errors import Conflict, Fenced, LeaseHeld, Unavailable
 from stratalog.model.metadata import Life, Node, NodeInfo
 from stratalog.settings.process import ProcessSettings
 from stratalog_meta import MetaService
@@ -20,6 +20,8 @@ from stratalog_meta.api.server import MetaServer
 from stratalog_meta.clocks import monotonic_ms, wall_ms
 from stratalog_meta.stores.memory import MemoryStore
 from stratalog_node import heartbeats
+from stratalog_node.disk.boot_id import read_boot_id
+from stratalog_node.disk.life_record import seat_of
 from stratalog_node.heartbeats import Heartbeats, register
 from stratalog_node.node import Listen, StorageNode
 from support.gated_meta import GatedMeta
@@ -48,7 +50,8 @@ async def beating(meta: MetaService | GatedMeta, life: Life) -> AsyncIterator[tu
 
 
 async def begin(meta: MetaService, info: NodeInfo = NODE) -> Life:
-    return Life(info.node_id, (await meta.perform(RegisterNode(info))).node_epoch)
+    registration = await meta.perform(RegisterNode(info, seat=f"the directory of {info.storage_id}"))
+    return Life(info.node_id, registration.node_epoch)
 
 
 async def test_heartbeats_keep_a_node_alive_and_the_last_one_ends_its_lease() -> None:
@@ -118,7 +121,12 @@ async def test_a_storage_node_keeps_its_lease_over_http_and_stops_being_ready_wh
         assert node.readiness() == {}
         (known,) = (await meta.snapshot()).nodes
         info = NodeInfo(known.node_id, known.storage_id, known.host, known.port)
-        await meta.perform(RegisterNode(info))
+        with pytest.raises(LeaseHeld, match="one of the two is a copy"):
+            await meta.perform(RegisterNode(info))
+        assert meta.life_stats.refused == 1 and node.readiness() == {}
+        with (node.layout.root / "lock").open() as lock:
+            seat = seat_of(lock.fileno(), read_boot_id())
+        await meta.perform(RegisterNode(info, seat=seat))
         await asyncio.wait_for(node.is_over.wait(), 10)
         assert "is in its life 2" in node.readiness()["life"]
         with pytest.raises(Fenced):

@@ -100,7 +100,12 @@ async def test_what_was_promised_of_them_is_forgotten_with_one_write(
         disk.fences.promise({key_of(shard): 3})
     writes: list[int] = []
     write = FenceBook._write
-    monkeypatch.setattr(FenceBook, "_write", lambda book, left: (writes.append(len(left)), write(book, left)))
+
+    def note_write(book: FenceBook, fences: dict[SegmentKey, int], seen: dict[SegmentKey, int]) -> None:
+        writes.append(len(fences))
+        write(book, fences, seen)
+
+    monkeypatch.setattr(FenceBook, "_write", note_write)
     for shard in range(19):
         disk.left.forget(key_of(shard))
     await disk.rest()

@@ -28,11 +28,11 @@ class Counted(FenceBook):
         self.writes = 0
         self.failing = failing
 
-    def _write(self, fences: dict[SegmentKey, int]) -> None:
+    def _write(self, fences: dict[SegmentKey, int], seen: dict[SegmentKey, int]) -> None:
         self.writes += 1
         if self.writes == self.failing:
             raise Unavailable("the disk does not answer")
-        super()._write(fences)
+        super()._write(fences, seen)
 
 
 class SlowThread:

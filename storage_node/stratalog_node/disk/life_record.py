@@ -1,0 +1,124 @@
+"""`life.json`: what a directory can show of its past, so that neither a copy nor an older state of it passes for the
+directory in which the last life of the node ran.
+
+Each start of a process has a random name. The directory keeps the name of the start that began its last life, and those
+of later ones that may have begun one: the meta service knows which did, and takes the directory for the continuation of
+that life if the directory names it. A start writes its name before it registers, and drops the earlier ones once it is
+answered, before it serves anybody; so a life that may have confirmed anything to anybody is named in its directory.
+
+A file that was copied is another file: what it says of itself, its number in the file system, is not true of the copy,
+and a copy names no start. A whole file system that was set back to an earlier state within one life shows none of this.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from stratalog.telemetry.logs import logger
+from stratalog_node.disk.durable_files import read_file, write_durably_of
+
+log = logger(__name__)
+
+_MOST_STARTS: Final = 32
+"""That are kept: the first, which was answered, and the last ones. Only a start that was performed and not answered
+adds one that counts."""
+_GET_GENERATION: Final = 0x80087601
+"""FS_IOC_GETVERSION: what tells two files apart that had one inode number, one after the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class PastLife:
+    """What the directory shows of the life before."""
+
+    starts: tuple[str, ...] = ()
+    """Names of starts of which one began that life. Empty: the directory cannot show whose continuation it is."""
+    boot_id: str = ""
+    """Of the machine's boot in which the last of them ran."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What this directory is, as far as it and the meta service know."""
+
+    is_continued: bool = True
+    """The one in which the node's last life ran (`Registration.is_continued`). In another one a file may be shorter
+    than it was when its segment was sealed."""
+    is_memory_kept: bool = False
+    """And the machine has run since: all that the last life wrote is there, unless the disk damaged it."""
+
+
+NOT_KNOWN: Final = Origin()
+"""Of a directory about which the meta service says nothing."""
+
+
+def note_start(path: Path, start_id: str, boot_id: str) -> PastLife:
+    """Blocking, before the node registers. Durability: the start is named when this returns. Raises: DiskFull,
+    Unavailable."""
+    past = _read(path)
+    kept = (*past.starts[:1], *past.starts[1:][-(_MOST_STARTS - 2) :])
+    _write(path, (*kept, start_id), boot_id)
+    return past
+
+
+def note_life(path: Path, start_id: str, boot_id: str) -> None:
+    """Blocking, once the meta service has answered that this start began a life, and before anything is done in it.
+    Durability: it is on the disk when this returns. Raises: DiskFull, Unavailable."""
+    _write(path, (start_id,), boot_id)
+
+
+def seat_of(descriptor: int, boot_id: str) -> str:
+    """Names the directory whose locked file `descriptor` is: no two processes of one boot hold the lock at once. Empty:
+    the boot is not known."""
+    status = os.fstat(descriptor)
+    return f"{boot_id}/{status.st_dev}/{status.st_ino}" if boot_id else ""
+
+
+def _read(path: Path) -> PastLife:
+    data = read_file(path)
+    if data is None:
+        return PastLife()
+    try:
+        fields = json.loads(data)
+        starts = tuple(str(one) for one in fields["starts"])
+        if _is_itself(path, fields["file"]):
+            return PastLife(starts, str(fields["boot_id"]))
+    except (ValueError, KeyError, TypeError) as error:
+        log.error("what a directory says of its past cannot be read", file=str(path), error=str(error))
+    else:
+        log.error("this directory is a copy of another one, or was put back from one", file=str(path))
+    return PastLife()
+
+
+def _is_itself(path: Path, said: Any) -> bool:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        found = _number_of(descriptor)
+    finally:
+        os.close(descriptor)
+    is_same_inode = said["inode"] == found["inode"]
+    is_reused = None not in (said["generation"], found["generation"]) and said["generation"] != found["generation"]
+    return bool(is_same_inode and not is_reused)
+
+
+def _number_of(descriptor: int) -> dict[str, int | None]:
+    try:
+        answer = fcntl.ioctl(descriptor, _GET_GENERATION, bytes(8))
+        generation: int | None = int.from_bytes(answer[:4], sys.byteorder)
+    except OSError:
+        generation = None  # this file system has none
+    return {"inode": os.fstat(descriptor).st_ino, "generation": generation}
+
+
+def _write(path: Path, starts: Iterable[str], boot_id: str) -> None:
+    def content(descriptor: int) -> list[bytes]:
+        fields = {"starts": list(starts), "boot_id": boot_id, "file": _number_of(descriptor)}
+        return [json.dumps(fields).encode() + b"\n"]
+
+    write_durably_of(path, content)
