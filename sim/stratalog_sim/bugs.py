@@ -35,7 +35,7 @@ from stratalog.model import commands
 from stratalog.model.append import AppendFailure
 from stratalog.model.errors import Fenced, StratalogError
 from stratalog.model.segment import RemoteState
-from stratalog_sim import bugs_of_groups, bugs_of_leaving, node, retaining, shard, sweeping
+from stratalog_sim import bugs_of_directories, bugs_of_groups, bugs_of_leaving, node, retaining, shard, sweeping
 from stratalog_sim.disk import Disk, DiskFailed, DiskFile, digest_of
 from stratalog_sim.leaving_world import world_of
 from stratalog_sim.meta import MetaStore
@@ -53,6 +53,7 @@ TWO_COPIES = Shape(nodes=3, replicas=2)
 QUORUM = Shape(nodes=3, replicas=3, is_quorum=True)
 IN_SYNC = Shape(nodes=3, replicas=3, is_quorum=False)
 HANGING = Shape(nodes=3, replicas=3, hangs=True)
+WORSE = Shape(nodes=3, replicas=3, is_quorum=False, is_worse=True)
 Patch = tuple[Any, str, Any]
 """Whose attribute, its name, and what it is while the bug is there."""
 
@@ -484,6 +485,21 @@ BUGS = {
         ),
         Bug("copy let go of unasked", "nobody has a copy", _copy_let_go_of_unasked, TWO_COPIES),
         Bug("seal taken for a fence", "a leader begins its segment again", _seal_taken_for_a_fence, THREE_NODES),
+        Bug(
+            "damage taken for a torn tail",
+            "one bad copy names the end",
+            bugs_of_directories.damage_taken_for_a_torn_tail,
+            WORSE,
+        ),
+        Bug(
+            "older state passes",
+            "an older state names the end",
+            bugs_of_directories.older_state_passes_for_the_last_one,
+            WORSE,
+        ),
+        Bug(
+            "copy drives out the living", "two write as one node", bugs_of_directories.copy_drives_out_the_living, WORSE
+        ),
         Bug("fence not persisted", "a promise does not outlive its process", _fence_not_persisted, THREE_NODES),
         Bug("every member is waited for", "no leader while a disk hangs", _every_member_is_waited_for, HANGING),
         Bug("heartbeats taken for health", "a leader that cannot write", _heartbeats_taken_for_health, HANGING),

@@ -38,6 +38,10 @@ _KINDS = (
 )
 
 
+_OF_DIRECTORIES = ("rot", "back up", "put back", "clone")
+_MOSTLY_DIRECTORIES = (*_OF_DIRECTORIES, "rot", "rot", "put back", "put back", "crash", "away", "roll")
+
+
 class Faults:
     """Acts every now and then until it is told to end."""
 
@@ -46,6 +50,9 @@ class Faults:
         self.is_over = False
         rng = world.rng
         self.kinds = (*_KINDS, "wipe") if world.may_wipe else _KINDS
+        if world.may_damage:
+            is_worse = world.shape.is_worse if world.shape.is_worse is not None else rng.random() < 0.4
+            self.kinds = _MOSTLY_DIRECTORIES if is_worse else (*self.kinds, *_OF_DIRECTORIES)
         # Some seeds are rough and some are nearly calm, so that long quiet runs are looked at too.
         self._pause_ms = rng.choice((300, 800, 2_000))
         self._usual = rng.choice((Weather(), Weather(0.01, 0.02, 0.05), Weather(0.05, 0.05, 0.2)))
@@ -107,10 +114,28 @@ class Faults:
                 world.after(lasting_ms, self._quick_again, node_id)
             case "roll":
                 world.ask_roll(node_id)
+            case "rot":
+                if world.bad_directories.rot(node_id, down_ms=lasting_ms):
+                    self._others_later(node_id, lasting_ms)
+            case "back up":
+                world.bad_directories.back_up(node_id)
+            case "put back":
+                if world.bad_directories.put_back(node_id, down_ms=lasting_ms):
+                    self._others_later(node_id, lasting_ms)
+            case "clone":
+                world.bad_directories.clone(node_id)
             case "wipe":
                 if world.wipe(node_id, down_ms=lasting_ms):
                     self.kinds = _KINDS
         self._plan()
+
+    def _others_later(self, node_id: int, lasting_ms: int) -> None:
+        """Perhaps all die, and that node is the first to come back."""
+        world = self._world
+        if world.rng.random() < 0.6:
+            for other in world.node_ids:
+                if other != node_id:
+                    world.kill(other, down_ms=lasting_ms + 200 + world.rng.randrange(1_500))
 
     def _partition(self, lasting_ms: int) -> None:
         """One way or both, between two places."""

@@ -19,6 +19,7 @@ from stratalog.model import commands
 from stratalog.model.errors import AlreadyExists, StratalogError
 from stratalog.model.ids import ShardKey
 from stratalog.model.segment import Segment
+from stratalog_sim.bad_directories import BadDirectories, is_of_clone
 from stratalog_sim.broken import Broken
 from stratalog_sim.clients import Consumer, MountReader, Producer
 from stratalog_sim.disk import Died, Disk
@@ -50,6 +51,8 @@ class Shape:
     """None: the seed decides."""
     is_quorum: bool | None = None
     """Whether most of the replicas acknowledge, where there are several. None: the seed decides."""
+    is_worse: bool | None = None
+    """Directories are damaged, put back and copied more often than anything else happens. None: the seed decides."""
     spares: int = 0
     """So many nodes come later, and some leave: see `LeavingWorld`."""
     hangs: bool = False
@@ -106,6 +109,7 @@ class SimulatedWorld:
         self.network.join("store", self.store)
         self.meta_store = MetaStore()
         self.judge = Judge(self.disks, self.store)
+        self.bad_directories = BadDirectories(self)
         self.meta = self._new_meta()
         self.is_fsync = self.rng.random() < 0.5 if shape.is_fsync is None else shape.is_fsync
         self.has_store = self.rng.random() < 0.75
@@ -120,6 +124,8 @@ class SimulatedWorld:
         self.policy = RollPolicy(120, 4_000, min_insync_replicas=least, lag_ms=1_500)
         self.may_wipe = shape.nodes > 2 and self.rng.random() < 0.3
         """One disk is replaced by a new one."""
+        self.may_damage = shape.replicas > 1 and not shape.spares and not self.may_wipe
+        """Directories are damaged, put back and copied: what one of them lacks another has."""
         self.is_quorum = shape.replicas > 1 and self.rng.random() < 0.35
         if shape.is_quorum is not None:
             self.is_quorum = shape.is_quorum
@@ -153,12 +159,15 @@ class SimulatedWorld:
     # Machines ---------------------------------------------------------------------------------------------------------
     def _new_meta(self) -> Meta:
         meta = Meta("meta", self.scheduler, self.network, store=self.meta_store, tell=self.say)
+        self.meta_since_ms = self.scheduler.now_ms
         meta.on_applied, self.judge.table = self.applied, meta.table
         self.network.join("meta", meta)
         return meta
 
     def applied(self, command: Any, result: Any, changed: list[Segment]) -> None:
         """The meta service did this."""
+        if is_of_clone(command):
+            self.bad_directories.let_in(command.node.node_id)
         self.judge.applied(command, result, changed)
 
     def rack_of(self, node_id: int) -> str | None:

@@ -34,6 +34,9 @@ QUICK = {
     "copy let go of unasked": "the last copy is never deleted",
     "seal taken for a fence": "",  # a machine's own invariant, or one of several promises
     "fence not persisted": "a promise is on the disk before it is told",
+    "damage taken for a torn tail": "",  # what is lost or given twice shows in one of several promises
+    "older state passes": "",
+    "copy drives out the living": "a copy of a living node's directory is refused",
     "released on one look": "who is released was seen twice, apart in time",
     "one look counts twice": "who is released was seen twice, apart in time",
     "unknown counts as gone": "",  # the last readable copy may go first
