@@ -104,7 +104,8 @@ def refusals_of(node: NodeProcess, port: str = "stratalog_http") -> float:
         values = node.metrics()
     except OSError:
         return -1  # those of the flood are closed at this end, and not yet at the other
-    return sum(value for key, value in values.items() if key.startswith(f"{port}_refused_total"))
+    kinds = (f"{port}_refused_total", f"{port}_made_room_total")
+    return sum(value for key, value in values.items() if key.startswith(kinds))
 
 
 @pytest.mark.parametrize(

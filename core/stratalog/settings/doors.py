@@ -120,8 +120,8 @@ class DoorSettings(BaseModel):
         default=10_000,
         ge=1,
         le=1_000_000,
-        description="Maximum number of client connections; further ones are closed at once. Never more than a "
-        "quarter of the process's open files.",
+        description="Maximum number of client connections; further ones are closed at once. Connections of other "
+        "nodes do not count. Never more than a quarter of the process's open files, less 64 for other nodes.",
     )
     max_connections_per_ip: int = Field(
         default=INT32_MAX,
@@ -146,8 +146,8 @@ class DoorSettings(BaseModel):
         default=256,
         ge=1,
         le=100_000,
-        description="Maximum number of connections to the admin port (metrics.listen); further ones are closed at "
-        "once. Never more than a sixteenth of the process's open files.",
+        description="Maximum number of connections to the admin port (metrics.listen); a further one takes the place "
+        "of the one that has been idle longest. Never more than a sixteenth of the process's open files.",
     )
     http_max_connections_per_ip: int = Field(
         default=64,
@@ -159,8 +159,9 @@ class DoorSettings(BaseModel):
         default=4_096,
         ge=64,
         le=INT32_MAX,
-        description="Maximum number of connections to the port of the meta service (meta.listen); further ones are "
-        "closed at once. A node opens up to 34. Never more than a quarter of the process's open files.",
+        description="Maximum number of connections to the port of the meta service (meta.listen); a further one takes "
+        "the place of the one that has been idle longest. A node opens up to 34. Never more than a quarter of the "
+        "process's open files.",
     )
     meta_max_connections_per_ip: int = Field(
         default=1_024,

@@ -165,7 +165,7 @@ class Door:
                 self._loop.call_later(_ACCEPT_RETRY_S, self._accept_again)
                 return
             peer_ip = str(address[0])
-            if self._is_full(peer_ip):
+            if self._is_full(peer_ip) and not self._make_room(peer_ip):
                 self._refuse(sock, peer_ip)
                 continue
             sock.setblocking(False)
@@ -183,6 +183,21 @@ class Door:
             self.stats.connections >= limits.max_connections
             or self._per_ip.get(peer_ip, 0) >= limits.max_connections_per_ip
         )
+
+    def _make_room(self, peer_ip: str) -> bool:
+        """Close the connection that has waited longest without a request: of the same address where that has too many.
+        Those that showed the token go last, so that idle connections keep no node out. False: all are at work."""
+        is_crowded = self._per_ip.get(peer_ip, 0) >= self.limits.max_connections_per_ip
+        idle = [
+            visit for visit in self._visits.values() if visit.is_idle and (visit.peer_ip == peer_ip or not is_crowded)
+        ]
+        if not idle:
+            return False
+        last = min(idle, key=lambda visit: (visit.has_shown_token, visit.since))
+        self.stats.made_room += 1
+        last.abort()
+        self.left(last)
+        return True
 
     def _refuse(self, sock: socket.socket, peer_ip: str) -> None:
         sock.close()
@@ -291,6 +306,9 @@ class Door:
         path = resource.canonical if resource is not None else None
         shown = request.headers.getall("Authorization", ())
         if self._key is None or self._key.opens(path, shown):
+            visit = self._visits.get(request.protocol)
+            if visit is not None and self._key is not None and path not in self._key.open_paths:
+                visit.has_shown_token = True
             return None
         self.stats.unauthorized += 1
         answer = self._closing(Unauthorized(WRONG_TOKEN if shown else WITHOUT_TOKEN), 401)

@@ -33,6 +33,7 @@ class DoorStats:
     connections: int = gauge("HTTP connections open now, or whose request is still worked on.")
     accepted: int = counter("HTTP connections accepted.")
     refused: int = counter("HTTP connections refused for a limit.")
+    made_room: int = counter("Idle HTTP connections closed for others, because of a limit.")
     closed_for_fault: int = counter("HTTP connections closed because head, body or reader were too slow or too large.")
     foreign: int = counter("HTTP requests refused because a foreign web page, or another name's, made them.")
     unauthorized: int = counter("HTTP requests refused because they did not show the token.")

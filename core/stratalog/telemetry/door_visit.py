@@ -53,6 +53,7 @@ class Visit(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._state = _State.WAITING
         self._since = self._loop.time()
+        self.has_shown_token = False
         self._head_bytes = 0
         self._head_tail = b""
         self._is_head_whole = False
@@ -120,6 +121,16 @@ class Visit(asyncio.Protocol):
         self._since = self._loop.time()
         if self._is_lost:
             self._door.left(self)
+
+    @property
+    def is_idle(self) -> bool:
+        """No whole request is being worked on or answered: closing it costs its client a connection, no answer."""
+        return self._state in (_State.WAITING, _State.HEAD) and self._unread_since is None
+
+    @property
+    def since(self) -> float:
+        """When it began to be in its state."""
+        return self._since
 
     # Time -----------------------------------------------------------------------------------------------------------
     def close_when_overdue(self, now: float) -> None:

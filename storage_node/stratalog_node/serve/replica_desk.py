@@ -9,6 +9,7 @@ Source: docs/replication.md sections 2 to 4.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.kafka.frames import RequestHeader
@@ -33,8 +34,12 @@ _FAULTS = {
 
 
 class ReplicaDesk:
-    def __init__(self, catalog: Catalog, shards: ShardDirectory, fetches: FetchDesk) -> None:
+    def __init__(
+        self, catalog: Catalog, shards: ShardDirectory, fetches: FetchDesk, proved: Callable[[Connection], None]
+    ) -> None:
+        """`proved` hears of each connection that has shown a living node's token."""
         self._shards = shards
+        self._proved = proved
         self._fetches = fetches
         self._catalog = catalog
         self._followers: dict[Connection, _Follower] = {}
@@ -59,6 +64,8 @@ class ReplicaDesk:
         self._fetches.turn.request()
         node = self._catalog.node(request.replica_id)
         code = self._why_not(node, request)
+        if not code:
+            self._proved(connection)
         if request.is_sealed_read:
             read = SealedRead(self._fetches, connection, header.correlation_id)
             connection.expect_answer(read)

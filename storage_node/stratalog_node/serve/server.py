@@ -22,6 +22,7 @@ from stratalog_node.serve.answer import Answer
 from stratalog_node.serve.api.p18_api_versions import fallback_response
 from stratalog_node.serve.byte_budget import ByteBudget
 from stratalog_node.serve.connection import Connection
+from stratalog_node.serve.connection_places import ConnectionPlaces, may_be_a_node
 from stratalog_node.serve.context import ConnectionInfo, NodeServices
 from stratalog_node.serve.control import ControlDesk
 from stratalog_node.serve.fetch import PendingFetch
@@ -104,7 +105,8 @@ class KafkaServer:
             lambda: turn.steady_ms,
         )
         self._fetches = FetchDesk(self.serving, services.catalog, shards, reader, self._readers)
-        self._replicas = ReplicaDesk(services.catalog, shards, self._fetches)
+        self._places = ConnectionPlaces(self.limits)
+        self._replicas = ReplicaDesk(services.catalog, shards, self._fetches, self._places.proved)
         lag = services.control.lag(services.catalog, services.meta)
         self._produce = ProduceHandler(self.serving, services.catalog, shards.by_name, lag.catch_up)
         self._control = ControlDesk(self.serving, services)
@@ -112,7 +114,6 @@ class KafkaServer:
         self._connections: set[Connection] = set()
         self._clients: dict[Connection, str | None] = {}
         """As the newest request of each named itself."""
-        self._per_ip: dict[str, int] = {}
         self._listeners: list[socket.socket] = []
         self._reaper: asyncio.TimerHandle | None = None
         self._told_refused_ms = turn.steady_ms - _TELL_EVERY_MS
@@ -144,9 +145,8 @@ class KafkaServer:
                 self.loop.call_later(_ACCEPT_RETRY_S, self._accept_again, listener, told)
                 return
             peer_ip = str(address[0])
-            if len(self._connections) >= self.limits.max_connections or (
-                self._per_ip.get(peer_ip, 0) >= self.limits.max_connections_per_ip
-            ):
+            has_room = self._places.has_room(peer_ip)
+            if not has_room and not may_be_a_node(told.name):
                 sock.close()
                 self._refused(peer_ip)
                 continue
@@ -156,10 +156,13 @@ class KafkaServer:
             info = ConnectionInfo(f"{peer_ip}:{address[1]}", told.host, told.port, told.name)
             connection = self.connection(sock, info)
             self._connections.add(connection)
-            self._per_ip[peer_ip] = self._per_ip.get(peer_ip, 0) + 1
             self.stats.accepted += 1
             self.stats.connections = len(self._connections)
             connection.open()
+            if has_room:
+                self._places.take_client(connection, peer_ip)
+            elif (last := self._places.take_on_trial(connection, self.turn.steady_ms)) is not None:
+                self._end_trial(last)
 
     def connection(self, sock: socket.socket, info: ConnectionInfo) -> Connection:
         """One of this listener's, not open yet."""
@@ -186,6 +189,11 @@ class KafkaServer:
                 limit="max.connections",
             )
 
+    def _end_trial(self, connection: Connection) -> None:
+        """There is no room for one more client, and no node's token was shown."""
+        self._refused(connection.info.peer.rpartition(":")[0])
+        connection.close("refused: max.connections or max.connections.per.ip")
+
     def _accept_again(self, listener: socket.socket, told: Listener) -> None:
         if listener in self._listeners:
             self.loop.add_reader(listener.fileno(), self._accept, listener, told)
@@ -195,12 +203,7 @@ class KafkaServer:
         self._clients.pop(connection, None)
         self._replicas.forget(connection)
         self._readers.forget(connection)
-        peer_ip = connection.info.peer.rpartition(":")[0]
-        left = self._per_ip.get(peer_ip, 1) - 1
-        if left:
-            self._per_ip[peer_ip] = left
-        else:
-            self._per_ip.pop(peer_ip, None)
+        self._places.forget(connection)
         self.stats.connections = len(self._connections)
         if is_fault:
             self.stats.closed_for_fault += 1
@@ -211,6 +214,8 @@ class KafkaServer:
     def _reap(self) -> None:
         """Once a second: the clock of an idle node, and connections that are slow, half-open or idle."""
         self.turn.read_clocks()
+        for connection in self._places.overdue(self.turn.steady_ms):
+            self._end_trial(connection)
         has_idle = False
         for connection in list(self._connections):
             reason = connection.overdue(self.turn.steady_ms)
@@ -241,6 +246,11 @@ class KafkaServer:
 
     # Dispatch -------------------------------------------------------------------------------------------------------
     def dispatch(self, connection: Connection, header: RequestHeader, frame: memoryview) -> None:
+        if self._places.on_trial and connection in self._places.on_trial:
+            is_of_replicas = (header.api_key, header.api_version) == _OF_REPLICAS
+            if not is_of_replicas or not self._replicas.take(connection, header, frame):
+                self._end_trial(connection)
+            return
         api = self._apis.get(header.api_key)
         if api is None or not api.min_version <= header.api_version <= api.max_version:
             is_of_replicas = (header.api_key, header.api_version) == _OF_REPLICAS

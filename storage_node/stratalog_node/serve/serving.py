@@ -18,6 +18,9 @@ from stratalog_node.serve.byte_budget import ByteBudget
 from stratalog_node.serve.send_share import SendShare
 from stratalog_node.turn import Turn
 
+_OF_NODES = 64
+"""Descriptors that are kept for connections of other nodes, which count against no limit of clients."""
+
 
 @dataclass(frozen=True, slots=True)
 class ServeLimits:
@@ -32,10 +35,10 @@ class ServeLimits:
 
     @classmethod
     def of(cls, settings: ProcessSettings, most_connections: int) -> ServeLimits:
-        """`most_connections`: so many descriptors are there for clients, whatever the settings say."""
+        """`most_connections`: so many descriptors are there, whatever the settings say."""
         return cls(
             settings.socket_request_max_bytes,
-            min(settings.max_connections, most_connections),
+            min(settings.max_connections, max(1, most_connections - _OF_NODES)),
             settings.max_connections_per_ip,
             settings.connection_read_timeout_ms,
             settings.connections_max_idle_ms,

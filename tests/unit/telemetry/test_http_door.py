@@ -81,13 +81,15 @@ async def _length(request: web.Request) -> web.Response:
 
 @asynccontextmanager
 async def port(
-    limits: DoorLimits, add_routes: Callable[[web.Application], None] = lambda _: None
+    limits: DoorLimits,
+    add_routes: Callable[[web.Application], None] = lambda _: None,
+    key: DoorKey | None = None,
 ) -> AsyncIterator[Rig]:
     def add(application: web.Application) -> None:
         application.router.add_post("/length", _length)
         add_routes(application)
 
-    server = TelemetryServer(MetricRegistry(), limits=limits, add_routes=add)
+    server = TelemetryServer(MetricRegistry(), limits=limits, add_routes=add, key=key)
     await server.start("127.0.0.1:0")
     rig = Rig(server)
     assert (await rig.ask())[0] == 200
@@ -105,11 +107,45 @@ async def test_half_requests_take_no_more_connections_than_the_port_may_have() -
         half = [await rig.send(HALF_HEAD) for _ in range(10)]
         await eventually(lambda: rig.stats.connections == 10)
         for _ in range(100):
-            assert await rig.answer(await rig.send(b"")) == b""
-        assert rig.stats.connections == 10 and rig.stats.refused == 100
-        half.pop().close()
-        await eventually(lambda: rig.stats.connections == 9)
+            await rig.send(HALF_HEAD)
+        await eventually(lambda: rig.stats.made_room == 100)
+        assert rig.stats.connections == 10 and rig.stats.refused == 0
+        for sock in half:
+            assert await rig.answer(sock) == b"", "those that stood still longest make room"
+        assert (await rig.ask())[0] == 200, "whoever comes gets in"
+
+
+async def test_idle_connections_keep_nobody_out_and_those_that_showed_the_token_stay_longest() -> None:
+    key = DoorKey(lambda: ("secret",))
+    async with port(replace(PATIENT, max_connections=10, max_connections_per_ip=1_000), key=key) as rig:
+        node = await rig.send(
+            b"GET /nothing HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer secret\r\n\r\n", "127.0.0.2"
+        )
+        await eventually(lambda: [one for one in rig.door._visits.values() if one.has_shown_token])
+        for _ in range(100):
+            await rig.send(b"", "127.0.0.3")
+        await eventually(lambda: rig.stats.made_room == 91)
+        assert [one.peer_ip for one in rig.door._visits.values() if one.has_shown_token] == ["127.0.0.2"]
+        assert node.fileno() >= 0
         assert (await rig.ask())[0] == 200
+
+
+async def test_connections_that_are_being_answered_make_no_room() -> None:
+    began, may_end = asyncio.Semaphore(0), asyncio.Event()
+
+    async def slow(_request: web.Request) -> web.Response:
+        began.release()
+        await may_end.wait()
+        return web.Response()
+
+    limits = replace(PATIENT, max_connections=3, max_connections_per_ip=1_000)
+    async with port(limits, lambda app: app.router.add_get("/slow", slow)) as rig:
+        for _ in range(3):
+            await rig.send(b"GET /slow HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            await asyncio.wait_for(began.acquire(), 10)
+        assert await rig.answer(await rig.send(b"")) == b""
+        assert (rig.stats.refused, rig.stats.made_room) == (1, 0)
+        may_end.set()
 
 
 async def test_one_address_does_not_take_what_others_need() -> None:
@@ -117,7 +153,9 @@ async def test_one_address_does_not_take_what_others_need() -> None:
         for _ in range(5):
             await rig.send(HALF_HEAD, "127.0.0.2")
         await eventually(lambda: rig.stats.connections == 5)
-        assert await rig.answer(await rig.send(b"", "127.0.0.2")) == b""
+        await rig.send(b"", "127.0.0.2")
+        await eventually(lambda: rig.stats.made_room == 1)
+        assert rig.stats.connections == 5, "it takes a place of its own address"
         assert (await rig.ask())[0] == 200
 
 
