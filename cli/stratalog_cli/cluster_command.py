@@ -11,6 +11,7 @@ import typer
 
 from stratalog.model.errors import Conflict, InvalidRequest
 from stratalog.settings.load import COMMAND_LINE_VARIABLES, load_process_settings
+from stratalog_cli.cluster_checked import health
 from stratalog_cli.cluster_control import NobodyRuns, ask
 from stratalog_cli.cluster_directory import ClusterDirectory
 from stratalog_cli.cluster_plan import Plan
@@ -25,12 +26,15 @@ _FINDINGS = 1
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(no_args_is_help=True, help="Run a cluster of several nodes on this machine.")
+    group = typer.Typer(
+        no_args_is_help=True, help="Run a cluster of several nodes on this machine; check the health of any."
+    )
     group.callback()(_cluster)
     group.command("start")(start)
     group.command("stop")(stop)
     group.command("add")(add)
     group.command("status")(status)
+    group.command("health")(health)
     app.add_typer(group, name="cluster")
 
 

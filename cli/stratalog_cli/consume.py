@@ -19,10 +19,11 @@ from stratalog.model.counting import counted
 from stratalog.model.errors import InvalidRequest, NotFound, Unavailable
 from stratalog.settings.units import parse_duration_ms, parse_seconds
 from stratalog.telemetry.printable import printable
+from stratalog_cli.group_reads import Shard, bounds_of, offsets_since
 from stratalog_cli.group_reset import Bounds
-from stratalog_cli.groups import Shard, bounds_of, offsets_since
 from stratalog_cli.kafka_clients import BootstrapOption, KafkaPlace, as_ours, clients
 from stratalog_cli.moments import now_ms, parse_time_ms
+from stratalog_cli.offered import TopicArgument
 from stratalog_cli.output import print_json_line
 from stratalog_cli.record_lines import as_json
 from stratalog_cli.say import say
@@ -42,7 +43,7 @@ def register(app: typer.Typer) -> None:
 
 
 def consume(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")],
+    topic: TopicArgument,
     only: Annotated[
         list[int] | None, typer.Option("--shard", min=0, metavar="N", help="Only this shard; may be repeated.")
     ] = None,

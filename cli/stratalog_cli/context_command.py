@@ -15,6 +15,8 @@ import typer
 from stratalog.admin_api.client import AdminClient
 from stratalog.model.addresses import parse_address
 from stratalog.model.errors import InvalidRequest, NotFound, StratalogError, WrongServer
+from stratalog.objects.urls import parse_url
+from stratalog.telemetry.logs import without_secrets
 from stratalog.telemetry.printable import printable
 from stratalog_cli.context_probe import cluster_of
 from stratalog_cli.contexts import (
@@ -72,6 +74,12 @@ def add(
             "--token-file", metavar="FILE", help="File with the token. The context keeps the path, not the token."
         ),
     ] = None,
+    bucket: Annotated[
+        str | None,
+        typer.Option(
+            "--bucket", metavar="URL", help="Object store of the cluster, for commands that read or change it."
+        ),
+    ] = None,
     cluster: Annotated[
         str | None,
         typer.Option(
@@ -86,11 +94,11 @@ def add(
 
     Writes then go only to nodes of this cluster; they are refused if another cluster answers. An address that does not
     answer is kept with a warning; one where something else answers is refused."""
-    if admin is None and meta is None and bootstrap is None:
-        raise InvalidRequest("a context names at least one of --admin, --meta and --bootstrap")
-    _check(admin, meta, bootstrap)
+    if admin is None and meta is None and bootstrap is None and bucket is None:
+        raise InvalidRequest("a context names at least one of --admin, --meta, --bootstrap and --bucket")
+    _check(admin, meta, bootstrap, bucket)
     tokens = None if token_file is None else str(token_file.absolute())
-    context = Context(name, admin, meta, bootstrap, tokens, cluster)
+    context = Context(name, admin, meta, bootstrap, tokens, bucket, cluster)
     file = contexts_file(os.environ)
     known = read_contexts(file)
     known.with_added(context, is_replacing=is_replacing)  # refused before anybody is asked
@@ -104,7 +112,13 @@ def add(
     say(f"context {name} is kept{printable(of)}; {used}")
 
 
-def _check(admin: str | None, meta: str | None, bootstrap: str | None) -> None:
+def _check(admin: str | None, meta: str | None, bootstrap: str | None, bucket: str | None) -> None:
+    if bucket is not None:
+        parse_url(bucket)
+        if without_secrets(bucket) != bucket:
+            raise InvalidRequest(
+                "--bucket has credentials in it, and a context holds no secrets: leave them to the AWS_* environment"
+            )
     for address in () if admin is None else admin.split(","):
         AdminClient(address.strip())
     for address in () if bootstrap is None else bootstrap.split(","):
@@ -150,14 +164,18 @@ def list_all(output: OutputOption = OutputFormat.TABLE) -> None:
         rows = [
             (
                 f"{one.name}{' *' if one == chosen else ''}",
-                *(value or "-" for value in (one.admin, one.bootstrap, one.meta, one.token_file, one.cluster)),
+                *(value or "-" for value in _places(one)),
             )
             for one in contexts
         ]
-        columns = ("context", "admin", "bootstrap", "meta", "token file", "cluster")
-        print_table(columns, rows, give_up=("token file", "cluster", "meta", "bootstrap"))
+        columns = ("context", "admin", "bootstrap", "meta", "bucket", "token file", "cluster")
+        print_table(columns, rows, give_up=("token file", "cluster", "bucket", "meta", "bootstrap"))
     else:
         say("no contexts yet; add one: stratalog context add NAME --admin HOST:PORT --bootstrap HOST:PORT")
+
+
+def _places(one: Context) -> tuple[str | None, ...]:
+    return one.admin, one.bootstrap, one.meta, one.bucket, one.token_file, one.cluster
 
 
 def show(

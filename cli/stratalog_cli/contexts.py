@@ -33,6 +33,8 @@ class Context:
     meta: str | None = None
     bootstrap: str | None = None
     token_file: str | None = None
+    bucket: str | None = None
+    """Of its object store; without credentials."""
     cluster: str | None = None
     """The cluster's id: a write that would reach another one is refused."""
 

@@ -59,6 +59,7 @@ COMMANDS: Final = {
     "locate": "stratalog_cli.segments",
     "find": "stratalog_cli.find",
     "seal": "stratalog_cli.segments",
+    "recover": "stratalog_cli.recover",
     "pipeline": "stratalog_cli.pipeline_command",
     "settings": "stratalog_cli.settings_command",
     "verify": "stratalog_cli.verify",
@@ -161,7 +162,7 @@ def _options(
     if context is not None:
         # Named by hand, it goes before addresses of the environment.
         os.environ[CONTEXT_VARIABLE] = context
-        for overruled in ("STRATALOG_ADMIN", "STRATALOG_META", "STRATALOG_BOOTSTRAP"):
+        for overruled in ("STRATALOG_ADMIN", "STRATALOG_META", "STRATALOG_BOOTSTRAP", "STRATALOG_BUCKET"):
             os.environ.pop(overruled, None)
 
 

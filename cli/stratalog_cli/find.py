@@ -20,9 +20,10 @@ from stratalog.telemetry.printable import printable
 from stratalog_cli.consume import Reading
 from stratalog_cli.find_cold import ColdFound, ColdShardFound, find_cold
 from stratalog_cli.find_nodes import Found, Range, find_on_nodes
+from stratalog_cli.group_reads import Shard, bounds_of
 from stratalog_cli.group_reset import Bounds
-from stratalog_cli.groups import Shard, bounds_of
 from stratalog_cli.kafka_clients import BootstrapOption, KafkaPlace, clients, result_of
+from stratalog_cli.offered import TopicArgument
 from stratalog_cli.output import AdminOption, OutputFormat, OutputOption, print_json, print_table
 from stratalog_cli.record_lines import as_json
 from stratalog_cli.say import say
@@ -39,7 +40,7 @@ def register(app: typer.Typer) -> None:
 
 
 def find(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")],
+    topic: TopicArgument,
     key: Annotated[str | None, typer.Option("--key", metavar="TEXT", help="The key, if it is text.")] = None,
     key_base64: Annotated[
         str | None, typer.Option("--key-base64", metavar="TEXT", help="The key in base64, if it is not text.")

@@ -1,4 +1,4 @@
-"""`stratalog groups …`: list, describe with the lag of each shard, reset.
+"""`stratalog groups …`: list, describe with the lag of each shard, reset; `groups_forget` deletes.
 
 A reset is planned from what is there (`stratalog_cli.group_reset`), shown, and then committed as a whole; the
 coordinator refuses it, as this command does, while the group has members.
@@ -14,21 +14,34 @@ import typer
 from stratalog.model.counting import counted
 from stratalog.model.errors import Conflict, InvalidRequest, NotFound
 from stratalog.telemetry.printable import printable
+from stratalog_cli.group_reads import (
+    GroupArgument,
+    Shard,
+    bounds_of,
+    committed_of,
+    described,
+    offsets_since,
+    require_there,
+    state_of,
+    wanted_shards,
+)
 from stratalog_cli.group_reset import Bounds, Goal, goal_of, new_offset
-from stratalog_cli.kafka_clients import WAIT_S, BootstrapOption, KafkaPlace, as_ours, clients, imported, result_of
+from stratalog_cli.groups_forget import delete, delete_offsets
+from stratalog_cli.kafka_clients import WAIT_S, BootstrapOption, KafkaPlace, as_ours, clients, result_of
 from stratalog_cli.moments import now_ms
 from stratalog_cli.output import OutputFormat, OutputOption, print_fields, print_json, print_table
 from stratalog_cli.say import say
 
-GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id, as `groups list` shows it.")]
-Shard = tuple[str, int]
-
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List, describe and reset consumer groups.")
+    group = typer.Typer(
+        no_args_is_help=True, rich_markup_mode=None, help="List, describe, reset and delete consumer groups."
+    )
     group.command("list")(list_groups)
     group.command("describe")(describe)
     group.command("reset")(reset)
+    group.command("delete")(delete)
+    group.command("delete-offsets")(delete_offsets)
     app.add_typer(group, name="groups")
 
 
@@ -39,8 +52,8 @@ def list_groups(bootstrap: BootstrapOption = None, output: OutputOption = Output
     if listed.errors:
         raise as_ours(listed.errors[0].args[0])
     names = sorted(one.group_id for one in listed.valid)
-    groups = _described(place, names)
-    told = [{"group": name, "state": _state(groups[name]), "members": len(groups[name].members)} for name in names]
+    groups = described(place, names)
+    told = [{"group": name, "state": state_of(groups[name]), "members": len(groups[name].members)} for name in names]
     if output is OutputFormat.JSON:
         print_json(told)
     elif told:
@@ -54,9 +67,9 @@ def describe(
 ) -> None:
     """Show a group: its members, and for each shard the committed offset, the end of the log, and the lag."""
     place = KafkaPlace(bootstrap, is_write=False)
-    found = _described(place, [group])[group]
-    committed = _committed(place, group)
-    _require_there(group, found, committed)
+    found = described(place, [group])[group]
+    committed = committed_of(place, group)
+    require_there(group, found, committed)
     owners = {
         (one.topic, one.partition): member
         for member in found.members
@@ -70,7 +83,7 @@ def describe(
     uncommitted = sum(row["committed"] is None and row["lag"] is not None for row in rows)
     told = {
         "group": group,
-        "state": _state(found),
+        "state": state_of(found),
         "assignor": found.partition_assignor,
         "coordinator": None if found.coordinator is None else found.coordinator.id,
         "members": [
@@ -140,7 +153,7 @@ def reset(
         raise InvalidRequest("say which: --topic TOPIC, or --all-topics for all that the group has committed")
     named = [wanted_shards(text) for text in topics or ()]
     place = KafkaPlace(bootstrap, is_write=not dry_run)
-    found, committed = _described(place, [group])[group], _committed(place, group)
+    found, committed = described(place, [group])[group], committed_of(place, group)
     if found.members:
         clients_there = ", ".join(sorted({printable(one.client_id) for one in found.members}))
         raise Conflict(
@@ -165,15 +178,6 @@ def reset(
     say("nothing was changed: this was a dry run" if dry_run else f"group {printable(group)} continues from there")
 
 
-def wanted_shards(text: str) -> tuple[str, tuple[int, ...] | None]:
-    """`TOPIC`, or `TOPIC:0,3`. Raises: InvalidRequest."""
-    topic, colon, shards = text.partition(":")
-    numbers = [one.strip() for one in shards.split(",")]
-    if not topic or (colon and not all(one.isascii() and one.isdigit() and len(one) < 10 for one in numbers)):
-        raise InvalidRequest(f"--topic {text!r:.200}: expected TOPIC, or TOPIC:SHARD,SHARD")
-    return topic, tuple(map(int, numbers)) if colon else None
-
-
 def _named(place: KafkaPlace, named: list[tuple[str, tuple[int, ...] | None]]) -> list[Shard]:
     wanted: set[Shard] = set()
     for topic, shards in named:
@@ -184,46 +188,7 @@ def _named(place: KafkaPlace, named: list[tuple[str, tuple[int, ...] | None]]) -
     return sorted(wanted)
 
 
-# Asking -----------------------------------------------------------------------------------------------------------
-def _described(place: KafkaPlace, names: list[str]) -> dict[str, Any]:
-    if not names:
-        return {}
-    asked = place.admin.describe_consumer_groups(names, request_timeout=WAIT_S)
-    return {name: result_of(answer) for name, answer in asked.items()}
-
-
-def _committed(place: KafkaPlace, group: str) -> dict[Shard, int]:
-    asked = clients().ConsumerGroupTopicPartitions(group)
-    (answer,) = place.admin.list_consumer_group_offsets([asked], request_timeout=WAIT_S).values()
-    return {(one.topic, one.partition): one.offset for one in result_of(answer).topic_partitions if one.offset >= 0}
-
-
-def bounds_of(place: KafkaPlace, shards: list[Shard]) -> dict[Shard, Bounds]:
-    """Where each log starts and ends."""
-    spec = _specs()
-    starts = offsets_at(place, shards, spec.earliest())
-    ends = offsets_at(place, shards, spec.latest())
-    return {shard: Bounds(starts[shard], ends[shard]) for shard in shards}
-
-
-def offsets_at(place: KafkaPlace, shards: list[Shard], spec: Any) -> dict[Shard, int]:
-    """-1 where there is no such offset."""
-    if not shards:
-        return {}
-    wanted = {clients().TopicPartition(topic, shard): spec for topic, shard in shards}
-    asked = place.admin.list_offsets(wanted, request_timeout=WAIT_S)
-    return {(one.topic, one.partition): result_of(answer).offset for one, answer in asked.items()}
-
-
-def offsets_since(place: KafkaPlace, shards: list[Shard], time_ms: int) -> dict[Shard, int]:
-    """The first offsets of that time or later; -1 where no record is as late."""
-    return offsets_at(place, shards, _specs().for_timestamp(max(0, time_ms)))
-
-
-def _specs() -> Any:
-    return imported("confluent_kafka.admin").OffsetSpec
-
-
+# Committing -------------------------------------------------------------------------------------------------------
 def _planned(place: KafkaPlace, goal: Goal, shards: list[Shard]) -> dict[Shard, int]:
     bounds = bounds_of(place, shards)
     at_time: Mapping[Shard, int] = {}
@@ -242,16 +207,7 @@ def _commit(place: KafkaPlace, group: str, planned: Mapping[Shard, int]) -> None
         raise as_ours(refused[0].error)
 
 
-def _require_there(group: str, found: Any, committed: Mapping[Shard, int]) -> None:
-    if _state(found) == "dead" and not committed:
-        raise NotFound(f"there is no group {group!r}; `stratalog groups list` shows all")
-
-
 # Showing ----------------------------------------------------------------------------------------------------------
-def _state(group: Any) -> str:
-    return str(group.state.name).lower().replace("_", " ")
-
-
 def _row(shard: Shard, committed: int | None, bounds: Bounds | None, member: Any) -> dict[str, Any]:
     return {
         "topic": shard[0],

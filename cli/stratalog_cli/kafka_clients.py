@@ -92,6 +92,7 @@ class KafkaPlace:
         except kafka_exception() as error:
             raise as_ours(error.args[0]) from None
         self.cluster_id: str = told.cluster_id or "?"
+        self.brokers: dict[int, Any] = dict(told.brokers)
         return dict(told.topics)
 
     def config(self, **further: object) -> dict[str, object]:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _POLL_S: Final = 0.5
+_INTERRUPTED: Final = 130
+_BY_ITSELF: Final = "`stratalog nodes status {0}` shows how far it is, `stratalog nodes cancel {0}` takes it back"
 _SHOWN: Final = 100
 """Ranges that nobody has: so many are shown, and the rest is in the JSON as far as the service lists it."""
 
@@ -112,13 +114,16 @@ def retire(
         await client.perform(RetireNode(node_id, mode, force, absence))
 
     ask_meta(meta, ask, is_write=True)
-    found = _watch(meta, node_id, timeout_s, is_shown=output is OutputFormat.TABLE) if wait else _read(meta, node_id)
+    try:
+        found = (
+            _watch(meta, node_id, timeout_s, is_shown=output is OutputFormat.TABLE) if wait else _read(meta, node_id)
+        )
+    except KeyboardInterrupt:
+        say(f"node {node_id} continues to leave: {_BY_ITSELF.format(node_id)}", to_stderr=True)
+        raise typer.Exit(_INTERRUPTED) from None
     _show([found], output)
     if not wait and output is OutputFormat.TABLE and found.retirement.step is not RetireStep.DONE:
-        say(
-            f"it continues by itself: `stratalog nodes status {node_id}` shows how, `stratalog nodes cancel {node_id}` "
-            "takes it back"
-        )
+        say(f"it continues by itself: {_BY_ITSELF.format(node_id)}")
 
 
 def status(
@@ -193,14 +198,14 @@ def _watch(meta: str | None, node_id: int, timeout_s: float | None, *, is_shown:
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
-        TextColumn("{task.fields[told]}", markup=False),
+        TextColumn("{task.fields[step]}", markup=False),
     )
     end = None if timeout_s is None else time.monotonic() + timeout_s
     steps, most, told = list(RetireStep), 0, ""
     with Progress(
         *columns, TimeElapsedColumn(), console=console(to_stderr=True), transient=True, disable=not is_watched()
     ) as progress:
-        task = progress.add_task(f"node {node_id}", total=len(steps) - 1, told="")
+        task = progress.add_task(f"node {node_id}", total=len(steps) - 1, step="")
         while True:
             try:
                 found = _read(meta, node_id)
@@ -211,11 +216,16 @@ def _watch(meta: str | None, node_id: int, timeout_s: float | None, *, is_shown:
                 share = 1 - found.remaining_bytes / most if most else 0.0
                 at = steps.index(found.retirement.step) + (share if found.retirement.step is RetireStep.OFFLOAD else 0)
                 line = f"{found.retirement.step}: {found.words}"
-                progress.update(task, completed=min(at, len(steps) - 1), told=printable(line))
+                progress.update(task, completed=min(at, len(steps) - 1), step=str(found.retirement.step))
                 if found.retirement.step is RetireStep.DONE:
                     return found
-            if is_shown and not is_watched() and line != told:
-                say(f"node {node_id}: {printable(line)}", to_stderr=True)
+            if is_shown and line != told:
+                # Whole, on lines of its own: the bar's line ends where the terminal does.
+                words = f"node {node_id}: {printable(line)}"
+                if is_watched():
+                    progress.console.print(words, markup=False, soft_wrap=True)
+                else:
+                    say(words, to_stderr=True)
             told = line
             if end is not None and time.monotonic() > end:
                 raise Unavailable(f"node {node_id} has not left after {timeout_s:g} s: {line}; it continues by itself")
@@ -244,12 +254,13 @@ def _show(found: list[RetirementStatus], output: OutputFormat) -> None:
             f"{human_bytes(one.bytes_per_second)}/s" if one.bytes_per_second else "-",
             "-" if one.seconds_left < 0 else human_duration(one.seconds_left),
             human_duration((now_ms - one.retirement.step_since_ms) // 1_000),
-            one.words,
         )
         for one in sorted(found, key=lambda one: one.node_id)
     ]
-    columns = ("#node", "step", "mode", "#segments left", "#bytes left", "#rate", "#time left", "#for", "says")
+    columns = ("#node", "step", "mode", "#segments left", "#bytes left", "#rate", "#time left", "#for")
     print_table(columns, rows, give_up=("#for", "#time left", "#rate", "mode"))
+    for one in sorted(found, key=lambda one: one.node_id):
+        say(f"node {one.node_id}: {printable(one.words)}")  # a table would break it into a narrow column
     for one in found:
         _show_unheld(one)
         record = one.retirement

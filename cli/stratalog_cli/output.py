@@ -19,6 +19,7 @@ from pydantic import BaseModel
 
 from stratalog.admin_api.models import Finding
 from stratalog.telemetry.printable import printable, printable_json
+from stratalog_cli import offered
 from stratalog_cli.say import say
 
 if TYPE_CHECKING:
@@ -54,7 +55,13 @@ AdminOption = Annotated[
 ]
 
 SetOption = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting, by its Kafka name; may be repeated.")
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="A setting, by its Kafka name; may be repeated.",
+        autocompletion=offered.assignments,
+    ),
 ]
 
 

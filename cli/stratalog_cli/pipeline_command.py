@@ -14,6 +14,8 @@ import typer
 from stratalog.model.counting import counted
 from stratalog.model.errors import InvalidRequest
 from stratalog.settings.units import size_bytes
+from stratalog_cli.bucket_asked import BucketOption
+from stratalog_cli.offered import TopicArgument
 from stratalog_cli.output import (
     AdminOption,
     OutputFormat,
@@ -29,9 +31,6 @@ from stratalog_cli.say import say
 if TYPE_CHECKING:
     from stratalog_pipeline.jobs.runners import Runner
 
-BucketOption = Annotated[
-    str, typer.Option("--bucket", envvar="STRATALOG_BUCKET", metavar="URL", help="The cluster's object store.")
-]
 ClusterOption = Annotated[
     str | None, typer.Option("--cluster", metavar="ID", help="The cluster's id, if the bucket holds several clusters.")
 ]
@@ -98,7 +97,7 @@ def register(app: typer.Typer) -> None:
 
 
 def archive(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")],
+    topic: TopicArgument,
     bucket: BucketOption,
     to: Annotated[str, typer.Option("--to", metavar="URL", help="Object store that the table is written to.")],
     kind: Annotated[ArchiveKind, typer.Option(help="What the values of the records are.")] = ArchiveKind.JSON,

@@ -17,10 +17,12 @@ from typing import Annotated, Any, BinaryIO, Final
 import typer
 
 from stratalog.model.counting import counted
-from stratalog.model.errors import InvalidRequest, OutcomeUnknown
+from stratalog.model.errors import InvalidRequest, OutcomeUnknown, StratalogError
 from stratalog.settings.units import MIB, SECOND_MS, parse_seconds, size_bytes
 from stratalog.telemetry.printable import printable
+from stratalog_cli.full_disks import full_disk
 from stratalog_cli.kafka_clients import BootstrapOption, KafkaPlace, as_ours, clients, kafka_exception
+from stratalog_cli.offered import TopicArgument
 from stratalog_cli.output import print_json_line
 from stratalog_cli.record_lines import Line, json_line, text_line
 from stratalog_cli.say import say
@@ -47,7 +49,7 @@ def register(app: typer.Typer) -> None:
 
 
 def produce(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")],
+    topic: TopicArgument,
     files: Annotated[
         list[Path] | None,
         typer.Argument(metavar="FILE", help="Files to read; - is standard input. Default: standard input."),
@@ -118,10 +120,13 @@ def produce(
                 raise InvalidRequest(f"line {number}: topic {topic} has no shard {chosen}")
             own_key = one.key if one.key is not None or key is None else key.encode()
             sender.send(one._replace(key=own_key, headers=further + one.headers, shard=chosen))
-    finally:
-        sender.end()
-        sender.tell(output)
-    sender.require_all()
+    except StratalogError:
+        sender.finish(output)  # says of how many records nothing is known, and why
+        raise  # all that was sent is there: it is a line that was refused
+    except KeyboardInterrupt:
+        sender.finish(output)
+        raise
+    sender.finish(output)
 
 
 def _record(line: bytes, number: int, input_format: InputFormat, separator: bytes | None) -> Line:
@@ -135,10 +140,13 @@ class _Sender:
     def __init__(
         self, place: KafkaPlace, topic: str, compression: Compression, timeout_ms: int, most_bytes: int
     ) -> None:
+        self._place = place
         self._topic = topic
         self._timeout_s = timeout_ms / SECOND_MS
         self._ranges: dict[int, list[int]] = {}
         """Shard -> first offset, one past the last one, and how many."""
+        self._unacknowledged: set[int] = set()
+        """Shards of records that were not acknowledged; -1: none was chosen yet."""
         self._failure: Any = None
         self._sent = self._failed = 0
         self._producer = clients().Producer(
@@ -178,12 +186,19 @@ class _Sender:
     def _delivered(self, error: Any, message: Any) -> None:
         if error is not None:
             self._failed += 1
+            self._unacknowledged.add(message.partition())
             self._failure = self._failure or error
             return
         known = self._ranges.setdefault(message.partition(), [message.offset(), 0, 0])
         known[0] = min(known[0], message.offset())
         known[1] = max(known[1], message.offset() + 1)
         known[2] += 1
+
+    def finish(self, output: InputFormat) -> None:
+        """Raises: OutcomeUnknown where some were not acknowledged."""
+        self.end()
+        self.tell(output)
+        self.require_all()
 
     def end(self) -> None:
         """Waits for what is under way, each record for its own time at most."""
@@ -209,9 +224,11 @@ class _Sender:
         missing = self._sent - self._acknowledged
         if missing:
             why = "no answer came" if self._failure is None else self._failure.str()
+            if (disk := full_disk(self._place, self._topic, self._unacknowledged)) is not None:
+                why = f"{why}: {disk}"
             raise OutcomeUnknown(
-                f"{counted(missing, 'record')} not acknowledged ({why}): some may have been written; look before you "
-                "send them again"
+                f"{counted(missing, 'record')} of {self._sent:,} not acknowledged ({why}): some may have been written; "
+                "look before you send them again"
             )
 
 

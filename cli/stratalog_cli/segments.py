@@ -10,6 +10,7 @@ import typer
 from stratalog.admin_api.models import Location, SealedShard, SealRequest, SegmentInfo, Tier
 from stratalog.admin_api.wording import human_bytes, human_time
 from stratalog.model.counting import counted
+from stratalog_cli.offered import MaybeTopicArgument, TopicArgument
 from stratalog_cli.output import (
     AdminOption,
     OutputFormat,
@@ -32,7 +33,7 @@ def register(app: typer.Typer) -> None:
 
 
 def segments(
-    topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="Only this topic. Default: all topics.")] = None,
+    topic: MaybeTopicArgument = None,
     shard: Annotated[int | None, typer.Option(min=0, metavar="N", help="Only this shard.")] = None,
     admin: AdminOption = None,
     output: OutputOption = OutputFormat.TABLE,
@@ -67,7 +68,7 @@ def segments(
 
 
 def locate(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")],
+    topic: TopicArgument,
     shard: Annotated[int, typer.Argument(metavar="SHARD", min=0, help="Number of the shard.")],
     offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0, help="Offset of the record.")],
     admin: AdminOption = None,
@@ -95,7 +96,7 @@ def locate(
 
 
 def seal(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")],
+    topic: TopicArgument,
     shard: Annotated[
         int | None, typer.Argument(metavar="SHARD", min=0, help="Only this shard. Default: all shards.")
     ] = None,

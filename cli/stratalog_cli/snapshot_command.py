@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
+from stratalog_cli.bucket_asked import BucketOption
 from stratalog_cli.output import (
     AdminOption,
     OutputFormat,
@@ -25,9 +26,6 @@ from stratalog_cli.say import say
 if TYPE_CHECKING:
     from stratalog.model.cut import Cut
 
-BucketOption = Annotated[
-    str, typer.Option("--bucket", envvar="STRATALOG_BUCKET", metavar="URL", help="The cluster's object store.")
-]
 ClusterOption = Annotated[
     str | None, typer.Option("--cluster", metavar="ID", help="The cluster's id, if the bucket holds several clusters.")
 ]

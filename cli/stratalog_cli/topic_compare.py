@@ -18,8 +18,9 @@ from stratalog.model.errors import InvalidRequest
 from stratalog.settings.units import parse_seconds
 from stratalog.telemetry.printable import printable
 from stratalog_cli.consume import Reading
-from stratalog_cli.groups import Shard, bounds_of
+from stratalog_cli.group_reads import Shard, bounds_of
 from stratalog_cli.kafka_clients import BootstrapOption, KafkaPlace
+from stratalog_cli.offered import TopicArgument
 from stratalog_cli.output import OutputFormat, OutputOption, print_json, print_table
 from stratalog_cli.say import say
 
@@ -52,7 +53,7 @@ class Compared:
 
 
 def compare(
-    topic: Annotated[str, typer.Argument(metavar="NAME", help="The topic's name.")],
+    topic: TopicArgument,
     other: Annotated[
         str, typer.Option("--with", metavar="HOST:PORT[,HOST:PORT...]", help="Kafka address of the other cluster.")
     ],

@@ -1,4 +1,4 @@
-"""`stratalog topics …`: list, create, describe, alter, delete, compare."""
+"""`stratalog topics …`: list, create, describe, alter, delete, compare, trim."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from stratalog.model.counting import counted
 from stratalog.model.errors import InvalidRequest
 from stratalog.settings.load import parse_assignments
 from stratalog.telemetry.printable import printable
+from stratalog_cli import offered
 from stratalog_cli.confirmation import YesOption, require_confirmation
 from stratalog_cli.output import (
     AdminOption,
@@ -29,13 +30,17 @@ from stratalog_cli.say import say
 from stratalog_cli.segments import merged
 from stratalog_cli.several_nodes import Nodes, tell_not_asked
 from stratalog_cli.topic_compare import compare
+from stratalog_cli.topic_trim import trim
 
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The topic's name.")]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The topic's name.", autocompletion=offered.topics)]
+NewNameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The topic's name.")]
 
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(
-        no_args_is_help=True, rich_markup_mode=None, help="List, create, describe, alter, delete and compare topics."
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        help="List, create, describe, alter, delete, compare and trim topics.",
     )
     group.command("list")(list_topics)
     group.command("create")(create)
@@ -43,6 +48,7 @@ def register(app: typer.Typer) -> None:
     group.command("alter")(alter)
     group.command("delete")(delete)
     group.command("compare")(compare)
+    group.command("trim")(trim)
     app.add_typer(group, name="topics")
 
 
@@ -65,7 +71,7 @@ def list_topics(
 
 
 def create(
-    name: NameArgument,
+    name: NewNameArgument,
     shards: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Number of shards. Default: num.partitions of the node.")
     ] = None,
@@ -147,7 +153,12 @@ def alter(
     settings: SetOption = None,
     unset: Annotated[
         list[str] | None,
-        typer.Option("--unset", metavar="KEY", help="Setting that goes back to the node's value; may be repeated."),
+        typer.Option(
+            "--unset",
+            metavar="KEY",
+            help="Setting that goes back to the node's value; may be repeated.",
+            autocompletion=offered.topic_keys,
+        ),
     ] = None,
     shards: Annotated[int | None, typer.Option(min=1, metavar="N", help="Increase to N shards.")] = None,
     admin: AdminOption = None,

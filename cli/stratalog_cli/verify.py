@@ -12,6 +12,7 @@ from stratalog.admin_api.models import Finding, VerifyDone, VerifyRequest, Verif
 from stratalog.admin_api.wording import human_bytes
 from stratalog.model.counting import counted
 from stratalog.model.errors import Unavailable
+from stratalog_cli.offered import MaybeTopicArgument
 from stratalog_cli.output import (
     AdminOption,
     OutputFormat,
@@ -32,7 +33,7 @@ def register(app: typer.Typer) -> None:
 
 
 def verify(
-    topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="Only this topic. Default: all topics.")] = None,
+    topic: MaybeTopicArgument = None,
     shard: Annotated[int | None, typer.Option(min=0, metavar="N", help="Only this shard.")] = None,
     admin: AdminOption = None,
     output: OutputOption = OutputFormat.TABLE,

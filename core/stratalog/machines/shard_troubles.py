@@ -66,7 +66,7 @@ class Trouble:
 
 SEAL_TAKES_MS = 60_000
 
-_GIVE_UP: Final = "if a disk is lost for good, give up what it held with {} (docs/operate.md)"
+_GIVE_UP: Final = "if a disk is lost for good, give up what it held with `stratalog recover TOPIC --shard N --unclean`"
 _GIVE_UP_NODE: Final = (
     "if a disk is lost for good, give up its node with `stratalog nodes retire ID --force STORAGE-ID` (docs/operate.md)"
 )
@@ -109,9 +109,7 @@ def _of(topic: Topic, segment: Segment, nodes: dict[int, Node], least: int) -> I
     if is_active and segment.leader is not None:
         yield from _of_in_sync(topic, segment, nodes, least)
     if is_active and segment.leader is not None and not _is_alive(segment.leader, nodes):
-        words = f"no leader; node {segment.leader} has the only replica and is not alive: start it; " + _GIVE_UP.format(
-            "begin-recovery, then seal-unclean"
-        )
+        words = f"no leader; node {segment.leader} has the only replica and is not alive: start it; {_GIVE_UP}"
         yield Trouble(topic.name, segment.key, TroubleKind.NO_LEADER, (segment.leader,), None, words)
     if segment.handover is None and not segment.is_fenced:
         return
@@ -380,7 +378,7 @@ def _why(segment: Segment, waited: tuple[int, ...], nodes: dict[int, Node]) -> s
         # Nobody could be its source: SealUnclean is refused until one lives, or was given up.
         steps.append(_GIVE_UP_NODE)
     elif lost & set(waited) or dead:
-        steps.append(_GIVE_UP.format("seal-unclean"))
+        steps.append(_GIVE_UP)
     else:
         steps.append(f"wait; if it lasts, {_LOGS_SAY[len(waited) > 1]} why")
     return f"waiting for {joined(said)}: {'; '.join(steps)}"

@@ -92,7 +92,10 @@ def in_fish(line: str, home: Path) -> list[str]:
     ("line", "expected"),
     [
         ("stratalog gro", {"groups"}),
-        ("stratalog groups ", {"list", "describe", "reset"}),
+        ("stratalog groups ", {"list", "describe", "reset", "delete", "delete-offsets"}),
+        ("stratalog topics alter t --set remote.read.pol", {"remote.read.policy="}),
+        ("stratalog topics alter t --unset remote.read.pol", {"remote.read.policy"}),
+        ("stratalog cluster start --set disk.res", {"disk.reserve.bytes="}),
         ("stratalog topics describe --a", {"--all", "--admin"}),
         ("stratalog settings segment.b", {"segment.bytes"}),
         ("stratalog context use pr", {"prod", "prev"}),

@@ -266,3 +266,20 @@ def test_the_meta_service_says_the_cluster_too_and_two_clusters_are_no_context(
         ran = user.run("context", "add", "two", "--admin", other.admin, "--meta", meta)
     assert ran.exit_code == 2 and "name the addresses of one" in ran.stderr
     assert "two" not in user.run("context", "list").stdout
+
+
+def test_a_context_holds_the_bucket_and_no_credentials(user: User, tmp_path: Path) -> None:
+    bucket = tmp_path / "bucket"
+    (bucket / "c1" / "data").mkdir(parents=True)
+    (bucket / "c1" / "data" / "an-object").write_bytes(b"x")
+    unnamed = user.run("snapshot", "list")
+    assert unnamed.exit_code == 2 and "nothing names the object store" in unnamed.stderr
+    assert user.run("context", "add", "prod", "--bucket", str(bucket)).exit_code == 0
+    shown = user.run("snapshot", "list")
+    assert shown.exit_code == 0 and "no snapshots in this bucket" in shown.stdout
+    assert str(bucket) in user.run("context", "show").stdout.replace("\n", "")
+    elsewhere = user.run("snapshot", "list", "--bucket", str(tmp_path / "other"))
+    assert elsewhere.exit_code != 0, "the option goes before the context"
+    secret = "s3://bucket?access_key_id=me&secret_access_key=hidden"
+    refused = user.run("context", "add", "other", "--bucket", secret)
+    assert refused.exit_code == 2 and "hidden" not in refused.stderr

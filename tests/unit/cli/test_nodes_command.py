@@ -104,6 +104,27 @@ def test_a_wish_is_shown_with_the_reason_why_it_waits_and_taken_back(meta: str) 
     assert run("status", "2", "--meta", meta).exit_code == 2
 
 
+def test_ctrl_c_says_that_the_retirement_continues(meta: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("stratalog_cli.nodes.time.sleep", interrupted)
+    ended = run("retire", "2", "--wait", "--meta", meta)
+    assert ended.exit_code == 130
+    assert "node 2 continues to leave: `stratalog nodes status 2` shows how far it is" in ended.stderr
+    assert "`stratalog nodes cancel 2` takes it back" in ended.stderr
+
+
+def test_the_reason_of_a_wait_is_whole_in_a_narrow_terminal(meta: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table broke it into a column of some letters, and the progress cut it off."""
+    monkeypatch.setenv("COLUMNS", "40")
+    assert run("retire", "2", "--meta", meta).exit_code == 0
+    run("retire", "2", "--wait", "--timeout", "1", "--meta", meta)
+    told = run("status", "2", "--meta", meta)
+    reason = "1 node stays, and 1 topic has more replicas, such as 'wide' with 2: add nodes first"
+    assert f"node 2: waits (ReplicationFactor): {reason}" in told.stdout, told.stdout
+
+
 def test_what_would_go_elsewhere_is_shown_and_an_even_cluster_is_left_alone(meta: str) -> None:
     def rebalance(*arguments: str) -> Result:
         return CliRunner().invoke(build_app(("rebalance",)), ["rebalance", "--meta", meta, *arguments])

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from confluent_kafka import Consumer, Producer, TopicPartition
 from typer.testing import CliRunner, Result
 
+from stratalog_cli import offered
 from stratalog_cli.entry import build_app
 from support.node_process import NodeProcess
 from support.waiting import eventually_sync
@@ -338,6 +340,85 @@ def test_a_group_without_members_is_reset_by_each_of_the_ways(ask: Asker) -> Non
     assert reset("--all-topics", "--to-offset", "9") == [9, 9]
     member = member_of(ask.node, "returning", topic, 2)
     member.close()
+
+
+def test_a_group_is_deleted_with_what_it_committed_and_not_while_it_has_members(ask: Asker) -> None:
+    topic = ask.topic("left", 2)
+    ask.done("produce", topic, "--shard", "0", lines=b"x\n" * 3)
+    member = member_of(ask.node, "leaving", topic, 3)
+    refused = ask.run("groups", "delete", "leaving", "--yes")
+    assert refused.exit_code == 2 and "1 member (rdkafka): nothing was deleted; stop it" in refused.stderr
+    subscribed = ask.run("groups", "delete-offsets", "leaving", "--topic", topic, "--yes")
+    assert subscribed.exit_code == 2 and "members of the group are subscribed to this topic" in subscribed.stderr
+    member.close()
+    eventually_sync(lambda: ask.json("groups", "describe", "leaving")["state"] == "empty", 60)
+    unsure = ask.run("groups", "delete", "leaving")
+    assert unsure.exit_code == 2 and "add --yes to delete group leaving with" in unsure.stderr
+    assert "deleted group leaving" in ask.done("groups", "delete", "leaving", "--yes")
+    gone = ask.run("groups", "delete", "leaving", "--yes")
+    assert gone.exit_code == 2 and "there is no group 'leaving'" in gone.stderr
+
+
+def test_offsets_of_some_shards_are_deleted_and_the_others_stay(ask: Asker) -> None:
+    topic, other = ask.topic("partly", 3), ask.topic("kept")
+    for name in (topic, other):
+        ask.done("produce", name, lines=b"x\n" * 9)
+    ask.done("groups", "reset", "forgetful", "--topic", topic, "--topic", other, "--to-latest")
+    told = ask.json("groups", "delete-offsets", "forgetful", "--topic", f"{topic}:0,2", "--yes")
+    assert [(one["topic"], one["shard"]) for one in told] == [(topic, 0), (topic, 2)]
+    left = ask.json("groups", "describe", "forgetful")["shards"]
+    assert [(row["topic"], row["shard"]) for row in left] == [(other, 0), (topic, 1)]
+    nothing = ask.run("groups", "delete-offsets", "forgetful", "--topic", f"{topic}:0", "--yes")
+    assert nothing.exit_code == 2 and "has committed nothing of partly:0" in nothing.stderr
+
+
+def test_old_records_are_trimmed_after_what_would_go_was_shown(ask: Asker) -> None:
+    topic = ask.topic("trimmed", 2)
+    day = 86_400_000
+    lines = [json.dumps({"value": str(n), "shard": n % 2, "timestamp_ms": (n + 1) * day}) for n in range(20)]
+    ask.done("produce", topic, "--input", "json", lines="\n".join(lines).encode())
+
+    planned = ask.run("topics", "trim", topic, "--to-time", "1970-01-08", "--dry-run", "-o", "json")
+    assert [(one["log_start"], one["goes_to"], one["log_end"]) for one in json.loads(planned.stdout)] == [
+        (0, 3, 10)
+    ] * 2
+    assert "this was a dry run" in planned.stderr and len(ask.records(topic)) == 20
+    unsure = ask.run("topics", "trim", topic, "--to-offset", "4", "--shard", "1")
+    assert unsure.exit_code == 2 and "add --yes to delete 4 offsets in 1 shard of topic trimmed" in unsure.stderr
+    assert len(ask.records(topic)) == 20
+    ask.done("topics", "trim", topic, "--to-offset", "4", "--shard", "1", "--yes")
+    assert [int(one["value"]) for one in ask.records(topic, "--shard", "1")] == list(range(9, 20, 2))
+    assert "no record is that old" in ask.run("topics", "trim", topic, "--to-offset", "1", "--shard", "1").stderr
+    ask.done("topics", "trim", topic, "--to-latest", "--yes")
+    assert ask.records(topic) == []
+
+
+def test_produce_says_how_many_records_are_not_acknowledged_and_that_the_disk_is_full(tmp_path: Path) -> None:
+    """It said that a message timed out, and neither how many nor why."""
+    with NodeProcess(tmp_path / "data", None, SETTINGS | {"disk.reserve.bytes": 1 << 50}) as full:
+        environment = {"STRATALOG_ADMIN": full.admin, "STRATALOG_BOOTSTRAP": full.bootstrap}
+        run = CliRunner()
+        assert run.invoke(APP, ["topics", "create", "orders"], env=environment).exit_code == 0
+        ran = run.invoke(APP, ["produce", "orders", "--timeout", "2s"], input=b"x\n" * 5, env=environment)
+    assert ran.exit_code == 3
+    assert "0 records written to orders" in ran.stderr and "5 records of 5 not acknowledged (" in ran.stderr
+    assert "the disk of node 1 is full" in ran.stderr and "are kept in reserve; make room there" in ran.stderr
+
+
+def test_names_of_topics_and_groups_are_offered(ask: Asker, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = ask.topic("offered-here")
+    ask.done("produce", topic, lines=b"x\n")
+    ask.done("groups", "reset", "offered-group", "--topic", topic, "--to-latest")
+    for name, value in ask.environment.items():
+        monkeypatch.setenv(name, value)
+    context = typer.Context(typer.main.get_command(APP))
+    monkeypatch.setattr(offered, "_TIMEOUT_S", 20.0)
+    assert topic in offered.topics(context) and "offered-group" in offered.groups(context)
+    monkeypatch.delenv("STRATALOG_ADMIN")
+    assert topic in offered.topics(context), "a Kafka address alone is enough"
+    monkeypatch.setenv("STRATALOG_BOOTSTRAP", "127.0.0.1:1")
+    monkeypatch.setattr(offered, "_TIMEOUT_S", 0.1)
+    assert offered.topics(context) == offered.groups(context) == []
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,7 @@ def test_a_shard_without_a_leader_names_whom_it_waits_for_and_why() -> None:
     )
     assert trouble.words == (
         "no leader; waiting for node 1 (not alive) and node 2 (its disk is new): start node 1; if a disk is lost for "
-        "good, give up what it held with seal-unclean (docs/operate.md)"
+        "good, give up what it held with `stratalog recover TOPIC --shard N --unclean`"
     )
 
 
@@ -157,7 +157,7 @@ def test_a_shard_whose_only_replica_is_not_alive_is_told_and_can_be_given_up() -
     assert (trouble.segment, trouble.kind, trouble.nodes) == (key, TroubleKind.NO_LEADER, (1,))
     assert trouble.words == (
         "no leader; node 1 has the only replica and is not alive: start it; if a disk is lost for good, give up what "
-        "it held with begin-recovery, then seal-unclean (docs/operate.md)"
+        "it held with `stratalog recover TOPIC --shard N --unclean`"
     )
     story.recover(key)
     story.do(SealUnclean(key))
