@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from stratalog.machines.recovery_rule import majority
+from stratalog.machines.recovery_rule import is_quorum, least_in_sync, majority
+from stratalog.machines.shard_life import StopCause
 from stratalog.model.ids import ShardKey
 from stratalog.model.segment import Segment
 from stratalog_sim.broken import Broken
@@ -54,9 +55,9 @@ class HangingWorld(SimulatedWorld):
             self.run(self.scheduler.now_ms + self.rng.choice((0, 200, 2 * STALL_MS)))
             self.kill(dying, down_ms=2 * BOUND_MS)
         led = [key for key in owed if kills or not is_slow]  # a slow disk works: its node keeps what it leads
-        lost = {stuck, dying} if kills and not is_slow else {dying} if kills else {stuck}
-        if not self.run(self.scheduler.now_ms + BOUND_MS, lambda: all(self._is_led(key, lost) for key in led)):
-            late = next(key for key in led if not self._is_led(key, lost))
+        hung = None if is_slow else stuck
+        if not self.run(self.scheduler.now_ms + BOUND_MS, lambda: all(self._is_led(key, hung) for key in led)):
+            late = next(key for key in led if not self._is_led(key, hung))
             self._say_how_it_stands([reader for reader in self.consumers if reader.shard == late])
             raise Broken("a shard has a leader that can work", f"shard {late.shard} has none after {BOUND_MS} ms")
         disk.slow_ms = disk.hangs_until_ms = 0
@@ -69,21 +70,27 @@ class HangingWorld(SimulatedWorld):
         for key in self.meta.table.state.shards:
             active = self._active(key)
             able = [node_id for node_id in active.isr if node_id not in hit]
-            is_enough = len(able) >= majority(active) if self._is_by_quorum(key) else bool(able)
-            if is_enough and not active.is_fenced:
+            if len(able) >= self._needed(key, active, stuck) and not active.is_fenced:
                 found.append(key)
         return found
 
-    def _is_by_quorum(self, key: ShardKey) -> bool:
-        return self.meta.table.state.topic(key.topic_id).settings.get("acks.policy") == "quorum"
+    def _needed(self, key: ShardKey, active: Segment, stuck: int) -> int:
+        """A leader that is stuck stays where too few others work for acks=all; one that is dead leads no more."""
+        settings = self.meta.table.state.topic(key.topic_id).settings
+        if is_quorum(settings):
+            return majority(active)
+        return max(1, least_in_sync(settings, 1)) if active.leader == stuck else 1
 
     def _active(self, key: ShardKey) -> Segment:
         return self.meta.table.state.shard(key).last
 
-    def _is_led(self, key: ShardKey, lost: set[int]) -> bool:
-        """By a node that knows it, and is not one of `lost`."""
+    def _is_led(self, key: ShardKey, hung: int | None) -> bool:
+        """By a node that lives, knows it, and has a disk that works. Where no disk hangs but one is slow, the leader
+        may wait for the seals of what ended before: these wait for the slow disk."""
         active = self._active(key)
-        node = None if active.leader is None or active.leader in lost else self.nodes.get(active.leader)
+        node = None if active.leader in (None, hung) else self.nodes.get(active.leader or 0)
         if node is None or key not in node.shards:
             return False
-        return node.shards[key].chain.stop is None and node.view.active(key) == active
+        stop = node.shards[key].chain.stop
+        is_serving = stop is None or (hung is None and stop.cause is StopCause.HEALING)
+        return is_serving and node.view.active(key) == active

@@ -124,7 +124,7 @@ class NodeLife(Process):
         """Up to when the meta service is known to have heard this node."""
         self.token = 0
         self._heard_service_ms = -1_000_000
-        self._lives: dict[int, tuple[int, bool]] = {}
+        self._lives: dict[int, tuple[int, bool, bool]] = {}
         """Of other nodes, as last heard."""
         self._mounts: dict[str, Mount] = {}
 
@@ -326,11 +326,12 @@ class NodeLife(Process):
         is_other = self._mounts != self.view.mounts
         self._mounts = dict(self.view.mounts)
         for node_id, node in self.view.nodes.items():
-            if self._lives.get(node_id) != (node.epoch, node.is_alive):
-                self._lives[node_id] = (node.epoch, node.is_alive)
+            heard = node.epoch, node.is_alive, node.can_write
+            if self._lives.get(node_id) != heard:
+                self._lives[node_id] = heard
                 is_other = True
                 for shard in self.shards.values():
-                    shard.step(NodeHeard(node_id, node.epoch, node.is_alive))
+                    shard.step(NodeHeard(node_id, *heard))
         if is_other and self.has_store:
             self.uploads.look_at_all()
 

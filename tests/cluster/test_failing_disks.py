@@ -78,7 +78,12 @@ class Nodes:
     def write(self, topic: str, what: str, count: int = 20) -> None:
         """Each record is acknowledged by all that are in sync."""
         produce(
-            self.bootstrap, topic, (f"{what}-{number}".encode() for number in range(count)), enable_idempotence=True
+            self.bootstrap,
+            topic,
+            (f"{what}-{number}".encode() for number in range(count)),
+            enable_idempotence=True,
+            patience_s=90.0,
+            socket_timeout_ms=10_000,
         )
 
     def active(self, key: ShardKey) -> Segment:
@@ -136,7 +141,7 @@ def topic_of(request: pytest.FixtureRequest) -> str:
     return "".join(one if one.isalnum() else "-" for one in request.node.name.removeprefix("test_"))
 
 
-@pytest.mark.parametrize("fault", [EIO, ENOSPC], ids=["EIO", "ENOSPC"])
+@pytest.mark.parametrize("fault", [EIO, ENOSPC, HANG], ids=["EIO", "ENOSPC", "hang"])
 def test_a_leader_whose_writes_fail_hands_its_shards_over(
     nodes: Nodes, key: ShardKey, fault: int, request: pytest.FixtureRequest
 ) -> None:

@@ -132,7 +132,7 @@ class LeaderStory:
             case ["node", node, "began", "life", life]:
                 return NodeHeard(int(node), int(life))
             case ["node", node, "of", "life", life, "is", state]:
-                return NodeHeard(int(node), int(life), is_alive=state == "alive")
+                return NodeHeard(int(node), int(life), is_alive=state != "dead", can_write=state != "stuck")
             case ["look", "for", "lag"]:
                 return LagChecked(self.now_ms)
             case ["isr", *nodes, "version", version]:

@@ -13,13 +13,14 @@ from collections.abc import Iterable, Sequence
 
 
 class _Credit:
-    __slots__ = ("is_lost", "life_epoch", "offset", "owed_offset", "owed_since_ms")
+    __slots__ = ("can_write", "is_lost", "life_epoch", "offset", "owed_offset", "owed_since_ms")
 
     def __init__(self, base_offset: int) -> None:
         self.life_epoch = -1
         """-1: nothing was heard of it."""
         self.is_lost = False
         """Its lease was over, and it has not fetched since."""
+        self.can_write = True
         self.offset = base_offset
         self.owed_offset = base_offset
         """Where the leader's end was when it was last seen to be behind."""
@@ -62,13 +63,18 @@ class Followers:
             credit.offset = offset
         return True
 
-    def heard(self, node_id: int, life_epoch: int, *, is_alive: bool) -> None:
+    def heard(self, node_id: int, life_epoch: int, *, is_alive: bool, can_write: bool = True) -> None:
         """What the node held in a life before this one is not known any more."""
         credit = self._credits.get(node_id)
         if credit is not None and life_epoch >= credit.life_epoch:
             if life_epoch > credit.life_epoch:
                 self._begin(credit, life_epoch)
-            credit.is_lost = not is_alive
+            credit.is_lost, credit.can_write = not is_alive, can_write
+
+    def may_join(self, node_id: int) -> bool:
+        """Whether its disk makes progress, as far as is known: at the mark of an idle segment, any follower is."""
+        credit = self._credits.get(node_id)
+        return credit is not None and credit.can_write
 
     def _begin(self, credit: _Credit, life_epoch: int) -> None:
         # What it owes stays: who begins a life again and again is not in sync.

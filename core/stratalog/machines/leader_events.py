@@ -147,12 +147,14 @@ class FollowerFetched:
 
 @dataclass(frozen=True, slots=True)
 class NodeHeard:
-    """What the meta service says of another node. What it held in a life before this one is not known any more; and one
-    that is not alive is not waited for longer than it takes to agree on that."""
+    """What the meta service says of another node. What it held in a life before this one is not known any more; one
+    that is not alive is not waited for longer than it takes to agree on that; and one whose disk makes no progress
+    (`can_write`) is not taken into the ISR, where the next batch would wait for it."""
 
     node_id: int
     life_epoch: int
     is_alive: bool = True
+    can_write: bool = True
 
 
 @dataclass(frozen=True, slots=True)

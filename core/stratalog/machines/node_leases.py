@@ -33,6 +33,10 @@ FORGIVEN_AFTER: Final = 64
 """In leases: for each of them in which a life was not lost, one loss before is forgotten."""
 
 
+STUCK_AGAIN_AFTER: Final = 5
+"""In leases: so often it is noted again that a disk makes no progress."""
+
+
 @dataclass(slots=True)
 class _Lease:
     life: Life
@@ -49,6 +53,8 @@ class _Lease:
     can_write: bool = True
     """What it said itself with its last heartbeat."""
     has_noted_writing: bool = True
+    stuck_told_ms: int = 0
+    """When it was noted, or noted again, that its disk makes no progress."""
     vitals: Vitals | None = None
     """As it told them last."""
     losses: int = 0
@@ -207,8 +213,11 @@ class NodeLeases:
                 heard.append(lease.life)
             if is_alive and lease.has_room is not lease.has_noted_room:
                 (roomy if lease.has_room else full).append(lease.life)
-            if is_alive and lease.can_write is not lease.has_noted_writing:
-                (working if lease.can_write else stuck).append(lease.life)
+            if is_alive and lease.can_write and not lease.has_noted_writing:
+                working.append(lease.life)
+            elif is_alive and not lease.can_write and self._is_stuck_due(lease, now_ms):
+                lease.stuck_told_ms = now_ms
+                stuck.append(lease.life)
             if is_alive and lease.vitals is not None:
                 disk = lease.vitals
                 scarcity = scarcity_of(disk.disk_free_bytes, disk.disk_total_bytes, lease.noted_scarcity)
@@ -218,6 +227,10 @@ class NodeLeases:
             tuple(lost), tuple(heard), tuple(full), tuple(roomy), tuple(scarce), tuple(stuck), tuple(working)
         )
         return None if due == NoteLives() else due
+
+    def _is_stuck_due(self, lease: _Lease, now_ms: int) -> bool:
+        """Noted again and again, while it lasts: what nobody else could lead before, others may be able to lead now."""
+        return lease.has_noted_writing or now_ms - lease.stuck_told_ms >= STUCK_AGAIN_AFTER * self.lease_ms
 
     # What is so -------------------------------------------------------------------------------------------------
     @property

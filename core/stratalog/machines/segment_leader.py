@@ -175,8 +175,8 @@ class SegmentLeader:
                 return self._on_confirmed(opened)
             case FollowerFetched(node_id, offset, life_epoch):
                 return self._on_fetch(node_id, offset, life_epoch)
-            case NodeHeard(node_id, life_epoch, is_alive):
-                return self._on_node(node_id, life_epoch, is_alive=is_alive)
+            case NodeHeard():
+                return self._on_node(event)
             case LagChecked(steady_ms):
                 return self._look_for_lag(steady_ms)
             case IsrCommitted(isr, version):
@@ -378,18 +378,18 @@ class SegmentLeader:
             return []
         effects: list[LeaderEffect] = []
         members = self._in_sync.members
-        if node_id not in members and offset >= self.high_watermark:
+        if node_id not in members and offset >= self.high_watermark and followers.may_join(node_id):
             effects += self._propose(tuple(sorted({*members, node_id})))
         return effects if followers.credit(node_id) == before else effects + self._advance()
 
-    def _on_node(self, node_id: int, life_epoch: int, *, is_alive: bool) -> list[LeaderEffect]:
+    def _on_node(self, node: NodeHeard) -> list[LeaderEffect]:
         followers, members = self.followers, self._in_sync.members
-        if followers is None or node_id == self.node_id:
+        if followers is None or node.node_id == self.node_id:
             return []
-        followers.heard(node_id, life_epoch, is_alive=is_alive)
-        if is_alive or node_id not in members:
+        followers.heard(node.node_id, node.life_epoch, is_alive=node.is_alive, can_write=node.can_write)
+        if node.is_alive or node.node_id not in members:
             return []
-        return self._propose(tuple(member for member in members if member != node_id))
+        return self._propose(tuple(member for member in members if member != node.node_id))
 
     def _look_for_lag(self, steady_ms: int) -> list[LeaderEffect]:
         if self.followers is None or not self.is_confirmed:

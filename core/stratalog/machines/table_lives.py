@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Final
 
 from stratalog.machines.recovery_patience import waits_for_promises
-from stratalog.machines.recovery_rule import Decided, decide, is_quorum, majority
+from stratalog.machines.recovery_rule import Decided, decide, is_quorum, least_in_sync, majority
 from stratalog.machines.table_bounds import check_segments_named
 from stratalog.machines.table_recovery import go_on, taken_from_leader
 from stratalog.machines.table_state import RECORDS_PER_STEP, Steps, TableTransaction, kept
@@ -116,15 +116,17 @@ def hand_over(tx: TableTransaction, node_id: int) -> Steps[None]:
 
 
 def _can_do_without(tx: TableTransaction, segment: Segment, node_id: int) -> bool:
-    """Whether replicas with disks that work can decide where the segment ends: one of the ISR, or a majority."""
+    """Whether replicas with disks that work can go on: as many of the ISR as acks=all asks for, or a majority. With
+    fewer no batch would be taken, so nothing is gained; a leader whose flushes hang may still take batches."""
     doubted = {doubt.node_id for doubt in segment.handed.doubts}
-    by_quorum = is_quorum(tx.state.topic(segment.key.topic_id).settings)
+    settings = tx.state.topic(segment.key.topic_id).settings
+    by_quorum = is_quorum(settings)
     able = [
         node
         for node in (segment.replicas if by_quorum else segment.isr)
         if node != node_id and node not in doubted and tx.state.is_working(node)
     ]
-    return len(able) >= (majority(segment) if by_quorum else 1)
+    return len(able) >= (majority(segment) if by_quorum else max(1, least_in_sync(settings, 1)))
 
 
 def report_faulty_copies(tx: TableTransaction, command: ReportFaultyCopies) -> Steps[None]:

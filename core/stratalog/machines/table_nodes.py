@@ -145,8 +145,9 @@ def note_lives(tx: TableTransaction, command: NoteLives) -> Steps[None]:
             known = tx.state.nodes.get(life.node_id)
             if known is not None and known.life == life and known.has_room is not has_room:
                 tx.put_node(replace(known, has_room=has_room))
-    stuck = _note_writing(tx, command.stuck, can_write=False)
+    _note_writing(tx, command.stuck, can_write=False)
     _note_writing(tx, command.working, can_write=True)
+    stuck = [life.node_id for life in command.stuck if _is_present(tx, life)]
     for one in command.scarce:
         known = tx.state.nodes.get(one.life.node_id)
         if known is not None and known.life == one.life and known.scarcity != one.scarcity:
@@ -159,15 +160,17 @@ def note_lives(tx: TableTransaction, command: NoteLives) -> Steps[None]:
         lives_changed(tx)
 
 
-def _note_writing(tx: TableTransaction, lives: tuple[Life, ...], *, can_write: bool) -> list[int]:
-    """Whether disks make progress. Returns the nodes of which something else was noted before."""
-    changed = []
+def _note_writing(tx: TableTransaction, lives: tuple[Life, ...], *, can_write: bool) -> None:
+    """Whether disks make progress."""
     for life in lives:
         known = tx.state.nodes.get(life.node_id)
         if known is not None and known.life == life and known.can_write is not can_write:
             tx.put_node(replace(known, can_write=can_write))
-            changed.append(life.node_id)
-    return changed
+
+
+def _is_present(tx: TableTransaction, life: Life) -> bool:
+    known = tx.state.nodes.get(life.node_id)
+    return known is not None and known.life == life
 
 
 def _without_force(known: NodeEntry) -> Retirement | None:

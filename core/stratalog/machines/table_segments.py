@@ -12,6 +12,7 @@ from stratalog.machines.table_bounds import check_segments_named
 from stratalog.machines.table_state import RECORDS_PER_STEP, Steps, TableState, TableTransaction, describe_segment, kept
 from stratalog.machines.upload_duty import keeper_of
 from stratalog.model.commands import ForgetLocal, ProposeIsr, PurgeSegments, ReportLostCopies
+from stratalog.model.counting import nodes_named
 from stratalog.model.errors import Conflict, Fenced, InvalidRequest
 from stratalog.model.metadata import Life
 from stratalog.model.segment import RemoteState, Segment, SegmentState
@@ -39,6 +40,14 @@ def propose_isr(tx: TableTransaction, command: ProposeIsr) -> Segment:
             f"ISR {isr} of {describe_segment(segment.key)} must hold the leader {segment.leader} and, each once, "
             "members "
             f"of {segment.replicas}"
+        )
+    stuck = [
+        node for node in isr if node not in segment.isr and tx.state.is_alive(node) and not tx.state.is_working(node)
+    ]
+    if stuck:
+        raise Conflict(
+            f"{nodes_named(stuck)} cannot join the ISR of {describe_segment(segment.key)}: the disk there makes no "
+            "progress, and acks=all would wait for it; propose it again when its record says `can_write`"
         )
     handover = segment.handover
     if handover is not None:

@@ -147,7 +147,7 @@ class ShardDirectory:
                     shard.see_who_leads()
                     self._context.events.segment_changed(shard, segment)
             case NodeChanged(node) if node.node_id != self._context.node_id:
-                heard = NodeHeard(node.node_id, node.epoch, node.is_alive)
+                heard = NodeHeard(node.node_id, node.epoch, node.is_alive, node.can_write)
                 for shard in self._shards.values():
                     shard.tell(heard)
             case _:

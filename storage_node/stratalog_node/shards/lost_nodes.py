@@ -1,4 +1,5 @@
-"""Which nodes are gone, for the leader of a segment that has just opened: it heard of none that went before.
+"""Which nodes are gone, or have disks that make no progress, for the leader of a segment that has just opened: it heard
+of none before.
 
 Lives on the event loop, behind the step that opened it.
 """
@@ -21,5 +22,5 @@ class OpenedShard(Protocol):
 def hear_who_is_lost(shard: OpenedShard) -> None:
     """Nobody waits for them then; else each idle shard's first batch would, for as long as a follower may lag."""
     for node in shard.context.catalog.nodes():
-        if not node.is_alive:
-            shard.tell(NodeHeard(node.node_id, node.epoch, is_alive=False))
+        if not node.is_alive or not node.can_write:
+            shard.tell(NodeHeard(node.node_id, node.epoch, node.is_alive, node.can_write))

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 import pytest
 from tests.support.table_stories import CLUSTER_ID, TableStory, state_of
 
-from stratalog.machines.node_leases import NodeLeases
+from stratalog.machines.node_leases import STUCK_AGAIN_AFTER, NodeLeases
 from stratalog.machines.shard_table import ShardTable
 from stratalog.machines.table_records import PutHeader, PutNode, TableHeader
 from stratalog.model.commands import NoteLives, ProposeIsr
+from stratalog.model.errors import Conflict
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Life
 from stratalog.model.segment import Segment, SegmentState
@@ -54,6 +55,27 @@ def test_a_leader_stays_where_no_other_replica_in_sync_works() -> None:
     assert story.segment(key) == before, "node 2 has not all of it, and the disk of node 3 makes no progress either"
 
 
+def test_a_leader_hands_over_once_another_replica_in_sync_works() -> None:
+    story, key = active_on()
+    story.do(ProposeIsr(key, (1, 3), 0))
+    stuck(story, 3)
+    stuck(story, 1)
+    story.do(ProposeIsr(key, (1, 2, 3), 1))
+    assert not story.segment(key).is_fenced
+    stuck(story, 1)  # it is noted again while it lasts
+    assert story.segment(key).is_fenced
+
+
+def test_a_leader_stays_where_too_few_others_work_for_acks_all() -> None:
+    story, key = active_on(3, {"min.insync.replicas": "2"})
+    stuck(story, 3)
+    stuck(story, 1)
+    assert story.segment(key).leader == 1, "node 2 alone takes no batch"
+    story.do(NoteLives(working=(story.life(3),)))
+    stuck(story, 1)
+    assert story.segment(key).is_fenced
+
+
 def test_the_only_replica_stays() -> None:
     story, key = active_on(1)
     stuck(story, 1)
@@ -83,6 +105,16 @@ def test_a_follower_that_sticks_keeps_its_place_and_no_seal_waits_for_it() -> No
     sealed = story.report(key, 2)
     assert (sealed.state, sealed.local_nodes) == (SegmentState.SEALED, (1, 2))
     assert story.report(key, 3).local_nodes == (1, 2, 3)
+
+
+def test_it_joins_no_isr_before_its_disk_works() -> None:
+    story, key = active_on()
+    story.do(ProposeIsr(key, (1, 2), 0))
+    stuck(story, 3)
+    with pytest.raises(Conflict, match="node 3 cannot join the ISR"):
+        story.do(ProposeIsr(key, (1, 2, 3), 1))
+    story.do(NoteLives(working=(story.life(3),)))
+    assert story.do(ProposeIsr(key, (1, 2, 3), 1)).result.isr == (1, 2, 3)
 
 
 def test_nothing_new_is_placed_on_it_while_enough_others_work() -> None:
@@ -147,7 +179,7 @@ def test_it_is_noted_once_and_outlives_the_service() -> None:
 
 
 def test_leases_have_it_noted_when_a_heartbeat_says_otherwise_than_the_metadata() -> None:
-    story, _ = active_on()
+    story, _ = active_on(1)
     leases = NodeLeases(2_000, story.table.snapshot().nodes, 0)
     life = story.life(1)
     leases.heard(life, 10, can_write=False)
@@ -156,6 +188,12 @@ def test_leases_have_it_noted_when_a_heartbeat_says_otherwise_than_the_metadata(
     story.do(due)
     leases.node_changed(story.table.state.nodes[1].node, 30)
     assert leases.due(40) is None
-    leases.heard(life, 50)
-    due = leases.due(60)
+    for now_ms in range(100, 20 + STUCK_AGAIN_AFTER * 2_000, 100):
+        leases.heard(life, now_ms, can_write=False)
+        assert leases.due(now_ms) is None
+    leases.heard(life, 10_050, can_write=False)
+    due = leases.due(10_050)
+    assert due is not None and due.stuck == (life,), "others may be able to lead by now what they could not"
+    leases.heard(life, 10_060)
+    due = leases.due(10_070)
     assert due is not None and (due.stuck, due.working) == ((), (life,))

@@ -92,7 +92,9 @@ def test_watchers_hear_who_is_alive_and_in_which_life() -> None:
     told = story.do(NoteLives(lost=(Life(1, 1), Life(2, 1)))).change_set
     assert told is not None
     assert told.changes == tuple(
-        NodeChanged(Node(number, f"storage-{number}", "host", 9092, None, 1, is_alive=False, token=NEW_ID.int))
+        NodeChanged(
+            Node(number, f"storage-{number}", "host", 9092, None, 1, is_alive=False, token=NEW_ID.int, absences=1)
+        )
         for number in (1, 2)
     )
     story.do(NoteLives(heard=(Life(2, 1),)))
