@@ -44,7 +44,7 @@ class SeenTopics(Protocol):
     def topic(self, name: str) -> SeenTopic | None: ...
 
     def matching(self, regex: str) -> Collection[str]:
-        """Names of topics that a regular expression matches as a whole; of internal topics none."""
+        """Names of topics that a regular expression matches as a whole, of internal topics too."""
         ...
 
 

@@ -60,8 +60,7 @@ class TopicsSeen:
         pattern = compiled(regex)
         if pattern is None:
             return ()
-        names = [topic.name for topic in self._catalog.topics() if not topic.is_internal]
-        return [name for name in names if pattern.fullmatch(name)]
+        return [topic.name for topic in self._catalog.topics() if pattern.fullmatch(topic.name)]
 
 
 @lru_cache(maxsize=256)
