@@ -52,12 +52,12 @@ class HttpMetaSight:
             tuple(records(snapshot.nodes, retirements)),
             snapshot.mounts,
             unwell(found, snapshot.topics, self._min_in_sync),
-            behind(found),
-            None if overview is None else store_away_seconds(overview),
-            snapshot.topics,
-            summed.topics,
-            summed.nodes,
-            summed.mounts,
+            behind=behind(found),
+            store_away_seconds=None if overview is None else store_away_seconds(overview),
+            topics=snapshot.topics,
+            topic_sums=summed.topics,
+            node_sums=summed.nodes,
+            mount_sums=summed.mounts,
         )
 
     async def _overview(self) -> Overview | None:

@@ -7,7 +7,7 @@ Pure. Source: docs/operator.md section 3.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
@@ -17,7 +17,7 @@ from stratalog_operator.plan.deletion import is_going, why_refused
 from stratalog_operator.plan.etcd import EtcdLook
 from stratalog_operator.plan.mount_status import mount_status
 from stratalog_operator.plan.nodes import exchanged_disk, is_another, is_past_serving, lost_claim
-from stratalog_operator.plan.observed import Observed, SeenClaim, SeenNode, SeenPod, SeenPool
+from stratalog_operator.plan.observed import Observed, SeenClaim, SeenMeta, SeenNode, SeenPod, SeenPool
 from stratalog_operator.plan.pools import foreign, has_name_of_others, unclear
 from stratalog_operator.plan.retire import Retiring
 from stratalog_operator.plan.roll import Roll
@@ -42,10 +42,11 @@ from stratalog_operator.resources.cluster import (
     StorageClusterStatus,
 )
 from stratalog_operator.resources.conditions import ConditionStatus, ConditionType, merge
-from stratalog_operator.resources.names import LABEL_CLUSTER, LABEL_POOL
+from stratalog_operator.resources.names import LABEL_CLUSTER, LABEL_PART, LABEL_POOL
 from stratalog_operator.resources.node import Data, Identity, RetirementStatus, StorageNodeStatus
 from stratalog_operator.resources.pool import StorageNodePoolStatus
 from stratalog_operator.resources.schema import Part
+from stratalog_operator.resources.steady import is_steady, steady
 from stratalog_operator.specs.node import claim_name, node_name
 
 MAX_TOMBSTONES: Final = 32
@@ -217,17 +218,22 @@ def _retirement(seen: Observed, node: SeenNode, retiring: Retiring) -> Retiremen
     )
     return RetirementStatus(
         step=retiring.step,
+        requested=node.spec.retire or (before is not None and before.requested),
         mode="RemountVolume" if volume else "Offload",
         storage_id=node.status.identity.storage_id if record is None else record.retirement.storage_id,
         started_at=seen.now if before is None else before.started_at,
         step_entered_at=before.step_entered_at if before is not None and is_same else seen.now,
         remaining_segments=segments,
         remaining_bytes=size,
-        bytes_per_second=0 if record is None else record.bytes_per_second,
+        bytes_per_second=_rate(before, 0 if record is None else record.bytes_per_second),
         last_progress_time=seen.now if got_on or before is None else before.last_progress_time,
         blocked_reason=retiring.reason,
-        message=retiring.words,
+        message=retiring.words if before is None else steady(before.message, retiring.words),
     )
+
+
+def _rate(before: RetirementStatus | None, now: int) -> int:
+    return before.bytes_per_second if before is not None and is_steady(before.bytes_per_second, now) else now
 
 
 def _stalled(seen: Observed, node: SeenNode, retiring: Retiring | None) -> str:
@@ -238,7 +244,8 @@ def _stalled(seen: Observed, node: SeenNode, retiring: Retiring | None) -> str:
     seconds = int((datetime.fromisoformat(seen.now) - since).total_seconds())
     if seconds < seen.cluster.spec.scale_in.stall_after_seconds:
         return ""
-    return f"its retirement has been at {retiring.step} without progress for {seconds} s: {retiring.words}"
+    stands = f"its retirement has been at {retiring.step} without progress since {before.last_progress_time}"
+    return f"{stands}: {retiring.words}"
 
 
 # Pools ----------------------------------------------------------------------------------------------------------------
@@ -264,7 +271,8 @@ def pool_status(seen: Observed, pool: SeenPool, told: Told) -> StorageNodePoolSt
         conditions=merge(pool.status.conditions, complete("StorageNodePool", words), pool.generation, seen.now),
         replicas=len(nodes),
         ready_replicas=len(serving),
-        selector=f"{LABEL_CLUSTER}={seen.cluster.name},{LABEL_POOL}={pool.name}",
+        # Pods that read the volumes of retired nodes have the label of the pool as well, and serve no client.
+        selector=f"{LABEL_CLUSTER}={seen.cluster.name},{LABEL_PART}=node,{LABEL_POOL}={pool.name}",
         node_ids=tuple(node.spec.node_id for node in nodes),
     )
 
@@ -292,7 +300,8 @@ def _whose(seen: Observed, pool: SeenPool) -> str:
 # The cluster ----------------------------------------------------------------------------------------------------------
 def cluster_status(seen: Observed, told: Told) -> StorageClusterStatus:
     one, meta = seen.cluster, seen.meta
-    serving = [node for node in seen.nodes if (pod := _pod(seen, node)) is not None and pod.is_ready]
+    stay = [node for pool in seen.pools for node in staying(seen, pool)]
+    serving = [node for node in stay if (pod := _pod(seen, node)) is not None and pod.is_ready]
     desired = sum(pool.spec.replicas for pool in seen.pools if not pool.is_deleting)
     away = _away_seconds(seen)
     has_cold = one.spec.cold_tier is not None
@@ -334,6 +343,8 @@ def _away_seconds(seen: Observed) -> int | None:
     if seen.meta is None:
         return None
     told, before = seen.meta.store_away_seconds, seen.cluster.status.cold_tier
+    if told is not None and before is not None and is_steady(before.away_seconds, told):
+        return before.away_seconds
     if told is None and before is not None and any(node.is_alive for node in seen.meta.nodes):
         return before.away_seconds
     return told
@@ -351,8 +362,7 @@ def _cluster_words(seen: Observed, told: Told, serving: int, desired: int) -> di
         ready = (_YES, "AllServe", numbers) if serving >= desired else (_NO, "NotAllServe", numbers)
     healthy: Word = _UNREACHED
     if meta is not None:
-        found = (*meta.unwell, *unserved(seen))
-        healthy = (_NO, "Troubles", "; ".join(found[:3])) if found else (_YES, "NoTroubles", "")
+        healthy = _healthy(meta, unserved(seen))
     away = _away_seconds(seen)
     cold: Word = (_UNKNOWN, "NobodyHasSaid", "")
     if seen.cluster.spec.cold_tier is None:
@@ -378,6 +388,20 @@ def _cluster_words(seen: Observed, told: Told, serving: int, desired: int) -> di
         ConditionType.ROLLING: rolling,
         ConditionType.COLD_TIER_AVAILABLE: cold,
     }
+
+
+def _healthy(meta: SeenMeta, unserved_mounts: Sequence[str]) -> Word:
+    if meta.unwell or unserved_mounts:
+        count = max(meta.unwell_count, len(meta.unwell)) + len(unserved_mounts)
+        return _NO, "Troubles", _named((*meta.unwell, *unserved_mounts), count)
+    if meta.thin:
+        return _NO, "UnderReplicated", _named(meta.thin, meta.thin_count)
+    return _YES, "NoTroubles", ""
+
+
+def _named(words: Sequence[str], count: int) -> str:
+    more = max(count, len(words)) - 3
+    return "; ".join(words[:3]) + (f"; and {more:,} more" if more > 0 else "")
 
 
 def _cluster_stalled(told: Told) -> Word:

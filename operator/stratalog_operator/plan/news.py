@@ -22,7 +22,8 @@ _TRUE_IS_BAD: Final = frozenset(
 )
 _FALSE_IS_BAD: Final = frozenset({ConditionType.HEALTHY, ConditionType.COLD_TIER_AVAILABLE})
 _BAD_REASONS: Final = frozenset({"InvalidSpec", "Error"})
-_EXPECTED: Final = frozenset({"NotConfigured"})
+_EXPECTED: Final = frozenset({"NotConfigured", "UnderReplicated"})
+"""Of every restart of a pod the second is a part."""
 
 
 _TOLD: Final = (

@@ -175,6 +175,11 @@ class SeenMeta:
     unwell: tuple[str, ...] = ()
     """What forbids to stop a pod that serves, in words: shards without a leader, or with too few in sync. Those that
     could never have enough are left out."""
+    unwell_count: int = 0
+    """In all, where `unwell` has the first of them."""
+    thin: tuple[str, ...] = ()
+    """What is under-replicated, in words: it takes writes, and has fewer replicas or copies than its topic asks for."""
+    thin_count: int = 0
     behind: frozenset[int] = frozenset()
     """Nodes that some shard does not count in sync."""
     store_away_seconds: int | None = None

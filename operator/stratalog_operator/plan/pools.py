@@ -21,6 +21,7 @@ from stratalog_operator.plan.scope import (
     cluster_of,
     is_released,
     of_pool,
+    serves,
     staying,
     storage_node,
 )
@@ -171,14 +172,16 @@ def free_id(seen: Observed) -> int:
 
 
 def leaving_first(seen: Observed, pool: SeenPool, stay: list[SeenNode]) -> list[SeenNode]:
-    """Who goes before whom: named by the pool, never joined, not alive, then the highest id."""
+    """Who goes before whom: named by the pool, leaving already by somebody's command, never joined, not alive, then the
+    highest id. While the meta service does not answer, a node is alive if its pod serves."""
 
-    def rank(node: SeenNode) -> tuple[bool, bool, bool, int]:
+    def rank(node: SeenNode) -> tuple[bool, bool, bool, bool, int]:
         node_id = node.spec.node_id
         member = None if seen.meta is None else seen.meta.node(node_id)
+        is_leaving = seen.meta is not None and seen.meta.retirement(node_id) is not None
         has_joined = bool(node.status.identity.storage_id) or member is not None
-        is_dead = member is not None and not member.is_alive
-        return node_id not in pool.spec.remove_node_ids, has_joined, not is_dead, -node_id
+        is_dead = not serves(seen, node) if seen.meta is None else member is not None and not member.is_alive
+        return node_id not in pool.spec.remove_node_ids, not is_leaving, has_joined, not is_dead, -node_id
 
     return sorted(stay, key=rank)
 

@@ -68,6 +68,9 @@ def retire(seen: Observed, node: SeenNode) -> Retiring | None:
     if not node.spec.retire:
         if record is None:
             return None
+        told = node.status.retirement
+        if told is None or not told.requested:
+            return _following(seen, node, record)  # somebody began it by a command, and may cancel it by one
         return Retiring("Wished", Offer([CancelRetire(node.spec.node_id)]), "", "the wish was taken back")
     if seen.meta is None:
         return _unanswered(seen, node)
@@ -118,6 +121,9 @@ def _wish(seen: Observed, node: SeenNode, storage_id: str) -> Retiring:
         return Retiring("Wished", Offer([GuardClaim(claim.name, claim.uid)]), "", "its volume is being guarded")
     if claim is not None and claim.storage_id != storage_id:
         return Retiring("Wished", Offer(), "", "whose disk its claim has is being noted")
+    if node.status.retirement is None:
+        # Noted before it is asked for: so a wish that is taken back is told from a command that somebody gave.
+        return Retiring("Wished", Offer(), "", "it is to leave")
     return Retiring("Wished", Offer([AskRetire(node.spec.node_id, _mode(seen))]), "", "the meta service is asked")
 
 

@@ -189,7 +189,11 @@ def _stalled(seen: Observed, members: list[Member], pods: dict[str, SeenPod]) ->
             continue
         if pod.is_failing or pod.not_ready_seconds >= limit:
             return (
-                f"pod {pod.name} is of the wanted make and has not served for {pod.not_ready_seconds} s: no other one "
+                f"pod {pod.name} is of the wanted make and has not served for {_how_long(pod, limit)}: no other one "
                 "is stopped; see its events and its log, or take back what was changed"
             )
     return ""
+
+
+def _how_long(pod: SeenPod, limit: int) -> str:
+    return f"more than {limit} s" if pod.not_ready_seconds >= limit else "some time, and crashes"

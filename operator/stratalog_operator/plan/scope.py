@@ -64,6 +64,12 @@ def of_pool(seen: Observed, pool: SeenPool) -> list[SeenNode]:
     return sorted((node for node in seen.nodes if node.spec.pool_ref == pool.name), key=lambda node: node.spec.node_id)
 
 
+def serves(seen: Observed, node: SeenNode) -> bool:
+    """By what Kubernetes knows of its pod."""
+    pod = seen.pod_named(f"{node_name(seen.cluster.name, node.spec.pool_ref, node.spec.node_id)}-0")
+    return pod is not None and pod.is_ready and not pod.is_leaving
+
+
 def storage_node(
     cluster: Cluster, pool: str, node_id: int, zone: str | None, *, retires: bool = False, restart: str | None = None
 ) -> Manifest:

@@ -363,7 +363,7 @@ class NodeCounts(Part):
     """Of storage nodes, in all pools."""
 
     desired: Count = Field(default=0, description="Nodes that the pools ask for.")
-    ready: Count = Field(default=0, description="Nodes whose pods serve.")
+    ready: Count = Field(default=0, description="Nodes that stay and whose pods serve.")
     retiring: Count = Field(default=0, description="Nodes that are leaving.")
 
 

@@ -13,6 +13,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 from pydantic import Field
 
 from stratalog_operator.resources.schema import Part, Time, keyed_by
+from stratalog_operator.resources.steady import steady
 
 
 class ConditionType(StrEnum):
@@ -92,7 +93,8 @@ GENERATION_TEXT: Final = "Generation of the spec that this status describes."
 def merge(
     old: Iterable[Condition], new: Mapping[ConditionType, tuple[ConditionStatus, str, str]], generation: int, now: str
 ) -> tuple[Condition, ...]:
-    """The conditions of a status after a pass, in the order of `new`: a status that stays keeps its time.
+    """The conditions of a status after a pass, in the order of `new`: a status that stays keeps its time, and a message
+    in which only time has passed stays (`steady`).
 
     Each of `new` is a status, a reason and a message.
     """
@@ -101,6 +103,8 @@ def merge(
     for kind, (status, reason, message) in new.items():
         last = before.get(kind.value)
         since = last.last_transition_time if last is not None and last.status == status.value else now
+        if last is not None and (last.status, last.reason) == (status.value, reason):
+            message = steady(last.message, message)
         merged.append(
             Condition(
                 type=kind.value,

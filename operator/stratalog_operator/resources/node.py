@@ -75,6 +75,11 @@ class RetirementStatus(Part):
         "Wished", "Preflight", "Cordon", "Seal", "Offload", "Verify", "Snapshot", "Release",
         "PodStop", "Remount", "Mount", "Volume", "Done",
     ] = Field(description="Current step (docs/operator.md, section 6).")  # fmt: skip
+    requested: bool = Field(
+        default=True,
+        description="Whether spec.retire asks for it. A retirement that was begun otherwise, such as by `stratalog "
+        "nodes retire`, is followed, and not cancelled.",
+    )
     mode: Literal["Offload", "RemountVolume"] = Field(
         description="Mode in which the retirement was started; fixed from then on."
     )

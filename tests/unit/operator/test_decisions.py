@@ -15,8 +15,8 @@ FORCE = "stratalog.dev/force-retire-ack"
 def _lost(one: World) -> None:
     """Node 3 is lost, and is to leave with what only it has."""
     one.scale(2)
-    one.reconcile()
-    one.reconcile()
+    for _ in range(3):
+        one.reconcile()
     _away(one)
     one.records[3] = one.records[3].__class__(
         one.records[3].storage_id,

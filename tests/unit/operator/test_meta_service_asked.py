@@ -51,7 +51,7 @@ async def test_members_and_wishes_are_seen_at_once() -> None:
     async with _service(3) as (service, client):
         sight, desk = HttpMetaSight(client, 1), HttpMetaDesk(client)
         for _ in range(2):
-            await desk.retire(3, RetireMode.VOLUME, None)
+            await desk.retire(3, RetireMode.VOLUME, None, None)
         seen = await sight.look()
         await desk.cancel(3)
         after = await sight.look()
@@ -85,7 +85,7 @@ async def test_what_is_there_no_more_is_no_fault_and_a_wrong_disk_is() -> None:
         await desk.cancel(7)
         await desk.end_mount("tier/7")
         with pytest.raises(InvalidRequest):
-            await desk.retire(2, RetireMode.OFFLOAD, "another-disk")
+            await desk.retire(2, RetireMode.OFFLOAD, "another-disk", None)
 
 
 def test_what_is_unwell_forbids_to_stop_a_node_and_what_never_has_enough_does_not() -> None:

@@ -313,8 +313,8 @@ def test_a_node_that_the_meta_service_forgot_keeps_its_volume() -> None:
 def test_another_disk_under_the_id_is_nobody_of_ours() -> None:
     one = settled(3)
     one.scale(2)
-    one.reconcile()
-    one.reconcile()
+    for _ in range(3):
+        one.reconcile()
     record = one.records[3]
     one.records[3] = type(record)("another-disk", RetireMode.OFFLOAD, record.step, 0, 0)
     for _ in range(20):

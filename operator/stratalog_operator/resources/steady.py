@@ -1,0 +1,31 @@
+"""Words with durations in them, written again only when they say something else: who writes "for 5 s", then "for 6 s",
+writes without end, and each write wakes the next pass.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_DURATION: Final = re.compile(
+    r"\b(\d[\d,]*)(?= ?(?:ms|s|min|h|d|seconds|minutes|hours|days)\b)|\b(\d[\d.,]*)(?= ?\w+/s\b)"
+)
+
+
+def steady(before: str, now: str) -> str:
+    """What is to be written: `before` where `now` differs only in durations and rates, none of which has doubled, or
+    become less than half."""
+    if before == now or _DURATION.sub("#", before) != _DURATION.sub("#", now):
+        return now
+    pairs = zip(_numbers(before), _numbers(now), strict=True)
+    return before if all(is_steady(old, new) for old, new in pairs) else now
+
+
+def is_steady(before: float, now: float) -> bool:
+    return before == now or (before > 0 and before < 2 * now < 4 * before)
+
+
+def _numbers(words: str) -> list[float]:
+    return [float((one[0] or one[1]).replace(",", "").rstrip(".")) for one in _DURATION.findall(words)]
