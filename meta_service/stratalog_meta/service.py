@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar, cast
 from uuid import UUID
 
-from stratalog.machines.cluster_overview import Known
+from stratalog.machines.cluster_outline import health, sums
+from stratalog.machines.cluster_overview import Known, overview
 from stratalog.machines.meta_backups import Witness
 from stratalog.machines.node_courses import Course, NodeCourses
 from stratalog.machines.shard_table import ShardTable
@@ -23,6 +24,7 @@ from stratalog.model.errors import InvalidRequest, NotFound, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import ChangeSet, Heard, Heartbeat, Snapshot
 from stratalog.model.mount_commands import CreateMount, MountCut
+from stratalog.model.outline import Outline, Sums
 from stratalog.model.retirement_status import RetirementStatus
 from stratalog.model.segment import Segment, SegmentState
 from stratalog.model.status_page import Overview
@@ -32,11 +34,11 @@ from stratalog_meta.bucket.backups import BackupPlace, BucketBackups
 from stratalog_meta.clocks import monotonic_ms
 from stratalog_meta.lives import LifeKeeper
 from stratalog_meta.mount_expiry import MountExpiry
-from stratalog_meta.overview import OverviewMaker
 from stratalog_meta.recovery_news import RecoveryNews
 from stratalog_meta.recovery_waits import RecoveryWaits
 from stratalog_meta.repairs import CopyRepairs
 from stratalog_meta.retirements import VERIFY_INTERVAL_MS, Retirements
+from stratalog_meta.seldom import SeldomMade, in_turns
 from stratalog_meta.stats import BackupStats, LifeStats, MetaStats, RepairStats, RetirementStats
 from stratalog_meta.stores.meta_store import MetaStore
 from stratalog_meta.stores.spare_room import SpareRoom
@@ -100,7 +102,8 @@ class MetaService:
         self.retirement_stats = retirement_stats or RetirementStats()
         self._news = RecoveryNews(self.stats)
         self._courses = NodeCourses()
-        self._overview = OverviewMaker(self._known, monotonic_ms)
+        self._overview = SeldomMade(self._overview_steps, monotonic_ms, "meta-overview")
+        self._sums = SeldomMade(self._sums_steps, monotonic_ms, "meta-sums")
 
     async def start(self, is_asked: Callable[[], bool] = lambda: True) -> None:
         """Load the store (a new one gets its cluster id) and begin to serve. `is_asked`: whether requests reach it now;
@@ -173,6 +176,7 @@ class MetaService:
             return
         self._is_closed = True
         await self._overview.close()
+        await self._sums.close()
         if self._lives is not None:
             await self._lives.close()
         if self._waits is not None:
@@ -338,7 +342,22 @@ class MetaService:
 
     async def overview(self) -> Overview:
         """What the status page shows."""
-        return await self._overview.overview()
+        return await self._overview.get()
+
+    async def outline(self) -> Outline:
+        """All but the shards: what of them is unwell is as it is now, and their sums are a while old."""
+        summed = await self._sums.get()
+        snapshot = await self.snapshot()
+        healthy, _ = await in_turns(health(snapshot, self.min_in_sync), self._monotonic_ms)
+        return Outline(
+            self.cluster_id, snapshot.version, snapshot.topics, snapshot.nodes, snapshot.mounts, healthy, summed
+        )
+
+    async def _overview_steps(self) -> Generator[None, None, Overview]:
+        return overview(await self._known())
+
+    async def _sums_steps(self) -> Generator[None, None, Sums]:
+        return sums(await self.snapshot())
 
     def courses(self, after_ms: int) -> Sequence[Course]:
         """How it went with the nodes after that, as they told this instance."""

@@ -81,8 +81,7 @@ class HttpMetaDoors:
             known = self._clients[key] = (asked, client)
         self._tokens[key] = token
         etcd = None if cluster.spec.meta.etcd is None else EtcdMembers(lambda: self._etcd_of(cluster))
-        sight = HttpMetaSight(known[1], cluster.spec.defaults.min_insync_replicas)
-        return MetaDoor(sight, HttpMetaDesk(known[1]), etcd)
+        return MetaDoor(HttpMetaSight(known[1]), HttpMetaDesk(known[1]), etcd)
 
     async def forget(self, key: Key) -> None:
         self._tokens.pop(key, None)

@@ -101,6 +101,13 @@ def troubles_of(
     yield from _of_producers(topic, shard, nodes)
 
 
+def troubles_of_active(topic: Topic, shard: Shard, nodes: dict[int, Node], min_in_sync: int) -> Iterator[Trouble]:
+    """Of the segment that is being written alone, which is the last one: who leads it, and who is in sync."""
+    if shard.segments and shard.segments[-1].state is SegmentState.ACTIVE:
+        least = least_in_sync(topic.settings, 1 if topic.is_internal else min_in_sync)
+        yield from _of(topic, shard.segments[-1], nodes, least)
+
+
 def _of(topic: Topic, segment: Segment, nodes: dict[int, Node], least: int) -> Iterator[Trouble]:
     is_active = segment.state is SegmentState.ACTIVE
     if is_active and len(segment.replicas) < topic.replication_factor:

@@ -27,6 +27,7 @@ from stratalog.model.errors import OutcomeUnknown, StratalogError, Unauthorized,
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import ChangeSet, Heard, Heartbeat, Node, Snapshot
 from stratalog.model.mounts import Mount
+from stratalog.model.outline import Outline
 from stratalog.model.retirement_status import RetirementStatus
 from stratalog.model.segment import Segment
 from stratalog.model.status_page import Overview
@@ -142,6 +143,10 @@ class HttpMetaClient:
     async def overview(self) -> Overview:
         """What the status page shows: also what nodes last told of themselves."""
         return await self._read("/v1/overview", wire.OVERVIEW)
+
+    async def outline(self) -> Outline:
+        """All but the shards, which are summed up."""
+        return await self._read("/v1/outline", wire.OUTLINE)
 
     async def snapshot(self) -> Snapshot:
         attempt = 0

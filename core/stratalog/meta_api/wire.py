@@ -31,6 +31,7 @@ from stratalog.model.commands import (
 from stratalog.model.errors import OutcomeUnknown, StratalogError
 from stratalog.model.metadata import Heard, Heartbeat, Node
 from stratalog.model.mounts import Mount
+from stratalog.model.outline import Outline
 from stratalog.model.retirement_status import RetirementStatus
 from stratalog.model.segment import Segment
 from stratalog.model.status_page import Overview
@@ -105,6 +106,7 @@ TROUBLES: Final[JsonShape[TroubleList]] = JsonShape(TroubleList)
 SEGMENTS: Final[JsonShape[SegmentList]] = JsonShape(SegmentList)
 RETIREMENTS: Final[JsonShape[RetirementList]] = JsonShape(RetirementList)
 OVERVIEW: Final[JsonShape[Overview]] = JsonShape(Overview)
+OUTLINE: Final[JsonShape[Outline]] = JsonShape(Outline)
 COURSES: Final[JsonShape[CourseList]] = JsonShape(CourseList)
 PROBLEM: Final[JsonShape[Problem]] = JsonShape(Problem)
 

@@ -37,6 +37,7 @@ from stratalog.meta_api.wire import (
 from stratalog.model.errors import InvalidRequest, OutcomeUnknown, StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Heard, Heartbeat
+from stratalog.model.outline import Outline
 from stratalog.model.segment import Segment
 from stratalog.model.status_page import Overview
 from stratalog.model.topic import Shard, Topic
@@ -221,6 +222,10 @@ async def _overview(call: Call) -> Answer:
     return wire.OVERVIEW.write(await call.service.overview())
 
 
+async def _outline(call: Call) -> Answer:
+    return wire.OUTLINE.write(await call.service.outline())
+
+
 async def _courses(call: Call) -> Answer:
     after_ms = read_number(call.query.get("after", "0"), "after")
     return wire.COURSES.write(CourseList(tuple(call.service.courses(after_ms))))
@@ -247,6 +252,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         "GET", "/v1/retirements", "Nodes that leave, or have left, and how far they are", _retirements, RetirementList
     ),
     Route("GET", "/v1/overview", "What the status page shows, summed up", _overview, Overview),
+    Route("GET", "/v1/outline", "Nodes, topics and mounts; shards are summed up", _outline, Outline),
     Route(
         "GET", "/v1/courses", "How it went with the nodes lately; query: after (ms since 1970)", _courses, CourseList
     ),

@@ -1,7 +1,7 @@
 """What the meta service knows of a cluster, asked over HTTP.
 
-Cost: two round trips, of which one brings a snapshot of the metadata; from it follows which shards forbid to stop a
-node.
+Cost: two round trips. The service sums up shards and segments itself: what it answers is as large as topics, nodes and
+mounts are many, whatever these hold.
 """
 
 from __future__ import annotations
@@ -9,29 +9,36 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import replace
+from typing import TypeVar
 
-from stratalog.machines.recovery_rule import least_in_sync
-from stratalog.machines.shard_troubles import Trouble, TroubleKind, troubles
+from stratalog.machines.cluster_outline import health, sums
+from stratalog.machines.shard_troubles import TroubleKind
 from stratalog.meta_api.http_client import HttpMetaClient
-from stratalog.model.errors import StratalogError
+from stratalog.model.errors import InvalidRequest, StratalogError
 from stratalog.model.metadata import Node
+from stratalog.model.outline import Outline
 from stratalog.model.retirement import Retirement, RetireStep, WaitReason
 from stratalog.model.retirement_status import RetirementStatus, words_of
 from stratalog.model.status_page import Overview
-from stratalog.model.topic import Topic
 from stratalog_operator.kube.together import together
-from stratalog_operator.observe.sums import Sums, store_away_seconds, sums
+from stratalog_operator.observe.sums import disks_used, mount_sums, node_sums, store_away_seconds, topic_sums
 from stratalog_operator.plan.observed import SeenMeta
 
-_UNWELL = (TroubleKind.NO_LEADER, TroubleKind.BELOW_MIN_IN_SYNC)
+MadeT = TypeVar("MadeT")
+
+_THIN = (
+    TroubleKind.NO_SOURCE,
+    TroubleKind.NO_COPY,
+    TroubleKind.TOO_FEW_REPLICAS,
+    TroubleKind.NOT_IN_SYNC,
+    TroubleKind.TOO_FEW_COPIES,
+)
 
 
 class HttpMetaSight:
-    def __init__(self, client: HttpMetaClient, min_in_sync: int) -> None:
-        """`client` is closed by who made it. `min_in_sync`: the cluster's default, for topics that do not say
-        otherwise."""
+    def __init__(self, client: HttpMetaClient) -> None:
+        """`client` is closed by who made it."""
         self._client = client
-        self._min_in_sync = min_in_sync
 
     async def look(self) -> SeenMeta:
         """Raises: StratalogError where it does not answer."""
@@ -41,24 +48,18 @@ class HttpMetaSight:
         async with together() as asked:
             telling = asked.create_task(client.retirements())
             shown = asked.create_task(self._overview())
-            snapshot = await client.snapshot()
-        retirements, overview = telling.result(), shown.result()
-        # Nothing here depends on the time: seals that are late do not forbid to stop a node.
-        found = list(troubles(snapshot, 0, self._min_in_sync))
-        summed = await _in_turns(sums(snapshot, _felt(found, snapshot.topics, self._min_in_sync), overview))
-        return SeenMeta(
-            cluster_id,
-            snapshot.nodes,
-            tuple(records(snapshot.nodes, retirements)),
-            snapshot.mounts,
-            unwell(found, snapshot.topics, self._min_in_sync),
-            behind=behind(found),
-            store_away_seconds=None if overview is None else store_away_seconds(overview),
-            topics=snapshot.topics,
-            topic_sums=summed.topics,
-            node_sums=summed.nodes,
-            mount_sums=summed.mounts,
-        )
+            outline = await self._outline()
+        return seen_meta(cluster_id, outline, telling.result(), shown.result())
+
+    async def _outline(self) -> Outline:
+        """Of a service that is older than the operator all shards are read, until it was rolled: only it can allow that
+        roll."""
+        try:
+            return await self._client.outline()
+        except InvalidRequest:
+            snapshot = await self._client.snapshot()
+        healthy, summed = await _in_turns(health(snapshot, 1)), await _in_turns(sums(snapshot))
+        return Outline("", snapshot.version, snapshot.topics, snapshot.nodes, snapshot.mounts, healthy, summed)
 
     async def _overview(self) -> Overview | None:
         """What nodes last told of themselves: only for people, so that nothing waits for it."""
@@ -68,14 +69,45 @@ class HttpMetaSight:
             return None
 
 
-async def _in_turns(steps: Generator[None, None, Sums]) -> Sums:
+async def _in_turns(steps: Generator[None, None, MadeT]) -> MadeT:
     while True:
         try:
             next(steps)
         except StopIteration as done:
-            found: Sums = done.value
-            return found
+            made: MadeT = done.value
+            return made
         await asyncio.sleep(0)
+
+
+def seen_meta(
+    cluster_id: str, outline: Outline, retirements: Iterable[RetirementStatus], overview: Overview | None
+) -> SeenMeta:
+    thin, thin_count = _thin(overview)
+    return SeenMeta(
+        cluster_id,
+        outline.nodes,
+        tuple(records(outline.nodes, retirements)),
+        outline.mounts,
+        outline.health.unwell,
+        outline.health.unwell_count,
+        thin,
+        thin_count,
+        behind=frozenset(outline.health.behind),
+        store_away_seconds=None if overview is None else store_away_seconds(overview),
+        topics=outline.topics,
+        topic_sums=topic_sums(outline),
+        node_sums=node_sums(outline, disks_used(overview)),
+        mount_sums=mount_sums(outline),
+    )
+
+
+def _thin(overview: Overview | None) -> tuple[tuple[str, ...], int]:
+    """What has fewer replicas or copies than it should, in words, and how much of that there is."""
+    if overview is None:
+        return (), 0
+    words = tuple(f"shard {one.shard} of {one.topic}: {one.words}" for one in overview.troubles if one.kind in _THIN)
+    count = sum(one.count for one in overview.trouble_kinds if one.kind in _THIN)
+    return words or ((f"{count:,} shards or segments",) if count else ()), count
 
 
 def records(nodes: Iterable[Node], told: Iterable[RetirementStatus]) -> Iterator[RetirementStatus]:
@@ -103,24 +135,3 @@ def _words(record: Retirement, told: RetirementStatus) -> str:
 
 def _stands(record: Retirement) -> tuple[RetireStep, WaitReason | None]:
     return record.step, None if record.wait is None else record.wait.reason
-
-
-def unwell(found: Iterable[Trouble], topics: Iterable[Topic], min_in_sync: int) -> tuple[str, ...]:
-    """Shards that would lose something by one node less. A topic that asks for more in sync than it has replicas never
-    has enough: it holds up nobody."""
-    return tuple(f"shard {one.segment.shard} of {one.topic}: {one.words}" for one in _felt(found, topics, min_in_sync))
-
-
-def _felt(found: Iterable[Trouble], topics: Iterable[Topic], min_in_sync: int) -> list[Trouble]:
-    """Those by which a shard takes no writes, or not all."""
-    hopeless = {topic.name for topic in topics if least_in_sync(topic.settings, min_in_sync) > topic.replication_factor}
-    return [
-        one
-        for one in found
-        if one.kind in _UNWELL and not (one.kind is TroubleKind.BELOW_MIN_IN_SYNC and one.topic in hopeless)
-    ]
-
-
-def behind(found: Iterable[Trouble]) -> frozenset[int]:
-    """Who is to be in sync somewhere and is not."""
-    return frozenset(node for one in found if one.kind is TroubleKind.NOT_IN_SYNC for node in one.nodes)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator
 
 import aiohttp
 import pytest
 
-from stratalog.machines.cluster_overview import Known
+from stratalog.machines.cluster_overview import Known, overview
 from stratalog.model.activity import Activity, StoppedHere
 from stratalog.model.errors import NotLeader
 from stratalog.model.metadata import Snapshot
+from stratalog.model.status_page import Overview
 from stratalog_meta.api.server import MetaServer
-from stratalog_meta.overview import FRESH_MS, OverviewMaker
+from stratalog_meta.seldom import FRESH_MS, SeldomMade
 from stratalog_meta.service import MetaService
 from support.source_tree import REPOSITORY
 from support.told_cluster import ToldCluster, told_cluster
@@ -131,6 +132,15 @@ async def test_the_page_of_another_site_may_not_ask(http: aiohttp.ClientSession)
             assert response.status == 403
 
 
+async def test_a_cluster_is_told_without_its_shards(cluster: ToldCluster, http: aiohttp.ClientSession) -> None:
+    """What an operator asks for in each pass must not grow with the data."""
+    async with http.get("/v1/outline") as response:
+        told = await response.json()
+
+    assert {"topics", "nodes", "mounts", "health", "sums"} <= told.keys() and "shards" not in told
+    assert len(told["sums"]["topics"]) == len(told["topics"])
+
+
 # Cost -----------------------------------------------------------------------------------------------------------------
 class Asked:
     """Counts how often what is known is gathered. Its clock moves by hand, and by `look_ms` with each look at it."""
@@ -147,6 +157,9 @@ class Asked:
         await self.go_on.wait()
         return Known("cluster", Snapshot(self.times, (), (), ()), 0, lambda _: None, ())
 
+    async def steps(self) -> Generator[None, None, Overview]:
+        return overview(await self.known())
+
     def clock(self) -> int:
         self.now_ms += self.look_ms
         return self.now_ms
@@ -155,8 +168,8 @@ class Asked:
 async def test_however_many_watch_at_once_the_cluster_is_looked_at_once() -> None:
     asked = Asked()
     asked.go_on.clear()
-    maker = OverviewMaker(asked.known, asked.clock)
-    watching = [asyncio.create_task(maker.overview()) for _ in range(50)]
+    maker = SeldomMade(asked.steps, asked.clock, "a test")
+    watching = [asyncio.create_task(maker.get()) for _ in range(50)]
     await asyncio.sleep(0)
     watching[0].cancel()  # the one for whom it was begun goes away
     asked.go_on.set()
@@ -167,25 +180,25 @@ async def test_however_many_watch_at_once_the_cluster_is_looked_at_once() -> Non
 
 async def test_it_is_looked_at_anew_when_the_answer_is_old() -> None:
     asked = Asked()
-    maker = OverviewMaker(asked.known, asked.clock)
-    assert (await maker.overview()).version == 1
+    maker = SeldomMade(asked.steps, asked.clock, "a test")
+    assert (await maker.get()).version == 1
     asked.now_ms += FRESH_MS - 1
-    assert (await maker.overview()).version == 1
+    assert (await maker.get()).version == 1
     asked.now_ms += 1
-    assert (await maker.overview()).version == 2
+    assert (await maker.get()).version == 2
     await maker.close()
 
 
 async def test_a_look_that_takes_long_is_made_seldom() -> None:
     asked = Asked()
     asked.look_ms = 2_000
-    maker = OverviewMaker(asked.known, asked.clock)
-    first = await maker.overview()
+    maker = SeldomMade(asked.steps, asked.clock, "a test")
+    first = await maker.get()
     asked.look_ms = 0
     asked.now_ms += 19 * 2_000
-    assert await maker.overview() is first
+    assert await maker.get() is first
     asked.now_ms += 2_000
-    assert await maker.overview() is not first
+    assert await maker.get() is not first
     await maker.close()
 
 
@@ -193,14 +206,14 @@ async def test_a_look_that_fails_is_made_again() -> None:
     asked = Asked()
     broken = True
 
-    async def known() -> Known:
+    async def steps() -> Generator[None, None, Overview]:
         if broken:
             raise NotLeader("not now")
-        return await asked.known()
+        return await asked.steps()
 
-    maker = OverviewMaker(known, asked.clock)
+    maker = SeldomMade(steps, asked.clock, "a test")
     with pytest.raises(NotLeader):
-        await maker.overview()
+        await maker.get()
     broken = False
-    assert (await maker.overview()).version == 1
+    assert (await maker.get()).version == 1
     await maker.close()

@@ -9,7 +9,7 @@ import pytest
 
 from stratalog.meta_api.http_client import HttpMetaClient
 from stratalog.model.errors import NotFound, StratalogError, Unavailable
-from stratalog.model.metadata import Snapshot
+from stratalog.model.outline import Outline, ShardHealth, Sums
 from stratalog.model.retirement_status import RetirementStatus
 from stratalog.model.status_page import Overview
 from stratalog_operator.kube.client import path_of
@@ -76,13 +76,13 @@ class _Client(HttpMetaClient):
         await self._meet()
         raise Unavailable("it has just begun to lead")
 
-    async def snapshot(self) -> Snapshot:
+    async def outline(self) -> Outline:
         await self._meet()
-        return Snapshot(1, (), (), ())
+        return Outline("cluster-1", 1, (), (), (), ShardHealth((), 0, (), ()), Sums((), (), ()))
 
 
 async def test_the_meta_service_is_asked_for_everything_at_once_when_it_has_said_whose_it_is() -> None:
-    seen = await HttpMetaSight(_Client(), 1).look()
+    seen = await HttpMetaSight(_Client()).look()
 
     assert (seen.cluster_id, seen.nodes, seen.store_away_seconds) == ("cluster-1", (), None)
 

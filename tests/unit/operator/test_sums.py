@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 import pytest
 
+from stratalog.model import outline
 from stratalog.model.activity import UploadActivity
-from stratalog.model.ids import SegmentKey, ShardKey
-from stratalog.model.metadata import Node, Snapshot
-from stratalog.model.mounts import Mount, MountedTopic, MountMode, MountState, OffsetRange
-from stratalog.model.producers import NO_PRODUCERS
-from stratalog.model.segment import RemoteCopy, RemotePart, RemoteState, SealRecord, Segment, SegmentState
-from stratalog.model.status_page import NodeRow, Overview, ShardSums, Tiers, TierSum
-from stratalog.model.topic import Shard, Topic
-from stratalog_operator.observe.sums import Sums, store_away_seconds, sums
+from stratalog.model.outline import Outline, ShardHealth, TopicTrouble
+from stratalog.model.status_page import NodeRow, Overview, ShardSums, Tiers, TierSum, TroubleCount, TroubledShard
+from stratalog.model.topic import Topic
+from stratalog_operator.observe.meta_service import seen_meta
+from stratalog_operator.observe.sums import store_away_seconds
 from stratalog_operator.plan.observed import MountSums, NodeSums, TopicSums
 
 TOPIC = UUID(int=7)
@@ -47,12 +46,10 @@ def _overview(*away_ms: int | None, state: str = "alive") -> Overview:
         ((0, 0), 0),
         ((0, 4_900), 0),
         ((0, 5_000), 5),
-        ((12_000, 38_000), 30),
-        ((200_000,), 180),
-        ((7_300_000,), 7_200),
+        ((12_000, 38_000), 38),
     ],
 )
-def test_how_long_the_store_is_away_is_told_in_steps_and_a_hiccup_is_not(
+def test_how_long_the_store_is_away_is_told_and_a_hiccup_is_not(
     away_ms: tuple[int | None, ...], told: int | None
 ) -> None:
     assert store_away_seconds(_overview(*away_ms)) == told
@@ -62,72 +59,30 @@ def test_a_node_that_is_not_alive_says_nothing_of_the_store() -> None:
     assert store_away_seconds(_overview(60_000, state="not alive")) is None
 
 
-def _segment(base: int, *, sealed: bool, cold: int = 0, whole: bool = False, copies: tuple[int, ...] = ()) -> Segment:
-    """100 bytes and ten records, of which `cold` bytes are in the object store."""
-    key = SegmentKey(TOPIC, 0, base // 10, base)
-    record = SealRecord(base // 10, base, base + 10, 0, 0, 100, b"", NO_PRODUCERS, copies, 0)
-    parts = (RemotePart("key", 0, cold, base, base + 5),) if cold and not whole else ()
-    state = RemoteState.COMPLETE if whole else RemoteState.PARTIAL if cold else RemoteState.NONE
-    remote = RemoteCopy(state, parts=parts, size_bytes=cold if whole else 0)
-    return Segment(
-        key, SegmentState.SEALED if sealed else SegmentState.ACTIVE, None if sealed else 1, (1, 2), (1, 2), 0, 0,
-        seal=record if sealed else None, local_nodes=copies, remote=remote,
-    )  # fmt: skip
-
-
-def _summed(snapshot: Snapshot) -> Sums:
-    steps = sums(snapshot, [], _overview(None, None, None))
-    with pytest.raises(StopIteration) as done:
-        while True:
-            next(steps)
-    found: Sums = done.value.value
-    return found
-
-
-def test_bytes_are_summed_up_by_tier_and_what_is_not_sent_is_told() -> None:
-    segments = (
-        _segment(10, sealed=True, cold=100, whole=True),
-        _segment(20, sealed=True, cold=30, copies=(1, 2)),
-        _segment(30, sealed=False, cold=7),
-    )
-    shard = Shard(ShardKey(TOPIC, 0), 10, segments)
+def test_what_is_summed_up_is_found_by_topic_node_and_mount() -> None:
     topic = Topic("orders", TOPIC, 1, 2, {}, 0)
-    mount = Mount(
-        "january", MountMode.HAND_MADE, -1, "", MountState.SERVING, 1, 0,
-        topics=(MountedTopic(TOPIC, "orders", (OffsetRange(10, 30),)),),
-    )  # fmt: skip
-    nodes = tuple(Node(number, f"disk-{number}", "host", 1) for number in (1, 2))
-    snapshot = Snapshot(1, topics=(topic,), shards=(shard,), nodes=nodes, mounts=(mount,))
-    found = _summed(snapshot)
-
-    assert found.topics[TOPIC] == TopicSums(hot_bytes=200, cold_bytes=137, unsent_bytes=70, oldest_offset=10)
-    assert found.nodes[1] == NodeSums(segments=2, leaders=1, disk_used_percent=75)
-    assert found.nodes[2] == NodeSums(segments=2, leaders=0, disk_used_percent=75)
-    assert found.mounts["january"] == MountSums(segments=2, bytes=200)
-
-
-@pytest.mark.parametrize(("firsts", "oldest"), [((10, 30, 20), 10), ((30, 0), 0), ((40,), 40), ((), 0)])
-def test_the_oldest_offset_of_a_topic_is_the_smallest_of_its_shards(firsts: tuple[int, ...], oldest: int) -> None:
-    """Not shard 0's alone: that may have been emptied while another one still has everything."""
-    shards = tuple(Shard(ShardKey(TOPIC, number), first, ()) for number, first in enumerate(firsts))
-    topic = Topic("orders", TOPIC, max(1, len(firsts)), 2, {}, 0)
-
-    assert _summed(Snapshot(1, (topic,), shards, ())).topics[TOPIC].oldest_offset == oldest
-
-
-def test_the_volume_of_a_node_that_left_says_what_is_on_it() -> None:
-    """By the segments that list the node: the mount itself names no topics."""
-    segments = (
-        _segment(10, sealed=True, copies=(3,)),
-        _segment(20, sealed=True, copies=(1, 3)),
-        _segment(30, sealed=True, copies=(1,)),
-        _segment(40, sealed=True, copies=(3,)),
-        _segment(50, sealed=False),
+    health = ShardHealth(("shard 0 of orders: no leader",), 1, (TopicTrouble("orders", "shard 0: no leader"),), ())
+    summed = outline.Sums(
+        (outline.TopicSums(TOPIC, 200, 137, 70, 10),),
+        (outline.NodeSums(1, 2, 1), outline.NodeSums(9, 3, 0)),
+        (outline.MountSums("tier/3", 3, 300, ("orders/0 10..30",)),),
     )
-    shard = Shard(ShardKey(TOPIC, 0), 10, segments)
-    topic = Topic("orders", TOPIC, 1, 2, {}, 0)
-    volume = Mount("tier/3", MountMode.VOLUME, 3, "disk-3", MountState.SERVING, 1, 0)
-    offloaded = Mount("tier/1", MountMode.OFFLOAD, 1, "disk-1", MountState.SERVING, 1, 0)
-    found = _summed(Snapshot(1, (topic,), (shard,), (), (volume, offloaded))).mounts
+    seen = seen_meta("c", Outline("c", 1, (topic,), (), (), health, summed), (), _overview(None, None))
 
-    assert found == {"tier/3": MountSums(3, 300, ("orders/0 10..30", "orders/0 40..50"))}
+    assert seen.topic_sums == {TOPIC: TopicSums(200, 137, 70, 10, "shard 0: no leader")}
+    assert seen.node_sums == {1: NodeSums(2, 1, 75), 9: NodeSums(3, 0, None)}
+    assert seen.mount_sums == {"tier/3": MountSums(3, 300, ("orders/0 10..30",))}
+    assert seen.unwell == ("shard 0 of orders: no leader",)
+
+
+def test_what_is_under_replicated_is_named_and_counted() -> None:
+    kinds = (TroubleCount("no_leader", 3), TroubleCount("too_few_copies", 7), TroubleCount("not_in_sync", 2))
+    troubles = tuple(
+        TroubledShard("orders", number, 0, kind, "words", (), None, (), ())
+        for number, kind in enumerate(("no_leader", "too_few_copies"))
+    )
+    overview = replace(_overview(None), trouble_kinds=kinds, troubles=troubles)
+    nothing = Outline("c", 1, (), (), (), ShardHealth((), 0, (), ()), outline.Sums((), (), ()))
+    seen = seen_meta("c", nothing, (), overview)
+
+    assert (seen.thin, seen.thin_count) == (("shard 1 of orders: words",), 9)
