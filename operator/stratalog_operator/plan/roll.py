@@ -18,7 +18,7 @@ from stratalog.model.counting import counted
 from stratalog.model.retirement import RetireStep, WaitReason
 from stratalog.model.retirement_status import RetirementStatus
 from stratalog_operator.plan.actions import Offer, StopPod
-from stratalog_operator.plan.nodes import is_past_serving
+from stratalog_operator.plan.nodes import is_past_serving, lost_claim
 from stratalog_operator.plan.observed import Observed, SeenPod
 from stratalog_operator.plan.scope import cluster_of, identity_of
 from stratalog_operator.plan.volumes import reader_objects
@@ -44,6 +44,8 @@ class Member:
 
     name: str
     wanted_hash: str
+    is_held: bool = False
+    """Its volume claim is lost or being deleted: a pod that is stopped does not come back."""
     is_reader: bool = False
     """It reads a retired volume: nothing that is written depends on it."""
 
@@ -68,6 +70,11 @@ def roll(seen: Observed) -> Roll:
     if not outdated:
         return Roll(Offer(), stalled=stalled)
     names = tuple(one.name for one in outdated)
+    outdated = [one for one in outdated if not one.is_held]
+    if not outdated:
+        return Roll(
+            Offer(), names, f"pod {names[0]} would not come back: its volume claim is gone, or deleted", stalled
+        )
     failing = [pods[one.name] for one in outdated if pods[one.name].is_failing and not pods[one.name].is_leaving]
     if failing:
         return Roll(_stops(failing, "it is of an older make, and does not serve anyway"), names, stalled=stalled)
@@ -122,7 +129,8 @@ def wanted_members(seen: Observed) -> list[Member]:
             continue
         manifest = node_set(cluster, pool.spec, identity_of(node))
         name = node_name(cluster.name, node.spec.pool_ref, node.spec.node_id)
-        members.append(Member(f"{name}-0", template_hash(manifest)))
+        is_held = lost_claim(seen, node) is not None
+        members.append(Member(f"{name}-0", template_hash(manifest), is_held=is_held))
     return [*members, *_readers(seen)]
 
 

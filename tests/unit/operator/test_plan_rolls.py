@@ -301,3 +301,18 @@ def test_a_mounted_volume_whose_claim_is_gone_is_told() -> None:
     one.reconcile()
 
     assert "mount tier/3" in one.condition("StorageCluster", "main", "Healthy").message
+
+
+def test_a_pod_whose_claim_is_being_deleted_is_not_restarted_and_the_others_are() -> None:
+    """Kubernetes takes no pod whose claim is being deleted: it would be away for good, or be stopped without end."""
+    one = settled(3)
+    one.delete_claim("data-main-hot-2")
+    one.settle()
+    before = one.uids()
+    one.done.clear()
+    one.annotate_cluster(restart="monday")
+    one.settle()
+
+    assert {name for name, uid in one.uids().items() if uid == before[name]} == {"main-hot-2-0"}
+    rolling = one.condition("StorageCluster", "main", "Rolling")
+    assert rolling.reason == "Waits" and "main-hot-2-0" in rolling.message
