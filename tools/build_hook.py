@@ -20,7 +20,7 @@ MODULES: Final = {
     "core/stratalog/kafka": "*",
     "core/stratalog/formats": (
         "batch_bodies batch_headers batch_scan digest envelope fields identity index_points offered_batch part"
-        " producers record_batch segment_file"
+        " producers record_batch record_times segment_file time_window"
     ),
     "core/stratalog/machines": (
         "append_refusals chain_events copy_sources fetch_rounds fetch_session follower_events followers in_sync"
@@ -32,7 +32,7 @@ MODULES: Final = {
     "core/stratalog/telemetry": "histogram",
     "storage_node/stratalog_node": "activity buffers single_flight turn",
     "storage_node/stratalog_node/disk": (
-        "descriptors durable_files file_slice files journal_file preallocation segment_scan threads"
+        "descriptors durable_files file_slice files journal_file opened_batches preallocation segment_scan threads"
         " write_behind yielding_gil"
     ),
     "storage_node/stratalog_node/replication": (

@@ -23,7 +23,7 @@ BASE = 1_000
 
 
 def build(log, builder=None):
-    builder = IndexBuilder(BASE) if builder is None else builder
+    builder = IndexBuilder(BASE, has_true_times=True) if builder is None else builder
     batches = []
     offset, position = BASE, 0
     for count, size, stamp in log:
@@ -95,18 +95,18 @@ def test_a_builder_that_goes_on_at_a_checkpoint_makes_the_same_points(log, cut):
 @given(logs, st.lists(st.integers(1, 12), min_size=1, max_size=10))
 def test_the_index_of_a_segment_made_from_its_parts_is_that_of_their_stretches(log, part_lengths):
     """A stretch: the batches from one point of a part to the next."""
-    from_parts, from_stretches = IndexBuilder(BASE), IndexBuilder(BASE)
+    from_parts, from_stretches = (IndexBuilder(BASE, has_true_times=True) for _ in range(2))
     offset = BASE
     while log:
         length = part_lengths[len(log) % len(part_lengths)]
         part, log = log[:length], log[length:]
-        index = IndexBuilder(offset)
+        index = IndexBuilder(offset, has_true_times=True)
         start = offset
         for count, size, stamp in part:
             index.append(offset, size, stamp, stamp)
             offset += count
         points, first_ms, newest_ms = index.freeze(), index.first_timestamp_ms, index.max_timestamp_ms
-        from_parts.append_all(start, points, index.size_bytes, first_ms, newest_ms)
+        from_parts.append_all(start, points, index.size_bytes, first_ms, newest_ms, index.times_known)
         position = 0
         for point in points:
             from_stretches.append(start, point.position - position, first_ms, point.max_timestamp_ms)

@@ -13,7 +13,7 @@ from stratalog.formats.key_index import KeyRun, key_hash
 from stratalog.formats.manifest import Manifest, encode_manifest, manifest_digest
 from stratalog.formats.object_names import ObjectNames
 from stratalog.formats.part import PART_HEADER_BYTES, decode_part_header, encode_part
-from stratalog.formats.record_batch import first_timestamp_ms, parse_header, walk
+from stratalog.formats.record_batch import parse_header, walk
 from stratalog.formats.records import Record, encode_batch
 from stratalog.model.ids import SegmentKey
 from stratalog.model.producers import NO_PRODUCERS
@@ -153,10 +153,9 @@ class ColdShard:
     async def _complete(
         self, segment: Segment, identity: SegmentIdentity, batches: Sequence[bytes], digest: bytes
     ) -> Segment:
-        index = IndexBuilder(segment.base_offset)
+        index = IndexBuilder(segment.base_offset, has_true_times=True)
         for batch in batches:
-            header = parse_header(batch)
-            index.append(header.base_offset, len(batch), first_timestamp_ms(header), header.max_timestamp_ms)
+            index.append_batch(parse_header(batch), batch)
         seal = SealRecord(
             epoch=segment.epoch,
             base_offset=segment.base_offset,
@@ -168,6 +167,7 @@ class ColdShard:
             producers=NO_PRODUCERS,
             replicas=(1,),
             sealed_ms=FIRST_TIME_MS + 1,
+            times_known=index.times_known,
         )
         index_bytes = encode_index_block(identity, seal, index.freeze())
         self.attempts += 1

@@ -14,7 +14,7 @@ from stratalog.formats.producers import encode_table, tally_of
 from stratalog.formats.records import Record, encode_batch
 from stratalog.model.ids import SegmentKey
 from stratalog.model.producers import BatchMemo, ProducerRule, ProducerSnapshot, ProducerTally
-from stratalog.model.segment import SealRecord, SegmentIdentity
+from stratalog.model.segment import SealRecord, SegmentIdentity, TimesKnown
 
 I32_MAX, I64_MAX = 2**31 - 1, 2**63 - 1
 
@@ -83,6 +83,7 @@ def seals(draw: st.DrawFn, identity: SegmentIdentity, tally: ProducerTally | Non
         producers=tally or draw(tallies())[0],
         replicas=tuple(draw(st.lists(naturals32, max_size=5))),
         sealed_ms=draw(times),
+        times_known=draw(st.sampled_from(TimesKnown)),
     )
 
 
@@ -91,12 +92,12 @@ def points_within(draw: st.DrawFn, base: int, end: int, size_bytes: int, max_tim
     """Valid points of a log that covers offsets `[base, end)` in `size_bytes`."""
     room = min(end - base - 1, size_bytes - 1, 20)
     if room < 1:
-        return IndexPoints()
+        return IndexPoints(has_true_times=True)
     count = draw(st.integers(0, room))
     at = sorted(draw(st.sets(st.integers(base + 1, end - 1), min_size=count, max_size=count)))
     positions = sorted(draw(st.sets(st.integers(1, size_bytes - 1), min_size=count, max_size=count)))
     stamps = sorted(draw(st.lists(st.integers(-1, max_timestamp_ms), min_size=count, max_size=count)))
-    return IndexPoints(IndexPoint(*point) for point in zip(at, positions, stamps, strict=True))
+    return IndexPoints((IndexPoint(*point) for point in zip(at, positions, stamps, strict=True)), has_true_times=True)
 
 
 @st.composite

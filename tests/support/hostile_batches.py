@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 from crc32c import crc32c
 
@@ -23,3 +24,19 @@ def claiming(payload: bytes, count: int, at_ms: int, codec: int = Codec.NONE, *,
     struct.pack_into(">i", batch, 57, count)
     struct.pack_into(">I", batch, 17, crc32c(bytes(batch[CRC_FROM:])))
     return bytes(batch)
+
+
+def with_header_times(batch: bytes, *, max_ms: int, base_ms: int | None = None) -> bytes:
+    """The batch with other times in its header and a right CRC; the records keep their deltas."""
+    changed = bytearray(batch)
+    if base_ms is not None:
+        struct.pack_into(">q", changed, 27, base_ms)
+    struct.pack_into(">q", changed, 35, max_ms)
+    struct.pack_into(">I", changed, 17, crc32c(bytes(changed[CRC_FROM:])))
+    return bytes(changed)
+
+
+def timed_batch(times_ms: Sequence[int], max_ms: int, codec: int = Codec.NONE) -> bytes:
+    """A record of each time, under a header that claims `max_ms`."""
+    records = [Record(NEXT_OFFSET, time_ms, None, b"%d" % number) for number, time_ms in enumerate(times_ms)]
+    return with_header_times(encode_batch(records, epoch=0, compression=codec), max_ms=max_ms)

@@ -23,7 +23,7 @@ from stratalog.formats.journal import JournalHeader, encode_journal_header
 from stratalog.formats.manifest import Manifest, encode_manifest, manifest_digest
 from stratalog.formats.object_names import ObjectNames
 from stratalog.formats.part import encode_part
-from stratalog.formats.record_batch import first_timestamp_ms, parse_header
+from stratalog.formats.record_batch import parse_header
 from stratalog.formats.records import Record, encode_batch
 from stratalog.formats.segment_file import encode_segment_header
 from stratalog.machines.claims import holder_name
@@ -80,9 +80,9 @@ def batches_of(epoch: int, base_offset: int, end_offset: int) -> list[bytes]:
 
 def seal_of(epoch: int, batches: list[bytes]) -> tuple[SealRecord, IndexBuilder]:
     headers = [parse_header(batch) for batch in batches]
-    index = IndexBuilder(headers[0].base_offset)
-    for header in headers:
-        index.append(header.base_offset, header.size_bytes, first_timestamp_ms(header), header.max_timestamp_ms)
+    index = IndexBuilder(headers[0].base_offset, has_true_times=True)
+    for header, batch in zip(headers, batches, strict=True):
+        index.append_batch(header, batch)
     seal = SealRecord(
         epoch=epoch,
         base_offset=headers[0].base_offset,
@@ -94,6 +94,7 @@ def seal_of(epoch: int, batches: list[bytes]) -> tuple[SealRecord, IndexBuilder]
         producers=NO_PRODUCERS,
         replicas=(NODE_ID,),
         sealed_ms=NOW_MS + 1,
+        times_known=index.times_known,
     )
     return seal, index
 

@@ -41,7 +41,7 @@ from stratalog.formats.meta_snapshot import (
 )
 from stratalog.formats.part import PART_HEADER_BYTES, check_part, encode_part
 from stratalog.formats.producers import encode_table, tally_of
-from stratalog.formats.record_batch import check_batch, first_timestamp_ms, parse_header, walk
+from stratalog.formats.record_batch import check_batch, parse_header, walk
 from stratalog.formats.records import Record, encode_batch
 from stratalog.formats.segment_file import decode_segment_header, encode_segment_header, walk_segment
 from stratalog.model.batch import BatchHeader
@@ -78,13 +78,16 @@ END_OFFSET = 1_009
 DATA = b"".join(BATCHES)
 HEADERS = tuple(parse_header(batch) for batch in BATCHES)
 DIGEST = extend_digest_over(EMPTY_DIGEST, DATA)
-POINTS = IndexPoints((IndexPoint(1_003, len(BATCHES[0]), 1_700_000_010_000), IndexPoint(1_004, 300, 1_700_000_010_030)))
+POINTS = IndexPoints(
+    (IndexPoint(1_003, len(BATCHES[0]), 1_700_000_010_000), IndexPoint(1_004, 300, 1_700_000_010_030)),
+    has_true_times=True,
+)
 
 
 def seal_of(headers: Sequence[BatchHeader], data: bytes) -> SealRecord:
-    built = IndexBuilder(headers[0].base_offset)
+    built = IndexBuilder(headers[0].base_offset, has_true_times=True)
     for header in headers:
-        built.append(header.base_offset, header.size_bytes, first_timestamp_ms(header), header.max_timestamp_ms)
+        built.append_batch(header, data[built.size_bytes : built.size_bytes + header.size_bytes])
     return SealRecord(
         epoch=EPOCH,
         base_offset=headers[0].base_offset,
@@ -96,6 +99,7 @@ def seal_of(headers: Sequence[BatchHeader], data: bytes) -> SealRecord:
         producers=tally_of(PRODUCERS, TABLE, ProducerRule(5_000, 86_400_000)),
         replicas=(1, 2, 5),
         sealed_ms=1_700_000_100_000,
+        times_known=built.times_known,
     )
 
 

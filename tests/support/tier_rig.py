@@ -22,7 +22,7 @@ from stratalog.model.errors import Corrupt, NotFound
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Change, NodeInfo, SegmentChanged, ShardChanged, TopicDeleted
 from stratalog.model.producers import NO_PRODUCERS
-from stratalog.model.segment import RemotePart, RemoteState, SealRecord, Segment, SegmentState
+from stratalog.model.segment import RemotePart, RemoteState, SealRecord, Segment, SegmentState, TimesKnown
 from stratalog.model.topic import Topic
 from stratalog.objects.obstore_store import open_memory
 from stratalog.objects.settings import StoreSettings
@@ -144,6 +144,9 @@ class RigShard:
         if not headers:
             return LogRange(from_offset, from_offset, b"", ())
         return LogRange(headers[0].base_offset, headers[-1].end_offset, b"".join(data), tuple(headers))
+
+    def may_active_be_before(self, timestamp_ms: int) -> bool:
+        return False
 
     async def append(self, batches: Sequence[bytes]) -> int:
         raise NotImplementedError
@@ -405,6 +408,7 @@ class TierRig:
             producers=NO_PRODUCERS,
             replicas=(NODE_ID,),
             sealed_ms=self.clock.now_ms,
+            times_known=TimesKnown.ALL,
         )
         sealed = await self.meta.perform(SealSegment(segment.key, replace(record, **changes)))
         while (known := self.catalog.segment(segment.key)) is not None and known.seal is None:

@@ -56,7 +56,7 @@ def decode_checkpoint(data: Buffer, *, source: str) -> Checkpoint:
         next_offset=fields.natural("next offset"),
         first_timestamp_ms=fields.i64("first timestamp"),
         max_timestamp_ms=fields.i64("max timestamp"),
-        points=IndexPoints.read(fields),
+        points=IndexPoints.read(fields, has_true_times=False),
         producers=read_producers(fields),
     )
     fields.finish()

@@ -58,7 +58,13 @@ class Structure(Enum):
         return self.name.lower().replace("_", " ")
 
 
-_VERSIONS = {Structure.CHECKPOINT: 2, Structure.INDEX_BLOCK: 2, Structure.MANIFEST: 2}
+_VERSIONS = {
+    Structure.CHECKPOINT: 2,
+    Structure.INDEX_BLOCK: 3,
+    Structure.KEYED_MANIFEST: 3,
+    Structure.MANIFEST: 4,
+    Structure.PART: 2,
+}
 """Of those whose layout has changed."""
 
 
@@ -87,10 +93,13 @@ def seal_envelope(structure: Structure, body: bytes, *, version: int | None = No
     return seal_fixed(structure, _SIZE.pack(len(body)) + body, version=version)
 
 
-def open_fixed(data: Buffer, structure: Structure, size: int, *, source: str, position: int) -> FieldReader:
-    """Check a structure of `size` bytes at the front of `data`; returns a reader of what follows the preamble."""
+def open_fixed(
+    data: Buffer, structure: Structure, size: int, *, source: str, position: int, version: int | None = None
+) -> FieldReader:
+    """Check a structure of `size` bytes at the front of `data`; returns a reader of what follows the preamble.
+    `version`: of a layout beside the usual one."""
     view = memoryview(data)
-    _check_head(view, structure, size, source, position)
+    _check_head(view, structure, size, source, position, version)
     view = view[:size]
     _check_crc(view, structure, source, position)
     return FieldReader(view[PREAMBLE_BYTES:], source=source, position=position + PREAMBLE_BYTES)

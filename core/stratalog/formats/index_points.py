@@ -1,9 +1,10 @@
 """Sparse index points: built while a log is appended to, searched by offset and by time (docs/formats.md section 5).
 
 A point stands at the first batch that begins INDEX_INTERVAL_BYTES or more after the point before; it holds the batch's
-offset, its position (from the first batch) and the highest max timestamp of all batches *before* it.
+offset, its position (from the first batch) and the highest time of all batches *before* it.
 Invariant: offsets and positions rise strictly, timestamps never fall. So a search by time is exact although the times
-in a log rise and fall.
+in a log rise and fall, if the times are those of the records (`has_true_times`). Where they are only what clients wrote
+into headers, a search by time begins at the start.
 Cost: 24 bytes per point, nothing per builder but the object itself until the first 64 KiB (10,000 idle shards have one
 each); `append` about 0.15 us, a search about 1 us.
 """
@@ -18,8 +19,12 @@ from functools import partial
 from operator import le, lt
 from typing import NamedTuple
 
-from stratalog.formats.fields import NO_TIMESTAMP_MS, FieldReader, FieldWriter
+from stratalog.formats.fields import NO_TIMESTAMP_MS, Buffer, FieldReader, FieldWriter
+from stratalog.formats.record_batch import first_timestamp_ms
+from stratalog.formats.record_times import BatchTimes, Opened, times_of
+from stratalog.model.batch import BatchHeader
 from stratalog.model.errors import InvalidRequest
+from stratalog.model.segment import TimesKnown
 
 INDEX_INTERVAL_BYTES = 65_536
 POINT_BYTES = 24
@@ -39,9 +44,11 @@ class IndexPoint(NamedTuple):
 class IndexPoints:
     """Points in order, searchable. Immutable to its users; `IndexBuilder` is the one that grows."""
 
-    __slots__ = ("_flat",)
+    __slots__ = ("_flat", "has_true_times")
 
-    def __init__(self, points: Iterable[IndexPoint] = ()) -> None:
+    def __init__(self, points: Iterable[IndexPoint] = (), *, has_true_times: bool = False) -> None:
+        """`has_true_times`: the times were taken from the records, not from the headers of batches."""
+        self.has_true_times = has_true_times
         self._flat = array("q", [number for point in points for number in point]) or _NONE
         fault = self._order_fault()
         if fault is not None:
@@ -69,12 +76,19 @@ class IndexPoints:
         return bisect_right(memoryview(self._flat)[0::_FIELDS], offset) - 1
 
     def before_time(self, timestamp_ms: int) -> int:
-        """Which point is the last with only older batches before it; -1 is the start of the batches."""
+        """Which point is the last with only older batches before it; -1 is the start of the batches, also where nobody
+        has looked at the records."""
+        if not self.has_true_times:
+            return -1
         return bisect_left(memoryview(self._flat)[2::_FIELDS], timestamp_ms) - 1
 
     def before_position(self, position: int) -> int:
         """Which point is the last that stands at or below `position`; -1 is the start of the batches."""
         return bisect_right(memoryview(self._flat)[1::_FIELDS], position) - 1
+
+    def has_places_of(self, other: IndexPoints) -> bool:
+        """Whether its points are at the same places, whatever their times."""
+        return all(self._flat[field::_FIELDS] == other._flat[field::_FIELDS] for field in (0, 1))
 
     def position(self, index: int) -> int | None:
         """Where point `index` is: 0 for -1, None past the last."""
@@ -89,10 +103,10 @@ class IndexPoints:
         out.raw(struct.pack(f">{len(flat)}q", *flat))
 
     @classmethod
-    def read(cls, fields: FieldReader) -> IndexPoints:
+    def read(cls, fields: FieldReader, *, has_true_times: bool) -> IndexPoints:
         """Raises: Corrupt when there are fewer than claimed or the invariant does not hold."""
         count = fields.count("point count", POINT_BYTES)
-        points = cls()
+        points = cls(has_true_times=has_true_times)
         if count == 0:
             return points
         flat = array("q", struct.unpack(f">{count * _FIELDS}q", fields.take(count * POINT_BYTES, "points")))
@@ -147,14 +161,16 @@ class IndexPoints:
 class IndexBuilder(IndexPoints):
     """The index of a log that is being written, and the times it has seen.
 
-    `size_bytes` says where the log ends; `first_timestamp_ms` and `max_timestamp_ms` are -1 while it is empty.
-    One thread appends; others may search meanwhile.
+    `size_bytes` says where the log ends; `first_timestamp_ms` and `max_timestamp_ms` are -1 while it is empty. With
+    true times `first_timestamp_ms` is the lowest of all, and `unopened` counts the batches that could not be opened;
+    else it is what the first header says. One thread appends; others may search meanwhile.
     """
 
-    __slots__ = ("base_offset", "first_timestamp_ms", "max_timestamp_ms", "next_point_at", "size_bytes")
+    __slots__ = ("base_offset", "first_timestamp_ms", "max_timestamp_ms", "next_point_at", "size_bytes", "unopened")
 
-    def __init__(self, base_offset: int) -> None:
-        super().__init__()
+    def __init__(self, base_offset: int, *, has_true_times: bool = False) -> None:
+        super().__init__(has_true_times=has_true_times)
+        self.unopened = 0
         self.base_offset = base_offset
         self.size_bytes = 0
         self.first_timestamp_ms = NO_TIMESTAMP_MS
@@ -166,11 +182,36 @@ class IndexBuilder(IndexPoints):
         at = self.size_bytes
         if at >= self.next_point_at:
             self._add(base_offset, at)
-        elif at == 0:
-            self.first_timestamp_ms = first_timestamp_ms
+        if at == 0 or self.has_true_times:
+            self._note_lowest(first_timestamp_ms)
         self.size_bytes = at + size_bytes
         if max_timestamp_ms > self.max_timestamp_ms:
             self.max_timestamp_ms = max_timestamp_ms
+
+    def append_opened(self, base_offset: int, size_bytes: int, times: BatchTimes) -> None:
+        """Take in the next batch, whose records were looked at."""
+        self.append(base_offset, size_bytes, times.lowest_ms, times.highest_ms)
+        if times.opened is not Opened.ALL:
+            self.unopened += 1
+
+    def append_batch(self, header: BatchHeader, batch: Buffer) -> None:
+        """Take in the next batch, checked: by its records with true times, else by its header."""
+        if self.has_true_times:
+            self.append_opened(header.base_offset, header.size_bytes, times_of(batch, header))
+        else:
+            first_ms = first_timestamp_ms(header)
+            self.append(header.base_offset, header.size_bytes, first_ms, header.max_timestamp_ms)
+
+    @property
+    def times_known(self) -> TimesKnown:
+        """How far the times of what was taken in are those of its records."""
+        if not self.has_true_times:
+            return TimesKnown.CLAIMED
+        return TimesKnown.PARTLY if self.unopened else TimesKnown.ALL
+
+    def _note_lowest(self, timestamp_ms: int) -> None:
+        if self.first_timestamp_ms < 0 or 0 <= timestamp_ms < self.first_timestamp_ms:
+            self.first_timestamp_ms = timestamp_ms
 
     def _add(self, offset: int, position: int) -> None:
         if self._flat is _NONE:
@@ -184,10 +225,21 @@ class IndexBuilder(IndexPoints):
         self.next_point_at = position + INDEX_INTERVAL_BYTES
 
     def append_all(
-        self, base_offset: int, points: IndexPoints, size_bytes: int, first_timestamp_ms: int, max_timestamp_ms: int
+        self,
+        base_offset: int,
+        points: IndexPoints,
+        size_bytes: int,
+        first_timestamp_ms: int,
+        max_timestamp_ms: int,
+        times_known: TimesKnown,
     ) -> None:
         """Take in a run of batches that has points of its own, positions counted from its start: as if each stretch
-        from one point to the next were appended. No other thread searches meanwhile. About 0.2 us per point."""
+        from one point to the next were appended. With a run whose times are only claimed the times of all of them are.
+        No other thread searches meanwhile. About 0.2 us per point."""
+        if times_known is TimesKnown.CLAIMED:
+            self.has_true_times = False
+        elif times_known is TimesKnown.PARTLY:
+            self.unopened += 1
         begin, newest = self.size_bytes, self.max_timestamp_ms
         flat = points._flat
         # Its points keep their distance from its start and from one another, so each of them is one here as well.
@@ -210,7 +262,7 @@ class IndexBuilder(IndexPoints):
         cls, base_offset: int, points: IndexPoints, size_bytes: int, first_timestamp_ms: int, max_timestamp_ms: int
     ) -> IndexBuilder:
         """Go on where a checkpoint stands."""
-        builder = cls(base_offset)
+        builder = cls(base_offset, has_true_times=points.has_true_times)
         if len(points):
             last = points[len(points) - 1]
             if last.position >= size_bytes:
@@ -224,7 +276,7 @@ class IndexBuilder(IndexPoints):
 
     def freeze(self) -> IndexPoints:
         """The points so far; later appends do not show."""
-        frozen = IndexPoints()
+        frozen = IndexPoints(has_true_times=self.has_true_times)
         if self._flat:
             frozen._flat = self._flat[:]
         return frozen
@@ -234,8 +286,8 @@ class IndexBuilder(IndexPoints):
         return scan_range(self, self.before_offset(offset), self.size_bytes)
 
     def position_for_time(self, timestamp_ms: int) -> tuple[int, int] | None:
-        """Where to scan for the first batch with max_timestamp >= `timestamp_ms`; None when there is none."""
-        if timestamp_ms > self.max_timestamp_ms or not self.size_bytes:
+        """Where to scan for the first batch with a record of `timestamp_ms` or later; None when there is none."""
+        if not self.size_bytes or (self.has_true_times and timestamp_ms > self.max_timestamp_ms):
             return None
         return scan_range(self, self.before_time(timestamp_ms), self.size_bytes)
 

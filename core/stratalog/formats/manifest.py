@@ -23,8 +23,11 @@ from stratalog.model.segment import RemotePart, SealRecord, SegmentIdentity
 
 MAX_OBJECT_KEY_BYTES = 1024
 
-PACKED_VERSIONS = {Structure.MANIFEST: 3, Structure.KEYED_MANIFEST: 2}
+PACKED_VERSIONS = {Structure.MANIFEST: 5, Structure.KEYED_MANIFEST: 4}
 """Of manifests with packed parts; so a reader that knows none refuses them by their version."""
+
+_OLD_VERSIONS = {Structure.MANIFEST: (2, 3), Structure.KEYED_MANIFEST: (1, 2)}
+"""Without and with packed parts, of those whose seal does not say whose its times are."""
 
 _MIN_PART_ENTRY_BYTES = 34
 _MIN_KEY_RUN_BYTES = 58
@@ -110,11 +113,12 @@ def decode_manifest(data: Buffer, *, source: str) -> Manifest:
     """`data` is the whole object. Raises: Corrupt."""
     has_keys = identify(memoryview(data)[:8]) is Structure.KEYED_MANIFEST
     structure = Structure.KEYED_MANIFEST if has_keys else Structure.MANIFEST
-    has_packed = version_in(data) == PACKED_VERSIONS[structure]
-    version = PACKED_VERSIONS[structure] if has_packed else None
+    found, packed, old = version_in(data), PACKED_VERSIONS[structure], _OLD_VERSIONS[structure]
+    has_packed, is_old = found in (packed, old[1]), found in old
+    version = found if has_packed or is_old else None
     fields = open_envelope(data, structure, source=source, position=0, version=version)
     identity = read_identity(fields)
-    seal = read_seal(fields, epoch=identity.epoch, base_offset=identity.base_offset)
+    seal = read_seal(fields, epoch=identity.epoch, base_offset=identity.base_offset, has_times_known=not is_old)
     index_key = fields.text(MAX_OBJECT_KEY_BYTES, "index key")
     index_size_bytes = fields.natural("index size")
     index_digest = fields.digest("index digest")

@@ -76,20 +76,18 @@ class FaultyBatch(NamedTuple):
     message: str
 
 
-def check_offered(
-    batch: memoryview, most_bytes: int, earliest_ms: int, latest_ms: int, newest_codec: int = ZSTD
-) -> OfferedHeader | FaultyBatch:
+def check_offered(batch: memoryview, most_bytes: int, newest_codec: int = ZSTD) -> OfferedHeader | FaultyBatch:
     """The header's fields of one batch that may be appended, or what is wrong with it.
 
-    `most_bytes` counts the whole batch; its newest timestamp must lie in `[earliest_ms, latest_ms]`, unless it is
-    negative (no timestamp); `newest_codec` is the highest number that everybody who reads it understands.
+    `most_bytes` counts the whole batch; `newest_codec` is the highest number that everybody who reads it understands.
+    The topic's window of timestamps is `formats.time_window`'s.
     Cost: the CRC over its bytes, and about 1 us.
     """
     size = len(batch)
     if size < _HEADER_BYTES:
         return FaultyBatch(BatchFault.NOT_WHOLE, "no whole record batch")
     header: OfferedHeader = _HEADER.unpack_from(batch)
-    _, length, _, magic, crc, attributes, last_delta, _, newest_ms, producer_id, epoch, sequence, count = header
+    _, length, _, magic, crc, attributes, last_delta, _, _, producer_id, epoch, sequence, count = header
     if magic != 2:
         return FaultyBatch(BatchFault.OLD_MAGIC, f"magic {magic}: only record batches of magic 2 are taken")
     if length + _LENGTH_FROM != size:
@@ -115,11 +113,6 @@ def check_offered(
         return FaultyBatch(BatchFault.WRONG_COUNT, f"{count} records in {size} bytes: at most {most} can be in them")
     if size > most_bytes:
         return FaultyBatch(BatchFault.TOO_LARGE, f"batch of {size} bytes, max.message.bytes is {most_bytes}")
-    if newest_ms > latest_ms or 0 <= newest_ms < earliest_ms:
-        return FaultyBatch(
-            BatchFault.WRONG_TIME,
-            f"timestamp {newest_ms} is outside the topic's window, {earliest_ms} to {latest_ms} now",
-        )
     return header
 
 

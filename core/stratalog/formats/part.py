@@ -6,7 +6,7 @@ next one's `digest_before`, and the last one's is the segment's seal digest.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,16 +19,21 @@ from stratalog.formats.envelope import (
     open_fixed,
     seal_envelope,
     seal_fixed,
+    version_in,
 )
 from stratalog.formats.fields import NO_TIMESTAMP_MS, Buffer, FieldWriter
 from stratalog.formats.identity import read_identity, write_identity
 from stratalog.formats.index_points import POINT_BYTES, IndexBuilder, IndexPoints, scan_range
-from stratalog.formats.record_batch import first_timestamp_ms, walk
+from stratalog.formats.record_batch import walk
+from stratalog.formats.record_times import BatchTimes
+from stratalog.formats.seal import read_times_known, write_times_known
 from stratalog.model.batch import BatchHeader
 from stratalog.model.errors import Corrupt, InvalidRequest
-from stratalog.model.segment import SegmentIdentity
+from stratalog.model.segment import SegmentIdentity, TimesKnown
 
 PART_HEADER_BYTES = 512
+_CLAIMED_TIMES_VERSION = 1
+"""Of part headers whose times are those of the batches' headers."""
 LEAST_OVERHEAD_BYTES: Final = PART_HEADER_BYTES + ENVELOPE_BYTES + 8
 """What a part has beside its batches, when its index has no point."""
 
@@ -48,6 +53,7 @@ class PartHeader:
     max_timestamp_ms: int
     digest_before: bytes
     digest_after: bytes
+    times_known: TimesKnown = TimesKnown.CLAIMED
 
     @property
     def size_bytes(self) -> int:
@@ -67,13 +73,25 @@ class PartIndex:
     header: PartHeader
     points: IndexPoints
 
+    def add_to(self, builder: IndexBuilder) -> None:
+        """Take the part's batches into the index of its segment, which ends where the part begins."""
+        header = self.header
+        builder.append_all(
+            header.base_offset,
+            self.points,
+            header.data_size_bytes,
+            header.first_timestamp_ms,
+            header.max_timestamp_ms,
+            header.times_known,
+        )
+
     def position_for_offset(self, offset: int) -> tuple[int, int]:
         """Scan `[position, next position)` for the batch that contains `offset`."""
         return scan_range(self.points, self.points.before_offset(offset), self.header.data_size_bytes)
 
     def position_for_time(self, timestamp_ms: int) -> tuple[int, int] | None:
-        """Where to scan for the first batch with max_timestamp >= `timestamp_ms`; None when there is none."""
-        if timestamp_ms > self.header.max_timestamp_ms:
+        """Where to scan for the first batch with a record of `timestamp_ms` or later; None when there is none."""
+        if self.points.has_true_times and timestamp_ms > self.header.max_timestamp_ms:
             return None
         return scan_range(self.points, self.points.before_time(timestamp_ms), self.header.data_size_bytes)
 
@@ -86,19 +104,24 @@ def encode_part(
     headers: Iterable[BatchHeader],
     digest_before: bytes,
     attempt: int,
+    times: Sequence[BatchTimes] | None = None,
 ) -> tuple[list[Buffer], bytes]:
     """The part's buffers, in order (`data` is one of them, not copied), and the digest after it.
 
-    Requires: `data` is whole, checked batches back to back, `headers` theirs.
-    Raises: InvalidRequest when the batches do not cover `[base_offset, end_offset)` exactly.
-    Cost: about 1 us per batch.
+    Requires: `data` is whole, checked batches back to back, `headers` theirs, and `times` where they are known already;
+    else the batches are opened here. Raises: InvalidRequest when the batches do not cover `[base_offset, end_offset)`
+    exactly. Cost: about 1 us per batch, and what it takes to open them.
     """
-    index = IndexBuilder(base_offset)
+    index = IndexBuilder(base_offset, has_true_times=True)
+    view = memoryview(data)
     next_offset, count = base_offset, 0
     for header in headers:
         if header.base_offset != next_offset:
             raise InvalidRequest(f"part has a batch at offset {header.base_offset} where {next_offset} was expected")
-        index.append(header.base_offset, header.size_bytes, first_timestamp_ms(header), header.max_timestamp_ms)
+        if times is None:
+            index.append_batch(header, view[index.size_bytes : index.size_bytes + header.size_bytes])
+        else:
+            index.append_opened(header.base_offset, header.size_bytes, times[count])
         next_offset = header.end_offset
         count += 1
     if next_offset != end_offset or index.size_bytes != len(data) or not count:
@@ -123,6 +146,7 @@ def encode_part(
             max_timestamp_ms=index.max_timestamp_ms,
             digest_before=digest_before,
             digest_after=digest_after,
+            times_known=index.times_known,
         )
     )
     return [header_bytes, data, index_bytes], digest_after
@@ -130,7 +154,9 @@ def encode_part(
 
 def decode_part_header(data: Buffer, *, source: str, position: int = 0) -> PartHeader:
     """The header at the front of `data`, which may hold more and begins at `position` of `source`. Raises: Corrupt."""
-    fields = open_fixed(data, Structure.PART, PART_HEADER_BYTES, source=source, position=position)
+    is_old = version_in(data) == _CLAIMED_TIMES_VERSION
+    version = _CLAIMED_TIMES_VERSION if is_old else None
+    fields = open_fixed(data, Structure.PART, PART_HEADER_BYTES, source=source, position=position, version=version)
     identity = read_identity(fields)
     base_offset = fields.natural("part's first offset")
     end_offset = fields.natural("part's end offset")
@@ -146,6 +172,7 @@ def decode_part_header(data: Buffer, *, source: str, position: int = 0) -> PartH
         max_timestamp_ms=fields.i64("part's max timestamp"),
         digest_before=fields.digest("digest before"),
         digest_after=fields.digest("digest after"),
+        times_known=TimesKnown.CLAIMED if is_old else read_times_known(fields),
     )
     fields.zeros_to_end()
     if not identity.base_offset <= base_offset < end_offset:
@@ -160,7 +187,7 @@ def decode_part_header(data: Buffer, *, source: str, position: int = 0) -> PartH
 def decode_part_index(data: Buffer, header: PartHeader, *, source: str, position: int = 0) -> PartIndex:
     """The index of a part from its `index_size_bytes` bytes at `header.index_position`. Raises: Corrupt."""
     fields = open_envelope(data, Structure.PART_INDEX, source=source, position=position)
-    points = IndexPoints.read(fields)
+    points = IndexPoints.read(fields, has_true_times=header.times_known is not TimesKnown.CLAIMED)
     fault = points.fault_within(header.base_offset, header.end_offset, header.data_size_bytes, header.max_timestamp_ms)
     if fault is not None:
         fields.refuse(fault, back=len(points) * POINT_BYTES)
@@ -183,22 +210,23 @@ def check_part(
             position=position,
         )
     batches = view[PART_HEADER_BYTES : header.index_position]
-    built = IndexBuilder(header.base_offset)
+    built = IndexBuilder(header.base_offset, has_true_times=header.times_known is not TimesKnown.CLAIMED)
     next_offset, count = header.base_offset, 0
-    for _, batch in walk(
+    for at, batch in walk(
         batches,
         source=source,
         position=position + PART_HEADER_BYTES,
         expected_base_offset=header.base_offset,
         epoch=header.identity.epoch,
     ):
-        built.append(batch.base_offset, batch.size_bytes, first_timestamp_ms(batch), batch.max_timestamp_ms)
+        built.append_batch(batch, batches[at : at + batch.size_bytes])
         next_offset, count = batch.end_offset, count + 1
     for what, claimed, found in (
         ("end offset", header.end_offset, next_offset),
         ("batch count", header.batch_count, count),
         ("first timestamp", header.first_timestamp_ms, built.first_timestamp_ms if count else NO_TIMESTAMP_MS),
         ("max timestamp", header.max_timestamp_ms, built.max_timestamp_ms),
+        ("origin of times", header.times_known.name, built.times_known.name),
         ("digest", header.digest_after.hex(), extend_digest_over(header.digest_before, batches).hex()),
     ):
         if claimed != found:
@@ -223,5 +251,6 @@ def _encode_header(header: PartHeader) -> bytes:
     out.i64(header.max_timestamp_ms, "part's max timestamp")
     out.digest(header.digest_before, "digest before")
     out.digest(header.digest_after, "digest after")
+    write_times_known(out, header.times_known)
     out.pad_to(PART_HEADER_BYTES - PREAMBLE_BYTES, "part header")
     return seal_fixed(Structure.PART, out.getvalue())

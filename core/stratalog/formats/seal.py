@@ -5,7 +5,11 @@ from __future__ import annotations
 from stratalog.formats.fields import FieldReader, FieldWriter
 from stratalog.formats.producers import read_tally, write_tally
 from stratalog.model.errors import InvalidRequest
-from stratalog.model.segment import SealRecord
+from stratalog.model.segment import SealRecord, TimesKnown
+
+_TIMES_KNOWN = (TimesKnown.CLAIMED, TimesKnown.PARTLY, TimesKnown.ALL)
+"""By the number that stands for each."""
+_WHOSE = "origin of the times"
 
 
 def seal_fault(seal: SealRecord, *, epoch: int, base_offset: int) -> str | None:
@@ -22,8 +26,22 @@ def seal_fault(seal: SealRecord, *, epoch: int, base_offset: int) -> str | None:
     return None
 
 
-def write_seal(out: FieldWriter, seal: SealRecord, *, epoch: int, base_offset: int) -> None:
-    """Raises: InvalidRequest when the seal is not that of the segment with `epoch` and `base_offset`."""
+def read_times_known(fields: FieldReader) -> TimesKnown:
+    number = fields.u8(_WHOSE)
+    if number >= len(_TIMES_KNOWN):
+        fields.refuse(f"{_WHOSE} is {number}, above {len(_TIMES_KNOWN) - 1}", back=1)
+    return _TIMES_KNOWN[number]
+
+
+def write_times_known(out: FieldWriter, times_known: TimesKnown) -> None:
+    out.u8(_TIMES_KNOWN.index(times_known), _WHOSE)
+
+
+def write_seal(
+    out: FieldWriter, seal: SealRecord, *, epoch: int, base_offset: int, has_times_known: bool = True
+) -> None:
+    """`has_times_known`: of the layout that says it. Raises: InvalidRequest when the seal is not that of the segment
+    with `epoch` and `base_offset`."""
     fault = seal_fault(seal, epoch=epoch, base_offset=base_offset)
     if fault is not None:
         raise InvalidRequest(fault)
@@ -39,10 +57,13 @@ def write_seal(out: FieldWriter, seal: SealRecord, *, epoch: int, base_offset: i
     for node_id in seal.replicas:
         out.natural32(node_id, "replica's node id")
     write_tally(out, seal.producers)
+    if has_times_known:
+        write_times_known(out, seal.times_known)
 
 
-def read_seal(fields: FieldReader, *, epoch: int, base_offset: int) -> SealRecord:
-    """Raises: Corrupt, also when the seal is not that of the segment with `epoch` and `base_offset`."""
+def read_seal(fields: FieldReader, *, epoch: int, base_offset: int, has_times_known: bool) -> SealRecord:
+    """`has_times_known`: of the layout that says it. Raises: Corrupt, also when the seal is not that of the segment
+    with `epoch` and `base_offset`."""
     seal = SealRecord(
         epoch=fields.natural32("seal's epoch"),
         base_offset=fields.natural("seal's base offset"),
@@ -54,6 +75,7 @@ def read_seal(fields: FieldReader, *, epoch: int, base_offset: int) -> SealRecor
         sealed_ms=fields.i64("seal's time"),
         replicas=tuple(fields.natural32("replica's node id") for _ in range(fields.count("replica count", 4))),
         producers=read_tally(fields),
+        times_known=read_times_known(fields) if has_times_known else TimesKnown.CLAIMED,
     )
     fault = seal_fault(seal, epoch=epoch, base_offset=base_offset)
     if fault is not None:

@@ -1,6 +1,7 @@
 """Decides what retention deletes and which local copies are freed. Pure: facts and a time in, segments out.
 
-Total retention ends data: whole sealed segments from the old end of the shard, never the ACTIVE one. Local retention
+Total retention ends data: whole segments from the old end of the shard, the ACTIVE one only once all of it is old: it
+is rolled then, as Kafka does. Local retention
 only frees a copy that is readable elsewhere: the segment is COMPLETE in the object store and cold reads are allowed
 (F37).
 Source: docs/design.md sections 5 and 11; Kafka's retention.ms/bytes and local.retention.ms/bytes.
@@ -12,9 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from stratalog.model.ids import SegmentKey
-from stratalog.model.segment import RemoteState, SealRecord, Segment, SegmentState
+from stratalog.model.segment import RemoteState, SealRecord, Segment, SegmentState, TimesKnown
 
 NO_LIMIT = -1
+_ANY_MS = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +46,18 @@ class LocalFreeing:
 
 
 def age_ms(seal: SealRecord, now_ms: int) -> int:
-    """How old a sealed segment is: by its latest record; by its seal when no record has a time (F83)."""
+    """How old a sealed segment is: by its latest record; by its seal when no record has a time (F83). Where a record
+    may be later than its batch's header says, it is as young as both of them allow."""
+    if seal.times_known is TimesKnown.ALL and seal.max_timestamp_ms >= 0:
+        return now_ms - seal.max_timestamp_ms
+    return now_ms - max(seal.max_timestamp_ms, seal.sealed_ms)
+
+
+def local_age_ms(seal: SealRecord, now_ms: int) -> int:
+    """The same for its local copy, which goes only if the object store has all of it: nothing was later than the seal,
+    whatever time a record has. One from the future would keep the copy here until then."""
     timestamp_ms = seal.max_timestamp_ms if seal.max_timestamp_ms >= 0 else seal.sealed_ms
-    return now_ms - timestamp_ms
+    return now_ms - min(timestamp_ms, seal.sealed_ms)
 
 
 def expired(
@@ -78,6 +89,30 @@ def may_have_expired(seal: SealRecord, retention_ms: int, retention_bytes: int, 
     if retention_bytes != NO_LIMIT:
         return True
     return retention_ms != NO_LIMIT and age_ms(seal, now_ms) > retention_ms
+
+
+def is_active_next(segments: Sequence[Segment], log_start_offset: int, move: LogStartMove | None) -> bool:
+    """Whether all before the ACTIVE segment is gone or goes now, so that it may be the next to end. `move`: as
+    `expired` says."""
+    active = segments[-1]
+    reached = log_start_offset if move is None else max(move.offset, log_start_offset)
+    return active.state is SegmentState.ACTIVE and reached >= active.base_offset
+
+
+def active_before_ms(limits: RetentionLimits, now_ms: int) -> int | None:
+    """Of what time the newest record of an ACTIVE segment must be older for the segment to end; None: it never does."""
+    if limits.retention_bytes == 0:
+        return _ANY_MS
+    return None if limits.retention_ms == NO_LIMIT else now_ms - limits.retention_ms
+
+
+def active_expired(end_offset: int, newest_ms: int, limits: RetentionLimits, now_ms: int) -> LogStartMove:
+    """Where the log start goes once an ACTIVE segment has ended whose newest record is older than that."""
+    if limits.retention_bytes == 0:
+        return LogStartMove(end_offset, "retention.bytes=0")
+    return LogStartMove(
+        end_offset, f"retention.ms={limits.retention_ms}: the last record is {now_ms - newest_ms} ms old"
+    )
 
 
 def _why_expired(seal: SealRecord, total_bytes: int, limits: RetentionLimits, now_ms: int) -> str | None:
@@ -116,7 +151,7 @@ def local_copies_to_free(
 
 
 def _why_freed(seal: SealRecord, local_bytes: int, limits: RetentionLimits, now_ms: int) -> str | None:
-    age = age_ms(seal, now_ms)
+    age = local_age_ms(seal, now_ms)
     if limits.local_retention_ms != NO_LIMIT and age > limits.local_retention_ms:
         return f"local.retention.ms={limits.local_retention_ms}: the last record is {age} ms old"
     if limits.local_retention_bytes != NO_LIMIT and local_bytes - seal.size_bytes >= limits.local_retention_bytes:

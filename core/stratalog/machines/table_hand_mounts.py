@@ -171,8 +171,7 @@ def _range(entry: ShardEntry, from_ms: int, until_ms: int) -> OffsetRange:
         seal = segment.seal
         if segment.state is not SegmentState.SEALED or seal is None:
             break  # what follows is sealed later, and the log has no gaps
-        is_empty = seal.end_offset == seal.base_offset or seal.max_timestamp_ms < 0
-        if not is_empty and seal.first_timestamp_ms < until_ms and seal.max_timestamp_ms >= from_ms:
+        if seal.end_offset != seal.base_offset and seal.may_have_record_in(from_ms, until_ms):
             found += [seal.base_offset, seal.end_offset]
     if not found:
         return OffsetRange(entry.log_start_offset, entry.log_start_offset)

@@ -51,12 +51,24 @@ class SegmentIdentity:
         return SegmentKey(self.topic_id, self.shard, self.epoch, self.base_offset)
 
 
+class TimesKnown(StrEnum):
+    """Whose word the times of a segment or a part are. Closed."""
+
+    CLAIMED = "claimed"
+    """The headers', which clients wrote: nothing is concluded from them. So is whatever an older release wrote."""
+    PARTLY = "partly"
+    """The records', but for batches that could not be opened."""
+    ALL = "all"
+    """The records'."""
+
+
 @dataclass(frozen=True, slots=True)
 class SealRecord:
     """The one truth about a sealed segment, written once by compare-and-set (rule 10).
 
     `size_bytes` counts the batches only, without the file's identity header. `digest` is the chained digest over the
-    batch headers (docs/formats.md). Timestamps are -1 when the segment holds no record.
+    batch headers (docs/formats.md). Timestamps are the lowest and the highest of its records, -1 where none has one, as
+    far as `times_known` says.
     """
 
     epoch: Int32
@@ -69,6 +81,18 @@ class SealRecord:
     producers: ProducerTally
     replicas: tuple[Int32, ...]
     sealed_ms: Count
+    times_known: TimesKnown = TimesKnown.CLAIMED
+
+    def is_older_than(self, timestamp_ms: int) -> bool:
+        """Whether it is proven that no record has this time or a later one. Of a batch that could not be opened only
+        what its header says is known, which is what a look-up would answer of it, too."""
+        return self.times_known is not TimesKnown.CLAIMED and self.max_timestamp_ms < timestamp_ms
+
+    def may_have_record_in(self, from_ms: int, until_ms: int) -> bool:
+        """Whether a record may have a time of `[from_ms, until_ms)`; of claimed times nothing is concluded."""
+        if self.times_known is TimesKnown.CLAIMED:
+            return True
+        return self.max_timestamp_ms >= max(from_ms, 0) and self.first_timestamp_ms < until_ms
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,6 +76,7 @@ from stratalog.model.segment import (
     SealRecord,
     Segment,
     SegmentState,
+    TimesKnown,
     Vote,
 )
 from stratalog.model.topic import Shard, Topic
@@ -284,6 +285,7 @@ def _seal(record: SealRecord) -> bytes:
         _tally(record.producers),
         record.replicas,
         record.sealed_ms,
+        record.times_known,
     )
 
 
@@ -468,6 +470,7 @@ class _Decoder:
             ProducerTally(count, bytes.fromhex(digest), limit, expiration_ms) if count else NO_PRODUCERS,
             self._shared(fields[6]),
             fields[7],
+            TimesKnown(fields[8]) if len(fields) > 8 else TimesKnown.CLAIMED,
         )
 
     def _shared(self, numbers: list[int]) -> tuple[int, ...]:

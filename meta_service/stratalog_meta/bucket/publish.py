@@ -17,9 +17,16 @@ from stratalog.formats.index_block import encode_index_block
 from stratalog.formats.index_points import IndexBuilder
 from stratalog.formats.manifest import Manifest, encode_manifest, manifest_digest
 from stratalog.formats.object_names import ObjectNames, is_packed
-from stratalog.formats.part import PART_HEADER_BYTES, check_part, decode_part_header, encode_part
+from stratalog.formats.part import (
+    PART_HEADER_BYTES,
+    PartIndex,
+    check_part,
+    decode_part_header,
+    decode_part_index,
+    encode_part,
+)
 from stratalog.formats.producers import encode_table, tally_of
-from stratalog.formats.record_batch import first_timestamp_ms, walk
+from stratalog.formats.record_batch import walk
 from stratalog.formats.records import encode_empty_batches
 from stratalog.machines.part_chain import FoundPart
 from stratalog.machines.producer_table import ProducerTable
@@ -30,7 +37,7 @@ from stratalog.model.batch import BatchHeader
 from stratalog.model.errors import Corrupt, NotFound
 from stratalog.model.ids import SegmentKey
 from stratalog.model.producers import NO_PRODUCERS, ProducerRule
-from stratalog.model.segment import RemotePart, SealRecord, SegmentIdentity
+from stratalog.model.segment import RemotePart, SealRecord, SegmentIdentity, TimesKnown
 from stratalog.objects.store import ObjectStore
 from stratalog.stored.snapshots import put_whole
 
@@ -73,14 +80,12 @@ class _Copy:
     digest: bytes = EMPTY_DIGEST
     end_offset: int = 0
 
-    def take(self, part: RemotePart, headers: Iterable[BatchHeader], digest: bytes, now_ms: int) -> None:
+    def take(self, part: RemotePart, index: PartIndex, headers: Iterable[BatchHeader], now_ms: int) -> None:
+        index.add_to(self.builder)
         for header in headers:
-            self.builder.append(
-                header.base_offset, header.size_bytes, first_timestamp_ms(header), header.max_timestamp_ms
-            )
             self.producers.replay(header, now_ms)
         self.parts.append(part)
-        self.digest, self.end_offset = digest, part.end_offset
+        self.digest, self.end_offset = index.header.digest_after, part.end_offset
 
 
 class SegmentPublisher:
@@ -104,7 +109,9 @@ class SegmentPublisher:
             self._names.cluster_id, key.topic_id, topic, key.shard, key.epoch, key.base_offset, opened_ms
         )
         found_producers = ProducerTable((), _RULE.limit)
-        copy = _Copy(identity, IndexBuilder(key.base_offset), found_producers, end_offset=key.base_offset)
+        copy = _Copy(
+            identity, IndexBuilder(key.base_offset, has_true_times=True), found_producers, end_offset=key.base_offset
+        )
         for found in planned.chain:
             await self._take_part(copy, found, planned.end_offset)
         if copy.end_offset < planned.end_offset:
@@ -119,12 +126,12 @@ class SegmentPublisher:
             body = await self._store.get_range(part.object_key, part.position, part.position + part.size_bytes)
             self.bytes_read += len(body)
             source = part.object_key
-            await asyncio.to_thread(
+            index = await asyncio.to_thread(
                 check_part, body, source=source, position=part.position, expected_digest_before=copy.digest
             )
-            header = decode_part_header(body, source=source, position=part.position)
         except (Corrupt, NotFound) as error:
             raise DamagedPart(part, str(error)) from error
+        header = index.header
         data = memoryview(body)[PART_HEADER_BYTES : header.index_position]
         if not copy.parts:
             copy.identity = replace(copy.identity, created_ms=header.identity.created_ms)
@@ -137,18 +144,22 @@ class SegmentPublisher:
             await self._put_part(copy, end_offset, data, headers)
             return
         if part.object_key.startswith(self._names.segment_prefix(copy.identity.key)):
-            copy.take(part, headers, header.digest_after, self._now_ms)
+            copy.take(part, index, headers, self._now_ms)
         else:
             await self._put_part(copy, part.end_offset, data, headers)
 
     async def _put_part(self, copy: _Copy, end_offset: int, data: Buffer, headers: list[BatchHeader]) -> None:
         base_offset = copy.end_offset
         attempt = self._next_attempt()
-        buffers, digest = encode_part(copy.identity, base_offset, end_offset, data, headers, copy.digest, attempt)
+        buffers, _ = await asyncio.to_thread(
+            encode_part, copy.identity, base_offset, end_offset, data, headers, copy.digest, attempt
+        )
+        header = decode_part_header(buffers[0], source="part just made")
+        index = decode_part_index(buffers[2], header, source="part just made", position=header.index_position)
         body = b"".join(buffers)
         name = self._names.chunk(copy.identity.key, base_offset, end_offset, **self._told(attempt))
         await self._put(name, body)
-        copy.take(RemotePart(name, 0, len(body), base_offset, end_offset), headers, digest, self._now_ms)
+        copy.take(RemotePart(name, 0, len(body), base_offset, end_offset), index, headers, self._now_ms)
 
     async def _finish(
         self, copy: _Copy, planned: PlannedSegment, producers_before: Producers
@@ -192,10 +203,19 @@ class SegmentPublisher:
         return tuple([(await self._store.head(key)).size_bytes if is_packed(key) else 0 for key in keys])
 
     def _seal(self, copy: _Copy, planned: PlannedSegment) -> SealRecord:
-        """The one that the snapshot has, where that is the truth about these bytes."""
+        """The one that the snapshot has, where that is the truth about these bytes; its times, too, unless they are
+        only claimed and the records have been looked at now."""
         known = None if planned.known is None else planned.known.seal
+        builder = copy.builder
         if known is not None and (known.end_offset, known.digest) == (copy.end_offset, copy.digest):
-            return known
+            if known.times_known is not TimesKnown.CLAIMED or not builder.has_true_times:
+                return known
+            return replace(
+                known,
+                first_timestamp_ms=builder.first_timestamp_ms,
+                max_timestamp_ms=builder.max_timestamp_ms,
+                times_known=builder.times_known,
+            )
         return SealRecord(
             epoch=copy.identity.epoch,
             base_offset=copy.identity.base_offset,
@@ -207,6 +227,7 @@ class SegmentPublisher:
             producers=NO_PRODUCERS,
             replicas=(),
             sealed_ms=self._now_ms,
+            times_known=copy.builder.times_known,
         )
 
     def _next_attempt(self) -> int:

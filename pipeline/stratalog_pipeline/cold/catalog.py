@@ -215,7 +215,7 @@ class Catalog:
         async def parts(one: tuple[CommittedShard, CommittedSegment, OffsetRange]) -> list[PartRange]:
             shard, segment, offsets = one
             placed, seal = await self.parts_of(segment)
-            if asked.from_ms is not None and seal is not None and seal.max_timestamp_ms < asked.from_ms:
+            if asked.from_ms is not None and seal is not None and seal.is_older_than(asked.from_ms):
                 return []
             if asked.keys is not None and segment.manifest_key is not None:
                 placed = await self._parts_with(await self.manifest_of(segment), asked.keys)

@@ -124,7 +124,7 @@ def segments_within(shard: CommittedShard, wanted: OffsetRange, from_ms: int | N
         for segment in shard.segments
         if segment.end_offset > wanted.from_offset
         and segment.base_offset < wanted.to_offset
-        and (from_ms is None or segment.seal is None or segment.seal.max_timestamp_ms >= from_ms)
+        and (from_ms is None or segment.seal is None or not segment.seal.is_older_than(from_ms))
     ]
 
 

@@ -56,11 +56,11 @@ class Wanted:
     to_ms: int | None = None
 
     def batches(self, headers: BatchHeaders) -> BatchHeaders:
-        """Those that may hold a wanted record."""
+        """Those that may hold a wanted record. Of their times only one that the log gave is believed."""
         wanted = (headers.longs("record_count") > 0) & ~headers.is_control
         wanted &= (headers.end_offset > self.from_offset) & (headers.longs("base_offset") < self.to_offset)
         if self.from_ms is not None:
-            wanted &= headers.longs("max_timestamp_ms") >= self.from_ms
+            wanted &= ~headers.is_log_append_time | (headers.longs("max_timestamp_ms") >= self.from_ms)
         return headers if wanted.all() else headers.only(np.flatnonzero(wanted))
 
 

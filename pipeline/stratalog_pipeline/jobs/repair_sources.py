@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from stratalog.formats.batch_headers import BatchHeaders
-from stratalog.formats.digest import EMPTY_DIGEST, extend_digest_over
+from stratalog.formats.digest import EMPTY_DIGEST, extend_digest_over, object_digest
 from stratalog.formats.index_block import IndexBuilder, decode_index_block, encode_index_block
 from stratalog.formats.key_index import KeyRun
 from stratalog.formats.key_runs import KeyEntries, find_keys
@@ -27,9 +27,10 @@ from stratalog.formats.object_names import (
     segment_file_name,
 )
 from stratalog.formats.part import PART_HEADER_BYTES, encode_part
-from stratalog.formats.record_batch import first_timestamp_ms, walk
+from stratalog.formats.record_batch import walk
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES, check_identity, decode_segment_header
 from stratalog.model.errors import Corrupt, NotFound
+from stratalog.model.segment import TimesKnown
 from stratalog.objects import ObjectStore, open_store
 
 _SEGMENTS = Path("node", "segments")
@@ -139,10 +140,19 @@ class NodeFiles:
             table = decode_index_block(path.read_bytes(), source=str(path)).table
         except FileNotFoundError as error:
             raise NotFound(str(error)) from error
-        built = IndexBuilder(manifest.identity.base_offset)
-        for _, batch in walk(batches, source=self.place, verify=False):
-            built.append(batch.base_offset, batch.size_bytes, first_timestamp_ms(batch), batch.max_timestamp_ms)
-        return encode_index_block(manifest.identity, manifest.seal, built.freeze(), table)
+        true, claimed = (
+            IndexBuilder(manifest.identity.base_offset, has_true_times=has_true_times)
+            for has_true_times in (True, False)
+        )
+        for at, batch in walk(batches, source=self.place, verify=False):
+            for built in (true, claimed):
+                built.append_batch(batch, batches[at : at + batch.size_bytes])
+        identity, seal = manifest.identity, manifest.seal
+        made = encode_index_block(identity, seal, true.freeze(), table)
+        if object_digest(made) == manifest.index_digest:
+            return made
+        is_old = seal.times_known is TimesKnown.CLAIMED
+        return encode_index_block(identity, seal, claimed.freeze(), table, is_old=is_old)
 
 
 def _range_of(batches: memoryview, from_offset: int, to_offset: int, source: str) -> tuple[int, int]:

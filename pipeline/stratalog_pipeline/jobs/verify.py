@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from stratalog.formats.digest import EMPTY_DIGEST, object_digest
@@ -20,7 +20,7 @@ from stratalog.formats.index_block import IndexBuilder, decode_index_block
 from stratalog.formats.manifest import Manifest
 from stratalog.formats.object_names import BundleName, ObjectNames, SegmentObjectName
 from stratalog.formats.part import PART_HEADER_BYTES, check_part
-from stratalog.formats.record_batch import first_timestamp_ms, walk
+from stratalog.formats.record_batch import walk
 from stratalog.model.errors import Corrupt, NotFound, Unavailable
 from stratalog.objects import ObjectStore, open_store
 from stratalog_pipeline.cold.catalog import Catalog
@@ -177,7 +177,7 @@ class _Segment:
         self._work = work
         self._objects: list[str] = []
         self._parts = self._batches = self._bytes = 0
-        self._built = IndexBuilder(work.segment.base_offset)
+        self._built = IndexBuilder(work.segment.base_offset, has_true_times=True)
         self._keys: KeyIndexRebuild | None = None
 
     async def verify(self) -> SegmentVerified:
@@ -249,7 +249,7 @@ class _Segment:
         positions = [0]
         for start, batch in walk(data, source=source, position=at, verify=False):
             positions.append(start + batch.size_bytes)
-            self._built.append(batch.base_offset, batch.size_bytes, first_timestamp_ms(batch), batch.max_timestamp_ms)
+            self._built.append_batch(batch, data[start : start + batch.size_bytes])
         if self._keys is not None:
             self._keys.take(number, bytes(data), positions, source)
         self._parts += 1
@@ -264,6 +264,9 @@ class _Segment:
         if (len(body), object_digest(body)) != (manifest.index_size_bytes, manifest.index_digest):
             raise Corrupt("it is not the index that the manifest names", source=manifest.index_key, position=0)
         block = decode_index_block(body, source=manifest.index_key)
-        if block.seal != manifest.seal or block.points != self._built.freeze():
+        seal, built = replace(block.seal, times_known=manifest.seal.times_known), self._built.freeze()
+        # Times that clients claimed differ from those of the records, and nothing is concluded from them.
+        is_same = block.points == built if block.points.has_true_times else block.points.has_places_of(built)
+        if seal != manifest.seal or not is_same:
             raise Corrupt("it is not the index of the segment's batches", source=manifest.index_key, position=0)
         self._bytes += len(body)

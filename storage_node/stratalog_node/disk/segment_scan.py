@@ -1,6 +1,7 @@
 """Read a segment's batches forwards and derive everything that can be derived: end, digest, index, producers, times.
 
-Recovery, sealing and verification share it. Blocking; for disk threads. Every CRC is checked.
+Recovery, sealing and verification share it. Blocking; for disk threads. Every CRC is checked. Where the index is to
+have true times, as for a seal, each batch is opened for them; else they are those that the headers claim.
 Cost: about 2 us a batch and the bytes once, in windows. The interpreter is given up every 60 us or so, not with each
 batch (formats/batch_scan.py, disk/yielding_gil.py).
 """
@@ -14,14 +15,17 @@ from stratalog.formats.batch_scan import scan_whole_batches
 from stratalog.formats.digest import EMPTY_DIGEST, extend_digest, extend_digest_over
 from stratalog.formats.index_points import IndexBuilder
 from stratalog.formats.record_batch import first_timestamp_ms, parse_header, scan_valid_prefix
+from stratalog.formats.record_times import BatchTimes
 from stratalog.machines.producer_table import ProducerTable
 from stratalog.model.batch import BATCH_HEADER_BYTES, BatchHeader
 from stratalog.model.ids import SegmentKey
+from stratalog_node.disk.opened_batches import opened_times
 from stratalog_node.disk.yielding_gil import yielding_gil
 
 WINDOW_BYTES = 1 << 20
 """Read at once: each read costs a change of threads where the event loop is busy."""
 _BATCH_NS = 1_000
+_OPENED_NS = 8_000
 
 ReadAt = Callable[[int, int], "bytes | memoryview"]
 """(position from the first batch, size) -> exactly those bytes, at least until the next call."""
@@ -44,8 +48,11 @@ class SegmentScan:
     """Why the scan ended before the end of the file: a torn or damaged tail."""
 
     @classmethod
-    def begin(cls, key: SegmentKey, producers: ProducerTable, now_ms: int = 0) -> SegmentScan:
-        return cls(key, IndexBuilder(key.base_offset), producers, 0, key.base_offset, now_ms=now_ms)
+    def begin(
+        cls, key: SegmentKey, producers: ProducerTable, now_ms: int = 0, *, has_true_times: bool = False
+    ) -> SegmentScan:
+        index = IndexBuilder(key.base_offset, has_true_times=has_true_times)
+        return cls(key, index, producers, 0, key.base_offset, now_ms=now_ms)
 
     def advance(self, read: ReadAt, size_bytes: int, until: Callable[[], bool] = lambda: False) -> SegmentScan:
         """Take in the batches up to `size_bytes`. `until` lets a shutdown interrupt it between windows."""
@@ -67,18 +74,28 @@ class SegmentScan:
             window = max(window, judged.wanted_bytes)
         return self
 
-    def take_in(self, position: int, headers: Iterable[BatchHeader], data: bytes | memoryview) -> None:
-        """Take in batches that were read at `position` and checked, as far as they go on where this stands. For
-        threads: the loop runs meanwhile."""
+    def take_in(
+        self,
+        position: int,
+        headers: Iterable[BatchHeader],
+        data: bytes | memoryview,
+        times: Sequence[BatchTimes] | None = None,
+    ) -> None:
+        """Take in batches that were read at `position` and checked, as far as they go on where this stands. `times`: of
+        each, where they were opened already. For threads: the loop runs meanwhile."""
         view, begin = memoryview(data), position
         at, next_offset, digest = self.position, self.next_offset, self.digest
-        add_to_index = self.index.append
-        for header in yielding_gil(headers, item_ns=_BATCH_NS):
+        index, opens = self.index, self.index.has_true_times
+        for number, header in enumerate(yielding_gil(headers, item_ns=_OPENED_NS if opens else _BATCH_NS)):
             size_bytes = header.size_bytes
             if position == at and header.base_offset == next_offset:
                 stored = at - begin
                 digest = extend_digest(digest, (view[stored : stored + BATCH_HEADER_BYTES],))
-                add_to_index(next_offset, size_bytes, first_timestamp_ms(header), header.max_timestamp_ms)
+                if opens:
+                    known = opened_times(view[stored : stored + size_bytes], header) if times is None else times[number]
+                    index.append_opened(next_offset, size_bytes, known)
+                else:
+                    index.append(next_offset, size_bytes, first_timestamp_ms(header), header.max_timestamp_ms)
                 if header.producer_id >= 0:
                     self.producers.replay(header, self.now_ms)
                 at += size_bytes

@@ -49,8 +49,6 @@ _SLOT_MS = 1_000
 _FIRST_PAUSE_MS, _LONGEST_PAUSE_MS = 500, 30_000
 _REFUSED_MS = 30_000
 _MOST_REFUSALS = 1_000
-_MOST_PASSED = 64
-"""Batches that claim a time which none of their records has, before the next one's claim is believed."""
 
 
 @dataclass(slots=True)
@@ -144,12 +142,10 @@ class NodePeerReads:
     async def find_by_time(
         self, segment: Segment, nodes: Sequence[int], timestamp_ms: int, from_offset: int
     ) -> tuple[int, int] | None:
-        """See `PeerReads`. A batch may claim a time that none of its records has: the search goes on behind it."""
+        """See `PeerReads`. A batch may hold no such record at or above the offset: the search goes on behind it."""
         look = TimeLook(timestamp_ms, from_offset)
         offset = max(from_offset, segment.base_offset)
-        for _ in range(_MOST_PASSED):
-            if segment.seal is None or offset >= segment.seal.end_offset:
-                return None
+        while segment.seal is not None and offset < segment.seal.end_offset:
             batch = await self._of_any(segment, nodes, offset, 1, timestamp_ms)
             if not len(batch):
                 return None
@@ -160,7 +156,7 @@ class NodePeerReads:
                 if found is not None:
                     return found.offset, found.timestamp_ms
             offset = header.end_offset
-        return offset, timestamp_ms  # not behind the record that is looked for
+        return None
 
     async def producer_table(self, segment: Segment, nodes: Sequence[int]) -> bytes:
         """See `PeerReads`. In pieces, each from a node that has it: the table is one and the same."""

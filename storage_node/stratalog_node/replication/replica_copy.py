@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from stratalog.formats.checkpoint import Checkpoint
 from stratalog.formats.index_block import encode_index_block
-from stratalog.formats.index_points import IndexBuilder, IndexPoint
+from stratalog.formats.index_points import IndexBuilder, IndexPoint, IndexPoints
 from stratalog.formats.producers import NO_TABLE
 from stratalog.formats.record_batch import parse_header, walk
 from stratalog.formats.segment_file import (
@@ -67,6 +67,7 @@ class ReplicaCopy:
         "_identity",
         "_is_made",
         "_local",
+        "_proven_points",
         "file",
         "flushed_bytes",
         "found_producers",
@@ -86,6 +87,8 @@ class ReplicaCopy:
         self.flushed_bytes = 0
         self.found_producers: Producers | None = None
         """What the batches of all of it say of producers, once it was read back."""
+        self._proven_points: IndexPoints | None = None
+        """With the times of its records, once it was read back."""
         self._has_digest = True
         """The scan has read all of it, and not from a checkpoint on."""
         self._checkpointed = 0, context.turn.now_ms
@@ -96,9 +99,10 @@ class ReplicaCopy:
         """Below it this file held batches, as far as a start could see: some of them are damaged while `end_offset` is
         lower."""
 
-    def _new_scan(self) -> SegmentScan:
+    def _new_scan(self, *, has_true_times: bool = False) -> SegmentScan:
         """Of producers what these batches say alone: what those before them said may come to be known later."""
-        return SegmentScan.begin(self.key, self._context.producer_table(()), self._context.turn.now_ms)
+        table, now_ms = self._context.producer_table(()), self._context.turn.now_ms
+        return SegmentScan.begin(self.key, table, now_ms, has_true_times=has_true_times)
 
     @property
     def is_made(self) -> bool:
@@ -334,7 +338,7 @@ class ReplicaCopy:
         self._keep_rest()
         self.file.cut_room()
         self.flush()
-        scan = self._new_scan()
+        scan = self._new_scan(has_true_times=True)
         size = self.file.size_bytes - SEGMENT_HEADER_BYTES
         scan.advance(lambda at, want: self.file.read(SEGMENT_HEADER_BYTES + at, want), size)
         is_other = scan.next_offset != self.scan.next_offset or (self._has_digest and scan.digest != self.scan.digest)
@@ -356,7 +360,9 @@ class ReplicaCopy:
             producers=NO_PRODUCERS,
             replicas=(self._context.node_id,),
             sealed_ms=self._context.turn.now_ms,
+            times_known=scan.index.times_known,
         )
+        self._proven_points = scan.index.freeze()
         self.found_producers = scan.producers.snapshot()
         self.write_index(record)  # now, so that it is there as soon as readers are
         return record
@@ -367,7 +373,8 @@ class ReplicaCopy:
         path = self._context.layout.index(self.key)
         if not self.file.path.exists():
             return  # freed meanwhile, or deleted
-        write_durably(path, [encode_index_block(self._identity, seal, self.scan.index.freeze(), table)])
+        points = self.scan.index.freeze() if self._proven_points is None else self._proven_points
+        write_durably(path, [encode_index_block(self._identity, seal, points, table)])
         if not self.file.path.exists():
             path.unlink(missing_ok=True)
 

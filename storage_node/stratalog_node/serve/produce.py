@@ -1,7 +1,8 @@
 """Produce: find the batches in a request, check their headers, hand them to their shards, answer when they are
 acknowledged.
 
-Per request work only; records are never looked at. Appends keep arrival order per connection, because a batch joins its
+Per request work only; records are looked at only for their times, and only where the topic's window asks for it
+(`formats/time_window.py`). Appends keep arrival order per connection, because a batch joins its
 shard's pending list while its frame is being read.
 Source: docs/kafka.md "Produce"; KIP-98 for sequences.
 """
@@ -12,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 from stratalog.formats.offered_batch import LZ4, ZSTD, BatchFault, FaultyBatch, check_offered, stamp_append_time
+from stratalog.formats.time_window import time_fault
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.kafka.frames import RequestHeader
 from stratalog.kafka.produce import (
@@ -366,15 +368,14 @@ def offer(
     if records is None:
         return FaultyBatch(BatchFault.NOT_WHOLE, "no whole record batch")
     rules = shard.rules
-    header = check_offered(
-        records,
-        rules.max_message_bytes,
-        now_ms - rules.timestamp_before_max_ms,
-        now_ms + rules.timestamp_after_max_ms,
-        ZSTD if version >= _ZSTD_FROM_VERSION else LZ4,
-    )
+    header = check_offered(records, rules.max_message_bytes, ZSTD if version >= _ZSTD_FROM_VERSION else LZ4)
     if isinstance(header, FaultyBatch):
         return header
+    if rules.has_time_window:
+        earliest_ms, latest_ms = now_ms - rules.timestamp_before_max_ms, now_ms + rules.timestamp_after_max_ms
+        fault = time_fault(records, header, earliest_ms, latest_ms, looks_at_each=rules.checks_each_time)
+        if fault is not None:
+            return fault
     _, _, _, _, _, attributes, _, _, max_timestamp, producer_id, producer_epoch, sequence, count = header
     if rules.is_append_time:
         max_timestamp = now_ms

@@ -11,7 +11,7 @@ from stratalog.machines.read_policy import ReadPolicy
 from stratalog.machines.read_sources import ReadSource, sources
 from stratalog.model.errors import Corrupt, NotFound, StratalogError, Unavailable
 from stratalog.model.in_order import place_of
-from stratalog.model.segment import RemoteState, Segment
+from stratalog.model.segment import RemoteState, Segment, TimesKnown
 from stratalog_node.shards.cold_reads import ColdReads
 from stratalog_node.shards.local_shard import LocalShard
 from stratalog_node.shards.peer_reads import PeerReads
@@ -21,6 +21,8 @@ T = TypeVar("T")
 _LOCAL_FIRST = (ReadPolicy.DISABLE, ReadPolicy.NOT_IN_DISK)
 _MOST_AHEAD = 64
 """So many segments are looked at for each read: more than are read ahead, unless they are tiny."""
+
+_LATEST_MS = 2**63 - 1
 
 Sources = Sequence[tuple[ReadSource, Sequence[int]]]
 """In order; with the nodes to ask, where it is nodes."""
@@ -112,9 +114,12 @@ class Elsewhere:
                 assert self._cold is not None
                 return await self._cold.offset_of_max_timestamp(segment)
             assert self._peers is not None and segment.seal is not None
-            return await self._peers.find_by_time(segment, nodes, segment.seal.max_timestamp_ms, segment.base_offset)
+            seal = segment.seal
+            if seal.times_known is not TimesKnown.CLAIMED:
+                return await self._peers.find_by_time(segment, nodes, seal.max_timestamp_ms, segment.base_offset)
+            return await self._newest_below(shard, segment, _LATEST_MS)
 
-        if segment.seal is not None and segment.seal.max_timestamp_ms < 0:
+        if segment.seal is not None and segment.seal.is_older_than(0):
             return None
         order = self._for_whole(shard, segment)
         if not order:
@@ -125,8 +130,8 @@ class Elsewhere:
         return await self._newest_below(shard, segment, found[1])
 
     async def _newest_below(self, shard: LocalShard, segment: Segment, most_ms: int) -> tuple[int, int] | None:
-        """Where the newest record lies below the log start: by halves of the time, some thirty look-ups in one
-        segment, the oldest of its shard."""
+        """Where the newest record lies below the log start, or nobody has looked at the segment's records: by halves of
+        the time, some thirty to sixty look-ups in one segment."""
         best = await self.find_by_time(shard, segment, 0)
         while best is not None and best[1] < most_ms:
             middle_ms = (best[1] + most_ms + 1) // 2

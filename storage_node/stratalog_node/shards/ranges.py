@@ -6,16 +6,22 @@ Nothing here is on the hot path. File reads run on the disk threads.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from stratalog.formats.index_points import IndexPoints
+from stratalog.formats.record_times import BatchTimes
+from stratalog.model.batch import BatchHeader
 from stratalog.model.errors import NotFound
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemoteState
+from stratalog_node.disk.opened_batches import opened_times
 from stratalog_node.shards.active import ActiveSegment
+from stratalog_node.shards.active_age import may_be_before, newest_record
 from stratalog_node.shards.local_copy import Extent, LocalCopy
 from stratalog_node.shards.local_shard import LocalShard
 from stratalog_node.shards.missing_files import copy_gone
 from stratalog_node.shards.sealed import SealedCopy
-from stratalog_node.shards.shard_view import LogRange, TakeBuffer
+from stratalog_node.shards.shard_view import LogRange, NewestRecord, TakeBuffer
 
 
 def readable_end(copy: LocalCopy) -> tuple[int, int]:
@@ -68,9 +74,10 @@ async def read_committed_range(
             data = take(extent.size_bytes)
             copy.read_into(data, extent.position)
         headers = tuple(copy.checked_headers(data, extent))
+        times = None if take is None else _times_of(data, headers)
         if isinstance(copy, ActiveSegment):
-            copy.read_back.take_in(extent.position, headers, data)
-        return LogRange(headers[0].base_offset, headers[-1].end_offset, data, headers), extent
+            copy.read_back.take_in(extent.position, headers, data, times)
+        return LogRange(headers[0].base_offset, headers[-1].end_offset, data, headers, times=times), extent
 
     try:
         found, extent = await shard.context.sealed_points.read(copy, work)
@@ -80,6 +87,16 @@ async def read_committed_range(
     if found.headers:
         copy.was_checked(extent)
     return found
+
+
+def _times_of(data: bytes | memoryview, headers: Iterable[BatchHeader]) -> list[BatchTimes]:
+    """Blocking."""
+    view, at = memoryview(data), 0
+    times = []
+    for header in headers:
+        times.append(opened_times(view[at : at + header.size_bytes], header))
+        at += header.size_bytes
+    return times
 
 
 class Ranged:
@@ -104,6 +121,12 @@ class Ranged:
         take_buffer: TakeBuffer | None = None,
     ) -> LogRange:
         return await read_committed_range(self, segment, from_offset, max_bytes, at_least_one, take_buffer)
+
+    def may_active_be_before(self: LocalShard, timestamp_ms: int) -> bool:
+        return may_be_before(self, timestamp_ms)
+
+    async def newest_in_active(self: LocalShard, before_ms: int) -> NewestRecord | None:
+        return await newest_record(self, before_ms)
 
     def earliest_local_offset(self: LocalShard) -> int:
         return earliest_local_offset(self)

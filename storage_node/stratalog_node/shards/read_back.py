@@ -1,8 +1,9 @@
 """How far a segment that is not sealed yet was read back out of its file and checked, from its start on without a gap.
 
 Uploads read every batch once, in order, soon after it was written, and check it. What the seal needs to know of a batch
-(digest, index points, times, producers) is noted then, so that the seal reads only what no upload has read. Nothing is
-noted from what was meant to be written: each byte that counts here came out of the file and its checksum was right.
+(digest, index points, times of its records, producers) is noted then, so that the seal reads only what no upload has
+read. Nothing is noted from what was meant to be written: each byte that counts here came out of the file and its
+checksum was right. Look-ups by time have it read ahead of the seal.
 Lives on the disk threads. Memory: nothing but itself until the first upload, then the segment's index points.
 """
 
@@ -11,8 +12,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
+from stratalog.formats.index_points import IndexBuilder
+from stratalog.formats.record_times import BatchTimes
 from stratalog.machines.producer_table import ProducerTable
 from stratalog.model.batch import BatchHeader
+from stratalog.model.errors import Corrupt
 from stratalog.model.ids import SegmentKey
 from stratalog_node.disk.segment_scan import ReadAt, SegmentScan
 
@@ -26,21 +30,39 @@ class ReadBack:
         self._scan: SegmentScan | None = None
         self._turn = threading.Lock()
 
-    def take_in(self, position: int, headers: Sequence[BatchHeader], data: memoryview | bytes) -> None:
-        """These batches were read at `position` and checked. Counts what goes on where it stands; what lies elsewhere
-        is passed over, and so is all of it while another thread is at work here."""
+    def take_in(
+        self,
+        position: int,
+        headers: Sequence[BatchHeader],
+        data: memoryview | bytes,
+        times: Sequence[BatchTimes] | None = None,
+    ) -> None:
+        """These batches were read at `position`, checked, and perhaps opened. Counts what goes on where it stands; what
+        lies elsewhere is passed over, and so is all of it while another thread is at work here."""
         if not self._turn.acquire(blocking=False):
             return
         scan, self._scan = self._scan, None  # what is taken in by half is worth nothing: then the seal reads it all
         try:
             scan = scan or self._begin()
-            scan.take_in(position, headers, data)
+            scan.take_in(position, headers, data, times)
             self._scan = scan
         finally:
             self._turn.release()
 
     def _begin(self) -> SegmentScan:
-        return SegmentScan.begin(self._key, ProducerTable((), self._most_producers))
+        return SegmentScan.begin(self._key, ProducerTable((), self._most_producers), has_true_times=True)
+
+    def times_below(self, read: ReadAt, size_bytes: int) -> IndexBuilder:
+        """The index of all batches below a position, with the times of their records: what no upload has read yet is
+        read now. Blocking. It grows while others search in it. Raises: Corrupt."""
+        with self._turn:
+            scan = self._scan if self._scan is not None and self._scan.stopped is None else self._begin()
+            self._scan = None
+            scan.advance(read, size_bytes)
+            if scan.stopped is not None:
+                raise Corrupt(scan.stopped, source=f"segment {self._key}", position=scan.position)
+            self._scan = scan
+            return scan.index
 
     def finish(self, read: ReadAt, size_bytes: int, until: Callable[[], bool], *, again: bool) -> SegmentScan:
         """Read the rest; all of it when `again`. Asked again it goes on where it was stopped. Blocking."""

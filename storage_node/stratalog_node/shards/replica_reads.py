@@ -12,11 +12,13 @@ from collections.abc import Sequence
 from stratalog.formats.index_points import IndexPoints
 from stratalog.model.in_order import place_of
 from stratalog.model.segment import Segment, SegmentState
+from stratalog_node.disk.opened_batches import opened_times
 from stratalog_node.shards.active import ActiveSegment
 from stratalog_node.shards.local_copy import Extent
 from stratalog_node.shards.local_shard import LocalShard
 from stratalog_node.shards.reading import ReadPosition
 from stratalog_node.shards.sealed import SealedCopy
+from stratalog_node.shards.time_look import passes_by_header
 
 
 def segment_of_epoch(segments: Sequence[Segment], epoch: int) -> Segment | None:
@@ -65,9 +67,9 @@ def proven_copy(shard: LocalShard, segment: Segment) -> SealedCopy | None:
 
 
 async def batch_since(shard: LocalShard, copy: SealedCopy, from_offset: int, timestamp_ms: int) -> bytes:
-    """The first batch that ends above an offset and claims a time or a later one, checked; empty when none does.
-    Raises: Corrupt, NotFound, Unavailable."""
-    return await shard.context.sealed_points.read(
+    """The first batch that ends above an offset and has a record of a time or a later one, checked; empty when none
+    has. Raises: Corrupt, NotFound, Unavailable."""
+    return await shard.context.sealed_points.read_in_time(
         copy, lambda points: first_batch_since(copy, points, from_offset, timestamp_ms)
     )
 
@@ -80,8 +82,10 @@ def first_batch_since(copy: SealedCopy, points: IndexPoints, from_offset: int, t
         position = max(position, points.position(points.before_offset(from_offset)) or 0)
     while position < seal.size_bytes:
         header = copy.header_at(position)
-        if header.end_offset > from_offset and header.max_timestamp_ms >= timestamp_ms:
-            end_position = position + header.size_bytes
-            return copy.read_verified(Extent(position, header.base_offset, end_position, header.end_offset))
-        position += header.size_bytes
+        end_position = position + header.size_bytes
+        if header.end_offset > from_offset and not passes_by_header(header, timestamp_ms):
+            batch = copy.read_verified(Extent(position, header.base_offset, end_position, header.end_offset))
+            if opened_times(batch, header).highest_ms >= timestamp_ms:
+                return batch
+        position = end_position
     return b""

@@ -5,7 +5,10 @@ from __future__ import annotations
 from stratalog.machines.leader_events import RollPolicy
 from stratalog.settings.choices import AcksPolicy, FlushPolicy, TimestampType, UncleanSeal
 from stratalog.settings.topic import TopicSettings
+from stratalog.settings.units import HOUR_MS, INT64_MAX
 
+_USUAL_AFTER_MS = HOUR_MS
+"""That of Kafka, which nobody asked for."""
 _ANY_MS = 1 << 64
 """Above the distance of any two timestamps."""
 
@@ -14,7 +17,9 @@ class ShardRules:
     """Replaced as a whole when the topic's settings change."""
 
     __slots__ = (
+        "checks_each_time",
         "gives_up_lost",
+        "has_time_window",
         "is_append_time",
         "is_fsync",
         "max_message_bytes",
@@ -31,6 +36,10 @@ class ShardRules:
         # Under LogAppendTime the log gives the time: whatever the client says is no fault.
         self.timestamp_before_max_ms = _ANY_MS if self.is_append_time else settings.message_timestamp_before_max_ms
         self.timestamp_after_max_ms = _ANY_MS if self.is_append_time else settings.message_timestamp_after_max_ms
+        before_ms, after_ms = settings.message_timestamp_before_max_ms, settings.message_timestamp_after_max_ms
+        self.has_time_window = not self.is_append_time and min(before_ms, after_ms) < INT64_MAX
+        self.checks_each_time = before_ms < INT64_MAX or after_ms not in (_USUAL_AFTER_MS, INT64_MAX)
+        """Somebody asked for this window: the records are looked at, too, as far as that costs no decompression."""
         self.is_fsync = settings.flush_policy is FlushPolicy.FSYNC
         self.gives_up_lost = settings.unclean_seal is UncleanSeal.ALLOW
         self.read_policy = settings.remote_read_policy

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from stratalog.formats.index_block import decode_index_block
-from stratalog.formats.index_points import IndexBuilder, IndexPoints
+from stratalog.formats.index_points import IndexPoints
 from stratalog.machines.producer_table import ProducerTable
 from stratalog.model.errors import Corrupt
 from stratalog.model.ids import SegmentKey
@@ -41,16 +41,24 @@ class SealedCopy(LocalCopy):
         """Blocking. Points of a damaged or missing index block are made again from the segment (F73)."""
         points = self._points_in_block()
         if points is None:
-            scan = SegmentScan(self.key, IndexBuilder(self.key.base_offset), ProducerTable(), 0, self.key.base_offset)
-            scan.advance(self.read_blocking, self.seal.size_bytes)
-            if scan.digest != self.seal.digest:
-                raise Corrupt(
-                    f"digest differs from the seal record: {scan.stopped or 'other batches'}",
-                    source=str(self.file.path),
-                    position=scan.position,
-                )
-            points = scan.index.freeze()
+            points = self._scanned(has_true_times=False)
         return points
+
+    def read_points_in_time(self) -> IndexPoints:
+        """Blocking. The same with true times: where an older release wrote the block, the segment is read for them."""
+        points = self._points_in_block()
+        return points if points is not None and points.has_true_times else self._scanned(has_true_times=True)
+
+    def _scanned(self, *, has_true_times: bool) -> IndexPoints:
+        scan = SegmentScan.begin(self.key, ProducerTable(), has_true_times=has_true_times)
+        scan.advance(self.read_blocking, self.seal.size_bytes)
+        if scan.digest != self.seal.digest:
+            raise Corrupt(
+                f"digest differs from the seal record: {scan.stopped or 'other batches'}",
+                source=str(self.file.path),
+                position=scan.position,
+            )
+        return scan.index.freeze()
 
     def _points_in_block(self) -> IndexPoints | None:
         data = read_file(self.index_path)

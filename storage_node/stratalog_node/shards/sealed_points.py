@@ -48,13 +48,26 @@ class SealedPoints:
 
     async def read(self, copy: LocalCopy, work: Callable[[IndexPoints], T]) -> T:
         """Do the work with the copy's points on a disk thread, which first reads them when they are not in memory."""
-        points = copy.points
+        return await self._with(copy, copy.points, _load, work)
+
+    async def read_in_time(self, copy: LocalCopy, work: Callable[[IndexPoints], T]) -> T:
+        """The same with points of a sealed copy that have true times."""
+        points = copy.points if copy.points is not None and copy.points.has_true_times else None
+        return await self._with(copy, points, _load_in_time, work)
+
+    async def _with(
+        self,
+        copy: LocalCopy,
+        points: IndexPoints | None,
+        load: Callable[[LocalCopy], IndexPoints],
+        work: Callable[[IndexPoints], T],
+    ) -> T:
         if points is None:
             self.stats.loads += 1
 
         # One visit to the thread, so that the file stays pinned from the first byte to the last.
         def load_and_work() -> tuple[IndexPoints, T]:
-            found = points if points is not None else _load(copy)
+            found = points if points is not None else load(copy)
             return found, work(found)
 
         found, done = await self._threads.read_file(copy.file, load_and_work)
@@ -86,4 +99,13 @@ def _load(copy: LocalCopy) -> IndexPoints:
     if points is None:
         assert isinstance(copy, SealedCopy), "an active segment's points are always in memory"
         points = copy.read_points()
+    return points
+
+
+def _load_in_time(copy: LocalCopy) -> IndexPoints:
+    """Blocking."""
+    points = copy.points
+    if points is None or not points.has_true_times:
+        assert isinstance(copy, SealedCopy), "whoever looks at another copy by time knows where its times come from"
+        points = copy.read_points_in_time()
     return points

@@ -403,6 +403,7 @@ class Sealing:
             producers=tally_of(producers, table, rule),
             replicas=(self._context.node_id,),
             sealed_ms=self._context.clock_ms(),
+            times_known=scan.index.times_known,
         )
         points = scan.index.freeze()
         block = IndexBlock(old.identity, record, points, table)

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
+from stratalog.formats.record_times import BatchTimes
 from stratalog.model.batch import BatchHeader
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import Segment
@@ -31,6 +32,16 @@ class LogRange:
     headers: tuple[BatchHeader, ...]
     needed_bytes: int = 0
     """Set instead of data: the first batch has so many bytes, more than were allowed."""
+    times: Sequence[BatchTimes] | None = None
+    """Of the records of each batch, where the batches were opened."""
+
+
+class NewestRecord(NamedTuple):
+    """Of the active segment: up to where it was looked at, which was its end, and the time of its newest record; the
+    time of the last write, where a record has no time or cannot be read."""
+
+    end_offset: int
+    timestamp_ms: int
 
 
 class ShardView(Protocol):
@@ -76,7 +87,22 @@ class ShardView(Protocol):
     ) -> LogRange:
         """Batches of one local segment from a batch boundary on, below min(HW, LSO); the first one even when it is
         larger than `max_bytes`, or only its size if not `at_least_one`. Empty when there is none. Verifies every CRC.
-        With `take_buffer` they are read into what it gives. Raises Corrupt, NotFound."""
+        With `take_buffer`, as for an upload, they are read into what it gives, and opened for the times of their
+        records. Raises Corrupt, NotFound."""
+        ...
+
+    def may_active_be_before(self, timestamp_ms: int) -> bool:
+        """Whether the newest record of the active segment may be older: false where there is none, or where it is too
+        young to be worth a look."""
+        ...
+
+    async def newest_in_active(self, before_ms: int) -> NewestRecord | None:
+        """The newest record of the active segment, if it is older than `before_ms` and all of the segment is committed.
+        Nothing was appended by the time this returns. Raises Corrupt, NotFound, Unavailable."""
+        ...
+
+    def ask_roll(self, now_ms: int) -> bool:
+        """End the active segment soon or at once; False when it is empty."""
         ...
 
     async def append(self, batches: Sequence[bytes]) -> int:

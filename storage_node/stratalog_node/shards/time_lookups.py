@@ -7,27 +7,26 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from heapq import nlargest
 from typing import TypeAlias
 
+from stratalog.formats.fields import NO_TIMESTAMP_MS
 from stratalog.formats.index_points import IndexPoints
-from stratalog.formats.records import OffsetAndTime
 from stratalog.model.errors import Corrupt, NotFound, Unavailable
-from stratalog.model.segment import Segment
+from stratalog.model.segment import Segment, TimesKnown
+from stratalog_node.shards.active import ActiveSegment
 from stratalog_node.shards.elsewhere import Elsewhere
 from stratalog_node.shards.local_copy import LocalCopy
 from stratalog_node.shards.local_shard import LocalShard
 from stratalog_node.shards.missing_files import copy_gone
 from stratalog_node.shards.ranges import readable_end
+from stratalog_node.shards.sealed import SealedCopy
 from stratalog_node.shards.shard_lookup import FoundOffset
-from stratalog_node.shards.time_look import TimeLook
+from stratalog_node.shards.time_look import NewestLook, TimeLook
 
 _AT_ONCE = 2
 """Look-ups by time on the disk threads at once: each may take one for a second, and reads need some, too."""
-_MOST_PASSED = 8
-"""Batches whose greatest time no record has, or that hold no records, before a segment is taken for one without."""
 
 _Found: TypeAlias = tuple[int, int] | None
 
@@ -38,9 +37,9 @@ class TimeLookups:
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
     async def offset_for_time(self, shard: LocalShard, timestamp_ms: int) -> FoundOffset | None:
-        """The first record at or after a time, on any tier; exact inside its batch, within what a `TimeLook` bounds."""
+        """The first record at or after a time, on any tier, by the times of the records."""
         for segment in _segments_of(shard):
-            if segment.seal is not None and segment.seal.max_timestamp_ms < timestamp_ms:
+            if segment.seal is not None and segment.seal.is_older_than(timestamp_ms):
                 continue
             if shard.is_unwritten(segment.key) or segment.end_offset == segment.base_offset:
                 continue
@@ -101,32 +100,24 @@ class TimeLookups:
             position = points.position(points.before_time(timestamp_ms)) or 0
             if from_offset > copy.key.base_offset:
                 position = max(position, points.position(points.before_offset(from_offset)) or 0)
-            while position < end_position:
-                header = copy.header_at(position)
-                if not look.passes(header):
-                    batch = copy.read_blocking(position, header.size_bytes)
-                    found = look.first_in(batch, header, str(copy.file.path))
-                    if found is not None:
-                        return found
-                position += header.size_bytes
-            return None
+            return _first_in(copy, look, position, end_position)
 
         async with self._slots:
-            return await shard.context.sealed_points.read(copy, work)
+            return await _with_true_times(shard, copy, end_position, work)
 
     async def offset_of_max_timestamp(self, shard: LocalShard) -> FoundOffset | None:
         """Of a snapshot's mount whose last segment is not on this node, of the segments before that one."""
         best: FoundOffset | None = None
         for segment in sorted(_segments_of(shard), key=_newest_first):
-            claimed_ms = None if segment.seal is None else segment.seal.max_timestamp_ms
-            if best is not None and claimed_ms is not None and not _is_newer(segment.base_offset, claimed_ms, best):
+            newest_ms = _newest_ms(segment)
+            if best is not None and newest_ms is not None and not _is_newer(segment.base_offset, newest_ms, best):
                 continue
             if shard.is_unwritten(segment.key) or segment.end_offset == segment.base_offset:
                 continue
             found = await self._here_or_elsewhere(
                 shard,
                 segment,
-                lambda copy, position, _: self._local_max(shard, copy, position),
+                partial(self._local_max, shard, segment),
                 partial(self._elsewhere.offset_of_max_timestamp, shard, segment),
             )
             if (
@@ -138,41 +129,87 @@ class TimeLookups:
                 best = FoundOffset(found[0], found[1], segment.epoch)
         return best
 
-    async def _local_max(self, shard: LocalShard, copy: LocalCopy, end_position: int) -> tuple[int, int] | None:
+    async def _local_max(
+        self, shard: LocalShard, segment: Segment, copy: LocalCopy, end_position: int, end_offset: int
+    ) -> tuple[int, int] | None:
         """The first of the newest records of a copy at or above the log start."""
-        from_offset = shard.log_start_offset
+        from_offset, cut_offset = shard.log_start_offset, shard.cut_offset
+        if from_offset >= end_offset:
+            return None
+        is_whole = from_offset <= copy.key.base_offset and cut_offset is None
 
-        def claims() -> Iterator[tuple[int, int]]:
-            """Each batch's greatest time, by its header, and its position, negated: the first of equals comes first."""
-            position, cut_offset = 0, shard.cut_offset
+        def work(points: IndexPoints) -> tuple[int, int] | None:
+            if is_whole and isinstance(copy, SealedCopy) and segment.seal is not None:
+                newest_ms = _newest_ms(segment)
+                found = None if newest_ms is None else _first_at(copy, points, newest_ms)
+                if found is not None or newest_ms == NO_TIMESTAMP_MS:
+                    return found
+            look = NewestLook(from_offset)
+            position = points.position(points.before_offset(from_offset)) or 0
             while position < end_position:
                 header = copy.header_at(position)
                 if cut_offset is not None and header.base_offset >= cut_offset:
-                    return
-                if header.max_timestamp_ms >= 0 and header.end_offset > from_offset:
-                    yield header.max_timestamp_ms, -position
-                position += header.size_bytes
-
-        def work() -> tuple[int, int] | None:
-            look = TimeLook(0, from_offset)
-            best: OffsetAndTime | None = None
-            for claimed_ms, position in nlargest(_MOST_PASSED, claims()):
-                if best is not None and claimed_ms <= best.timestamp_ms:
                     break
-                header = copy.header_at(-position)
-                found = look.newest_in(copy.read_blocking(-position, header.size_bytes), header, str(copy.file.path))
-                if found is not None and (best is None or found.timestamp_ms > best.timestamp_ms):
-                    best = found
-            return best
+                if not look.passes(header):
+                    look.take_in(copy.read_blocking(position, header.size_bytes), header, str(copy.file.path))
+                position += header.size_bytes
+            return look.best
 
         async with self._slots:
-            return await shard.context.threads.read_file(copy.file, work)
+            return await _with_true_times(shard, copy, end_position, work)
 
 
 def _newest_first(segment: Segment) -> tuple[bool, int, int]:
     """Those whose records may be the newest first, by their seals: nothing older than what was found is looked at."""
+    newest_ms = _newest_ms(segment)
+    return newest_ms is not None, 0 if newest_ms is None else -newest_ms, segment.base_offset
+
+
+def _newest_ms(segment: Segment) -> int | None:
+    """The greatest time of its records; None where nobody knows."""
     seal = segment.seal
-    return seal is not None, 0 if seal is None else -seal.max_timestamp_ms, segment.base_offset
+    return None if seal is None or seal.times_known is TimesKnown.CLAIMED else seal.max_timestamp_ms
+
+
+async def _with_true_times(
+    shard: LocalShard, copy: LocalCopy, end_position: int, work: Callable[[IndexPoints], _Found]
+) -> _Found:
+    """Do the work on a disk thread, with points whose times are those of the records. Of a copy that was followed and
+    is not sealed yet nobody has them: it is searched from its start."""
+    if isinstance(copy, SealedCopy):
+        return await shard.context.sealed_points.read_in_time(copy, work)
+    if isinstance(copy, ActiveSegment):
+        active = copy
+        return await shard.context.threads.read_file(active.file, lambda: work(_true_points(active, end_position)))
+    points = copy.points
+    assert points is not None, "only a sealed copy's points are not always in memory"
+    return await shard.context.threads.read_file(copy.file, lambda: work(points))
+
+
+def _true_points(active: ActiveSegment, end_position: int) -> IndexPoints:
+    """Blocking. Where a batch is damaged, those that it was written with: all above the log start may be whole."""
+    try:
+        return active.read_back.times_below(active.window_reader(), end_position)
+    except Corrupt:
+        return active.index
+
+
+def _first_in(copy: LocalCopy, look: TimeLook, position: int, end_position: int) -> _Found:
+    """Blocking."""
+    while position < end_position:
+        header = copy.header_at(position)
+        if not look.passes(header):
+            found = look.first_in(copy.read_blocking(position, header.size_bytes), header, str(copy.file.path))
+            if found is not None:
+                return found
+        position += header.size_bytes
+    return None
+
+
+def _first_at(copy: SealedCopy, points: IndexPoints, timestamp_ms: int) -> _Found:
+    """Blocking: the first record of all of a copy that has a time or a later one."""
+    look = TimeLook(timestamp_ms, copy.key.base_offset)
+    return _first_in(copy, look, points.position(points.before_time(timestamp_ms)) or 0, copy.seal.size_bytes)
 
 
 def _is_newer(offset: int, timestamp_ms: int, than: FoundOffset) -> bool:

@@ -1,7 +1,8 @@
 """Finds records of the cold tier by their time.
 
 A sealed segment's index block names the few batches to look into; a segment that is still being uploaded is searched by
-its parts' headers and indexes. Batches are opened on the cold readers' threads.
+its parts' headers and indexes. Where these have only the times that clients claimed, as an older release wrote them,
+all batches are looked into. Batches are opened on the cold readers' threads.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractAsyncContextManager
 
+from stratalog.formats.fields import NO_TIMESTAMP_MS
 from stratalog.formats.index_points import IndexPoints
 from stratalog.formats.part import PartHeader
 from stratalog.formats.record_batch import parse_header
-from stratalog.model.segment import RemotePart, RemoteState, Segment
-from stratalog_node.shards.time_look import TimeLook
+from stratalog.model.segment import RemotePart, RemoteState, Segment, TimesKnown
+from stratalog_node.shards.time_look import NewestLook, TimeLook
 from stratalog_node.tier.block_cache import HeldBlock
 from stratalog_node.tier.remote_index import RemoteIndex
 from stratalog_node.tier.remote_walk import remote_end_offset
@@ -50,18 +52,40 @@ class TimeSearch:
 
     async def first_of_max(self, segment: Segment) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record with the highest time of what is in the store."""
+        highest: int | None = NO_TIMESTAMP_MS
         match segment.remote.state:
             case RemoteState.COMPLETE:
-                highest = (await self._index.index_block(segment)).seal.max_timestamp_ms
+                block = await self._index.index_block(segment)
+                highest = block.seal.max_timestamp_ms if block.points.has_true_times else None
             case RemoteState.PARTIAL:
-                highest = -1
-                parts = segment.remote.parts
-                for first in range(0, len(parts), _HEADERS_AT_ONCE):
-                    headers = await self._headers(segment, parts[first : first + _HEADERS_AT_ONCE])
-                    highest = max(highest, *(header.max_timestamp_ms for header in headers))
+                highest = await self._highest_in_parts(segment)
             case RemoteState.NONE:
                 return None
-        return await self.first_at(segment, highest) if highest >= 0 else None
+        if highest == NO_TIMESTAMP_MS:
+            return None
+        found = await self.first_at(segment, highest) if highest is not None else None
+        return found or await self._newest_of_all(segment)
+
+    async def _highest_in_parts(self, segment: Segment) -> int | None:
+        """None where nobody has looked at the records of a part."""
+        highest = NO_TIMESTAMP_MS
+        parts = segment.remote.parts
+        for first in range(0, len(parts), _HEADERS_AT_ONCE):
+            for header in await self._headers(segment, parts[first : first + _HEADERS_AT_ONCE]):
+                if header.times_known is TimesKnown.CLAIMED:
+                    return None
+                highest = max(highest, header.max_timestamp_ms)
+        return highest
+
+    async def _newest_of_all(self, segment: Segment) -> tuple[int, int] | None:
+        """By looking into all batches that are in the store."""
+        look = NewestLook(segment.base_offset)
+        offset, end_offset = segment.base_offset, remote_end_offset(segment)
+        while offset < end_offset:
+            async with self._hold(segment, offset) as held:
+                await asyncio.get_running_loop().run_in_executor(self._threads, _take_in_block, held, offset, look)
+            offset = held.block.end_offset
+        return None if look.best is None else (look.best.offset, look.best.timestamp_ms)
 
     async def _first_in_parts(
         self, segment: Segment, timestamp_ms: int, from_offset: int, look: TimeLook
@@ -70,7 +94,7 @@ class TimeSearch:
         for first in range(0, len(parts), _HEADERS_AT_ONCE):
             some = parts[first : first + _HEADERS_AT_ONCE]
             for part, header in zip(some, await self._headers(segment, some), strict=True):
-                if header.max_timestamp_ms < timestamp_ms:
+                if header.times_known is not TimesKnown.CLAIMED and header.max_timestamp_ms < timestamp_ms:
                     continue
                 start = part.base_offset
                 known = self._index.blocks_now(segment.key, part)
@@ -90,8 +114,7 @@ class TimeSearch:
         return await self._index.part_header(segment.key, part)
 
     async def _scan(self, segment: Segment, offset: int, end_offset: int, look: TimeLook) -> tuple[int, int] | None:
-        """Look into the batches of `[offset, end_offset)`. A batch may claim a time that none of its records has, so
-        the search goes on behind it."""
+        """Look into the batches of `[offset, end_offset)`."""
         while offset < end_offset:
             async with self._hold(segment, offset) as held:
                 found = await asyncio.get_running_loop().run_in_executor(
@@ -107,6 +130,14 @@ def _offset_before(points: IndexPoints, timestamp_ms: int, base_offset: int) -> 
     """From where on to look: only older batches lie before."""
     number = points.before_time(timestamp_ms)
     return base_offset if number < 0 else points[number].offset
+
+
+def _take_in_block(held: HeldBlock, offset: int, look: NewestLook) -> None:
+    source = f"segment {held.segment} in {held.block.object_key}"
+    for batch in held.batches_from(offset):
+        header = parse_header(batch)
+        if not look.passes(header):
+            look.take_in(batch, header, source)
 
 
 def _first_in_block(held: HeldBlock, offset: int, look: TimeLook) -> tuple[int, int] | None:

@@ -14,6 +14,8 @@ from stratalog_node.tier.encoder import Encoder
 from stratalog_node.tier.source import PieceData
 
 _BATCH_WEIGHT = 512
+_OPENING_WEIGHT = 1 << 30
+"""Whatever a batch's size, its records may be many."""
 _MEMBER_WEIGHT = 1024
 
 
@@ -44,7 +46,8 @@ class PartBuilder:
         self._encoder = encoder
 
     async def part(self, data: PieceData, identity: SegmentIdentity, attempt: int) -> BuiltPart:
-        return await self._encoder.run(_BATCH_WEIGHT * len(data.headers), build_part, data, identity, attempt)
+        weight = _BATCH_WEIGHT * len(data.headers) if data.times is not None else _OPENING_WEIGHT
+        return await self._encoder.run(weight, build_part, data, identity, attempt)
 
     async def bundle(
         self, header: BundleHeader, parts: Sequence[BuiltPart]
@@ -55,7 +58,7 @@ class PartBuilder:
 
 def build_part(data: PieceData, identity: SegmentIdentity, attempt: int) -> BuiltPart:
     buffers, _ = encode_part(
-        identity, data.base_offset, data.end_offset, data.data, data.headers, data.digest_before, attempt
+        identity, data.base_offset, data.end_offset, data.data, data.headers, data.digest_before, attempt, data.times
     )
     header = decode_part_header(buffers[0], source="part just made")
     index = decode_part_index(buffers[2], header, source="part just made", position=header.index_position)

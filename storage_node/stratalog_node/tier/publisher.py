@@ -183,11 +183,9 @@ def chain_fault(parts: Sequence[RemotePart], indexes: Sequence[PartIndex], seal:
 
 
 def segment_points(key: SegmentKey, indexes: Sequence[PartIndex]) -> IndexBuilder:
-    """The segment's index from its parts' ones: batches come in groups, from one part's point to the next."""
-    builder = IndexBuilder(key.base_offset)
+    """The segment's index from its parts' ones: batches come in groups, from one part's point to the next. Its times
+    are true if those of all parts are: an older release may have uploaded some."""
+    builder = IndexBuilder(key.base_offset, has_true_times=True)
     for index in indexes:
-        header = index.header
-        builder.append_all(
-            header.base_offset, index.points, header.data_size_bytes, header.first_timestamp_ms, header.max_timestamp_ms
-        )
+        index.add_to(builder)
     return builder

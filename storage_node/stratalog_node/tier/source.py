@@ -14,6 +14,7 @@ from stratalog.formats.fields import Buffer
 from stratalog.formats.part import PART_HEADER_BYTES, PartHeader, PartIndex, check_part, decode_part_header
 from stratalog.formats.part import decode_part_index as decode_index
 from stratalog.formats.record_batch import walk
+from stratalog.formats.record_times import BatchTimes
 from stratalog.machines.upload_events import Piece, TooLarge, UploadLimits
 from stratalog.model.batch import BatchHeader
 from stratalog.model.errors import Corrupt, NotFound, Unavailable
@@ -46,6 +47,8 @@ class PieceData:
     digest_before: bytes
     is_mounted: bool = False
     """From a retired node's directory."""
+    times: Sequence[BatchTimes] | None = None
+    """Of the records of each batch, where the batches were opened."""
 
 
 class PieceReader:
@@ -93,7 +96,9 @@ class PieceReader:
         assert found.end_offset <= limit, f"{piece.key}: read up to {found.end_offset}, only {limit} is committed"
         digest = await self._digest_at(piece.key, piece.base_offset, segment.remote.parts)
         is_mounted = view is None
-        return PieceData(piece, found.base_offset, found.end_offset, found.data, found.headers, digest, is_mounted)
+        return PieceData(
+            piece, found.base_offset, found.end_offset, found.data, found.headers, digest, is_mounted, found.times
+        )
 
     # Digests and indexes --------------------------------------------------------------------------------------------
     async def _digest_at(self, key: SegmentKey, offset: int, parts: Sequence[RemotePart]) -> bytes:
@@ -159,6 +164,7 @@ class PieceReader:
         next_offset, end_offset = run[0].base_offset, run[-1].end_offset
         data = bytearray()
         headers: list[BatchHeader] = []
+        times: list[BatchTimes] = []
         left_bytes = piece.max_bytes
         while next_offset < end_offset:
             found = await self._read_locally(view, piece.key, next_offset, max(left_bytes, 1), at_least_one=True)
@@ -170,6 +176,7 @@ class PieceReader:
                 headers.append(header)
             if not size:
                 raise NotFound(f"segment {piece.key}: local copy lacks a batch at {next_offset} below {end_offset}")
+            times += (found.times or ())[: len(headers) - len(times)]
             data += memoryview(found.data)[:size]
             del found
             next_offset = headers[-1].end_offset
@@ -177,7 +184,8 @@ class PieceReader:
         digest = self._ledger.digest_at(piece.key, run[0].base_offset)
         if digest is None:
             digest = (await self.header(piece.key, run[0])).digest_before
-        return PieceData(piece, run[0].base_offset, end_offset, data, headers, digest)
+        known = times if len(times) == len(headers) else None
+        return PieceData(piece, run[0].base_offset, end_offset, data, headers, digest, times=known)
 
     async def _read_locally(
         self, view: ShardView, key: SegmentKey, offset: int, max_bytes: int, *, at_least_one: bool

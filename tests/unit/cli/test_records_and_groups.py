@@ -19,7 +19,9 @@ from typer.testing import CliRunner, Result
 
 from stratalog_cli import offered
 from stratalog_cli.entry import build_app
+from support.hostile_batches import timed_batch
 from support.node_process import NodeProcess
+from support.raw_client import RawClient
 from support.waiting import eventually_sync
 
 APP = build_app()
@@ -440,3 +442,25 @@ def test_a_reset_that_is_not_clear_is_refused(ask: Asker, words: tuple[str, ...]
 def test_a_group_that_is_not_there_is_told_as_such(ask: Asker) -> None:
     ran = ask.run("groups", "describe", "nobody")
     assert ran.exit_code == 2 and "there is no group 'nobody'" in ran.stderr
+
+
+def test_a_time_finds_records_whose_producer_claims_none_in_the_header(ask: Asker) -> None:
+    """Some libraries leave `maxTimestamp` at -1. Kafka's answers are in `tests/unit/shards/test_header_times.py`."""
+    topic = ask.topic("unstated")
+    begin = int(datetime(2013, 1, 1, tzinfo=UTC).timestamp() * 1000)
+    with RawClient(ask.node.bootstrap) as client:
+        assert client.produce(topic, timed_batch([begin], -1)).error_code == 0
+        assert client.produce(topic, timed_batch([begin + 86_400_000] * 2, -1)).error_code == 0
+    assert ask.done("consume", topic, "--from-time", "2012-12-31") == "0\n0\n1\n"
+    assert ask.done("consume", topic, "--from-time", "2013-01-02") == "0\n1\n"
+    member_of(ask.node, "unstating", topic, 3).close()
+    eventually_sync(lambda: ask.json("groups", "describe", "unstating")["state"] == "empty", 60)
+    told = ask.json("groups", "reset", "unstating", "--topic", topic, "--to-time", "2013-01-02")
+    assert [row["goes_to"] for row in told] == [1]
+
+
+def test_a_record_ten_years_ahead_is_refused_whatever_its_header_claims(ask: Asker) -> None:
+    topic = ask.topic("ahead")
+    ahead_ms = int(datetime.now(UTC).timestamp() * 1000) + 10 * 365 * 86_400_000
+    with RawClient(ask.node.bootstrap) as client:
+        assert client.produce(topic, timed_batch([ahead_ms], -1)).error_code == 32

@@ -29,8 +29,7 @@ def with_field(at: int, layout: str, value: int) -> bytearray:
 
 
 def checked(batch: bytes | bytearray, most_bytes: int = 1_000, **limits: int) -> OfferedHeader | FaultyBatch:
-    window = {"earliest_ms": NOW_MS - 10, "latest_ms": NOW_MS + 10} | limits
-    return check_offered(memoryview(batch), most_bytes, **window)
+    return check_offered(memoryview(batch), most_bytes, **limits)
 
 
 def fault_of(batch: bytes | bytearray, most_bytes: int = 1_000, **limits: int) -> BatchFault | None:
@@ -72,9 +71,6 @@ def test_limits_of_the_topic_and_of_the_client_are_kept() -> None:
     batch = a_batch()
     assert fault_of(batch, len(batch)) is None
     assert fault_of(batch, len(batch) - 1) is BatchFault.TOO_LARGE
-    assert fault_of(batch, latest_ms=NOW_MS - 1) is BatchFault.WRONG_TIME
-    assert fault_of(batch, earliest_ms=NOW_MS + 1) is BatchFault.WRONG_TIME
-    assert fault_of(with_field(35, ">q", -1)) is None, "without a timestamp it has no time to be wrong"
     assert fault_of(with_field(_ATTRIBUTES, ">h", 4), newest_codec=LZ4) is BatchFault.UNKNOWN_CODEC
 
 

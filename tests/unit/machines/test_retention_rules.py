@@ -12,12 +12,13 @@ from stratalog.machines.retention import (
     RetentionLimits,
     disk_pressure,
     expired,
+    is_active_next,
     local_copies_to_free,
 )
 from stratalog.machines.service_gate import ServiceGate
 from stratalog.model.ids import SegmentKey
 from stratalog.model.producers import NO_PRODUCERS
-from stratalog.model.segment import RemoteCopy, RemoteState, SealRecord, Segment, SegmentState
+from stratalog.model.segment import RemoteCopy, RemoteState, SealRecord, Segment, SegmentState, TimesKnown
 
 TOPIC = UUID(int=3)
 UNLIMITED = RetentionLimits(-1, -1, -1, -1, may_read_cold=True)
@@ -25,9 +26,8 @@ UNLIMITED = RetentionLimits(-1, -1, -1, -1, may_read_cold=True)
 
 def _sealed(base: int, max_timestamp_ms: int, size: int = 100, sealed_ms: int = 0, complete: bool = True) -> Segment:
     key = SegmentKey(TOPIC, 0, base, base)
-    seal = SealRecord(
-        base, base, base + 1, max_timestamp_ms, max_timestamp_ms, size, b"d", NO_PRODUCERS, (1,), sealed_ms
-    )
+    times = max_timestamp_ms, max_timestamp_ms
+    seal = SealRecord(base, base, base + 1, *times, size, b"d", NO_PRODUCERS, (1,), sealed_ms, TimesKnown.ALL)
     remote = RemoteCopy(RemoteState.COMPLETE if complete else RemoteState.PARTIAL)
     return Segment(key, SegmentState.SEALED, None, (1,), (1,), 0, 0, base + 1, seal, (1,), remote)
 
@@ -61,6 +61,46 @@ def test_f83_an_unset_time_counts_from_the_seal(now_ms: int, is_due: bool) -> No
     """F83."""
     move = expired([_sealed(0, -1, sealed_ms=0), _active(1)], 0, replace(UNLIMITED, retention_ms=1_000), now_ms)
     assert (move is not None) == is_due
+
+
+@pytest.mark.parametrize("times_known", [TimesKnown.CLAIMED, TimesKnown.PARTLY])
+@pytest.mark.parametrize(("claimed_ms", "expires_ms"), [(-1, 6_001), (100, 6_001), (9_000, 10_001)])
+def test_a_segment_whose_times_are_not_those_of_its_records_is_no_older_than_its_seal(
+    times_known: TimesKnown, claimed_ms: int, expires_ms: int
+) -> None:
+    """As an older release sealed it, or with a batch that nobody can open: a record may be later than its header."""
+    segment = _sealed(0, claimed_ms, sealed_ms=5_000)
+    assert segment.seal is not None
+    segments = [replace(segment, seal=replace(segment.seal, times_known=times_known)), _active(1)]
+    limits = replace(UNLIMITED, retention_ms=1_000)
+    assert expired(segments, 0, limits, expires_ms - 1) is None
+    assert expired(segments, 0, limits, expires_ms) is not None
+
+
+def test_a_record_from_the_future_keeps_its_segment_and_not_its_local_copy() -> None:
+    """The copy in the bucket is enough; the log keeps the record, as Kafka does."""
+    segments = [_sealed(0, 10**15, sealed_ms=5_000), _active(1)]
+    limits = replace(UNLIMITED, retention_ms=1_000, local_retention_ms=1_000)
+    assert expired(segments, 0, limits, 10**9) is None
+    assert local_copies_to_free(segments, lambda _: True, 0, limits, 6_000) == []
+    assert len(local_copies_to_free(segments, lambda _: True, 0, limits, 6_001)) == 1
+
+
+@pytest.mark.parametrize(
+    ("segments", "log_start_offset", "is_next"),
+    [
+        ([_active(5)], 5, True),
+        ([_active(5)], 7, True),
+        ([_sealed(4, 0, sealed_ms=0), _active(5)], 4, True),
+        ([_sealed(4, 10**9), _active(5)], 4, False),
+        ([replace(_active(5), state=SegmentState.SEALING)], 5, False),
+    ],
+)
+def test_the_active_segment_ends_only_behind_all_others(
+    segments: list[Segment], log_start_offset: int, is_next: bool
+) -> None:
+    move = expired(segments, 0, replace(UNLIMITED, retention_ms=1_000), 10_000)
+    assert is_active_next(segments, log_start_offset, move) is is_next
 
 
 def test_local_copies_go_oldest_first_and_only_complete_ones() -> None:

@@ -14,6 +14,7 @@ from stratalog.model.ids import ShardKey
 from stratalog.model.metadata import MountEnded
 from stratalog.model.mount_commands import CreateMount, EndMount, MountCut, MoveMount, TakeMount
 from stratalog.model.mounts import MountMode, MountState, OffsetRange
+from stratalog.model.segment import TimesKnown
 from stratalog.model.topic import Topic
 from support.table_stories import TableStory, record_of
 
@@ -26,7 +27,8 @@ def with_months(story: TableStory, name: str = "flights", shards: int = 1) -> To
             key = story.active(topic, shard).key
             story.roll(key, (month + 1) * 10)
             times = {"first_timestamp_ms": month * 100, "max_timestamp_ms": month * 100 + 99}
-            story.do(SealSegment(key, replace(record_of(key, (month + 1) * 10), **times)))
+            record = replace(record_of(key, (month + 1) * 10), **times, times_known=TimesKnown.ALL)
+            story.do(SealSegment(key, record))
     return topic
 
 
@@ -48,6 +50,20 @@ def test_a_range_is_of_whole_segments_that_have_something_of_that_time(
         0,
     )
     assert mount.topics[0].as_topic(mount).name == "flights@month"
+
+
+def test_a_segment_of_which_only_headers_tell_the_times_is_mounted_with_the_others() -> None:
+    """A client may have claimed any time."""
+    story = TableStory()
+    topic = story.topic("flights")
+    for claimed_ms in (-1, 10**15):
+        key = story.active(topic, 0).key
+        end_offset = key.base_offset + 10
+        story.roll(key, end_offset)
+        times = {"first_timestamp_ms": claimed_ms, "max_timestamp_ms": claimed_ms}
+        story.do(SealSegment(key, replace(record_of(key, end_offset), **times)))
+    mount = story.do(CreateMount("month", ("flights",), 100, 200)).result
+    assert mount.topics[0].ranges == (OffsetRange(0, 20),)
 
 
 def test_what_cannot_be_mounted_is_refused_in_words() -> None:

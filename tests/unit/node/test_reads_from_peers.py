@@ -13,10 +13,11 @@ from confluent_kafka import Consumer, TopicPartition
 from stratalog.formats.record_batch import walk
 from stratalog.model.errors import Unavailable
 from stratalog.model.ids import ShardKey
-from stratalog.model.segment import RemoteState
+from stratalog.model.segment import RemoteState, TimesKnown
 from stratalog.objects.opening import open_store
 from stratalog_node.node import StorageNode
 from stratalog_node.replication.peer_reads import NodePeerReads
+from support.hostile_batches import timed_batch
 from support.several_nodes import TOPIC, SeveralNodes, several_nodes
 from support.shard_rig import START_MS
 from support.waiting import eventually
@@ -116,6 +117,26 @@ async def test_data_that_exists_and_that_nobody_can_give_now_is_never_out_of_ran
             await leader.read(0, 1 << 20)
     with pytest.raises(Unavailable):
         await leader.offset_for_time(START_MS)
+
+
+@pytest.mark.parametrize("claimed_ms", [-1, START_MS + 10**9])
+async def test_times_are_found_there_whatever_headers_claim(three: SeveralNodes, claimed_ms: int) -> None:
+    """The other node looks at the records, and the seal that its copy has proved says what their times are."""
+    key = await three.topic()
+    for times in ([START_MS + 10], [START_MS + 30, START_MS + 50, START_MS + 40]):
+        await three.leader(key).append([timed_batch(times, claimed_ms)])
+    sealed = await three.seal(key)
+    assert sealed.seal is not None and sealed.seal.times_known is TimesKnown.ALL
+    assert (sealed.seal.first_timestamp_ms, sealed.seal.max_timestamp_ms) == (START_MS + 10, START_MS + 50)
+    leader = leading(three, key)
+    lose_copies(three, leader.settings.node_id, key)
+    shard = three.leader(key)
+    for time_ms, offset in ((0, 0), (11, 1), (31, 2), (50, 2)):
+        found = await shard.offset_for_time(START_MS + time_ms)
+        assert found is not None and found.offset == offset
+    assert await shard.offset_for_time(START_MS + 51) is None
+    newest = await shard.offset_of_max_timestamp()
+    assert newest is not None and newest[:2] == (2, START_MS + 50)
 
 
 async def test_many_readers_of_one_range_are_one_read(three: SeveralNodes, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from stratalog_pipeline.cold.cutting import Asked, GapInLog, cut, take_bytes
 from support.cold_data import CLUSTER_ID, FIRST_TIME_MS, ColdShard, batch_at, batches_from
 from support.cold_reading import offsets, planned, put_cut, put_metadata, put_rig_metadata, tell
 from support.counting_store import CountingStore
+from support.hostile_batches import with_header_times
 from support.tier_rig import TierRig
 
 
@@ -271,6 +272,19 @@ async def test_segments_whose_newest_time_is_too_old_are_not_planned(store: Obje
     ranges = await planned(store, asked=Asked(from_ms=FIRST_TIME_MS + 31))
     assert {one.segment.epoch for one in ranges} == {1}
     assert await offsets(store, CLUSTER_ID, ranges, from_ms=FIRST_TIME_MS + 31) == list(range(31, 45))
+
+
+@pytest.mark.parametrize("claimed_ms", [-1, FIRST_TIME_MS, FIRST_TIME_MS + 10**9])
+async def test_records_are_found_by_their_times_whatever_headers_claim(store: ObjectStore, claimed_ms: int) -> None:
+    """`pipeline export --from-ms` of a topic whose producer leaves `maxTimestamp` at -1 wrote no row."""
+    cold = ColdShard(store)
+    for epoch in range(3):
+        (batch,) = batches_from(10 * epoch, 1, records=10, epoch=epoch)
+        await cold.add([[with_header_times(batch, max_ms=claimed_ms)]])
+    for from_offset in (0, 5, 10, 19, 25, 30):
+        from_ms = FIRST_TIME_MS + from_offset
+        ranges = await planned(store, asked=Asked(from_ms=from_ms))
+        assert await offsets(store, CLUSTER_ID, ranges, from_ms=from_ms) == list(range(from_offset, 30))
 
 
 async def test_other_topics_and_shards_are_not_planned(store: ObjectStore) -> None:

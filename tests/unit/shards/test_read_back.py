@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from stratalog.formats.index_block import decode_index_block
+from stratalog.formats.record_times import BatchTimes
 from stratalog.machines.producer_table import ProducerTable
 from stratalog.model.batch import BatchHeader
 from stratalog_node.disk.files import SegmentFile
@@ -154,12 +155,14 @@ async def test_what_was_taken_in_by_half_counts_for_nothing(
         await upload_reads(shard, segment, 0, 4)
         take_in = SegmentScan.take_in
 
-        def break_off(self: SegmentScan, position: int, headers: Sequence[BatchHeader], data: bytes) -> None:
+        def break_off(
+            self: SegmentScan, position: int, headers: Sequence[BatchHeader], data: bytes, times: Sequence[BatchTimes]
+        ) -> None:
             def some() -> Iterator[BatchHeader]:
                 yield from headers[:2]
                 raise MemoryError
 
-            take_in(self, position, some(), data)
+            take_in(self, position, some(), data, times)
 
         with monkeypatch.context() as patch:
             patch.setattr(SegmentScan, "take_in", break_off)

@@ -1,5 +1,5 @@
 """Look-ups by time over what clients really send: large batches, batches that lie about their times, or hold no
-records. They run off the event loop, open a bounded number of records, and never answer behind the right one."""
+records. They run off the event loop, and open few batches once these were looked at."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from typing import Any
 import pytest
 
 from stratalog.formats.compression import Codec
+from stratalog.formats.record_times import BatchTimes
+from stratalog.model.batch import BatchHeader
 from stratalog.model.errors import Corrupt
+from stratalog.model.segment import Segment
+from stratalog_node.disk import opened_batches, segment_scan
 from stratalog_node.serve.produce import offer
 from stratalog_node.shards import time_look
 from stratalog_node.shards.local_copy import LocalCopy
@@ -128,40 +132,40 @@ async def test_a_damaged_batch_is_told_and_never_passed_over(tmp_path: Path) -> 
         with path.open("r+b") as file:
             file.seek(end - 5)
             file.write(b"\xff")
-        with pytest.raises(Corrupt):
-            await shard.offset_for_time(START_MS)
+        for time_ms in (0, 50):  # whether it holds such a record nobody knows, whatever its header says
+            with pytest.raises(Corrupt):
+                await shard.offset_for_time(START_MS + time_ms)
+        await shard.delete_records_before(1)
         assert await at(shard, 50) == 1
 
 
-async def test_a_batch_of_more_records_than_a_look_up_opens_is_answered_with_its_first(
-    tmp_path: Path, opened: Opened
-) -> None:
-    async with ShardRig(tmp_path) as rig:
-        shard = await rig.shard_of()
-        rig.append(shard, b"before", at_ms=START_MS)
-        count = time_look._MOST_STEPS + 1
-        put(rig, shard, claiming(bytes(7 * count), count, START_MS + 1000, Codec.ZSTD))
-        assert await at(shard, 500) == 1
-        newest = await shard.offset_of_max_timestamp()
-        assert newest is not None and newest[:2] == (1, START_MS + 1000)
-        await shard.delete_records_before(5)
-        assert await at(shard, 500) == 5
-        assert opened.records == 0
-
-
-async def test_a_batch_too_large_to_be_opened_is_answered_with_its_first_offset(tmp_path: Path) -> None:
-    """Nothing is wrong with it: passing over it would hide its records."""
+async def test_a_large_batch_is_opened(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
         rig.append(shard, b"before", at_ms=START_MS)
         put(rig, shard, make_batch([bytes(9 << 20), bytes(9 << 20)], at_ms=START_MS + 10, compression=Codec.ZSTD))
+        assert await at(shard, 11) == 2
+        newest = await shard.offset_of_max_timestamp()
+        assert newest is not None and newest[:2] == (2, START_MS + 11)
+
+
+async def test_a_batch_too_large_to_be_opened_is_answered_with_its_first_offset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is wrong with it: passing over it would hide its records."""
+    for name in ("_USUAL_BYTES", "LARGEST_DECODED_BYTES"):
+        monkeypatch.setattr(opened_batches, name, 1 << 20)
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        rig.append(shard, b"before", at_ms=START_MS)
+        put(rig, shard, make_batch([bytes(1 << 20), bytes(1 << 20)], at_ms=START_MS + 10, compression=Codec.ZSTD))
         assert await at(shard, 11) == 1
         newest = await shard.offset_of_max_timestamp()
         assert newest is not None and newest[:2] == (1, START_MS + 11)
 
 
-async def test_one_look_up_opens_a_bounded_number_of_records_whatever_batches_claim(
-    tmp_path: Path, opened: Opened
+async def test_batches_that_claim_a_time_which_no_record_has_are_opened_once(
+    tmp_path: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
@@ -170,12 +174,19 @@ async def test_one_look_up_opens_a_bounded_number_of_records_whatever_batches_cl
             put(rig, shard, liar)
         right = shard.high_watermark
         rig.append(shard, b"right", at_ms=START_MS + 3_000_000)
-        found = await at(shard, 2_000_000)
-        assert found is not None and 0 < found <= right, "at or before the record asked for"
-        assert opened.records <= time_look._MOST_STEPS
-        opened.records = 0
-        await shard.offset_of_max_timestamp()
-        assert opened.records <= time_look._MOST_STEPS
+        walked: list[int] = []
+
+        def counted(batch: Any, header: BatchHeader) -> BatchTimes:
+            walked.append(header.record_count)
+            return opened_batches.opened_times(batch, header)
+
+        monkeypatch.setattr(segment_scan, "opened_times", counted)
+        monkeypatch.setattr(time_look, "opened_times", counted)
+        assert await at(shard, 2_000_000) == right
+        assert opened.records == 1
+        walked.clear()
+        assert await at(shard, 2_000_001) == right
+        assert sum(walked) < 80 * 60_000, "those of one index interval, and not all again"
 
 
 async def test_look_ups_leave_disk_threads_to_reads(tmp_path: Path, opened: Opened) -> None:
@@ -212,9 +223,9 @@ async def test_the_newest_record_is_looked_for_where_seals_say_that_it_may_be(
         looked: list[int] = []
         really_look = TimeLookups._local_max
 
-        async def counted(lookups: TimeLookups, shard: Any, copy: LocalCopy, end_position: int) -> Any:
+        async def counted(lookups: TimeLookups, shard: Any, segment: Segment, copy: LocalCopy, *end: int) -> Any:
             looked.append(copy.key.epoch)
-            return await really_look(lookups, shard, copy, end_position)
+            return await really_look(lookups, shard, segment, copy, *end)
 
         monkeypatch.setattr(TimeLookups, "_local_max", counted)
         newest = await shard.offset_of_max_timestamp()
