@@ -27,8 +27,6 @@ from stratalog_node.slices import Slices
 
 log = logger(__name__)
 
-_ANY_TIME = 1 << 62
-
 
 class Pending(Protocol):
     def fail(self, slot: Any, code: int, message: str | None = None, log_start_offset: int = -1) -> None: ...
@@ -76,7 +74,7 @@ class UnknownShards:
             self._tasks.start(self._answer_once_sure(), name="unknown-shards")
 
     def _note_owed(self, topic: str, shard: int, records: memoryview) -> None:
-        header = check_offered(records, LARGEST_BATCH_BYTES, -_ANY_TIME, _ANY_TIME)
+        header = check_offered(records, LARGEST_BATCH_BYTES)
         if isinstance(header, FaultyBatch):
             return  # it would not have been taken either
         _, _, _, _, _, _, _, _, timestamp, producer_id, epoch, sequence, count = header

@@ -15,15 +15,20 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
+from uuid import UUID
 
 from stratalog.formats.object_names import ObjectNames
 from stratalog.machines.bucket_reads import is_readable_without_nodes
 from stratalog.machines.retention import (
     DiskPressure,
     LocalFreeing,
+    LogStartMove,
     RetentionLimits,
+    active_before_ms,
+    active_expired,
     disk_pressure,
     expired,
+    is_active_next,
     local_copies_to_free,
 )
 from stratalog.meta_api.client import MetaClient
@@ -131,7 +136,7 @@ class RetentionWorker:
         await self._check_pressure()
 
     async def _end_all(self) -> None:
-        works = (partial(self._rounds.guard, partial(self._end_old, view)) for view in self._with_sealed())
+        works = (partial(self._rounds.guard, partial(self._end_old, view)) for view in self._with_old())
         await side_by_side(works, _SIDE_BY_SIDE)
 
     async def _free_all(self) -> None:
@@ -143,6 +148,23 @@ class RetentionWorker:
         for view in list(self._shards.all()):
             segments = view.segments
             if len(segments) > 1 or any(segment.state is SegmentState.SEALED for segment in segments):
+                yield view
+
+    def _with_old(self) -> Iterator[ShardView]:
+        """Those of which something may be due: one look at each shard, and one at the settings of each topic."""
+        now_ms = self._clock_ms()
+        before_ms: dict[UUID, int | None] = {}
+        for view in list(self._shards.all()):
+            segments = view.segments
+            if len(segments) > 1 or any(segment.state is SegmentState.SEALED for segment in segments):
+                yield view
+                continue
+            topic_id = view.key.topic_id
+            if topic_id not in before_ms:
+                limits = self._limits_of(view)
+                before_ms[topic_id] = None if limits is None else active_before_ms(limits, now_ms)
+            due_ms = before_ms[topic_id]
+            if due_ms is not None and view.may_active_be_before(due_ms):
                 yield view
 
     # One shard ------------------------------------------------------------------------------------------------------
@@ -161,8 +183,11 @@ class RetentionWorker:
 
     async def _end_old(self, view: ShardView) -> None:
         limits = self._limits_of(view)
-        if limits is not None and view.segments[-1].leader == self._node_id:
-            move = expired(view.segments, self._active_bytes(view), limits, self._clock_ms())
+        if limits is not None and view.segments and view.segments[-1].leader == self._node_id:
+            now_ms = self._clock_ms()
+            move = expired(view.segments, self._active_bytes(view), limits, now_ms)
+            if is_active_next(view.segments, view.log_start_offset, move):
+                move = await self._end_active(view, limits, now_ms) or move
             if move is not None and move.offset > view.log_start_offset:
                 async with self._deadline():
                     await self._meta.perform(AdvanceLogStart(view.key, move.offset))
@@ -174,6 +199,18 @@ class RetentionWorker:
                     offset=move.offset,
                     reason=move.reason,
                 )
+
+    async def _end_active(self, view: ShardView, limits: RetentionLimits, now_ms: int) -> LogStartMove | None:
+        """Roll the active segment where all of it is due. The log start need not wait for the roll to be confirmed:
+        what lies below it is deleted once it is sealed."""
+        before_ms = active_before_ms(limits, now_ms)
+        if before_ms is None or not view.may_active_be_before(before_ms):
+            return None
+        newest = await view.newest_in_active(before_ms)
+        if newest is None:
+            return None
+        view.ask_roll(now_ms)
+        return active_expired(newest.end_offset, newest.timestamp_ms, limits, now_ms)
 
     async def _free_old(self, view: ShardView) -> None:
         limits = self._limits_of(view)

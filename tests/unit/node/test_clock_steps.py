@@ -82,10 +82,10 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
 @pytest.mark.parametrize("step_ms", [-HOUR, HOUR])
 async def test_uploads_go_on_when_the_wall_clock_is_set(bench: Bench, step_ms: int) -> None:
     shard = await bench.topic()
-    await shard.append([make_batch([b"before"])])
+    await shard.append([make_batch([b"before"], at_ms=wall_ms())])
     await eventually(lambda: bench.commit_offset() == 1)
     bench.clock.set_by_ms = step_ms
-    await shard.append([make_batch([b"after"])])
+    await shard.append([make_batch([b"after"], at_ms=wall_ms())])
     await eventually(lambda: bench.commit_offset() == 2)
 
 

@@ -442,7 +442,7 @@ async def test_retention_goes_on_over_a_mount_and_the_holder_takes_away_what_it_
     async with NodeCluster(tmp_path, monkeypatch, open_memory(StoreSettings())) as cluster:
         await cluster.start(1, 2, 3, **(SETTINGS | QUICK))
         leaving = Leaving(cluster, has_store=True)
-        key = await cluster.shard(1, retention_bytes="1")
+        key = await cluster.shard(1, retention_bytes="1", retention_ms="-1")
         left = cluster.leader(key)
         cluster.meta.hold(CommitParts)
         await cluster.append(key, value(1))
