@@ -12,6 +12,7 @@ and `fdatasync`, of files below the directories that a test names. What is wrong
 
 from __future__ import annotations
 
+import atexit
 import errno
 import functools
 import mmap
@@ -48,7 +49,9 @@ def _library() -> Path:
     """Compiled once for each process of the tests."""
     compiler = _compiler()
     assert compiler is not None, NO_COMPILER
-    made = Path(tempfile.mkdtemp(prefix="stratalog-disk-faults-")) / "disk_faults.so"
+    folder = tempfile.mkdtemp(prefix="stratalog-disk-faults-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    made = Path(folder) / "disk_faults.so"
     subprocess.run(
         [compiler, "-shared", "-fPIC", "-O2", "-Wall", "-Werror", "-o", str(made), str(_SOURCE), "-ldl"], check=True
     )
