@@ -110,6 +110,10 @@ class LifeKeeper:
                 raise
             yield
 
+    def started(self) -> frozenset[int]:
+        """`NodeLeases.started`."""
+        return self._leases.started()
+
     def follow(self, change_set: ChangeSet) -> None:
         """A durable change."""
         for change in change_set.changes:

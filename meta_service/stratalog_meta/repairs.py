@@ -40,17 +40,19 @@ class CopyRepairs:
         writer: TableWriter,
         stats: RepairStats,
         is_tiered: Callable[[Topic], bool] = lambda _: True,
+        started: Callable[[], frozenset[int] | None] = lambda: None,
     ) -> None:
         """`nodes` are what is durable now; what changes from here on is told by `follow`. `is_tiered`: of which topics
-        the copies of a node that leaves need no others, for the object store gets them."""
+        the copies of a node that leaves need no others, for the object store gets them. `started`: `plan_moves`."""
         self._is_tiered = is_tiered
+        self._started = started
         self._monotonic_ms = monotonic_ms
         self._presence = Presence(replace_after_ms, nodes, monotonic_ms())
         self._between_s = min(replace_after_ms / 1_000 / _LOOKS_PER_TIME, _MOST_BETWEEN_S)
         self._writer = writer
         self._stats = stats
         self._is_due = True
-        self._seen: tuple[frozenset[int], frozenset[int]] | None = None
+        self._seen: tuple[frozenset[int], frozenset[int], frozenset[int] | None] | None = None
         self._worked_ms = 0
         """In the look under way."""
         self._task: asyncio.Task[Any] | None = None
@@ -96,7 +98,7 @@ class CopyRepairs:
     async def _look(self) -> bool:
         """Whether the next one should come soon."""
         now_ms = self._monotonic_ms()
-        seen = self._presence.away(now_ms), self._presence.steady(now_ms)
+        seen = self._presence.away(now_ms), self._presence.steady(now_ms), self._started()
         if not self._is_due and seen == self._seen:
             return False
         self._is_due, is_anew = False, self._seen is None
@@ -125,8 +127,10 @@ class CopyRepairs:
         self._worked_ms += self._monotonic_ms() - began_ms
         return snapshot
 
-    async def _plan(self, snapshot: Snapshot, away: frozenset[int], steady: frozenset[int]) -> Plan:
-        steps = plan_moves(snapshot, away, steady, self._is_tiered)
+    async def _plan(
+        self, snapshot: Snapshot, away: frozenset[int], steady: frozenset[int], started: frozenset[int] | None
+    ) -> Plan:
+        steps = plan_moves(snapshot, away, steady, self._is_tiered, started)
         while True:
             try:
                 next(steps)

@@ -164,6 +164,7 @@ class MetaService:
                 writer,
                 self.repair_stats,
                 self._retirements.is_tiered,
+                self._lives.started,
             )
             self._repairs.start()
             self._retirements.start()

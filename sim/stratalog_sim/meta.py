@@ -116,7 +116,7 @@ class Meta(Process):
         self._watchers: list[tuple[str, Request]] = []
         self._leases = NodeLeases(LEASE_MS, self.table.snapshot().nodes, self.scheduler.now_ms)
         self._presence = Presence(REPLACE_AFTER_MS, self.table.snapshot().nodes, self.scheduler.now_ms)
-        self._looked_at: tuple[int, frozenset[int], frozenset[int]] | None = None
+        self._looked_at: tuple[int, frozenset[int], frozenset[int], frozenset[int]] | None = None
         segments = [self.table.state.segment(key) for key in self.table.state.unsettled]
         self._patience = RecoveryPatience(PATIENCE_MS, self.table.snapshot().nodes, segments, self.scheduler.now_ms)
         self.scheduler.after(self._leases.look_every_ms, self, self._look_at_leases)
@@ -220,10 +220,15 @@ class Meta(Process):
     def _look_at_copies(self) -> None:
         """Copies that are missing are asked for, and those that are too many let go of."""
         now_ms = self.scheduler.now_ms
-        seen = self.table.version, self._presence.away(now_ms), self._presence.steady(now_ms)
+        seen = (
+            self.table.version,
+            self._presence.away(now_ms),
+            self._presence.steady(now_ms),
+            self._leases.started(),
+        )
         if seen != self._looked_at and len(self.table.state.nodes) > 1:
             self._looked_at = seen
-            plan = self._planned(seen[1], seen[2])
+            plan = self._planned(*seen[1:])
             if plan.moves:
                 self.do(MoveReplicas(tuple(plan.moves)))
         self.scheduler.after(_REPAIRS_MS, self, self._look_at_copies)
@@ -234,8 +239,8 @@ class Meta(Process):
         news: tuple[ChangeSet, ...] | Snapshot = tuple(changes) if is_whole else self.table.snapshot()
         self.reply(watcher, request, news)
 
-    def _planned(self, away: frozenset[int], steady: frozenset[int]) -> Plan:
-        steps = plan_moves(self.table.snapshot(), away, steady, self.is_tiered)
+    def _planned(self, away: frozenset[int], steady: frozenset[int], started: frozenset[int]) -> Plan:
+        steps = plan_moves(self.table.snapshot(), away, steady, self.is_tiered, started)
         while True:
             try:
                 next(steps)

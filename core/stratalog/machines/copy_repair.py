@@ -85,6 +85,7 @@ class _Nodes:
     under_way: dict[int, int]
     is_uploaded: Callable[[Topic], bool]
     bucket: BucketReads
+    started: Set[int] | None
     is_bounded: bool = False
 
     def is_tiered(self, topic: Topic) -> bool:
@@ -166,13 +167,15 @@ def plan_moves(
     away: Set[int],
     steady: Set[int],
     is_tiered: Callable[[Topic], bool] = lambda _: True,
+    started: Set[int] | None = None,
 ) -> Generator[None, None, Plan]:
     """In steps: other things may be done between two of them. Returns the plan with the last one. `is_tiered`: what a
     node that leaves has of such a topic the object store gets, so that no other copies are made where readers may use
-    it."""
+    it. `started`: who has opened what it leads (None: all). A segment with a single replica gets no others while its
+    leader starts: a start opens it as a node's own, or finds that others have a say in it and waits for them."""
     topics = {topic.topic_id: topic for topic in snapshot.topics}
     by_id = {node.node_id: node for node in snapshot.nodes}
-    nodes = _Nodes(by_id, away, steady, {}, is_tiered, BucketReads(snapshot.nodes))
+    nodes = _Nodes(by_id, away, steady, {}, is_tiered, BucketReads(snapshot.nodes), started)
     due: list[tuple[Topic, Segment]] = []
     number = 0
     for shard in snapshot.shards:
@@ -220,6 +223,8 @@ def _is_due(topic: Topic, segment: Segment, nodes: _Nodes) -> bool:
     wanted = topic.replication_factor
     if segment.state is SegmentState.ACTIVE:
         is_led = segment.leader is not None and not segment.is_fenced and nodes.is_alive(segment.leader)
+        if len(segment.replicas) == 1 and nodes.started is not None and segment.leader not in nodes.started:
+            return False
         return is_led and (len(segment.replicas) < wanted or any(map(nodes.is_gone, segment.replicas)))
     if not nodes.is_kept_by_copies(segment, topic):
         return False

@@ -421,3 +421,14 @@ def test_presence_tells_gone_from_blinking_by_time_and_a_new_leader_begins_anew(
     presence.node_changed(story.table.snapshot().nodes[1], 260)
     assert (presence.away(300), presence.steady(300)) == (NOBODY, {1})
     assert Presence(100, story.table.snapshot().nodes, 300).away(399) == NOBODY
+
+
+def test_a_segment_with_one_replica_gets_others_only_once_its_leader_has_opened_it() -> None:
+    story = TableStory(nodes=1)
+    topic = story.topic(replicas=1)
+    story.do(RegisterNode(NodeInfo(2, "storage-2", "host", 9092)))
+    snapshot = story.table.snapshot()
+    wider = replace(snapshot, topics=tuple(replace(one, replication_factor=2) for one in snapshot.topics))
+    assert planned(plan_moves(wider, NOBODY, NOBODY, started=frozenset((2,)))).moves == []
+    (move,) = planned(plan_moves(wider, NOBODY, NOBODY, started=frozenset((1, 2)))).moves
+    assert (move.segment, move.added) == (story.active(topic).key, (2,))
