@@ -14,7 +14,7 @@ Object = dict[str, Any]
 
 _SPECS: Final[Mapping[str, Object]] = {
     CLUSTER.name: {
-        "meta": {"etcd": {}},
+        "meta": {"etcd": {"trial": True}},
         "coldTier": {"bucket": "flights", "prefix": "a"},
         "listeners": [{"name": "internal", "port": 9092}],
     },
@@ -89,10 +89,14 @@ CASES: Final = (
         {"spec.image": {"tag": "1"}},
         {"spec.image": {"tag": "1", "digest": f"sha256:{'0' * 64}"}},
     ),
+    RuleCase(CLUSTER, "etcd.replicas must be odd", {f"{_META}.etcd.replicas": 5}, {f"{_META}.etcd.replicas": 2}),
+    RuleCase(CLUSTER, "etcd.replicas cannot", {"spec.paused": True}, {f"{_META}.etcd.replicas": 5}, before={}),
     RuleCase(
-        CLUSTER, "etcd.replicas must be odd", {_META: {"etcd": {"replicas": 5}}}, {_META: {"etcd": {"replicas": 2}}}
+        CLUSTER,
+        "etcd: the image of the cluster contains etcd 3.5.1",
+        {_META: {"etcd": {"image": "etcd:3.5.21"}}},
+        {_META: {"etcd": {"replicas": 3}}},
     ),
-    RuleCase(CLUSTER, "etcd.replicas cannot", {"spec.paused": True}, {_META: {"etcd": {"replicas": 5}}}, before={}),
     RuleCase(
         CLUSTER,
         "external: clientTlsSecretRef",

@@ -72,6 +72,13 @@ class Image(Part):
 class Etcd(Part):
     """Members made by the operator: a fixed number, never resized."""
 
+    model_config = checked(
+        rule(
+            "has(self.image) || self.trial",
+            "etcd: the image of the cluster contains etcd 3.5.1, which may lose data after a kill under load: give an "
+            "etcd.image of 3.5.21 or later, or an etcd of your own (meta.external), or say trial: true for a trial",
+        )
+    )
     replicas: int = Field(
         default=3,
         ge=1,
@@ -84,8 +91,15 @@ class Etcd(Part):
     )
     image: str | None = Field(
         default=None,
+        min_length=1,
         max_length=512,
-        description="Image with an etcd program. Default: the image of the cluster, which contains it.",
+        description="Image with an etcd program, of version 3.5.21 or later. Default: the image of the cluster, which "
+        "contains 3.5.1 (see trial).",
+    )
+    trial: bool = Field(
+        default=False,
+        description="Accepts the etcd 3.5.1 of the cluster's image, which may lose data after a kill under load: only "
+        "for trials.",
     )
     storage: Quantity = Field(default="2Gi", description="Size of the volume of each member.")
     storage_class_name: str | None = Field(
