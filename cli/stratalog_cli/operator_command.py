@@ -37,10 +37,14 @@ LEASE = "stratalog-operator"
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(no_args_is_help=True, help="Run the Kubernetes operator, or check how it is installed.")
+    group = typer.Typer(
+        no_args_is_help=True,
+        help="Run the Kubernetes operator, check how it is installed, or replace one that is gone.",
+    )
     group.callback()(_operator)
     group.command("start")(start)
     group.command("check")(check)
+    group.command("release")(release)
     app.add_typer(group, name="operator")
 
 
@@ -101,6 +105,18 @@ def check(
     from stratalog_cli.operator_check import check_operator
 
     check_operator(namespaces, lease_namespace, lease_name)
+
+
+def release(namespace: NamespaceOption = None, all_namespaces: AllNamespacesOption = False) -> None:
+    """Release what is being deleted and waits for an operator that is gone, such as after `kubectl delete -f crds/`.
+
+    Run it as a user who may change the objects. It touches only what is being deleted, and keeps the volumes. Exit code
+    1 if something still waits.
+    """
+    namespaces = _watched(namespace, all_namespaces)
+    from stratalog_cli.operator_release import release_deleted
+
+    release_deleted(namespaces)
 
 
 def _watched(namespace: list[str] | None, all_namespaces: bool) -> tuple[str, ...]:

@@ -15,18 +15,16 @@ from typing import Any, Final
 
 import kopf
 
-from stratalog.model.errors import StratalogError, Unavailable
+from stratalog.model.errors import Unavailable
 from stratalog.telemetry.logs import logger
-from stratalog_operator.kube.client import Kubernetes
 from stratalog_operator.kube.connect import Account
 from stratalog_operator.queue import Key
 from stratalog_operator.resources.kinds import CLUSTER, KINDS
-from stratalog_operator.resources.names import API_VERSION, FIELD_MANAGER, GROUP, LABEL_CLUSTER, VERSION
+from stratalog_operator.resources.names import FIELD_MANAGER, GROUP, LABEL_CLUSTER, VERSION
 
 LABELLED: Final = (("", "v1", "pods"), ("", "v1", "persistentvolumeclaims"), ("apps", "v1", "statefulsets"))
 """Of the cluster that their label names."""
 
-_RETRY_S: Final = 5.0
 _STOP_S: Final = 10.0
 
 Wake = Callable[[Key], None]
@@ -92,21 +90,6 @@ def key_of(body: Mapping[str, Any]) -> Key | None:
     else:
         name = (metadata.get("labels") or {}).get(LABEL_CLUSTER)
     return (str(namespace), str(name)) if namespace and name else None
-
-
-async def definitions_served(kubernetes: Kubernetes) -> None:
-    """Returns once all our kinds are known: kopf looks once, when it starts."""
-    while True:
-        try:
-            answer = await kubernetes.ask("GET", f"/apis/{API_VERSION}")
-            missing = {kind.name for kind in KINDS} - {one["kind"] for one in answer["resources"]}
-            if not missing:
-                return
-            words = f"not defined: {', '.join(sorted(missing))}"
-        except StratalogError as error:
-            words = str(error)
-        log.warning("waiting for the definitions of its kinds: install crds/", error=words)
-        await asyncio.sleep(_RETRY_S)
 
 
 class Watch:

@@ -14,17 +14,20 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 
 from stratalog.model.counting import counted
-from stratalog.model.errors import NotFound, StratalogError, Unavailable
+from stratalog.model.errors import InvalidRequest, NotFound, StratalogError, Unavailable
 from stratalog.telemetry.logs import logger
 from stratalog_operator.announce import Announcer
 from stratalog_operator.apply.parking import Parking
-from stratalog_operator.apply.perform import Performer, let_orphans_go
+from stratalog_operator.apply.perform import Performed, Performer, let_orphans_go
 from stratalog_operator.apply.rounds import Rounds
 from stratalog_operator.kube.client import Kubernetes
-from stratalog_operator.metas import MetaDoors
+from stratalog_operator.metas import MetaDoor, MetaDoors
 from stratalog_operator.observe.cluster_token import read_token
 from stratalog_operator.observe.objects import observe, observe_cluster, observe_orphans
+from stratalog_operator.plan.actions import Plan
+from stratalog_operator.plan.deletion import is_going
 from stratalog_operator.plan.news import decided, news
+from stratalog_operator.plan.observed import Observed
 from stratalog_operator.plan.orphans import orphans
 from stratalog_operator.plan.whole import plan
 from stratalog_operator.queue import Key
@@ -57,28 +60,61 @@ class Passes:
         """Returns in how many seconds to look again; None for a cluster that is not there.
 
         Raises: StratalogError for what failed; all that did not fail was done."""
-        namespace, name = key
         try:
-            cluster = await observe_cluster(self._kubernetes, namespace, name)
-            whole = Cluster(name, namespace, cluster.uid, cluster.spec)
-            door = await self._metas.door(whole, await read_token(self._kubernetes, whole))
-            seen = await observe(self._kubernetes, namespace, name, door.sight, _now(), self._version, door.etcd)
+            seen, door = await self._observe(key)
         except NotFound:
             await self._without(key)
             return None
         made = plan(seen)
         kept = self._kept.setdefault(key, _Kept())
-        done = await Performer(self._kubernetes, door.desk, kept.parking, kept.rounds, door.etcd).perform(seen, made)
-        self._stats.actions += done.done
-        self._announcer.announce(namespace, [*news(seen, done.written), *decided(made.actions)])
-        for error in done.refused:
-            log.warning("refused", cluster=f"{namespace}/{name}", error=str(error))
+        done = await self._perform(seen, made, door, kept)
         kept.failed += done.failed
         if done.topics_left:
             return 0.0
         failed, kept.failed = kept.failed, []
         _raise(failed)
         return float(made.again_seconds)
+
+    async def let_go(self, key: Key) -> int:
+        """Only what is being deleted: of a cluster that goes, or that is not there. Asks no meta service. Returns how
+        many actions were done. Raises: StratalogError."""
+        namespace, name = key
+        try:
+            cluster = await observe_cluster(self._kubernetes, namespace, name)
+            door = await self._metas.door(Cluster(name, namespace, cluster.uid, cluster.spec), "")
+            seen = await observe(self._kubernetes, namespace, name, None, _now(), self._version)
+        except NotFound:
+            await self._without(key)
+            return 0
+        if not is_going(seen):
+            return 0
+        done = await self._perform(seen, plan(seen), door, _Kept())
+        _raise(done.failed)
+        return done.done
+
+    async def _observe(self, key: Key) -> tuple[Observed, MetaDoor]:
+        """A token that cannot be used stops only what needs it: the meta service is not asked."""
+        namespace, name = key
+        cluster = await observe_cluster(self._kubernetes, namespace, name)
+        whole = Cluster(name, namespace, cluster.uid, cluster.spec)
+        token, trouble = "", ""
+        try:
+            token = await read_token(self._kubernetes, whole)
+        except InvalidRequest as error:
+            trouble = str(error)
+        door = await self._metas.door(whole, token)
+        sight = None if trouble else door.sight
+        found = observe(self._kubernetes, namespace, name, sight, _now(), self._version, door.etcd, trouble)
+        return await found, door
+
+    async def _perform(self, seen: Observed, made: Plan, door: MetaDoor, kept: _Kept) -> Performed:
+        performer = Performer(self._kubernetes, door.desk, kept.parking, kept.rounds, door.etcd)
+        done = await performer.perform(seen, made)
+        self._stats.actions += done.done
+        self._announcer.announce(seen.namespace, [*news(seen, done.written), *decided(made.actions)])
+        for error in done.refused:
+            log.warning("refused", cluster=f"{seen.namespace}/{seen.cluster.name}", error=str(error))
+        return done
 
     async def _without(self, key: Key) -> None:
         namespace, name = key

@@ -20,10 +20,11 @@ from stratalog.telemetry.logs import logger
 from stratalog.telemetry.metrics import MetricRegistry
 from stratalog.telemetry.process_stats import add_process_metrics
 from stratalog_operator.announce import Announcer
-from stratalog_operator.handlers import Watch, definitions_served
+from stratalog_operator.handlers import Watch
 from stratalog_operator.kube.client import Kubernetes, path_of
 from stratalog_operator.kube.connect import Configuration, account, connected
 from stratalog_operator.lease import DEFAULT_TIMES, Lease, LeaseTimes
+from stratalog_operator.letting_go import ALL_KINDS, let_go_all, served_kinds
 from stratalog_operator.metas import MetaDoors
 from stratalog_operator.passes import Passes
 from stratalog_operator.queue import Key
@@ -33,6 +34,7 @@ from stratalog_operator.workers import Workers
 RESYNC_S: Final = 300.0
 """All clusters are listed again: whatever a watch did not bring."""
 PATIENCE_S: Final = 20.0
+_DEFINITIONS_S: Final = 5.0
 EVENTS_S: Final = 3.0
 """For Events that are not written when it is told to stop."""
 SILENT_S: Final = 60.0
@@ -147,9 +149,27 @@ class Operator:
 
     async def _lead_first(self, kubernetes: Kubernetes, lease: Lease) -> None:
         self._waits = {"definitions": "its kinds are not defined: install crds/"}
-        await definitions_served(kubernetes)
+        await self._wait_for_definitions(kubernetes, lease)
         self._waits = {"lease": "it has not been asked for yet"}
         await lease.acquire()
+
+    async def _wait_for_definitions(self, kubernetes: Kubernetes, lease: Lease) -> None:
+        """Returns once all kinds are served: kopf looks once, when it starts. While only some are, they are being made,
+        or removed with their objects: what is being deleted must not wait for this process."""
+        announcer = Announcer(kubernetes, self.stats, self._settings.identity)
+        passes = Passes(kubernetes, self._metas, announcer, self.stats)
+        while True:
+            try:
+                served = await served_kinds(kubernetes)
+                if served == ALL_KINDS:
+                    return
+                words = f"not defined: {', '.join(sorted(ALL_KINDS - served))}"
+                if served and await lease.attempt():
+                    await let_go_all(kubernetes, passes, self._settings.namespaces, served)
+            except StratalogError as error:
+                words = str(error)
+            log.warning("waiting for the definitions of its kinds: install crds/", error=words)
+            await asyncio.sleep(_DEFINITIONS_S)
 
     async def _lead(self, kubernetes: Kubernetes, lease: Lease, told: asyncio.Task[bool]) -> bool:
         announcer = Announcer(kubernetes, self.stats, self._settings.identity)

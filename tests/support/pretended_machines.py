@@ -49,6 +49,8 @@ class Machines:
 
     def _all(self, kind: str) -> list[dict[str, Any]]:
         answer = self._api.ask("GET", path_of(kind, self._namespace))
+        if answer.code == 404:  # its definition was deleted
+            return []
         assert answer.is_ok, answer.message
         return list(answer.body["items"])
 

@@ -55,6 +55,7 @@ FILES = frozenset(
         "tests/unit/deploy/test_monitoring_files.py",
         "tests/unit/node/test_mounts_after_a_rebuild.py",
         "tests/unit/node/test_rebuilt_clusters.py",
+        "tests/unit/operator/test_definitions_removed_served.py",
         "tests/unit/operator/test_killed_at_every_write.py",
         "tests/unit/pipeline/test_archive_delta.py",
         "tests/unit/pipeline/test_archive_iceberg.py",

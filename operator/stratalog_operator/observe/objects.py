@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Final, Protocol, TypeVar
 
 from stratalog.model.errors import NotFound, StratalogError
-from stratalog_operator.kube.client import Kubernetes, path_of
+from stratalog_operator.kube.client import Forbidden, Kubernetes, path_of
 from stratalog_operator.kube.together import together
 from stratalog_operator.observe import parse
 from stratalog_operator.plan.etcd import needs_look
@@ -64,13 +64,16 @@ async def observe(
     kubernetes: Kubernetes,
     namespace: str,
     name: str,
-    meta: MetaSight,
+    meta: MetaSight | None,
     now: str,
     version: str = "",
     etcd: EtcdSight | None = None,
+    token_trouble: str = "",
 ) -> Observed:
-    """`version` is the operator's. Raises: NotFound when the StorageCluster is gone; Unavailable when a list could not
-    be read. Cost: one round trip to Kubernetes, its requests side by side, then those to the meta service."""
+    """`version` is the operator's. Without `meta` the meta service is not asked.
+
+    Raises: NotFound when the StorageCluster is gone; Unavailable when a list could not be read. Cost: one round trip to
+    Kubernetes, its requests side by side, then those to the meta service."""
     async with together() as asked:
         ask = asked.create_task
         whole = ask(kubernetes.ask("GET", path_of("StorageCluster", namespace, name)))
@@ -100,13 +103,14 @@ async def observe(
         tuple(parse.stateful_set(one) for one in found["StatefulSet"]),
         pods,
         _claims(found["PersistentVolumeClaim"]),
-        await _answered(meta.look()) if _may_answer(pods, name) else None,
+        await _answered(meta.look()) if meta is not None and _may_answer(pods, name) else None,
         has_token.result(),
         "deletionTimestamp" in place.result()["metadata"],
         version,
         topics=tuple(parse.seen(one, TopicStorageSpec, TopicStorageStatus) for one in topics),
         uids=uids,
         fields=fields,
+        token_trouble=token_trouble,
         etcd_claims=_of_etcd(found["PersistentVolumeClaim"]),
     )
     if etcd is None or not needs_look(observed):
@@ -158,16 +162,25 @@ async def _answered(looking: Coroutine[Any, Any, SeenT]) -> SeenT | None:
 
 
 async def _is_there(kubernetes: Kubernetes, path: str) -> bool:
+    """What may not be read counts as there: it is not made."""
     try:
         await kubernetes.ask("GET", path)
     except NotFound:
         return False
+    except Forbidden:
+        pass
     return True
 
 
 async def _all(kubernetes: Kubernetes, kind: str, namespace: str, labels: str = "") -> list[dict[str, Any]]:
+    """A kind of ours whose definition was deleted has no objects left; those of other kinds must not wait for it."""
     query = {"labelSelector": labels} if labels else {}
-    answer = await kubernetes.ask("GET", path_of(kind, namespace), query=query)
+    try:
+        answer = await kubernetes.ask("GET", path_of(kind, namespace), query=query)
+    except NotFound:
+        if kind in _MODELS:
+            return []
+        raise
     return list(answer["items"])
 
 

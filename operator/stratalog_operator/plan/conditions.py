@@ -354,7 +354,9 @@ def _cluster_words(seen: Observed, told: Told, serving: int, desired: int) -> di
     meta, roll = seen.meta, told.roll
     reconciled = _reconciled(seen)
     numbers = f"{serving} of {desired} storage nodes serve"
-    if meta is None:
+    if seen.token_trouble:
+        ready = (_UNKNOWN, "TokenUnusable", f"the meta service is not asked: {seen.token_trouble}")
+    elif meta is None:
         ready = _UNREACHED
     elif meta.unwell:
         ready = (_NO, "NotHealthy", meta.unwell[0])

@@ -241,6 +241,8 @@ class Observed:
     """Of the members of the etcd that the operator runs."""
     etcd: SeenEtcd | None = None
     """None: it was not asked, because nothing is to be done, or most members did not answer."""
+    token_trouble: str = ""
+    """Why the token of the cluster cannot be used, in words: so the meta service is not asked."""
 
     def set_named(self, name: str) -> SeenSet | None:
         return next((one for one in self.sets if one.name == name), None)

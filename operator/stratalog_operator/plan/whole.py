@@ -7,6 +7,7 @@ Pure. Source: docs/operator.md section 4.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from stratalog_operator.plan.actions import AddFinalizer, DeleteObject, DropFinalizer, MakeToken, Offer, Plan
@@ -16,13 +17,13 @@ from stratalog_operator.plan.deletion import deletion, is_going
 from stratalog_operator.plan.etcd import EtcdLook, look_at_etcd
 from stratalog_operator.plan.leftovers import leftovers
 from stratalog_operator.plan.nodes import node_offer
-from stratalog_operator.plan.observed import Observed
+from stratalog_operator.plan.observed import Observed, SeenPool
 from stratalog_operator.plan.pools import free_id, pool_offer
 from stratalog_operator.plan.release import released_by_persons
 from stratalog_operator.plan.retire import Retiring, retire
 from stratalog_operator.plan.roll import Roll, roll
 from stratalog_operator.plan.scope import apply_missing, cluster_of, is_paused
-from stratalog_operator.plan.topics import look_at_topic, owners
+from stratalog_operator.plan.topics import TopicLook, look_at_topic, owners
 from stratalog_operator.plan.volumes import missing_readers, mount_offer
 from stratalog_operator.resources.names import ANNOTATION_RELEASE_FINALIZER, FINALIZER
 from stratalog_operator.specs.cluster import cluster_objects
@@ -59,17 +60,35 @@ def plan(seen: Observed) -> Plan:
     topics = {one.name: look_at_topic(seen, one, first[one.spec.topic_name]) for one in seen.topics}
     for look in topics.values():
         offer.add(look.offer)
+    if is_paused(seen):
+        offer = _deletions(seen, topics)
     return _pass(seen, offer, Told(retiring, rolling, next_id, topics, etcd))
+
+
+def _deletions(seen: Observed, topics: Mapping[str, TopicLook]) -> Offer:
+    """What a person deleted goes while the cluster is paused as well, but for a pool, whose nodes would have to leave
+    first: its annotation lets it go."""
+    offer = Offer()
+    for pool in seen.pools:
+        offer.add(_let_go_pool(pool))
+    offer.add(released_by_persons(seen))
+    for mount in seen.mounts:
+        if mount.is_deleting:
+            offer.add(mount_offer(seen, mount))
+    for topic in seen.topics:
+        if topic.is_deleting:
+            offer.add(topics[topic.name].offer)
+    return offer
 
 
 def _pass(seen: Observed, offer: Offer, told: Told) -> Plan:
     found = statuses(seen, told)
-    if is_paused(seen):
-        return Plan((), found, CALM_SECONDS)
     # Retirement before roll before volumes: they were offered in that order.
     actions = (*offer.actions, *offer.disruptive[:1])
     waits = any(look.is_creating or look.is_unanswered for look in told.topics.values())
-    is_busy = bool(actions or told.retiring or told.roll.outdated or waits or told.etcd.is_busy)
+    is_busy = bool(actions or waits or seen.token_trouble)
+    if not is_paused(seen):
+        is_busy = is_busy or bool(told.retiring or told.roll.outdated or told.etcd.is_busy)
     again_seconds = SOON_SECONDS if is_busy else CALM_SECONDS
     return Plan(actions, found, again_seconds, tuple(offer.disruptive[1:]))
 
@@ -86,9 +105,8 @@ def _additive(seen: Observed, etcd: EtcdLook) -> tuple[Offer, int]:
     offer.add(leftovers(seen))
     next_id = free_id(seen)
     for pool in seen.pools:
-        if pool.annotations.get(ANNOTATION_RELEASE_FINALIZER) == "true" and pool.is_deleting:
-            if FINALIZER in pool.finalizers:
-                offer.actions.append(DropFinalizer("StorageNodePool", pool.name, "a person said so"))
+        if _is_let_go(pool):
+            offer.add(_let_go_pool(pool))
             continue
         if FINALIZER not in pool.finalizers and not pool.is_deleting:
             offer.actions.append(AddFinalizer("StorageNodePool", pool.name))
@@ -99,6 +117,16 @@ def _additive(seen: Observed, etcd: EtcdLook) -> tuple[Offer, int]:
         if of_pool is not None:
             offer.add(node_offer(seen, of_pool, node))
     return offer, next_id
+
+
+def _is_let_go(pool: SeenPool) -> bool:
+    return pool.is_deleting and pool.annotations.get(ANNOTATION_RELEASE_FINALIZER) == "true"
+
+
+def _let_go_pool(pool: SeenPool) -> Offer:
+    if not _is_let_go(pool) or FINALIZER not in pool.finalizers:
+        return Offer()
+    return Offer([DropFinalizer("StorageNodePool", pool.name, "a person said so")])
 
 
 def _burial(seen: Observed, name: str, found: Retiring) -> Offer:

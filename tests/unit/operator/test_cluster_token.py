@@ -12,9 +12,17 @@ from stratalog.telemetry.door_key import DoorKey
 from stratalog_meta.api.server import MetaServer
 from stratalog_meta.service import MetaService
 from stratalog_meta.stores.memory import MemoryStore
+from stratalog_operator.announce import Announcer
+from stratalog_operator.kube.client import path_of
 from stratalog_operator.metas import HttpMetaDoors
 from stratalog_operator.observe.cluster_token import token_in
+from stratalog_operator.passes import Passes
+from stratalog_operator.resources.kinds import CLUSTER
+from stratalog_operator.stats import OperatorStats
+from support.api_server import ApiServer
 from support.golden_specs import cluster
+from support.kind_samples import sample
+from support.kubernetes_client import kubernetes_of
 from support.meta_worlds import HandClock
 
 OLD, NEW = "the-old-token-of-all", "the-new-token-of-all"
@@ -65,3 +73,26 @@ async def test_a_token_that_changes_is_shown_from_the_next_pass_on() -> None:
     await doors.close()
     await server.close()
     await service.close()
+
+
+@pytest.mark.real_apiserver
+async def test_a_secret_that_cannot_be_used_stops_neither_a_pass_nor_a_deletion(api: ApiServer) -> None:
+    namespace = api.namespace("unusable-token")
+    bad = {"metadata": {"name": "main-token"}, "data": secret(token="short")["data"]}
+    assert api.ask("POST", path_of("Secret", namespace), bad).is_ok
+    assert api.ask("POST", path_of("StorageCluster", namespace), sample(CLUSTER)).is_ok
+    metas = HttpMetaDoors()
+    async with kubernetes_of(api) as kubernetes:
+        passes = Passes(kubernetes, metas, Announcer(kubernetes, OperatorStats(), "one"), OperatorStats())
+        await passes.look((namespace, "main"))
+        made = {one["metadata"]["name"] for one in api.ask("GET", path_of("StatefulSet", namespace)).body["items"]}
+        found = api.ask("GET", path_of("StorageCluster", namespace, "main")).body
+        assert api.ask("DELETE", path_of("StorageCluster", namespace, "main")).is_ok
+        await passes.look((namespace, "main"))
+    await metas.close()
+    ready = {one["type"]: one for one in found["status"]["conditions"]}["Ready"]
+
+    assert "main-meta" in made
+    assert (ready["status"], ready["reason"]) == ("Unknown", "TokenUnusable")
+    assert f"Secret {namespace}/main-token" in ready["message"] and "short" not in ready["message"].split(":")[-1]
+    assert not api.ask("GET", path_of("StorageCluster", namespace, "main")).is_ok, "nothing holds it"

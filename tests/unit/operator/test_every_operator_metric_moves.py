@@ -8,6 +8,7 @@ from pathlib import Path
 
 from kubernetes.aio.client import Configuration
 
+from stratalog.model.errors import Unavailable
 from stratalog.telemetry.metrics import MetricRegistry
 from stratalog_operator.announce import Announcer
 from stratalog_operator.kube.client import path_of
@@ -49,6 +50,8 @@ class NoMeta(MetaDoors):
         raise AssertionError("without a pod of it nobody is asked")
 
     async def door(self, cluster: Cluster, token: str) -> MetaDoor:
+        if cluster.name == "bad":
+            raise Unavailable("its pass fails")
         return MetaDoor(self, TopicsOnlyDesk())
 
     async def forget(self, key: Key) -> None: ...
@@ -57,8 +60,8 @@ class NoMeta(MetaDoors):
 
 
 def _kubernetes(*names: str) -> NotedKubernetes:
-    """Clusters that were ready, and of which nothing is there any more: that is news. The one called `bad` has a Secret
-    without a token."""
+    """Clusters that were ready, and of which nothing is there any more: that is news. A pass over the one called `bad`
+    fails."""
     made = NotedKubernetes()
     made.missing.add(path_of("StorageCluster", "data", "gone"))
     for name in names:
@@ -68,9 +71,7 @@ def _kubernetes(*names: str) -> NotedKubernetes:
             "spec": {"meta": {"etcd": {"trial": True}}, "image": {"repository": "stratalog"}},
             "status": {"conditions": [READY]},
         }
-        made.answers_to[path_of("Secret", "data", f"{name}-token")] = {
-            "data": {} if name == "bad" else {"token": TOKEN}
-        }
+        made.answers_to[path_of("Secret", "data", f"{name}-token")] = {"data": {"token": TOKEN}}
     return made
 
 
