@@ -67,7 +67,8 @@ def test_a_flood_of_half_requests_takes_no_descriptor_that_data_needs(node: Node
                 on_delivery=lambda error, _: refused.append(str(error)) if error else None,
             )
         assert producer.flush(30) == 0 and not refused
-    eventually_sync(lambda: refusals_of(node) >= 2 * (300 - OPEN_FILES // 16))
+        # While it lasts: who comes to the port gets in.
+        eventually_sync(lambda: refusals_of(node) >= 2 * (300 - OPEN_FILES // 16))
     assert "Too many open files" not in node.log_path.read_text()
 
 

@@ -87,6 +87,8 @@ class Door:
         self._visits: dict[object, Visit] = {}
         """By aiohttp's protocol: those that are connected, and those whose request is still worked on."""
         self._per_ip: dict[str, int] = {}
+        self._leaving: set[Visit] = set()
+        """Closed to make room, and not gone yet."""
         self._connecting = TaskSet()
         self._bodies_bytes = 0
         self._told_at = -_TELL_EVERY_S
@@ -151,8 +153,8 @@ class Door:
 
     def _accept(self) -> None:
         listener = self._listener
-        for _ in range(_ACCEPTS_PER_TURN):
-            if listener is None:
+        for number in range(_ACCEPTS_PER_TURN):
+            if listener is None or self._waits_for_room(is_somebody_there=number == 0):
                 return
             try:
                 sock, address = listener.accept()
@@ -165,7 +167,7 @@ class Door:
                 self._loop.call_later(_ACCEPT_RETRY_S, self._accept_again)
                 return
             peer_ip = str(address[0])
-            if self._is_full(peer_ip) and not self._make_room(peer_ip):
+            if self._is_full(peer_ip):
                 self._refuse(sock, peer_ip)
                 continue
             sock.setblocking(False)
@@ -178,25 +180,33 @@ class Door:
             self._loop.add_reader(self._listener.fileno(), self._accept)
 
     def _is_full(self, peer_ip: str) -> bool:
-        limits = self.limits
-        return (
-            self.stats.connections >= limits.max_connections
-            or self._per_ip.get(peer_ip, 0) >= limits.max_connections_per_ip
-        )
-
-    def _make_room(self, peer_ip: str) -> bool:
-        """Close the connection that has waited longest without a request: of the same address where that has too many.
-        Those that showed the token go last, so that idle connections keep no node out. False: all are at work."""
+        if self.stats.connections >= self.limits.max_connections:
+            return True
         is_crowded = self._per_ip.get(peer_ip, 0) >= self.limits.max_connections_per_ip
+        return is_crowded and not self._make_room(peer_ip)
+
+    def _waits_for_room(self, *, is_somebody_there: bool) -> bool:
+        """All places are taken, and one is being made free: the next connection waits in the listener's line, so that
+        no more descriptors are used than the limit says. False: there is room, or none can be made."""
+        if self.stats.connections < self.limits.max_connections:
+            return False
+        is_settling = len(self._leaving) + len(self._connecting) > 0
+        return not is_somebody_there or is_settling or self._make_room(None)
+
+    def _make_room(self, peer_ip: str | None) -> bool:
+        """Close the connection that has stood still longest without a whole request; with `peer_ip`, of that address.
+        Those that showed the token go last, so that idle connections keep no node out. False: all are at work."""
         idle = [
-            visit for visit in self._visits.values() if visit.is_idle and (visit.peer_ip == peer_ip or not is_crowded)
+            visit
+            for visit in self._visits.values()
+            if visit.is_idle and visit not in self._leaving and (peer_ip is None or visit.peer_ip == peer_ip)
         ]
         if not idle:
             return False
         last = min(idle, key=lambda visit: (visit.has_shown_token, visit.since))
         self.stats.made_room += 1
+        self._leaving.add(last)
         last.abort()
-        self.left(last)
         return True
 
     def _refuse(self, sock: socket.socket, peer_ip: str) -> None:
@@ -234,6 +244,7 @@ class Door:
         """Its connection is closed and its request done: the place is free."""
         if self._visits.pop(visit.inner, None) is None:
             return
+        self._leaving.discard(visit)
         self.stats.connections -= 1
         left = self._per_ip[visit.peer_ip] - 1
         if left:

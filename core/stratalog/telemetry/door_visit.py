@@ -125,7 +125,8 @@ class Visit(asyncio.Protocol):
     @property
     def is_idle(self) -> bool:
         """No whole request is being worked on or answered: closing it costs its client a connection, no answer."""
-        return self._state in (_State.WAITING, _State.HEAD) and self._unread_since is None
+        is_still = self._state is _State.WAITING or (self._state is _State.HEAD and not self._is_head_whole)
+        return is_still and self._unread_since is None and self._transport is not None and not self._is_lost
 
     @property
     def since(self) -> float:
