@@ -227,10 +227,10 @@ async def test_a_wrong_checkpoint_is_gone_before_the_file_that_refutes_it_is_cut
             raise RuntimeError("killed")
 
         monkeypatch.setattr(SegmentFile, "truncate", cut_and_die)
-        with pytest.raises(ExceptionGroup):
-            await rig.start()
-        monkeypatch.undo()
         await rig.start()
+        assert rig.shard(shard).stop is not None, "the file was cut, and the process went no further with it"
+        monkeypatch.undo()
+        await rig.restart("crash")
         assert await rig.read_values(rig.shard(shard)) == [b"a", b"b", b"c"]
 
 
