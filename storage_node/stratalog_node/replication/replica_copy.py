@@ -96,8 +96,8 @@ class ReplicaCopy:
         self._doubts = 0
         """Odd while the file becomes another one."""
         self.seen_offset = key.base_offset
-        """Below it this file held batches, as far as a start could see: some of them are damaged while `end_offset` is
-        lower."""
+        """Below it this file held batches, as far as a start could see: some of them are damaged, or gone, while
+        `end_offset` is lower."""
 
     def _new_scan(self, *, has_true_times: bool = False) -> SegmentScan:
         """Of producers what these batches say alone: what those before them said may come to be known later."""
@@ -140,10 +140,13 @@ class ReplicaCopy:
         up to it.
 
         Returns: whether all is there that the directory shows was written: what was on the disk when the checkpoint was
-        written, and nothing damaged. Raises: Corrupt, for another segment's file; Unavailable.
+        written, which later checkpoints may not say any more, and nothing damaged. Raises: Corrupt, for another
+        segment's file; Unavailable.
         """
         self._take_in(claim)
-        return not self.is_damaged and (claim is None or self.scan.next_offset >= claim.next_offset)
+        if claim is not None:
+            self.seen_offset = max(self.seen_offset, claim.next_offset)
+        return not self.is_damaged
 
     def _take_in(self, claim: Checkpoint | None) -> None:
         path = self.file.path

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.formats.record_batch import scan_valid_prefix
+from stratalog.formats.record_batch import parse_header, scan_valid_prefix
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.machines.shard_life import StopCause
 from stratalog.model.commands import SealUnclean
@@ -35,6 +35,14 @@ def whole_bytes(path: Path, segment: SegmentKey, end_offset: int) -> int:
     found = scan_valid_prefix(batches, segment.base_offset, segment.epoch)
     assert found.next_offset == end_offset
     return found.end_position
+
+
+def begin_of_batch(path: Path, offset: int) -> int:
+    """In the file."""
+    data, at = path.read_bytes(), SEGMENT_HEADER_BYTES
+    while (header := parse_header(data[at:])).base_offset < offset:
+        at += header.size_bytes
+    return at
 
 
 async def acknowledged_and_killed(cluster: NodeCluster, **settings: str) -> tuple[ShardKey, SegmentKey, int]:
@@ -191,3 +199,30 @@ async def test_after_a_power_cut_the_only_copy_goes_on_where_its_whole_batches_e
     await cluster.start(1)
     assert await cluster.values(key) == RECORDS[:10], "pages reach the disk in any order"
     assert await cluster.append(key, b"later") == 10
+
+
+@pytest.mark.parametrize("is_stopped_in_order", [True, False], ids=["stopped", "killed"])
+async def test_a_copy_that_ends_below_its_checkpoint_decides_nothing_in_any_later_life(
+    cluster: NodeCluster, is_stopped_in_order: bool
+) -> None:
+    await cluster.start(1, 2, 3)
+    key = await cluster.shard(3, **SETTINGS)
+    segment = cluster.segments(key)[0].key
+    for record in RECORDS:
+        await cluster.append(key, record)
+    short = next(node_id for node_id in (3, 2) if node_id != cluster.leader(key))
+    path = cluster.layout(short).segment(segment)
+    await cluster.stop(short)  # with a checkpoint of all that there is
+    for node_id in {1, 2, 3} - {short}:
+        await cluster.kill(node_id)
+        await cluster.lose(node_id)
+    with open(path, "r+b") as file:  # a repair of the file system took the end away
+        file.truncate(begin_of_batch(path, 10))
+    for _ in range(3):
+        await cluster.start(short)
+        vote = await vote_of(cluster, segment, short)
+        assert (vote.end_offset, vote.is_tail_whole) == (10, False)
+        assert (await cluster.meta.service.segment(segment)).state is SegmentState.ACTIVE, "it waits for the others"
+        await (cluster.stop(short) if is_stopped_in_order else cluster.kill(short))
+    await cluster.start(1, 2, 3)
+    assert await cluster.values(key) == RECORDS
