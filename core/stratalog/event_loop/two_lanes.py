@@ -37,7 +37,7 @@ class TwoLanes:
         except asyncio.CancelledError:
             if given.done() and not given.cancelled():
                 self.give_on()  # it was given in the same turn of the loop
-            else:
+            elif given in lane:  # else it was passed over, in the same turn of the loop
                 lane.remove(given)
             raise
 

@@ -112,3 +112,15 @@ def test_each_has_its_turn_alone_whoever_comes_and_is_cancelled(asked: list[tupl
         assert set(kept) <= set(line.done) and line.done[-1] == "last"
 
     asyncio.run(play())
+
+
+async def test_who_is_cancelled_and_passed_over_in_one_turn_of_the_loop_is_cancelled() -> None:
+    line = Line()
+    async with held(line.lanes):
+        passed_over, other = line.ask("passed over", is_urgent=True), line.ask("other", is_urgent=True)
+        await asyncio.sleep(0)
+        passed_over.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await passed_over
+    await other
+    assert line.done == ["other"]
