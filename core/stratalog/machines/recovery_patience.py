@@ -69,6 +69,8 @@ class RecoveryPatience:
                 self._heard_ms.pop(before, None)
                 self._stuck.discard(before)
         (self._stuck.discard if node.can_write else self._stuck.add)(node.life)
+        for wait in self._waits.values():
+            wait.reported = frozenset()  # what could not be decided before may be decided by who is alive now
 
     def segment_changed(self, segment: Segment, now_ms: int) -> None:
         if not waits_for_promises(segment):

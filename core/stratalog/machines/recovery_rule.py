@@ -66,13 +66,20 @@ def majority(segment: Segment) -> int:
     return len(segment.replicas) // 2 + 1
 
 
+def has_a_say(segment: Segment, node_id: int, *, by_quorum: bool) -> bool:
+    """Whether this replica may be the only one that has something which was acknowledged. Others are heard, too, and
+    are waited for only while they are alive."""
+    is_doubted = any(doubt.node_id == node_id for doubt in segment.handed.doubts)
+    return node_id in segment.replicas and (by_quorum or node_id in segment.isr or is_doubted)
+
+
 def decide(segment: Segment, *, by_quorum: bool, is_alive: Callable[[int], bool]) -> Decided | Waiting:
     """Votes of nodes that are not alive do not count until they are heard of again: they could not be asked for
     data."""
     doubted = {doubt.node_id for doubt in segment.handed.doubts}
     faulty = {doubt.node_id for doubt in segment.handed.doubts if doubt.is_faulty}
     lost = {doubt.node_id for doubt in segment.handed.doubts if doubt.is_lost}
-    voters = [node for node in segment.replicas if by_quorum or node in segment.isr or node in doubted]
+    voters = [node for node in segment.replicas if has_a_say(segment, node, by_quorum=by_quorum)]
     heard = [vote for vote in segment.handed.votes if vote.node_id not in lost and is_alive(vote.node_id)]
     voices = [vote for vote in heard if vote.node_id in voters]
     known = 0 if by_quorum else _known_to_be_acknowledged(segment, heard)

@@ -13,14 +13,14 @@ Source: docs/replication.md sections 2 and 6.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Set
 from dataclasses import replace
 from typing import Final
 
 from stratalog.machines.recovery_patience import waits_for_promises
-from stratalog.machines.recovery_rule import Decided, decide, is_quorum, least_in_sync, majority
+from stratalog.machines.recovery_rule import Decided, decide, has_a_say, is_quorum, least_in_sync, majority
 from stratalog.machines.table_bounds import check_segments_named
-from stratalog.machines.table_recovery import go_on, taken_from_leader
+from stratalog.machines.table_recovery import end_at_longest, go_on, taken_from_leader
 from stratalog.machines.table_state import RECORDS_PER_STEP, Steps, TableTransaction, kept
 from stratalog.model.commands import ContinueWithout, ReportFaultyCopies
 from stratalog.model.errors import InvalidRequest
@@ -151,22 +151,36 @@ def report_faulty_copies(tx: TableTransaction, command: ReportFaultyCopies) -> S
 def continue_without(tx: TableTransaction, command: ContinueWithout) -> Steps[None]:
     """Leave out replicas that do not promise, where the end is certain without them: it is what the policy asks for.
     Such a replica leaves the ISR, so that neither the seal nor the next segment waits for it. Once its disk works, it
-    cuts its copy at the end, copies what it lacks and reports, as any replica that was away."""
+    cuts its copy at the end, copies what it lacks and reports, as any replica that was away.
+
+    Where it is not certain, all that had a say must have answered. A silent replica that had none is then like one that
+    is not alive: it need not have anything that was acknowledged."""
     for number, one in enumerate(command.silent, 1):
         if number % RECORDS_PER_STEP == 0:
             yield
         segment = tx.state.find_segment(one.segment)
         if segment is None or not waits_for_promises(segment):
             continue
-        without = segment
+        by_quorum = is_quorum(tx.state.topic(segment.key.topic_id).settings)
+        without, bystanders = segment, set[int]()
         for life in one.lives:
-            if _is_silent(tx, segment, life):
+            if not _is_silent(tx, segment, life):
+                continue
+            if has_a_say(segment, life.node_id, by_quorum=by_quorum):
                 without = _without_faulty(tx, without, life.node_id)
-        decision = decide(
-            without, by_quorum=is_quorum(tx.state.topic(segment.key.topic_id).settings), is_alive=tx.state.is_alive
-        )
-        if without is not segment and isinstance(decision, Decided) and decision.is_certain:
+            else:
+                bystanders.add(life.node_id)
+        decision = decide(without, by_quorum=by_quorum, is_alive=_alive_except(tx, bystanders))
+        if not isinstance(decision, Decided):
+            continue
+        if not decision.is_certain:
+            end_at_longest(tx, segment, decision.best)
+        elif without is not segment:
             _put(tx, segment, without)
+
+
+def _alive_except(tx: TableTransaction, left_out: Set[int]) -> Callable[[int], bool]:
+    return lambda node_id: node_id not in left_out and tx.state.is_alive(node_id)
 
 
 def _is_silent(tx: TableTransaction, segment: Segment, life: Life) -> bool:

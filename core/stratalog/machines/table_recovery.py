@@ -138,6 +138,11 @@ def go_on(tx: TableTransaction, segment: Segment) -> Segment:
     return segment
 
 
+def end_at_longest(tx: TableTransaction, segment: Segment, best: Vote) -> None:
+    """No voice is whole, and all that are waited for have answered: the longest copy counts."""
+    _end(tx, segment, best, GapReason.RESTARTED)
+
+
 def _is_decided(segment: Segment) -> bool:
     return segment.state is SegmentState.SEALING and segment.handed.source is not None
 

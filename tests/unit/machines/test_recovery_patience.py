@@ -11,7 +11,7 @@ from stratalog.machines.recovery_patience import LOOKS_PER_PATIENCE, RecoveryPat
 from stratalog.model.commands import ContinueWithout, NoteLives, ProposeIsr, ReportReplica, SilentReplicas
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Life
-from stratalog.model.segment import Doubt, SegmentState
+from stratalog.model.segment import Doubt, GapReason, GivenUp, SegmentState
 
 QUORUM = {"acks.policy": "quorum"}
 PATIENCE_MS = 5_000
@@ -225,3 +225,62 @@ def test_the_table_is_told_again_when_the_record_changed() -> None:
     assert due is not None and story.life(3) in due.silent[0].lives
     story.do(due)
     assert story.segment(key).state is SegmentState.SEALING
+
+
+def test_what_could_not_be_decided_is_looked_at_again_once_other_nodes_are_alive() -> None:
+    story, key = active_on()
+    story.die(1)
+    story.promise(key, 2, 12)
+    story.die(2)
+    nodes = [entry.node for entry in story.table.state.nodes.values()]
+    patience = RecoveryPatience(PATIENCE_MS, nodes, [story.segment(key)], 0)
+    for now_ms in range(POLL_MS, 2 * PATIENCE_MS, POLL_MS):
+        due = patience.due(now_ms)
+        if due is not None:
+            story.do(due)
+            patience.told(due)
+    assert story.segment(key).state is SegmentState.ACTIVE, "node 2 is away"
+    assert patience.due(now_ms) is None
+    story.is_heard(2)
+    patience.node_changed(story.table.state.nodes[2].node, now_ms)
+    due = patience.due(now_ms + POLL_MS)
+    assert due is not None
+    story.do(due)
+    assert story.segment(key).end_offset == 12
+
+
+def all_doubtful_but_one_that_had_no_say() -> tuple[TableStory, SegmentKey]:
+    """The power fails on nodes 1 and 2, of which alone writes were confirmed; node 3 is alive."""
+    story, key = active_on()
+    story.do(ProposeIsr(key, (1, 2), 0))
+    story.die(1, 2)
+    story.start(1, is_clean=False)
+    story.start(2, is_clean=False)
+    story.promise(key, 1, 12, is_whole=False, high_watermark=14)
+    return story, key
+
+
+def test_a_silent_replica_that_had_no_say_does_not_hold_up_a_recovery_that_all_others_answered() -> None:
+    story, key = all_doubtful_but_one_that_had_no_say()
+    without(story, key, 3)
+    assert story.segment(key).state is SegmentState.ACTIVE, "node 2 may have kept what node 1 lost"
+    story.promise(key, 2, 11, is_whole=False)
+    assert story.segment(key).state is SegmentState.ACTIVE, "node 3 is alive, and may have more"
+    without(story, key, 3)
+    ended = story.segment(key)
+    assert (ended.state, ended.end_offset, ended.handed.source) == (SegmentState.SEALING, 12, 1)
+    assert ended.handed.given_up == (GivenUp(12, 14, GapReason.RESTARTED),)
+
+
+def test_what_a_replica_that_had_no_say_has_counts_where_it_answers() -> None:
+    story, key = all_doubtful_but_one_that_had_no_say()
+    story.promise(key, 2, 11, is_whole=False)
+    assert story.promise(key, 3, 13, is_whole=False).end_offset == 13
+
+
+def test_a_doubtful_member_that_is_silent_is_waited_for() -> None:
+    story, key = all_doubtful_but_one_that_had_no_say()
+    story.promise(key, 3, 13, is_whole=False)
+    before = state_of(story.table)
+    without(story, key, 2)
+    assert state_of(story.table) == before

@@ -197,3 +197,19 @@ def test_leases_have_it_noted_when_a_heartbeat_says_otherwise_than_the_metadata(
     leases.heard(life, 10_060)
     due = leases.due(10_070)
     assert due is not None and (due.stuck, due.working) == ((), (life,))
+
+
+def test_the_next_segment_does_not_stay_with_a_replica_whose_disk_stuck_after_its_promise() -> None:
+    story, key = active_on()
+    story.die(1)
+    story.promise(key, 2, 12)
+    stuck(story, 2)
+    story.promise(key, 3, 10)
+    assert story.segment(key).end_offset == 12
+    opened = last_of(story, key)
+    stuck(story, 2)  # the service looks again
+    assert story.segment(opened.key).is_fenced
+    story.promise(opened.key, 3, 12)
+    story.leave_out(opened.key, 2)
+    opened = last_of(story, key)
+    assert (opened.key.base_offset, opened.epoch, opened.leader) == (12, 2, 3)
