@@ -42,6 +42,7 @@ from stratalog_sim.meta import MetaStore
 from stratalog_sim.node import NodeLife
 from stratalog_sim.process import Sleep, Task
 from stratalog_sim.replica import ReplicaShell
+from stratalog_sim.sealing import SealLine
 from stratalog_sim.serving import Fetch, Fetched, Serving
 from stratalog_sim.shard import ShardShell
 from stratalog_sim.store import Store
@@ -104,13 +105,13 @@ def find(bug: Bug, seeds: range) -> Found | None:
 # The bugs -------------------------------------------------------------------------------------------------------------
 def _seal_without_digest() -> list[Patch]:
     """The record says what was meant, and nobody reads the file."""
-    make = ShardShell.make_seal
+    make = SealLine.make
 
-    def make_seal(self: ShardShell, *args: Any) -> Any:
+    def make_seal(self: SealLine, *args: Any) -> Any:
         record = make(self, *args)
         return None if record is None else replace(record, digest=b"none")
 
-    return [(ShardShell, "make_seal", make_seal)]
+    return [(SealLine, "make", make_seal)]
 
 
 def _upload_above_high_watermark() -> list[Patch]:

@@ -6,7 +6,6 @@ loops.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -66,7 +65,7 @@ from stratalog.machines.leader_events import (
 )
 from stratalog.machines.producer_table import ProducerTable
 from stratalog.machines.restart_events import CheckpointClaim, Producers
-from stratalog.machines.sealed_producers import as_seen, without
+from stratalog.machines.sealed_producers import as_seen
 from stratalog.machines.segment_leader import SegmentLeader
 from stratalog.machines.shard_chain import ShardChain
 from stratalog.machines.shard_life import Stop, StopCause
@@ -74,12 +73,12 @@ from stratalog.model import commands
 from stratalog.model.append import AppendFailure
 from stratalog.model.errors import Fenced, Rejected, StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
-from stratalog.model.producers import ProducerTally
-from stratalog.model.segment import NextReplicas, SealRecord
-from stratalog_sim.disk import Batch, Disk, DiskFailed, digest_of
+from stratalog.model.segment import NextReplicas
+from stratalog_sim.disk import Batch, Disk, DiskFailed
 from stratalog_sim.meta import ReadSegment, ReadVersion
 from stratalog_sim.process import Ask, Sleep, Task
-from stratalog_sim.proofs import producers_before, table_of, tally_at_end
+from stratalog_sim.proofs import producers_before
+from stratalog_sim.sealing import SealLine
 
 if TYPE_CHECKING:
     from stratalog_sim.node import NodeLife
@@ -122,10 +121,7 @@ class ShardShell:
         self.named: dict[SegmentKey, NextReplicas | None] = {}
         """Who was named just now to go on behind a segment."""
         self.pending: list[OfferedBatch] = []
-        self._seals: deque[SegmentKey] = deque()
-        self._is_sealing = False
-        self._sealed_last: dict[SegmentKey, Producers] = {}
-        """The table at the end of the segment that was sealed last."""
+        self._seals = SealLine(self)
         self.damaged: dict[SegmentKey, None] = {}
         """Led to their end, and not to be sealed here."""
 
@@ -197,7 +193,7 @@ class ShardShell:
             case DropEmptySegment(epoch, log_start_offset):
                 self.node.spawn(self._drop_empty(epoch, log_start_offset))
             case SealSegment(epoch):
-                self._seal_later(self._key_of(epoch))
+                self._seals.later(self._key_of(epoch))
             case NameSuccessor():
                 return self._name_successor()
             case PrepareSuccessorOf(epoch):
@@ -385,89 +381,6 @@ class ShardShell:
             self.step(EmptySegmentKept(epoch))
         else:
             self.step(SegmentLeft(epoch))
-
-    # Seals ----------------------------------------------------------------------------------------------------------
-    def _seal_later(self, key: SegmentKey) -> None:
-        self._seals.append(key)
-        if not self._is_sealing:
-            self._is_sealing = True
-            self.node.spawn(self._seal_in_order())
-
-    def _seal_in_order(self) -> Task:
-        while self._seals:
-            yield from self._seal(self._seals[0])
-            self._seals.popleft()
-        self._is_sealing = False
-
-    def _seal(self, key: SegmentKey) -> Task:
-        yield self.node.disk_work(_FLUSH_MS)
-        while (known := self.node.view.segments(self.key)) and known[-1].epoch < key.epoch:
-            yield Sleep(_RETRY_MS)  # its table follows from when it was opened
-        leader = next((one for one in self.chain.ended if one.key == key), None)
-        if leader is None or key not in self.disk.files:
-            return
-        if not self.disk.flush(key):
-            self.step(SegmentFlushFailed(key.epoch, "the disk lost a page"))
-            return
-        record = self.make_seal(key, leader.end_offset, self._tally(leader))
-        if record is None:
-            self.node.tell(f"cannot seal epoch {key.epoch}: its file is damaged")
-            self.damaged[key] = None
-            return
-        self.disk.touch()
-        self.disk.sealed[key] = None
-        is_shared = self.node.is_shared(key)
-        while True:
-            try:
-                if not is_shared:
-                    yield self.node.ask_meta(commands.SealSegment(key, record))
-                    break
-                # Until all that have to have reported.
-                listed = self.node.view.segment(key)
-                version = listed.isr_version if listed is not None else -1
-                sealed = yield self.node.ask_meta(commands.ReportReplica(key, record, version))
-                if sealed.seal is not None:
-                    break
-                yield Sleep(_RETRY_MS)
-            except Rejected as refusal:
-                self.node.tell(f"seal of epoch {key.epoch} refused: {refusal}")
-                return
-            except StratalogError:
-                yield Sleep(_RETRY_MS)
-        self._sealed_last = {key: self.disk.tables.get(key, ())}
-        if any(one.key == key for one in self.chain.ended):
-            self.step(SegmentLeft(key.epoch))
-
-    def _tally(self, leader: SegmentLeader) -> ProducerTally:
-        listed = self.node.view.segments(leader.key.shard_key)
-        ended = next((one for one in listed if one.epoch == leader.key.epoch - 1), None)
-        before = table_of(self.node, ended) if ended is not None and ended.seal is not None else None
-        if ended is not None and ended.seal is None:
-            before = self._sealed_last.get(ended.key)  # the view may not have heard of that yet
-        if before is None:
-            before = without(leader.producers_at_end or (), leader.key.base_offset)
-        self.disk.led_to_the_end.discard(leader.key)
-        tally = tally_at_end(self.node, leader.key, before, leader.end_offset)
-        self.disk.led_to_the_end.add(leader.key)
-        return tally
-
-    def make_seal(self, key: SegmentKey, end_offset: int, producers: ProducerTally) -> SealRecord | None:
-        """From what the disk has, read once more. None: that is not the segment."""
-        batches = self.disk.files[key].whole(key)
-        if (batches[-1].end_offset if batches else key.base_offset) != end_offset:
-            return None
-        return SealRecord(
-            key.epoch,
-            key.base_offset,
-            end_offset,
-            self.node.now_ms if batches else -1,
-            self.node.now_ms if batches else -1,
-            sum(batch.size_bytes for batch in batches),
-            digest_of(batches),
-            producers,
-            (self.node.node_id,),
-            self.node.now_ms,
-        )
 
     # Background -----------------------------------------------------------------------------------------------------
     def checkpoint(self, key: SegmentKey) -> None:

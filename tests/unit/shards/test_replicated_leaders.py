@@ -14,6 +14,7 @@ from stratalog.machines.chain_events import SegmentHeard
 from stratalog.machines.leader_events import FollowerFetched, NodeHeard
 from stratalog.model.commands import (
     AcquireLock,
+    AdvanceLogStart,
     BeginRecovery,
     CommitParts,
     CompleteRemote,
@@ -220,6 +221,28 @@ async def test_a_segment_is_sealed_once_its_followers_have_the_same(tmp_path: Pa
         assert isinstance(copy, SealedCopy) and copy.seal == seal
         assert decode_index_block(copy.index_path.read_bytes(), source="index").seal == seal
         assert await rig.read_values(shard) == [b"1", b"2"]
+
+
+async def test_a_segment_that_is_deleted_while_followers_have_not_reported_holds_up_no_later_seal(
+    tmp_path: Path,
+) -> None:
+    """The service answers a report on it without a seal, as it does while it waits for the others."""
+    async with ShardRig(tmp_path) as rig:
+        shard = await replicated(rig)
+        for epoch in range(2):
+            rig.append(shard, b"value")
+            for node_id in (2, 3):
+                fetched(rig, shard, node_id, epoch + 1, epoch=epoch)
+            shard.ask_roll(rig.clock())
+            await eventually(lambda epoch=epoch: len(shard.segments) == epoch + 2)
+        await eventually(lambda: len(shard.segments[0].handed.reports) == 1)
+        later = shard.segments[1].key
+        assert not shard.segments[1].handed.reports, "its seal waits for the one before"
+        await rig.meta.service.perform(AdvanceLogStart(shard.key, 1))
+        await eventually(lambda: len(shard.segments[0].handed.reports) == 1)
+        assert shard.segments[0].key == later
+        assert [one.key for one in shard.ended] == [later], "this node leads the deleted one no more"
+        assert [leader.key for leader in shard.chain.ended] == [later]
 
 
 async def test_a_copy_that_was_freed_before_its_leader_heard_of_the_seal_is_told_of_no_more(tmp_path: Path) -> None:
