@@ -3,7 +3,7 @@ until its record says so. It stands in for `replication/faulty_copies.py` and `r
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from stratalog.machines.copies_to_report import (
     lost_untold,
 )
 from stratalog.machines.follower_events import FollowerLife
+from stratalog.machines.recovery_rule import is_quorum
 from stratalog.machines.restart_events import NoteMissing
 from stratalog.machines.shard_restart import judge_sealed
 from stratalog.model import commands
@@ -38,14 +39,19 @@ class Reporting:
         node = self._node
         while True:
             yield Sleep(_POLL_MS)
-            faulty = {one.key: None for one in self._faulty() if is_faulty_untold(one, node.node_id)}
-            faulty |= {one.key: None for one in self._damaged() if is_damage_untold(one, node.node_id)}
+            faulty = {one.key: None for one in self._faulty() if self._is_due(is_faulty_untold, one)}
+            faulty |= {one.key: None for one in self._damaged() if self._is_due(is_damage_untold, one)}
             lost = [one.key for one in lost_untold(self._missing(), node.node_id)]
             with suppress(StratalogError):
                 if faulty:
                     yield node.ask_meta(commands.ReportFaultyCopies(tuple(faulty)))
                 if lost:
                     yield node.ask_meta(commands.ReportLostCopies(tuple(lost)))
+
+    def _is_due(self, is_untold: Callable[..., bool], segment: Segment) -> bool:
+        topic = self._node.view.topics.get(segment.key.topic_id)
+        by_quorum = topic is not None and is_quorum(topic.settings)
+        return is_untold(segment, self._node.node_id, by_quorum=by_quorum)
 
     def _faulty(self) -> Iterator[Segment]:
         node = self._node

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Final
 
+from stratalog.machines.recovery_rule import has_a_say
 from stratalog.machines.shard_life import StopCause
 from stratalog.model.segment import Segment
 
@@ -33,21 +34,29 @@ def has_others(segment: Segment, node_id: int) -> bool:
     return any(other != node_id for other in chain(segment.isr, proven))
 
 
-def is_faulty_untold(segment: Segment, node_id: int) -> bool:
+def is_counted_on(segment: Segment, node_id: int, *, by_quorum: bool) -> bool:
+    """Whether the service expects anything of this replica of a segment that is not sealed: a say in where it ends, the
+    digest that it reported, or data for the others."""
+    if any(doubt.node_id == node_id and doubt.is_faulty for doubt in segment.handed.doubts):
+        return False
+    has_reported = any(report.node_id == node_id for report in segment.handed.reports)
+    is_asked = node_id in (segment.leader, segment.handed.source)
+    return has_reported or is_asked or has_a_say(segment, node_id, by_quorum=by_quorum)
+
+
+def is_faulty_untold(segment: Segment, node_id: int, *, by_quorum: bool) -> bool:
     """Of a copy that is faulty: whether the service counts on it still, and can do without it."""
     if segment.seal is not None or node_id not in segment.replicas:
         return False
-    if any(doubt.node_id == node_id and doubt.is_faulty for doubt in segment.handed.doubts):
-        return False
-    return has_others(segment, node_id)
+    return is_counted_on(segment, node_id, by_quorum=by_quorum) and has_others(segment, node_id)
 
 
-def is_damage_untold(segment: Segment, node_id: int) -> bool:
+def is_damage_untold(segment: Segment, node_id: int, *, by_quorum: bool) -> bool:
     """Of a copy that was found damaged: whether the service counts on all that it held, as a member of the ISR, for a
     digest that was told, or as the source of others."""
     told = (report.node_id for report in segment.handed.reports)
-    is_counted_on = node_id in segment.isr or node_id in told or segment.handed.source == node_id
-    return is_counted_on and is_faulty_untold(segment, node_id)
+    is_needed = node_id in segment.isr or node_id in told or segment.handed.source == node_id
+    return is_needed and is_faulty_untold(segment, node_id, by_quorum=by_quorum)
 
 
 def lost_untold(segments: Iterable[Segment], node_id: int) -> Iterator[Segment]:

@@ -63,9 +63,9 @@ class FaultyCopies:
 
     async def look(self) -> None:
         """Raises: Unavailable, Fenced."""
-        untold = {segment.key: None for segment in self._faulty() if is_faulty_untold(segment, self._node_id)}
+        untold = {one.key: None for one in self._faulty() if self._is_due(is_faulty_untold, one)}
         damaged = (self._catalog.segment(key) for key in self._damaged())
-        untold |= {one.key: None for one in damaged if one is not None and is_damage_untold(one, self._node_id)}
+        untold |= {one.key: None for one in damaged if one is not None and self._is_due(is_damage_untold, one)}
         keys = tuple(untold)
         for start in range(0, len(keys), _MOST_AT_ONCE):
             some = keys[start : start + _MOST_AT_ONCE]
@@ -75,6 +75,10 @@ class FaultyCopies:
                 one=str(some[0]),
             )
             await self._meta.perform(ReportFaultyCopies(some))
+
+    def _is_due(self, is_untold: Callable[..., bool], segment: Segment) -> bool:
+        by_quorum = self._catalog.is_quorum(segment.key.topic_id)
+        return is_untold(segment, self._node_id, by_quorum=by_quorum)
 
     def _faulty(self) -> Iterator[Segment]:
         found = (self._catalog.segment(key) for key in chain(self._followed(), self._led_in_vain()))

@@ -15,6 +15,7 @@ from uuid import UUID
 from stratalog.event_loop.task_set import TaskSet
 from stratalog.formats.checkpoint import Checkpoint
 from stratalog.kafka.replica_fetch import SegmentAnswer
+from stratalog.machines.copies_to_report import is_counted_on
 from stratalog.machines.fetch_rounds import SegmentName, segment_name
 from stratalog.machines.follower_events import Ask, FollowerLife, RangeRefusal, RangeRefused, SegmentGone
 from stratalog.machines.sealed_producers import Producers
@@ -42,7 +43,7 @@ from stratalog_node.replication.promises import Promises
 from stratalog_node.replication.replica import FLUSHED_TOGETHER, Replica, flush_at_stop, record_of
 from stratalog_node.replication.replica_copy import ReplicaCopy
 from stratalog_node.replication.stats import ReplicationStats
-from stratalog_node.replication.wanted import is_needless, is_told_faulty, is_wanted
+from stratalog_node.replication.wanted import is_needless, is_wanted
 from stratalog_node.shards.active import ActiveSegment
 from stratalog_node.shards.cold_reads import RemoteBatches
 from stratalog_node.shards.context import ShardContext
@@ -163,6 +164,10 @@ class Following:
         may_read = self._context.catalog.reads_bucket(segment.key.topic_id)
         return is_wanted(segment, self._asker.node_id, may_read_bucket=may_read)
 
+    def _is_counted_on(self, segment: Segment) -> bool:
+        by_quorum = self._context.catalog.is_quorum(segment.key.topic_id)
+        return is_counted_on(segment, self._asker.node_id, by_quorum=by_quorum)
+
     def _of_topic(self, topic_id: UUID) -> list[Replica]:
         return [replica for name, replica in self.replicas.items() if name.topic_id == topic_id]
 
@@ -200,8 +205,8 @@ class Following:
             self._look_at_sealed(segment, is_due=is_due)
         elif is_due and name not in self._opening:
             trouble = self._unopened.get(key)
-            may_read = not isinstance(trouble, Corrupt) or is_told_faulty(segment, self._asker.node_id)
-            if may_read and not isinstance(trouble, FlushLost):
+            may_open = not isinstance(trouble, Corrupt) or not self._is_counted_on(segment)
+            if may_open and not isinstance(trouble, FlushLost):
                 self._begin_opening(name, key)
         elif not is_due:
             self._unopened.pop(key, None)

@@ -267,6 +267,7 @@ class Replica:
                 around.start(self._promise(fence))
             case TellPromise(fence, end_offset, high_watermark, is_whole):
                 seen_offset = self.copy.seen_offset if self.copy.is_damaged else 0
+                is_whole = is_whole and not self.copy.is_damaged
                 word = PromiseFence(self.copy.key, fence, end_offset, high_watermark, is_whole, seen_offset)
                 around.start(self._tell(word))
             case ProveCopy():

@@ -20,11 +20,6 @@ def is_wanted(segment: Segment, node_id: int, *, may_read_bucket: bool) -> bool:
     return is_missed and not is_served_from_bucket(segment, may_read_bucket=may_read_bucket)
 
 
-def is_told_faulty(segment: Segment, node_id: int) -> bool:
-    """Whether the service counts on what is here no more."""
-    return any(doubt.node_id == node_id and doubt.is_faulty for doubt in segment.handed.doubts)
-
-
 def is_needless(segment: Segment, node_id: int, life: FollowerLife, *, may_read_bucket: bool) -> bool:
     """Whether a copy may go. What was told of it may still be on its way, and is then true; but once readers are served
     all of the segment from the object store, nobody is listed any more who was not before."""

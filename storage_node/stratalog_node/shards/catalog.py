@@ -14,6 +14,7 @@ from uuid import UUID
 
 from stratalog.machines.bucket_reads import BucketReads
 from stratalog.machines.leaving import are_producers_lost, is_lost_for_good
+from stratalog.machines.recovery_rule import is_quorum
 from stratalog.machines.upload_duty import keeper_of
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.in_order import find, place_of
@@ -119,6 +120,11 @@ class Catalog:
     def topic_settings(self, topic_id: UUID) -> TopicSettings:
         settings = self._settings.get(topic_id)
         return self._resolve({}) if settings is None and topic_id in self._mounted_ids else self._settings[topic_id]
+
+    def is_quorum(self, topic_id: UUID) -> bool:
+        """Whether a majority acknowledges; False of a topic that is gone."""
+        topic = self._by_id.get(topic_id)
+        return topic is not None and is_quorum(topic.settings)
 
     def reads_bucket(self, topic_id: UUID) -> bool:
         """See `machines.bucket_reads`. A topic that is gone keeps nobody from anything."""

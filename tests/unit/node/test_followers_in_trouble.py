@@ -148,3 +148,24 @@ async def test_what_cannot_be_written_is_told_as_any_write_that_fails(
 
 def _full(copy: ReplicaCopy, batches: object) -> None:
     raise DiskFull("no space left")
+
+
+async def test_a_copy_that_cannot_be_read_and_is_not_counted_on_is_made_again_without_a_word(
+    cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "_OPEN_AGAIN_S", 0.01)
+    key = await cluster.shard(2)
+    await cluster.append(key, b"one")
+    leader = cluster.leader(key)
+    follower = 3 - leader
+    await cluster.until(lambda: (one := cluster.replica(follower, key)) is not None and one.end_offset == 1)
+    await cluster.kill(follower)
+    await cluster.lose(follower)
+    await eventually(lambda: cluster.segments(key, leader)[-1].isr == (leader,))
+    version = cluster.segments(key, leader)[-1].isr_version
+    path = cluster.layout(follower).segment(cluster.segments(key, leader)[-1].key)
+    path.write_bytes(b"\xff" * path.stat().st_size)
+    await cluster.start(follower)
+    await eventually(lambda: set(cluster.segments(key, leader)[-1].isr) == {1, 2})
+    assert cluster.segments(key, leader)[-1].isr_version == version + 1, "it was taken in, and nothing else"
+    assert await cluster.values(key) == [b"one"]
