@@ -11,7 +11,9 @@ Pure, over the segment's record alone, so that a status page names the same node
   source of the others.
 * Without enough whole voices all of them have to answer, also those that left the ISR because their tail is in doubt:
   any of them may have kept what the others lost. So may each other replica: one that is alive is waited for, and the
-  longest copy of all counts. What a lost disk held nobody can tell: it is waited for until it is given up.
+  longest copy of all counts. Where damage is known to hide batches that nobody else has shown, one that is not alive is
+  waited for, too: its copy was never asked for them. What a lost disk held nobody can tell: it is waited for until it
+  is given up.
 
 Source: docs/replication.md section 6.
 """
@@ -91,9 +93,11 @@ def decide(segment: Segment, *, by_quorum: bool, is_alive: Callable[[int], bool]
     is_certain = len(whole) >= majority(segment) if by_quorum else bool(whole) and not pending
     if is_certain:
         return Decided(_longest([vote for vote in voices if vote.node_id not in faulty]), is_certain)
-    if voices and not silent and not living:
+    absent = tuple(node for node in segment.replicas if node not in answered | lost)
+    others = absent if _is_damage_known(segment, heard) else living
+    if voices and not silent and not others:
         return Decided(_longest(heard, faulty), is_certain)
-    awaited = pending if whole and not by_quorum else silent or living
+    awaited = pending if whole and not by_quorum else silent or others
     return Waiting(awaited, _longest(heard) if heard else None, not living)
 
 
@@ -103,6 +107,14 @@ def _known_to_be_acknowledged(segment: Segment, heard: list[Vote]) -> int:
     if segment.end_offset is not None:
         return 0
     return max([segment.remote.commit_offset, *(vote.high_watermark for vote in heard)])
+
+
+def _is_damage_known(segment: Segment, heard: list[Vote]) -> bool:
+    """Whether a replica saw batches behind damage, up to above the end of every copy that was heard of. What a power
+    cut left may look like that, and says nothing: who restarted after one is in doubt, and not faulty."""
+    unclean = {doubt.node_id for doubt in segment.handed.doubts if not doubt.is_faulty}
+    end_offset = max((vote.end_offset for vote in heard), default=0)
+    return any(vote.seen_offset > end_offset for vote in heard if vote.node_id not in unclean)
 
 
 def _longest(votes: list[Vote], faulty: Collection[int] = ()) -> Vote:

@@ -574,3 +574,42 @@ def test_a_new_topic_waits_for_its_nodes_while_a_next_segment_does_not() -> None
     story.die(3)
     with pytest.raises(InvalidRequest, match="living nodes"):
         story.do(CreateTopic("more", 1, 3))
+
+
+def the_only_member_saw_batches_behind_damage(
+    *, is_clean: bool = True, settings: dict[str, str] | None = None
+) -> tuple[TableStory, SegmentKey]:
+    """The other replicas left the ISR, and are not alive."""
+    story, _, key = three_nodes(settings)
+    story.do(ProposeIsr(key, (1,), 0))
+    story.die(2, 3)
+    story.start(1, is_clean=is_clean)
+    story.do(replace(promise(story, key, 1, 10, is_whole=False), seen_offset=20))
+    return story, key
+
+
+def test_what_is_known_to_lie_behind_damage_is_asked_of_replicas_that_are_away_before_it_is_given_up() -> None:
+    story, key = the_only_member_saw_batches_behind_damage()
+    assert waits_for(story, key) == (2, 3)
+    story.is_heard(2)
+    assert story.promise(key, 2, 15).state is SegmentState.ACTIVE, "node 3 may have more"
+    story.is_heard(3)
+    assert story.promise(key, 3, 12).end_offset == 15
+
+
+def test_a_replica_that_has_all_that_was_seen_behind_damage_makes_the_others_needless() -> None:
+    story, key = the_only_member_saw_batches_behind_damage()
+    story.is_heard(2)
+    assert story.promise(key, 2, 20).end_offset == 20
+
+
+def test_what_a_power_cut_left_behind_is_no_damage_that_is_known() -> None:
+    story, key = the_only_member_saw_batches_behind_damage(is_clean=False)
+    assert story.segment(key).end_offset == 10
+
+
+def test_a_person_or_the_topic_gives_up_what_lies_behind_damage() -> None:
+    story, key = the_only_member_saw_batches_behind_damage()
+    assert story.do(SealUnclean(key)).result.handed.given_up == (GivenUp(10, 20, GapReason.UNCLEAN),)
+    story, key = the_only_member_saw_batches_behind_damage(settings={"uncleanSeal": "allow"})
+    assert story.segment(key).handed.given_up == (GivenUp(10, 20, GapReason.UNCLEAN),)

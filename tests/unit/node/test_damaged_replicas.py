@@ -226,3 +226,26 @@ async def test_a_copy_that_ends_below_its_checkpoint_decides_nothing_in_any_late
         await (cluster.stop(short) if is_stopped_in_order else cluster.kill(short))
     await cluster.start(1, 2, 3)
     assert await cluster.values(key) == RECORDS
+
+
+async def test_the_damaged_copy_of_the_only_member_waits_for_replicas_that_are_away(cluster: NodeCluster) -> None:
+    await cluster.start(1, 2, 3)
+    key = await cluster.shard(3, min_insync_replicas="1")
+    for record in RECORDS:
+        await cluster.append(key, record)
+    leader, segment = cluster.leader(key), cluster.segments(key)[0].key
+    others = [node_id for node_id in (1, 2, 3) if node_id != leader]
+    for node_id in others:
+        await cluster.kill(node_id)
+        await cluster.lose(node_id)
+    await eventually(lambda: cluster.segments(key, leader)[0].isr == (leader,))
+    await cluster.kill(leader)
+    await cluster.lose(leader)
+    shutil.rmtree(cluster.layout(leader).checkpoints)
+    flip_a_bit(cluster.layout(leader).segment(segment), 0.5)
+    await cluster.start(leader)
+    vote = await vote_of(cluster, segment, leader)
+    assert (vote.end_offset, vote.is_tail_whole, vote.seen_offset) == (10, False, len(RECORDS))
+    assert (await cluster.meta.service.segment(segment)).state is SegmentState.ACTIVE, "others may have all of it"
+    await cluster.start(others[0])
+    assert await cluster.values(key) == RECORDS
