@@ -137,10 +137,18 @@ def test_producers_and_consumers_go_on_while_the_meta_service_is_away(
 
 
 async def test_a_process_whose_life_is_over_stops_and_says_why(meta: MetaProcess, nodes: list[NodeProcess]) -> None:
+    """It was frozen for longer than its lease, and another process began the node's next life."""
+    nodes[0].pause()
     client = HttpMetaClient(meta.url)
     known = (await client.snapshot()).nodes[0]
+
+    async def is_away() -> bool:
+        return not (await alive(meta))[known.node_id]
+
+    await eventually(is_away, timeout=30)
     await client.perform(RegisterNode(NodeInfo(known.node_id, known.storage_id, known.host, known.port, known.rack)))
     await client.close()
+    nodes[0].resume()
     await eventually(lambda: not nodes[0].is_running, timeout=30)
     assert "is in its life 2" in nodes[0].log_tail()
 
