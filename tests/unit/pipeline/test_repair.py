@@ -19,6 +19,7 @@ pytest.importorskip("fastavro", reason=NO_PIPELINE)
 from confluent_kafka import Producer
 from typer.testing import CliRunner
 
+from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.model.segment import RemoteState
 from stratalog.objects import ObjectStore, open_store
 from stratalog_cli.entry import build_app
@@ -73,9 +74,10 @@ def objects_in(bucket: Path) -> dict[str, bytes]:
     return {str(path.relative_to(bucket)): path.read_bytes() for path in bucket.rglob("*") if path.is_file()}
 
 
-def flip(path: Path) -> None:
+def flip(path: Path, at: int | None = None) -> None:
+    """A bit of the byte there, or of the one in the middle."""
     body = bytearray(path.read_bytes())
-    body[len(body) // 2] ^= 4
+    body[len(body) // 2 if at is None else at] ^= 4
     path.write_bytes(body)
 
 
@@ -209,19 +211,29 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield running
 
 
-@pytest.mark.parametrize("ending", ["chunk", "index", "keys"])
-def test_an_object_is_made_again_of_a_running_nodes_files(node: NodeProcess, ending: str) -> None:
-    topic, bucket = f"made-of-{ending}", node.data_dir.parent / "bucket"
+def fill_segments(node: NodeProcess, topic: str) -> Path:
+    """A new topic with two segments or more that are complete in the bucket. Returns the folder of one's objects."""
+    bucket = node.data_dir.parent / "bucket"
+    known = set(files_below(bucket, ".manifest"))
     create_topic(node.bootstrap, topic, 1, {"index.keys": "true", "segment.bytes": 60_000})
     producer = Producer({"bootstrap.servers": node.bootstrap, "linger.ms": 1, "enable.idempotence": True})
-    known = set(files_below(bucket, ".manifest"))
     for number in range(2_000):
         producer.produce(topic, b"%060d" % number, b"flight-%d" % (number % 300))
         if number % 50 == 0:
             producer.flush(30)
     assert producer.flush(30) == 0
-    eventually_sync(lambda: len(set(files_below(bucket, ".manifest")) - known) >= 2, 60)
-    folder = min(set(files_below(bucket, ".manifest")) - known).parent
+
+    def complete() -> set[Path]:
+        return set(files_below(bucket, ".manifest")) - known
+
+    eventually_sync(lambda: len(complete()) >= 2, 60)
+    return min(complete()).parent
+
+
+@pytest.mark.parametrize("ending", ["chunk", "index", "keys"])
+def test_an_object_is_made_again_of_a_running_nodes_files(node: NodeProcess, ending: str) -> None:
+    topic, bucket = f"made-of-{ending}", node.data_dir.parent / "bucket"
+    folder = fill_segments(node, topic)
     before = objects_in(folder)
     for broken in folder.glob(f"*.{ending}"):
         flip(broken)
@@ -232,14 +244,18 @@ def test_an_object_is_made_again_of_a_running_nodes_files(node: NodeProcess, end
 
 
 def test_a_segment_file_that_is_damaged_gives_nothing(node: NodeProcess, tmp_path: Path) -> None:
-    bucket, copy = tmp_path / "bucket", tmp_path / "data"
-    copy_below(node.data_dir.parent / "bucket", bucket)
+    """Of a topic of its own, and a chunk that a manifest names: what other tests left in the bucket, or an upload that
+    no metadata name yet, is no finding."""
+    source, bucket, copy = node.data_dir.parent / "bucket", tmp_path / "bucket", tmp_path / "data"
+    folder = bucket / fill_segments(node, "damaged-files").relative_to(source)
+    copy_below(source, bucket)
     copy_below(node.data_dir / "node" / "segments", copy / "node" / "segments")
-    broken = min(path for path in bucket.rglob("*.chunk") if "bundles" not in str(path))
-    flip(broken)
+    flip(broken := min(folder.glob("*.chunk")))
     before = broken.read_bytes()
     for file in copy.rglob("*.seg"):
-        flip(file)
-    told = repaired(bucket, copy)
-    assert (told.repaired, broken.read_bytes()) == ([], before)
+        flip(file, SEGMENT_HEADER_BYTES + 100)
+    told = repaired(bucket, copy, topics=["damaged-files"])
+    assert told.repaired == []
+    assert broken.read_bytes() == before
     assert told.not_repaired
+    assert all(broken.name in why for why in told.not_repaired)
