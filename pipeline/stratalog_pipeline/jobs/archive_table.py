@@ -11,9 +11,10 @@
     <topic>/data/_delta_log/, <topic>/dead/_delta_log/    of Delta tables: which files are rows (`delta_log.py`)
     <topic>/metadata/, <topic>/dead/metadata/             of Iceberg tables (`iceberg_log.py`)
 
-`<seal>` names a sealed segment and the digest of its records, so it names exactly these records. Every object is put
-once and never replaced, and its name follows from the plan: whoever does a piece of work again, or beside another,
-writes the same rows under the same names, and finds them there.
+`<topic>` is its name, or the folder that `topic_folder.py` gives it. `<seal>` names a sealed segment and the digest of
+its records, so it names exactly these records. Every object is put once and never replaced, and its name follows from
+the plan: whoever does a piece of work again, or beside another, writes the same rows under the same names, and finds
+them there.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from typing import Any, Final
 from stratalog.model.errors import Conflict, Corrupt
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import SealRecord
+from stratalog_pipeline.jobs.topic_folder import topic_folder
 
 FORMAT = 1
 FORMAT_WITH_LOG = 2
@@ -121,11 +123,11 @@ def place_of_seal(seal: str) -> tuple[int, int] | None:
 
 
 def begin_key(topic: str) -> str:
-    return f"{topic}/_begin.json"
+    return f"{topic_folder(topic)}/_begin.json"
 
 
 def gaps_prefix(topic: str) -> str:
-    return f"{topic}/_gaps/"
+    return f"{topic_folder(topic)}/_gaps/"
 
 
 def gap_key(topic: str, shard: int, from_offset: int, to_offset: int) -> str:
@@ -139,11 +141,11 @@ def offsets_of_gap(key: str) -> tuple[int, int, int] | None:
 
 
 def table_key(topic: str) -> str:
-    return f"{topic}/_table.json"
+    return f"{topic_folder(topic)}/_table.json"
 
 
 def schemas_prefix(topic: str) -> str:
-    return f"{topic}/_schemas/"
+    return f"{topic_folder(topic)}/_schemas/"
 
 
 def schema_key(topic: str, number: int) -> str:
@@ -151,7 +153,7 @@ def schema_key(topic: str, number: int) -> str:
 
 
 def segments_prefix(topic: str) -> str:
-    return f"{topic}/_segments/"
+    return f"{topic_folder(topic)}/_segments/"
 
 
 def plan_key(topic: str, seal: str) -> str:
@@ -163,11 +165,11 @@ def done_key(topic: str, seal: str) -> str:
 
 
 def data_key(topic: str, by: str, time: str, seal: str, piece: int) -> str:
-    return f"{topic}/data/by_{by}={time}/{seal}-{piece:04d}.parquet"
+    return f"{topic_folder(topic)}/data/by_{by}={time}/{seal}-{piece:04d}.parquet"
 
 
 def dead_key(topic: str, seal: str, piece: int) -> str:
-    return f"{topic}/dead/{seal}-{piece:04d}.parquet"
+    return f"{topic_folder(topic)}/dead/{seal}-{piece:04d}.parquet"
 
 
 def encode(value: Any) -> bytes:

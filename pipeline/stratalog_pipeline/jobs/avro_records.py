@@ -18,6 +18,7 @@ import fastavro
 from fastavro.read import SchemaResolutionError
 
 from stratalog.model.errors import InvalidRequest
+from stratalog_pipeline.jobs.avro_bytes import checked_by
 from stratalog_pipeline.jobs.avro_defaults import make_values
 from stratalog_pipeline.jobs.avro_types import arrow_schema_of
 from stratalog_pipeline.jobs.record_kinds import (
@@ -54,9 +55,9 @@ def _decoder(definitions: Definitions) -> Decode:
     parsed = {text: _parsed(text) for text in (*texts, *(text for _, text in definitions.writers))}
     newest = parsed[definitions.newest]
     if definitions.writers:
-        known = {number: partial(_decode, parsed[text], newest) for number, text in definitions.writers}
-        return partial(_by_id, known, [partial(_decode, parsed[text], newest) for text in definitions.earlier])
-    attempts = [partial(_decode, parsed[text], newest) for text in texts]
+        known = {number: _decoding(parsed[text], newest) for number, text in definitions.writers}
+        return partial(_by_id, known, [_decoding(parsed[text], newest) for text in definitions.earlier])
+    attempts = [_decoding(parsed[text], newest) for text in texts]
     return partial(_by_trying, attempts, definitions.is_confluent)
 
 
@@ -82,11 +83,13 @@ def _by_trying(attempts: Sequence[Decode], is_confluent: bool, value: bytes) -> 
     raise first
 
 
-def _decode(writer: Any, newest: Any, value: bytes) -> dict[str, Any]:
-    stream = io.BytesIO(value)
-    written: dict[str, Any] = fastavro.schemaless_reader(stream, writer, None)
-    if stream.read(1):
-        raise ValueError("bytes are left after the record")
+def _decoding(writer: Any, newest: Any) -> Decode:
+    return partial(_decode, checked_by(writer), writer, newest)
+
+
+def _decode(check: Callable[[bytes], None], writer: Any, newest: Any, value: bytes) -> dict[str, Any]:
+    check(value)
+    written: dict[str, Any] = fastavro.schemaless_reader(io.BytesIO(value), writer, None)
     if writer is newest:
         return written
     try:

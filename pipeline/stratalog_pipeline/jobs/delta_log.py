@@ -20,6 +20,7 @@ from stratalog_pipeline.jobs.record_kinds import DEAD, evolve
 from stratalog_pipeline.jobs.table_log import MARK, FieldIds, FileMade, SegmentFiles, commit_in_turn, one_line
 from stratalog_pipeline.jobs.table_places import TablePlace
 from stratalog_pipeline.jobs.table_types import contradictions
+from stratalog_pipeline.jobs.topic_folder import topic_folder
 
 _FORGETS: Final = "delta.setTransactionRetentionDuration"
 
@@ -29,7 +30,7 @@ class DeltaLog:
 
     def __init__(self, place: TablePlace, topic: str, by: TimePartition) -> None:
         self._place = place
-        self._topic = topic
+        self._folder = topic_folder(topic)
         self._by = by
 
     def prepare(self, fields: Any) -> FieldIds | None:
@@ -45,8 +46,8 @@ class DeltaLog:
         # Dead letters first: whoever sees the rows of a segment finds what is missing among them.
         with_dead = [(one.seal, one.dead) for one in segments if one.dead]
         if with_dead:
-            self._commit(_Table(self._place, f"{self._topic}/dead", None), DEAD, with_dead)
-        table = _Table(self._place, f"{self._topic}/data", f"by_{self._by}")
+            self._commit(_Table(self._place, f"{self._folder}/dead", None), DEAD, with_dead)
+        table = _Table(self._place, f"{self._folder}/data", f"by_{self._by}")
         self._commit(table, fields, [(one.seal, one.data) for one in segments])
 
     def _commit(self, table: _Table, fields: Any, segments: Sequence[tuple[str, tuple[FileMade, ...]]]) -> None:

@@ -25,6 +25,7 @@ from stratalog_pipeline.cold.committed import CommittedShard
 from stratalog_pipeline.cold.cutting import Asked, GapInLog, PartRange, cut, gap_words, range_of
 from stratalog_pipeline.jobs.archive_table import encode_object
 from stratalog_pipeline.jobs.put_once import put_once, put_or_read
+from stratalog_pipeline.jobs.topic_folder import topic_folder
 
 _FORMAT: Final = 1
 _TRIES: Final = 10
@@ -120,7 +121,7 @@ class ExportFolder:
         self._target = target
         self._facts = facts
         self._piece_bytes = piece_bytes
-        self._prefix = f"{facts.topic}/"
+        self._prefix = f"{topic_folder(facts.topic)}/"
         self._facts_key = f"{self._prefix}_export.json"
         self._plans_prefix = f"{self._prefix}_plans/"
 

@@ -18,6 +18,7 @@ from stratalog_pipeline.jobs.archive_table import Kind, TimePartition
 from stratalog_pipeline.jobs.record_kinds import DEAD, evolve
 from stratalog_pipeline.jobs.table_log import MARK, FieldIds, FileMade, SegmentFiles, commit_in_turn
 from stratalog_pipeline.jobs.table_places import TablePlace
+from stratalog_pipeline.jobs.topic_folder import topic_folder
 
 _RETRIES: Final = "commit.retry.num-retries"
 """Of pyiceberg itself. It would put the same files behind another job's commit without a look at the properties."""
@@ -29,14 +30,14 @@ class IcebergLog:
     def __init__(self, place: TablePlace, open_target: OpenStore, topic: str, by: TimePartition, kind: Kind) -> None:
         self._place = place
         self._open_target = open_target
-        self._topic = topic
+        self._folder = topic_folder(topic)
         self._by = by
         self._time_column = "timestamp" if kind is Kind.RAW else "_timestamp"
 
     def prepare(self, fields: Any) -> FieldIds:
         """Ids are the table's: they stay, whatever is added later. What one job has added another one finds."""
         return FieldIds(
-            self._grow(self._topic, fields, self._time_column), self._grow(f"{self._topic}/dead", DEAD, None)
+            self._grow(self._folder, fields, self._time_column), self._grow(f"{self._folder}/dead", DEAD, None)
         )
 
     def _grow(self, root: str, fields: Any, time_column: str | None) -> bytes:
@@ -63,8 +64,8 @@ class IcebergLog:
         # Dead letters first: whoever sees the rows of a segment finds what is missing among them.
         with_dead = [(one.seal, one.dead) for one in segments if one.dead]
         if with_dead:
-            self._commit(f"{self._topic}/dead", DEAD, None, with_dead)
-        self._commit(self._topic, fields, self._time_column, [(one.seal, one.data) for one in segments])
+            self._commit(f"{self._folder}/dead", DEAD, None, with_dead)
+        self._commit(self._folder, fields, self._time_column, [(one.seal, one.data) for one in segments])
 
     def _commit(
         self, root: str, fields: Any, time_column: str | None, segments: Sequence[tuple[str, tuple[FileMade, ...]]]

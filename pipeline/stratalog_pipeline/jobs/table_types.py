@@ -39,6 +39,8 @@ _ICEBERG_OWN: Final = frozenset(
 )
 """Columns of metadata that each Iceberg table has for its readers: Spark opens no table with one of its own."""
 _WAY_OUT: Final = "give a --schema without it, archive the records raw, or as Parquet"
+"""Where Parquet takes it."""
+_WAY_OUT_OF_ANY: Final = "give a --schema without it, or archive the records raw"
 
 _WIDER: Final = {
     pa.int8(): pa.int32(),
@@ -118,7 +120,9 @@ def check_columns(fields: Any, form: TableFormat, by: TimePartition) -> None:
     own |= _ICEBERG_OWN | {by.hidden_name("_timestamp")} if form is TableFormat.ICEBERG else {f"by_{by}"}
     taken = [one.name for one in fields if one.name.lower() in own]
     if taken:
-        raise InvalidRequest(f"the records have a field {taken[0]}, which is a column of the table itself: {_WAY_OUT}")
+        raise InvalidRequest(
+            f"the records have a field {taken[0]}, which is a column of the table itself: {_WAY_OUT_OF_ANY}"
+        )
     _check_names(list(fields), form, "")
 
 
@@ -166,12 +170,14 @@ def _check_names(fields: Sequence[Any], form: TableFormat, where: str) -> None:
     for one in fields:
         name = f"{where}{one.name}"
         if (not one.name and form is not TableFormat.PARQUET) or _NO_NAME[form] & {*one.name}:
+            inside = f" in {where[:-1]!r:.100}" if where else ""
             raise InvalidRequest(
-                f"a field is called {name!r:.200}, which no column of a {form} table can be: {_WAY_OUT}"
+                f"a field{inside} is called {one.name!r:.100}, which no column of this table can be, for its format is "
+                f"{form}: {_WAY_OUT}"
             )
         # Spark and others do not tell them apart, and could not read the table at all.
         if (other := seen.setdefault(one.name.lower(), name)) != name:
-            raise InvalidRequest(f"the fields {other} and {name} differ in nothing but case: {_WAY_OUT}")
+            raise InvalidRequest(f"the fields {other} and {name} differ in nothing but case: {_WAY_OUT_OF_ANY}")
         for inner in _inner(one.type):
             _check_names(inner, form, f"{name}.")
 
