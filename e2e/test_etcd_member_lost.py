@@ -18,7 +18,7 @@ def test_a_member_of_etcd_that_lost_its_volume_joins_again(stored: Place) -> Non
         "EtcdMemberLost",
         "FailedScheduling",
     }  # it may not start before it is a member again
-    stored.make_cluster(changes={"meta": {"replicas": 2, "etcd": {"replicas": 3, "storage": "256Mi", "trial": True}}})
+    stored.make_cluster(changes={"meta": {"replicas": 2, "etcd": {"replicas": 3, "storage": "256Mi"}}})
     stored.make_topic()
     traffic = stored.clients.start(BOOTSTRAP, "flights", shards=3)
     noted = until(lambda: _members(stored), lambda found: len(found) == 3, 120, "the members of etcd are noted")

@@ -17,7 +17,7 @@ def test_the_chart_proves_itself(operator: Operator) -> None:
 
 
 def test_a_minimal_cluster_in_a_restricted_namespace_takes_records(stored: Place) -> None:
-    stored.make_cluster(changes={"meta": {"etcd": {"storage": "256Mi", "trial": True}}}, waits=False)
+    stored.make_cluster(changes={"meta": {"etcd": {"storage": "256Mi"}}}, waits=False)
     cluster = stored.cluster_is_ready()
 
     told = {one["type"] for one in cluster["status"]["conditions"]}

@@ -24,7 +24,7 @@ def test_a_worker_stops_for_three_minutes(stored: Place, machines: Callable[[str
         pytest.skip("the machines are none of kind's, and so not ours to stop")
     stored.expects_restarts = True
     stored.expected_warnings |= {"NodeNotReady", "TaintManagerEviction", "Troubles"}
-    stored.make_cluster(changes={"meta": {"replicas": 3, "etcd": {"replicas": 3, "storage": "256Mi", "trial": True}}})
+    stored.make_cluster(changes={"meta": {"replicas": 3, "etcd": {"replicas": 3, "storage": "256Mi"}}})
     stored.make_topic()
     traffic = stored.clients.start(BOOTSTRAP, "flights", shards=3, per_s=PER_S)
     store = next(pod for pod in stored.list("pods", "app=store"))["spec"]["nodeName"]

@@ -29,6 +29,11 @@ os.environ.pop("STRATALOG_CONTEXT", None)
 os.environ.pop("COLUMNS", None)
 os.unsetenv("COLUMNS")
 
+# Programs that `make` built from their Go modules come first.
+os.environ["PATH"] = (
+    f"{Path(__file__).resolve().parent.parent / '.cache' / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"
+)
+
 # Typer's runner makes all commands of the app again for each call, which is most of what such a call takes.
 typer.testing._get_command = functools.cache(typer.testing._get_command)
 

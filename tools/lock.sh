@@ -18,7 +18,6 @@ compile() {                                       # compile EXTRA OUTPUT [CONSTR
 compile dev requirements/dev.txt
 # What users and the image get is what was tested, and the pipeline goes on top of it: all name the same versions.
 compile all requirements/all.txt requirements/dev.txt
-compile image requirements/image.txt requirements/dev.txt
 compile build requirements/build.txt requirements/dev.txt
 compile pipeline requirements/pipeline.txt requirements/dev.txt
 if grep -nE '://' requirements/*.txt; then

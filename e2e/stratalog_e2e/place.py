@@ -106,7 +106,7 @@ class Place:
         repository, _, tag = self.images.product.rpartition(":")
         small = {
             "image": {"repository": repository, "tag": tag},
-            "meta": {"replicas": 2, "etcd": {"replicas": 1, "storage": "256Mi", "trial": True}},
+            "meta": {"replicas": 2, "etcd": {"replicas": 1, "storage": "256Mi"}},
             "listeners": [{"name": "internal", "port": 9092}],
             # They are read through the API server, which shows nobody's token.
             "config": {"auth.metrics.enable": "false"},

@@ -37,7 +37,7 @@ class EtcdMembers:
             listed = (await self._confirmed(session, "/v3/cluster/member/list", {"linearizable": True}))["members"]
             numbers = {peer: number for number, (_, peer) in urls.items()}
             healthy = await asyncio.gather(*(self._health(session, client) for client, _ in urls.values()))
-        serving = {member_id for member_id in healthy if member_id}
+        serving = {member_id: version for member_id, version in healthy if member_id}
         return SeenEtcd(tuple(_member(one, numbers, serving) for one in listed))
 
     async def remove(self, member_id: str) -> None:
@@ -69,16 +69,16 @@ class EtcdMembers:
                 error = failed
         raise error
 
-    async def _health(self, session: aiohttp.ClientSession, client: str) -> str:
-        """The id under which it serves; empty when it does not."""
+    async def _health(self, session: aiohttp.ClientSession, client: str) -> tuple[str, str]:
+        """The id under which it serves, and its version; empty when it does not."""
         try:
             async with session.get(f"{client}/health") as answer:
                 if (await answer.json(content_type=None)).get("health") != "true":
-                    return ""
+                    return "", ""
             status = await _ask(session, f"{client}/v3/maintenance/status", {})
         except (StratalogError, aiohttp.ClientError, TimeoutError, ValueError):
-            return ""
-        return _hex(status["header"]["member_id"])
+            return "", ""
+        return _hex(status["header"]["member_id"]), str(status.get("version", ""))[:64]
 
 
 async def _ask(session: aiohttp.ClientSession, url: str, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,7 +98,7 @@ async def _ask(session: aiohttp.ClientSession, url: str, body: Mapping[str, Any]
     raise Unavailable(f"{url}: {words}: look again")
 
 
-def _member(listed: Mapping[str, Any], numbers: Mapping[str, int], serving: set[str]) -> SeenEtcdMember:
+def _member(listed: Mapping[str, Any], numbers: Mapping[str, int], serving: Mapping[str, str]) -> SeenEtcdMember:
     member_id = _hex(listed["ID"])
     number = next((numbers[url] for url in listed.get("peerURLs", ()) if url in numbers), None)
     return SeenEtcdMember(
@@ -107,6 +107,7 @@ def _member(listed: Mapping[str, Any], numbers: Mapping[str, int], serving: set[
         is_started=bool(listed.get("name")),
         is_learner=bool(listed.get("isLearner")),
         is_healthy=member_id in serving,
+        version=serving.get(member_id, ""),
     )
 
 

@@ -15,13 +15,17 @@ from stratalog.model.errors import InvalidRequest, Unavailable
 from stratalog_meta.stores.etcd import rpc_pb2 as rpc
 from stratalog_meta.stores.etcd.access import PASSWORD_VARIABLE, AccessFiles, EtcdAccess, read_access
 from stratalog_meta.stores.etcd.client import EtcdClient
+from stratalog_meta.stores.etcd.store import COMPACTED_BY_ROOT
 from support.certificates import Certificates, make_certificates
 from support.etcd_server import NO_ETCD, EtcdServers, etcd_binary, etcd_servers
 from support.etcd_stores import QUICK, leading
 from support.meta_process import MetaProcess
+from support.waiting import eventually
 
 pytestmark = [pytest.mark.real_etcd, pytest.mark.skipif(etcd_binary() is None, reason=NO_ETCD)]
 SECRET = "not-to-be-seen"
+PATIENT = replace(QUICK, attempt_s=5.0, longest_attempt_s=5.0)
+"""A busy machine fails no attempt."""
 
 
 @pytest.fixture(scope="module")
@@ -68,15 +72,31 @@ def test_what_goes_together_is_asked_for_and_no_secret_is_shown(certificates: Ce
 async def test_a_store_is_led_written_and_read_as_a_user_over_tls(
     guarded: EtcdServers, certificates: Certificates
 ) -> None:
-    patient = replace(QUICK, attempt_s=5.0, longest_attempt_s=5.0)  # a busy machine fails no attempt
-    client = EtcdClient(guarded.endpoints, policy=patient, access=access(certificates))
+    client = EtcdClient(guarded.endpoints, policy=PATIENT, access=access(certificates))
     async with leading(guarded.endpoints, b"/mine/", client=client) as (_client, leadership, store):
         await store.write([[]])
         guarded.forget_tokens()
         await store.write([[]])
-        seen = await client.range(rpc.RangeRequest(key=b"/mine/head/turn"))
-        await client.compact(seen.kvs[0].mod_revision)
+        await client.range(rpc.RangeRequest(key=b"/mine/head/turn"))
         assert leadership.is_leading and client.stats.attempts_failed == 0, "a token that is old costs no attempt"
+
+
+async def test_a_user_that_may_not_compact_leads_on_and_the_log_says_what_etcd_needs(
+    guarded: EtcdServers, certificates: Certificates, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """etcd 3.6.16 lets only root compact; 3.5.1 let every user."""
+    client = EtcdClient(guarded.endpoints, policy=PATIENT, access=access(certificates))
+    async with leading(guarded.endpoints, b"/mine/", client=client, compact_every_s=0.05) as (_, leadership, store):
+        said = ""
+
+        async def is_said() -> bool:
+            nonlocal said
+            await store.write([[]])
+            said += capsys.readouterr().out
+            return COMPACTED_BY_ROOT in said
+
+        await eventually(is_said, timeout=30)
+        assert leadership.is_leading and client.stats.compactions == 0
 
 
 async def test_who_may_not_is_told_why_at_once(guarded: EtcdServers, certificates: Certificates) -> None:

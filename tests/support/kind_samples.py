@@ -14,7 +14,7 @@ Object = dict[str, Any]
 
 _SPECS: Final[Mapping[str, Object]] = {
     CLUSTER.name: {
-        "meta": {"etcd": {"trial": True}},
+        "meta": {"etcd": {}},
         "coldTier": {"bucket": "flights", "prefix": "a"},
         "listeners": [{"name": "internal", "port": 9092}],
     },
@@ -93,9 +93,9 @@ CASES: Final = (
     RuleCase(CLUSTER, "etcd.replicas cannot", {"spec.paused": True}, {f"{_META}.etcd.replicas": 5}, before={}),
     RuleCase(
         CLUSTER,
-        "etcd: the image of the cluster contains etcd 3.5.1",
-        {_META: {"etcd": {"image": "etcd:3.5.21"}}},
-        {_META: {"etcd": {"replicas": 3}}},
+        "etcd: before 3.5.21, etcd may lose data",
+        {_META: {"etcd": {"image": "registry:5000/etcd:v3.5.21"}}},
+        {_META: {"etcd": {"image": "registry:5000/etcd:v3.5.20"}}},
     ),
     RuleCase(
         CLUSTER,

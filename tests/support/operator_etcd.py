@@ -25,9 +25,12 @@ class SmallEtcd:
     files: dict[str, Any] = field(default_factory=dict)
     """Of each pod, as they are mounted in one that starts now."""
     numbers: int = 0
+    version: str = "3.6.16"
+    """Of all members."""
 
     def __copy__(self) -> SmallEtcd:
-        return SmallEtcd(dict(self.claims), dict(self.logs), dict(self.listed), dict(self.files), self.numbers)
+        made = (dict(self.claims), dict(self.logs), dict(self.listed), dict(self.files), self.numbers, self.version)
+        return SmallEtcd(*made)
 
     def look(self) -> SeenEtcd | None:
         return SeenEtcd(tuple(self.listed.values())) if self._serves(self.listed.values()) else None
@@ -57,7 +60,10 @@ class SmallEtcd:
             if is_up:
                 serving.add(self.logs[claim.uid])
         self.listed = {
-            number: replace(one, is_healthy=one.member_id in serving) for number, one in sorted(self.listed.items())
+            number: replace(
+                one, is_healthy=one.member_id in serving, version=self.version if one.member_id in serving else ""
+            )
+            for number, one in sorted(self.listed.items())
         }
 
     def _starts(self, number: int, name: str, disk: str) -> bool:

@@ -15,6 +15,7 @@ from typing import Final
 from stratalog.model.counting import counted
 from stratalog_operator.plan.deletion import is_going, why_refused
 from stratalog_operator.plan.etcd import EtcdLook
+from stratalog_operator.plan.etcd_versions import why_affected, why_no_first_node
 from stratalog_operator.plan.mount_status import mount_status
 from stratalog_operator.plan.nodes import exchanged_disk, is_another, is_past_serving, lost_claim
 from stratalog_operator.plan.observed import Observed, SeenClaim, SeenMeta, SeenNode, SeenPod, SeenPool
@@ -383,13 +384,19 @@ def _cluster_words(seen: Observed, told: Told, serving: int, desired: int) -> di
     return {
         ConditionType.READY: ready,
         ConditionType.RECONCILED: reconciled,
-        ConditionType.PROGRESSING: (_YES, "UnderWay", numbers) if is_busy else (_NO, "NothingUnderWay", ""),
-        ConditionType.STALLED: _cluster_stalled(told),
+        ConditionType.PROGRESSING: _cluster_progress(seen, numbers, is_busy=is_busy),
+        ConditionType.STALLED: _cluster_stalled(seen, told),
         ConditionType.HEALTHY: healthy,
         ConditionType.SCALING_IN: (_YES, "NodesLeave", steps) if told.retiring else (_NO, "NobodyLeaves", ""),
         ConditionType.ROLLING: rolling,
         ConditionType.COLD_TIER_AVAILABLE: cold,
     }
+
+
+def _cluster_progress(seen: Observed, numbers: str, *, is_busy: bool) -> Word:
+    if why := why_no_first_node(seen):
+        return _YES, "EtcdVersionUnknown", why
+    return (_YES, "UnderWay", numbers) if is_busy else (_NO, "NothingUnderWay", "")
 
 
 def _healthy(meta: SeenMeta, unserved_mounts: Sequence[str]) -> Word:
@@ -406,9 +413,11 @@ def _named(words: Sequence[str], count: int) -> str:
     return "; ".join(words[:3]) + (f"; and {more:,} more" if more > 0 else "")
 
 
-def _cluster_stalled(told: Told) -> Word:
+def _cluster_stalled(seen: Observed, told: Told) -> Word:
     if told.etcd.stalled:
         return _YES, "EtcdMemberLost", told.etcd.stalled
+    if why := why_affected(seen):
+        return _YES, "EtcdAffected", why
     return (_YES, "PodNotBack", told.roll.stalled) if told.roll.stalled else (_NO, "GoesOn", "")
 
 

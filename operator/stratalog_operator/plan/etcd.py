@@ -51,7 +51,10 @@ def needs_look(seen: Observed) -> bool:
         return True
     if not all(one.votes for one in seen.cluster.status.etcd_members):
         return True
-    return any(_is_unwell(seen, number) or not _has_its_claim(seen, number) for number in range(etcd.replicas))
+    return any(
+        _is_unwell(seen, number) or not _has_its_claim(seen, number) or not _has_told_its_version(seen, number)
+        for number in range(etcd.replicas)
+    )
 
 
 def look_at_etcd(seen: Observed) -> EtcdLook:
@@ -107,6 +110,12 @@ def _has_its_claim(seen: Observed, number: int) -> bool:
     return claim is not None and known is not None and claim.uid == known.claim_uid
 
 
+def _has_told_its_version(seen: Observed, number: int) -> bool:
+    """The pod that runs now: another one may be of another image."""
+    pod, known = seen.pod_named(member_name(cluster_of(seen), number)), _of(seen, number)
+    return pod is not None and known is not None and known.pod_uid == pod.uid
+
+
 def _noted(seen: Observed, etcd: SeenEtcd) -> tuple[EtcdMember, ...]:
     """Who is who, from now on: at first all members at once."""
     spec = seen.cluster.spec.meta.etcd
@@ -128,7 +137,16 @@ def _note(seen: Observed, member: SeenEtcdMember | None, number: int) -> EtcdMem
     if not (serves or is_new):
         return known
     name = member_name(cluster_of(seen), number)
-    return EtcdMember(name=name, member_id=member.member_id, claim_uid=claim.uid, votes=not member.is_learner)
+    pod = seen.pod_named(name)
+    has_told = bool(member.version) and pod is not None
+    return EtcdMember(
+        name=name,
+        member_id=member.member_id,
+        claim_uid=claim.uid,
+        votes=not member.is_learner,
+        version=member.version if has_told or known is None else known.version,
+        pod_uid=pod.uid if has_told and pod is not None else "" if known is None else known.pod_uid,
+    )
 
 
 def _joining(seen: Observed, etcd: SeenEtcd) -> dict[int, tuple[int, ...]]:

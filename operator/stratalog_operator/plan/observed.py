@@ -115,6 +115,8 @@ class SeenEtcdMember:
     """It follows, and has no vote yet."""
     is_healthy: bool = False
     """Under its id it answers a read that most members confirm."""
+    version: str = ""
+    """That it answered; empty where it did not answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from stratalog_operator.plan.conditions import Told, statuses
 from stratalog_operator.plan.decisions import disk_lost, forced, stale_releases
 from stratalog_operator.plan.deletion import deletion, is_going
 from stratalog_operator.plan.etcd import EtcdLook, look_at_etcd
+from stratalog_operator.plan.etcd_versions import why_no_first_node
 from stratalog_operator.plan.leftovers import leftovers
 from stratalog_operator.plan.nodes import node_offer
 from stratalog_operator.plan.observed import Observed, SeenPool
@@ -110,6 +111,8 @@ def _additive(seen: Observed, etcd: EtcdLook) -> tuple[Offer, int]:
             continue
         if FINALIZER not in pool.finalizers and not pool.is_deleting:
             offer.actions.append(AddFinalizer("StorageNodePool", pool.name))
+        if why_no_first_node(seen) and not pool.is_deleting:
+            continue
         found, next_id = pool_offer(seen, pool, next_id)
         offer.add(found)
     for node in seen.nodes:

