@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
@@ -17,6 +17,7 @@ from stratalog_operator.resources.names import (
     ANNOTATION_WANTED_HASH,
     FIELD_MANAGER,
     FINALIZER_LAST_COPY,
+    LABEL_CLUSTER,
     LABEL_NODE_ID,
     LABEL_PART,
     LABEL_POOL,
@@ -24,6 +25,7 @@ from stratalog_operator.resources.names import (
     LABEL_ZONE,
 )
 from stratalog_operator.resources.schema import Part
+from stratalog_operator.specs.node import claim_name, node_name
 
 SpecT = TypeVar("SpecT", bound=Part)
 StatusT = TypeVar("StatusT", bound=Part)
@@ -77,14 +79,18 @@ def _ours(entries: Iterable[Json]) -> Fields:
 def stateful_set(found: Json) -> SeenSet:
     metadata = found["metadata"]
     labels = metadata.get("labels") or {}
-    is_node = labels.get(LABEL_PART) == "node" and LABEL_NODE_ID in labels and LABEL_POOL in labels
-    return SeenSet(
-        metadata["name"],
-        metadata["uid"],
-        int(found["spec"].get("replicas", 1)),
-        pool=labels[LABEL_POOL] if is_node else "",
-        node_id=int(labels[LABEL_NODE_ID]) if is_node else None,
-    )
+    identity = _node_of(labels, metadata["name"], node_name) if labels.get(LABEL_PART) == "node" else None
+    pool, node_id = ("", None) if identity is None else identity
+    return SeenSet(metadata["name"], metadata["uid"], int(found["spec"].get("replicas", 1)), pool=pool, node_id=node_id)
+
+
+def _node_of(labels: Mapping[str, str], name: str, name_of: Callable[[str, str, int], str]) -> tuple[str, int] | None:
+    """Pool and id of the node whose object this is: by its labels, which must agree with its name. A copy that someone
+    made of it, under another name and with the same labels, is not the node's."""
+    cluster, pool, number = (labels.get(key, "") for key in (LABEL_CLUSTER, LABEL_POOL, LABEL_NODE_ID))
+    if not (number.isascii() and number.isdecimal()) or name_of(cluster, pool, int(number)) != name:
+        return None
+    return pool, int(number)
 
 
 def pod(found: Json, now: str) -> SeenPod:
@@ -121,19 +127,19 @@ def _seconds(since: str, now: str) -> int:
 
 def claim(found: Json) -> SeenClaim | None:
     """None for a claim that is no storage node's."""
-    labels = found["metadata"].get("labels") or {}
-    if LABEL_NODE_ID not in labels or LABEL_POOL not in labels:
-        return None
-    return _claim(found, labels[LABEL_POOL], int(labels[LABEL_NODE_ID]))
+    metadata = found["metadata"]
+    identity = _node_of(metadata.get("labels") or {}, metadata["name"], claim_name)
+    return None if identity is None else _claim(found, *identity)
 
 
 def etcd_claim(found: Json) -> SeenClaim | None:
     """None for a claim that is no member's of etcd. Its name ends with the member's number."""
     metadata = found["metadata"]
-    number = metadata["name"].rpartition("-")[2]
-    if (metadata.get("labels") or {}).get(LABEL_PART) != "etcd" or not number.isdecimal():
+    labels = metadata.get("labels") or {}
+    before, _, number = metadata["name"].rpartition("-")
+    if labels.get(LABEL_PART) != "etcd" or before != f"data-{labels.get(LABEL_CLUSTER)}-etcd":
         return None
-    return _claim(found, "", int(number))
+    return _claim(found, "", int(number)) if number.isascii() and number.isdecimal() else None
 
 
 def _claim(found: Json, pool: str, number: int) -> SeenClaim:

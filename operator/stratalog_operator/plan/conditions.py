@@ -42,7 +42,7 @@ from stratalog_operator.resources.cluster import (
     RetiredNode,
     StorageClusterStatus,
 )
-from stratalog_operator.resources.conditions import ConditionStatus, ConditionType, merge
+from stratalog_operator.resources.conditions import ConditionStatus, ConditionType, merge, shortened
 from stratalog_operator.resources.names import LABEL_CLUSTER, LABEL_PART, LABEL_POOL
 from stratalog_operator.resources.node import Data, Identity, RetirementStatus, StorageNodeStatus
 from stratalog_operator.resources.pool import StorageNodePoolStatus
@@ -229,7 +229,7 @@ def _retirement(seen: Observed, node: SeenNode, retiring: Retiring) -> Retiremen
         bytes_per_second=_rate(before, 0 if record is None else record.bytes_per_second),
         last_progress_time=seen.now if got_on or before is None else before.last_progress_time,
         blocked_reason=retiring.reason,
-        message=retiring.words if before is None else steady(before.message, retiring.words),
+        message=shortened(retiring.words if before is None else steady(before.message, retiring.words)),
     )
 
 
@@ -379,7 +379,7 @@ def _cluster_words(seen: Observed, told: Told, serving: int, desired: int) -> di
             "Waits" if roll.waits else "Restarts",
             roll.waits or f"{counted(len(roll.outdated), 'pod')} to restart",
         )
-    steps = "; ".join(f"{name}: {found.step}" for name, found in told.retiring.items())
+    steps = _named([f"{name}: {found.step}" for name, found in told.retiring.items()], len(told.retiring))
     is_busy = bool(roll.outdated or told.retiring or serving != desired)
     return {
         ConditionType.READY: ready,

@@ -69,6 +69,15 @@ OF_KIND: Final[Mapping[str, tuple[ConditionType, ...]]] = {
 }
 
 
+MAX_MESSAGE: Final = 4096
+"""Characters of a message. The API server refuses a status with a longer one, and with it all that it says."""
+
+
+def shortened(message: str) -> str:
+    """So that it fits, however many objects it is about."""
+    return message if len(message) <= MAX_MESSAGE else f"{message[: MAX_MESSAGE - 2]} …"
+
+
 class Condition(Part):
     """One observation."""
 
@@ -77,7 +86,7 @@ class Condition(Part):
     reason: Annotated[str, Field(min_length=1, max_length=64, pattern="^[A-Z][A-Za-z0-9]*$")] = Field(
         description="Reason, as one word for programs."
     )
-    message: Annotated[str, Field(max_length=4096)] = Field(
+    message: Annotated[str, Field(max_length=MAX_MESSAGE)] = Field(
         default="", description="Reason in words, with numbers and what to do next."
     )
     observed_generation: int = Field(default=0, ge=0, description="Generation of the spec for which this was observed.")
@@ -105,6 +114,7 @@ def merge(
         since = last.last_transition_time if last is not None and last.status == status.value else now
         if last is not None and (last.status, last.reason) == (status.value, reason):
             message = steady(last.message, message)
+        message = shortened(message)
         merged.append(
             Condition(
                 type=kind.value,

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from stratalog_operator.resources.conditions import CONDITIONS_TEXT, GENERATION_TEXT, Conditions
+from stratalog_operator.resources.conditions import CONDITIONS_TEXT, GENERATION_TEXT, MAX_MESSAGE, Conditions
 from stratalog_operator.resources.schema import Count, Part, ShortName, Time, checked, immutable, rule
 
 
@@ -95,7 +95,7 @@ class RetirementStatus(Part):
     blocked_reason: str = Field(
         default="", max_length=64, description="Why the retirement is waiting; empty while it progresses."
     )
-    message: str = Field(default="", max_length=4096, description="What the retirement is doing now, in words.")
+    message: str = Field(default="", max_length=MAX_MESSAGE, description="What the retirement is doing now, in words.")
 
 
 class StorageNodeStatus(Part):

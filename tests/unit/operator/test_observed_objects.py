@@ -9,6 +9,7 @@ import pytest
 from stratalog_operator.observe import parse
 
 NOW = "2013-01-01T00:10:00Z"
+LABELS = {"stratalog.dev/cluster": "main", "stratalog.dev/pool": "hot", "stratalog.dev/node-id": "7"}
 
 
 def _pod(status: dict[str, Any], **metadata: Any) -> dict[str, Any]:
@@ -67,10 +68,10 @@ def test_how_long_a_pod_has_not_served_counts_from_its_last_word_or_its_making()
 
 def test_a_claim_is_guarded_only_with_its_volume_kept() -> None:
     """The finalizer alone would hold the claim, and not the volume."""
-    labels = {"stratalog.dev/pool": "hot", "stratalog.dev/node-id": "7"}
 
     def guarded(finalizers: list[str], notes: dict[str, str]) -> bool:
-        metadata = {"name": "c", "uid": "u", "labels": labels, "finalizers": finalizers, "annotations": notes}
+        named = {"name": "data-main-hot-7", "uid": "u", "labels": LABELS}
+        metadata = {**named, "finalizers": finalizers, "annotations": notes}
         found = parse.claim({"metadata": metadata, "status": {"phase": "Bound"}})
         assert found is not None
         return found.is_guarded
@@ -83,3 +84,35 @@ def test_a_claim_of_etcd_is_no_storage_nodes() -> None:
     metadata = {"name": "data-main-etcd-0", "uid": "u", "labels": {"stratalog.dev/part": "etcd"}}
 
     assert parse.claim({"metadata": metadata}) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("backup-of-data-main-hot-7", "7"),
+        ("data-main-hot-7-copy", "7"),
+        ("data-main-hot-8", "7"),
+        ("data-main-hot-07", "07"),
+        ("data-main-hot-x", "x"),
+        ("data-main-hot-", ""),
+    ],
+)
+def test_a_claim_or_set_whose_labels_and_name_do_not_agree_is_no_nodes(name: str, number: str) -> None:
+    """A copy that a backup made keeps labels and notes: the volume of a retired disk is found by them, and deleted."""
+    labels = {**LABELS, "stratalog.dev/node-id": number, "stratalog.dev/part": "node"}
+    metadata = {"name": name, "uid": "u", "labels": labels}
+
+    assert parse.claim({"metadata": metadata, "status": {}}) is None
+    found = parse.stateful_set({"metadata": {**metadata, "name": name.removeprefix("data-")}, "spec": {}})
+    assert (found.pool, found.node_id) == ("", None)
+
+
+def test_claims_of_etcd_have_the_name_that_its_stateful_set_gives_them() -> None:
+    labels = {"stratalog.dev/cluster": "main", "stratalog.dev/part": "etcd"}
+
+    def number(name: str) -> int | None:
+        found = parse.etcd_claim({"metadata": {"name": name, "uid": "u", "labels": labels}, "status": {}})
+        return None if found is None else found.node_id
+
+    assert [number(f"data-main-etcd-{word}") for word in ("0", "12", "x", "")] == [0, 12, None, None]
+    assert [number(name) for name in ("backup-1", "data-other-etcd-1", "data-main-etcd-1-copy")] == [None] * 3

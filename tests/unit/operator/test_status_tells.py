@@ -176,3 +176,23 @@ def test_nobody_is_asked_to_leave_before_it_is_noted() -> None:
 
     assert not [action for action in first if isinstance(action, act.AskRetire)]
     assert one.nodes["main-hot-2"].status.retirement is not None
+
+
+def test_messages_fit_however_many_nodes_leave_and_whatever_the_service_says() -> None:
+    """500 nodes that left at once made a message of 10,000 characters: no pass got beyond it."""
+    one = _settled()
+    seen = _with_meta(one, unwell=("x" * 10_000,))
+    first = seen.nodes[0]
+    many = tuple(
+        replace(
+            first,
+            name=f"main-hot-{node_id}",
+            spec=first.spec.model_copy(update={"node_id": node_id, "retire": True}),
+        )
+        for node_id in range(10, 510)
+    )
+    seen = replace(seen, nodes=(*seen.nodes, *many))
+
+    assert len(_condition(seen, "Ready")[2]) == 4096
+    status, _, message = _condition(seen, "ScalingIn")
+    assert status == "True" and message.endswith("; and 497 more")
