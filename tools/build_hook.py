@@ -32,7 +32,8 @@ MODULES: Final = {
     "core/stratalog/telemetry": "histogram",
     "storage_node/stratalog_node": "activity buffers single_flight turn",
     "storage_node/stratalog_node/disk": (
-        "descriptors durable_files file_slice files journal_file opened_batches preallocation segment_scan threads"
+        "descriptors durable_files ends_in_memory file_slice files journal_file opened_batches preallocation"
+        " segment_scan threads"
         " write_behind yielding_gil"
     ),
     "storage_node/stratalog_node/replication": (

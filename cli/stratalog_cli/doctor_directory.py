@@ -190,7 +190,7 @@ def _say_is_short(place: str, how: str, known: Segment, known_end: int, seen: Ex
 
 def _known_end_of(segment: Segment, flushed: Mapping[SegmentKey, int]) -> int:
     """As a start reckons it, but for the log start: deleted records are missed by nobody."""
-    return written_end(segment, flushed_end=flushed.get(segment.key, -1), log_start_offset=-1)
+    return written_end(segment, seen_end=flushed.get(segment.key, -1), log_start_offset=-1)
 
 
 def _foreign_files(layout: NodeLayout) -> Iterator[Path]:

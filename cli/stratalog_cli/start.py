@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 log = logger(__name__)
 
+_MEMORY: Final = Path("/dev/shm")
+"""Of Linux: a file system in memory."""
 _BUCKET_S: Final = 2
 """How long the line that says ready waits for the bucket's first answer; clients are served meanwhile."""
 
@@ -91,6 +93,7 @@ async def _run(settings: ProcessSettings, data: Path, listen: str, bucket: str |
                 store,
                 why_short=spare.why_short,
                 life_line=life_line,
+                memory=_MEMORY if _MEMORY.is_dir() else None,
             )
             await unless_stopped(node.start(), stopping)
             running.push_async_callback(node.close)

@@ -33,6 +33,7 @@ from stratalog_node.activity import ActivityTeller
 from stratalog_node.age_clock import NodeAgeClock
 from stratalog_node.buffers import BufferPool
 from stratalog_node.disk.boot_id import read_boot_id
+from stratalog_node.disk.ends_in_memory import EndsInMemory
 from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.groups.coordinator import GroupCoordinator
 from stratalog_node.heartbeats import Heartbeats, LifeLine
@@ -103,9 +104,11 @@ class StorageNode:
         clock_ms: Callable[[], int] = wall_ms,
         why_short: Callable[[], str | None] = lambda: None,
         life_line: Callable[[], LifeLine] | None = None,
+        memory: Path | None = None,
     ) -> None:
         """`clock_ms` is the wall clock, for times that are kept or told; what waits goes by the monotonic one.
-        `why_short`: why metadata on the same disk need what is free of it, if so. `life_line`: see `Heartbeats`."""
+        `why_short`: why metadata on the same disk need what is free of it, if so. `life_line`: see `Heartbeats`.
+        `memory`: a folder that outlives this process and not the machine's boot (`disk/ends_in_memory.py`)."""
         self.settings = settings
         self.layout = NodeLayout(directory)
         self.meta = NodeMetaClient(meta)
@@ -126,6 +129,7 @@ class StorageNode:
         self._clock_ms = clock_ms
         self._why_short = why_short
         self._life_line = life_line
+        self._memory = memory
         self._taken = AsyncExitStack()
         """What must be given back, in the order in which it was taken."""
         self._tasks = TaskSet()
@@ -177,7 +181,7 @@ class StorageNode:
         life = await self._register(listeners, identity, lock)
         self.catalog.load(await self.meta.snapshot())
         pool = BufferPool()
-        await self._open_shards(identity.node_id, life.epoch, pool)
+        await self._open_shards(identity, life.epoch, pool)
         age_clock = NodeAgeClock(self.layout.clock_file, self._clock_ms, monotonic_ms)
         taken.push_async_callback(age_clock.close)
         self._build_groups(age_clock)
@@ -295,7 +299,7 @@ class StorageNode:
         self.why_over = self.why_over or why
         self.is_over.set()
 
-    async def _open_shards(self, node_id: int, node_epoch: int, pool: BufferPool) -> None:
+    async def _open_shards(self, identity: NodeIdentity, node_epoch: int, pool: BufferPool) -> None:
         """What the object store has, the disk with what runs over it, and every shard as the last life left it."""
         self.turn = Turn(pool, self._clock_ms, monotonic_ms)
         self._taken.callback(self.turn.close)
@@ -303,6 +307,7 @@ class StorageNode:
             self.store, cluster_id=self.cluster_id, settings=self.settings, catalog=self.catalog
         )
         self._taken.push_async_callback(remote.close)
+        node_id = identity.node_id
         node = self.catalog.node(node_id)
         asker = self._asker = Asker(node_id, node.token if node is not None else 0)
         self.peer_reads = NodePeerReads(
@@ -328,6 +333,7 @@ class StorageNode:
             service_heard_ms=lambda: self._heartbeats.heard_ms,
             why_short=self._why_short,
             origin=self._begun.origin,
+            ends=EndsInMemory(self._memory, identity.storage_id),
         )
         self._taken.push_async_callback(self.local.close)
         self.shards = self.local.directory

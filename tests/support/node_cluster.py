@@ -91,7 +91,10 @@ class NodeCluster:
             )
             meta: Any = self.meta
             self._boot = f"boot-{node_id}-{self._boots.get(node_id, 0)}"
-            node = StorageNode(own, self.root / str(node_id), Listen("127.0.0.1", 0), meta, self.store)
+            memory = self._memory(node_id)
+            memory.mkdir(parents=True, exist_ok=True)
+            where = self.root / str(node_id)
+            node = StorageNode(own, where, Listen("127.0.0.1", 0), meta, self.store, memory=memory)
             await node.start()
             self.nodes[node_id] = node
 
@@ -107,7 +110,7 @@ class NodeCluster:
     async def power_cut(self, node_id: int, key: SegmentKey | None = None, end_offset: int = 0) -> None:
         """Its machine starts again. Of `key` what lies below `end_offset` was on the disk."""
         await self.kill(node_id)
-        self._boots[node_id] = self._boots.get(node_id, 0) + 1
+        self._boot_again(node_id)
         shutil.rmtree(self.layout(node_id).checkpoints)
         path = None if key is None else self.layout(node_id).segment(key)
         if key is not None and path is not None and path.exists():
@@ -122,7 +125,19 @@ class NodeCluster:
     async def reboot(self, node_id: int) -> None:
         """Stopped in order, and its machine starts again."""
         await self.stop(node_id)
+        self._boot_again(node_id)
+
+    def _boot_again(self, node_id: int) -> None:
         self._boots[node_id] = self._boots.get(node_id, 0) + 1
+        self.forget_memory(node_id)
+
+    def forget_memory(self, node_id: int) -> None:
+        """What survives the process there: its next life runs on another machine."""
+        shutil.rmtree(self._memory(node_id))
+
+    def _memory(self, node_id: int) -> Path:
+        """Of its machine."""
+        return self.root / f"memory-{node_id}"
 
     async def wipe(self, node_id: int) -> None:
         if node_id in self.nodes:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import itertools
+import json
 import os
 import re
 import signal
@@ -41,6 +42,8 @@ _SHOWN_COLUMNS = 300
 _START_ATTEMPTS = 5
 
 _alive: weakref.WeakSet[NodeProcess] = weakref.WeakSet()
+_in_memory: set[Path] = set()
+"""What nodes of this process's tests keep outside their folders."""
 
 
 class NodeFailed(AssertionError):
@@ -122,6 +125,7 @@ class NodeProcess:
             raise NodeFailed(f"ended with code {process.returncode} before it was ready\n{self.log_tail()}")
         self.bootstrap = ready["kafka"]
         self.admin = "" if ready["admin"] == "off" else ready["admin"]
+        _in_memory.add(self.memory_file)
         return self
 
     def command(self, address: str) -> list[str]:
@@ -160,6 +164,13 @@ class NodeProcess:
         """Stop in order, and start again on the same data and address."""
         self.stop()
         return self.start(timeout)
+
+    @property
+    def memory_file(self) -> Path:
+        """Where the node keeps the ends of its segments (`disk/ends_in_memory.py`): it goes when the machine starts
+        again."""
+        identity = json.loads((self.data_dir / "node" / "node.json").read_text())
+        return Path("/dev/shm") / f"stratalog-{identity['storage_id']}"
 
     def kill_and_restart(self, timeout: float = 60.0) -> Self:
         self.kill()
@@ -264,3 +275,5 @@ def _as_setting(value: Any) -> str:
 def _kill_what_is_left() -> None:
     for node in list(_alive):
         node.kill()
+    for path in _in_memory:
+        path.unlink(missing_ok=True)

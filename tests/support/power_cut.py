@@ -40,6 +40,7 @@ class PoweredNode(NodeProcess):
     def cut(self, chance: random.Random) -> dict[str, int]:
         """The node must be dead. Returns: how many bytes were taken from which file."""
         assert not self.is_running
+        self.memory_file.unlink(missing_ok=True)
         sizes, names = _read(self.flush_log)
         taken = {}
         for path in sorted(self.data_dir.rglob("*")):

@@ -87,6 +87,8 @@ class FilesListed:
     files: frozenset[SegmentKey]
     checkpoints: Mapping[SegmentKey, CheckpointClaim]
     """All there are of this shard."""
+    written: Mapping[SegmentKey, int] = field(default_factory=dict)
+    """What the last life left in memory: below these offsets batches were written, flushed or not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,10 @@ Sealed copies are taken as they are. An unsealed segment's file is scanned from 
 batches end. A file of the next epoch that metadata does not list is a roll that was not confirmed: the log goes on in
 it, and nothing in it counts until it is.
 
-What was written is known from metadata (ends of segments, parts in the object store, the log start) and from the
-checkpoint, which is written once all below it was flushed: offsets below it that are not in the file are gone from the
-disk. It is as old as it may be after a power cut, and says less then, never more. Nothing is cut from a file that is
+What was written is known from metadata (ends of segments, parts in the object store, the log start), from what the
+last life left in memory, if the machine has run since, and from the checkpoint, which is written once all below it was
+flushed: offsets below it that are not in the file are gone from the disk. It is as old as it may be after a power cut,
+and says less then, never more. Nothing is cut from a file that is
 shorter than that, and the shard does not serve: `Heal` says what is missing. The same holds for a file in which batches
 lie behind bytes that are none, where no power cut can have left them so. A checkpoint may be wrong itself. It is
 taken for right when batches follow at its position, or lead up to it, or the file ends there and nobody knows of more;
@@ -90,13 +91,13 @@ def deleted_files(files: Iterable[SegmentKey], listed: Sequence[Segment], log_st
     return [key for key in files if key.epoch < first.epoch and key.base_offset < first.base_offset]
 
 
-def written_end(segment: Segment, *, flushed_end: int, log_start_offset: int) -> int:
+def written_end(segment: Segment, *, seen_end: int, log_start_offset: int) -> int:
     """Up to which offset an unsealed segment is known to have been written; its base when nothing is known.
-    `flushed_end` is its checkpoint's word, -1 without one."""
+    `seen_end`: what this node kept of that, in its checkpoint or in memory; -1 without."""
     if segment.end_offset is not None:
         return max(segment.end_offset, segment.base_offset)
     # Records were deleted up to the log start, so there were some.
-    return max(segment.base_offset, segment.remote.commit_offset, flushed_end, log_start_offset)
+    return max(segment.base_offset, segment.remote.commit_offset, seen_end, log_start_offset)
 
 
 def counts_in_journal(segment: Segment) -> bool:
@@ -128,6 +129,7 @@ class _Pass:
     is_fsync: bool
     files: frozenset[SegmentKey]
     checkpoints: Mapping[SegmentKey, CheckpointClaim]
+    written: Mapping[SegmentKey, int]
     tables: Mapping[SegmentKey, Producers]
     producers: Producers | None
     """At the end of what was looked at so far; None: not read, of `sealed`."""
@@ -172,7 +174,7 @@ class ShardRestart:
         self._high_watermark = 0
         self._left_behind: tuple[SegmentKey, Producers] | None = None
         """The segment that was to be healed last, with the producers at the end of what its file has."""
-        self._pass = _Pass((), 0, False, frozenset(), {}, {}, ())
+        self._pass = _Pass((), 0, False, frozenset(), {}, {}, {}, ())
 
     def step(self, event: RestartEvent) -> list[RestartStep]:
         match event:
@@ -235,6 +237,7 @@ class ShardRestart:
             metadata.is_fsync,
             event.files,
             event.checkpoints,
+            event.written,
             metadata.tables,
             producers,
         )
@@ -409,7 +412,7 @@ class ShardRestart:
         claim = self._pass.checkpoints.get(segment.key)
         return written_end(
             segment,
-            flushed_end=-1 if claim is None else claim.end_offset,
+            seen_end=max(self._pass.written.get(segment.key, -1), -1 if claim is None else claim.end_offset),
             log_start_offset=self._pass.log_start_offset,
         )
 

@@ -295,7 +295,7 @@ class Following:
                 await self._clear(key)
             copy = ReplicaCopy(context, key, topic.name)
             is_kept = True
-            if self._checkpoints.had(key) or copy.file.path.exists() or self._fences.seen_offset(key) >= 0:
+            if self._checkpoints.had(key) or copy.is_known or self._fences.seen_offset(key) >= 0:
                 is_kept = await self.change(copy, lambda: self._open_found(copy), is_urgent=True)
                 self.stats.damaged_copies += copy.is_damaged
                 if not is_kept:
@@ -384,7 +384,7 @@ class Following:
             self._context.followed.drop(replica.copy.key)
             self.ask(replica.name, None)
             replica.close()
-            replica.copy.file.close_when_unused()
+            replica.copy.let_go()
             self.stats.followed_segments = len(self.replicas)
             self._faulty.discard(replica.name)
             self.stats.faulty_copies = len(self._faulty)

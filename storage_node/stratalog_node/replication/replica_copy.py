@@ -67,6 +67,7 @@ class ReplicaCopy:
         "_identity",
         "_is_made",
         "_local",
+        "_mark",
         "_proven_points",
         "file",
         "flushed_bytes",
@@ -91,6 +92,7 @@ class ReplicaCopy:
         """With the times of its records, once it was read back."""
         self._has_digest = True
         """The scan has read all of it, and not from a checkpoint on."""
+        self._mark = context.ends.mark(key)
         self._checkpointed = 0, context.turn.now_ms
         """Up to where, and when."""
         self._doubts = 0
@@ -108,6 +110,16 @@ class ReplicaCopy:
     def is_made(self) -> bool:
         """Whether it has a file."""
         return self._is_made
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it has a file, or the last life wrote to one."""
+        return self.file.path.exists() or self.key in self._context.ends.found
+
+    def let_go(self) -> None:
+        """Nothing is appended any more: it is sealed, or not needed here."""
+        self._context.ends.forget(self.key)
+        self.file.close_when_unused()
 
     @property
     def end_offset(self) -> int:
@@ -139,13 +151,15 @@ class ReplicaCopy:
         cut its torn tail; a damaged one stays. What a checkpoint says was checked is not read again where batches lead
         up to it.
 
-        Returns: whether all is there that the directory shows was written: what was on the disk when the checkpoint was
-        written, which later checkpoints may not say any more, and nothing damaged. Raises: Corrupt, for another
-        segment's file; Unavailable.
+        Returns: whether all is there that is known to have been written: what was on the disk when the checkpoint was
+        written, which later checkpoints may not say any more, what the last life wrote since, and nothing damaged.
+        Raises: Corrupt, for another segment's file; Unavailable.
         """
+        written_end = self._context.ends.found.get(self.key, -1)
+        self.seen_offset = max(self.seen_offset, written_end, -1 if claim is None else claim.next_offset)
         self._take_in(claim)
-        if claim is not None:
-            self.seen_offset = max(self.seen_offset, claim.next_offset)
+        if not self.is_damaged and self._is_made:
+            self._mark.move(self.end_offset)
         return not self.is_damaged
 
     def _take_in(self, claim: Checkpoint | None) -> None:
@@ -200,7 +214,7 @@ class ReplicaCopy:
         end = SEGMENT_HEADER_BYTES + scan.position
         if end < self.file.size_bytes:
             tail = judge_tail(read, scan.position, size_bytes, scan.next_offset, self.key.epoch)
-            if tail.kind is TailKind.DAMAGED:
+            if tail.kind is TailKind.DAMAGED or scan.next_offset < self.seen_offset:
                 self._note_damage(tail.seen_offset, scan)
                 self.file.leave_tail(end)
             else:
@@ -243,6 +257,7 @@ class ReplicaCopy:
         self.file.append([data], size)
         self.scan.now_ms = self._context.turn.now_ms
         self.scan.take_in_next(batches.headers, data)
+        self._mark.move(self.scan.next_offset)
         assert self.scan.position == self.file.size_bytes - SEGMENT_HEADER_BYTES, "batches that do not follow"
 
     def cut(self, end_offset: int) -> None:
@@ -252,8 +267,10 @@ class ReplicaCopy:
         Raises: Corrupt when no batch ends there; Unavailable, DiskFull.
         """
         self._keep_rest()
+        self._context.ends.settle(self.key)
         self.seen_offset = self.key.base_offset
         position = self._position_at(end_offset)
+        self._mark.move(end_offset)  # first: it is never above what is in the file
         self.file.truncate(SEGMENT_HEADER_BYTES + position)
         self._rescan(position)
         if self.scan.next_offset != end_offset:

@@ -11,6 +11,7 @@ from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.machines.leader_events import OfferedBatch, PersistBatches
 from stratalog.machines.segment_leader import SegmentLeader
 from stratalog.model.segment import SegmentIdentity
+from stratalog_node.disk.ends_in_memory import EndMark
 from stratalog_node.disk.files import SegmentFile
 from stratalog_node.shards.local_copy import LocalCopy
 from stratalog_node.shards.read_back import ReadBack
@@ -32,6 +33,7 @@ class ActiveSegment(LocalCopy):
     """
 
     __slots__ = (
+        "_mark",
         "_marks",
         "flushed_bytes",
         "followers",
@@ -49,6 +51,7 @@ class ActiveSegment(LocalCopy):
         file: SegmentFile,
         leader: SegmentLeader,
         index: IndexBuilder,
+        mark: EndMark,
         *,
         checked_from: int = 0,
     ) -> None:
@@ -56,6 +59,8 @@ class ActiveSegment(LocalCopy):
         self.identity = identity
         self.leader = leader
         self.index = index
+        self._mark = mark
+        """Of what a start must find here: all that is confirmed to others."""
         self.read_back = ReadBack(identity.key, leader.producers.limit)
         self.flushed_bytes = 0
         self.followers: set[GrowthListener] = set()
@@ -89,8 +94,14 @@ class ActiveSegment(LocalCopy):
 
     def tell_followers(self) -> None:
         """What was written is to be told, if its roll is confirmed: before, nobody but its leader sees any of it."""
+        if self.leader.is_confirmed:
+            self._mark.move(self._marks[-1][0] if self._marks else self.hw_offset)
         for follower in self.followers:
             follower.grew(self)
+
+    def forget_end(self) -> None:
+        """Its seal record says where it ends, or it is gone."""
+        self._mark.forget()
 
     def _index_in_pieces(self, batches: list[OfferedBatch]) -> None:
         """A group larger than the index interval: a reader would scan all its small batches from the one point."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stratalog.meta_api.client import MetaClient
+from stratalog.model.ids import SegmentKey
 from stratalog.settings.process import ProcessSettings
 from stratalog.telemetry.logs import logger
 from stratalog.telemetry.metrics import MetricRegistry
@@ -24,6 +25,7 @@ from stratalog_node.disk.checkpoints import Checkpoints
 from stratalog_node.disk.clean_stop import note_clean_stop, take_clean_stop
 from stratalog_node.disk.descriptors import Descriptors
 from stratalog_node.disk.durable_files import make_directories
+from stratalog_node.disk.ends_in_memory import EndsInMemory
 from stratalog_node.disk.journal_file import list_journals, remove_journal
 from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.disk.life_record import NOT_KNOWN, Origin
@@ -111,6 +113,7 @@ async def open_shards(
     service_heard_ms: Callable[[], int],
     why_short: Callable[[], str | None] = lambda: None,
     origin: Origin = NOT_KNOWN,
+    ends: EndsInMemory | None = None,
 ) -> LocalShards:
     """Every shard as the last life left it; from here on they follow the catalog.
 
@@ -160,7 +163,10 @@ async def open_shards(
             turn=turn,
             cold=cold,
             peers=peers,
+            ends=ends,
         )
+        taken.callback(context.ends.close)
+        await asyncio.to_thread(context.ends.begin, _is_unsealed(catalog, node_id))
         taken.push_async_callback(context.spares.close)
         taken.push_async_callback(context.tables.close)
         sealing = Sealing(context, flusher, service_heard_ms)
@@ -186,6 +192,16 @@ async def open_shards(
         taken.push_async_callback(healing.close)
         parts = (context, directory, reader, copies, disk, space, watch, flusher, sealing, healing, checkpoints)
         return LocalShards(*parts, taken.pop_all())
+
+
+def _is_unsealed(catalog: Catalog, node_id: int) -> Callable[[SegmentKey], bool]:
+    """Whether batches of it may lie here that no seal record counts."""
+
+    def is_unsealed(key: SegmentKey) -> bool:
+        segment = catalog.segment(key)
+        return segment is not None and segment.seal is None and node_id in segment.replicas
+
+    return is_unsealed
 
 
 async def _stop(context: ShardContext, node_epoch: int, flusher: Flusher, directory: ShardDirectory) -> None:

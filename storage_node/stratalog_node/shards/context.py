@@ -14,6 +14,7 @@ from stratalog.meta_api.client import MetaClient
 from stratalog.model.producers import ProducerRule, ProducerSnapshot
 from stratalog.settings.process import ProcessSettings
 from stratalog_node.disk.descriptors import Descriptors
+from stratalog_node.disk.ends_in_memory import EndsInMemory
 from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.disk.spare_files import SpareFiles
 from stratalog_node.disk.threads import DiskThreads
@@ -42,6 +43,7 @@ class ShardContext:
     layout: NodeLayout
     threads: DiskThreads
     descriptors: Descriptors
+    ends: EndsInMemory
     spares: SpareFiles
     clock_ms: Callable[[], int]
     """Wall clock. What belongs to a turn takes the turn's."""
@@ -75,6 +77,7 @@ class ShardContext:
         turn: Turn,
         cold: ColdReads | None = None,
         peers: PeerReads | None = None,
+        ends: EndsInMemory | None = None,
     ) -> ShardContext:
         """With all that needs nothing else to be made."""
         stats = ShardStats()
@@ -87,6 +90,7 @@ class ShardContext:
             layout,
             threads,
             descriptors,
+            ends or EndsInMemory(),
             SpareFiles(layout.spares, threads),
             clock_ms,
             turn,

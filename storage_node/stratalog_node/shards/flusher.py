@@ -319,6 +319,7 @@ class Flusher:
         self._dirty.pop(active, None)
         self._checkpointed.pop(active, None)
         if not keeps_checkpoint and not self._is_closing:
+            active.forget_end()
             self._forgetting.start(self._threads.background(partial(self._checkpoints.delete, [active.key])))
 
     def flush_soon(self) -> None:

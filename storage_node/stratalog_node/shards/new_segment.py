@@ -60,7 +60,8 @@ def open_new(
         file.create(header, context.spares.take_or_make, withholds_name=True)
     else:
         file.create(header, context.spares.take)
-    return ActiveSegment(identity, file, leader, IndexBuilder(leader.key.base_offset))
+    mark = context.ends.mark(leader.key)
+    return ActiveSegment(identity, file, leader, IndexBuilder(leader.key.base_offset), mark)
 
 
 def _refuse_to_write_over(path: Path) -> None:

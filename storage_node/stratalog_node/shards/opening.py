@@ -121,6 +121,7 @@ class OpenedFiles:
             file,
             self._leader_of(found, scan, opened.identity.created_ms),
             scan.index,
+            self._context.ends.mark(found.key),
             checked_from=found.checked_from,
         )
         if opened.is_flushed:

@@ -256,7 +256,9 @@ class Recovery:
             tables=dict(tables),
             may_read_bucket=self._context.catalog.reads_bucket(shard.key.topic_id),
         )
-        event: RestartEvent | None = FilesListed(metadata, own_files, claims)
+        in_memory = self._context.ends.found
+        written = {one.key: in_memory[one.key] for one in own if one.key in in_memory}
+        event: RestartEvent | None = FilesListed(metadata, own_files, claims, written)
         checkpoints, is_kept = self._checkpoints.get(key, {}), self._is_memory_kept
         opened = OpenedFiles(self._context, self._flusher, shard, checkpoints, is_memory_kept=is_kept)
         try:

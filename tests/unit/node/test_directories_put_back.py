@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from stratalog.machines.shard_life import StopCause
 from stratalog.model.errors import LeaseHeld
 from stratalog.model.ids import SegmentKey, ShardKey
-from stratalog.model.segment import SegmentState, Vote
+from stratalog.model.segment import GapReason, SegmentState, Vote
 from stratalog_node import heartbeats
 from support.node_cluster import NodeCluster
 from support.waiting import eventually
@@ -158,3 +159,49 @@ async def test_a_killed_process_is_followed_at_once_in_its_directory(
         async with asyncio.timeout(30):
             await cluster.start(1)
         assert cluster.meta.service.life_stats.refused == 0
+
+
+@pytest.mark.parametrize("is_same_machine", [True, False], ids=["same machine", "another machine"])
+async def test_two_directories_of_one_storage_come_one_after_the_other(
+    cluster: NodeCluster, tmp_path: Path, is_same_machine: bool
+) -> None:
+    """The node has the only replica. On the machine of the last life it knows from memory what the copy lacks. On
+    another one it cannot, so the record says that the log may have a break."""
+    await cluster.start(1)
+    key = await cluster.shard(1)
+    for record in BEFORE:
+        await cluster.append(key, record)
+    original, clone, kept = cluster.layout(1).root, tmp_path / "clone", tmp_path / "original"
+    shutil.copytree(original, clone)
+    for record in SINCE:
+        await cluster.append(key, record)
+    await cluster.kill(1)
+    await cluster.lose(1)
+    original.rename(kept)
+    clone.rename(original)
+    if not is_same_machine:
+        cluster.forget_memory(1)
+    await cluster.start(1)
+    (gap,) = cluster.segments(key)[0].handed.given_up
+    assert gap.reason is GapReason.RESTARTED
+    shard = cluster.nodes[1].shards.get(key)
+    assert shard is not None
+    if is_same_machine:
+        await eventually(lambda: shard.stop is not None and shard.stop.cause is StopCause.DATA_LOST)
+        assert shard.stop is not None and "offsets 5 to 10 were written and are lost" in shard.stop.reason
+    else:
+        assert await cluster.append(key, b"of the copy") == len(BEFORE)
+
+    await cluster.kill(1)
+    await cluster.lose(1)
+    original.rename(clone)
+    kept.rename(original)
+    await cluster.start(1)
+    if is_same_machine:
+        assert await cluster.values(key) == BEFORE + SINCE
+        return
+    shard = cluster.nodes[1].shards.get(key)
+    assert shard is not None
+    await eventually(lambda: shard.stop is not None and shard.stop.cause is StopCause.DATA_LOST)
+    assert shard.stop is not None and "offsets 5 to 6 were written and are lost" in shard.stop.reason
+    assert b"since 4" in cluster.layout(1).segment(cluster.segments(key)[0].key).read_bytes(), "a person may want it"
