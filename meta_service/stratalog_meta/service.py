@@ -123,6 +123,7 @@ class MetaService:
                 _log.warning(
                     "a new cluster: the store was empty", cluster_id=header.cluster_id, store=self._store.source
                 )
+            table.min_in_sync = self.min_in_sync
             if self._backups is not None:
                 await self._backups.check(table)
         except BaseException:

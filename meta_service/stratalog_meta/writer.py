@@ -198,6 +198,7 @@ class TableWriter:
             await self._store.close()
             table = ShardTable.load(await self._store.load(), self._store.source)
             assert table is not None, "a store that had a header has one"
+            table.min_in_sync = self._table.min_in_sync
             await self._store.write([[PutHeader(table.state.header)]])
         except Exception as error:  # whatever a store without room says, the next look may find it well
             _log.debug("store still fails", source=self._store.source, error=str(error))

@@ -67,6 +67,16 @@ class ShardTable:
         self._state = state
         self._snapshot: Snapshot | None = None
 
+    @property
+    def min_in_sync(self) -> int:
+        """The processes' `min.insync.replicas`, for topics that do not say otherwise. Not stored: whoever loads a table
+        sets it."""
+        return self._state.min_in_sync
+
+    @min_in_sync.setter
+    def min_in_sync(self, replicas: int) -> None:
+        self._state.min_in_sync = replicas
+
     @classmethod
     def empty(cls, header: TableHeader) -> ShardTable:
         """The table of a new cluster."""

@@ -119,14 +119,15 @@ def _can_do_without(tx: TableTransaction, segment: Segment, node_id: int) -> boo
     """Whether replicas with disks that work can go on: as many of the ISR as acks=all asks for, or a majority. With
     fewer no batch would be taken, so nothing is gained; a leader whose flushes hang may still take batches."""
     doubted = {doubt.node_id for doubt in segment.handed.doubts}
-    settings = tx.state.topic(segment.key.topic_id).settings
-    by_quorum = is_quorum(settings)
+    topic = tx.state.topic(segment.key.topic_id)
+    by_quorum = is_quorum(topic.settings)
     able = [
         node
         for node in (segment.replicas if by_quorum else segment.isr)
         if node != node_id and node not in doubted and tx.state.is_working(node)
     ]
-    return len(able) >= (majority(segment) if by_quorum else max(1, least_in_sync(settings, 1)))
+    least = least_in_sync(topic.settings, 1 if topic.is_internal else tx.state.min_in_sync)
+    return len(able) >= (majority(segment) if by_quorum else max(1, least))
 
 
 def report_faulty_copies(tx: TableTransaction, command: ReportFaultyCopies) -> Steps[None]:

@@ -94,7 +94,7 @@ class TableState:
     """All maps of the shard table."""
 
     __slots__ = (
-        "change_sets", "deleted", "header", "led", "load", "locks", "mounts", "nodes",
+        "change_sets", "deleted", "header", "led", "load", "locks", "min_in_sync", "mounts", "nodes",
         "purged_topics", "shards", "topic_ids", "topics", "unsettled", "views",
     )  # fmt: skip
 
@@ -115,6 +115,8 @@ class TableState:
         """How many ACTIVE segments each node leads, counted as in `load`."""
         self.unsettled: dict[SegmentKey, None] = {}
         """What the beginning or the end of a life may concern, so that it costs nothing where each segment is alone."""
+        self.min_in_sync = 1
+        """The processes' `min.insync.replicas`, for topics that do not say otherwise. Not stored."""
         self.views: dict[ShardKey, Shard] = {}
         """Shards as readers see them, made when asked for, dropped when they change."""
 

@@ -76,6 +76,17 @@ def test_a_leader_stays_where_too_few_others_work_for_acks_all() -> None:
     assert story.segment(key).is_fenced
 
 
+def test_a_topic_without_its_own_min_isr_goes_by_the_default_of_the_processes() -> None:
+    story, key = active_on(3)
+    story.table.min_in_sync = 2
+    stuck(story, 3)
+    stuck(story, 1)
+    assert story.segment(key).leader == 1, "node 2 alone takes no batch"
+    story.table.min_in_sync = 1
+    stuck(story, 1)
+    assert story.segment(key).is_fenced
+
+
 def test_the_only_replica_stays() -> None:
     story, key = active_on(1)
     stuck(story, 1)
