@@ -305,6 +305,7 @@ class NodeLife(Process):
         if hung is None and not disk.is_full:
             self._health.succeeded(DiskCall.WRITE, now_ms)
             self._health.succeeded(DiskCall.FLUSH, now_ms)
+            self._health.succeeded(DiskCall.READ, now_ms)
         self._health.look(hung, "full" if disk.is_full else None, now_ms)
         return self._health.trouble is None
 

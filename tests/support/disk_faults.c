@@ -1,4 +1,4 @@
-/* Preloaded into a process: its writes and flushes of files below named directories fail, hang or take long.
+/* Preloaded into a process: its writes, flushes and reads of files below named directories fail, hang or take long.
  *
  * What is wrong is in a file that the test and the process share (`DISK_FAULTS`), so it changes at any moment, and a
  * call that hangs goes on once it is taken back. Everything else passes. See tests/support/disk_faults.py.
@@ -18,9 +18,9 @@
 
 enum { SLOTS = 16, PATH_BYTES = 1016, HANG = -1 };
 
-/* One directory. `write` and `flush`: 0, an errno, or HANG; `slow_ms`: each flush takes so long. */
+/* One directory. `write`, `flush` and `read`: 0, an errno, or HANG; `slow_ms`: each flush takes so long. */
 struct slot {
-    volatile int write, flush, slow_ms, unused;
+    volatile int write, flush, slow_ms, read;
     char below[PATH_BYTES];
 };
 
@@ -47,7 +47,7 @@ static struct slot *slot_of(int fd) {
     ssize_t size = -1;
     for (int n = 0; slots && n < SLOTS; n++) {
         struct slot *one = &slots[n];
-        if (!one->below[0] || !(one->write || one->flush || one->slow_ms)) continue;
+        if (!one->below[0] || !(one->write || one->flush || one->slow_ms || one->read)) continue;
         if (size < 0) {
             snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
             size = readlink(link, path, sizeof path - 1);
@@ -77,6 +77,11 @@ static int refused_write(int fd) {
     return slot ? refused(&slot->write) : 0;
 }
 
+static int refused_read(int fd) {
+    struct slot *slot = slot_of(fd);
+    return slot ? refused(&slot->read) : 0;
+}
+
 static int refused_flush(int fd) {
     struct slot *slot = slot_of(fd);
     if (!slot) return 0;
@@ -104,5 +109,8 @@ PASS(write, ssize_t, pwritev64v2, (int fd, const struct iovec *data, int count, 
      (fd, data, count, at, flags))
 PASS(write, int, fallocate, (int fd, int mode, off_t at, off_t size), (fd, mode, at, size))
 PASS(write, int, fallocate64, (int fd, int mode, off64_t at, off64_t size), (fd, mode, at, size))
+PASS(read, ssize_t, read, (int fd, void *data, size_t size), (fd, data, size))
+PASS(read, ssize_t, pread, (int fd, void *data, size_t size, off_t at), (fd, data, size, at))
+PASS(read, ssize_t, pread64, (int fd, void *data, size_t size, off64_t at), (fd, data, size, at))
 PASS(flush, int, fsync, (int fd), (fd))
 PASS(flush, int, fdatasync, (int fd), (fd))

@@ -1,8 +1,9 @@
 """Disks of real processes that fail, fill up, hang or are slow: for each directory, and for each kind of call.
 
 A small library (`disk_faults.c`) is compiled with the system's C compiler and preloaded into the processes. It looks at
-`write`, `pwrite`, `writev`, `pwritev`, `fallocate` (of Python, RocksDB and all others in the process), and at `fsync`
-and `fdatasync`, of files below the directories that a test names. What is wrong may change at any moment:
+`write`, `pwrite`, `writev`, `pwritev`, `fallocate` (of Python, RocksDB and all others in the process), at `fsync` and
+`fdatasync`, and at `read` and `pread` (not at reads that take only what is in memory), of files below the directories
+that a test names. What is wrong may change at any moment:
 
     faults = DiskFaults(tmp_path)
     node = NodeProcess(data, environment=faults.environment)
@@ -96,8 +97,16 @@ class FaultyDirectory:
     def slow_ms(self, lasting_ms: int) -> None:
         self._set(2, lasting_ms)
 
+    @property
+    def read(self) -> int:
+        return self._get(3)
+
+    @read.setter
+    def read(self, fault: int) -> None:
+        self._set(3, fault)
+
     def heal(self) -> None:
-        self.write, self.flush, self.slow_ms = OK, OK, 0
+        self.write, self.flush, self.slow_ms, self.read = OK, OK, 0, OK
 
 
 class DiskFaults:

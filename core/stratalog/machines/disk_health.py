@@ -1,15 +1,18 @@
 """Whether a node's disk makes progress: the evidence by which a node keeps or gives up the lead of its shards.
 
 A node whose disk does not work may answer every request that needs no disk. So what counts is not whether it answers,
-but whether the writes and flushes that it began came to a good end. The disk is stuck when, for `stall_ms`
+but whether the writes, flushes and reads that it began came to a good end. The disk is stuck when, for `stall_ms`
 * a write or a flush has not returned,
-* every write failed, or every flush, or
+* a read has not returned, and no other that began later has succeeded,
+* every write failed, or every flush, or every read, or
 * there was no room for new data.
-Nothing that is wrong for a shorter time counts: a disk that is slow, or full for a moment, moves nothing.
+Nothing that is wrong for a shorter time counts: a disk that is slow, or full for a moment, moves nothing. Nor does one
+bad file count as a bad disk: while anything is in doubt, `wants_probe` asks the caller for a small write, a flush and a
+read of what was written, from the disk. Where they succeed, the disk works. A disk that nothing else uses is judged by
+them, too.
 
-Hysteresis: a stuck disk is well again once nothing of this was so for `WELL_AGAIN` times `stall_ms`, and a write and a
-flush succeeded after the last failure. While anything is in doubt, `wants_probe` asks the caller for a small write and
-a flush, so that a disk to which nothing else is written is judged, too.
+Hysteresis: a stuck disk is well again once nothing of this was so for `WELL_AGAIN` times `stall_ms`, and a call of each
+kind succeeded after the last failure.
 
 Pure: the caller hands in the time, from a clock that is not set, and looks at least every `LOOKS_PER_STALL`th of
 `stall_ms`. Cost: O(1) for each call and each look.
@@ -31,6 +34,7 @@ class DiskCall(StrEnum):
 
     WRITE = "write"
     FLUSH = "flush"
+    READ = "read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,7 @@ class _Outcomes:
 class DiskHealth:
     """Invariant: `trouble` is None exactly while the disk counts as well."""
 
-    __slots__ = ("_full_since_ms", "_ill_ms", "_outcomes", "stall_ms", "trouble")
+    __slots__ = ("_full_since_ms", "_ill_ms", "_is_read_slow", "_outcomes", "stall_ms", "trouble")
 
     def __init__(self, stall_ms: int) -> None:
         self.stall_ms = stall_ms
@@ -63,6 +67,7 @@ class DiskHealth:
         """Why the disk counts as stuck, in words; None while it counts as well."""
         self._outcomes = {kind: _Outcomes() for kind in DiskCall}
         self._full_since_ms: int | None = None
+        self._is_read_slow = False
         self._ill_ms = 0
         """When something was wrong last."""
 
@@ -80,14 +85,23 @@ class DiskHealth:
             outcomes.failing_since_ms = now_ms
         self._ill_ms = now_ms
 
-    def look(self, oldest: CallInProgress | None, no_room: str | None, now_ms: int) -> None:
-        """Judge by the time. `oldest`: of the calls in progress, the one that began first. `no_room`: why there is no
-        room for new data, if so."""
+    def look(
+        self,
+        oldest: CallInProgress | None,
+        no_room: str | None,
+        now_ms: int,
+        oldest_read: CallInProgress | None = None,
+    ) -> None:
+        """Judge by the time. `oldest`: of the writes and flushes in progress, the one that began first. `oldest_read`:
+        of the reads. `no_room`: why there is no room for new data, if so."""
         if no_room is None:
             self._full_since_ms = None
         elif self._full_since_ms is None:
             self._full_since_ms = now_ms
-        found = self._hung(oldest, now_ms) or self._failing(now_ms) or self._full(no_room, now_ms)
+        read = None if oldest_read is None or self._has_read_since(oldest_read.since_ms) else oldest_read
+        self._is_read_slow = read is not None and now_ms - read.since_ms >= self.stall_ms // 2
+        hung = self._hung(oldest, now_ms) or self._hung(read, now_ms)
+        found = hung or self._failing(now_ms) or self._full(no_room, now_ms)
         if found is not None or self._is_in_doubt:
             self._ill_ms = now_ms
         if found is not None:
@@ -99,6 +113,9 @@ class DiskHealth:
         if oldest is None or now_ms - oldest.since_ms < self.stall_ms:
             return None
         return f"a {oldest.kind} of {oldest.path} has not returned for {(now_ms - oldest.since_ms) // 1_000} s"
+
+    def _has_read_since(self, since_ms: int) -> bool:
+        return self._outcomes[DiskCall.READ].succeeded_ms > since_ms
 
     def _failing(self, now_ms: int) -> str | None:
         for kind, one in self._outcomes.items():
@@ -119,12 +136,11 @@ class DiskHealth:
 
     @property
     def _is_in_doubt(self) -> bool:
-        return self._full_since_ms is not None or any(
-            one.failing_since_ms is not None for one in self._outcomes.values()
-        )
+        is_slow_or_full = self._is_read_slow or self._full_since_ms is not None
+        return is_slow_or_full or any(one.failing_since_ms is not None for one in self._outcomes.values())
 
     # What others ask ------------------------------------------------------------------------------------------------
     @property
     def wants_probe(self) -> bool:
-        """Whether a small write and a flush would show how the disk is."""
+        """Whether a small write, a flush and a read would show how the disk is."""
         return self.trouble is not None or self._is_in_doubt

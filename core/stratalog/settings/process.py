@@ -133,10 +133,10 @@ class ProcessSettings(DoorSettings):
         default=10 * SECOND_MS,
         ge=500,
         le=1 * HOUR_MS,
-        description="A disk on which a write or a flush has not returned for this long, or every one has failed, or "
-        "that has had no room for new data, makes no progress: other nodes take over the shards that this node leads, "
-        "where another replica is in sync, and new segments go elsewhere. The disk counts again once it has worked for "
-        "three times as long.",
+        description="A disk on which a write, a flush or a read has not returned for this long, or every one has "
+        "failed, or that has had no room for new data, makes no progress: other nodes take over the shards that this "
+        "node leads, where another replica is in sync, and new segments go elsewhere. The disk counts again once it "
+        "has worked for three times as long.",
     )
     local_hard_limit_bytes: int = Field(
         default=-1,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from stratalog.machines.disk_health import CallInProgress, DiskCall, DiskHealth
-from stratalog.model.errors import DiskFull, StratalogError
+from stratalog.model.errors import DiskFull, StratalogError, Unavailable
 
 
 def steady_ms() -> int:
@@ -45,18 +45,26 @@ class DiskCalls:
 
     @contextmanager
     def call(self, kind: DiskCall, path: Path) -> Iterator[None]:
-        """One call that blocks this thread. OSError: it failed."""
+        """One call that blocks this thread; or one in the middle of another, as where a copy is written piece by piece.
+        OSError, Unavailable: it failed."""
         thread = threading.get_ident()
+        around = self._in_progress.get(thread)
         self._in_progress[thread] = CallInProgress(kind, str(path), self.clock_ms())
         try:
             yield
         except OSError as error:
             self.failed(kind, f"{path}: {error.strerror}")
             raise
+        except Unavailable as error:
+            self.failed(kind, str(error))
+            raise
         else:
             self.succeeded(kind)
         finally:
-            del self._in_progress[thread]
+            if around is None:
+                del self._in_progress[thread]
+            else:
+                self._in_progress[thread] = around
 
     def succeeded(self, kind: DiskCall) -> None:
         ended = self._ended[kind]
@@ -86,10 +94,10 @@ class DiskCalls:
         self._unwritable.pop(path, None)
 
     # What is known --------------------------------------------------------------------------------------------------
-    @property
-    def oldest(self) -> CallInProgress | None:
-        """Of the calls in progress, the one that began first."""
-        return min(list(self._in_progress.values()), key=lambda call: call.since_ms, default=None)
+    def oldest(self, *kinds: DiskCall) -> CallInProgress | None:
+        """Of the calls in progress of these kinds, the one that began first."""
+        calls = [call for call in list(self._in_progress.values()) if call.kind in kinds]
+        return min(calls, key=lambda call: call.since_ms, default=None)
 
     def report_to(self, health: DiskHealth, now_ms: int) -> None:
         """What ended since the last report."""
@@ -115,7 +123,7 @@ def watch_this_thread(calls: DiskCalls) -> None:
 
 @contextmanager
 def disk_call(kind: DiskCall, path: Path) -> Iterator[None]:
-    """Around one write or flush. Requires: no other is around it."""
+    """Around one write, flush or read."""
     calls = _of_thread.calls
     if calls is None:
         yield

@@ -9,15 +9,19 @@ Blocking; for disk threads.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from rocksdict import AccessType, Options, Rdict, WriteBatch
+from rocksdict import AccessType, DbClosedError, Options, Rdict, WriteBatch
 
 from stratalog.formats.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
+from stratalog.machines.disk_health import DiskCall
 from stratalog.model.errors import Corrupt, Unavailable
 from stratalog.model.ids import SegmentKey
 from stratalog.telemetry.logs import logger
+from stratalog_node.disk.calls import disk_call
 
 log = logger(__name__)
 
@@ -57,22 +61,28 @@ def _deletion_of(keys: Iterable[SegmentKey]) -> WriteBatch:
     return batch
 
 
+def _opened(path: Path) -> Rdict:
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_write_buffer_size(4 << 20)
+    options.set_max_write_buffer_number(2)
+    options.set_keep_log_file_num(2)
+    options.set_max_open_files(64)
+    return Rdict(str(path), options)
+
+
 class Checkpoints:
     def __init__(self, path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
-        options = Options(raw_mode=True)
-        options.create_if_missing(True)
-        options.set_write_buffer_size(4 << 20)
-        options.set_max_write_buffer_number(2)
-        options.set_keep_log_file_num(2)
-        options.set_max_open_files(64)
         try:
-            self._db = Rdict(str(path), options)
+            self._db = _opened(path)
         except Exception as error:  # rocksdict raises plain Exception for a lock held elsewhere
             raise Unavailable(
                 f"{path}: cannot open the checkpoint store: {error}; is another node using it?"
             ) from error
         self._path = path
+        self._reopening = threading.Lock()
+        self._has_failed = False
         self._names_at_start = frozenset(self._db.keys())
 
     def had(self, key: SegmentKey) -> bool:
@@ -85,10 +95,9 @@ class Checkpoints:
 
     def load(self, key: SegmentKey) -> Checkpoint | None:
         """One segment's; None where there is none, or none that can be read. Raises: Unavailable."""
-        try:
-            value = self._db.get(_name(key))
-        except Exception as error:  # rocksdict raises plain Exception
-            raise Unavailable(f"{self._path}: cannot read a checkpoint: {error}") from error
+        db = self._usable()
+        with disk_call(DiskCall.READ, self._path), self._errors("read"):
+            value = db.get(_name(key))
         if value is None:
             return None
         try:
@@ -114,13 +123,36 @@ class Checkpoints:
         self._write(_deletion_of(keys), is_synced=True)
 
     def _write(self, batch: WriteBatch, *, is_synced: bool = False) -> None:
+        db = self._usable()
         try:
-            self._db.write(batch)
+            with disk_call(DiskCall.WRITE, self._path), self._errors("write"):
+                db.write(batch)
             if is_synced:
                 # A write that syncs would hold the interpreter lock for as long as the disk takes.
-                self._db.flush_wal(sync=True)
+                with disk_call(DiskCall.FLUSH, self._path), self._errors("flush"):
+                    db.flush_wal(sync=True)
+        except Unavailable:
+            self._has_failed = True
+            raise
+
+    def _usable(self) -> Rdict:
+        """After an error of its disk RocksDB refuses all that is written, also once the disk works again; and without
+        revoking its checkpoint no copy is cut or filled. So it is opened again. Raises: Unavailable."""
+        with self._reopening:
+            if self._has_failed:
+                with disk_call(DiskCall.READ, self._path), self._errors("open"):
+                    with suppress(DbClosedError):  # by the last attempt
+                        self._db.close()
+                    self._db = _opened(self._path)
+                self._has_failed = False
+            return self._db
+
+    @contextmanager
+    def _errors(self, what: str) -> Iterator[None]:
+        try:
+            yield
         except Exception as error:  # rocksdict raises plain Exception
-            raise Unavailable(f"{self._path}: cannot write a checkpoint: {error}") from error
+            raise Unavailable(f"{self._path}: cannot {what} checkpoints: {error}") from error
 
     def close(self) -> None:
         self._db.close()

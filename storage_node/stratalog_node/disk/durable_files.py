@@ -40,6 +40,16 @@ def read_exactly(fd: int, position: int, size_bytes: int, name: str) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
+def read_from_disk(path: Path) -> bytes:
+    """Blocking: what a flushed file holds, and not what is in memory of it. Raises: Unavailable."""
+    try:
+        with disk_call(DiskCall.READ, path), open(path, "rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            return file.read()
+    except OSError as error:
+        raise Unavailable(f"{path}: cannot be read: {error.strerror}") from error
+
+
 def write_error(path: Path, error: OSError) -> DiskFull | Unavailable:
     """What to raise for it."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -154,7 +154,11 @@ class SegmentFile:
         `withholds_name` it may turn out that another file has that name by right: no flush gives it to this one.
         """
         self._descriptors.check_room()
-        fd, made = spare() or (made_file(self.path), self.path)
+        try:
+            fd, made = spare() or (made_file(self.path), self.path)
+        except Unavailable as refusal:
+            self._descriptors.calls.append_failed(self.path, refusal)
+            raise
         try:
             if os.write(fd, header) != len(header):
                 raise OSError(errno.ENOSPC, "short write")
@@ -163,7 +167,10 @@ class SegmentFile:
             with suppress(OSError):
                 # Half a header under this name would be in the way of the next attempt's recovery.
                 os.unlink(made)
-            raise write_error(self.path, error) from error
+            failure = write_error(self.path, error)
+            self._descriptors.calls.append_failed(self.path, failure)
+            raise failure from error
+        self._descriptors.calls.appended(self.path)
         self._fd, self._lost = fd, ""
         self._provisional = made if made != self.path else None
         self._is_name_withheld = withholds_name and self._provisional is not None
@@ -201,7 +208,7 @@ class SegmentFile:
         Raises: DiskFull, Unavailable; OutcomeUnknown when it failed and what it wrote could not be cut off either, so
         that the next start may find some of it. The next append cuts it off first, or is refused.
         """
-        fd = self.fd()
+        fd = self._fd_to_append()
         position = self.size_bytes
         end = position + size_bytes
         if self._is_cut_due:
@@ -227,6 +234,17 @@ class SegmentFile:
         self._is_unflushed = True
         if end - self.written_behind_bytes >= WRITE_BEHIND_BYTES and not self.is_written_behind:
             self._descriptors.write_behind(self)
+
+    def _fd_to_append(self) -> int:
+        if self._fd < 0:
+            self._descriptors.check_room()  # too many are open: that says nothing of the disk
+            try:
+                return self.fd()
+            except (Unavailable, NotFound) as error:
+                self._descriptors.calls.append_failed(self.path, error)
+                raise
+        self.was_used = True
+        return self._fd
 
     def _append_with_room(self, fd: int, buffers: Sequence[memoryview | bytes], position: int, size_bytes: int) -> bool:
         """Append and make room behind. False: not all is written, perhaps for want of space for the room alone."""
@@ -306,12 +324,12 @@ class SegmentFile:
 
     def read(self, position: int, size_bytes: int) -> bytes:
         """Blocking read of exactly `size_bytes`; for disk threads, of a pinned file."""
-        with self.descriptor(os.O_RDONLY) as fd:
+        with disk_call(DiskCall.READ, self.path), self.descriptor(os.O_RDONLY) as fd:
             return read_exactly(fd, position, size_bytes, str(self.path))
 
     def read_into(self, buffer: memoryview, position: int) -> None:
         """Blocking: fill `buffer`; for disk threads, of a pinned file. Raises: as `read`."""
-        with self.descriptor(os.O_RDONLY) as fd:
+        with disk_call(DiskCall.READ, self.path), self.descriptor(os.O_RDONLY) as fd:
             missing = buffer
             while missing:
                 try:

@@ -17,7 +17,7 @@ from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey
 from stratalog.telemetry.logs import logger
 from stratalog.telemetry.metrics import counter, gauge
-from stratalog_node.disk.durable_files import write_durably
+from stratalog_node.disk.durable_files import read_from_disk, write_durably
 from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.disk.threads import DiskThreads
 from stratalog_node.shards.write_gate import WriteGate
@@ -32,7 +32,7 @@ _PROBE: Final = b"written now and then, to find out whether this disk works\n"
 class DiskHealthStats:
     is_stuck: int = gauge("1 while the data disk makes no progress.")
     stuck_times: int = counter("Times the data disk began to make no progress.")
-    oldest_call_ms: int = gauge("For how long the oldest write or flush in progress has not returned.")
+    oldest_call_ms: int = gauge("For how long the oldest write, flush or read in progress has not returned.")
 
 
 class DiskWatch:
@@ -85,11 +85,12 @@ class DiskWatch:
         """Judge by what is known at this moment."""
         health, calls = self._health, self._calls
         now_ms = calls.clock_ms()
-        before, oldest = health.trouble, calls.oldest
+        before, oldest = health.trouble, calls.oldest(DiskCall.WRITE, DiskCall.FLUSH)
+        oldest_read = calls.oldest(DiskCall.READ)
         calls.report_to(health, now_ms)
-        health.look(oldest, self._gate.no_room, now_ms)
+        health.look(oldest, self._gate.no_room, now_ms, oldest_read)
         self.stats.is_stuck = int(health.trouble is not None)
-        self.stats.oldest_call_ms = 0 if oldest is None else now_ms - oldest.since_ms
+        self.stats.oldest_call_ms = max((now_ms - one.since_ms for one in (oldest, oldest_read) if one), default=0)
         if health.trouble is not None and before is None:
             self.stats.stuck_times += 1
             log.error("the data disk makes no progress", reason=health.trouble)
@@ -100,6 +101,11 @@ class DiskWatch:
 
     async def _probe(self) -> None:
         try:
-            await self._threads.probe(lambda: write_durably(self._layout.probe, [_PROBE]))
+            await self._threads.probe(self._use_disk)
         except StratalogError as error:  # it is counted where it was met
             log.debug("the data disk refuses a probe", error=str(error))
+
+    def _use_disk(self) -> None:
+        """Blocking."""
+        write_durably(self._layout.probe, [_PROBE])
+        read_from_disk(self._layout.probe)

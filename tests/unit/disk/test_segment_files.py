@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stratalog.model.errors import Corrupt, DiskFull, NotFound, Unavailable
+from stratalog_node.disk.calls import DiskCalls
 from stratalog_node.disk.descriptors import Descriptors
 from stratalog_node.disk.durable_files import read_front, write_durably
 from stratalog_node.disk.files import WRITE_STEP_BYTES, FlushLost, SegmentFile
@@ -327,3 +328,26 @@ def test_an_append_that_fits_is_whole_where_its_room_does_not_fit(
     limit = 1 << 30
     file.append([b"y" * 14_000], 14_000)
     assert file.path.read_bytes().rstrip(b"\0") == HEADER + b"x" * 28_000 + b"y" * 14_000
+
+
+def test_a_file_that_cannot_be_opened_or_made_is_one_that_cannot_be_appended_to(tmp_path: Path) -> None:
+    """Else its shard stays with a leader that writes nothing of it."""
+    now_ms = 1_000
+    calls = DiskCalls(lambda: now_ms)
+    descriptors = Descriptors(10, calls=calls)
+    in_the_way = tmp_path / "in-the-way"
+    in_the_way.write_bytes(b"")
+    unmade = SegmentFile(in_the_way / "one.seg", descriptors, 0)
+    with pytest.raises(Unavailable):
+        unmade.create(b"header")
+    gone = SegmentFile(tmp_path / "two.seg", descriptors, 0)
+    gone.create(b"header")
+    gone.close()
+    gone.path.unlink()
+    with pytest.raises(NotFound):
+        gone.append([b"batch"], 5)
+    now_ms += 1_000
+    assert calls.unwritable(1_000) == [unmade.path, gone.path]
+    in_the_way.unlink()
+    unmade.create(b"header")
+    assert calls.unwritable(1_000) == [gone.path]

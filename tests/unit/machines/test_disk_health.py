@@ -113,3 +113,36 @@ def test_room_counts_from_a_clock_that_begins_at_zero() -> None:
     health = DiskHealth(STALL_MS)
     pass_time(health, 0, STALL_MS, no_room="full")
     assert health.trouble is not None
+
+
+READ = CallInProgress(DiskCall.READ, "a.seg", 1_000)
+
+
+def test_a_read_that_does_not_return_counts_unless_others_do() -> None:
+    """A bad sector may take a disk a minute, which serves all else meanwhile."""
+    health = DiskHealth(STALL_MS)
+    for now_ms in range(1_000, 40_000, POLL_MS):
+        health.look(None, None, now_ms, READ)
+        if health.wants_probe:
+            health.succeeded(DiskCall.READ, now_ms)
+    assert health.trouble is None
+    health = DiskHealth(STALL_MS)
+    for now_ms in range(1_000, 13_000, POLL_MS):
+        health.look(None, None, now_ms, READ)
+    assert health.trouble == "a read of a.seg has not returned for 10 s" and health.wants_probe
+
+
+def test_reads_that_all_fail_are_found_and_a_disk_is_well_only_once_it_can_be_read() -> None:
+    health = DiskHealth(STALL_MS)
+    for now_ms in range(0, STALL_MS + 1, POLL_MS):
+        health.failed(DiskCall.READ, "Input/output error", now_ms)
+        health.look(None, None, now_ms)
+    assert health.trouble == "every read has failed for 10 s: Input/output error"
+    for now_ms in range(12_000, 60_000, POLL_MS):
+        health.succeeded(DiskCall.WRITE, now_ms)
+        health.succeeded(DiskCall.FLUSH, now_ms)
+        health.look(None, None, now_ms)
+    assert health.trouble is not None
+    for now_ms in range(60_000, 100_000, POLL_MS):
+        pass_time(health, now_ms, now_ms, works=True)
+    assert health.trouble is None

@@ -71,7 +71,7 @@ async def test_a_flush_that_does_not_return_is_trouble_until_the_disk_has_worked
             is_over.wait()
 
     flushing = asyncio.ensure_future(watched.threads.flush(hang))
-    await eventually(lambda: watched.threads.calls.oldest is not None)
+    await eventually(lambda: watched.threads.calls.oldest(*DiskCall) is not None)
     watched.pass_ms(STALL_MS - 1)
     assert watched.watch.trouble is None and watched.watch.stats.oldest_call_ms == STALL_MS - 1
     watched.pass_ms(1)
@@ -136,4 +136,13 @@ async def test_calls_of_disk_threads_are_counted_and_those_of_others_are_not(wat
     assert watched.watch.trouble is None
     with pytest.raises(OSError, match="Input/output error"):
         await watched.threads.background(fail)
-    assert watched.threads.calls.oldest is None
+    assert watched.threads.calls.oldest(*DiskCall) is None
+
+
+def test_a_read_in_the_middle_of_a_write_counts_beside_it() -> None:
+    calls = DiskCalls(lambda: 5)
+    with calls.call(DiskCall.WRITE, Path("copy")):
+        with calls.call(DiskCall.READ, Path("original")):
+            assert calls.oldest(DiskCall.READ) is not None
+        assert calls.oldest(DiskCall.READ) is None and calls.oldest(DiskCall.WRITE) is not None
+    assert calls.oldest(*DiskCall) is None
