@@ -1,5 +1,7 @@
 """A connection to another node for questions beside replication: many at a time, answered in their order.
 
+It begins with this node's token, whatever is asked first: where clients fill the other node's limits, only connections
+of nodes are taken (`serve/connection_places.py`), and a question that any client may ask shows no token.
 Made when something is asked, and kept until the other end closes it. It is ended when nothing comes while an answer is
 due, for all answers behind that one would wait as well. An answer that comes slowly is on its way; the next reads ask
 for less. Lives on the event loop.
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from stratalog.kafka.errors import MalformedFrame
 from stratalog.kafka.log_ends import decode_ends_answer, encode_ends_request
@@ -19,6 +22,8 @@ from stratalog_node.replication.peer import Asker
 from stratalog_node.replication.peer_protocol import PeerProtocol
 
 CONNECT_S = 1.0
+_TOKEN_SHOWN: Final = 0
+"""The correlation id of the request that asks for nothing: no question has it."""
 
 
 class PeerLine:
@@ -91,12 +96,15 @@ class PeerLine:
             if self._is_ended:
                 raise Unavailable(f"node {self._node_id} closes the connection at once")
             self._protocol = protocol
+            token = ReplicaFetch(self._asker.node_id, self._asker.token, 0, 0, NO_SESSION, FINAL_EPOCH, [])
+            protocol.send(encode_replica_fetch(_TOKEN_SHOWN, f"node-{self._asker.node_id}", token))
             return protocol
 
     def _answered(self, frame: memoryview) -> None:
-        if self._protocol is not None:
+        number = int.from_bytes(frame[:4], "big", signed=True)
+        if self._protocol is not None and number != _TOKEN_SHOWN:
             self._size.answered(len(frame), self._protocol.answer_ms)
-        waiting = self._waiting.get(int.from_bytes(frame[:4], "big", signed=True))
+        waiting = self._waiting.get(number)
         if waiting is not None and not waiting.done():
             waiting.set_result(bytes(frame))  # the buffer is used again
 

@@ -1,7 +1,9 @@
 """Where other nodes ask for what lies in a retired node's directory: Fetch without a session, as replicas speak it.
 
 Who asks shows the token of its life, which nodes alone know; Kafka clients have nothing to ask here, and their
-connections are closed. Questions of a connection are answered one after another. Lives on the event loop.
+connections are closed. Until a connection has shown a token it is on trial: for `TRIAL_S` at most, and among
+`MOST_ON_TRIAL` at most, of which the oldest makes way. So whoever connects and shows none keeps no node out.
+Questions of a connection are answered one after another. Lives on the event loop.
 Memory: one answer for each connection, of which there are so many and no more.
 """
 
@@ -35,6 +37,9 @@ _SIZE_BYTES = 4
 _MOST_REQUEST_BYTES = 64 << 10
 _MOST_SEGMENTS = 16
 _MOST_CONNECTIONS = 1_024
+"""Of nodes."""
+MOST_ON_TRIAL = 64
+TRIAL_S = 5.0
 
 
 class VolumeListener:
@@ -49,6 +54,8 @@ class VolumeListener:
         self._is_node = is_node
         self._stats = stats
         self._connections = TaskSet()
+        self._on_trial: dict[asyncio.StreamWriter, None] = {}
+        """Oldest first."""
         self._server: asyncio.Server | None = None
         self._is_closed = False
 
@@ -62,19 +69,29 @@ class VolumeListener:
         await self._connections.cancel()
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._is_closed or len(self._connections) >= _MOST_CONNECTIONS:
+        if self._is_closed or len(self._connections) - len(self._on_trial) >= _MOST_CONNECTIONS:
             writer.close()
             return
+        self._on_trial[writer] = None
+        if len(self._on_trial) > MOST_ON_TRIAL:
+            self._end_trial(next(iter(self._on_trial)))
         self._connections.start(self._serve(reader, writer))
+
+    def _end_trial(self, writer: asyncio.StreamWriter) -> None:
+        """Unless it has shown a token."""
+        if writer in self._on_trial:
+            del self._on_trial[writer]
+            writer.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._stats.connections += 1
+        trial = asyncio.get_running_loop().call_later(TRIAL_S, self._end_trial, writer)
         try:
             while True:
                 size = int.from_bytes(await reader.readexactly(_SIZE_BYTES), "big", signed=True)
                 if not 0 < size <= _MOST_REQUEST_BYTES:
                     raise MalformedFrame(f"a request of {size} bytes")
-                writer.writelines(await self._answered(memoryview(await reader.readexactly(size))))
+                writer.writelines(await self._answered(memoryview(await reader.readexactly(size)), writer))
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
@@ -84,11 +101,13 @@ class VolumeListener:
             log.exception("a read for another node failed")
         finally:
             self._stats.connections -= 1
+            trial.cancel()
+            self._on_trial.pop(writer, None)
             writer.close()
             with suppress(ConnectionError):
                 await writer.wait_closed()
 
-    async def _answered(self, frame: memoryview) -> list[bytes]:
+    async def _answered(self, frame: memoryview, writer: asyncio.StreamWriter) -> list[bytes]:
         """Raises: MalformedFrame for what no node asks here."""
         header = decode_request_header(frame)
         if (header.api_key, header.api_version) != (FETCH, VERSION):
@@ -99,10 +118,13 @@ class VolumeListener:
         request = decode_replica_fetch(frame, header.body_position, _MOST_SEGMENTS)
         if not request.is_sealed_read:
             raise MalformedFrame("a follower: nothing is written here, so there is nothing to follow")
-        code, answers = await self._answers(request)
+        code, answers = await self._answers(request, writer)
         return encode_replica_answer(header.correlation_id, code, NO_SESSION, answers)
 
-    async def _answers(self, request: ReplicaFetch) -> tuple[int, list[SegmentAnswer[bytes]]]:
+    async def _answers(
+        self, request: ReplicaFetch, writer: asyncio.StreamWriter
+    ) -> tuple[int, list[SegmentAnswer[bytes]]]:
         if not self._is_node(request.replica_id, request.token):
             return ErrorCode.BROKER_ID_NOT_REGISTERED, []  # perhaps it registered a moment ago: it asks again
+        self._on_trial.pop(writer, None)
         return 0, [await self._answer(ask) for ask in request.asks[:1]]

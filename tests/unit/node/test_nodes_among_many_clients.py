@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from stratalog_node.replication.peer_line import PeerLine
 from stratalog_node.serve import connection_places
 from support.node_cluster import NodeCluster
 from support.raw_client import RawClient
@@ -81,3 +82,24 @@ async def test_a_connection_on_trial_that_says_nothing_ends(
     server = cluster.nodes[1].server
     await eventually(lambda: server.stats.refused == 1)
     assert not server._places.on_trial and server.stats.connections == MOST
+
+
+async def test_a_node_asks_where_shards_end_though_clients_fill_the_limits(
+    cluster: NodeCluster, open_sockets: ExitStack
+) -> None:
+    """ListOffsets is any client's question: the connection has shown a token before."""
+    key = await cluster.shard(1)
+    while cluster.leader(key) != 1:
+        key = await cluster.shard(1, f"again-{key.topic_id}")
+    await cluster.append(key, b"one")
+    await cluster.start(2)
+    clients = await crowd(cluster, open_sockets, MOST + 3)
+    shard = cluster.nodes[1].shards.get(key)
+    assert shard is not None
+    asker, address = cluster.nodes[2]._asker, cluster.nodes[1].address
+    line = PeerLine(1, asker, lambda: address, 1 << 20)
+    try:
+        assert await line.ask_ends({shard.topic.name: [0]}, 10.0) == {(shard.topic.name, 0): 1}
+    finally:
+        line.close()
+    assert clients
