@@ -57,22 +57,23 @@ def encode_topic(
     name: str | None,
     topic_id: UUID | None,
     is_internal: bool,
-    partitions: Sequence[PartitionReplicas],
+    partitions: Sequence[bytes],
 ) -> bytes:
-    """One topic's entry. A null name is only legal in version 12, for a topic id that nobody knows."""
+    """One topic's entry, of those of its partitions (`encode_partition`). A null name is only legal in version 12, for
+    a topic id that nobody knows."""
     if version >= _FLEXIBLE:
         out = [_I16.pack(error_code), compact_string(name)]
         if version >= 10:
             out.append(topic_id.bytes if topic_id is not None else bytes(16))
         out += (b"\1" if is_internal else b"\0", encode_varint(len(partitions) + 1))
-        out += map(_compact_partition, partitions)
+        out += partitions
         out.append(_I32.pack(NOT_ASKED) + b"\0")
         return b"".join(out)
     out = [_I16.pack(error_code), legacy_string(name or "")]
     if version >= 1:
         out.append(b"\1" if is_internal else b"\0")
     out.append(_I32.pack(len(partitions)))
-    out += (_legacy_partition(version, one) for one in partitions)
+    out += partitions
     if version >= 8:
         out.append(_I32.pack(NOT_ASKED))
     return b"".join(out)
@@ -113,6 +114,11 @@ def encode_metadata(
 _ONE_REPLICA = struct.Struct(">hiiiBiBiBB")
 _LEADER_V7 = struct.Struct(">hiii")
 _LEADER_V0 = struct.Struct(">hii")
+
+
+def encode_partition(version: int, one: PartitionReplicas) -> bytes:
+    """One partition's entry, the same in all versions of a shape."""
+    return _compact_partition(one) if version >= _FLEXIBLE else _legacy_partition(version, one)
 
 
 def _compact_partition(one: PartitionReplicas) -> bytes:

@@ -9,6 +9,7 @@ from stratalog.kafka.metadata import (
     BrokerAddress,
     PartitionReplicas,
     encode_metadata,
+    encode_partition,
     encode_topic,
     shape_of_version,
 )
@@ -33,14 +34,17 @@ def test_a_response_has_kafka_pythons_bytes(version: int) -> None:
                 topic.topic_id,
                 topic.is_internal,
                 [
-                    PartitionReplicas(
-                        p.error_code,
-                        p.partition_index,
-                        p.leader_id,
-                        p.leader_epoch,
-                        tuple(p.replica_nodes),
-                        tuple(p.isr_nodes),
-                        tuple(p.offline_replicas),
+                    encode_partition(
+                        version,
+                        PartitionReplicas(
+                            p.error_code,
+                            p.partition_index,
+                            p.leader_id,
+                            p.leader_epoch,
+                            tuple(p.replica_nodes),
+                            tuple(p.isr_nodes),
+                            tuple(p.offline_replicas),
+                        ),
                     )
                     for p in topic.partitions
                 ],
@@ -69,7 +73,8 @@ def test_a_partition_with_one_replica_says_what_any_other_says(version: int) -> 
     )
     topic = cls.MetadataResponseTopic(version=version, name="orders", error_code=0, partitions=[partition])
     oracle = cls(version=version, cluster_id="c", controller_id=1, topics=[topic], brokers=[], throttle_time_ms=0)
-    piece = encode_topic(version, 0, "orders", None, False, [PartitionReplicas(0, 4, 1, 9, (1,), (1,))])
+    place = encode_partition(version, PartitionReplicas(0, 4, 1, 9, (1,), (1,)))
+    piece = encode_topic(version, 0, "orders", None, False, [place])
     body = encode_metadata(version, [], "c", 1, [piece])
     assert encode_response_head(3, version, 77, len(body)) + body == frame_of(oracle)
 
@@ -78,6 +83,6 @@ def test_versions_of_one_shape_share_a_topics_bytes() -> None:
     place = PartitionReplicas(0, 0, 1, 3, (1, 2, 3), (1, 2), (3,))
     by_shape: dict[int, set[bytes]] = {}
     for version in VERSIONS:
-        piece = encode_topic(version, 0, "orders", None, False, [place])
+        piece = encode_topic(version, 0, "orders", None, False, [encode_partition(version, place)])
         by_shape.setdefault(shape_of_version(version), set()).add(piece)
     assert all(len(pieces) == 1 for pieces in by_shape.values())

@@ -10,7 +10,9 @@ import pytest
 from stratalog.model.commands import AddShards, Command, DeleteTopic
 from stratalog.model.errors import Unavailable
 from stratalog.model.ids import ShardKey
+from stratalog.model.listeners import INTERNAL
 from stratalog_node.serve.api import p03_metadata
+from stratalog_node.serve.metadata_entries import MetadataEntries
 from stratalog_node.slices import UNITS_PER_SLICE
 from support.control_bench import control_bench
 from support.loop_turns import Turns
@@ -162,6 +164,23 @@ async def test_a_topic_is_encoded_again_only_when_a_placement_changed() -> None:
         await bench.shown(lambda: bench.catalog.has_shard(ShardKey(topic.topic_id, 2)))
         told = await bench.ask(3, 9, topics=[{"name": "orders"}])
         assert len(told.topics[0].partitions) == 3
+
+
+async def test_of_a_topic_of_many_shards_only_those_that_moved_are_encoded_again() -> None:
+    """After a node died its shards find new leaders one by one, and each client asks for all of a topic meanwhile."""
+    async with control_bench() as bench:
+        pieces = bench.services.control.metadata
+        topic = await bench.topic("orders", shards=40)
+        await bench.ask(3, 9, topics=[{"name": "orders"}])
+        assert pieces.encoded_shards == 40
+        for epoch, index in enumerate((3, 17, 17), 1):
+            await bench.roll(topic, 5 * epoch, index=index)
+            told = await bench.ask(3, 9, topics=[{"name": "orders"}])
+            assert pieces.encoded_shards == 40 + epoch
+        epochs = {p.partition_index: p.leader_epoch for p in told.topics[0].partitions}
+        assert epochs == dict.fromkeys(range(40), 0) | {3: 1, 17: 2}
+        fresh = MetadataEntries().topic(bench.catalog, topic, 9, INTERNAL)
+        assert pieces.topic(bench.catalog, topic, 9, INTERNAL) == fresh
 
 
 async def test_a_topic_made_again_has_the_new_id() -> None:
