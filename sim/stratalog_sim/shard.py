@@ -63,6 +63,7 @@ from stratalog.machines.leader_events import (
     SegmentRecord,
     TimePassed,
 )
+from stratalog.machines.next_look import next_look_ms
 from stratalog.machines.producer_table import ProducerTable
 from stratalog.machines.restart_events import CheckpointClaim, Producers
 from stratalog.machines.sealed_producers import as_seen
@@ -152,7 +153,11 @@ class ShardShell:
         self.step(BatchesReceived(batches))
 
     def look_at_age(self) -> None:
-        self.step(TimePassed(self.node.scheduler.now_ms))
+        """As the product: time is not told where it can do nothing."""
+        now_ms = self.node.scheduler.now_ms
+        at_ms = next_look_ms(self.chain, now_ms)
+        if at_ms is not None and at_ms <= now_ms:
+            self.step(TimePassed(now_ms))
 
     def ask_roll(self) -> None:
         self.step(RollAsked())

@@ -62,7 +62,9 @@ from stratalog.machines.leader_events import (
     RollAsked,
     RollPolicy,
     SegmentRecord,
+    TimePassed,
 )
+from stratalog.machines.next_look import next_look_ms
 from stratalog.machines.producer_table import ProducerTable
 from stratalog.machines.segment_leader import SegmentLeader
 from stratalog.machines.shard_chain import ShardChain
@@ -245,6 +247,15 @@ class ChainLife(RuleBasedStateMachine):
         self.now_ms += 20_000
         for leader in self.led:
             self.step(SegmentHeard(leader.key.epoch, LagChecked(self.now_ms)))
+
+    @rule(passed_ms=st.sampled_from([0, 1_000, 40_000, 2 * 10**9]))
+    def time_does_nothing_where_it_need_not_be_told(self, passed_ms: int) -> None:
+        self.now_ms += passed_ms
+        at_ms = next_look_ms(self.chain, self.now_ms)
+        if at_ms is None or at_ms > self.now_ms:
+            assert self.chain.step(TimePassed(self.now_ms), self.now_ms) == []
+        else:
+            self.step(TimePassed(self.now_ms))
 
     @rule(fails=st.booleans())
     def disk(self, fails: bool) -> None:

@@ -97,6 +97,14 @@ class Followers:
         others = (len(offsets) + 1) // 2
         return min(own_offset, offsets[others - 1]) if others else own_offset
 
+    def owes_look(self, node_ids: Iterable[int], end_offset: int) -> bool:
+        """Whether `lagging` has anything to find, or to forget, of these: not while each holds all that there is."""
+        for node_id in node_ids:
+            credit = self._credits.get(node_id)
+            if credit is None or credit.is_lost or credit.offset < end_offset or credit.owed_since_ms is not None:
+                return True
+        return False
+
     def lagging(self, node_ids: Iterable[int], end_offset: int, steady_ms: int, limit_ms: int) -> set[int]:
         """Those that have not reached, within the limit, where the leader's end was, and those that are not alive. Ask
         now and then, also while nothing happens: who is behind is found by the first look after the limit."""

@@ -454,6 +454,22 @@ class SegmentLeader:
         return len(self._in_sync.members) < least
 
     @property
+    def owes_look(self) -> bool:
+        """Whether `LagChecked` may do something while nothing else happens to the segment."""
+        if self.followers is None or not self.is_confirmed or self.life in _ACKNOWLEDGES_NOTHING:
+            return False
+        others = [node_id for node_id in self._in_sync.members if node_id != self.node_id]
+        return self._in_sync.has_unknown or self.followers.owes_look(others, self.end_offset)
+
+    @property
+    def rolls_at_ms(self) -> int | None:
+        """From when on `TimePassed` ends the segment, by the wall clock; None: nothing in it grows old."""
+        born = self.first_append_ms
+        if born is None or self.life not in _TAKES_BATCHES or self.end_offset == self.key.base_offset:
+            return None
+        return born + self.policy.segment_ms
+
+    @property
     def is_wholly_committed(self) -> bool:
         return self.high_watermark == self.end_offset
 

@@ -39,21 +39,22 @@ class NodeMeasures:
         self._ends = LogEnds(catalog, local.directory, asker)
         self.shards = ShardMeasures(catalog, local.directory, self._stats, following, unsent, bounded)
         self.groups = GroupMeasures(groups.hosted, groups.subscribed, catalog, self._ends, bounded)
-        self._looks = [Seldom(measures.look, time.monotonic_ns) for measures in (self.shards, self.groups)]
+        self._unsent = unsent
+        self._look_at_groups = Seldom(self.groups.look, time.monotonic_ns)
         self.shards.add_metrics(metrics)
         self.groups.add_metrics(metrics)
-        for look in self._looks:
-            metrics.survey_with(look)
+        metrics.survey_with(Seldom(self.shards.look, time.monotonic_ns))
+        metrics.survey_with(self._look_at_groups)
         self.history = History(self._sums, wall_ms)
 
     async def _sums(self) -> Sums:
-        for look in self._looks:
-            await look()
+        await self._look_at_groups()
+        waiting = self._unsent() if self._unsent is not None else ()
         topics = self._stats.topics.values()
         return Sums(
             self._stats.appended_bytes,
             sum(one.fetched_bytes for one in topics),
-            self.shards.upload_lag_bytes,
+            sum(unsent_bytes for _, unsent_bytes, _ in waiting),
             self.groups.lag_records,
         )
 

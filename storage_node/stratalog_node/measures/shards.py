@@ -132,7 +132,6 @@ class ShardMeasures:
         self._topics: list[TopicMeasure] = []
         self._led: list[ShardMeasure] = []
         self._waiting: list[ShardMeasure] = []
-        self.upload_lag_bytes = 0
 
     def add_metrics(self, metrics: MetricRegistry) -> None:
         for name, kind, help, of_topic in _TOPIC:
@@ -180,7 +179,6 @@ class ShardMeasures:
         led = [one for one in measured.values() if one.is_led]
         self._led = await cut("shards", led, lambda one: (not one.needs_eye, one.topic, one.shard))
         waiting = [one for one in measured.values() if one.upload_lag_bytes]
-        self.upload_lag_bytes = sum(one.upload_lag_bytes for one in waiting)
         self._waiting = await cut("shards with upload lag", waiting, lambda one: -one.upload_lag_ms)
 
     def _measure(self, shard: ShardLog, topic: TopicMeasure) -> ShardMeasure:

@@ -37,10 +37,11 @@ from stratalog_node.replication.copy_line import CopyLine
 from stratalog_node.replication.copy_turns import CopyTurns
 from stratalog_node.replication.filling import CopyFilling
 from stratalog_node.replication.first_files import FirstFiles
+from stratalog_node.replication.flushes_behind import FlushesBehind, flush_at_stop
 from stratalog_node.replication.left_copies import LeftCopies
 from stratalog_node.replication.peer import Asker
 from stratalog_node.replication.promises import Promises
-from stratalog_node.replication.replica import FLUSHED_TOGETHER, Replica, flush_at_stop, record_of
+from stratalog_node.replication.replica import Replica, record_of
 from stratalog_node.replication.replica_copy import ReplicaCopy
 from stratalog_node.replication.stats import ReplicationStats
 from stratalog_node.replication.wanted import is_needless, is_wanted
@@ -98,7 +99,10 @@ class Following:
         self._doubt_stop = doubt_stop
         self._checkpoints = checkpoints
         self._line = CopyLine()
-        self._faulty: set[SegmentName] = set()
+        self._behind = FlushesBehind(context.settings.flush_interval_ms)
+        self._faulty: dict[SegmentName, Replica] = {}
+        self._damaged: dict[SegmentName, Replica] = {}
+        """Whose files held more than what can be read of them, unless it was made good since."""
         self.stats = ReplicationStats()
         self.replicas: dict[SegmentName, Replica] = {}
         self._opening: set[SegmentName] = set()
@@ -120,7 +124,7 @@ class Following:
             for segment in catalog.segments(key):
                 if self._is_wanted(segment):
                     self._look(segment)
-        self._tasks.start(self._flush_behind())
+        self._tasks.start(self._behind.run())
         self._tasks.start(self._watch_room())
 
     async def close(self) -> None:
@@ -261,7 +265,7 @@ class Following:
         """Of a sealed segment others have true copies, and nobody counts on this one: it is made again."""
         if replica.follower.life is not FollowerLife.FAULTY or replica.name not in self.replicas:
             return
-        self._faulty.add(replica.name)
+        self._faulty[replica.name] = replica
         self.stats.faulty_copies = len(self._faulty)
         segment = self._context.catalog.segment(replica.copy.key)
         if segment is not None and segment.seal is not None and self._asker.node_id not in segment.local_nodes:
@@ -368,12 +372,14 @@ class Following:
 
     def faulty(self) -> list[SegmentKey]:
         """Of which nobody knows what this disk holds."""
-        faulty = (one.copy.key for one in self.replicas.values() if one.follower.life is FollowerLife.FAULTY)
+        faulty = (one.copy.key for one in self._faulty.values() if one.follower.life is FollowerLife.FAULTY)
         return [*faulty, *self._unopened]
 
     def damaged(self) -> list[SegmentKey]:
         """Copies that held more than what can be read of them, and do not have it again yet."""
-        return [one.copy.key for one in self.replicas.values() if one.lacks_what_it_held]
+        for name in [name for name, one in self._damaged.items() if not one.copy.is_damaged]:
+            del self._damaged[name]
+        return [one.copy.key for one in self._damaged.values() if one.lacks_what_it_held]
 
     async def producers_at_end(self, key: SegmentKey, found: Producers) -> ProducerTally | None:
         return await tally_at_end(self._context, key, found, self._ended(key.shard_key))
@@ -386,7 +392,9 @@ class Following:
             replica.close()
             replica.copy.let_go()
             self.stats.followed_segments = len(self.replicas)
-            self._faulty.discard(replica.name)
+            self._faulty.pop(replica.name, None)
+            self._damaged.pop(replica.name, None)
+            self._behind.forget(replica)
             self.stats.faulty_copies = len(self._faulty)
             self._line.drop(replica.copy.key)
             self._copy_next()
@@ -458,6 +466,12 @@ class Following:
             self.stats.proven_copies += 1
         return segment
 
+    def happened(self, replica: Replica) -> None:
+        if replica.name in self.replicas:
+            self._behind.note(replica)
+            if replica.copy.is_damaged:
+                self._damaged[replica.name] = replica
+
     def append_failed(self, replica: Replica, error: StratalogError) -> None:
         """Told as any write that fails: once in a while, for the whole node."""
         self.stats.refused_appends += 1
@@ -483,18 +497,3 @@ class Following:
         elif not is_full and self._peers.is_held:
             log.info("there is room again: copying continues", segments=self._peers.go_on())
         self.stats.is_without_room = int(is_full)
-
-    async def _flush_behind(self) -> None:
-        """With `flush.policy=replicated` nobody waits for the disk, but what a power cut may take is bounded."""
-        while True:
-            await asyncio.sleep(self._context.settings.flush_interval_ms / 1000)
-            replicas = list(self.replicas.values())
-            for start in range(0, len(replicas), FLUSHED_TOGETHER):
-                await asyncio.gather(*map(_flush_behind, replicas[start : start + FLUSHED_TOGETHER]))
-
-
-async def _flush_behind(replica: Replica) -> None:
-    try:
-        await replica.flush_behind()
-    except Exception:  # one copy's fault must not keep the others from the disk (F48)
-        log.error("a copy cannot be flushed", segment=str(replica.name), exc_info=True)

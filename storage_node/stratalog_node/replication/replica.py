@@ -5,7 +5,7 @@ nothing. Lives on the event loop; disk and meta service are asked beside it, one
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, Protocol, assert_never
 
@@ -127,6 +127,10 @@ class Surroundings(Protocol):
         """Before the file becomes another: no start goes by it any more. Raises: Unavailable."""
         ...
 
+    def happened(self, replica: Replica) -> None:
+        """Something did: its copy may owe a flush."""
+        ...
+
     def append_failed(self, replica: Replica, error: StratalogError) -> None: ...
 
     def look_at_fault(self, replica: Replica) -> None: ...
@@ -150,19 +154,6 @@ def record_of(segment: Segment) -> SegmentNamed:
         is_sealed=seal is not None,
         proven=segment.local_nodes if seal is not None else (),
     )
-
-
-FLUSHED_TOGETHER = 64
-"""Copies flushed side by side, so that the file system's journal commits them together."""
-
-
-async def flush_at_stop(replicas: Sequence[Replica]) -> bool:
-    """Whether all of them are on the disk."""
-    is_whole = True
-    for start in range(0, len(replicas), FLUSHED_TOGETHER):
-        group = replicas[start : start + FLUSHED_TOGETHER]
-        is_whole &= all(await asyncio.gather(*(replica.flush_at_stop() for replica in group)))
-    return is_whole
 
 
 class Replica:
@@ -198,6 +189,7 @@ class Replica:
             effects, answer = self.follower.step(answer, self._around.steady_ms()), None
             for effect in effects:
                 answer = self._perform(effect)
+        self._around.happened(self)
         self._set_alarm()
 
     def heed(self, settings: TopicSettings) -> None:
@@ -382,6 +374,10 @@ class Replica:
             await self._flush()
         finally:
             self._is_flushing_ahead = False
+
+    @property
+    def owes_flush(self) -> bool:
+        return not self._is_closed and not (self.copy.is_flushed and self.copy.is_noted)
 
     async def flush_behind(self, *, force: bool = False) -> None:
         """Nobody waits for it. With `force` a checkpoint is written in any case."""

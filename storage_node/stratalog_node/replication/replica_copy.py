@@ -135,6 +135,11 @@ class ReplicaCopy:
         return self.flushed_bytes >= self.file.size_bytes
 
     @property
+    def is_noted(self) -> bool:
+        """The newest checkpoint says all of it, or there is nothing to say."""
+        return self.scan.position == self._checkpointed[0]
+
+    @property
     def unflushed_bytes(self) -> int:
         return self.file.size_bytes - self.flushed_bytes
 

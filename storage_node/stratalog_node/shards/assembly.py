@@ -90,6 +90,7 @@ class LocalShards:
         add_stopped_metric(metrics, self.directory)
         metrics.add("stratalog_flush", self.flusher.stats)
         metrics.add("stratalog_disk", self.space.stats)
+        metrics.survey_with(self.space.count)
         metrics.add("stratalog_disk_health", self.watch.stats)
 
 
@@ -185,6 +186,7 @@ async def open_shards(
         watch = DiskWatch(context.gate, threads, layout, settings.disk_stall_ms)
         healing = Healing(context, directory, recovery, remote)
         taken.push_async_callback(_stop, context, node_epoch, flusher, directory)
+        taken.push_async_callback(directory.news.close)
         taken.push_async_callback(space.close)
         taken.push_async_callback(watch.close)
         taken.push_async_callback(context.removal.close)

@@ -21,6 +21,7 @@ from stratalog_node.disk.threads import DiskThreads
 from stratalog_node.shards.calm import Calm
 from stratalog_node.shards.catalog import Catalog
 from stratalog_node.shards.cold_reads import ColdReads
+from stratalog_node.shards.due_looks import DueLooks
 from stratalog_node.shards.events import ShardEvents
 from stratalog_node.shards.file_removal import FileRemoval
 from stratalog_node.shards.followed_copies import FollowedCopies
@@ -29,6 +30,7 @@ from stratalog_node.shards.peer_reads import PeerReads
 from stratalog_node.shards.producer_tables import ProducerTables
 from stratalog_node.shards.sealed_points import SealedPoints
 from stratalog_node.shards.stats import ShardStats
+from stratalog_node.shards.stopped import StoppedShards
 from stratalog_node.shards.write_gate import WriteGate
 from stratalog_node.turn import Turn
 
@@ -56,6 +58,9 @@ class ShardContext:
     followed: FollowedCopies
     """What others lead and this node has copies of."""
     calm: Calm
+    looks: DueLooks
+    """At the time, for shards."""
+    stopped: StoppedShards
     tables: ProducerTables
     """Of producers, at the ends of sealed segments."""
     removal: FileRemoval
@@ -101,6 +106,8 @@ class ShardContext:
             Openings(turn),
             FollowedCopies(),
             Calm(),
+            DueLooks(),
+            StoppedShards(),
             ProducerTables(node_id, layout, threads, descriptors, catalog, cold, peers),
             FileRemoval(layout, threads, catalog),
         )

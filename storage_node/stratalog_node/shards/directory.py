@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from uuid import UUID
 
-from stratalog.machines.leader_events import NodeHeard
 from stratalog.machines.resigning import must_resign
 from stratalog.machines.shard_life import Stop
 from stratalog.model.ids import ShardKey
@@ -14,7 +13,9 @@ from stratalog.model.segment import SegmentState
 from stratalog.model.topic import Topic
 from stratalog_node.shards.committed_ends import learn_end
 from stratalog_node.shards.context import ShardContext
+from stratalog_node.shards.due_looks import DueLooks
 from stratalog_node.shards.mounted import MountedLog
+from stratalog_node.shards.node_news import NodeNews
 from stratalog_node.shards.resigning import resign
 from stratalog_node.shards.rules import ShardRules
 from stratalog_node.shards.shard_log import ShardLog
@@ -32,6 +33,8 @@ class ShardDirectory:
         self._rules: dict[UUID, ShardRules] = {}
         self._mounted: dict[ShardKey, MountedLog] = {}
         """By hand: made when asked for."""
+        self.news = NodeNews(context, self.all)
+        """Of other nodes."""
 
     # Looking up -----------------------------------------------------------------------------------------------------
     def get(self, key: ShardKey) -> ShardLog | None:
@@ -74,6 +77,11 @@ class ShardDirectory:
         return found.leader if found is not None else None
 
     @property
+    def looks(self) -> DueLooks:
+        """When time is to be looked at for which of them."""
+        return self._context.looks
+
+    @property
     def count(self) -> int:
         return len(self._shards)
 
@@ -81,8 +89,9 @@ class ShardDirectory:
         return self._shards.values()
 
     def stopped(self) -> list[tuple[ShardLog, Stop]]:
-        """Those that take no writes until the next start, with the reason. Cost: a look at each shard."""
-        return [(shard, shard.stop) for shard in self._shards.values() if shard.stop is not None]
+        """Those that take no writes until the next start, with the reason."""
+        found = (self._shards.get(key) for key in self._context.stopped.keys)
+        return [(shard, shard.stop) for shard in found if shard is not None and shard.stop is not None]
 
     def doubted(self) -> dict[ShardKey, int]:
         """Shards of which the active segment takes no batches (see `ShardChain.doubted_epoch`), with its epoch."""
@@ -147,9 +156,7 @@ class ShardDirectory:
                     shard.see_who_leads()
                     self._context.events.segment_changed(shard, segment)
             case NodeChanged(node) if node.node_id != self._context.node_id:
-                heard = NodeHeard(node.node_id, node.epoch, node.is_alive, node.can_write)
-                for shard in self._shards.values():
-                    shard.tell(heard)
+                self.news.changed(node.node_id)
             case _:
                 pass
 

@@ -100,6 +100,7 @@ class ShardLog(Ranged):
         "high_watermark",
         "inherited",
         "is_leader",
+        "is_stirred",
         "key",
         "log_start_offset",
         "missing",
@@ -146,6 +147,8 @@ class ShardLog(Ranged):
         self.waiters: set[FetchWaiter] = set()
         self.is_leader = False
         """Whether this node leads the shard: as a plain attribute, for each fetch and each batch asks."""
+        self.is_stirred = False
+        """Something happened since time was looked at (`shards/ages.py`)."""
         self._pending: list[OfferedBatch] = []
         self._is_dirty = False
         self.see_who_leads()
@@ -247,6 +250,8 @@ class ShardLog(Ranged):
 
     # What the machine asks for ------------------------------------------------------------------------------------
     def _step(self, event: ChainEvent, now_ms: int) -> None:
+        if not self.is_stirred:
+            self.context.looks.stir(self)
         answer: ChainEvent | None = event
         while answer is not None:
             effects, answer = self.chain.step(answer, now_ms), None
@@ -282,6 +287,7 @@ class ShardLog(Ranged):
             case AskWhoLeads(question):
                 self.workers.sealing.bearing_out.ask(self, question)
             case TellReaders():
+                self.context.stopped.note(self.key, self.stop)
                 self.see_who_leads()
                 self.wake_waiters()
             case _:
@@ -396,6 +402,7 @@ class ShardLog(Ranged):
             if (listed := self.context.catalog.segment(copy.key)) is not None and listed.is_fenced:
                 self.heard(listed)
         self.high_watermark = self.chain.high_watermark
+        self.context.stopped.note(self.key, stop)
         self.see_who_leads()
 
     def begin_service(self, owed_seals: Sequence[int]) -> None:
@@ -417,15 +424,6 @@ class ShardLog(Ranged):
         before = self.active
         self._step(event, now_ms)
         return self.active is not before
-
-    def forget_silent_producers(self, now_ms: int, expiration_ms: int) -> int:
-        """Idempotent producers that have not written for so long; returns how many were forgotten."""
-        if (active := self.chain.active) is None:
-            return 0
-        table = active.producers
-        self.context.stats.producers_dropped += table.dropped
-        table.dropped = 0
-        return table.expire(now_ms, expiration_ms)
 
     def sealed(self, ended: ActiveSegment, copy: LocalCopy) -> None:
         """Its seal record is written: from now on it is one of the sealed copies."""

@@ -73,7 +73,6 @@ class SpaceGuard:
         self.poll()
         self._gate.on_write_failure(self.write_failed)
         self._tasks.start(self._run())
-        self._tasks.start(self._count())
 
     async def close(self) -> None:
         await self._tasks.cancel()
@@ -83,11 +82,9 @@ class SpaceGuard:
             await asyncio.sleep(self.pause_s)
             self.poll()
 
-    async def _count(self) -> None:
-        """What the segments take, for the metric alone. No decision waits for it."""
-        while True:
-            self.stats.local_bytes = await self._disk.local_bytes()
-            await asyncio.sleep(_POLL_S)
+    async def count(self) -> None:
+        """What the segments take, for the metric alone: when it is asked for."""
+        self.stats.local_bytes = await self._disk.local_bytes()
 
     @property
     def pause_s(self) -> float:
@@ -124,7 +121,7 @@ class SpaceGuard:
         self._gate.no_room = reason
         if reason is None:
             if was_refusing:
-                log.info("writes resume", free_bytes=free_bytes, local_bytes=self.stats.local_bytes)
+                log.info("writes resume", free_bytes=free_bytes)
         elif not was_refusing:
             self.stats.refusals += 1
             log.error("writes are refused", reason=reason)

@@ -1,4 +1,4 @@
-"""How many shards of this node take no writes any more, by cause (`machines.shard_life`).
+"""The shards of this node that take no writes any more, and how many they are by cause (`machines.shard_life`).
 
 What refuses writes for a while and for the whole node (no room) is no stop: see `shards/space.py`.
 """
@@ -10,7 +10,23 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from stratalog.machines.shard_life import Stop, StopCause
+from stratalog.model.ids import ShardKey
 from stratalog.telemetry.metrics import MetricRegistry
+
+
+class StoppedShards:
+    """Kept by the shards themselves: it is asked for several times a second, and a node has thousands of shards. Lives
+    on the event loop."""
+
+    def __init__(self) -> None:
+        self.keys: dict[ShardKey, None] = {}
+
+    def note(self, key: ShardKey, stop: Stop | None) -> None:
+        """It stopped for another reason than before, or takes writes again."""
+        if stop is None or stop.cause is StopCause.DELETED:
+            self.keys.pop(key, None)
+        else:
+            self.keys[key] = None
 
 
 class StoppingShards(Protocol):
@@ -20,7 +36,7 @@ class StoppingShards(Protocol):
 
 
 def add_stopped_metric(metrics: MetricRegistry, shards: StoppingShards) -> None:
-    """Counted when asked: a stop is rare, and a look at 10,000 shards takes less than a millisecond."""
+    """Counted when asked."""
 
     def count() -> dict[tuple[str, ...], int]:
         causes = Counter(stop.cause for _, stop in shards.stopped())

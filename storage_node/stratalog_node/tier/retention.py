@@ -138,6 +138,7 @@ class RetentionWorker:
     async def _end_all(self) -> None:
         works = (partial(self._rounds.guard, partial(self._end_old, view)) for view in self._with_old())
         await side_by_side(works, _SIDE_BY_SIDE)
+        self._stats.local_bytes = await self._local_bytes()
 
     async def _free_all(self) -> None:
         self._silences = 0
@@ -302,10 +303,10 @@ class RetentionWorker:
     # The node ---------------------------------------------------------------------------------------------------------
     async def _check_pressure(self) -> None:
         self._clock_ms()  # the clock by which data ages sees time pass, and is kept for the next start
-        local_bytes = await self._local_bytes()
-        self._stats.local_bytes = local_bytes
-        before = self.pressure
-        limit_bytes = self._schedule.hard_limit_bytes
+        before, limit_bytes = self.pressure, self._schedule.hard_limit_bytes
+        if limit_bytes < 0 and before is None:
+            return  # nothing waits for it, and to add up the files of thousands of shards costs a percent of a core
+        self._stats.local_bytes = local_bytes = await self._local_bytes()
         unsent_bytes = self._unsent_bytes() if 0 <= limit_bytes < local_bytes else 0
         self.pressure = disk_pressure(local_bytes, limit_bytes, unsent_bytes, before)
         if (self.pressure is None) == (before is None):

@@ -11,6 +11,7 @@ import pytest
 from stratalog.model.commands import PurgeSegments
 from stratalog.model.errors import DiskFull
 from stratalog_node.disk.files import SegmentFile
+from stratalog_node.shards.ages import forget_silent_producers
 from stratalog_node.shards.shard_log import ShardLog
 from support.shard_rig import ShardRig
 from support.waiting import eventually
@@ -27,10 +28,10 @@ async def test_a_batch_of_old_data_is_known_as_long_as_one_of_new_data(tmp_path:
         shard = await rig.shard_of()
         first = await rig.acknowledged(shard, b"of 1970", at_ms=0, **producer())
         rig.clock.now_ms += DAY_MS - 1
-        assert shard.forget_silent_producers(rig.clock(), DAY_MS) == 0
+        assert forget_silent_producers(shard, rig.clock(), DAY_MS) == 0
         assert (await rig.acknowledged(shard, b"of 1970", at_ms=0, **producer())).offset == first.offset
         rig.clock.now_ms += 2
-        assert shard.forget_silent_producers(rig.clock(), DAY_MS) == 1
+        assert forget_silent_producers(shard, rig.clock(), DAY_MS) == 1
 
 
 @pytest.mark.parametrize("how", ["stop", "crash"])
@@ -43,8 +44,8 @@ async def test_when_a_producer_was_seen_outlives_a_restart(tmp_path: Path, how: 
         rig.clock.now_ms += DAY_MS // 2
         await rig.restart(how)
         shard = rig.shard(shard)
-        assert shard.forget_silent_producers(seen_ms + DAY_MS, DAY_MS) == 0
-        assert shard.forget_silent_producers(seen_ms + DAY_MS + 1, DAY_MS) == 1
+        assert forget_silent_producers(shard, seen_ms + DAY_MS, DAY_MS) == 0
+        assert forget_silent_producers(shard, seen_ms + DAY_MS + 1, DAY_MS) == 1
 
 
 async def test_what_is_read_back_without_a_checkpoint_counts_as_seen_at_the_start(tmp_path: Path) -> None:
@@ -53,7 +54,7 @@ async def test_what_is_read_back_without_a_checkpoint_counts_as_seen_at_the_star
         first = await rig.acknowledged(shard, b"x", at_ms=0, **producer())
         await rig.restart("crash")
         shard = rig.shard(shard)
-        assert shard.forget_silent_producers(rig.clock() + DAY_MS, DAY_MS) == 0
+        assert forget_silent_producers(shard, rig.clock() + DAY_MS, DAY_MS) == 0
         assert (await rig.acknowledged(shard, b"x", at_ms=0, **producer())).offset == first.offset
 
 
@@ -124,7 +125,7 @@ async def test_a_shard_remembers_so_many_producers_and_no_more(tmp_path: Path) -
         table = rig.local.context.tables.known(shard.segments[0])
         assert table is not None and seal.producers.count == 10
         assert [known.producer_id for known in table] == [0, *range(21, 30)], "longest unseen, first gone"
-        shard.forget_silent_producers(rig.clock(), DAY_MS)
+        forget_silent_producers(shard, rig.clock(), DAY_MS)
         assert rig.stats.producers_dropped == 20
         known = await rig.acknowledged(shard, b"x", **producer(29))
         assert known.offset < shard.segments[1].base_offset

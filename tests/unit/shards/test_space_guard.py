@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -27,8 +28,11 @@ class Disk:
     def usage(self) -> DiskUsage:
         return DiskUsage(str(self.root), 100_000, self.free_bytes)
 
+    added_up = 0
+
     async def local_bytes(self) -> int:
-        return 0
+        self.added_up += 1
+        return 123
 
     def look(self, free_bytes: int) -> None:
         self.free_bytes = free_bytes
@@ -121,3 +125,18 @@ async def test_local_data_that_waits_for_its_upload_refuses_writes_until_it_is_s
         assert asked.error is ErrorCode.KAFKA_STORAGE_ERROR and asked.answers[0].message == pressure.message
         disk.guard.set_pressure(None)
         assert rig.append(shard, b"x").is_acknowledged
+
+
+async def test_what_segments_take_is_added_up_when_somebody_asks(tmp_path: Path) -> None:
+    """With thousands of shards that costs a percent of a core if it is done each second."""
+    async with ShardRig(tmp_path) as rig:
+        disk = Disk(rig)
+        disk.guard.start()
+        for _ in range(5):
+            disk.look(500)
+            disk.look(50_000)
+            await asyncio.sleep(0)
+        assert disk.added_up == 0
+        await disk.guard.count()
+        assert (disk.added_up, disk.guard.stats.local_bytes) == (1, 123)
+        await disk.guard.close()

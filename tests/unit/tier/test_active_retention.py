@@ -25,14 +25,13 @@ from unit.shards.test_header_times import put
 LIMIT_MS = 3_000
 
 
-async def no_bytes() -> int:
-    return 0
-
-
 class Rig(ShardRig):
     def __init__(self, root: Path) -> None:
         super().__init__(root)
         self.age_ms = START_MS
+        self.added_up = 0
+        """How often what all segments take was added up."""
+        self.schedule = RetentionSchedule()
         self.tier_stats = TierStats()
 
     async def start(self) -> None:
@@ -45,11 +44,15 @@ class Rig(ShardRig):
             catalog=self.catalog,
             store=None,
             names=ObjectNames("", self.meta.service.cluster_id),
-            schedule=RetentionSchedule(),
+            schedule=self.schedule,
             clock_ms=lambda: self.age_ms,
             stats=self.tier_stats,
-            local_bytes=no_bytes,
+            local_bytes=self.local_bytes,
         )
+
+    async def local_bytes(self) -> int:
+        self.added_up += 1
+        return 0
 
     def written_at(self, shard: ShardLog, later_ms: int) -> None:
         """The last write to the file was then, by the clock of the disk."""
@@ -160,3 +163,14 @@ async def test_without_a_limit_of_time_nothing_is_read(tmp_path: Path) -> None:
         rig.written_at(shard, 0)
         assert await rig.round_at(shard, 10**12) == 0
         assert shard.active is not None and shard.active.read_back._scan is None
+
+
+async def test_what_segments_take_is_added_up_where_a_limit_asks_for_it(tmp_path: Path) -> None:
+    """It is a look at each file, and pressure is checked each two seconds."""
+    async with rig_of(tmp_path) as (rig, _):
+        await rig.retention._check_pressure()
+        assert rig.added_up == 0
+        rig.schedule = RetentionSchedule(hard_limit_bytes=1)
+        await rig.restart("stop")
+        await rig.retention._check_pressure()
+        assert rig.added_up == 1

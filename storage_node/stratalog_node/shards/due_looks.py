@@ -1,0 +1,92 @@
+"""Which shards a look at the time is due for: those that something happened to since the last look, and those whose
+own time has come. A node leads thousands of shards, and most of them rest.
+
+Lives on the event loop. Cost: a shard at rest is an entry in a heap, and nothing a look.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from stratalog.machines.next_look import next_look_ms
+from stratalog.machines.shard_chain import ShardChain
+from stratalog.model.ids import ShardKey
+from stratalog.model.topic import Topic
+
+_FEW: Final = 1_024
+
+
+class TimedShard(Protocol):
+    """A shard as time sees it."""
+
+    is_stirred: bool
+    """It is in line for the next look. Set here, and read by the shard before it asks for another place there."""
+    topic: Topic
+
+    @property
+    def key(self) -> ShardKey: ...
+
+    @property
+    def chain(self) -> ShardChain: ...
+
+    def look_at_age(self, now_ms: int) -> bool:
+        """Returns whether it has rolled."""
+        ...
+
+    def stop_after_fault(self, reason: str) -> None: ...
+
+
+class DueLooks:
+    """Invariant: each shard in `_at` has an entry with that time in the heap. Other entries there are out of date."""
+
+    def __init__(self) -> None:
+        self._stirred: dict[TimedShard, None] = {}
+        self._at: dict[TimedShard, int] = {}
+        self._heap: list[tuple[int, int, TimedShard]] = []
+        self._number = 0
+        """Of the newest entry: shards have no order of their own."""
+        self.on_stir: Callable[[TimedShard], None] | None = None
+        """Hears of a shard at rest to which something happens, in the middle of that."""
+
+    def stir(self, shard: TimedShard) -> None:
+        """Something happened to it: when its next look is due may be another time now."""
+        shard.is_stirred = True
+        self._stirred[shard] = None
+        if self.on_stir is not None:
+            self.on_stir(shard)
+
+    def stirred(self) -> list[TimedShard]:
+        """Those to which something happened since the last look."""
+        return list(self._stirred)
+
+    def take(self, now_ms: int) -> list[TimedShard]:
+        """Those to look at now, once each. `settle` each of them."""
+        due, self._stirred = self._stirred, {}
+        while self._heap and self._heap[0][0] <= now_ms:
+            at_ms, _, shard = heapq.heappop(self._heap)
+            if self._at.get(shard) == at_ms:
+                del self._at[shard]
+                due[shard] = None
+        return list(due)
+
+    def settle(self, shard: TimedShard, now_ms: int) -> None:
+        """It was looked at. The next look comes once something happens to it, or by its own time."""
+        at_ms = next_look_ms(shard.chain, now_ms)
+        if at_ms is not None and at_ms <= now_ms:
+            self.stir(shard)  # each look, until one brings something about
+            return
+        shard.is_stirred = False
+        self._stirred.pop(shard, None)
+        if at_ms == self._at.get(shard):
+            return
+        if at_ms is None:
+            self._at.pop(shard, None)
+        else:
+            self._at[shard] = at_ms
+            self._number += 1
+            heapq.heappush(self._heap, (at_ms, self._number, shard))
+        if len(self._heap) > _FEW + 2 * len(self._at):
+            self._heap = [entry for entry in self._heap if self._at.get(entry[2]) == entry[0]]
+            heapq.heapify(self._heap)

@@ -1,0 +1,134 @@
+"""Time is told to a shard only where it may do something: an idle shard that all replicas hold is never looked at."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from stratalog.machines.chain_events import SegmentHeard, ShardStopped
+from stratalog.machines.leader_events import (
+    BatchesPersisted,
+    BatchesReceived,
+    FollowerFetched,
+    IsrCommitted,
+    NodeHeard,
+    OfferedBatch,
+    PolicyChanged,
+    ProposalReadBack,
+    ProposeIsr,
+    RollPolicy,
+    TimePassed,
+)
+from stratalog.machines.next_look import next_look_ms
+from stratalog.machines.producer_table import ProducerTable
+from stratalog.machines.segment_leader import SegmentLeader
+from stratalog.machines.shard_chain import ShardChain
+from stratalog.machines.shard_life import Life, Stop, StopCause
+from stratalog.model.ids import SegmentKey, ShardKey
+
+SHARD = ShardKey(uuid.UUID(int=1), 0)
+LEADER, FOLLOWER = 1, 2
+POLICY = RollPolicy(segment_bytes=1_000, segment_ms=60_000)
+NOW = 5_000
+
+
+def a_chain(isr: tuple[int, ...] = (LEADER, FOLLOWER)) -> ShardChain:
+    """Its active segment is open, and empty."""
+    chain = ShardChain(SHARD, LEADER, POLICY)
+    key = SegmentKey(SHARD.topic_id, SHARD.shard, 0, 0)
+    chain.active = SegmentLeader(key, LEADER, POLICY, ProducerTable(), isr=isr)
+    chain.life = Life.SERVING
+    return chain
+
+
+def append(chain: ShardChain, now_ms: int = NOW) -> None:
+    chain.step(BatchesReceived([OfferedBatch(b"", 100, 1, now_ms, -1, -1, -1, -1, None, None)]), now_ms)
+    assert chain.active is not None
+    chain.step(BatchesPersisted(chain.active.end_offset), now_ms)
+
+
+def fetch(chain: ShardChain, offset: int, life_epoch: int = 1) -> None:
+    chain.step(SegmentHeard(0, FollowerFetched(FOLLOWER, offset, life_epoch)), NOW)
+
+
+def look(chain: ShardChain, steady_ms: int, now_ms: int = NOW) -> list[ProposeIsr]:
+    effects = chain.step(TimePassed(steady_ms), now_ms)
+    return [effect.proposal for effect in effects if hasattr(effect, "proposal")]
+
+
+def test_an_empty_segment_is_not_looked_at() -> None:
+    assert next_look_ms(ShardChain(SHARD, LEADER, POLICY), NOW) is None
+    assert next_look_ms(a_chain(), NOW) is None
+
+
+def test_a_segment_that_all_replicas_hold_is_looked_at_once_it_is_old() -> None:
+    chain = a_chain()
+    append(chain)
+    fetch(chain, 1)
+    assert next_look_ms(chain, NOW) == NOW + POLICY.segment_ms
+    chain.step(PolicyChanged(RollPolicy(1_000, 7_000)), NOW)
+    assert next_look_ms(chain, NOW) == NOW + 7_000, "by the policy of now"
+
+
+def test_a_follower_that_is_behind_is_looked_at_each_time_until_it_is_seen_to_hold_all() -> None:
+    chain = a_chain()
+    append(chain)
+    assert next_look_ms(chain, NOW) == NOW
+    assert look(chain, 1_000) == []
+    fetch(chain, 1)
+    assert next_look_ms(chain, NOW) == NOW, "that it was behind is still to be forgotten"
+    look(chain, 2_000)
+    assert next_look_ms(chain, NOW) == NOW + POLICY.segment_ms
+
+
+def test_a_follower_that_begins_another_life_after_a_rest_has_all_of_its_time_to_catch_up() -> None:
+    chain = a_chain()
+    append(chain)
+    look(chain, 1_000)
+    fetch(chain, 1)
+    look(chain, 2_000)
+    rested_ms = 2_000 + 10 * POLICY.lag_ms
+    fetch(chain, 0, life_epoch=2)
+    assert next_look_ms(chain, NOW) == NOW
+    assert look(chain, rested_ms) == [] and look(chain, rested_ms + POLICY.lag_ms - 1) == []
+    assert look(chain, rested_ms + POLICY.lag_ms) == [ProposeIsr((LEADER,), 0)]
+
+
+def test_a_dead_follower_is_looked_at_until_it_has_left_the_isr() -> None:
+    chain = a_chain()
+    append(chain)
+    fetch(chain, 1)
+    chain.step(NodeHeard(FOLLOWER, 1, is_alive=False), NOW)
+    assert next_look_ms(chain, NOW) == NOW
+    chain.step(SegmentHeard(0, IsrCommitted((LEADER,), 1)), NOW)
+    assert next_look_ms(chain, NOW) == NOW + POLICY.segment_ms
+
+
+def test_a_proposal_of_unknown_outcome_is_looked_at_until_it_is_decided() -> None:
+    chain = a_chain()
+    append(chain)
+    fetch(chain, 1)
+    proposal = ProposeIsr((LEADER,), 0)
+    effects = chain.step(NodeHeard(FOLLOWER, 1, is_alive=False), NOW)
+    assert [effect.proposal for effect in effects if hasattr(effect, "proposal")] == [proposal]
+    fetch(chain, 1)
+    chain.step(SegmentHeard(0, ProposalReadBack(proposal, (LEADER, FOLLOWER), 0, was_refused=False)), NOW)
+    assert next_look_ms(chain, NOW) == NOW
+    chain.step(SegmentHeard(0, IsrCommitted((LEADER, FOLLOWER), 1)), NOW)
+    assert next_look_ms(chain, NOW) == NOW + POLICY.segment_ms
+
+
+@pytest.mark.parametrize("cause", [StopCause.FAULT, StopCause.DEPOSED, StopCause.DELETED])
+def test_a_shard_that_stopped_is_not_looked_at(cause: StopCause) -> None:
+    chain = a_chain()
+    append(chain)
+    assert next_look_ms(chain, NOW) == NOW
+    chain.step(ShardStopped(Stop("why", cause)), NOW)
+    assert next_look_ms(chain, NOW) is None
+
+
+def test_a_segment_that_is_overdue_is_looked_at_each_time() -> None:
+    chain = a_chain((LEADER,))
+    append(chain)
+    assert next_look_ms(chain, NOW + POLICY.segment_ms + 1) == NOW + POLICY.segment_ms
