@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stratalog_e2e.kubernetes_api import Object, until
-from stratalog_e2e.place import BOOTSTRAP, CLUSTER, Place
+from stratalog_e2e.place import BOOTSTRAP, CLUSTER, Place, remove_volumes
 
 pytestmark = pytest.mark.scenario("E23")
 MEMBER = "main-etcd-1"
@@ -13,11 +13,8 @@ MEMBER = "main-etcd-1"
 
 def test_a_member_of_etcd_that_lost_its_volume_joins_again(stored: Place) -> None:
     stored.expects_restarts = True
-    stored.expected_warnings |= {
-        "BackOff",
-        "EtcdMemberLost",
-        "FailedScheduling",
-    }  # it may not start before it is a member again
+    # It may not start before it is a member again, nor has it a claim while the old one is going.
+    stored.expected_warnings |= {"BackOff", "EtcdMemberLost", "FailedScheduling", "FailedCreate"}
     stored.make_cluster(changes={"meta": {"replicas": 2, "etcd": {"replicas": 3, "storage": "256Mi"}}})
     stored.make_topic()
     traffic = stored.clients.start(BOOTSTRAP, "flights", shards=3)
@@ -26,7 +23,8 @@ def test_a_member_of_etcd_that_lost_its_volume_joins_again(stored: Place) -> Non
     assert all("stratalog.dev/last-copy" in claim["metadata"]["finalizers"] for claim in claims)
 
     claim = f"data-{MEMBER}"
-    uid = next(one["metadata"]["uid"] for one in claims if one["metadata"]["name"] == claim)
+    lost = next(one for one in claims if one["metadata"]["name"] == claim)
+    uid, volume = lost["metadata"]["uid"], lost["spec"]["volumeName"]
     stored.kube.run("delete", f"pvc/{claim}", "--wait=false", "-n", stored.name)
     stored.until_condition("storagecluster", CLUSTER, "Stalled", "True", 60, reason="EtcdMemberLost")
     stored.kube.run("annotate", f"pvc/{claim}", f"stratalog.dev/release-finalizer={uid}", "-n", stored.name)
@@ -43,6 +41,8 @@ def test_a_member_of_etcd_that_lost_its_volume_joins_again(stored: Place) -> Non
     }
     stored.cluster_is_ready()
     traffic.judge()
+    assert stored.kube.get("persistentvolume", volume), "whoever gives a claim up may still want its volume"
+    remove_volumes(stored.kube, [volume])
 
 
 def _members(place: Place) -> dict[str, Object]:

@@ -35,7 +35,7 @@ def test_a_mount_of_a_node_that_lives_is_refused_and_its_deletion_releases_nothi
 
 
 def test_a_claim_and_its_object_deleted_in_one_command_leave_a_node_that_can_retire(stored: Place) -> None:
-    stored.expected_warnings |= {"VolumeLost", "NeedsAPerson", "DecisionIgnored"}
+    stored.expected_warnings |= {"VolumeLost", "NeedsAPerson", "DecisionIgnored", "WaitingForNodes"}
     stored.make_cluster(nodes=3, changes={"defaults": {"replicationFactor": 1, "minInsyncReplicas": 1}})
     uids, name = stored.pod_uids(), f"{CLUSTER}-hot-2"
     early = ("annotate", f"pvc/data-{name}", "stratalog.dev/release-finalizer=true", "-n", stored.name)
