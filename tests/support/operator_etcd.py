@@ -42,7 +42,7 @@ class SmallEtcd:
     def read_files(self, data: dict[str, str]) -> None:
         self.files = {name.removesuffix(".yaml"): json.loads(text) for name, text in data.items()}
 
-    def kubelet(self, pods: dict[str, SeenPod], new_uid: Callable[[str], str]) -> None:
+    def kubelet(self, pods: dict[str, SeenPod], new_uid: Callable[[str], str], now: str) -> None:
         """Makes claims, and starts pods where etcd would."""
         for name, claim in list(self.claims.items()):
             if claim.is_leaving and not claim.is_guarded and name.removeprefix("data-") not in pods:
@@ -53,7 +53,7 @@ class SmallEtcd:
         for pod in [one for one in pods.values() if one.name.startswith(_PREFIX) and not one.is_leaving]:
             number = int(pod.name.removeprefix(_PREFIX))
             claim = self.claims.setdefault(
-                f"data-{pod.name}", SeenClaim(f"data-{pod.name}", new_uid("etcd-claim"), "", number, is_bound=True)
+                f"data-{pod.name}", self._new_claim(f"data-{pod.name}", new_uid("etcd-claim"), number, now)
             )
             is_up = not claim.is_leaving and self._starts(number, pod.name, claim.uid)
             pods[pod.name] = replace(pod, is_ready=pod.is_ready and is_up, is_failing=not is_up)
@@ -66,6 +66,9 @@ class SmallEtcd:
             for number, one in sorted(self.listed.items())
         }
 
+    def _new_claim(self, name: str, uid: str, number: int, now: str) -> SeenClaim:
+        return SeenClaim(name, uid, "", number, is_bound=True, created=now, volume=f"volume-of-{uid}")
+
     def _starts(self, number: int, name: str, disk: str) -> bool:
         member = self.listed.get(number)
         if disk in self.logs:
@@ -76,7 +79,11 @@ class SmallEtcd:
             return False
         if told["initial-cluster-state"] == "new":
             if member is not None:
-                return False  # it has been a member before
+                # It asks the others whether it has been a member before; etcd 3.6.16 starts where they do not answer.
+                assert self._serves(self.listed.values()), (
+                    f"{name} starts as {member.member_id}, whose log it does not have, for the others do not answer"
+                )
+                return False
             self.listed[number] = SeenEtcdMember(number, self._new_id(), is_started=True)
         else:
             if member is None or len(named) != len(self.listed):

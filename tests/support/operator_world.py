@@ -238,7 +238,7 @@ class World:
                 self.pods[name] = SeenPod(
                     name, self._new("pod"), make, is_ready=False, is_failing=make in self.bad_makes
                 )
-        self.etcd.kubelet(self.pods, self._new)
+        self.etcd.kubelet(self.pods, self._new, self.now)
         for name, claim in list(self.claims.items()):
             node = name.removeprefix("data-")
             users = {f"{node}-0", f"{node}-vol-0"} & self.pods.keys()
@@ -388,6 +388,8 @@ class World:
                 self._change_claim(name, uid, is_released=True)
             case act.NoteDisk(name, uid, storage_id, cluster_id):
                 self._change_claim(name, uid, storage_id=storage_id, cluster_id=cluster_id)
+            case act.NoteMember(name, uid, member_id):
+                self._change_claim(name, uid, member_id=member_id)
             case act.MakeTopic() | act.ChangeTopic() | act.RemoveTopic() | act.MakeMount():
                 self._change_topics(action)
             case act.AskRetire() | act.CancelRetire() | act.EndMount():

@@ -36,6 +36,7 @@ from stratalog_operator.plan.orphans import OrphanPlan
 from stratalog_operator.plan.scope import cluster_of
 from stratalog_operator.resources.names import (
     ANNOTATION_CLUSTER_ID,
+    ANNOTATION_ETCD_MEMBER,
     ANNOTATION_STORAGE_ID,
     FIELD_MANAGER,
     FINALIZER,
@@ -173,6 +174,8 @@ class Performer:
             case act.NoteDisk(name, uid, storage_id, cluster_id):
                 notes = {ANNOTATION_STORAGE_ID: storage_id, ANNOTATION_CLUSTER_ID: cluster_id}
                 await self._writes.mark(namespace, name, uid, {"annotations": notes})
+            case act.NoteMember(name, uid, member_id):
+                await self._writes.mark(namespace, name, uid, {"annotations": {ANNOTATION_ETCD_MEMBER: member_id}})
             case act.AskRetire(node_id, mode, force_storage_id, force_absence):
                 await self._meta.retire(node_id, mode, force_storage_id, force_absence)
             case act.CancelRetire(node_id):

@@ -10,6 +10,7 @@ from stratalog_operator.plan.observed import Seen, SeenClaim, SeenPod, SeenSet
 from stratalog_operator.plan.ownership import Fields, united
 from stratalog_operator.resources.names import (
     ANNOTATION_CLUSTER_ID,
+    ANNOTATION_ETCD_MEMBER,
     ANNOTATION_POD_HASH,
     ANNOTATION_RELEASE_FINALIZER,
     ANNOTATION_STORAGE_ID,
@@ -158,6 +159,9 @@ def _claim(found: Json, pool: str, number: int) -> SeenClaim:
         storage_id=notes.get(ANNOTATION_STORAGE_ID, ""),
         cluster_id=notes.get(ANNOTATION_CLUSTER_ID, ""),
         zone=labels.get(LABEL_ZONE),
+        created=str(metadata.get("creationTimestamp") or ""),
+        volume=str((found.get("spec") or {}).get("volumeName") or ""),
+        member_id=notes.get(ANNOTATION_ETCD_MEMBER, ""),
         release_word=notes.get(ANNOTATION_RELEASE_FINALIZER, ""),
     )
 

@@ -73,6 +73,15 @@ class NoteDisk:
 
 
 @dataclass(frozen=True, slots=True)
+class NoteMember:
+    """On a claim: the member of etcd whose log is on it."""
+
+    name: str
+    uid: str
+    member_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class AskRetire:
     """The wish, to the meta service. Asked again it is the same."""
 
@@ -230,6 +239,7 @@ Additive: TypeAlias = (
     | UnguardClaim
     | ReleaseClaim
     | NoteDisk
+    | NoteMember
     | AskRetire
     | CancelRetire
     | EndMount

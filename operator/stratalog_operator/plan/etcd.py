@@ -1,7 +1,9 @@
 """The etcd that the operator runs: the guard on its claims, and a member whose volume is lost joins again.
 
 A member is known by its id and by the claim that has its log. Both are noted in the status once the members have served
-together. A member that is listed under a noted id and has another claim has lost its log. It is removed, then added as
+together, and the id on the claim: a cluster that is made again over its claims has no status, and a member without its
+log may start under its id there as little as anywhere (it could not ask the others, which start at the same time). A
+member that is listed under a noted id and has another claim has lost its log. It is removed, then added as
 a learner under a new id, starts on the empty volume, catches up, and gets its vote. Members are changed only with proof
 that most of the others serve. Each step follows from what etcd lists, so that an operator that was killed goes on where
 it was, and one that finds that a person removed and added the member goes on from there.
@@ -11,11 +13,19 @@ Pure. Source: docs/operator.md section 5.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
 from stratalog.model.counting import counted
-from stratalog_operator.plan.actions import AddEtcdMember, Offer, PromoteEtcdMember, RemoveEtcdMember, StopPod
+from stratalog_operator.plan.actions import (
+    AddEtcdMember,
+    NoteMember,
+    Offer,
+    PromoteEtcdMember,
+    RemoveEtcdMember,
+    StopPod,
+)
 from stratalog_operator.plan.decisions import release_value
 from stratalog_operator.plan.guards import guarding
 from stratalog_operator.plan.observed import Observed, SeenClaim, SeenEtcd, SeenEtcdMember
@@ -52,7 +62,10 @@ def needs_look(seen: Observed) -> bool:
     if not all(one.votes for one in seen.cluster.status.etcd_members):
         return True
     return any(
-        _is_unwell(seen, number) or not _has_its_claim(seen, number) or not _has_told_its_version(seen, number)
+        _is_unwell(seen, number)
+        or not _has_its_claim(seen, number)
+        or not _has_told_its_version(seen, number)
+        or not _is_on_its_claim(seen, number)
         for number in range(etcd.replicas)
     )
 
@@ -67,7 +80,9 @@ def look_at_etcd(seen: Observed) -> EtcdLook:
         offer.add(guarding(claim))
     members = noted if seen.etcd is None else _noted(seen, seen.etcd)
     joining = {} if seen.etcd is None else _joining(seen, seen.etcd)
-    formation = Formation(is_formed=bool(members), joining=joining)
+    if seen.etcd is not None:
+        offer.add(_notes(seen, seen.etcd, members))
+    formation = Formation(is_formed=bool(members) or _is_formed(seen), joining=joining)
     files = apply_missing(seen, [etcd_config_map(cluster, etcd, formation)], "the members of etcd read it")
     # The claims keep their guard first: nothing of what follows is done with a claim that could go.
     look = EtcdLook(Offer([*files.actions, *offer.actions]), members, is_busy=needs_look(seen))
@@ -88,12 +103,17 @@ def look_at_etcd(seen: Observed) -> EtcdLook:
 
 
 def _is_formed(seen: Observed) -> bool:
-    return bool(seen.cluster.status.etcd_members)
+    """Also in an earlier life of the cluster: its claims say so."""
+    return bool(seen.cluster.status.etcd_members) or any(claim.member_id for claim in seen.etcd_claims)
 
 
 def _of(seen: Observed, number: int) -> EtcdMember | None:
     name = member_name(cluster_of(seen), number)
-    return next((one for one in seen.cluster.status.etcd_members if one.name == name), None)
+    noted = next((one for one in seen.cluster.status.etcd_members if one.name == name), None)
+    claim = _claim(seen, number)
+    if noted is None and claim is not None and claim.member_id:
+        return EtcdMember(name=name, member_id=claim.member_id, claim_uid=claim.uid, volume=claim.volume)
+    return noted
 
 
 def _claim(seen: Observed, number: int) -> SeenClaim | None:
@@ -107,7 +127,32 @@ def _is_unwell(seen: Observed, number: int) -> bool:
 
 def _has_its_claim(seen: Observed, number: int) -> bool:
     claim, known = _claim(seen, number), _of(seen, number)
-    return claim is not None and known is not None and claim.uid == known.claim_uid
+    return claim is not None and known is not None and _has_log(claim, known)
+
+
+def _has_log(claim: SeenClaim, known: EtcdMember) -> bool:
+    """Another claim of the same volume has the log as well: a person gave the volume back."""
+    return claim.uid == known.claim_uid or (known.volume != "" and claim.volume == known.volume)
+
+
+def _is_on_its_claim(seen: Observed, number: int) -> bool:
+    """That the claim says whose log it has."""
+    claim, known = _claim(seen, number), _of(seen, number)
+    return claim is not None and known is not None and claim.member_id == known.member_id
+
+
+def _notes(seen: Observed, etcd: SeenEtcd, members: Iterable[EtcdMember]) -> Offer:
+    """On the claims of members that serve with their vote: their log is there."""
+    offer = Offer()
+    names = {one.name: one for one in members}
+    for claim in seen.etcd_claims:
+        known, member = names.get(claim.name.removeprefix("data-")), etcd.member(claim.node_id)
+        if known is None or member is None or claim.is_leaving or claim.uid != known.claim_uid:
+            continue
+        serves = member.member_id == known.member_id and member.is_healthy and not member.is_learner
+        if serves and claim.member_id != known.member_id:
+            offer.actions.append(NoteMember(claim.name, claim.uid, known.member_id))
+    return offer
 
 
 def _has_told_its_version(seen: Observed, number: int) -> bool:
@@ -143,6 +188,7 @@ def _note(seen: Observed, member: SeenEtcdMember | None, number: int) -> EtcdMem
         name=name,
         member_id=member.member_id,
         claim_uid=claim.uid,
+        volume=claim.volume,
         votes=not member.is_learner,
         version=member.version if has_told or known is None else known.version,
         pod_uid=pod.uid if has_told and pod is not None else "" if known is None else known.pod_uid,
@@ -179,7 +225,7 @@ def _why_nobody_answers(seen: Observed) -> str:
         known.name
         for known in seen.cluster.status.etcd_members
         for claim in seen.etcd_claims
-        if claim.name == f"data-{known.name}" and claim.uid != known.claim_uid
+        if claim.name == f"data-{known.name}" and not _has_log(claim, known)
     ]
     if not lost or not needs_look(seen):
         return ""
@@ -198,9 +244,11 @@ def _rejoin(seen: Observed, etcd: SeenEtcd, number: int, *, is_file_there: bool)
         if lacking:
             return EtcdLook(stalled=lacking)
         return EtcdLook(Offer([AddEtcdMember(number, peer_url(cluster_of(seen), number))]))
+    if known is None and member.is_started:
+        return _unknown(seen, member, number, claim, lacking)
     if known is None or known.member_id != member.member_id:
         return EtcdLook()  # noted first
-    if known.claim_uid != claim.uid:
+    if not _has_log(claim, known):
         if member.is_healthy or not _is_unwell(seen, number):
             return None  # it has its log: somebody put it there
         if lacking:
@@ -212,6 +260,22 @@ def _rejoin(seen: Observed, etcd: SeenEtcd, number: int, *, is_file_there: bool)
     if member.is_learner and member.is_healthy and is_file_there:
         return EtcdLook(Offer([PromoteEtcdMember(member.member_id)]))
     return None
+
+
+def _unknown(seen: Observed, member: SeenEtcdMember, number: int, claim: SeenClaim, lacking: str) -> EtcdLook:
+    """A member of which only the others know, in a cluster that was made again over its claims. Its volume is lost if
+    its claim is younger than this cluster, and it cannot start. An older claim may have its log."""
+    pod = seen.pod_named(member_name(cluster_of(seen), number))
+    if member.is_healthy or pod is None or not pod.is_failing:
+        return EtcdLook()  # noted once it serves
+    if not claim.created > seen.cluster.created:
+        return EtcdLook(
+            stalled=f"{pod.name} does not start, and nothing says whose log claim {claim.name} has: {_WAYS_OUT}"
+        )
+    if lacking:
+        return EtcdLook(stalled=lacking)
+    why = f"claim {claim.name} was made after this cluster, whose other members have served before"
+    return EtcdLook(Offer([RemoveEtcdMember(member.member_id, why)]))
 
 
 def _starting(seen: Observed, number: int, *, is_file_there: bool) -> EtcdLook:

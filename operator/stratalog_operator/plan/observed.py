@@ -98,6 +98,11 @@ class SeenClaim:
     """Of the disk that a node registered with while it used the claim."""
     cluster_id: str = ""
     zone: str | None = None
+    created: str = ""
+    volume: str = ""
+    """Name of its PersistentVolume."""
+    member_id: str = ""
+    """Of the member of etcd whose log is on it."""
     release_word: str = ""
     """What a person wrote into the annotation that releases it."""
 

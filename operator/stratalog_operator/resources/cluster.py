@@ -407,6 +407,7 @@ class EtcdMember(Part):
     name: Annotated[str, Field(max_length=64)] = Field(description="Name of its pod.")
     member_id: str = Field(max_length=32, description="Id of the member in etcd.")
     claim_uid: str = Field(max_length=64, description="UID of the volume claim that has its data.")
+    volume: str = Field(default="", max_length=253, description="Volume of that claim.")
     votes: bool = Field(default=True, description="False while it catches up on a new volume.")
     version: str = Field(default="", max_length=64, description="Version of etcd that it answered last.")
     pod_uid: str = Field(default="", max_length=64, description="UID of the pod that answered it.")
