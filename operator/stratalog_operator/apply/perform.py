@@ -113,6 +113,7 @@ class Performer:
         etcd: EtcdDesk | None = None,
     ) -> None:
         """`parking` and `rounds` are kept from pass to pass."""
+        self._kubernetes = kubernetes
         self._writes = Writes(kubernetes)
         self._meta = meta
         self._etcd = etcd
@@ -157,6 +158,8 @@ class Performer:
         return left
 
     async def do(self, seen: Observed, action: act.Action) -> None:
+        # The meta service and etcd are asked past the client that refuses writes without the lease.
+        self._kubernetes.may_write()
         namespace = seen.namespace
         match action:
             case act.Apply(manifest):
