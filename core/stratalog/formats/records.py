@@ -294,10 +294,12 @@ def encode_batch(
     producer_id: int = NO_PRODUCER_ID,
     producer_epoch: int = -1,
     base_sequence: int = -1,
+    last_offset_delta: int | None = None,
 ) -> bytes:
     """One batch of these records, whose offsets rise from `base_offset` on (NEXT_OFFSET: one after the other).
 
     `max_timestamp_ms` defaults to the records' own maximum; with log append time it is every record's time.
+    `last_offset_delta`: of a batch that spans offsets behind its last record.
     Raises: InvalidRequest for no records, or for offsets that do not rise.
     """
     if not records:
@@ -319,7 +321,7 @@ def encode_batch(
     payload = compress(compression, bytes(out))
     rest = _BODY.pack(
         attributes,
-        delta,
+        delta if last_offset_delta is None else last_offset_delta,
         base_timestamp_ms,
         max_timestamp_ms,
         producer_id,

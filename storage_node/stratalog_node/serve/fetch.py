@@ -29,12 +29,14 @@ from stratalog.kafka.fetch import (
     encode_fetch_response,
 )
 from stratalog.kafka.frames import RequestHeader
-from stratalog.model.errors import Corrupt, NotFound, OutOfReach, StratalogError, Unavailable
+from stratalog.model.errors import StratalogError
 from stratalog.telemetry.logs import logger
 from stratalog_node.serve.answer import Parkable
 from stratalog_node.serve.connection import Connection
+from stratalog_node.serve.empty_batches import read_hot
 from stratalog_node.serve.fetch_count import PartitionCount
 from stratalog_node.serve.fetch_desk import FetchDesk
+from stratalog_node.serve.fetch_failures import code_of, failed
 from stratalog_node.serve.slow_reads import SlowReads
 from stratalog_node.shards.local_copy import NotCached
 from stratalog_node.shards.reading import Read, ReadBuffer
@@ -73,6 +75,7 @@ class PendingFetch(Parkable):
         "_is_overdue",
         "_is_parked",
         "_is_queued",
+        "_is_sure",
         "_reads",
         "_request",
         "_task",
@@ -92,6 +95,8 @@ class PendingFetch(Parkable):
         self._is_overdue = False
         self._is_parked = False
         self._is_done = False
+        self._is_sure: bool | None = None
+        """Whether the node has caught up with the metadata because it did not know a topic; None: not asked yet."""
         self._waits_on: dict[ShardLog, PartitionCount | None] = {}
         """Its shards while it waits: those that tell it when they move."""
         self._counted_bytes = 0
@@ -232,6 +237,8 @@ class PendingFetch(Parkable):
             for wanted in partitions:
                 shard = shard_of(name, wanted.partition)
                 code = self._refusal(name, shard, wanted)
+                if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and self._is_sure is None:
+                    return self._begin(self._catch_up)
                 if (code or rack) and (told := self._turned_away(shard, wanted, rack, code)) is not None:
                     has_error = True
                     line.append(told)
@@ -252,14 +259,14 @@ class PendingFetch(Parkable):
                     continue
                 want = min(wanted.max_bytes, max(left, 1))
                 try:
-                    read = reader.read_hot(shard, wanted.fetch_offset, want, for_socket=True)
+                    read = read_hot(reader, shard, wanted.fetch_offset, want, high_watermark)
                 except NotCached:
                     line.append(FetchedPartition(*stands))
                     slow.append((line[-1], shard, wanted))
                     continue
                 except StratalogError as error:
                     has_error = True
-                    line.append(_failed(wanted.partition, self._code_of(error, name, wanted), shard))
+                    line.append(failed(wanted.partition, code_of(error, desk.stats), shard))
                     continue
                 if (size := read.size_bytes) > left and total:
                     _release([read])
@@ -271,12 +278,10 @@ class PendingFetch(Parkable):
                 left -= size
                 shard.work.fetched_bytes += size
                 reads.append(read)
-                # Also where there is data: it may be less than the client's min_bytes, and more must wake it.
                 looks.append((shard, wanted, read))
                 line.append(FetchedPartition(*stands, read.buffers, size))
         if slow:
-            hot = [(shard, read) for shard, _, read in looks if read is not None]
-            self._begin(partial(self._read_slowly, answers, slow, hot, total, left))
+            self._begin(partial(self._read_slowly, answers, slow, looks, total, left))
         elif has_error or is_cut or total >= self._enough_bytes or self._is_overdue or not looks:
             # Cut: there is more than this answer has room for, so waiting adds nothing to it.
             self._answer(answers, reads)
@@ -293,6 +298,7 @@ class PendingFetch(Parkable):
             self._connection.park(self)
 
     def _wait(self, looks: list[tuple[ShardLog, PartitionFetch, Read | None]], total: int) -> None:
+        """Also for those that have data: it may be less than the client's min_bytes, and more must wake it."""
         counts: dict[ShardLog, PartitionCount | None]
         if self._enough_bytes > 1:
             counts = {shard: PartitionCount(shard, wanted, read) for shard, wanted, read in looks}
@@ -321,11 +327,12 @@ class PendingFetch(Parkable):
             sent = replicas.elsewhere(self._connection, consumer, rack, shard, wanted.partition, offset)
             if sent is not None:
                 return sent
-        return _failed(wanted.partition, code, shard) if code else None
+        return failed(wanted.partition, code, shard) if code else None
 
     def _refusal(self, name: str, shard: ShardLog | None, wanted: PartitionFetch) -> int:
         if shard is None:
-            return self._desk.missing_shard_error(name, wanted.partition)
+            code = self._desk.missing_shard_error(name, wanted.partition)
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER if self._is_sure is False else code
         if not shard.is_leader:  # what it knows of the high watermark may be old, and would make consumers jump
             is_served = self._rack and self._desk.replicas.serves(shard, wanted.fetch_offset)
             return 0 if is_served else ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -340,6 +347,16 @@ class PendingFetch(Parkable):
             if offset > high_watermark and offset > shard.end_offset:
                 return ErrorCode.OFFSET_OUT_OF_RANGE
         return 0
+
+    async def _catch_up(self) -> None:
+        """The client may have heard of the topic from a node that knows more of the metadata. Then look again."""
+        self._give_back()
+        try:
+            self._is_sure = await self._desk.catch_up()
+        finally:
+            self._connection.slow_reads -= 1
+        self._task = None
+        self._retry_soon()
 
     # Disk and object store ------------------------------------------------------------------------------------------
     def _begin(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -365,16 +382,16 @@ class PendingFetch(Parkable):
         self,
         answers: list[tuple[str, list[FetchedPartition[ReadBuffer]]]],
         slow: list[tuple[FetchedPartition[ReadBuffer], ShardLog, PartitionFetch]],
-        hot: list[tuple[ShardLog, Read]],
+        looks: list[tuple[ShardLog, PartitionFetch, Read | None]],
         total: int,
         left: int,
     ) -> None:
         """Read the rest, as much as there is room for (`serve.slow_reads`); the others are left for the next fetch.
 
-        `hot`: what was found in memory, in the order of the request.
+        `looks`: at the partitions that were not left to it, in the order of the request.
         """
         assert self._request is not None
-        wants = [(shard, wanted) for _, shard, wanted in slow]
+        wants = [(shard, wanted, answer.high_watermark) for answer, shard, wanted in slow]
         slow_reads = SlowReads(self._desk.reader, wants, left, self._enough_bytes - total)
         tasks = slow_reads.tasks
         try:
@@ -387,20 +404,21 @@ class PendingFetch(Parkable):
                 if not task.done():
                     task.cancel()
             self._connection.slow_reads -= 1
-        failed: dict[int, FetchedPartition[ReadBuffer]] = {}
+        unread: dict[int, FetchedPartition[ReadBuffer]] = {}
         reads: dict[int, tuple[ShardLog, Read]] = {}
         for (answer, shard, wanted), task in zip(slow, tasks, strict=False):
             if not task.done() or task.cancelled():
                 continue
             error = task.exception()
             if isinstance(error, StratalogError):
-                failed[id(answer)] = _failed(wanted.partition, self._code_of(error, shard.topic.name, wanted), shard)
+                unread[id(answer)] = failed(wanted.partition, code_of(error, self._desk.stats), shard)
             elif error is not None:
                 log.error("read failed", topic=shard.topic.name, error=str(error), exc_info=error)
-                failed[id(answer)] = _failed(wanted.partition, ErrorCode.UNKNOWN_SERVER_ERROR, shard)
+                unread[id(answer)] = failed(wanted.partition, ErrorCode.UNKNOWN_SERVER_ERROR, shard)
             else:
                 reads[id(answer)] = shard, task.result()
-        self._fit(answers, hot, reads, failed, total + left)
+        hot = [(shard, read) for shard, _, read in looks if read is not None]
+        self._fit(answers, hot, reads, unread, total + left)
         self._answer(answers, self._reads)
         self._desk.turn.request()
 
@@ -409,7 +427,7 @@ class PendingFetch(Parkable):
         answers: list[tuple[str, list[FetchedPartition[ReadBuffer]]]],
         hot: list[tuple[ShardLog, Read]],
         reads: dict[int, tuple[ShardLog, Read]],
-        failed: dict[int, FetchedPartition[ReadBuffer]],
+        unread: dict[int, FetchedPartition[ReadBuffer]],
         limit_bytes: int,
     ) -> None:
         """Take what was read into the answer in the order of the request: the first in any case, the others as they
@@ -421,7 +439,7 @@ class PendingFetch(Parkable):
             for index, answer in enumerate(line):
                 got = next(in_memory) if answer.records_bytes else reads.get(id(answer))
                 if got is None:
-                    line[index] = failed.get(id(answer), answer)
+                    line[index] = unread.get(id(answer), answer)
                     continue
                 shard, read = got
                 is_taken = not total or total + read.size_bytes <= limit_bytes
@@ -433,21 +451,6 @@ class PendingFetch(Parkable):
                 else:
                     _release([read])
                     line[index] = answer._replace(records=(), records_bytes=0)
-
-    def _code_of(self, error: StratalogError, topic: str, wanted: PartitionFetch) -> int:
-        if isinstance(error, NotFound):
-            return ErrorCode.OFFSET_NOT_AVAILABLE
-        if isinstance(error, Corrupt):
-            # The client must hear of it: behind a retriable code a consumer would wait forever and not know why.
-            return ErrorCode.CORRUPT_MESSAGE
-        if isinstance(error, OutOfReach):
-            # What Kafka answers where remote storage fails: clients go on, and say so to their users.
-            return ErrorCode.UNKNOWN_SERVER_ERROR
-        if isinstance(error, Unavailable):
-            self._desk.stats.reads_unavailable += 1
-            # Retriable: consumers must not jump because a store is slow (F40).
-            return ErrorCode.KAFKA_STORAGE_ERROR
-        return ErrorCode.UNKNOWN_SERVER_ERROR
 
     # Answering ------------------------------------------------------------------------------------------------------
     def _answer(self, answers: list[tuple[str, list[FetchedPartition[ReadBuffer]]]], reads: list[Read]) -> None:
@@ -471,15 +474,6 @@ class PendingFetch(Parkable):
         self.release = None
         self._connection.hold(self, sum(map(len, self.buffers)))
         self._connection.answer_ready()
-
-
-def _failed(partition: int, code: int, shard: ShardLog | None) -> FetchedPartition[ReadBuffer]:
-    if shard is not None and not shard.is_leader:
-        # Whatever a replica cannot read its leader may.
-        return FetchedPartition(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1, -1, current_leader=shard.leader)
-    if shard is None or not shard.is_end_known:
-        return FetchedPartition(partition, code, -1, -1, -1)
-    return FetchedPartition(partition, code, shard.high_watermark, shard.last_stable_offset, shard.log_start_offset)
 
 
 def _release(reads: Iterable[Read]) -> None:

@@ -7,8 +7,10 @@ the others look in the next turns, in the order in which they were told. Lives o
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+from stratalog.kafka.error_codes import ErrorCode
 from stratalog_node.serve.read_replicas import ReadReplicas
 from stratalog_node.serve.serving import Serving
 from stratalog_node.serve.unknown_shards import missing_shard_error
@@ -43,7 +45,9 @@ class FetchDesk:
         shards: ShardDirectory,
         reader: ShardReader,
         replicas: ReadReplicas,
+        catch_up: Callable[[], Awaitable[bool]],
     ) -> None:
+        """`catch_up`: see `CatalogLag`."""
         self.loop = serving.loop
         self.turn = serving.turn
         self.limits = serving.limits
@@ -53,6 +57,7 @@ class FetchDesk:
         self.shard_of = shards.read_by_name
         self._catalog = catalog
         self._shards = shards
+        self.catch_up = catch_up
         self._retrying: deque[Retried] = deque()
         self._partitions_left = _PARTITIONS_PER_TURN
         serving.turn.after_shards.append(self._retry)
@@ -63,7 +68,10 @@ class FetchDesk:
         return self._shards.count
 
     def missing_shard_error(self, topic: str, shard: int) -> int:
-        return missing_shard_error(self._catalog, topic, shard)
+        """Never LEADER_NOT_AVAILABLE, as elsewhere: Kafka's brokers do not answer it to a fetch, and the Java consumer
+        raises IllegalStateException when it gets it."""
+        code = missing_shard_error(self._catalog, topic, shard)
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER if code == ErrorCode.LEADER_NOT_AVAILABLE else code
 
     def may_look(self, weight: int) -> bool:
         """Whether a fetch may look at so many partitions now, which are then taken off the turn's: not once they are

@@ -104,10 +104,10 @@ class KafkaServer:
             self.stats,
             lambda: turn.steady_ms,
         )
-        self._fetches = FetchDesk(self.serving, services.catalog, shards, reader, self._readers)
+        lag = services.control.lag(services.catalog, services.meta)
+        self._fetches = FetchDesk(self.serving, services.catalog, shards, reader, self._readers, lag.catch_up)
         self._places = ConnectionPlaces(self.limits)
         self._replicas = ReplicaDesk(services.catalog, shards, self._fetches, self._places.proved)
-        lag = services.control.lag(services.catalog, services.meta)
         self._produce = ProduceHandler(self.serving, services.catalog, shards.by_name, lag.catch_up)
         self._control = ControlDesk(self.serving, services)
         self._apis: dict[int, Api] = {api.key: api for api in registry.all()}

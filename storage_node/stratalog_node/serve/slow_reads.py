@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Sequence
 
 from stratalog.kafka.fetch import PartitionFetch
+from stratalog_node.serve.empty_batches import read_with_records
 from stratalog_node.shards.reading import Read, ShardReader
 from stratalog_node.shards.shard_log import ShardLog
 
@@ -22,9 +23,14 @@ class SlowReads:
     """`tasks` has one entry for each of `wants` that was begun, in order."""
 
     def __init__(
-        self, reader: ShardReader, wants: Sequence[tuple[ShardLog, PartitionFetch]], left_bytes: int, min_bytes: int
+        self,
+        reader: ShardReader,
+        wants: Sequence[tuple[ShardLog, PartitionFetch, int]],
+        left_bytes: int,
+        min_bytes: int,
     ) -> None:
-        """`left_bytes` may be answered, `min_bytes` are still waited for."""
+        """`wants`: with the high watermark that is answered. `left_bytes` may be answered, `min_bytes` are still waited
+        for."""
         self.tasks: list[asyncio.Task[Read]] = []
         self._reader = reader
         self._wants = wants
@@ -52,9 +58,10 @@ class SlowReads:
     def _begin(self) -> None:
         """Begin what there is room for; the first one always."""
         while len(self.tasks) < len(self._wants) and (self._left_bytes > 0 or not self.tasks):
-            shard, wanted = self._wants[len(self.tasks)]
+            shard, wanted, high_watermark = self._wants[len(self.tasks)]
             share = max(1, min(wanted.max_bytes, self._share_bytes, self._left_bytes))
-            task = asyncio.ensure_future(self._reader.read(shard, wanted.fetch_offset, share))
+            offset = wanted.fetch_offset
+            task = asyncio.ensure_future(read_with_records(self._reader, shard, offset, share, high_watermark))
             self.tasks.append(task)
             self._promised[task] = share
             self._left_bytes -= share
