@@ -41,8 +41,10 @@ LZ4, ZSTD = 3, 4
 
 _CRC_AND_ATTRIBUTES = struct.Struct(">Ih")
 _CRC_AT = 17
+_MAGIC_AT = 16
+_OLD_MAGICS = (0, 1)
 _MAX_TIMESTAMP_AT = 35
-_LOG_APPEND_TIME_BIT = 0x08
+LOG_APPEND_TIME_BIT = 0x08
 _I64 = struct.Struct(">q")
 _I32 = struct.Struct(">i")
 _EPOCH_AT = 12
@@ -56,6 +58,7 @@ _KEEP_LOCK, _GIVE_LOCK = 0, 1
 class BatchFault(Enum):
     """What is wrong with an offered batch. Closed: who answers clients has a code for each."""
 
+    NO_BATCH = "there are too few bytes for a batch"
     NOT_WHOLE = "its bytes are not those of a whole batch"
     OLD_MAGIC = "it is of an older format"
     SEVERAL = "more than one batch was sent as one"
@@ -85,7 +88,11 @@ def check_offered(batch: memoryview, most_bytes: int, newest_codec: int = ZSTD) 
     """
     size = len(batch)
     if size < _HEADER_BYTES:
-        return FaultyBatch(BatchFault.NOT_WHOLE, "no whole record batch")
+        if size > _MAGIC_AT and batch[_MAGIC_AT] in _OLD_MAGICS:
+            return FaultyBatch(
+                BatchFault.OLD_MAGIC, f"magic {batch[_MAGIC_AT]}: only record batches of magic 2 are taken"
+            )
+        return FaultyBatch(BatchFault.NO_BATCH, f"a record batch has more than {size} bytes")
     header: OfferedHeader = _HEADER.unpack_from(batch)
     _, length, _, magic, crc, attributes, last_delta, _, _, producer_id, epoch, sequence, count = header
     if magic != 2:
@@ -130,6 +137,16 @@ def assign(batch: memoryview, base_offset: int, epoch: int) -> None:
 
 def stamp_append_time(batch: memoryview, attributes: int, now_ms: int) -> None:
     """Give the batch the time of its append; flag and time are under the CRC, which is computed again."""
-    _CRC_AND_ATTRIBUTES.pack_into(batch, _CRC_AT, 0, attributes | _LOG_APPEND_TIME_BIT)
+    _CRC_AND_ATTRIBUTES.pack_into(batch, _CRC_AT, 0, attributes | LOG_APPEND_TIME_BIT)
     _I64.pack_into(batch, _MAX_TIMESTAMP_AT, now_ms)
-    _CRC_AND_ATTRIBUTES.pack_into(batch, _CRC_AT, crc32c(batch[CRC_FROM:]), attributes | _LOG_APPEND_TIME_BIT)
+    _CRC_AND_ATTRIBUTES.pack_into(batch, _CRC_AT, crc32c(batch[CRC_FROM:]), attributes | LOG_APPEND_TIME_BIT)
+
+
+def clear_append_time(batch: memoryview, attributes: int) -> OfferedHeader:
+    """A client claims that the log gave the batch its time: clear the flag, which is under the CRC. Returns: the
+    header by then."""
+    attributes &= ~LOG_APPEND_TIME_BIT
+    _CRC_AND_ATTRIBUTES.pack_into(batch, _CRC_AT, 0, attributes)
+    _CRC_AND_ATTRIBUTES.pack_into(batch, _CRC_AT, crc32c(batch[CRC_FROM:]), attributes)
+    header: OfferedHeader = _HEADER.unpack_from(batch)
+    return header

@@ -8,12 +8,11 @@ two times counts.
 
 from __future__ import annotations
 
-from stratalog.formats.offered_batch import BatchFault, FaultyBatch, OfferedHeader
+from stratalog.formats.offered_batch import LOG_APPEND_TIME_BIT, BatchFault, FaultyBatch, OfferedHeader
 from stratalog.formats.record_batch import parse_header
 from stratalog.formats.record_times import Opened, times_of
 
 _CODEC_BITS = 0x07
-_LOG_APPEND_TIME_BIT = 0x08
 
 
 def time_fault(
@@ -23,7 +22,7 @@ def time_fault(
     `looks_at_each`: the topic has a window of its own. Cost: about 0.5 us; that of `record_times` where it looks."""
     _, _, _, _, _, attributes, _, base_ms, max_ms, _, _, _, count = header
     is_inside = max_ms <= latest_ms and not 0 <= max_ms < earliest_ms
-    if attributes & _LOG_APPEND_TIME_BIT:
+    if attributes & LOG_APPEND_TIME_BIT:
         return None if is_inside else _fault(max_ms, earliest_ms, latest_ms)
     is_coherent = base_ms <= max_ms and (count > 1 or base_ms == max_ms)
     if is_inside and is_coherent and not looks_at_each:

@@ -12,7 +12,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
-from stratalog.formats.offered_batch import LZ4, ZSTD, BatchFault, FaultyBatch, check_offered, stamp_append_time
+from stratalog.formats.offered_batch import (
+    LOG_APPEND_TIME_BIT,
+    LZ4,
+    ZSTD,
+    BatchFault,
+    FaultyBatch,
+    check_offered,
+    clear_append_time,
+    stamp_append_time,
+)
 from stratalog.formats.time_window import time_fault
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.kafka.frames import RequestHeader
@@ -35,12 +44,15 @@ from stratalog_node.shards.append import AppendRequest
 from stratalog_node.shards.catalog import Catalog
 from stratalog_node.shards.shard_log import ShardLog
 
+_ATTRIBUTES = 5
+"""Where they are in an `OfferedHeader`."""
 _ACKS = (-1, 1, 0)
 _TIMED_OUT = "not acknowledged in time; it may be appended: repeat it with idempotence on"
 _ZSTD_FROM_VERSION = 7
 """Clients that speak no newer version of Produce may not be able to read zstd."""
 
 CODES: dict[BatchFault | SequenceFault | AppendFailure, ErrorCode] = {
+    BatchFault.NO_BATCH: ErrorCode.INVALID_RECORD,
     BatchFault.NOT_WHOLE: ErrorCode.CORRUPT_MESSAGE,
     BatchFault.OLD_MAGIC: ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
     BatchFault.SEVERAL: ErrorCode.INVALID_RECORD,
@@ -366,11 +378,13 @@ def offer(
 ) -> FaultyBatch | None:
     """Check a batch by its header and give it to its shard. Returns what is wrong with it when it is not taken."""
     if records is None:
-        return FaultyBatch(BatchFault.NOT_WHOLE, "no whole record batch")
+        return FaultyBatch(BatchFault.NO_BATCH, "no record batch")
     rules = shard.rules
     header = check_offered(records, rules.max_message_bytes, ZSTD if version >= _ZSTD_FROM_VERSION else LZ4)
     if isinstance(header, FaultyBatch):
         return header
+    if header[_ATTRIBUTES] & LOG_APPEND_TIME_BIT and not rules.is_append_time:
+        header = clear_append_time(records, header[_ATTRIBUTES])
     if rules.has_time_window:
         earliest_ms, latest_ms = now_ms - rules.timestamp_before_max_ms, now_ms + rules.timestamp_after_max_ms
         fault = time_fault(records, header, earliest_ms, latest_ms, looks_at_each=rules.checks_each_time)

@@ -46,8 +46,8 @@ def test_a_whole_batch_is_taken_with_what_its_header_says() -> None:
 @pytest.mark.parametrize(
     ("batch", "fault"),
     [
-        (b"", BatchFault.NOT_WHOLE),
-        (a_batch()[:60], BatchFault.NOT_WHOLE),
+        (b"", BatchFault.NO_BATCH),
+        (a_batch()[:60], BatchFault.NO_BATCH),
         (a_batch()[:-1], BatchFault.NOT_WHOLE),
         (a_batch() + a_batch(), BatchFault.SEVERAL),
         (a_batch()[:-1] + b"!", BatchFault.WRONG_CRC),

@@ -1,4 +1,10 @@
-"""The first batches of an idempotent producer to a topic that the node it writes to has not heard of yet."""
+"""The first batches of an idempotent producer to a topic that the node it writes to has not heard of yet.
+
+Kafka 4.3.1, one node, raw batches of one record: sequence 0 to an unknown topic 3; once the topic is made sequence 1 is
+taken, sequence 0 gets 45. An empty partition takes sequence 5 of an unknown producer, also of epoch 3, and sequence 0
+gets 45 after it. A partition with another producer's record, and one whose records were deleted, take it as well. The
+node differs only in the first two: it answers 56, and takes sequence 0 first.
+"""
 
 from __future__ import annotations
 
