@@ -59,6 +59,7 @@ FILES = frozenset(
         "tests/unit/operator/test_killed_at_every_write.py",
         "tests/unit/pipeline/test_archive_delta.py",
         "tests/unit/pipeline/test_archive_iceberg.py",
+        "tests/unit/pipeline/test_fifty_topics.py",
         "tests/unit/serve/test_many_ready_connections.py",
         "tests/unit/shards/test_healing.py",
         "tests/unit/sim/test_sim_bites.py",

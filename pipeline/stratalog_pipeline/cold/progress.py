@@ -138,6 +138,29 @@ def advance_by_offsets(start: Position, shards: Sequence[CommittedShard], most_o
     return Position({**start.offsets, **taken}, {**start.topics, **end_of(shards).topics})
 
 
+class TriggerDelay:
+    """Whether a batch may begin yet: once that many offsets wait, or that long after the last one began. The first
+    one is never delayed; as Spark's Kafka source does it."""
+
+    def __init__(self, least_offsets: int, most_delay_ms: int) -> None:
+        self._least_offsets = least_offsets
+        self._most_delay_ms = most_delay_ms
+        self._last_ms: int | None = None
+
+    def is_due(self, start: Position, shards: Iterable[CommittedShard], now_ms: int) -> bool:
+        """`now_ms`: of a clock that never goes back. What is due counts as begun."""
+        is_late = self._last_ms is None or now_ms - self._last_ms >= self._most_delay_ms
+        if not is_late and waiting_offsets(start, shards) < self._least_offsets:
+            return False
+        self._last_ms = now_ms
+        return True
+
+
+def waiting_offsets(start: Position, shards: Iterable[CommittedShard]) -> int:
+    """Offsets that are committed and not read yet, of all shards together."""
+    return sum(max(one.end_offset - max(start.at(one.key), one.log_start_offset), 0) for one in shards)
+
+
 def _in_turn(ranges: Iterable[PartRange]) -> list[PartRange]:
     """One part of each shard, then the next one of each: no shard waits for another."""
     by_shard: dict[ShardKey, list[PartRange]] = {}

@@ -16,9 +16,10 @@ from typing import Any, Final
 
 from stratalog.model.errors import InvalidRequest
 from stratalog_pipeline.cold.cutting import Asked, ShardName
-from stratalog_pipeline.source.sizes import parse_bytes
+from stratalog_pipeline.source.sizes import parse_bytes, parse_duration_ms
 
 PARTITION_BYTES: Final = 64 << 20
+MAX_TRIGGER_DELAY_MS: Final = 15 * 60_000
 LATEST_OFFSET: Final = -1
 EARLIEST_OFFSET: Final = -2
 """As offsets in JSON."""
@@ -59,8 +60,18 @@ _OF_ONE: Final = {
         "endingOffsetsByTimestamp",
         "pushFilters",
     ),
-    Mode.STREAM: ("maxBytesPerTrigger", "maxOffsetsPerTrigger"),
+    Mode.STREAM: ("maxBytesPerTrigger", "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
 }
+_OF_KAFKA: Final = {
+    "minPartitions": "partitionBytes says how much a task reads",
+    "maxRecordsPerPartition": "partitionBytes says how much a task reads",
+    "includeHeaders": "each row has its headers: select the columns that are wanted",
+    "groupIdPrefix": "no consumer group takes part",
+    "kafkaConsumer.pollTimeoutMs": "no Kafka client takes part",
+    "fetchOffset.numRetries": "no Kafka client takes part",
+    "fetchOffset.retryIntervalMs": "no Kafka client takes part",
+}
+"""Options of Spark's Kafka source that have no meaning here, and why. Nor have those that begin with `kafka.`."""
 _EXCLUDING: Final = (
     ("topics", "subscribe", "subscribePattern", "assign"),
     ("shards", "assign"),
@@ -104,6 +115,8 @@ class ReadOptions:
     partition_bytes: int = PARTITION_BYTES
     max_bytes_per_trigger: int | None = None
     max_offsets_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay_ms: int = MAX_TRIGGER_DELAY_MS
     is_pushing: bool = True
 
 
@@ -118,6 +131,8 @@ class _Given:
         for name, value in given.items():
             if name.lower() in others:
                 raise InvalidRequest(f"option {name} is for {others[name.lower()]}: {mode} does not have it")
+            if (why := _why_not(name.lower())) is not None:
+                raise InvalidRequest(f"option {name} is of Spark's Kafka source, and has no meaning here: {why}")
             if name.lower() not in known:
                 raise InvalidRequest(f"option {name} is unknown: known are {', '.join(known.values())}")
             self._values[known[name.lower()]] = value
@@ -132,6 +147,12 @@ class _Given:
     def first_of(self, *names: str) -> tuple[str, str] | None:
         """The one that was given."""
         return next(((name, self._values[name]) for name in names if name in self._values), None)
+
+
+def _why_not(name: str) -> str | None:
+    if name.startswith("kafka."):
+        return "the bucket is read, and no Kafka: give its URL as option bucket, or as the path of load"
+    return next((why for other, why in _OF_KAFKA.items() if other.lower() == name), None)
 
 
 def parse_options(given: Mapping[str, str], mode: Mode) -> ReadOptions:
@@ -170,6 +191,8 @@ def parse_options(given: Mapping[str, str], mode: Mode) -> ReadOptions:
         partition_bytes=_bytes("partitionBytes", told.get("partitionBytes"), PARTITION_BYTES) or PARTITION_BYTES,
         max_bytes_per_trigger=_bytes("maxBytesPerTrigger", told.get("maxBytesPerTrigger"), None),
         max_offsets_per_trigger=_count("maxOffsetsPerTrigger", told.get("maxOffsetsPerTrigger")),
+        min_offsets_per_trigger=_least_offsets(told),
+        max_trigger_delay_ms=_duration_ms("maxTriggerDelay", told.get("maxTriggerDelay"), MAX_TRIGGER_DELAY_MS),
         is_pushing=_choice("pushFilters", told.get("pushFilters") or "true", ("true", "false")) == "true",
     )
 
@@ -180,6 +203,16 @@ def _is_gap_allowed(told: _Given) -> bool:
         return _choice("failOnDataLoss", is_failing, ("true", "false")) == "false"
     on_gap = told.get("onGap")
     return _choice("onGap", "fail" if on_gap is None else on_gap, ("fail", "report")) == "report"
+
+
+def _least_offsets(told: _Given) -> int | None:
+    least = _count("minOffsetsPerTrigger", told.get("minOffsetsPerTrigger"))
+    most = _count("maxOffsetsPerTrigger", told.get("maxOffsetsPerTrigger"))
+    if least is None and told.get("maxTriggerDelay") is not None:
+        raise InvalidRequest("option maxTriggerDelay is for minOffsetsPerTrigger: nothing is delayed without it")
+    if least is not None and most is not None and least > most:
+        raise InvalidRequest(f"option minOffsetsPerTrigger: {least} is more than maxOffsetsPerTrigger, {most}")
+    return least
 
 
 def _start(told: _Given) -> Point:
@@ -319,6 +352,15 @@ def _bytes(option: str, told: str | None, default: int | None) -> int | None:
     if size is None or size < 1:
         raise InvalidRequest(f"option {option}: {told[:40]!r} is not a size, such as 67108864, 64MiB or 1g")
     return size
+
+
+def _duration_ms(option: str, told: str | None, default_ms: int) -> int:
+    if told is None:
+        return default_ms
+    duration_ms = parse_duration_ms(told)
+    if duration_ms is None:
+        raise InvalidRequest(f"option {option}: {told[:40]!r} is not a duration, such as 500ms, 90s, 15m or 1h")
+    return duration_ms
 
 
 def _choice(option: str, told: str, allowed: tuple[str, ...]) -> str:

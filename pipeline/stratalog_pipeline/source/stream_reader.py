@@ -10,6 +10,7 @@ Planning lives in one process of Spark's for as long as the query runs; reading,
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -29,6 +30,7 @@ from stratalog_pipeline.cold.cutting import Asked, GapInLog, PartRange, cut
 from stratalog_pipeline.cold.progress import (
     FORMAT,
     Position,
+    TriggerDelay,
     advance,
     advance_by_offsets,
     beginning,
@@ -58,6 +60,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._runner: asyncio.Runner | None = None
         self._catalog: Catalog | None = None
         self._target: Position | None = None
+        least = options.min_offsets_per_trigger
+        self._delay = None if least is None else TriggerDelay(least, options.max_trigger_delay_ms)
 
     def __getstate__(self) -> dict[str, Any]:
         """Tasks get no loop and no connection."""
@@ -132,6 +136,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._target is not None:
             shards = [one.limited(self._target.at(one.key)) for one in shards]
         self._tell(start, shards)
+        # With availableNow all that is committed at the start is read, however little it is.
+        delay = None if self._target is not None else self._delay
+        if delay is not None and not delay.is_due(start, shards, time.monotonic_ns() // 1_000_000):
+            return start
         if isinstance(limit, ReadMaxRows):
             return advance_by_offsets(start, shards, limit.max_rows)
         if not isinstance(limit, ReadMaxBytes):

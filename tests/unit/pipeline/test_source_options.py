@@ -16,7 +16,7 @@ from stratalog.model.errors import InvalidRequest
 from stratalog_pipeline.cold.cutting import Asked
 from stratalog_pipeline.source.filters import narrow
 from stratalog_pipeline.source.options import Mode, Point, parse_options
-from stratalog_pipeline.source.sizes import parse_bytes
+from stratalog_pipeline.source.sizes import parse_bytes, parse_duration_ms
 
 
 @dataclass(frozen=True)
@@ -106,11 +106,40 @@ def test_what_cannot_be_meant_is_refused(wrong: dict[str, str]) -> None:
         {"maxOffsetsPerTrigger": "0"},
         {"maxBytesPerTrigger": "1", "maxOffsetsPerTrigger": "1"},
         {"startingOffsets": "10"},
+        {"minOffsetsPerTrigger": "0"},
+        {"minOffsetsPerTrigger": "11", "maxOffsetsPerTrigger": "10"},
+        {"maxTriggerDelay": "15m"},
+        {"maxTriggerDelay": "15 parsecs", "minOffsetsPerTrigger": "1"},
+        {"minPartitions": "4"},
+        {"includeHeaders": "true"},
+        {"kafka.bootstrap.servers": "h:1"},
+        {"kafkaconsumer.polltimeoutms": "4"},
     ],
 )
 def test_what_a_stream_would_ignore_is_refused_by_name(wrong: dict[str, str]) -> None:
     with pytest.raises(InvalidRequest, match=f"options? {next(iter(wrong))}"):
         parse_options({"bucket": "/b", **wrong}, Mode.STREAM)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("0", 0),
+        ("250", 250),
+        ("7ms", 7),
+        ("90 s", 90_000),
+        ("15m", 900_000),
+        ("2min", 120_000),
+        ("1H", 3_600_000),
+        ("1d", 86_400_000),
+        ("", None),
+        ("-1s", None),
+        ("1.5h", None),
+        ("1w", None),
+    ],
+)
+def test_durations_are_written_as_spark_takes_them(words: str, expected: int | None) -> None:
+    assert parse_duration_ms(words) == expected
 
 
 def test_options_of_spark_s_kafka_source_have_its_names() -> None:
@@ -120,6 +149,8 @@ def test_options_of_spark_s_kafka_source_have_its_names() -> None:
             "assign": '{"a": [0, 2]}',
             "startingOffsets": '{"a": {"0": -2, "2": 7}}',
             "maxOffsetsPerTrigger": "10",
+            "minOffsetsPerTrigger": "5",
+            "maxTriggerDelay": "2m",
             "failOnDataLoss": "false",
         },
         Mode.STREAM,
@@ -127,6 +158,8 @@ def test_options_of_spark_s_kafka_source_have_its_names() -> None:
     assert (told.topics, told.asked.only) == (frozenset("a"), frozenset([("a", 0), ("a", 2)]))
     assert told.start.offsets == {("a", 0): -2, ("a", 2): 7}
     assert (told.max_offsets_per_trigger, told.asked.is_gap_allowed) == (10, True)
+    assert (told.min_offsets_per_trigger, told.max_trigger_delay_ms) == (5, 120_000)
+    assert parse_options({"bucket": "/b"}, Mode.STREAM).min_offsets_per_trigger is None
     told = parse_options({"bucket": "/b", "endingTimestamp": "5", "startingTimestamp": "3"}, Mode.BATCH)
     assert told.start == Point("startingTimestamp", at_ms=3, is_latest_without_record=False)
     assert told.end == Point("endingTimestamp", at_ms=5)

@@ -120,3 +120,31 @@ def test_a_query_that_repeats_its_first_batch_goes_on_from_where_that_one_ends(t
     with pytest.raises(GapInLog, match="offsets 0 to 30 of shard 3 of topic cold are gone"):
         again.latestOffset(written, limit)
     again.stop()
+
+
+def test_a_batch_waits_for_enough_offsets(tmp_path: Path) -> None:
+    bucket = GrowingBucket(str(tmp_path))
+    bucket.grow()
+    reader = reader_of(bucket, minOffsetsPerTrigger="60", maxTriggerDelay="1h", maxBytesPerTrigger="1g")
+    start, _ = read_on(reader, reader.initialOffset())
+    start, found = read_on(reader, start)
+    assert found == [*range(30)], "the first one is not delayed"
+    bucket.grow()
+    assert read_on(reader, start) == (start, [])
+    bucket.grow()
+    start, found = read_on(reader, start)
+    assert found == [*range(30, 90)]
+    bucket.grow()
+    assert read_on(reader, start) == (start, [])
+    reader.prepareForTriggerAvailableNow()
+    assert read_on(reader, start)[1] == [*range(90, 120)], "what is committed at the start is read, however little"
+
+
+def test_a_batch_waits_no_longer_than_the_most_delay(tmp_path: Path) -> None:
+    bucket = GrowingBucket(str(tmp_path))
+    bucket.grow()
+    reader = reader_of(bucket, minOffsetsPerTrigger="60", maxTriggerDelay="0")
+    start, _ = read_on(reader, reader.initialOffset())
+    start, _ = read_on(reader, start)
+    bucket.grow()
+    assert read_on(reader, start)[1] == [*range(30, 60)]

@@ -20,6 +20,7 @@ from stratalog_pipeline.cold.committed import CommittedSegment, CommittedShard
 from stratalog_pipeline.cold.cutting import GapInLog, PartRange
 from stratalog_pipeline.cold.progress import (
     Position,
+    TriggerDelay,
     advance,
     advance_by_offsets,
     beginning,
@@ -114,3 +115,14 @@ def test_a_bucket_older_than_the_checkpoint_is_refused() -> None:
 def test_a_foreign_checkpoint_is_refused(told: dict[str, object]) -> None:
     with pytest.raises(InvalidRequest, match="checkpoint"):
         from_json(told)
+
+
+def test_a_batch_waits_for_offsets_or_for_the_most_delay() -> None:
+    delay, start = TriggerDelay(30, 1_000), Position({}, {})
+    assert delay.is_due(start, [shard(0, 1)], 7), "the first one is not delayed"
+    assert not delay.is_due(start, [shard(0, 20), shard(1, 9)], 8)
+    assert not delay.is_due(start, [shard(0, 29)], 1_006)
+    assert delay.is_due(start, [shard(0, 29)], 1_007), "so long after the last one"
+    assert delay.is_due(start, [shard(0, 20), shard(1, 10)], 1_008), "enough, of all shards together"
+    assert not delay.is_due(start, [shard(0, 40, start=20)], 1_009), "what expired does not wait"
+    assert delay.is_due(start, [], 2_008)
