@@ -26,8 +26,9 @@ from stratalog_cli.entry import build_app
 from stratalog_pipeline.jobs.archive_table import TableFormat
 from stratalog_pipeline.jobs.table_places import table_place
 from support.archived_logs import read_table
-from support.archived_tables import add_segment, json_value
+from support.archived_tables import DAY_MS, FIRST_TIME_MS, add_segment, batch_of, json_value
 from support.cold_data import ColdShard
+from support.hostile_batches import with_header_times
 from support.waiting import eventually_sync
 
 
@@ -104,6 +105,33 @@ def test_every_job_answers_programs(bucket: str, tmp_path: Path) -> None:
     assert told["rows"][0]["topic"] == "cold" and plot.read_text().startswith("<svg")
     dry = tell("archive", "cold", "--bucket", bucket, "--to", str(tmp_path / "t"), "--dry-run")
     assert (dry["segments"], dry["is_dry_run"], (tmp_path / "t").exists()) == (12, True, False)
+
+
+@pytest.mark.parametrize(
+    "max_ms", [-1, FIRST_TIME_MS + 1, FIRST_TIME_MS + 400 * DAY_MS], ids=["none", "partial", "future"]
+)
+def test_an_export_by_time_goes_by_the_records_whatever_headers_say(tmp_path: Path, max_ms: int) -> None:
+    """Ten records a day for six days. With -1 in the headers it wrote no row, with exit code 0."""
+
+    async def put() -> None:
+        store = open_store(str(tmp_path / "bucket"))
+        cold = ColdShard(store)
+        for epoch in range(3):
+            values = [json_value(number) for number in range(20 * epoch, 20 * epoch + 20)]
+            batches = [
+                batch_of(20 * epoch, values[:10], epoch=epoch),
+                batch_of(20 * epoch + 10, values[10:], epoch=epoch),
+            ]
+            await cold.add([[with_header_times(batch, max_ms=max_ms)] for batch in batches])
+        await store.close()
+
+    asyncio.run(put())
+    since, until = FIRST_TIME_MS + 2 * DAY_MS, FIRST_TIME_MS + 3 * DAY_MS
+    asked = ("--bucket", str(tmp_path / "bucket"), "--threads", "0", "--from-ms", str(since))
+    assert tell("export", *asked, "--to", str(tmp_path / "from"))["records"] == 40
+    assert tell("export", *asked, "--to-ms", str(until), "--to", str(tmp_path / "day"))["records"] == 10
+    rows = [json.loads(line) for file in (tmp_path / "day").rglob("*.jsonl") for line in file.read_text().splitlines()]
+    assert sorted(row["offset"] for row in rows) == list(range(20, 30))
 
 
 def test_people_are_told_what_was_done_and_of_a_dry_run_what_would_be(bucket: str, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from stratalog.model.errors import Corrupt, NotFound
 from stratalog.objects import ObjectStore, open_store
 from stratalog_pipeline.cold.committed import CommittedSegment
 from stratalog_pipeline.cold.cutting import OffsetRange, PartRange, ranges_within
-from stratalog_pipeline.decode.columns import Wanted, batches_to_columns
+from stratalog_pipeline.decode.columns import UnreadBatch, Wanted, batches_to_columns
 
 MAX_PART_BYTES: Final = 1 << 30
 """A part that claims more is not believed."""
@@ -57,7 +57,8 @@ def read_tables(bucket: str, cluster_id: str, ranges: Iterable[PartRange], wante
             yield from tables_of(part, wanted)
 
 
-def tables_of(part: CheckedPart, wanted: Wanted) -> Iterator[Any]:
+def tables_of(part: CheckedPart, wanted: Wanted, unread: Callable[[UnreadBatch], None] | None = None) -> Iterator[Any]:
+    """`unread`: as of `batches_to_columns`."""
     planned = part.planned
     of_part = replace(
         wanted,
@@ -72,6 +73,7 @@ def tables_of(part: CheckedPart, wanted: Wanted) -> Iterator[Any]:
         shard=planned.segment.shard,
         wanted=of_part,
         source=planned.part.object_key,
+        unread=unread,
     )
 
 

@@ -7,9 +7,9 @@ Raises: Corrupt for what does not fit, TooLarge for a batch whose records are ov
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -19,11 +19,14 @@ from stratalog.formats.batch_headers import BatchHeaders
 from stratalog.formats.fields import Buffer
 from stratalog.formats.record_frames import Bodies, Frames, Longs, find_frames
 from stratalog.formats.records import MAX_DECODED_BYTES
+from stratalog.model.errors import Corrupt
 from stratalog_pipeline.decode.headers import header_column
 from stratalog_pipeline.decode.pieces import cut_out
 
 GROUP_BYTES: Final = 32 << 20
 """So many decompressed bytes are looked at together, or one batch that has more."""
+_ALONE: Final = 64
+"""So many batches are opened one by one where some of them cannot be opened."""
 CREATE_TIME, LOG_APPEND_TIME = 0, 1
 _MOST_MILLISECONDS: Final = (1 << 63) // 1_000 - 1
 """What a timestamp in microseconds can hold."""
@@ -64,6 +67,14 @@ class Wanted:
         return headers if wanted.all() else headers.only(np.flatnonzero(wanted))
 
 
+class UnreadBatch(NamedTuple):
+    """A batch whose records cannot be read: they are no records, or too large."""
+
+    base_offset: int
+    end_offset: int
+    why: str
+
+
 def batches_to_columns(
     data: Buffer,
     headers: BatchHeaders,
@@ -73,14 +84,40 @@ def batches_to_columns(
     wanted: Wanted,
     source: str,
     max_batch_bytes: int = MAX_DECODED_BYTES,
+    unread: Callable[[UnreadBatch], None] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Tables of about GROUP_BYTES of records, or of one batch. `source` is named when something does not fit."""
+    """Tables of about GROUP_BYTES of records, or of one batch. `source` is named when something does not fit.
+    `unread` is told of each batch that cannot be opened, instead of an error: a node does not check what is inside."""
     chosen = wanted.batches(headers)
-    groups = groups_of(data, chosen, source=source, max_batch_bytes=max_batch_bytes, group_bytes=GROUP_BYTES)
-    for group, bodies in groups:
-        table = _table(bodies, find_frames(bodies), group, topic, shard, wanted)
-        if table.num_rows:
-            yield table
+    begin = 0
+    while begin < len(chosen):
+        rest = chosen.only(np.arange(begin, len(chosen))) if begin else chosen
+        try:
+            for group, bodies in groups_of(
+                data, rest, source=source, max_batch_bytes=max_batch_bytes, group_bytes=GROUP_BYTES
+            ):
+                table = _table(bodies, find_frames(bodies), group, topic, shard, wanted)
+                begin += len(group)
+                if table.num_rows:
+                    yield table
+        except Corrupt as error:
+            if unread is None:
+                raise
+            if len(rest) == 1:
+                unread(UnreadBatch(int(rest.longs("base_offset")[0]), int(rest.end_offset[0]), str(error)))
+                return
+            for row in range(begin, min(begin + _ALONE, len(chosen))):
+                yield from batches_to_columns(
+                    data,
+                    chosen.only(np.array([row])),
+                    topic=topic,
+                    shard=shard,
+                    wanted=wanted,
+                    source=source,
+                    max_batch_bytes=max_batch_bytes,
+                    unread=unread,
+                )
+            begin = min(begin + _ALONE, len(chosen))
 
 
 # Columns ------------------------------------------------------------------------------------------------------------

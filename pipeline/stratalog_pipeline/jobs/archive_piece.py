@@ -22,8 +22,8 @@ from stratalog.formats.object_names import ObjectNames
 from stratalog.model.errors import Conflict, NotFound
 from stratalog.objects import ObjectStore
 from stratalog_pipeline.cold.cutting import PartRange
-from stratalog_pipeline.cold.part_records import PartFetcher, tables_of
-from stratalog_pipeline.decode.columns import SCHEMA, Wanted
+from stratalog_pipeline.cold.part_records import CheckedPart, PartFetcher, tables_of
+from stratalog_pipeline.decode.columns import SCHEMA, UnreadBatch, Wanted
 from stratalog_pipeline.jobs.archive_table import Kind, PieceDone, TableFormat, TimePartition, data_key, dead_key
 from stratalog_pipeline.jobs.json_inference import infer_json, remember, unite
 from stratalog_pipeline.jobs.json_records import json_reader
@@ -108,7 +108,8 @@ def infer_piece(work: InferWork) -> FieldsFound:
     found, wrong = pa.schema([]), dict[str, None]()
     with PartFetcher(work.open_bucket, ObjectNames("", work.cluster_id)) as fetcher:
         for part in fetcher.fetch(work.ranges):
-            for batch in tables_of(part, Wanted(("value",))):
+            # A batch that cannot be opened has no fields; it is a dead letter later.
+            for batch in tables_of(part, Wanted(("value",)), lambda _: None):
                 fields, inside = infer_json(batch.column("value").to_pylist(), is_confluent=work.is_confluent)
                 found, between = unite(found, fields)
                 remember(wrong, [*inside, *between])
@@ -176,7 +177,8 @@ def _read(work: PieceWork) -> tuple[Any, Any]:
     read = None if work.schema.kind is Kind.RAW else work.schema.reader()
     with PartFetcher(work.open_bucket, ObjectNames("", work.cluster_id)) as fetcher:
         for part in fetcher.fetch(work.ranges):
-            for batch in tables_of(part, Wanted()):
+            unread: list[UnreadBatch] = []
+            for batch in tables_of(part, Wanted(), unread.append):
                 table = pa.Table.from_batches([batch])
                 if read is None:
                     good.append(table)
@@ -187,8 +189,25 @@ def _read(work: PieceWork) -> tuple[Any, Any]:
                     rows, reasons = zip(*found.bad, strict=True)
                     letters = table.take(pa.array(rows, pa.int64()))
                     dead.append(letters.append_column(DEAD.field("error"), pa.array(reasons, pa.string())))
+            if unread:
+                dead.append(_unread_letters(part, unread))
     empty = SCHEMA if read is None else pa.schema([*PLACE, *work.schema.fields])
     return pa.concat_tables(good or [empty.empty_table()]), pa.concat_tables(dead or [DEAD.empty_table()])
+
+
+def _unread_letters(part: CheckedPart, unread: Sequence[UnreadBatch]) -> Any:
+    """One for each batch, at its first offset."""
+    planned = part.planned
+    place = {"topic": planned.topic, "shard": planned.segment.shard, "leader_epoch": planned.segment.epoch}
+    rows = [
+        place
+        | {
+            "offset": one.base_offset,
+            "error": f"offsets {one.base_offset} to {one.end_offset}: the batch cannot be read: {one.why}",
+        }
+        for one in unread
+    ]
+    return pa.Table.from_pylist(rows, schema=DEAD)
 
 
 def _placed(records: Any, fields: Any) -> Any:
