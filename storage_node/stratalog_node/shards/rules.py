@@ -39,7 +39,7 @@ class ShardRules:
         before_ms, after_ms = settings.message_timestamp_before_max_ms, settings.message_timestamp_after_max_ms
         self.has_time_window = not self.is_append_time and min(before_ms, after_ms) < INT64_MAX
         self.checks_each_time = before_ms < INT64_MAX or after_ms not in (_USUAL_AFTER_MS, INT64_MAX)
-        """Somebody asked for this window: the records are looked at, too, as far as that costs no decompression."""
+        """Somebody asked for this window: the records are looked at, too."""
         self.is_fsync = settings.flush_policy is FlushPolicy.FSYNC
         self.gives_up_lost = settings.unclean_seal is UncleanSeal.ALLOW
         self.read_policy = settings.remote_read_policy

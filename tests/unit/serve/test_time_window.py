@@ -6,12 +6,13 @@ import pytest
 
 from stratalog.formats.compression import Codec
 from stratalog.formats.offered_batch import BatchFault
+from stratalog.formats.records import Record, encode_batch
 from stratalog.machines.leader_events import OfferedBatch
 from stratalog.settings.process import ProcessSettings
 from stratalog.settings.topic import TopicSettings
 from stratalog_node.serve.produce import offer
 from stratalog_node.shards.rules import ShardRules
-from support.hostile_batches import timed_batch
+from support.hostile_batches import timed_batch, with_header_times
 
 NOW_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
@@ -82,7 +83,25 @@ def test_records_without_a_time_are_in_every_window() -> None:
     assert window_fault(timed_batch([-1, -1], -1), message_timestamp_before_max_ms="1000") is None
 
 
-def test_of_a_compressed_batch_the_later_time_of_the_header_counts() -> None:
+@pytest.mark.parametrize("codec", [codec for codec in Codec if codec is not Codec.NONE])
+def test_a_topic_with_a_window_of_its_own_has_compressed_records_looked_at(codec: Codec) -> None:
+    """Kafka 4.3.1 refuses what is outside here, too."""
+    partial_maximum = timed_batch([NOW_MS, NOW_MS + 70_000, NOW_MS], NOW_MS, codec)
+    assert window_fault(partial_maximum, message_timestamp_after_max_ms="60000") is BatchFault.WRONG_TIME
+    assert window_fault(partial_maximum, message_timestamp_after_max_ms="70000") is None
+    one_old = timed_batch([NOW_MS, NOW_MS - 70_000, NOW_MS], NOW_MS, codec)
+    assert window_fault(one_old, message_timestamp_before_max_ms="60000") is BatchFault.WRONG_TIME
+    assert window_fault(one_old, message_timestamp_before_max_ms="70000") is None
+
+
+def test_a_batch_too_large_to_be_opened_on_the_event_loop_is_judged_by_its_header() -> None:
+    large = encode_batch([Record(0, NOW_MS, None, bytes(2 << 20)), Record(1, 1, None, None)], compression=Codec.ZSTD)
+    assert window_fault(large, message_timestamp_before_max_ms="60000") is None
+    hidden = with_header_times(large, max_ms=NOW_MS + TEN_YEARS_MS)
+    assert window_fault(hidden, message_timestamp_after_max_ms="60000") is BatchFault.WRONG_TIME
+
+
+def test_of_a_compressed_batch_the_later_time_of_the_header_counts_under_the_default_window() -> None:
     """Its records are not decompressed on the event loop."""
     assert window_fault(timed_batch([NOW_MS + TEN_YEARS_MS], -1, Codec.GZIP)) is BatchFault.WRONG_TIME
     assert window_fault(timed_batch([NOW_MS, NOW_MS], -1, Codec.GZIP)) is None
