@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from stratalog.model.errors import NotFound
+from stratalog.model.errors import NotFound, StratalogError
 from stratalog_operator.handlers import key_of
 from stratalog_operator.kube.client import Kubernetes, path_of
 from stratalog_operator.passes import Passes
@@ -39,12 +39,19 @@ async def served_kinds(kubernetes: Kubernetes) -> frozenset[str]:
 async def let_go_all(
     kubernetes: Kubernetes, passes: Passes, namespaces: Collection[str], served: Collection[str]
 ) -> None:
-    """Of all clusters in these namespaces; none: in all of them. Raises: StratalogError for what failed."""
+    """Of all clusters in these namespaces; none: in all of them. Raises: StratalogError for what failed, once all
+    others have been let go."""
     waiting = await _waiting(kubernetes, namespaces, served)
+    failed: list[StratalogError] = []
     for key in sorted({key for key, _ in waiting}):
-        for _ in range(_MOST_PASSES):
-            if not await passes.let_go(key):
-                break
+        try:
+            for _ in range(_MOST_PASSES):
+                if not await passes.let_go(key):
+                    break
+        except StratalogError as error:
+            failed.append(error)
+    if failed:
+        raise failed[0]
 
 
 async def held(kubernetes: Kubernetes, namespaces: Collection[str], served: Collection[str]) -> list[str]:

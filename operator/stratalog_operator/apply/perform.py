@@ -3,6 +3,7 @@ then what is of topics, topics side by side, so many in a pass as `Rounds` says.
 
 An action that fails keeps no other from being done, but a disruptive one that needs it (`failures.is_needed_by`): a pod
 is not stopped whose StatefulSet could not be changed. Then the next disruptive one has its turn, at most one in a pass.
+Of a cluster that is going, all are done.
 
 Lives in the operator's event loop.
 """
@@ -129,7 +130,10 @@ class Performer:
         disruptive = [action for action in whole if isinstance(action, DISRUPTIVE)]
         for stretch in stretches(action for action in whole if not isinstance(action, DISRUPTIVE)):
             await doing.attempt_all([action] for action in stretch)
-        await doing.attempt_first([*disruptive, *plan.instead])
+        if is_going(seen):
+            await doing.attempt_all([action] for action in disruptive)
+        else:
+            await doing.attempt_first([*disruptive, *plan.instead])
         of_whole = {key: status for key, status in plan.statuses.items() if key[0] != TOPIC}
         await doing.tell_all(told_with(seen, of_whole, doing.failures))
         left = await self._perform_topics(seen, plan, of_topics, doing)

@@ -231,7 +231,7 @@ class MakeMount:
 
 
 Disruptive: TypeAlias = StopPod | StopSet | DeleteClaim
-"""Of these at most one in a pass."""
+"""Of these at most one in a pass, unless the cluster is going."""
 Additive: TypeAlias = (
     Apply
     | MakeToken

@@ -1,4 +1,4 @@
-"""The plan of a pass: each part by itself, then of all that is disruptive one thing at most.
+"""The plan of a pass: each part by itself, then of all that is disruptive one thing at most; of a deleted cluster, all.
 
 A part that waits offers nothing and says why in its conditions; the others do not hear of it.
 
@@ -84,14 +84,15 @@ def _deletions(seen: Observed, topics: Mapping[str, TopicLook]) -> Offer:
 
 def _pass(seen: Observed, offer: Offer, told: Told) -> Plan:
     found = statuses(seen, told)
-    # Retirement before roll before volumes: they were offered in that order.
-    actions = (*offer.actions, *offer.disruptive[:1])
+    # Retirement before roll before volumes: they were offered in that order. A cluster that goes has nothing to spare.
+    at_once = len(offer.disruptive) if is_going(seen) else 1
+    actions = (*offer.actions, *offer.disruptive[:at_once])
     waits = any(look.is_creating or look.is_unanswered for look in told.topics.values())
     is_busy = bool(actions or waits or seen.token_trouble)
     if not is_paused(seen):
         is_busy = is_busy or bool(told.retiring or told.roll.outdated or told.etcd.is_busy)
     again_seconds = SOON_SECONDS if is_busy else CALM_SECONDS
-    return Plan(actions, found, again_seconds, tuple(offer.disruptive[1:]))
+    return Plan(actions, found, again_seconds, tuple(offer.disruptive[at_once:]))
 
 
 def _additive(seen: Observed, etcd: EtcdLook) -> tuple[Offer, int]:
