@@ -84,6 +84,8 @@ def roll(seen: Observed) -> Roll:
     waits = _why_waits(seen, serving, pods)
     if not waits and outdated[0].is_reader:
         waits = _why_reader_waits(seen, outdated[0], members, pods)
+    if not waits and not (outdated := [one for one in outdated if not _is_needed_in_etcd(seen, one)]):
+        waits = "a member of etcd that joins again has no vote yet: that goes first"
     if waits:
         return Roll(Offer(), names, waits, stalled)
     why = f"it is of an older make; {counted(len(outdated), 'pod')} left to restart, and all others serve"
@@ -175,6 +177,12 @@ def _holds_up(seen: Observed, one: RetirementStatus) -> bool:
     return not any(
         told.type == "Stalled" and told.status == "True" for node in nodes for told in node.status.conditions
     )
+
+
+def _is_needed_in_etcd(seen: Observed, one: Member) -> bool:
+    """While a member has no vote yet, the others are a majority only together. Its pod serves reads, and is ready."""
+    has_all_votes = all(known.votes for known in seen.cluster.status.etcd_members)
+    return not has_all_votes and one.name.rpartition("-")[0] == cluster_of(seen).etcd_name
 
 
 def _why_reader_waits(seen: Observed, one: Member, members: list[Member], pods: dict[str, SeenPod]) -> str:

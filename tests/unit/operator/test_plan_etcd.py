@@ -249,3 +249,20 @@ def test_a_volume_that_a_person_gives_back_under_another_claim_has_its_log() -> 
     assert _voters(one.etcd) == before and _changes(one) == []
     assert {known.claim_uid for known in one.cluster.status.etcd_members} >= {"another"}
     assert one.etcd.claims[LOST].member_id == before[1]
+
+
+def test_a_roll_stops_no_member_of_etcd_while_another_has_no_vote_yet() -> None:
+    """A learner is ready before it has caught up. With one voter of two stopped, etcd has no majority."""
+    one = _settled()
+    _lose(one)
+    while not (1 in one.etcd.listed and one.etcd.listed[1].is_learner and one.etcd.listed[1].is_healthy):
+        one.turn()
+    one.edit_cluster({"meta": {"etcd": {"replicas": 3, "image": "etcd:v3.6.17"}}})
+    seen = one.observe()
+    # Nothing is promoted in this pass.
+    seen = replace(seen, etcd=None, pods=tuple(replace(pod, is_ready=True, is_failing=False) for pod in seen.pods))
+
+    assert not [action for action in plan(seen).actions if isinstance(action, act.StopPod)]
+    one.settle()
+    assert len(_voters(one.etcd)) == 3
+    assert one.condition("StorageCluster", "main", "Rolling").status == "False"
