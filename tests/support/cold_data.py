@@ -80,6 +80,8 @@ class ColdShard:
     attempts: int = 0
     has_key_index: bool = False
     """Of the segments that are added from now on."""
+    has_old_index: bool = False
+    """Of these: as an older release made it, of the times that headers claim."""
     key_run_parts: int = 1 << 20
     """A key index has a run for so many parts."""
     indexed_keys: Sequence[bytes] | None = None
@@ -153,7 +155,7 @@ class ColdShard:
     async def _complete(
         self, segment: Segment, identity: SegmentIdentity, batches: Sequence[bytes], digest: bytes
     ) -> Segment:
-        index = IndexBuilder(segment.base_offset, has_true_times=True)
+        index = IndexBuilder(segment.base_offset, has_true_times=not self.has_old_index)
         for batch in batches:
             index.append_batch(parse_header(batch), batch)
         seal = SealRecord(
@@ -169,7 +171,7 @@ class ColdShard:
             sealed_ms=FIRST_TIME_MS + 1,
             times_known=index.times_known,
         )
-        index_bytes = encode_index_block(identity, seal, index.freeze())
+        index_bytes = encode_index_block(identity, seal, index.freeze(), is_old=self.has_old_index)
         self.attempts += 1
         where = {"node_id": 1, "lock_epoch": 1, "attempt": self.attempts}
         index_key = self.names.index(segment.key, seal.base_offset, seal.end_offset, **where)

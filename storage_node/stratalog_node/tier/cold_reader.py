@@ -102,6 +102,7 @@ class ColdReader:
         self._wasted_ms = self._grown_ms = self._now_ms() - _FORGET_TTLS * limits.unread_ttl_ms
         self._readers = 0
         self._index = RemoteIndex(store, names.cluster_id, limits, self._transfers, self._threads, self.stats)
+        self._search = TimeSearch(self._index, self.hold, self._threads)
         self._fetches: SingleFlight[Block, HeldBlock] = SingleFlight()
         self._looks: SingleFlight[ShardKey, None] = SingleFlight()
         self._shards: dict[ShardKey, _ShardReads] = {}
@@ -132,15 +133,13 @@ class ColdReader:
     async def find_by_time(self, segment: Segment, timestamp_ms: int, from_offset: int = 0) -> tuple[int, int] | None:
         """(offset, timestamp) of the segment's first record from an offset on with that time or a later one, exact
         inside compressed batches; None when what of it is in the cold tier has none."""
-        search = self._time_search()
         return await self._with_reload(
-            [segment], segment.base_offset, lambda s: search.first_at(s[0], timestamp_ms, from_offset)
+            [segment], segment.base_offset, lambda s: self._search.first_at(s[0], timestamp_ms, from_offset)
         )
 
     async def offset_of_max_timestamp(self, segment: Segment) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record with the segment's highest time."""
-        search = self._time_search()
-        return await self._with_reload([segment], segment.base_offset, lambda s: search.first_of_max(s[0]))
+        return await self._with_reload([segment], segment.base_offset, lambda s: self._search.first_of_max(s[0]))
 
     async def _with_reload(
         self, segments: Sequence[Segment], offset: int, work: Callable[[Sequence[Segment]], Awaitable[T]]
@@ -437,9 +436,6 @@ class ColdReader:
         """A shard's read-ahead, for the status page; None when it is not being read."""
         shard = self._shards.get(key)
         return shard.window.describe() if shard else None
-
-    def _time_search(self) -> TimeSearch:
-        return TimeSearch(self._index, self.hold, self._threads)
 
     async def close(self) -> None:
         """Readers that wait get Unavailable. The store is the caller's."""

@@ -2,7 +2,8 @@
 
 A sealed segment's index block names the few batches to look into; a segment that is still being uploaded is searched by
 its parts' headers and indexes. Where these have only the times that clients claimed, as an older release wrote them,
-all batches are looked into. Batches are opened on the cold readers' threads.
+all batches are looked into, and what that shows of a sealed segment is kept (`tier/times_found.py`), so that the next
+look-up does not read it again. Batches are opened on the cold readers' threads.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from stratalog_node.shards.time_look import NewestLook, TimeLook
 from stratalog_node.tier.block_cache import HeldBlock
 from stratalog_node.tier.remote_index import RemoteIndex
 from stratalog_node.tier.remote_walk import remote_end_offset
+from stratalog_node.tier.times_found import TimesFound
 
 _HEADERS_AT_ONCE = 8
 
@@ -28,12 +30,13 @@ Hold = Callable[[Segment, int], AbstractAsyncContextManager[HeldBlock]]
 
 
 class TimeSearch:
-    """Searches single segments; keeps nothing."""
+    """Searches single segments."""
 
     def __init__(self, index: RemoteIndex, hold: Hold, threads: Executor) -> None:
         self._index = index
         self._hold = hold
         self._threads = threads
+        self._found = TimesFound()
 
     async def first_at(self, segment: Segment, timestamp_ms: int, from_offset: int = 0) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record at or after a time, from an offset on."""
@@ -43,6 +46,8 @@ class TimeSearch:
                 block = await self._index.index_block(segment)
                 if block.position_for_time(timestamp_ms) is None:
                     return None
+                if not block.points.has_true_times:
+                    return await self._first_of_claimed(segment, timestamp_ms, from_offset, look)
                 start = max(_offset_before(block.points, timestamp_ms, segment.base_offset), from_offset)
                 return await self._scan(segment, start, remote_end_offset(segment), look)
             case RemoteState.PARTIAL:
@@ -63,8 +68,26 @@ class TimeSearch:
                 return None
         if highest == NO_TIMESTAMP_MS:
             return None
-        found = await self.first_at(segment, highest) if highest is not None else None
-        return found or await self._newest_of_all(segment)
+        if highest is not None:
+            return await self.first_at(segment, highest) or await self._newest_of_all(segment)
+        is_sealed = segment.remote.state is RemoteState.COMPLETE
+        if is_sealed and (known := self._found.newest(segment.key)) is not None:
+            return known
+        newest = await self._newest_of_all(segment)
+        if is_sealed and newest is not None:
+            self._found.note_newest(segment.key, *newest, remote_end_offset(segment))
+        return newest
+
+    async def _first_of_claimed(
+        self, segment: Segment, timestamp_ms: int, from_offset: int, look: TimeLook
+    ) -> tuple[int, int] | None:
+        """In a sealed segment of whose records the index says nothing."""
+        known = max(self._found.none_before(segment.key, timestamp_ms), segment.base_offset)
+        end_offset = remote_end_offset(segment)
+        found = await self._scan(segment, max(known, from_offset), end_offset, look)
+        if from_offset <= known:
+            self._found.note(segment.key, timestamp_ms, end_offset if found is None else found[0])
+        return found
 
     async def _highest_in_parts(self, segment: Segment) -> int | None:
         """None where nobody has looked at the records of a part."""

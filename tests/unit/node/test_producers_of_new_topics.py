@@ -4,6 +4,9 @@ Kafka 4.3.1, one node, raw batches of one record: sequence 0 to an unknown topic
 taken, sequence 0 gets 45. An empty partition takes sequence 5 of an unknown producer, also of epoch 3, and sequence 0
 gets 45 after it. A partition with another producer's record, and one whose records were deleted, take it as well. The
 node differs only in the first two: it answers 56, and takes sequence 0 first.
+
+Kafka's Java producer (4.3.1, four batches of one record to each of 525 partitions, of 21 topics made just before, three
+replicas) against three nodes in one process: 2,100 acknowledged, none failed.
 """
 
 from __future__ import annotations
