@@ -113,7 +113,8 @@ async def first_offset_at(catalog: Catalog, shard: CommittedShard, at_ms: int) -
     ranges = await catalog.ranges([shard], Asked(from_ms=at_ms))
     for one in ranges:
         part = await fetch_part(catalog.store, catalog.names, one)
-        for table in tables_of(part, Wanted(("offset",), from_ms=at_ms)):
+        # A batch that cannot be opened has no times, as in the node's lookups.
+        for table in tables_of(part, Wanted(("offset",), from_ms=at_ms), lambda _: None):
             if table.num_rows:
                 return int(table.column("offset")[0].as_py())
     return None
