@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Final
 
 from stratalog.model.mounts import Mount, MountMode, MountState
-from stratalog_operator.plan.mounts import CREATING, MountLook, hand_mount, is_creating
+from stratalog_operator.plan.mounts import CREATING, LAST_MS, MountLook, hand_mount, is_creating
 from stratalog_operator.plan.observed import MAX_RANGES, MountSums, Observed, SeenMount
 from stratalog_operator.plan.release import is_mount_over
 from stratalog_operator.plan.scope import Word, complete, is_paused, seconds_since
@@ -63,7 +63,7 @@ def _ranges(mount: Mount) -> Iterator[str]:
 
 
 def _time(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return datetime.fromtimestamp(min(at_ms, LAST_MS) // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _base(seen: Observed, one: SeenMount) -> dict[ConditionType, Word]:

@@ -54,6 +54,8 @@ def hand_mount(seen: Observed, one: SeenMount, source: TopicsSource | SnapshotSo
         return MountLook(offer, mount)
     if was_there(one):
         return MountLook(offer, is_over=True)
+    if why := _why_unreadable(source):
+        return MountLook(offer, invalid=why)
     names = source.topics if isinstance(source, SnapshotSource) else source.names
     absent = [name for name in names if seen.meta.topic(name) is None]
     if absent:
@@ -107,5 +109,18 @@ def _ending(seen: Observed, one: SeenMount) -> Offer:
     return Offer([DropFinalizer("ReadOnlyMount", one.name, why)])
 
 
+def _why_unreadable(source: TopicsSource | SnapshotSource) -> str:
+    """Times that the API server takes for ones, such as 0000-01-01T00:00:00Z; empty when there is none."""
+    times = (source.from_time, source.until_time) if isinstance(source, TopicsSource) else ()
+    for time in times:
+        try:
+            if time is not None:
+                _ms(time)
+        except ValueError:
+            return f"{time} is not a time in the years 1 to 9999: give another time in a new object"
+    return ""
+
+
 def _ms(time: str) -> int:
-    return int(datetime.fromisoformat(time).timestamp() * 1000)
+    """Raises: ValueError."""
+    return int(datetime.fromisoformat(time.upper()).timestamp() * 1000)

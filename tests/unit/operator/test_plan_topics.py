@@ -393,6 +393,22 @@ def test_a_mount_by_hand_is_made_and_told_and_ends_with_its_object() -> None:
     assert not one.hand_mounts and not one.mounts
 
 
+@pytest.mark.parametrize("time", ["0000-01-01T00:00:00Z", "2013-01-01T00:00:00+25:00"])
+def test_a_time_that_the_api_server_takes_and_no_calendar_has_stops_only_its_mount(time: str) -> None:
+    """The API server (1.34) takes both for times, and `t` and `z` as well. No pass of the cluster got beyond them."""
+    one = _world()
+    one.make_topic("orders")
+    _mount(one, source={"topics": {"names": ["orders"], "fromTime": time}})
+    _mount(one, "small", source={"topics": {"names": ["orders"], "untilTime": "2013-02-01t00:00:00z"}})
+    one.settle()
+
+    assert _of_mount(one)["Reconciled"] == ("False", "InvalidSpec")
+    assert [action.owner for action in one.done if isinstance(action, act.MakeMount)] == ["small"]
+    one.mounts["january"] = replace(one.mounts["january"], is_deleting=True)
+    one.settle()
+    assert set(one.mounts) == {"small"}
+
+
 @pytest.mark.parametrize(
     ("asked", "mounted"), [([], ["bills/0 0..40", "orders/0 0..40"]), (["bills"], ["bills/0 0..40"])]
 )
