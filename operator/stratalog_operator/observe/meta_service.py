@@ -7,7 +7,7 @@ mounts are many, whatever these hold.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Collection, Generator, Iterable, Iterator
 from dataclasses import replace
 from typing import TypeVar
 
@@ -16,6 +16,7 @@ from stratalog.machines.shard_troubles import TroubleKind
 from stratalog.meta_api.http_client import HttpMetaClient
 from stratalog.model.errors import InvalidRequest, StratalogError
 from stratalog.model.metadata import Node
+from stratalog.model.mounts import MountMode
 from stratalog.model.outline import Outline
 from stratalog.model.retirement import Retirement, RetireStep, WaitReason
 from stratalog.model.retirement_status import RetirementStatus, words_of
@@ -82,7 +83,8 @@ async def _in_turns(steps: Generator[None, None, MadeT]) -> MadeT:
 def seen_meta(
     cluster_id: str, outline: Outline, retirements: Iterable[RetirementStatus], overview: Overview | None
 ) -> SeenMeta:
-    thin, thin_count = _thin(overview)
+    in_place = frozenset(one.node_id for one in outline.mounts if one.mode is MountMode.VOLUME)
+    thin, thin_count = _thin(overview, in_place)
     return SeenMeta(
         cluster_id,
         outline.nodes,
@@ -101,12 +103,17 @@ def seen_meta(
     )
 
 
-def _thin(overview: Overview | None) -> tuple[tuple[str, ...], int]:
-    """What has fewer replicas or copies than it should, in words, and how much of that there is."""
+def _thin(overview: Overview | None, in_place: Collection[int]) -> tuple[tuple[str, ...], int]:
+    """What has fewer replicas or copies than it should, in words, and how much of that there is.
+
+    `in_place`: retired nodes whose volumes are read where they are. What only those have is where it was asked to be;
+    a mount that is not served is reported by itself (`volumes.unserved`)."""
     if overview is None:
         return (), 0
-    words = tuple(f"shard {one.shard} of {one.topic}: {one.words}" for one in overview.troubles if one.kind in _THIN)
-    count = sum(one.count for one in overview.trouble_kinds if one.kind in _THIN)
+    found = [one for one in overview.troubles if one.kind in _THIN]
+    kept = [one for one in found if one.kind == TroubleKind.NO_COPY and one.nodes and set(one.nodes) <= set(in_place)]
+    words = tuple(f"shard {one.shard} of {one.topic}: {one.words}" for one in found if one not in kept)
+    count = sum(one.count for one in overview.trouble_kinds if one.kind in _THIN) - len(kept)
     return words or ((f"{count:,} shards or segments",) if count else ()), count
 
 

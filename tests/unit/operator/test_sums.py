@@ -10,6 +10,7 @@ import pytest
 
 from stratalog.model import outline
 from stratalog.model.activity import UploadActivity
+from stratalog.model.mounts import Mount, MountMode, MountState
 from stratalog.model.outline import Outline, ShardHealth, TopicTrouble
 from stratalog.model.status_page import NodeRow, Overview, ShardSums, Tiers, TierSum, TroubleCount, TroubledShard
 from stratalog.model.topic import Topic
@@ -86,3 +87,20 @@ def test_what_is_under_replicated_is_named_and_counted() -> None:
     seen = seen_meta("c", nothing, (), overview)
 
     assert (seen.thin, seen.thin_count) == (("shard 1 of orders: words",), 9)
+
+
+def test_what_only_a_volume_read_in_place_has_is_not_under_replicated() -> None:
+    """A scale-in by RemountVolume leaves it there on purpose: the cluster was never healthy again."""
+    mount = Mount("tier/5", MountMode.VOLUME, 5, "disk-5", MountState.SERVING, 1, 0)
+    nothing = Outline("c", 1, (), (), (mount,), ShardHealth((), 0, (), ()), outline.Sums((), (), ()))
+
+    def thin(*nodes: tuple[int, ...]) -> tuple[tuple[str, ...], int]:
+        troubles = tuple(
+            TroubledShard("alone", number, 0, "no_copy", "words", of, None, (), ()) for number, of in enumerate(nodes)
+        )
+        overview = replace(_overview(None), trouble_kinds=(TroubleCount("no_copy", len(nodes)),), troubles=troubles)
+        seen = seen_meta("c", nothing, (), overview)
+        return seen.thin, seen.thin_count
+
+    assert thin((5,), (5,)) == ((), 0)
+    assert thin((5,), (4, 5), ()) == (("shard 1 of alone: words", "shard 2 of alone: words"), 2)
