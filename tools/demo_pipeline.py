@@ -29,7 +29,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from stratalog.model.errors import StratalogError
-from stratalog_pipeline.jobs.charts import bar_chart
+from stratalog.telemetry.plots import bar_chart
 from stratalog_pipeline.jobs.session import local_session
 
 PLOT = Path(__file__).resolve().parent.parent / "demo-data" / "delay-by-carrier.svg"

@@ -177,8 +177,15 @@ class MetaProcess:
 
     async def _listen(self, listen: str, serving: Serving) -> str:
         settings = self._settings
-        key = door_key(token_file(settings.auth_token_file), is_metrics_open=not settings.auth_metrics_enable)
-        server = MetaServer(serving, limits=self._for_nodes(LIMITS), allowed_hosts=settings.http_allowed_hosts, key=key)
+        tokens = token_file(settings.auth_token_file)
+        key = door_key(tokens, is_metrics_open=not settings.auth_metrics_enable)
+        server = MetaServer(
+            serving,
+            limits=self._for_nodes(LIMITS),
+            allowed_hosts=settings.http_allowed_hosts,
+            key=key,
+            token=None if tokens is None else tokens.first,
+        )
         self._registry.add("stratalog_http", server.stats, {"port": "meta"})
         if settings.metrics_listen:
             telemetry = TelemetryServer(

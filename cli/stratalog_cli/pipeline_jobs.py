@@ -11,13 +11,13 @@ from typing import Any
 
 from stratalog.model.errors import InvalidRequest
 from stratalog.objects import open_store
+from stratalog.telemetry.plots import bar_chart
 from stratalog_cli.local_bytes import LocalBytes
 from stratalog_cli.shown_token import shown_token
 from stratalog_pipeline.cold.cutting import Asked
 from stratalog_pipeline.jobs.archive import Archive, ArchiveOptions
 from stratalog_pipeline.jobs.archive_piece import RecordSchema
 from stratalog_pipeline.jobs.archive_table import Kind, TableFormat, TimePartition
-from stratalog_pipeline.jobs.charts import bar_chart
 from stratalog_pipeline.jobs.compact import CompactOptions
 from stratalog_pipeline.jobs.compact import compact as compact_segments
 from stratalog_pipeline.jobs.cost import Cost, Prices, cost_of, parse_prices, with_local

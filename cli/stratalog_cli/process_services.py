@@ -38,6 +38,7 @@ class ProcessServices:
     ) -> None:
         """Without `tokens` whoever reaches the HTTP ports may ask."""
         self._key = door_key(tokens, is_metrics_open=not settings.auth_metrics_enable)
+        self._token = None if tokens is None else tokens.first
         self._meta = meta
         self._service_inside = meta if isinstance(meta, MetaService) else None
         self._settings = settings
@@ -58,7 +59,7 @@ class ProcessServices:
             node.metrics,
             readiness=node.readiness,
             add_routes=self._add_routes,
-            imports=("stratalog_node.admin",),
+            imports=("stratalog_node.admin", "stratalog.ui"),
             limits=self._within(DoorLimits()),
             allowed_hosts=settings.http_allowed_hosts,
             key=self._key,
@@ -78,7 +79,8 @@ class ProcessServices:
 
     def _add_routes(self, application: web.Application) -> None:
         """Called when the node is ready and the admin room has been imported: that takes 40 ms nobody waits for."""
-        from stratalog_node.admin import AdminServices, NodeAdmin, NodeViews, add_admin_routes
+        from stratalog.ui import ClusterLooks, UiHost, add_ui, why_no_records
+        from stratalog_node.admin import AdminServices, NodeAdmin, NodeLooks, NodeViews, add_admin_routes
         from stratalog_node.admin.followed import replication_status
 
         node = self._node
@@ -110,12 +112,27 @@ class ProcessServices:
         views = NodeViews(
             samples=lambda: measures.history.samples,
             groups=node.groups.hosted,
-            lags=lambda: measures.groups.shards,
+            sums=lambda: measures.groups.sums,
+            lags_of=measures.groups.lags_of,
             clients=node.server.clients,
+            read_assignment=node.groups.read_assignment,
         )
         admin = NodeAdmin(services, self._http.address)
         node.metrics.add("stratalog_find", admin.finder.stats)
-        add_admin_routes(application, admin, views)
+        add_admin_routes(application, admin, NodeLooks(services, views))
+        host, _ = split_address(self._http.address)
+        meta = self._meta
+        assert isinstance(meta, ClusterLooks), "both the service and its client are asked for lists"
+        no_records = why_no_records(host, has_key=self._key is not None)
+        add_ui(application, UiHost(lambda: meta, self._token, no_records, self._own_nodes))
+
+    def _own_nodes(self) -> dict[int, str]:
+        """As this process reaches it."""
+        if not self._http.address:
+            return {}
+        host, port = split_address(self._http.address)
+        reached = ("::1" if ":" in host else "127.0.0.1") if is_anywhere(host) else host
+        return {self._settings.node_id: f"http://{written(reached, port)}/"}
 
     async def start(self) -> str:
         """Returns the admin address, empty when it is off. Raises: Unavailable when an address is taken; then none of
@@ -144,6 +161,8 @@ class ProcessServices:
                 limits=limits,
                 allowed_hosts=self._settings.http_allowed_hosts,
                 key=self._key,
+                token=self._token,
+                own_nodes=self._own_nodes,
             )
             self._node.metrics.add("stratalog_http", self._meta_server.stats, {"port": "meta"})
             await self._meta_server.start(*split_address(self._settings.meta_listen))

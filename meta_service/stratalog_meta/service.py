@@ -13,12 +13,15 @@ from pathlib import Path
 from typing import TypeVar, cast
 from uuid import UUID
 
+from stratalog.machines.cluster_lists import kept_troubles, segment_page, shard_page, topic_page, trouble_page
 from stratalog.machines.cluster_outline import health, sums
 from stratalog.machines.cluster_overview import Known, overview
 from stratalog.machines.meta_backups import Witness
 from stratalog.machines.node_courses import Course, NodeCourses
 from stratalog.machines.shard_table import ShardTable
+from stratalog.machines.shard_troubles import Trouble
 from stratalog.machines.table_records import PutHeader, TableHeader
+from stratalog.model.cluster_lists import ListAsk, SegmentPage, ShardPage, TopicPage, TroublePage
 from stratalog.model.commands import Command, CompleteRemote, ForgetLocal, RegisterNode
 from stratalog.model.errors import InvalidRequest, NotFound, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
@@ -104,6 +107,7 @@ class MetaService:
         self._courses = NodeCourses()
         self._overview = SeldomMade(self._overview_steps, monotonic_ms, "meta-overview")
         self._sums = SeldomMade(self._sums_steps, monotonic_ms, "meta-sums")
+        self._troubles = SeldomMade(self._trouble_steps, monotonic_ms, "meta-troubles")
 
     async def start(self, is_asked: Callable[[], bool] = lambda: True) -> None:
         """Load the store (a new one gets its cluster id) and begin to serve. `is_asked`: whether requests reach it now;
@@ -179,6 +183,7 @@ class MetaService:
         self._is_closed = True
         await self._overview.close()
         await self._sums.close()
+        await self._troubles.close()
         if self._lives is not None:
             await self._lives.close()
         if self._waits is not None:
@@ -361,9 +366,39 @@ class MetaService:
     async def _sums_steps(self) -> Generator[None, None, Sums]:
         return sums(await self.snapshot())
 
-    def courses(self, after_ms: int) -> Sequence[Course]:
+    async def _trouble_steps(self) -> Generator[None, None, tuple[Trouble, ...]]:
+        return kept_troubles(await self.snapshot(), self._clock_ms(), self.min_in_sync)
+
+    async def courses(self, after_ms: int) -> Sequence[Course]:
         """How it went with the nodes after that, as they told this instance."""
         return self._courses.courses(after_ms)
+
+    # Lists of the cluster UI --------------------------------------------------------------------------------------
+    async def topic_page(self, ask: ListAsk) -> TopicPage:
+        """Sums are a while old. Raises InvalidRequest, as the other pages."""
+        summed = await self._sums.get()
+        snapshot = await self.snapshot()
+        healthy, _ = await in_turns(health(snapshot, self.min_in_sync), self._monotonic_ms)
+        return topic_page(snapshot.topics, summed.topics, {one.topic: one.words for one in healthy.topics}, ask)
+
+    async def shard_page(self, topic: str, ask: ListAsk) -> ShardPage:
+        """Raises NotFound."""
+        snapshot = await self.snapshot()
+        found, shards = await self._parts()[0].read(lambda table: _of_topic(table, topic))
+        steps = shard_page(found, shards, snapshot.nodes, self._clock_ms(), self.min_in_sync, ask)
+        return (await in_turns(steps, self._monotonic_ms))[0]
+
+    async def segment_page(self, topic: str, shard: int, ask: ListAsk, place: str = "") -> SegmentPage:
+        """Raises NotFound."""
+        snapshot = await self.snapshot()
+        found, _ = await self._parts()[0].read(lambda table: _of_topic(table, topic, shards=0))
+        one = await self.shard(ShardKey(found.topic_id, shard))
+        steps = segment_page(found, one, snapshot.nodes, self._clock_ms(), self.min_in_sync, ask, place)
+        return (await in_turns(steps, self._monotonic_ms))[0]
+
+    async def trouble_page(self, ask: ListAsk, kind: str = "") -> TroublePage:
+        """The troubles are a while old."""
+        return trouble_page(await self._troubles.get(), ask, kind)
 
     async def _known(self) -> Known:
         faults = []
@@ -388,6 +423,16 @@ class MetaService:
 
     async def purged_topics(self) -> frozenset[UUID]:
         return await self._parts()[0].read(ShardTable.purged_topics)
+
+
+def _of_topic(table: ShardTable, name: str, shards: int | None = None) -> tuple[Topic, list[Shard]]:
+    """A topic by its name, with its first `shards` shards. Raises NotFound."""
+    topic_id = table.state.topic_ids.get(name)
+    if topic_id is None:
+        raise NotFound(f"topic {name!r:.300} does not exist; `stratalog topics list` shows all")
+    topic = table.topic(topic_id)
+    count = topic.shard_count if shards is None else shards
+    return topic, [table.shard(ShardKey(topic_id, shard)) for shard in range(count)]
 
 
 def _living(table: ShardTable, segments: tuple[SegmentKey, ...]) -> tuple[SegmentKey, ...]:

@@ -71,12 +71,39 @@ def test_the_page_tells_what_real_nodes_do_and_who_of_them_is_gone(
         assert b"<html" in answer.read()
     assert (shown["shards"]["under_replicated"], shown["faults"], shown["troubles"]) == (0, [], [])
 
+    for port in (meta.url, pages[0].rstrip("/"), pages[1].rstrip("/")):
+        shows_what_both_nodes_know(port)
     nodes[2].kill()
     eventually_sync(lambda: [one["state"] for one in told(meta)["nodes"]] == ["alive", "not alive"], timeout=60)
     shown = told(meta)
     assert any(one.startswith("node 2 is not alive") for one in shown["faults"])
     assert shown["shards"]["under_replicated"] >= 4, "those of the topic; what groups write may have one replica"
     assert shown["troubles"] and shown["shards"]["troubled"] > 0
+
+
+def shows_what_both_nodes_know(port: str) -> None:
+    """Each port has all of the cluster, whoever leads a shard, coordinates a group or has a client."""
+
+    def page(path: str) -> dict[str, Any]:
+        with urllib.request.urlopen(f"{port}{path}{'&' if '?' in path else '?'}format=json", timeout=30) as answer:
+            found: dict[str, Any] = json.load(answer)
+        return found
+
+    topic = page("/topics/flights")
+    assert {row["line"]["leader"] for row in topic["shards"]} == {1, 2} and topic["not_asked"] == []
+    assert all(row["high_watermark"] >= 2_000 and row["local_bytes"] > 0 for row in topic["shards"])
+    assert {one["key"]: one["source"] for one in topic["settings"]}["retention.ms"] == "default"
+    (oldest,) = page("/topics/flights/records?shard=2&from=oldest&limit=1")["records"]
+    newest = page("/topics/flights/records?limit=50")["records"]
+    assert (oldest["offset"], oldest["value"]["size"]) == (0, 1_000)
+    assert {one["shard"] for one in newest} <= set(range(4)) and len(newest) == 50
+    stored = page("/topics/flights/shards/0")
+    assert {one["place"] for one in stored["tiers"]} & {"both", "cold", "local"}
+    assert page("/groups")["not_asked"] == [] and page("/clients")["not_asked"] == []
+    assert [one["node_id"] for one in page("/nodes")["nodes"]] == [1, 2]
+    assert page("/nodes/2")["status"]["node_id"] == 2
+    with urllib.request.urlopen(f"{port}/plots/produced.svg", timeout=30) as answer:
+        assert answer.read().startswith(b"<svg")
 
 
 def produce_and_read(bootstrap: str, count: int = 8_000) -> None:

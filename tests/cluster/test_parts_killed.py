@@ -68,7 +68,7 @@ def test_the_leader_of_the_meta_service_is_killed(cluster: RealCluster, traffic:
     cluster.kill(killed)
     traffic.flows()
     assert cluster.leading(Role.META) != killed
-    states = {one["name"]: one["state"] for one in cluster.page("/page/place")["parts"]}
+    states = {one["name"]: one["state"] for one in cluster.page("/?format=json")["processes"]}
     assert {name for name, state in states.items() if state == "ended"} == {killed}
     eventually_sync(lambda: (cluster.page("/v1/overview") or {"nodes": []})["nodes"], 30)
     shown = [(one["node_id"], one["state"]) for one in cluster.page("/v1/overview")["nodes"]]

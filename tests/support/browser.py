@@ -182,3 +182,27 @@ class Browser:
 
 def _is_whole(port_file: Path) -> bool:
     return port_file.exists() and "/devtools/" in port_file.read_text()
+
+
+LEAST_CONTRAST = """(() => {
+  const numbers = (color) => color.match(/[0-9.]+/g).map(Number);
+  const light = (color) => {
+    const [r, g, b] = numbers(color).map((one) => one / 255)
+      .map((one) => (one <= 0.03928 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const ground = (one) => {
+    for (let at = one; at; at = at.parentElement) {
+      const color = getComputedStyle(at).backgroundColor;
+      if (numbers(color)[3] !== 0) return color;
+    }
+    return "rgb(255, 255, 255)";
+  };
+  const written = [...document.querySelectorAll("body *")].filter((one) =>
+    one.getClientRects().length && [...one.childNodes].some((inside) => inside.nodeType === 3 && inside.data.trim()));
+  return Math.min(...written.map((one) => {
+    const [dim, bright] = [light(getComputedStyle(one).color), light(ground(one))].sort((a, b) => a - b);
+    return (bright + 0.05) / (dim + 0.05);
+  }));
+})()"""
+"""The smallest contrast of text to what is behind it, of all text of a page."""

@@ -151,7 +151,7 @@ class _ShardLook:
             if segment.seal is None:
                 self._open += 1
                 continue
-            place = _place(segment)
+            place = place_of_sealed(segment)
             self._places[place] += 1
             self._bytes[place] += segment.seal.size_bytes
         if last.state is SegmentState.ACTIVE:
@@ -203,7 +203,7 @@ class _ShardLook:
 _PLACES: Final = ("local", "both", "cold", "nowhere")
 
 
-def _place(segment: Segment) -> str:
+def place_of_sealed(segment: Segment) -> str:
     """What is in the object store in part alone counts as not there: nobody can do without the nodes."""
     is_cold = segment.remote.state is RemoteState.COMPLETE
     if segment.local_nodes:
@@ -231,7 +231,14 @@ def _node(node: Node, known: Known, looked: _ShardLook) -> NodeRow:
         troubles=() if activity is None else tuple(map(_text, activity.troubles[:MAX_NAMED])),
         stopped_shards=0 if activity is None else activity.stopped_shards,
         page_url="" if activity is None else _text(activity.page_url),
+        can_write=node.can_write or not node.is_alive,
+        mounts=tuple(_text(mount.name) for mount in known.snapshot.mounts if _is_of(mount, node))[:MAX_NAMED],
     )
+
+
+def _is_of(mount: Mount, node: Node) -> bool:
+    """What the node held is read by way of it."""
+    return mount.mode is not MountMode.HAND_MADE and mount.node_id == node.node_id
 
 
 def _state(node: Node, told: Told | None, known: Known) -> str:
@@ -275,6 +282,11 @@ def _faults(known: Known, nodes: Sequence[Node]) -> list[str]:
             found.append(f"{silent}: wait; if it lasts, see its log")
         if node.is_alive and not node.has_room:
             found.append(f"{name}: its disk is nearly full, and new segments go to other nodes: make room")
+        if node.is_alive and not node.can_write:
+            found.append(
+                f"{name} is stuck: its disk makes no progress, and other nodes lead what it led, if they can: see its "
+                "log and the disk, then restart it"
+            )
         activity = None if told is None or not node.is_alive else told.vitals.activity
         if activity is None:
             continue

@@ -92,8 +92,7 @@ def troubles_of(
     topic: Topic, shard: Shard, nodes: dict[int, Node], now_ms: int, bucket: BucketReads, min_in_sync: int = 1
 ) -> Iterator[Trouble]:
     """Of one shard."""
-    # An internal topic says all that holds for it.
-    least = least_in_sync(topic.settings, 1 if topic.is_internal else min_in_sync)
+    least = _least(topic, min_in_sync)
     for segment in shard.segments:
         yield from _of(topic, segment, nodes, least)
     yield from _of_seals(topic, shard, nodes, now_ms - SEAL_TAKES_MS)
@@ -104,8 +103,15 @@ def troubles_of(
 def troubles_of_active(topic: Topic, shard: Shard, nodes: dict[int, Node], min_in_sync: int) -> Iterator[Trouble]:
     """Of the segment that is being written alone, which is the last one: who leads it, and who is in sync."""
     if shard.segments and shard.segments[-1].state is SegmentState.ACTIVE:
-        least = least_in_sync(topic.settings, 1 if topic.is_internal else min_in_sync)
-        yield from _of(topic, shard.segments[-1], nodes, least)
+        yield from _of(topic, shard.segments[-1], nodes, _least(topic, min_in_sync))
+
+
+def _least(topic: Topic, min_in_sync: int) -> int:
+    """An internal topic says all that holds for it. Only nodes write to it, and where fewer nodes were there than its
+    setting asks for when it was made, they do with these."""
+    if topic.is_internal:
+        return min(least_in_sync(topic.settings, 1), topic.replication_factor)
+    return least_in_sync(topic.settings, min_in_sync)
 
 
 def _of(topic: Topic, segment: Segment, nodes: dict[int, Node], least: int) -> Iterator[Trouble]:

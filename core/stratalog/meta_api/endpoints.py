@@ -46,6 +46,11 @@ class Endpoints:
         """Whom to ask next."""
         return self._leader if self._leader is not None else self._urls[self._at]
 
+    @property
+    def answered_last(self) -> str | None:
+        """The instance that leads, as far as is known; None since it failed."""
+        return self._leader
+
     def leads(self, url: str) -> None:
         """An instance has said who leads."""
         self._leader = url.rstrip("/")

@@ -10,8 +10,10 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Any, Final, TypeVar
+from urllib.parse import urlencode
 from uuid import UUID
 
+from stratalog.machines.node_courses import Course
 from stratalog.machines.shard_troubles import Trouble
 from stratalog.meta_api import wire
 from stratalog.meta_api.attempts import UNAUTHORIZED_ATTEMPTS, Repeat, RetryPolicy, policy_for
@@ -22,6 +24,7 @@ from stratalog.meta_api.streams import SnapshotReader
 from stratalog.meta_api.transport import Transport
 from stratalog.meta_api.watch_lines import WatchReader
 from stratalog.meta_api.wire import SegmentCommand
+from stratalog.model.cluster_lists import ListAsk, SegmentPage, ShardPage, TopicPage, TroublePage
 from stratalog.model.commands import Command
 from stratalog.model.errors import OutcomeUnknown, StratalogError, Unauthorized, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
@@ -40,6 +43,17 @@ _HEARTBEAT: Final = RetryPolicy(attempts=2, attempt_s=1.0)
 a node ask for after a fault: a lease would run out meanwhile."""
 _WATCH_DOUBLINGS: Final = 3
 """The pause before a watch is taken up grows no further: what a node does not hear it does not do."""
+
+
+def _query(ask: ListAsk, **more: object) -> str:
+    asked: dict[str, object] = {
+        "search": ask.search,
+        "sort": ask.sort,
+        "descending": "true" if ask.is_descending else "false",
+        "offset": ask.offset,
+        "limit": ask.limit,
+    }
+    return urlencode(asked | more)
 
 
 class HttpMetaClient:
@@ -61,6 +75,11 @@ class HttpMetaClient:
         made = HttpMetaClient(urls, policy, token=token)
         made._transport.cluster_id = self._transport.cluster_id
         return made
+
+    @property
+    def answered(self) -> str | None:
+        """The instance that answered last, which leads; None since a request failed."""
+        return self._transport.answered_url
 
     async def close(self) -> None:
         for line in self._gathered.values():
@@ -147,6 +166,26 @@ class HttpMetaClient:
     async def outline(self) -> Outline:
         """All but the shards, which are summed up."""
         return await self._read("/v1/outline", wire.OUTLINE)
+
+    async def courses(self, after_ms: int) -> tuple[Course, ...]:
+        """How it went with the nodes after that."""
+        return (await self._read(f"/v1/courses?after={after_ms}", wire.COURSES)).items
+
+    async def topic_page(self, ask: ListAsk) -> TopicPage:
+        """Raises InvalidRequest, as the other pages."""
+        return await self._read(f"/v1/lists/topics?{_query(ask)}", wire.TOPIC_PAGE)
+
+    async def shard_page(self, topic: str, ask: ListAsk) -> ShardPage:
+        """Raises NotFound."""
+        return await self._read(f"/v1/lists/shards?{_query(ask, topic=topic)}", wire.SHARD_PAGE)
+
+    async def segment_page(self, topic: str, shard: int, ask: ListAsk, place: str = "") -> SegmentPage:
+        """Raises NotFound."""
+        query = _query(ask, topic=topic, shard=shard, place=place)
+        return await self._read(f"/v1/lists/segments?{query}", wire.SEGMENT_PAGE)
+
+    async def trouble_page(self, ask: ListAsk, kind: str = "") -> TroublePage:
+        return await self._read(f"/v1/lists/troubles?{_query(ask, kind=kind)}", wire.TROUBLE_PAGE)
 
     async def snapshot(self) -> Snapshot:
         attempt = 0

@@ -54,6 +54,10 @@ class Transport:
         """Goes with each request from then on."""
 
     @property
+    def answered_url(self) -> str | None:
+        return self._endpoints.answered_last
+
+    @property
     def policy(self) -> RetryPolicy:
         return self._policy
 

@@ -16,6 +16,7 @@ from stratalog.machines.shard_troubles import Trouble
 from stratalog.meta_api.json_shape import JsonShape, NotOfShape, field_name
 from stratalog.meta_api.problems import Problem, from_problem
 from stratalog.model.bounds import Count
+from stratalog.model.cluster_lists import SegmentPage, ShardPage, TopicPage, TroublePage
 from stratalog.model.commands import (
     COMMANDS,
     BeginRecovery,
@@ -108,6 +109,10 @@ RETIREMENTS: Final[JsonShape[RetirementList]] = JsonShape(RetirementList)
 OVERVIEW: Final[JsonShape[Overview]] = JsonShape(Overview)
 OUTLINE: Final[JsonShape[Outline]] = JsonShape(Outline)
 COURSES: Final[JsonShape[CourseList]] = JsonShape(CourseList)
+TOPIC_PAGE: Final[JsonShape[TopicPage]] = JsonShape(TopicPage)
+SHARD_PAGE: Final[JsonShape[ShardPage]] = JsonShape(ShardPage)
+SEGMENT_PAGE: Final[JsonShape[SegmentPage]] = JsonShape(SegmentPage)
+TROUBLE_PAGE: Final[JsonShape[TroublePage]] = JsonShape(TroublePage)
 PROBLEM: Final[JsonShape[Problem]] = JsonShape(Problem)
 
 

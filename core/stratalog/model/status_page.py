@@ -34,6 +34,10 @@ class NodeRow:
     stopped_shards: Count
     page_url: str
     """Of its own page; empty: it has none, or has told nothing."""
+    can_write: bool = True
+    """False while it lives and its disk makes no progress."""
+    mounts: tuple[str, ...] = ()
+    """That make readable what the node held when it left."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ from stratalog.meta_api.wire import (
     TopicList,
     TroubleList,
 )
+from stratalog.model.cluster_lists import MAX_LISTED, ListAsk, SegmentPage, ShardPage, TopicPage, TroublePage
 from stratalog.model.errors import InvalidRequest, OutcomeUnknown, StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Heard, Heartbeat
@@ -48,6 +49,7 @@ _log = logger(__name__)
 MAX_TOPICS_LISTED: Final = 1_000
 MAX_COMMANDS_TOGETHER: Final = 1_000
 MAX_TROUBLES_LISTED: Final = 1_000
+MAX_OFFSET: Final = 10**9
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,13 +230,43 @@ async def _outline(call: Call) -> Answer:
 
 async def _courses(call: Call) -> Answer:
     after_ms = read_number(call.query.get("after", "0"), "after")
-    return wire.COURSES.write(CourseList(tuple(call.service.courses(after_ms))))
+    return wire.COURSES.write(CourseList(tuple(await call.service.courses(after_ms))))
+
+
+def _ask(call: Call) -> ListAsk:
+    query = call.query
+    return ListAsk(
+        query.get("search", ""),
+        query.get("sort", ""),
+        query.get("descending", "false") == "true",
+        read_number(query.get("offset", "0"), "offset", MAX_OFFSET),
+        read_number(query.get("limit", "50"), "limit", MAX_LISTED),
+    )
+
+
+async def _topic_lines(call: Call) -> Answer:
+    return wire.TOPIC_PAGE.write(await call.service.topic_page(_ask(call)))
+
+
+async def _shard_lines(call: Call) -> Answer:
+    return wire.SHARD_PAGE.write(await call.service.shard_page(call.query.get("topic", ""), _ask(call)))
+
+
+async def _segment_lines(call: Call) -> Answer:
+    shard = read_number(call.query.get("shard", ""), "shard", 2**31 - 1)
+    topic, place = call.query.get("topic", ""), call.query.get("place", "")
+    return wire.SEGMENT_PAGE.write(await call.service.segment_page(topic, shard, _ask(call), place))
+
+
+async def _trouble_lines(call: Call) -> Answer:
+    return wire.TROUBLE_PAGE.write(await call.service.trouble_page(_ask(call), call.query.get("kind", "")))
 
 
 async def _purged_topics(call: Call) -> Answer:
     return wire.TOPIC_IDS.write(TopicIds(tuple(sorted(await call.service.purged_topics()))))
 
 
+_PAGED: Final = "search, sort, descending, offset, limit"
 _SHARD: Final = "/v1/topics/{topic_id}/shards/{shard}"
 
 ROUTES: Final[tuple[Route, ...]] = (
@@ -256,6 +288,16 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route(
         "GET", "/v1/courses", "How it went with the nodes lately; query: after (ms since 1970)", _courses, CourseList
     ),
+    Route("GET", "/v1/lists/topics", f"A page of topics with sums; {_PAGED}", _topic_lines, TopicPage),
+    Route("GET", "/v1/lists/shards", f"A page of a topic's shards; query: topic, {_PAGED}", _shard_lines, ShardPage),
+    Route(
+        "GET",
+        "/v1/lists/segments",
+        f"A page of a shard's segments; query: topic, shard, place, {_PAGED}",
+        _segment_lines,
+        SegmentPage,
+    ),
+    Route("GET", "/v1/lists/troubles", f"A page of troubles; query: kind, {_PAGED}", _trouble_lines, TroublePage),
     Route("POST", "/v1/heartbeat", "A node lives", _heartbeat, Heard, Heartbeat),
     Route(
         "POST",

@@ -9,7 +9,7 @@ Lives on the service's event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Final, Protocol
 
 from aiohttp import web
@@ -20,17 +20,18 @@ from stratalog.meta_api.streams import RECORDS_PER_SLICE, EncodedShards, cut, sn
 from stratalog.meta_api.transport import CLUSTER_HEADER
 from stratalog.meta_api.watch_lines import EncodedLines, WatchWriter, problem_line
 from stratalog.meta_api.wire import PROBLEM, SEGMENT
-from stratalog.model.errors import Fenced, InvalidRequest, NotLeader, OutcomeUnknown, StratalogError, Unavailable
+from stratalog.model.errors import Fenced, InvalidRequest, OutcomeUnknown, StratalogError, Unavailable
 from stratalog.model.metadata import ChangeSet
+from stratalog.model.tokens import Token
 from stratalog.telemetry.door import Door, body_of
 from stratalog.telemetry.door_guard import ServedNames
 from stratalog.telemetry.door_key import DoorKey
 from stratalog.telemetry.door_limits import MIB, DoorLimits, DoorStats
 from stratalog.telemetry.http import listen_on
 from stratalog.telemetry.logs import logger
+from stratalog.ui import UiHost, add_ui, why_no_records
 from stratalog_meta.api.openapi import document
 from stratalog_meta.api.routes import ROUTES, Call, LongAnswer, Route, read_number
-from stratalog_meta.page import PageSource, add_page
 from stratalog_meta.service import MetaService
 
 LIMITS: Final = DoorLimits(max_body_bytes=16 * MIB, max_bodies_bytes=64 * MIB)
@@ -66,9 +67,13 @@ class MetaServer:
         allowed_hosts: str = "",
         heartbeat_s: float = HEARTBEAT_S,
         key: DoorKey | None = None,
+        token: Token | None = None,
+        own_nodes: Callable[[], Mapping[int, str]] = dict,
     ) -> None:
         """`allowed_hosts` are names under which it is served, beside the one of its address (see `door_guard`); `key`:
-        who may ask."""
+        who may ask; `token`: what the pages show to nodes; `own_nodes`: the admin ports of nodes in this process."""
+        self._token = token
+        self._own_nodes = own_nodes
         self._service = service
         self._limits = limits
         self._allowed_hosts = allowed_hosts
@@ -101,7 +106,13 @@ class MetaServer:
         application.router.add_get("/healthz", self._healthz)
         application.router.add_get("/readyz", self._readyz)
         application.router.add_get("/openapi.json", self._openapi)
-        add_page(application, self._page_source)
+        ui = UiHost(
+            self._service.leading,
+            self._token,
+            why_no_records(host, has_key=self._key is not None),
+            self._own_nodes,
+        )
+        add_ui(application, ui)
         self._door = door
         bound = listener.getsockname()[1]
         await door.open(application, listener)
@@ -139,14 +150,6 @@ class MetaServer:
                 "for: the service was started on another store, or on one that was emptied. Nothing was done"
             )
         return service
-
-    def _page_source(self) -> PageSource:
-        """For the status page, which cannot follow to another address by itself."""
-        try:
-            self._service.leading()
-        except NotLeader as error:
-            return PageSource(error.leader, str(error))
-        return PageSource(None, "this instance leads the metadata")
 
     async def _openapi(self, request: web.Request) -> web.StreamResponse:
         return web.json_response(document())

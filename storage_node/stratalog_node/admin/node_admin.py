@@ -166,20 +166,12 @@ class NodeAdmin:
             return False
         return services.catalog.topic_settings(view.key.topic_id).remote_storage_enable
 
-    @property
-    def topic_count(self) -> int:
-        return sum(1 for _ in self._services.catalog.topics())
-
-    def shard(self, topic: str, shard: int) -> ShardView:
-        """Raises: NotFound."""
-        return self._services.shard(self._services.topic(topic), shard)
-
     # Topics -----------------------------------------------------------------------------------------------------
-    async def topics(self, most: int | None = None) -> AsyncIterator[TopicInfo]:
-        """By name; with `most` the first so many."""
+    async def topics(self) -> AsyncIterator[TopicInfo]:
+        """By name."""
         slices = Slices(self._turns)
         topics = sorted(self._services.catalog.topics(), key=lambda topic: topic.name)
-        for topic in topics[:most]:
+        for topic in topics:
             yield await topic_info(self._services, topic, slices)
 
     async def topic(self, name: str) -> TopicDetail:

@@ -13,16 +13,17 @@ from pydantic_core import from_json
 
 from stratalog.admin_api.cuts import CutRequest, HoldRequest
 from stratalog.admin_api.errors import error_body, http_status_of
+from stratalog.admin_api.looks import LookFrom
 from stratalog.admin_api.models import AlterTopic, CreateTopic, SealRequest, VerifyRequest
 from stratalog.admin_api.mounts import CreateMountRequest, EndMountRequest, MoveMountRequest
 from stratalog.admin_api.rolls import RollElsewhereRequest
+from stratalog.model.cluster_lists import ListAsk
 from stratalog.model.errors import InvalidRequest, StratalogError
 from stratalog.telemetry.door import body_of
 from stratalog.telemetry.logs import logger
 from stratalog_node.admin.find import Wish
+from stratalog_node.admin.looks import NodeLooks
 from stratalog_node.admin.node_admin import NodeAdmin
-from stratalog_node.admin.pages import add_page_routes
-from stratalog_node.admin.pages.node_views import NodeViews
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -37,11 +38,17 @@ _MOST_ENTRIES: Final = 1_000
 _log = logger(__name__)
 
 
-def add_admin_routes(application: web.Application, admin: NodeAdmin, views: NodeViews) -> None:
+def add_admin_routes(application: web.Application, admin: NodeAdmin, looks: NodeLooks) -> None:
     """Hand this to `TelemetryServer(add_routes=...)`."""
-    add_page_routes(application, admin, views, _guarded)
-    routes = _Routes(admin)
+    routes = _Routes(admin, looks)
     router = application.router
+    router.add_get("/v1/shards", _guarded(routes.shards))
+    router.add_get("/v1/topic-settings", _guarded(routes.topic_settings))
+    router.add_get("/v1/groups", _guarded(routes.groups))
+    router.add_get("/v1/group", _guarded(routes.group))
+    router.add_get("/v1/clients", _guarded(routes.clients))
+    router.add_get("/v1/records", _guarded(routes.records))
+    router.add_get("/v1/history", _guarded(routes.history))
     router.add_get("/v1/status", _guarded(routes.status))
     router.add_get("/v1/topics", _guarded(routes.topics))
     router.add_post("/v1/topics", _guarded(routes.create_topic))
@@ -84,9 +91,48 @@ def _guarded(handler: Handler) -> Handler:
 
 
 class _Routes:
-    def __init__(self, admin: NodeAdmin) -> None:
+    def __init__(self, admin: NodeAdmin, looks: NodeLooks) -> None:
         self._admin = admin
+        self._looks = looks
 
+    # Looks for the cluster UI ---------------------------------------------------------------------------------------
+    async def shards(self, request: web.Request) -> web.StreamResponse:
+        asked = [_number(one, "shard") for one in request.query.getall("shard", ())]
+        return _answer(await self._looks.shards(request.query.get("topic", ""), asked))
+
+    async def topic_settings(self, request: web.Request) -> web.StreamResponse:
+        return _answer(self._looks.settings(request.query.get("topic", "")))
+
+    async def groups(self, request: web.Request) -> web.StreamResponse:
+        return _answer(self._looks.groups(_list_ask(request)))
+
+    async def group(self, request: web.Request) -> web.StreamResponse:
+        return _answer(await self._looks.group(request.query.get("id", ""), _list_ask(request)))
+
+    async def clients(self, request: web.Request) -> web.StreamResponse:
+        return _answer(self._looks.clients(_list_ask(request)))
+
+    async def records(self, request: web.Request) -> web.StreamResponse:
+        """Encoded on a thread: an answer may have megabytes."""
+        from aiohttp import web
+
+        query = request.query
+        start = query.get("from", LookFrom.NEWEST.value)
+        if start not in list(LookFrom):
+            raise InvalidRequest(f"from={start[:40]!r}: expected one of {', '.join(LookFrom)}")
+        at = _number(query.get("at", "0"), "at")
+        if not 0 <= at < 1 << 63:
+            raise InvalidRequest(f"at={at}: expected an offset, or a time in ms since 1970")
+        limit = _number(query.get("limit", "50"), "limit")
+        shard = _integer(request, "shard")
+        look = await self._looks.records(query.get("topic", ""), shard, LookFrom(start), at, limit)
+        body = await asyncio.to_thread(_line, look)
+        return web.Response(body=body, content_type="application/json", headers={"Cache-Control": "no-store"})
+
+    async def history(self, _request: web.Request) -> web.StreamResponse:
+        return _answer(self._looks.history())
+
+    # The node's own API ---------------------------------------------------------------------------------------------
     async def status(self, _request: web.Request) -> web.StreamResponse:
         return _answer(await self._admin.status())
 
@@ -170,6 +216,15 @@ class _Routes:
             await response.write(_line(line))
         await response.write_eof()
         return response
+
+
+def _list_ask(request: web.Request) -> ListAsk:
+    query = request.query
+    offset, limit = _number(query.get("offset", "0"), "offset"), _number(query.get("limit", "50"), "limit")
+    if offset < 0:
+        raise InvalidRequest(f"offset={offset}: expected a number from 0 on")
+    is_descending = query.get("descending", "false") == "true"
+    return ListAsk(query.get("search", ""), query.get("sort", ""), is_descending, offset, limit)
 
 
 def _wish(request: web.Request) -> Wish:

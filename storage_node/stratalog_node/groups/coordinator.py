@@ -116,6 +116,7 @@ class GroupCoordinator:
             return wall_ms()
 
         self._new_member_id = new_member_id
+        self.read_assignment = words.read_assignment
         limits = limits or CoordinatorLimits()
         self._sweep_interval_s = limits.sweep_interval_s
         self._sweeper: asyncio.Task[None] | None = None

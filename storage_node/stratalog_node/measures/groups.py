@@ -40,6 +40,16 @@ class ShardLag(NamedTuple):
     """Where the lag counts from."""
 
 
+class GroupSum(NamedTuple):
+    """How far one group is behind, in all."""
+
+    lag: int
+    shards: int
+    uncommitted: int
+    unknown: int
+    """Shards whose leader could not be asked."""
+
+
 @dataclass(slots=True)
 class _GroupSize:
     group: str
@@ -65,6 +75,8 @@ class GroupMeasures:
         self._topics: list[tuple[str, str, int]] = []
         self.shards: list[ShardLag] = []
         """Those with the most lag first, as many as may have series."""
+        self.sums: dict[str, GroupSum] = {}
+        """Of each group that this node coordinates, as of the last look."""
         self.lag_records = 0
         self._unknown = 0
 
@@ -108,29 +120,48 @@ class GroupMeasures:
         ends = await self._ends.find(wanted)
         lags: list[ShardLag] = []
         by_topic: defaultdict[tuple[str, str], int] = defaultdict(int)
-        unknown = 0
+        sums: dict[str, GroupSum] = {}
         for hosted, places in groups:
-            for key, committed in places.items():
-                await slices.did()
-                topic = self._catalog.topic_by_id(key.topic_id)
-                if topic is None or not self._catalog.has_shard(key):
-                    continue
-                end = ends.get(key)
-                if end is None:
-                    unknown += 1
-                    continue
-                position = self._catalog.log_start_offset(key) if committed is None else committed
-                lag = ShardLag(hosted.group_id, topic.name, key.shard, max(0, end - position), committed, position)
-                lags.append(lag)
+            found, missing = await self._lags(hosted.group_id, places, ends, slices)
+            lags += found
+            for lag in found:
                 by_topic[lag.group, lag.topic] += lag.records
+            behind, uncommitted = sum(one.records for one in found), sum(one.committed is None for one in found)
+            sums[hosted.group_id] = GroupSum(behind, len(found) + len(missing), uncommitted, len(missing))
         cut = self._bounded.cut
         sizes = [_GroupSize(one.group_id, one.member_count) for one, _ in groups]
         self._sizes = await cut("groups", sizes, lambda one: one.group)
-        sums = [(*place, records) for place, records in by_topic.items()]
-        self._topics = await cut("groups by topic", sums, lambda one: (-one[2], one[:2]))
+        topics = [(*place, records) for place, records in by_topic.items()]
+        self._topics = await cut("groups by topic", topics, lambda one: (-one[2], one[:2]))
         self.lag_records = sum(by_topic.values())
         self.shards = await cut("groups by shard", lags, lambda one: (-one.records, one[:3]))
-        self._unknown = unknown
+        self.sums = sums
+        self._unknown = sum(one.unknown for one in sums.values())
+
+    async def lags_of(self, hosted: HostedGroup) -> tuple[list[ShardLag], list[tuple[str, int, int | None]]]:
+        """Each shard that one group reads, with its lag as it is now; and topic, shard and committed offset of those
+        whose leader could not be asked."""
+        slices = Slices()
+        places = await self._read_by(hosted, slices)
+        return await self._lags(hosted.group_id, places, await self._ends.find(places), slices)
+
+    async def _lags(
+        self, group: str, places: dict[ShardKey, int | None], ends: dict[ShardKey, int], slices: Slices
+    ) -> tuple[list[ShardLag], list[tuple[str, int, int | None]]]:
+        lags: list[ShardLag] = []
+        unknown: list[tuple[str, int, int | None]] = []
+        for key, committed in places.items():
+            await slices.did()
+            topic = self._catalog.topic_by_id(key.topic_id)
+            if topic is None or not self._catalog.has_shard(key):
+                continue
+            end = ends.get(key)
+            if end is None:
+                unknown.append((topic.name, key.shard, committed))
+                continue
+            position = self._catalog.log_start_offset(key) if committed is None else committed
+            lags.append(ShardLag(group, topic.name, key.shard, max(0, end - position), committed, position))
+        return lags, unknown
 
     async def _read_by(self, hosted: HostedGroup, slices: Slices) -> dict[ShardKey, int | None]:
         """Each shard that a group reads, with what it has committed there."""

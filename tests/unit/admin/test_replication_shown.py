@@ -15,9 +15,11 @@ from stratalog.admin_api.models import (
     TierBytes,
 )
 from stratalog.admin_api.wording import following_lines, following_words, given_up_lines
+from stratalog.ui.page import Page
+from stratalog.ui.pages.nodes import status_lines
+from stratalog.ui.render import render
 from stratalog_cli.segments import _row
 from stratalog_cli.status import _print
-from stratalog_node.admin.pages.node_page import render_status_page
 
 BEHIND = ReplicationStatus(
     segments=1_200,
@@ -61,15 +63,22 @@ def status(replication: ReplicationStatus, given_up: tuple[GivenUpGroups, ...] =
     )
 
 
+def node_page_of(told: NodeStatus) -> str:
+    """A node's page of the cluster UI, as this node tells of itself."""
+    data = {"node_id": 1, "node": None, "status": told, "why_not": None, "lines": status_lines(told)}
+    extra = {"plots": [], "follows": following_words(told.replication), "page_url": ""}
+    return render(Page("node.html", "Node 1", "/nodes", data, extra), "")
+
+
 def test_the_page_tells_how_far_copies_are_behind_and_names_those_that_ask_nobody() -> None:
-    page = render_status_page(status(BEHIND), [], [])
+    page = node_page_of(status(BEHIND))
     assert "Replication lag" in page and "3.0 MiB" in page
     assert "2 of 1,200 followed segments behind, 7 to be copied, 1 faulty" in page
     assert page.count("copies from no node now") == 1 and "copy of a-0, epoch 3: faulty, 20 offsets behind" in page
 
 
 def test_a_node_that_follows_nothing_says_nothing_of_it() -> None:
-    assert "Replication" not in render_status_page(status(ReplicationStatus()), [], [])
+    assert "Replication" not in node_page_of(status(ReplicationStatus()))
     assert following_lines(ReplicationStatus()) == []
     assert following_words(ReplicationStatus(segments=3)) == "0 of 3 followed segments behind"
 
@@ -77,10 +86,10 @@ def test_a_node_that_follows_nothing_says_nothing_of_it() -> None:
 def test_groups_that_began_again_without_what_was_given_up_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     told = status(ReplicationStatus(), (GivenUpGroups(shard=3, base_offset=10, end_offset=20),))
     words = "offsets 10 to 19 of shard 3 of the group log were given up"
-    assert words in render_status_page(told, [], [])
+    assert words in node_page_of(told)
     _print(told)
     assert words in capsys.readouterr().out
-    assert "group log" not in render_status_page(status(ReplicationStatus()), [], [])
+    assert "group log" not in node_page_of(status(ReplicationStatus()))
 
 
 def test_a_node_that_has_left_is_not_shown_as_one_that_should_be_started(capsys: pytest.CaptureFixture[str]) -> None:

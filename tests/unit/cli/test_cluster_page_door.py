@@ -14,7 +14,10 @@ from typing import Any
 import aiohttp
 import pytest
 
+from stratalog.meta_api import wire
+from stratalog.meta_api.wire import CourseList
 from stratalog.model.addresses import parse_address
+from stratalog.model.status_page import Overview, ShardSums, Tiers, TierSum
 from stratalog_cli.cluster_page import ClusterPage, part_rows
 from stratalog_cli.cluster_plan import Asked, first_plan
 from support.cluster_ports import free_block
@@ -26,8 +29,12 @@ from support.waiting import eventually
 def stage(tmp_path: Path) -> Stage:
     stage = Stage(tmp_path)
     (tmp_path / "v1").mkdir()
-    for name in ("overview", "courses"):
-        (tmp_path / "v1" / name).write_text(f'{{"I am": "{name}"}}')
+    shown = ShardSums(0, 0, 0, 0, 0, 0)
+    none = TierSum(0, 0)
+    tiers = Tiers(none, none, none, none, 0)
+    told = Overview("a-cluster", 7, 0, None, (), 0, shown, tiers, (), (), 0, (), 0, (), 0, (), 0, (), 0)
+    (tmp_path / "v1" / "overview").write_bytes(wire.OVERVIEW.write(told))
+    (tmp_path / "v1" / "courses").write_bytes(wire.COURSES.write(CourseList(())))
     return stage
 
 
@@ -48,14 +55,14 @@ async def asked(http: aiohttp.ClientSession, path: str) -> tuple[int, dict[str, 
 
 
 async def states(http: aiohttp.ClientSession) -> dict[str, tuple[str, bool]]:
-    _, place = await asked(http, "/page/place")
-    return {part["name"]: (part["state"], part["leads"]) for part in place["parts"]}
+    _, told = await asked(http, "/?format=json")
+    return {part["name"]: (part["state"], part["leads"]) for part in told["processes"]}
 
 
 async def test_it_hands_on_what_the_leading_instance_says_and_names_who_that_is(http: aiohttp.ClientSession) -> None:
-    assert set((await states(http)).values()) == {("ready", False)}
-    assert await asked(http, "/v1/overview") == (200, {"I am": "overview"})
-    assert await asked(http, "/v1/courses?after=7") == (200, {"I am": "courses"})
+    status, told = await asked(http, "/v1/overview")
+    assert (status, told["cluster_id"], told["version"]) == (200, "a-cluster", 7)
+    assert await asked(http, "/v1/courses?after=7") == (200, {"items": []})
     assert await states(http) == {"meta-1": ("ready", True), "node-1": ("ready", False), "node-2": ("ready", False)}
     async with http.get("/") as answer:
         assert answer.status == 200 and "script-src 'self'" in answer.headers["Content-Security-Policy"]
@@ -99,9 +106,9 @@ async def test_it_asks_for_the_token_of_the_cluster_or_it_would_be_the_way_aroun
         url = await page.start(stage.plan.page_address)
         shown = {"Authorization": f"Bearer {token}"}
         async with aiohttp.ClientSession(url) as without, aiohttp.ClientSession(url, headers=shown) as having:
-            for path in ("/", "/page/place", "/v1/overview", "/v1/courses"):
+            for path in ("/", "/topics/a/records", "/v1/overview", "/v1/courses"):
                 async with without.get(path) as refused, having.get(path) as answered:
-                    assert (refused.status, answered.status) == (401, 200), path
+                    assert refused.status == 401 and answered.status != 401, path
         await page.close()
 
 
@@ -150,5 +157,5 @@ def test_a_part_is_what_the_starter_knows_of_it(
     plan = first_plan(Asked(nodes=1), has_etcd=False)
     told = {"alive": alive, "ends": ends, "retired": retired}
     state = {what: {} if one is None else {"node-1": one} for what, one in told.items()}
-    (row,) = (one for one in part_rows(plan, state, None) if one["name"] == "node-1")
-    assert (row["state"], row["words"]) == expected
+    (row,) = (one for one in part_rows(plan, state, None) if one.name == "node-1")
+    assert (row.state, row.words) == expected

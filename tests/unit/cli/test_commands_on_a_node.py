@@ -371,13 +371,12 @@ def test_the_status_tells_what_the_node_holds(ask: Asker) -> None:
 
 def test_the_status_page_stands_on_its_own(ask: Asker) -> None:
     ask.run("topics", "create", "page-topic")
-    eventually_sync(lambda: "page-topic" in ask.node.get("/"))
+    eventually_sync(lambda: "page-topic" in ask.node.get("/topics"))
 
     page = ask.node.get("/")
 
     assert page.startswith("<!doctype html>") and "Upload lag" in page
-    for outside in ("src=", "http://", "https://", "<script"):
-        assert outside not in page.replace(f"http://{ask.node.admin}", "")
+    assert "://" not in page.replace(f"http://{ask.node.admin}", ""), "nothing from elsewhere"
 
 
 def test_a_request_that_makes_no_sense_is_answered_with_the_reason(ask: Asker) -> None:

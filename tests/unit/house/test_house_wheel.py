@@ -58,8 +58,9 @@ def test_the_wheel_contains_the_packages_whole(tmp_path: Path) -> None:
         for root, package in PACKAGES.items()
         for path in python_files((f"{root}/{package}",))
     }
-    page = REPOSITORY / "meta_service" / "stratalog_meta" / "page"
-    expected |= {f"stratalog_meta/page/{path.name}" for path in page.iterdir() if path.is_file()}
+    for folder in ("templates", "static"):
+        files = (REPOSITORY / "core" / "stratalog" / "ui" / folder).iterdir()
+        expected |= {f"stratalog/ui/{folder}/{path.name}" for path in files}
     assert expected - names == set()
     tops = {name.split("/")[0] for name in names if not name.split("/")[0].endswith(".dist-info")}
     assert tops == set(PACKAGES.values())

@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 from stratalog.model.errors import InvalidRequest
 from stratalog.model.segment import RemoteState
 from stratalog.objects import ObjectStore, open_store
+from stratalog.telemetry.plots import bar_chart
 from stratalog_pipeline.cold.cutting import Asked
-from stratalog_pipeline.jobs.charts import bar_chart
 from stratalog_pipeline.jobs.cost import Cost, Prices, TopicCost, cost_of, parse_prices, with_local
 from stratalog_pipeline.jobs.export import Exported, ExportOptions, Shape, export
 from stratalog_pipeline.jobs.runners import one_by_one
@@ -194,8 +194,8 @@ def test_a_price_table_is_checked() -> None:
 
 def test_a_chart_shows_each_row_and_no_name_can_steer_it() -> None:
     chart = bar_chart("cost", [("<b>&", [1.0, 3.0]), ("none", [0.0, -1.0])], ("storage", "requests"), "{:.1f}".format)
-    assert "&lt;b&gt;&amp;" in chart and "<b>" not in chart
-    assert chart.count('height="18"') == 4
+    assert "&lt;b&gt;&amp;: 4.0" in chart and "<b>" not in chart and "<script" not in chart
+    assert chart.count('<g class="bar">') == 4
     import xml.etree.ElementTree as ET
 
     ET.fromstring(chart)
