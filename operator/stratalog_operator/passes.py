@@ -111,7 +111,9 @@ class Passes:
         performer = Performer(self._kubernetes, door.desk, kept.parking, kept.rounds, door.etcd)
         done = await performer.perform(seen, made)
         self._stats.actions += done.done
-        self._announcer.announce(seen.namespace, [*news(seen, done.written), *decided(made.actions)])
+        self._announcer.announce(
+            seen.namespace, [*news(seen, done.written), *decided(one for one in made.actions if one not in done.undone)]
+        )
         for error in done.refused:
             log.warning("refused", cluster=f"{seen.namespace}/{seen.cluster.name}", error=str(error))
         return done

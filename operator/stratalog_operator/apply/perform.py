@@ -100,6 +100,8 @@ class Performed:
     """Statuses, by kind and name."""
     done: int = 0
     """Actions."""
+    undone: tuple[act.Action, ...] = ()
+    """Actions that failed, or that wait for one that did."""
     topics_left: int = 0
     """They have something to do or to be told, and it was not their turn."""
 
@@ -137,7 +139,7 @@ class Performer:
         of_whole = {key: status for key, status in plan.statuses.items() if key[0] != TOPIC}
         await doing.tell_all(told_with(seen, of_whole, doing.failures))
         left = await self._perform_topics(seen, plan, of_topics, doing)
-        return Performed(doing.failed, doing.refused, doing.written, doing.done, left)
+        return Performed(doing.failed, doing.refused, doing.written, doing.done, tuple(doing.undone), left)
 
     async def _perform_topics(
         self, seen: Observed, plan: act.Plan, of_topics: Mapping[str, list[act.Action]], doing: _Doing
@@ -237,6 +239,7 @@ class _Doing:
         self.failed: list[StratalogError] = []
         self.refused: list[StratalogError] = []
         self.written: dict[tuple[str, str], Part] = {}
+        self.undone: list[act.Action] = []
         self.done = 0
 
     async def attempt_all(self, lanes: Iterable[Iterable[act.Action]]) -> None:
@@ -264,6 +267,10 @@ class _Doing:
         refused = self._parking.refused(action)
         if refused is not None:
             self.failures.append(Failure(action, refused))
+            self.undone.append(action)
+            return
+        if any(is_needed_by(action, failure.action) for failure in self.failures):
+            self.undone.append(action)
             return
         try:
             await self._do(self._seen, action)
@@ -271,6 +278,7 @@ class _Doing:
         except StratalogError as error:
             failure = Failure(action, error)
             self.failures.append(failure)
+            self.undone.append(action)
             if failure.lasts:
                 self._parking.park(action, error)
                 self.refused.append(error)

@@ -68,7 +68,9 @@ class Failure:
 
 def is_needed_by(action: Action, other: Action) -> bool:
     """Whether `action` must not be done while `other` fails: a pod that is stopped comes back as its StatefulSet and
-    the files of its cluster say by then."""
+    the files of its cluster say by then; a decision is used up once it was followed."""
+    if isinstance(action, DropDecision):
+        return action.is_used and isinstance(other, NoteDisk) and other.name == f"data-{action.name}"
     if not isinstance(action, StopPod):
         return False
     if isinstance(other, MakeToken):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from stratalog.model.errors import Unavailable
 from stratalog.model.retirement import RetireStep, Wait, WaitReason
+from stratalog_operator.apply.perform import Performer
 from stratalog_operator.plan import actions as act
 from stratalog_operator.plan.news import decided
 from stratalog_operator.plan.whole import plan
+from support.meta_desk import Desk
+from support.noted_kubernetes import NotedKubernetes
 from support.operator_world import World, kinds_of, settled
 
 NODE, CLAIM = "main-hot-3", "data-main-hot-3"
@@ -145,3 +149,22 @@ def test_a_deleted_claim_is_released_only_by_the_name_of_its_disk() -> None:
     one._change_claim(CLAIM, claim.uid, release_word=claim.storage_id)
     one.reconcile()
     assert not one.claims[CLAIM].is_guarded
+
+
+async def test_a_decision_stays_while_what_it_asks_for_could_not_be_written() -> None:
+    """It was taken away all the same, and reported as used: the person had to decide once more."""
+    kubernetes = NotedKubernetes()
+    kubernetes.refusals["persistentvolumeclaims/data-main-hot-2"] = Unavailable("500")
+    note = act.NoteDisk("data-main-hot-2", "u", "disk-b", "cluster-1")
+    drop = act.DropDecision("StorageNode", "main-hot-2", "u", "stratalog.dev/disk-lost-ack", True, "disk-a is lost")
+    seen = settled().observe()
+    done = await Performer(kubernetes, Desk()).perform(seen, act.Plan((note, drop), {}, 5))
+    kubernetes.refusals.clear()
+    again = await Performer(kubernetes, Desk()).perform(seen, act.Plan((note, drop), {}, 5))
+
+    assert (done.undone, again.undone) == ((note, drop), ())
+    assert [path.rpartition("/")[2] for method, path in kubernetes.requests if method == "PATCH"] == [
+        "data-main-hot-2",
+        "data-main-hot-2",
+        "main-hot-2",
+    ]
