@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -45,6 +46,18 @@ def fill(folder: Path, *, segments: int) -> str:
 
     asyncio.run(put())
     return str(folder)
+
+
+DAMAGED = (
+    r"stratalog: cold-test/data/\S+\.chunk: at byte \d+: .*; the object holds records of offsets \d+ to \d+ of shard 3 "
+    r"of topic cold\. 'stratalog pipeline verify --repair' restores it from a copy or a node's files"
+)
+
+
+def flip(path: Path) -> None:
+    body = bytearray(path.read_bytes())
+    body[len(body) // 2] ^= 4
+    path.write_bytes(body)
 
 
 @pytest.fixture
@@ -93,6 +106,35 @@ class TestOnSpark:
         assert sorted((row._offset, row.flight) for row in rows) == [(n, n) for n in range(960)]
         rows = read_table(form, table_place(str(table)), "cold")
         assert [(row["_offset"], row["flight"]) for row in rows] == [(n, n) for n in range(960)]
+
+    def test_damage_is_one_line_and_not_a_traceback(self, tmp_path: Path) -> None:
+        bucket = fill(tmp_path / "bucket", segments=2)
+        flip(next((tmp_path / "bucket").rglob("*.chunk")))
+        job = ("archive", "cold", "--bucket", bucket, "--to", str(tmp_path / "to"))
+        running = start(*job, "--threads", "1", log=tmp_path / "log")
+        try:
+            eventually_sync(lambda: running.poll() is not None, timeout=120)
+        finally:
+            running.kill()
+        assert running.wait() == 1
+        lines = (tmp_path / "log").read_text().splitlines()
+        assert not any("Traceback" in line or "PythonException" in line for line in lines), lines
+        assert re.fullmatch(DAMAGED, lines[-1]), lines[-1]
+
+
+@pytest.mark.parametrize("job", [("archive", "cold"), ("export",)])
+@pytest.mark.parametrize("damage", ["flipped", "gone"])
+def test_a_job_that_meets_damage_says_where_and_what_to_do(tmp_path: Path, job: tuple[str, ...], damage: str) -> None:
+    """A chunk that was gone ended with exit code 2, as if the command had been wrong."""
+    bucket = fill(tmp_path / "bucket", segments=2)
+    broken = next((tmp_path / "bucket").rglob("*.chunk"))
+    flip(broken) if damage == "flipped" else broken.unlink()
+    words = ["pipeline", *job, "--bucket", bucket, "--to", str(tmp_path / "to"), "--threads", "0"]
+    ran = CliRunner().invoke(build_app(("pipeline",)), words)
+    assert ran.exit_code == 1
+    line = ran.stderr.strip()
+    assert re.fullmatch(DAMAGED, line), line
+    assert broken.name in line
 
 
 def test_every_job_answers_programs(bucket: str, tmp_path: Path) -> None:

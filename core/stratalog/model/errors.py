@@ -5,6 +5,8 @@ Every message says what was wrong, where, and what to do next.
 
 from __future__ import annotations
 
+from functools import partial
+
 
 class StratalogError(Exception):
     """Root of all errors that Stratalog raises on purpose."""
@@ -88,3 +90,7 @@ class Corrupt(StratalogError):
         self.reason = reason
         self.source = source
         self.position = position
+
+    def __reduce__(self) -> tuple[partial[Corrupt], tuple[str]]:
+        """Pickled as it is made, so that a task in another process can raise it in this one."""
+        return partial(type(self), source=self.source, position=self.position), (self.reason,)

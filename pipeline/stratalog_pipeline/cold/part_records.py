@@ -96,7 +96,7 @@ class PartFetcher:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="stratalog-fetch", daemon=True)
         self._store: ObjectStore | None = None
-        self._waiting: deque[tuple[Future[list[CheckedPart]], int]] = deque()
+        self._waiting: deque[tuple[Future[list[CheckedPart]], PartRange]] = deque()
 
     def __enter__(self) -> PartFetcher:
         self._thread.start()
@@ -108,7 +108,7 @@ class PartFetcher:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for future, _size in self._waiting:
+        for future, _planned in self._waiting:
             future.cancel()
         asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -123,16 +123,16 @@ class PartFetcher:
         while upcoming is not None or self._waiting:
             while upcoming is not None and self._has_room(upcoming.part.size_bytes):
                 future = asyncio.run_coroutine_threadsafe(self._fetch_one(upcoming), self._loop)
-                self._waiting.append((future, upcoming.part.size_bytes))
+                self._waiting.append((future, upcoming))
                 upcoming = next(left, None)
-            future, _ = self._waiting.popleft()
-            for part in future.result():
+            future, planned = self._waiting.popleft()
+            for part in _result(future, planned):
                 _check_goes_on(before, part)
                 yield part
                 before = part
 
     def _has_room(self, size_bytes: int) -> bool:
-        held = sum(size for _, size in self._waiting)
+        held = sum(planned.part.size_bytes for _, planned in self._waiting)
         return not self._waiting or (
             len(self._waiting) < self._window_parts and held + size_bytes <= self._window_bytes
         )
@@ -155,7 +155,30 @@ class PartFetcher:
             return [await fetch_part(self._store, self._names, planned)]
         except NotFound:
             moved = await relocate(self._store, self._names, planned)
-        return [await fetch_part(self._store, self._names, one) for one in moved]
+        return [await self._fetch_named(one) for one in moved]
+
+    async def _fetch_named(self, planned: PartRange) -> CheckedPart:
+        """By a manifest that was read just now."""
+        assert self._store is not None, "it was opened"
+        try:
+            return await fetch_part(self._store, self._names, planned)
+        except NotFound as error:
+            part = planned.part
+            reason = "the object is gone, and the segment's manifest names it"
+            raise Corrupt(reason, source=part.object_key, position=part.position) from error
+
+
+def _result(future: Future[list[CheckedPart]], planned: PartRange) -> list[CheckedPart]:
+    """Raises: Corrupt, which says what is affected and what to do."""
+    try:
+        return future.result()
+    except Corrupt as error:
+        reason = (
+            f"{error.reason}; the object holds records of offsets {planned.from_offset} to {planned.to_offset} of "
+            f"shard {planned.segment.shard} of topic {planned.topic}. 'stratalog pipeline verify --repair' restores "
+            "it from a copy or a node's files"
+        )
+        raise Corrupt(reason, source=error.source, position=error.position) from error
 
 
 async def fetch_part(store: ObjectStore, names: ObjectNames, planned: PartRange) -> CheckedPart:

@@ -1,13 +1,16 @@
 """How the pieces of a job are worked on: here, one after another, or by Spark, many at a time.
 
 A piece is a picklable call that may be made any number of times with the same outcome, so a task that Spark repeats, or
-runs twice, does no harm. Results come in no particular order.
+runs twice, does no harm. Results come in no particular order. What a piece raises on purpose is raised here, as it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from stratalog.model.errors import StratalogError, Unavailable
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -23,14 +26,41 @@ def one_by_one(work: Callable[[T], R], pieces: Sequence[T]) -> Iterator[R]:
         yield work(piece)
 
 
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """Why a piece failed, as a result of its task: Spark makes a traceback of what a task raises, its type is lost, and
+    so is the exit code."""
+
+    error: StratalogError
+
+
+@dataclass(frozen=True, slots=True)
+class _Guarded(Generic[T, R]):
+    work: Callable[[T], R]
+    is_repeated: bool
+    """Spark tries a task that fails again: what is unavailable now may be there then."""
+
+    def __call__(self, piece: T) -> R | _Failed:
+        try:
+            return self.work(piece)
+        except StratalogError as error:
+            if self.is_repeated and isinstance(error, Unavailable):
+                raise
+            return _Failed(error)
+
+
 def on_spark(spark: Any) -> Runner:
     """In the tasks of a session, some rounds of all its cores at a time, so that progress can be told."""
     context = spark.sparkContext
+    is_repeated = not str(context.master).startswith("local")
     at_a_time = 4 * int(context.defaultParallelism)
 
     def run(work: Callable[[T], R], pieces: Sequence[T]) -> Iterator[R]:
         for first in range(0, len(pieces), at_a_time):
             some = pieces[first : first + at_a_time]
-            yield from context.parallelize(some, len(some)).map(work).collect()
+            for found in context.parallelize(some, len(some)).map(_Guarded(work, is_repeated)).collect():
+                if isinstance(found, _Failed):
+                    raise found.error
+                yield found
 
     return run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
@@ -145,3 +146,11 @@ async def test_a_reader_that_stops_early_leaves_nothing_running(store: ObjectSto
         return threading.active_count() - before
 
     assert await asyncio.to_thread(read_one) == 0
+
+
+def test_damage_is_the_same_error_in_another_process() -> None:
+    """Tasks of Spark hand it over pickled."""
+    error = Corrupt("it is torn", source="a.chunk", position=7)
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again)) == (Corrupt, "a.chunk: at byte 7: it is torn")
+    assert (again.reason, again.source, again.position) == ("it is torn", "a.chunk", 7)
