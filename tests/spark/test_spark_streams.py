@@ -75,6 +75,24 @@ def test_what_is_committed_while_the_query_runs_comes_in_its_turn(
     assert len(stream.batches) >= 3
 
 
+def test_a_batch_begins_once_enough_offsets_wait(spark: Any, bucket: GrowingBucket, tmp_path: Path) -> None:
+    bucket.grow()
+    stream = Stream(spark, bucket, tmp_path / "checkpoint", minOffsetsPerTrigger="60", maxTriggerDelay="1h")
+    query = stream.start({"processingTime": "100 milliseconds"})
+    try:
+        for end, more in ((30, 1), (30, 1), (90, 0)):
+            eventually_sync(lambda end=end: len(stream.offsets) >= end or not query.isActive, timeout=60)
+            if more:
+                bucket.grow(more)
+    finally:
+        query.stop()
+    assert [len(batch) for batch in stream.filled] == [30, 60], query.exception()
+    bucket.grow()
+    stream.run()
+    # The batch that `stop` interrupted may come again.
+    assert {*stream.offsets} == {*range(120)}, "all that is there, with availableNow"
+
+
 def test_a_gap_by_retention_fails_the_stream_or_is_reported(spark: Any, bucket_url: str, tmp_path: Path) -> None:
     bucket = GrowingBucket(bucket_url)
     bucket.grow()
