@@ -20,6 +20,7 @@ FILES = frozenset(
         "tests/clients/test_groups_rolled.py",
         "tests/clients/test_idempotent_producers.py",
         "tests/clients/test_java_client.py",
+        "tests/clients/test_node_pages_in_a_browser.py",
         "tests/clients/test_status_page_in_a_browser.py",
         "tests/cluster/test_consistent_cuts.py",
         "tests/cluster/test_cuts_over_nodes.py",
