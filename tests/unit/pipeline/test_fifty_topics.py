@@ -82,7 +82,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
             create_topic(node.bootstrap, story.name, story.shards, story.settings)
         _send(node)
         seen = _read(node)
-        admin = AdminClient(node.admin)
+        admin = AdminClient(node.admin, timeout_s=300)
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(lambda name: admin.seal(SealRequest(topic=name)), STORIES))
         expected = {(name, one.shard) for name, records in seen.items() for one in records}
