@@ -155,7 +155,8 @@ class TopicSettings(BaseModel):
         default=UncleanSeal.DENY,
         description="Whether a shard may give up offsets that are stored neither on a disk nor in the object store. "
         "With deny, the shard stops and names them; with allow, a batch without records takes their place, and the "
-        "log continues.",
+        "log continues. In a file that is damaged, that is all from the damaged batch on that the object store does "
+        "not have; its bytes are kept beside the file.",
     )
 
     @field_validator("cleanup_policy", mode="before")

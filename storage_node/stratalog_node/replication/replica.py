@@ -298,8 +298,8 @@ class Replica:
             with self.copy.change():
                 await self._around.revoke_checkpoint(self.copy.key)
                 await self._change_file(lambda: self.copy.cut(end_offset), is_urgent=True)
-        except StratalogError as error:
-            log.error("what a recovery left out cannot be cut off", segment=str(self.name), error=str(error))
+        except Exception as error:
+            self._log_failure("what a recovery left out cannot be cut off", error)
             self.hear(CutFailed())
         else:
             self.hear(TailCut())
@@ -316,8 +316,8 @@ class Replica:
                 await self._change_file(copy.open_found, is_urgent=True)
         except files.FlushLost as lost:
             self.hear(FlushLost(str(lost)))
-        except StratalogError as error:
-            log.error("a copy that was filled cannot be read back now", segment=str(self.name), error=str(error))
+        except Exception as error:
+            self._log_failure("a copy that was filled cannot be read back now", error)
             self.hear(CopyFilled(copy.end_offset))
         else:
             log.info("a copy was filled up to its end", segment=str(self.name), end_offset=copy.end_offset)
@@ -355,8 +355,8 @@ class Replica:
             end_offset, self.copy.flushed_bytes = await self._settle(self.copy.flush)
         except (files.FlushLost, NotFound) as lost:
             self.hear(FlushLost(str(lost)))
-        except StratalogError as error:
-            log.warning("a copy cannot be flushed now", segment=str(self.name), error=str(error))
+        except Exception as error:
+            self._log_failure("a copy cannot be flushed now", error)
             return False
         else:
             self.hear(DataFlushed(end_offset))
@@ -401,8 +401,8 @@ class Replica:
     async def _promise(self, fence: int) -> None:
         try:
             await self._around.write_promise(self.copy.key, fence)
-        except StratalogError as error:
-            log.error("a fence cannot be promised now", segment=str(self.name), error=str(error))
+        except Exception as error:
+            self._log_failure("a fence cannot be promised now", error)
             self.hear(PromiseFailed())
         else:
             self.hear(PromiseWritten(fence))
@@ -414,9 +414,9 @@ class Replica:
                 self._proof = await self._prove_once()
             except (Corrupt, NotFound, files.FlushLost) as damage:
                 self.hear(CopyDamaged(str(damage)))
-            except StratalogError as error:
+            except Exception as error:
                 # Nothing is known against the copy, and without it the segment may never be sealed.
-                log.error("a copy cannot be proven now", segment=str(self.name), error=str(error))
+                self._log_failure("a copy cannot be proven now", error)
                 await asyncio.sleep(_PROVE_AGAIN_S)
             else:
                 self.hear(CopyProven(self._proof.size_bytes, self._proof.digest))
@@ -438,7 +438,11 @@ class Replica:
     async def _report(self) -> None:
         found = self.copy.found_producers
         assert self._proof is not None and found is not None, "nothing was proven"
-        tally = await self._around.producers_at_end(self.copy.key, found)
+        try:
+            tally = await self._around.producers_at_end(self.copy.key, found)
+        except Exception as error:
+            self._log_failure("the producers at the end of a copy cannot be found now", error)
+            tally = None
         if tally is None:
             # The seal carries what producers wrote up to its end, not in this segment alone.
             log.info("a copy is reported once the segments before it are settled", segment=str(self.name))
@@ -458,11 +462,19 @@ class Replica:
                 return
             log.warning("the meta service refused a report", segment=str(self.name), error=str(conflict))
             self.hear(ServiceNotTold())
-        except StratalogError as error:
-            log.warning("the meta service did not accept a report", segment=str(self.name), error=str(error))
+        except Exception as error:
+            self._log_failure("the meta service did not accept a report", error)
             self.hear(ServiceNotTold())
         else:
             self.hear(ServiceTold.answered(segment, self.follower.node_id))
+
+    def _log_failure(self, what: str, error: Exception) -> None:
+        """Of an effect. A fault counts like any failure: the machine has it tried again, and only this copy waits. Else
+        the machine would wait for an answer that never comes (F48)."""
+        if isinstance(error, StratalogError):
+            log.warning(what, segment=str(self.name), error=str(error))
+        else:
+            log.error(f"{what}: a fault", segment=str(self.name), exc_info=error)
 
     # What this node's shards see of it ------------------------------------------------------------------------------
     @property

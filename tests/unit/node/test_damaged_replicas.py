@@ -188,6 +188,28 @@ async def test_the_only_copy_is_not_cut_where_it_is_damaged_and_its_shard_names_
     assert await cluster.values(key) == RECORDS
 
 
+async def test_with_unclean_seal_the_only_copy_gives_up_all_from_the_damage_on_and_keeps_its_bytes(
+    cluster: NodeCluster,
+) -> None:
+    await cluster.start(1)
+    key = await cluster.shard(1, uncleanSeal="allow")
+    for record in RECORDS:
+        await cluster.append(key, record)
+    segment = cluster.segments(key)[0].key
+    path = cluster.layout(1).segment(segment)
+    await cluster.kill(1)
+    shutil.rmtree(cluster.layout(1).checkpoints)
+    flip_a_bit(path, 0.5)
+    rest = path.read_bytes()[begin_of_batch(path, 10) :]
+    await cluster.start(1)
+    await eventually(lambda: cluster.nodes[1].local.context.stats.given_up_offsets == 10)
+    await cluster.leads_again(key)
+    assert await cluster.values(key) == [*RECORDS[:10], *[None] * 10]
+    assert await cluster.append(key, b"later") == len(RECORDS)
+    (kept,) = path.parent.glob("*.given-up")
+    assert kept.read_bytes().rstrip(b"\0") == rest.rstrip(b"\0")
+
+
 async def test_after_a_power_cut_the_only_copy_goes_on_where_its_whole_batches_end(cluster: NodeCluster) -> None:
     await cluster.start(1)
     key = await cluster.shard(1)
