@@ -21,7 +21,7 @@ from uuid import UUID
 
 import aiohttp
 
-from stratalog.machines.table_records import (
+from stratalog.machines.table.records import (
     NodeEntry,
     PutHeader,
     PutNode,

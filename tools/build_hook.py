@@ -22,19 +22,19 @@ MODULES: Final = {
         "batch_bodies batch_headers batch_scan digest envelope fields identity index_points offered_batch part"
         " producers record_batch record_times segment_file time_window"
     ),
-    "core/stratalog/machines": (
-        "append_refusals chain_events copy_sources fetch_rounds fetch_session follower_events followers in_sync"
-        " leader_events next_segment owed_batches producer_table read_policy read_range read_replica read_sources"
-        " read_window roll_order sealed_producers segment_follower segment_leader shard_chain shard_life token_bucket"
-        " waiting_lines"
+    "core/stratalog/machines/leading": (
+        "append_refusals chain_events followers in_sync leader_events next_segment owed_batches producer_table"
+        " roll_order sealed_producers segment_leader shard_chain shard_life waiting_lines"
     ),
+    "core/stratalog/machines/following": "copy_sources fetch_rounds fetch_session follower_events segment_follower",
+    "core/stratalog/machines/reading": "read_policy read_range read_replica read_sources read_window",
+    "core/stratalog/machines": "token_bucket",
     "core/stratalog/model": "append batch counting in_order write_steps",
     "core/stratalog/telemetry": "histogram",
     "storage_node/stratalog_node": "activity buffers single_flight turn",
     "storage_node/stratalog_node/disk": (
         "descriptors durable_files ends_in_memory file_slice files journal_file opened_batches preallocation"
-        " segment_scan threads"
-        " write_behind yielding_gil"
+        " segment_scan threads write_behind yielding_gil"
     ),
     "storage_node/stratalog_node/replication": (
         "asked_peers copy_line first_files lag peer peer_line peer_protocol peer_reads replica replica_copy stats"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from stratalog.admin_api.wording import human_bytes
-from stratalog.machines.shard_troubles import Trouble
+from stratalog.machines.plans.shard_troubles import Trouble
 from stratalog.model.counting import counted
 from stratalog.model.status_page import NodeRow, Overview
 from stratalog.telemetry.printable import printable

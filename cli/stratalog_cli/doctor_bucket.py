@@ -31,7 +31,7 @@ from stratalog.formats.object_names import (
     is_one_part,
 )
 from stratalog.formats.part import PartHeader, check_part, decode_part_header
-from stratalog.machines.claims import NEXT_STEP, is_known
+from stratalog.machines.tiering.claims import NEXT_STEP, is_known
 from stratalog.model.counting import counted
 from stratalog.model.errors import Corrupt, NotFound, StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey

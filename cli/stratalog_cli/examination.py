@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from stratalog.admin_api.models import Finding
-from stratalog.machines.bucket_reads import BucketReads
-from stratalog.machines.table_records import NodeEntry, ShardRow, StoredRecord, TableHeader
+from stratalog.machines.reading.bucket_reads import BucketReads
+from stratalog.machines.table.records import NodeEntry, ShardRow, StoredRecord, TableHeader
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Lock
 from stratalog.model.segment import Segment, SegmentIdentity

@@ -14,7 +14,7 @@ import typer
 
 from stratalog.admin_api.client import AdminClient
 from stratalog.admin_api.rolls import MOST_AT_ONCE, RollElsewhereRequest, SegmentName
-from stratalog.machines.rebalance import Move, Plan, plan_rebalance
+from stratalog.machines.copies.rebalance import Move, Plan, plan_rebalance
 from stratalog.model.counting import counted
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Snapshot

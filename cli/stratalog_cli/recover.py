@@ -12,7 +12,7 @@ from typing import Annotated, Final
 
 import typer
 
-from stratalog.machines.shard_troubles import Trouble, TroubleKind
+from stratalog.machines.plans.shard_troubles import Trouble, TroubleKind
 from stratalog.model.commands import BeginRecovery, SealUnclean
 from stratalog.model.counting import counted, nodes_named
 from stratalog.model.errors import Conflict, NotFound

@@ -12,7 +12,7 @@ import kubernetes.client
 import kubernetes.config
 import kubernetes.watch
 
-from stratalog.machines.leaving import HANDOVER_MS
+from stratalog.machines.copies.leaving import HANDOVER_MS
 from stratalog.model.retirement import RetireStep
 from stratalog_e2e.place import Place
 from stratalog_operator.resources.names import GROUP, VERSION

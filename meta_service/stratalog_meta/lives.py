@@ -11,9 +11,9 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from typing import Any
 
-from stratalog.machines.node_leases import NodeLeases
-from stratalog.machines.shard_table import ShardTable
-from stratalog.machines.table_nodes import is_process_over
+from stratalog.machines.plans.node_leases import NodeLeases
+from stratalog.machines.table.nodes import is_process_over
+from stratalog.machines.table.shard_table import ShardTable
 from stratalog.model.commands import NoteLives, RegisterNode
 from stratalog.model.errors import Fenced, LeaseHeld, StratalogError, Unavailable
 from stratalog.model.metadata import ChangeSet, Heartbeat, Life, Node, NodeChanged, Vitals

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
-from stratalog.machines.shard_table import ShardTable
+from stratalog.machines.table.shard_table import ShardTable
 from stratalog.model.errors import StratalogError
 from stratalog.model.mount_commands import EndMount
 from stratalog.telemetry.logs import logger

@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
-from stratalog.machines.recovery_patience import LOOKS_PER_PATIENCE, RecoveryPatience
-from stratalog.machines.shard_table import ShardTable
+from stratalog.machines.copies.recovery_patience import LOOKS_PER_PATIENCE, RecoveryPatience
+from stratalog.machines.table.shard_table import ShardTable
 from stratalog.model.errors import StratalogError
 from stratalog.model.metadata import ChangeSet, NodeChanged, SegmentChanged, SegmentPurged
 from stratalog.telemetry.logs import logger

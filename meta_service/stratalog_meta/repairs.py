@@ -11,8 +11,8 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from stratalog.machines.copy_repair import Plan, Presence, plan_moves
-from stratalog.machines.shard_table import ShardTable
+from stratalog.machines.copies.copy_repair import Plan, Presence, plan_moves
+from stratalog.machines.table.shard_table import ShardTable
 from stratalog.model.commands import MoveReplicas
 from stratalog.model.errors import StratalogError
 from stratalog.model.metadata import ChangeSet, Node, NodeChanged, SegmentChanged, Snapshot, TopicChanged

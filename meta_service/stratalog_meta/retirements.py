@@ -1,4 +1,4 @@
-"""Has nodes leave that are wished to: the shell around the plan of `machines/retirement`.
+"""Has nodes leave that are wished to: the shell around the plan of `machines/plans/retirement`.
 
 Lives on the service's event loop, as one task. A look reads what is durable, plans each retirement, and asks the table
 for what follows; what does not come of it the next look sees. So a look that fails, or a leader that goes, costs
@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from stratalog.machines.leaving_survey import Survey, survey_nodes
-from stratalog.machines.retirement import Action, AskMount, EndOpen, Planned, Release
-from stratalog.machines.retirement_looks import Turns, is_due, is_tiered, mark_of, planned, says, turns_of
-from stratalog.machines.shard_table import ShardTable
+from stratalog.machines.copies.leaving_survey import Survey, survey_nodes
+from stratalog.machines.plans.retirement import Action, AskMount, EndOpen, Planned, Release
+from stratalog.machines.plans.retirement_looks import Turns, is_due, is_tiered, mark_of, planned, says, turns_of
+from stratalog.machines.table.shard_table import ShardTable
 from stratalog.model.errors import Rejected, StratalogError
 from stratalog.model.metadata import ChangeSet, Node, NodeChanged, Snapshot, Vitals
 from stratalog.model.mount_commands import BeginMount

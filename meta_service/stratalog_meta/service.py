@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import TypeVar, cast
 from uuid import UUID
 
-from stratalog.machines.cluster_lists import kept_troubles, segment_page, shard_page, topic_page, trouble_page
-from stratalog.machines.cluster_outline import health, sums
-from stratalog.machines.cluster_overview import Known, overview
-from stratalog.machines.meta_backups import Witness
-from stratalog.machines.node_courses import Course, NodeCourses
-from stratalog.machines.shard_table import ShardTable
-from stratalog.machines.shard_troubles import Trouble
-from stratalog.machines.table_records import PutHeader, TableHeader
+from stratalog.machines.plans.cluster_lists import kept_troubles, segment_page, shard_page, topic_page, trouble_page
+from stratalog.machines.plans.cluster_outline import health, sums
+from stratalog.machines.plans.cluster_overview import Known, overview
+from stratalog.machines.plans.node_courses import Course, NodeCourses
+from stratalog.machines.plans.shard_troubles import Trouble
+from stratalog.machines.rebuild.meta_backups import Witness
+from stratalog.machines.table.records import PutHeader, TableHeader
+from stratalog.machines.table.shard_table import ShardTable
 from stratalog.model.cluster_lists import ListAsk, SegmentPage, ShardPage, TopicPage, TroublePage
 from stratalog.model.commands import Command, CompleteRemote, ForgetLocal, RegisterNode
 from stratalog.model.errors import InvalidRequest, NotFound, Unavailable

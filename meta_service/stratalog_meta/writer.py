@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 from uuid import UUID
 
-from stratalog.machines.shard_table import Applied, ShardTable
-from stratalog.machines.table_records import PutHeader, TableWrite
+from stratalog.machines.table.records import PutHeader, TableWrite
+from stratalog.machines.table.shard_table import Applied, ShardTable
 from stratalog.model.commands import Command
 from stratalog.model.errors import DiskFull, OutcomeUnknown, StratalogError, Unavailable
 from stratalog.model.metadata import ChangeSet

@@ -11,26 +11,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from stratalog.machines import (
-    orphans,
-    recovery_rule,
-    resigning,
-    retention,
-    table_lives,
-    table_moves,
-    table_nodes,
-    table_remote,
-    table_segments,
-)
-from stratalog.machines.chain_events import SegmentFlushed, SegmentHeard
-from stratalog.machines.disk_health import DiskHealth
-from stratalog.machines.follower_events import CopyProven, PromiseWritten
-from stratalog.machines.followers import Followers
-from stratalog.machines.in_sync import InSync
-from stratalog.machines.leader_events import IsrCommitted, LeaderEffect, ProposalReadBack
-from stratalog.machines.recovery_patience import RecoveryPatience
-from stratalog.machines.segment_leader import SegmentLeader
-from stratalog.machines.shard_restart import ShardRestart
+from stratalog.machines.copies import recovery_rule
+from stratalog.machines.copies.recovery_patience import RecoveryPatience
+from stratalog.machines.following.follower_events import CopyProven, PromiseWritten
+from stratalog.machines.leading import resigning
+from stratalog.machines.leading.chain_events import SegmentFlushed, SegmentHeard
+from stratalog.machines.leading.disk_health import DiskHealth
+from stratalog.machines.leading.followers import Followers
+from stratalog.machines.leading.in_sync import InSync
+from stratalog.machines.leading.leader_events import IsrCommitted, LeaderEffect, ProposalReadBack
+from stratalog.machines.leading.segment_leader import SegmentLeader
+from stratalog.machines.restart.shard_restart import ShardRestart
+from stratalog.machines.table import lives as table_lives
+from stratalog.machines.table import moves as table_moves
+from stratalog.machines.table import nodes as table_nodes
+from stratalog.machines.table import remote as table_remote
+from stratalog.machines.table import segments as table_segments
+from stratalog.machines.tiering import orphans, retention
 from stratalog.model import commands
 from stratalog.model.append import AppendFailure
 from stratalog.model.errors import Fenced, StratalogError

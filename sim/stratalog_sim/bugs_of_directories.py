@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stratalog.machines import table_nodes
+from stratalog.machines.table import nodes as table_nodes
 from stratalog_sim import meta
 from stratalog_sim.disk import DiskFile
 from stratalog_sim.replica import ReplicaShell

@@ -5,18 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from stratalog.machines import (
-    leaving,
-    leaving_survey,
-    retirement,
-    table_given_up,
-    table_hand_mounts,
-    table_mounts,
-    table_nodes,
-    table_retirement,
-    table_state,
-)
-from stratalog.machines.shard_chain import ShardChain
+from stratalog.machines.copies import leaving, leaving_survey
+from stratalog.machines.leading.shard_chain import ShardChain
+from stratalog.machines.plans import retirement
+from stratalog.machines.table import given_up as table_given_up
+from stratalog.machines.table import hand_mounts as table_hand_mounts
+from stratalog.machines.table import mounts as table_mounts
+from stratalog.machines.table import nodes as table_nodes
+from stratalog.machines.table import retirement as table_retirement
+from stratalog.machines.table import state as table_state
 from stratalog.model.metadata import life_name
 from stratalog.model.mounts import MountState, OffsetRange
 from stratalog.model.retirement import LostRange, RetireMode, Sighting

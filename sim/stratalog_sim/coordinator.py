@@ -12,8 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, assert_never
 
-from stratalog.machines.group import Group
-from stratalog.machines.group_events import (
+from stratalog.machines.copies.internal_topics import GROUP_LOG
+from stratalog.machines.groups.group import Group
+from stratalog.machines.groups.group_events import (
     AnswerHeartbeat,
     AnswerJoin,
     AnswerLeave,
@@ -31,8 +32,7 @@ from stratalog.machines.group_events import (
     PersistMember,
     TimePassed,
 )
-from stratalog.machines.internal_topics import GROUP_LOG
-from stratalog.machines.leader_events import OfferedBatch
+from stratalog.machines.leading.leader_events import OfferedBatch
 from stratalog.model import commands
 from stratalog.model.errors import StratalogError
 from stratalog.model.group import CommittedOffset, GroupError, GroupRecord, MemberProtocol

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from stratalog.machines.restart_events import CheckpointClaim, Producers
+from stratalog.machines.restart.restart_events import CheckpointClaim, Producers
 from stratalog.model.batch import BatchHeader
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog_sim.group_entries import LogEntry

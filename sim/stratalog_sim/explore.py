@@ -16,10 +16,10 @@ from hashlib import blake2b
 from typing import Any
 from uuid import UUID
 
-from stratalog.machines import follower_events as told
-from stratalog.machines.follower_events import FollowerLife, SegmentNamed
-from stratalog.machines.leader_events import LeaderLife, ProposeIsr, RollPolicy, SegmentRecord
-from stratalog.machines.table_records import NodeEntry, TableHeader
+from stratalog.machines.following import follower_events as told
+from stratalog.machines.following.follower_events import FollowerLife, SegmentNamed
+from stratalog.machines.leading.leader_events import LeaderLife, ProposeIsr, RollPolicy, SegmentRecord
+from stratalog.machines.table.records import NodeEntry, TableHeader
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import Segment
 from stratalog_sim.small_world import Budget, Choice, SmallWorld, settled

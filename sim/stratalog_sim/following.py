@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stratalog.machines.fetch_rounds import SegmentName
-from stratalog.machines.follower_events import Ask as Asking
-from stratalog.machines.follower_events import (
+from stratalog.machines.following.fetch_rounds import SegmentName
+from stratalog.machines.following.follower_events import Ask as Asking
+from stratalog.machines.following.follower_events import (
     CheckedRange,
     CopyFilled,
     FlushLost,
@@ -16,7 +16,7 @@ from stratalog.machines.follower_events import (
     RangeRefusal,
     RangeRefused,
 )
-from stratalog.machines.segment_leader import SegmentLeader
+from stratalog.machines.leading.segment_leader import SegmentLeader
 from stratalog.machines.token_bucket import TokenBucket
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey

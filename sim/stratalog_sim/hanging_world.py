@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from stratalog.machines.recovery_rule import is_quorum, least_in_sync, majority
-from stratalog.machines.shard_life import StopCause
+from stratalog.machines.copies.recovery_rule import is_quorum, least_in_sync, majority
+from stratalog.machines.leading.shard_life import StopCause
 from stratalog.model.ids import ShardKey
 from stratalog.model.segment import Segment
 from stratalog_sim.broken import Broken

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from stratalog.machines.shard_table import ShardTable
-from stratalog.machines.upload_duty import uploader_of
+from stratalog.machines.table.shard_table import ShardTable
+from stratalog.machines.tiering.upload_duty import uploader_of
 from stratalog.model.commands import (
     Command,
     CommitParts,

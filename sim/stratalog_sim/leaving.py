@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from stratalog.machines.leader_events import BatchesReceived, RollAsked
-from stratalog.machines.leaving_turns import pause_before_look_ms, who_writes, whose_turn
+from stratalog.machines.leading.leader_events import BatchesReceived, RollAsked
+from stratalog.machines.plans.leaving_turns import pause_before_look_ms, who_writes, whose_turn
 from stratalog.model import commands
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey

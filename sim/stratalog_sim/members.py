@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-from stratalog.machines.group_events import JoinAnswer, SyncAnswer
+from stratalog.machines.groups.group_events import JoinAnswer, SyncAnswer
 from stratalog.model.errors import StratalogError
 from stratalog.model.group import CommittedOffset, GroupError
 from stratalog.model.ids import ShardKey

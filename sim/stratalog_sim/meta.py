@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from stratalog.machines.copy_repair import Plan, Presence, plan_moves
-from stratalog.machines.node_leases import NodeLeases
-from stratalog.machines.recovery_patience import LOOKS_PER_PATIENCE, RecoveryPatience
-from stratalog.machines.retirement_looks import is_tiered
-from stratalog.machines.shard_table import ShardTable
-from stratalog.machines.table_nodes import is_process_over
-from stratalog.machines.table_records import TableHeader, TableWrite
+from stratalog.machines.copies.copy_repair import Plan, Presence, plan_moves
+from stratalog.machines.copies.recovery_patience import LOOKS_PER_PATIENCE, RecoveryPatience
+from stratalog.machines.plans.node_leases import NodeLeases
+from stratalog.machines.plans.retirement_looks import is_tiered
+from stratalog.machines.table.nodes import is_process_over
+from stratalog.machines.table.records import TableHeader, TableWrite
+from stratalog.machines.table.shard_table import ShardTable
 from stratalog.model.commands import Command, MoveReplicas, RegisterNode
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey

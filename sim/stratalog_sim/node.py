@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
-from stratalog.machines.chain_events import SegmentHeard
-from stratalog.machines.disk_health import CallInProgress, DiskCall, DiskHealth
-from stratalog.machines.leader_events import NodeHeard, RecordHeard, RollPolicy, SegmentRecord
-from stratalog.machines.recovery_rule import is_quorum
-from stratalog.machines.resigning import must_resign
-from stratalog.machines.retention import RetentionLimits
-from stratalog.machines.shard_life import Life as ShardLife
-from stratalog.machines.upload_duty import keeper_of, uploader_of
+from stratalog.machines.copies.recovery_rule import is_quorum
+from stratalog.machines.leading.chain_events import SegmentHeard
+from stratalog.machines.leading.disk_health import CallInProgress, DiskCall, DiskHealth
+from stratalog.machines.leading.leader_events import NodeHeard, RecordHeard, RollPolicy, SegmentRecord
+from stratalog.machines.leading.resigning import must_resign
+from stratalog.machines.leading.shard_life import Life as ShardLife
+from stratalog.machines.tiering.retention import RetentionLimits
+from stratalog.machines.tiering.upload_duty import keeper_of, uploader_of
 from stratalog.model import commands
 from stratalog.model.append import AppendFailure
 from stratalog.model.errors import Fenced, StratalogError

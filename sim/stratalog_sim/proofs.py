@@ -10,9 +10,9 @@ import zlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from stratalog.machines.leaving import are_producers_lost
-from stratalog.machines.producer_table import ProducerTable
-from stratalog.machines.sealed_producers import Producers, sealed_table
+from stratalog.machines.copies.leaving import are_producers_lost
+from stratalog.machines.leading.producer_table import ProducerTable
+from stratalog.machines.leading.sealed_producers import Producers, sealed_table
 from stratalog.model.ids import SegmentKey
 from stratalog.model.producers import NO_PRODUCERS, ProducerRule, ProducerTally
 from stratalog.model.segment import RemoteState, SealRecord, Segment, SegmentState

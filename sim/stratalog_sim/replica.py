@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never
 
-from stratalog.machines.follower_events import (
+from stratalog.machines.following.follower_events import (
     AppendFailed,
     AppendRange,
     Ask,
@@ -37,7 +37,7 @@ from stratalog.machines.follower_events import (
     TimePassed,
     WritePromise,
 )
-from stratalog.machines.segment_follower import SegmentFollower
+from stratalog.machines.following.segment_follower import SegmentFollower
 from stratalog.model import commands
 from stratalog.model.errors import Conflict, StratalogError
 from stratalog.model.ids import SegmentKey

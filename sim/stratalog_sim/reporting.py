@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from stratalog.machines.copies_to_report import (
+from stratalog.machines.copies.recovery_rule import is_quorum
+from stratalog.machines.following.copies_to_report import (
     ENDS_SERVICE,
     has_others,
     is_damage_untold,
@@ -15,10 +16,9 @@ from stratalog.machines.copies_to_report import (
     led_to_the_end,
     lost_untold,
 )
-from stratalog.machines.follower_events import FollowerLife
-from stratalog.machines.recovery_rule import is_quorum
-from stratalog.machines.restart_events import NoteMissing
-from stratalog.machines.shard_restart import judge_sealed
+from stratalog.machines.following.follower_events import FollowerLife
+from stratalog.machines.restart.restart_events import NoteMissing
+from stratalog.machines.restart.shard_restart import judge_sealed
 from stratalog.model import commands
 from stratalog.model.errors import StratalogError
 from stratalog.model.segment import Segment

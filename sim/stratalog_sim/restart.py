@@ -1,13 +1,17 @@
-"""The restart and the healing of one shard: does the steps of `machines.shard_restart` and `machines.shard_healing` on
-a simulated disk. Files are read at once; what the object store is asked for takes its time."""
+"""The restart and the healing of one shard: does the steps of `machines.restart.shard_restart` and
+`machines.restart.shard_healing` on a simulated disk. Files are read at once; what the object store is asked for takes
+its time."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stratalog.machines.chain_events import ServiceBegun, ShardRecovered
-from stratalog.machines.producer_table import ProducerTable
-from stratalog.machines.restart_events import (
+from stratalog.machines.leading.chain_events import ServiceBegun, ShardRecovered
+from stratalog.machines.leading.producer_table import ProducerTable
+from stratalog.machines.leading.sealed_producers import as_seen
+from stratalog.machines.leading.segment_leader import SegmentLeader
+from stratalog.machines.leading.shard_life import Stop, StopCause
+from stratalog.machines.restart.restart_events import (
     FileOpened,
     FileScanned,
     FilesListed,
@@ -21,9 +25,7 @@ from stratalog.machines.restart_events import (
     StepFailed,
     StopShard,
 )
-from stratalog.machines.sealed_producers import as_seen
-from stratalog.machines.segment_leader import SegmentLeader
-from stratalog.machines.shard_healing import (
+from stratalog.machines.restart.shard_healing import (
     AttemptBegun,
     AttemptFailed,
     FileRefilled,
@@ -35,8 +37,7 @@ from stratalog.machines.shard_healing import (
     StoreAsked,
     TryAgain,
 )
-from stratalog.machines.shard_life import Stop, StopCause
-from stratalog.machines.shard_restart import ShardRestart
+from stratalog.machines.restart.shard_restart import ShardRestart
 from stratalog.model import commands
 from stratalog.model.errors import NotFound, StratalogError
 from stratalog.model.ids import SegmentKey

@@ -1,5 +1,5 @@
-"""What a shell does for the restart and the healing of a shard: each step of `machines.shard_restart` and
-`machines.shard_healing` in the order asked, over operations on files that somebody else has.
+"""What a shell does for the restart and the healing of a shard: each step of `machines.restart.shard_restart` and
+`machines.restart.shard_healing` in the order asked, over operations on files that somebody else has.
 
 The simulator has them on its disk, in simulated time; the stories and properties of both machines on files drawn as
 text, at once.
@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator
 from typing import Any, TypeAlias, assert_never
 
-from stratalog.machines.restart_events import (
+from stratalog.machines.restart.restart_events import (
     CheckpointTraced,
     ConfirmRoll,
     CutTail,
@@ -38,7 +38,7 @@ from stratalog.machines.restart_events import (
     TakeSealed,
     TraceCheckpoint,
 )
-from stratalog.machines.shard_healing import (
+from stratalog.machines.restart.shard_healing import (
     AskStore,
     AttemptBegun,
     AttemptFailed,
@@ -55,7 +55,7 @@ from stratalog.machines.shard_healing import (
     StopHealing,
     TryAgain,
 )
-from stratalog.machines.shard_restart import ShardRestart
+from stratalog.machines.restart.shard_restart import ShardRestart
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import Segment
 

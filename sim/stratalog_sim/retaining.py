@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stratalog.machines.retention import RetentionLimits, expired, local_copies_to_free
+from stratalog.machines.tiering.retention import RetentionLimits, expired, local_copies_to_free
 from stratalog.model import commands
 from stratalog.model.errors import NotFound, StratalogError
 from stratalog_sim.meta import Deleted

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stratalog.machines.leaving_survey import Survey, survey_nodes
-from stratalog.machines.retirement import AskMount, EndOpen, Planned, Release
-from stratalog.machines.retirement_looks import is_due, mark_of, planned, says, turns_of
+from stratalog.machines.copies.leaving_survey import Survey, survey_nodes
+from stratalog.machines.plans.retirement import AskMount, EndOpen, Planned, Release
+from stratalog.machines.plans.retirement_looks import is_due, mark_of, planned, says, turns_of
 from stratalog.model.metadata import Node, Snapshot
 from stratalog.model.mount_commands import BeginMount
 from stratalog.model.mounts import MountMode

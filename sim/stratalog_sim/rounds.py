@@ -10,8 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stratalog.machines.chain_events import SegmentHeard
-from stratalog.machines.fetch_rounds import (
+from stratalog.machines.following.fetch_rounds import (
     NO_SESSION,
     FetchRounds,
     RoundAnswered,
@@ -22,9 +21,10 @@ from stratalog.machines.fetch_rounds import (
     SessionLost,
     TurnEnded,
 )
-from stratalog.machines.fetch_session import FetchSession
-from stratalog.machines.follower_events import RangeRefusal
-from stratalog.machines.leader_events import FollowerFetched
+from stratalog.machines.following.fetch_session import FetchSession
+from stratalog.machines.following.follower_events import RangeRefusal
+from stratalog.machines.leading.chain_events import SegmentHeard
+from stratalog.machines.leading.leader_events import FollowerFetched
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import SegmentState

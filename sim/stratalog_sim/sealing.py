@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from stratalog.machines.chain_events import SegmentFlushFailed, SegmentLeft
-from stratalog.machines.restart_events import Producers
-from stratalog.machines.sealed_producers import without
-from stratalog.machines.segment_leader import SegmentLeader
+from stratalog.machines.leading.chain_events import SegmentFlushFailed, SegmentLeft
+from stratalog.machines.leading.sealed_producers import without
+from stratalog.machines.leading.segment_leader import SegmentLeader
+from stratalog.machines.restart.restart_events import Producers
 from stratalog.model import commands
 from stratalog.model.errors import Conflict, NotFound, Rejected, StratalogError
 from stratalog.model.ids import SegmentKey

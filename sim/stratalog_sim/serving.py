@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stratalog.machines.leader_events import OfferedBatch
-from stratalog.machines.read_sources import provers
+from stratalog.machines.leading.leader_events import OfferedBatch
+from stratalog.machines.reading.read_sources import provers
 from stratalog.model.append import AppendFailure
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, assert_never
 
-from stratalog.machines.chain_events import (
+from stratalog.machines.leading.chain_events import (
     AcknowledgeBatches,
     ActiveNamed,
     ActiveUnknown,
@@ -46,8 +46,8 @@ from stratalog.machines.chain_events import (
     SuccessorUnknown,
     TellReaders,
 )
-from stratalog.machines.chain_invariants import check_chain
-from stratalog.machines.leader_events import (
+from stratalog.machines.leading.chain_invariants import check_chain
+from stratalog.machines.leading.leader_events import (
     BatchesPersisted,
     BatchesReceived,
     BatchesWritten,
@@ -63,13 +63,13 @@ from stratalog.machines.leader_events import (
     SegmentRecord,
     TimePassed,
 )
-from stratalog.machines.next_look import next_look_ms
-from stratalog.machines.producer_table import ProducerTable
-from stratalog.machines.restart_events import CheckpointClaim, Producers
-from stratalog.machines.sealed_producers import as_seen
-from stratalog.machines.segment_leader import SegmentLeader
-from stratalog.machines.shard_chain import ShardChain
-from stratalog.machines.shard_life import Stop, StopCause
+from stratalog.machines.leading.next_look import next_look_ms
+from stratalog.machines.leading.producer_table import ProducerTable
+from stratalog.machines.leading.sealed_producers import as_seen
+from stratalog.machines.leading.segment_leader import SegmentLeader
+from stratalog.machines.leading.shard_chain import ShardChain
+from stratalog.machines.leading.shard_life import Stop, StopCause
+from stratalog.machines.restart.restart_events import CheckpointClaim, Producers
 from stratalog.model import commands
 from stratalog.model.append import AppendFailure
 from stratalog.model.errors import Fenced, Rejected, StratalogError

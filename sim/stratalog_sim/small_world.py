@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from stratalog.machines import follower_events as told
-from stratalog.machines.leader_events import (
+from stratalog.machines.following import follower_events as told
+from stratalog.machines.following.segment_follower import SegmentFollower
+from stratalog.machines.leading.leader_events import (
     Acknowledge,
     BatchesPersisted,
     BatchesReceived,
@@ -32,11 +33,10 @@ from stratalog.machines.leader_events import (
     SegmentRecord,
     StopLeading,
 )
-from stratalog.machines.producer_table import ProducerTable
-from stratalog.machines.segment_follower import SegmentFollower
-from stratalog.machines.segment_leader import SegmentLeader
-from stratalog.machines.shard_table import ShardTable
-from stratalog.machines.table_records import TableHeader
+from stratalog.machines.leading.producer_table import ProducerTable
+from stratalog.machines.leading.segment_leader import SegmentLeader
+from stratalog.machines.table.records import TableHeader
+from stratalog.machines.table.shard_table import ShardTable
 from stratalog.model import commands
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from stratalog.machines.restart_events import Producers
+from stratalog.machines.restart.restart_events import Producers
 from stratalog.model.errors import AlreadyExists, NotFound, Unavailable
 from stratalog.model.ids import SegmentKey
 from stratalog_sim.disk import Batch

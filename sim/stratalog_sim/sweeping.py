@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stratalog.machines.orphans import ListedObject, OrphanRules, SegmentFacts, Verdict, classify_object
-from stratalog.machines.upload_duty import sweeper_of
+from stratalog.machines.tiering.orphans import ListedObject, OrphanRules, SegmentFacts, Verdict, classify_object
+from stratalog.machines.tiering.upload_duty import sweeper_of
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Snapshot

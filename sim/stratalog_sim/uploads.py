@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, assert_never
 
-from stratalog.machines.mounted_uploads import MountedCopy, most_unsent_bytes, mounted_copy
-from stratalog.machines.upload_events import (
+from stratalog.machines.tiering.mounted_uploads import MountedCopy, most_unsent_bytes, mounted_copy
+from stratalog.machines.tiering.upload_events import (
     CancelTask,
     CommittedGrew,
     Gone,
@@ -35,7 +35,7 @@ from stratalog.machines.upload_events import (
     UploaderEvent,
     UploadLimits,
 )
-from stratalog.machines.uploader import Uploader
+from stratalog.machines.tiering.uploader import Uploader
 from stratalog.model import commands
 from stratalog.model.errors import (
     AlreadyExists,

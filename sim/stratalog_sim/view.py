@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from stratalog.machines.fetch_rounds import SegmentName
+from stratalog.machines.following.fetch_rounds import SegmentName
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import (
     ChangeSet,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stratalog.machines.rebalance import plan_rebalance
+from stratalog.machines.copies.rebalance import plan_rebalance
 from stratalog.model.commands import Command
 from stratalog.model.errors import Rejected, StratalogError
 from stratalog.model.metadata import Snapshot

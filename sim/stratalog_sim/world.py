@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from stratalog.machines.internal_topics import GROUP_LOG
-from stratalog.machines.leader_events import RollPolicy
-from stratalog.machines.retention import NO_LIMIT, RetentionLimits
-from stratalog.machines.shard_table import ShardTable
+from stratalog.machines.copies.internal_topics import GROUP_LOG
+from stratalog.machines.leading.leader_events import RollPolicy
+from stratalog.machines.table.shard_table import ShardTable
+from stratalog.machines.tiering.retention import NO_LIMIT, RetentionLimits
 from stratalog.model import commands
 from stratalog.model.errors import AlreadyExists, StratalogError
 from stratalog.model.ids import ShardKey

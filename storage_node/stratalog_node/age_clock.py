@@ -1,7 +1,7 @@
 """The node's clock for the age of data, kept in `clock.json` so that a restart is no way around it.
 
-Decisions are `stratalog.machines.age_clock`'s. A look is two readings of clocks; about once a minute it also writes the
-file, on a thread. A kill loses at most that minute of age time, which is made up for from the credit.
+Decisions are `stratalog.machines.tiering.age_clock`'s. A look is two readings of clocks; about once a minute it also
+writes the file, on a thread. A kill loses at most that minute of age time, which is made up for from the credit.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from stratalog.machines.age_clock import AgeClock, AgeState
+from stratalog.machines.tiering.age_clock import AgeClock, AgeState
 from stratalog.model.errors import StratalogError
 from stratalog.telemetry.logs import logger
 from stratalog_node.disk.durable_files import read_file, write_durably

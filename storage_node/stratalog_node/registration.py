@@ -9,7 +9,7 @@ import asyncio
 import secrets
 from dataclasses import dataclass
 
-from stratalog.machines.disk_room import scarcity_of
+from stratalog.machines.copies.disk_room import scarcity_of
 from stratalog.meta_api.client import CommandTaker
 from stratalog.model.commands import RegisterNode
 from stratalog.model.metadata import Life, NodeInfo

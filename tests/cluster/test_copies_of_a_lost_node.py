@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from stratalog.admin_api.client import AdminClient as StatusClient
 from stratalog.admin_api.models import SealRequest
-from stratalog.machines.shard_troubles import TroubleKind, troubles
+from stratalog.machines.plans.shard_troubles import TroubleKind, troubles
 from stratalog.meta_api.http_client import HttpMetaClient
 from stratalog.model.segment import Segment
 from stratalog_node.node import wall_ms

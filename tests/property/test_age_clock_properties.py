@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.machines.age_clock import CREDIT_MS, RATE, AgeClock
+from stratalog.machines.tiering.age_clock import CREDIT_MS, RATE, AgeClock
 
 START_MS = 1_700_000_000_000
 HOUR = 3_600_000

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from stratalog.machines.read_window import Block
+from stratalog.machines.reading.read_window import Block
 from stratalog.model.ids import SegmentKey
 from stratalog_node.tier.block_cache import BlockCache, HeldBlock
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from stratalog.machines.leader_events import OfferedBatch
-from stratalog.machines.waiting_lines import WaitingLines
+from stratalog.machines.leading.leader_events import OfferedBatch
+from stratalog.machines.leading.waiting_lines import WaitingLines
 from stratalog_node.buffers import Buffer, BufferPool
 from stratalog_node.serve.byte_budget import ByteBudget
 

@@ -10,8 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from stratalog.machines.consumer_group import ConsumerGroup
-from stratalog.machines.consumer_group_events import (
+from stratalog.machines.groups.consumer_group import ConsumerGroup
+from stratalog.machines.groups.consumer_group_events import (
     AnswerConsumer,
     ConsumerAnswer,
     ConsumerGroupEffect,
@@ -19,7 +19,7 @@ from stratalog.machines.consumer_group_events import (
     ConsumerLimits,
     PersistConsumers,
 )
-from stratalog.machines.group_events import GroupPersisted, PersistFailed, TimePassed
+from stratalog.machines.groups.group_events import GroupPersisted, PersistFailed, TimePassed
 from stratalog.model.consumer_group import ConsumerGroupRecord
 from stratalog.model.group import GroupError, GroupState
 from stratalog.model.ids import ShardKey

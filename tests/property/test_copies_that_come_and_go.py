@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from stratalog.machines.copy_repair import plan_moves
+from stratalog.machines.copies.copy_repair import plan_moves
 from stratalog.model.commands import MoveReplicas, NodeCommand, ReportLostCopies, ReportReplica
 from stratalog.model.ids import SegmentKey
 from support.table_stories import TableStory, record_of

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from property.test_retirements import NODES, World
-from stratalog.machines.leaving import is_lost_for_good
-from stratalog.machines.retirement import Served
+from stratalog.machines.copies.leaving import is_lost_for_good
+from stratalog.machines.plans.retirement import Served
 from stratalog.model.errors import Rejected
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Life

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from stratalog.machines.table_records import (
+from stratalog.machines.table.records import (
     DropPurgedTopic,
     PurgedTopic,
     PutHeader,

@@ -6,8 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from stratalog.machines.group import Group
-from stratalog.machines.group_events import (
+from stratalog.machines.groups.group import Group
+from stratalog.machines.groups.group_events import (
     AnswerHeartbeat,
     AnswerJoin,
     AnswerLeave,

@@ -22,8 +22,8 @@ from stratalog.formats.group_log import (
     encode_entry,
 )
 from stratalog.kafka.subscription import read_subscription, write_assignment
-from stratalog.machines.consumer_group import ConsumerGroup
-from stratalog.machines.consumer_group_events import (
+from stratalog.machines.groups.consumer_group import ConsumerGroup
+from stratalog.machines.groups.consumer_group_events import (
     AnswerConsumer,
     AnswerShare,
     ClassicBeat,
@@ -33,8 +33,8 @@ from stratalog.machines.consumer_group_events import (
     ConsumerLimits,
     PersistConsumers,
 )
-from stratalog.machines.group import Group
-from stratalog.machines.group_events import (
+from stratalog.machines.groups.group import Group
+from stratalog.machines.groups.group_events import (
     AnswerHeartbeat,
     AnswerJoin,
     AnswerSync,

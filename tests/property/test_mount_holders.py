@@ -9,8 +9,8 @@ from uuid import UUID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stratalog.machines.shard_table import ShardTable
-from stratalog.machines.table_records import TableHeader
+from stratalog.machines.table.records import TableHeader
+from stratalog.machines.table.shard_table import ShardTable
 from stratalog.model.commands import Command, NoteLives, RegisterNode
 from stratalog.model.errors import StratalogError
 from stratalog.model.metadata import Life, NodeInfo

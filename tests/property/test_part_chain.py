@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.formats.digest import EMPTY_DIGEST, extend_digest
-from stratalog.machines.part_chain import FoundPart, choose_chain
+from stratalog.machines.tiering.part_chain import FoundPart, choose_chain
 from stratalog.model.segment import RemotePart
 
 BASE = 100

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from stratalog.machines.read_window import Block, ReadWindow, WindowLimits
+from stratalog.machines.reading.read_window import Block, ReadWindow, WindowLimits
 
 LIMITS = WindowLimits(floor_bytes=50, cap_bytes=600, unread_ttl_ms=1_000, read_ttl_ms=200)
 BUDGET = 700

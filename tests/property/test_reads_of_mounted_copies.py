@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stratalog.machines.upload_events import Piece
+from stratalog.machines.tiering.upload_events import Piece
 from stratalog.model.errors import Corrupt, NotFound, Unavailable
 from stratalog.model.metadata import Snapshot
 from stratalog.model.mounts import MountMode

@@ -9,9 +9,8 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.machines.meta_backups import FoundSnapshot, stranger
-from stratalog.machines.part_chain import FoundPart
-from stratalog.machines.rebuilt_shard import (
+from stratalog.machines.rebuild.meta_backups import FoundSnapshot, stranger
+from stratalog.machines.rebuild.shard import (
     EMPTY_DIGEST,
     FoundManifest,
     FoundSegment,
@@ -19,9 +18,10 @@ from stratalog.machines.rebuilt_shard import (
     ShardPlan,
     plan_shard,
 )
-from stratalog.machines.rebuilt_table import FoundTopic, Published, RebuildPlan, Scan, plan_rebuild, records_of
-from stratalog.machines.shard_table import ShardTable
-from stratalog.machines.table_records import NodeEntry, PurgedTopic, ShardRow, StoredRecord, TableHeader
+from stratalog.machines.rebuild.table import FoundTopic, Published, RebuildPlan, Scan, plan_rebuild, records_of
+from stratalog.machines.table.records import NodeEntry, PurgedTopic, ShardRow, StoredRecord, TableHeader
+from stratalog.machines.table.shard_table import ShardTable
+from stratalog.machines.tiering.part_chain import FoundPart
 from stratalog.model.commands import AcquireLock, RegisterNode
 from stratalog.model.errors import Conflict
 from stratalog.model.ids import SegmentKey, ShardKey

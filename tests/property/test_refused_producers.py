@@ -6,9 +6,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stratalog.machines.leader_events import OfferedBatch
-from stratalog.machines.owed_batches import OwedBatches
-from stratalog.machines.producer_table import Duplicate, ProducerTable
+from stratalog.machines.leading.leader_events import OfferedBatch
+from stratalog.machines.leading.owed_batches import OwedBatches
+from stratalog.machines.leading.producer_table import Duplicate, ProducerTable
 
 IN_FLIGHT = 5
 PRODUCER = 7

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from stratalog.machines.retirement import STALL_MS
-from stratalog.machines.table_mount_ends import has_directory
+from stratalog.machines.plans.retirement import STALL_MS
+from stratalog.machines.table.mount_ends import has_directory
 from stratalog.model.ids import SegmentKey
 from stratalog.model.retirement import Retirement, RetireMode, RetireStep
 from stratalog.model.retirement_commands import AdvanceRetirement, CancelRetirement, ReleaseNode, RetireNode

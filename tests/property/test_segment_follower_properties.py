@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from stratalog.machines.follower_events import (
+from stratalog.machines.following.follower_events import (
     AppendFailed,
     AppendRange,
     Ask,
@@ -41,7 +41,8 @@ from stratalog.machines.follower_events import (
     TimePassed,
     WritePromise,
 )
-from stratalog.machines.leader_events import (
+from stratalog.machines.following.segment_follower import _INNOCENT_STRAYS, SegmentFollower
+from stratalog.machines.leading.leader_events import (
     Acknowledge,
     BatchesPersisted,
     BatchesReceived,
@@ -58,9 +59,8 @@ from stratalog.machines.leader_events import (
     RollPolicy,
     StopLeading,
 )
-from stratalog.machines.producer_table import ProducerTable
-from stratalog.machines.segment_follower import _INNOCENT_STRAYS, SegmentFollower
-from stratalog.machines.segment_leader import SegmentLeader
+from stratalog.machines.leading.producer_table import ProducerTable
+from stratalog.machines.leading.segment_leader import SegmentLeader
 from stratalog.model.ids import SegmentKey
 
 KEY = SegmentKey(uuid.UUID(int=1), 0, 0, 0)

@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from stratalog.machines.leader_events import (
+from stratalog.machines.leading.leader_events import (
     Acknowledge,
     BatchesPersisted,
     BatchesReceived,
@@ -40,8 +40,8 @@ from stratalog.machines.leader_events import (
     SegmentRecord,
     SuccessorOpened,
 )
-from stratalog.machines.producer_table import ProducerTable
-from stratalog.machines.segment_leader import SegmentLeader
+from stratalog.machines.leading.producer_table import ProducerTable
+from stratalog.machines.leading.segment_leader import SegmentLeader
 from stratalog.model.ids import SegmentKey
 
 REPLICAS = (1, 2, 3)

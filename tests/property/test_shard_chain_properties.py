@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from stratalog.machines.chain_events import (
+from stratalog.machines.leading.chain_events import (
     AcknowledgeBatches,
     ActiveNamed,
     AppendFailed,
@@ -46,8 +46,8 @@ from stratalog.machines.chain_events import (
     SuccessorUnknown,
     TellReaders,
 )
-from stratalog.machines.chain_invariants import check_chain
-from stratalog.machines.leader_events import (
+from stratalog.machines.leading.chain_invariants import check_chain
+from stratalog.machines.leading.leader_events import (
     BatchesPersisted,
     BatchesReceived,
     BatchesWritten,
@@ -64,11 +64,11 @@ from stratalog.machines.leader_events import (
     SegmentRecord,
     TimePassed,
 )
-from stratalog.machines.next_look import next_look_ms
-from stratalog.machines.producer_table import ProducerTable
-from stratalog.machines.segment_leader import SegmentLeader
-from stratalog.machines.shard_chain import ShardChain
-from stratalog.machines.shard_life import Life, Stop, StopCause
+from stratalog.machines.leading.next_look import next_look_ms
+from stratalog.machines.leading.producer_table import ProducerTable
+from stratalog.machines.leading.segment_leader import SegmentLeader
+from stratalog.machines.leading.shard_chain import ShardChain
+from stratalog.machines.leading.shard_life import Life, Stop, StopCause
 from stratalog.model.append import AppendFailure
 from stratalog.model.ids import SegmentKey, ShardKey
 

@@ -11,7 +11,8 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stratalog.machines.restart_events import (
+from stratalog.machines.leading.shard_life import StopCause
+from stratalog.machines.restart.restart_events import (
     CheckpointClaim,
     CutTail,
     FreeLeftover,
@@ -25,13 +26,12 @@ from stratalog.machines.restart_events import (
     SetAside,
     StopShard,
 )
-from stratalog.machines.shard_healing import (
+from stratalog.machines.restart.shard_healing import (
     GiveUp,
     HealingStep,
     StopHealing,
     TryAgain,
 )
-from stratalog.machines.shard_life import StopCause
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemoteState, Segment, SegmentState
 from stratalog_sim.restart_steps import Work

@@ -9,9 +9,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from stratalog.machines.shard_table import ShardTable
-from stratalog.machines.table_dump import capture, writes_of
-from stratalog.machines.table_records import PutHeader, TableHeader
+from stratalog.machines.table.dump import capture, writes_of
+from stratalog.machines.table.records import PutHeader, TableHeader
+from stratalog.machines.table.shard_table import ShardTable
 from stratalog.meta_api.watch_lines import EncodedLines, WatchReader, WatchWriter
 from stratalog.model.commands import (
     AcquireLock,

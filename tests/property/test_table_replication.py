@@ -14,8 +14,11 @@ from typing import Any, Final
 
 import pytest
 
-from stratalog.machines import recovery_rule, table_lives, table_recovery, table_rolls
-from stratalog.machines.recovery_rule import Decided, Waiting
+from stratalog.machines.copies import recovery_rule
+from stratalog.machines.copies.recovery_rule import Decided, Waiting
+from stratalog.machines.table import lives as table_lives
+from stratalog.machines.table import recovery as table_recovery
+from stratalog.machines.table import rolls as table_rolls
 from stratalog.model.segment import Segment
 from support.replicated_cluster import ReplicatedCluster
 

@@ -9,7 +9,7 @@ from uuid import UUID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stratalog.machines.upload_events import (
+from stratalog.machines.tiering.upload_events import (
     CancelTask,
     CommittedGrew,
     FlushAsked,
@@ -35,7 +35,7 @@ from stratalog.machines.upload_events import (
     UploaderEvent,
     UploadLimits,
 )
-from stratalog.machines.uploader import Uploader
+from stratalog.machines.tiering.uploader import Uploader
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemotePart
 

@@ -9,7 +9,7 @@ from uuid import UUID
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from stratalog.machines.shard_table import ShardTable
+from stratalog.machines.table.shard_table import ShardTable
 from stratalog.model.commands import AcquireLock, Command, CommitParts, NoteLives, RegisterNode
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey

@@ -13,7 +13,7 @@ from uuid import uuid4
 import grpc
 import pytest
 
-from stratalog.machines.table_records import PutHeader, PutLock, PutSeal, PutSegmentHead, TableHeader, TableWrite
+from stratalog.machines.table.records import PutHeader, PutLock, PutSeal, PutSegmentHead, TableHeader, TableWrite
 from stratalog.model.commands import CommitParts
 from stratalog.model.errors import (
     Conflict,

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from stratalog.machines.internal_topics import GROUP_LOG
+from stratalog.machines.copies.internal_topics import GROUP_LOG
 from stratalog.model.commands import (
     AcquireLock,
     AddShards,

@@ -16,8 +16,7 @@ from uuid import UUID
 import pytest
 from rocksdict import Options, Rdict
 
-from stratalog.machines.shard_table import ShardTable
-from stratalog.machines.table_records import (
+from stratalog.machines.table.records import (
     DropMount,
     DropPart,
     DropPurgedTopic,
@@ -40,6 +39,7 @@ from stratalog.machines.table_records import (
     TableHeader,
     TableWrite,
 )
+from stratalog.machines.table.shard_table import ShardTable
 from stratalog.model.errors import Corrupt, InvalidRequest, Unavailable
 from stratalog.model.ids import MAX_OFFSET, SegmentKey, ShardKey
 from stratalog.model.listeners import Listener
@@ -261,7 +261,7 @@ async def test_a_second_process_is_told_who_is_in_the_way(tmp_path: Path) -> Non
 KILLED_AFTER_THREE_WRITES = """
 import asyncio, os, signal, sys
 from pathlib import Path
-from stratalog.machines.table_records import PutHeader, PutLock, TableHeader
+from stratalog.machines.table.records import PutHeader, PutLock, TableHeader
 from stratalog.model.metadata import Lock
 from stratalog_meta.stores.rocksdb import RocksStore
 

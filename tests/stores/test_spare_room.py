@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.machines.table_records import PutHeader, PutLock, TableHeader
+from stratalog.machines.table.records import PutHeader, PutLock, TableHeader
 from stratalog.model.errors import DiskFull
 from stratalog.model.metadata import Lock
 from stratalog_meta.stores.rocksdb import RocksStore

@@ -39,7 +39,7 @@ import uuid
 from collections import deque
 from dataclasses import replace
 
-from stratalog.machines.chain_events import (
+from stratalog.machines.leading.chain_events import (
     AcknowledgeBatches,
     ActiveNamed,
     AppendFailed,
@@ -76,8 +76,8 @@ from stratalog.machines.chain_events import (
     SuccessorUnknown,
     TellReaders,
 )
-from stratalog.machines.chain_invariants import check_chain
-from stratalog.machines.leader_events import (
+from stratalog.machines.leading.chain_invariants import check_chain
+from stratalog.machines.leading.leader_events import (
     BatchesPersisted,
     BatchesReceived,
     BatchesWritten,
@@ -95,10 +95,10 @@ from stratalog.machines.leader_events import (
     SegmentRecord,
     TimePassed,
 )
-from stratalog.machines.producer_table import ProducerTable
-from stratalog.machines.segment_leader import SegmentLeader
-from stratalog.machines.shard_chain import ShardChain
-from stratalog.machines.shard_life import Stop, StopCause
+from stratalog.machines.leading.producer_table import ProducerTable
+from stratalog.machines.leading.segment_leader import SegmentLeader
+from stratalog.machines.leading.shard_chain import ShardChain
+from stratalog.machines.leading.shard_life import Stop, StopCause
 from stratalog.model.append import AppendFailure
 from stratalog.model.ids import SegmentKey, ShardKey
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from stratalog.kafka.subscription import read_assignment, read_subscription, write_assignment
-from stratalog.machines.classic_members import placed
-from stratalog.machines.group_events import JoinAnswer, JoinedMember, SyncAnswer
+from stratalog.machines.groups.classic_members import placed
+from stratalog.machines.groups.group_events import JoinAnswer, JoinedMember, SyncAnswer
 from stratalog.model.consumer_group import PlacesByName
 from stratalog.model.group import GroupError, MemberProtocol
 from stratalog.model.ids import ShardKey

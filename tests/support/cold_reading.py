@@ -11,8 +11,8 @@ from uuid import uuid4
 from stratalog.formats.cut import encode_cut
 from stratalog.formats.meta_snapshot import MetaSnapshotId
 from stratalog.formats.object_names import CutName, ObjectNames
-from stratalog.machines.table_dump import Captured
-from stratalog.machines.table_records import TableHeader
+from stratalog.machines.table.dump import Captured
+from stratalog.machines.table.records import TableHeader
 from stratalog.model.cut import Cut, CutShard
 from stratalog.model.ids import ShardKey
 from stratalog.model.segment import Segment

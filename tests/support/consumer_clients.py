@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from stratalog.machines.consumer_group_events import ConsumerHeartbeat
+from stratalog.machines.groups.consumer_group_events import ConsumerHeartbeat
 from stratalog.model.ids import ShardKey
 from support.seen_topics import Topics
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from stratalog.machines.table_records import StoredRecord, TableWrite
+from stratalog.machines.table.records import StoredRecord, TableWrite
 from stratalog_meta.stores.etcd.client import EtcdClient, EtcdRetryPolicy
 from stratalog_meta.stores.etcd.leadership import EtcdLeadership
 from stratalog_meta.stores.etcd.store import COMPACT_EVERY_S, EtcdStore

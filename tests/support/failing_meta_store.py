@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from stratalog.machines.table_records import StoredRecord, TableWrite
+from stratalog.machines.table.records import StoredRecord, TableWrite
 from stratalog.model.errors import DiskFull, OutcomeUnknown
 from stratalog_meta.stores.meta_store import MetaStore, WriteRefused
 

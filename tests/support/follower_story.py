@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import uuid
 
-from stratalog.machines.follower_events import (
+from stratalog.machines.following.follower_events import (
     AppendFailed,
     AppendRange,
     Ask,
@@ -59,7 +59,7 @@ from stratalog.machines.follower_events import (
     TimePassed,
     WritePromise,
 )
-from stratalog.machines.segment_follower import SegmentFollower
+from stratalog.machines.following.segment_follower import SegmentFollower
 from stratalog.model.ids import SegmentKey
 
 KEY = SegmentKey(uuid.UUID(int=1), 0, 3, 100)

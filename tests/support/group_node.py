@@ -8,8 +8,8 @@ from dataclasses import fields, replace
 from typing import Any, TypeVar, cast
 from uuid import UUID, uuid5
 
-from stratalog.machines.age_clock import AgeClock
-from stratalog.machines.internal_topics import is_reserved, settings_to_create
+from stratalog.machines.copies.internal_topics import is_reserved, settings_to_create
+from stratalog.machines.tiering.age_clock import AgeClock
 from stratalog.model.commands import AdvanceLogStart, Command, CreateTopic
 from stratalog.model.errors import AlreadyExists, StratalogError
 from stratalog.model.group import MemberProtocol

@@ -21,8 +21,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from stratalog.machines.group import Group
-from stratalog.machines.group_events import (
+from stratalog.machines.groups.group import Group
+from stratalog.machines.groups.group_events import (
     AnswerHeartbeat,
     AnswerJoin,
     AnswerLeave,

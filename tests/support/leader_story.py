@@ -27,7 +27,7 @@ from __future__ import annotations
 import uuid
 from itertools import takewhile
 
-from stratalog.machines.leader_events import (
+from stratalog.machines.leading.leader_events import (
     Acknowledge,
     AnswerDuplicate,
     BatchesPersisted,
@@ -60,8 +60,8 @@ from stratalog.machines.leader_events import (
     SuccessorOpened,
     TimePassed,
 )
-from stratalog.machines.producer_table import ProducerTable
-from stratalog.machines.segment_leader import SegmentLeader
+from stratalog.machines.leading.producer_table import ProducerTable
+from stratalog.machines.leading.segment_leader import SegmentLeader
 from stratalog.model.ids import SegmentKey
 from support.chain_story import batches_of, names_of
 

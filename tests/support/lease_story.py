@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from stratalog.machines.node_leases import NodeLeases
+from stratalog.machines.plans.node_leases import NodeLeases
 from stratalog.model.commands import NoteLives
 from stratalog.model.errors import StratalogError
 from stratalog.model.metadata import Life, Node, NodeInfo, Vitals

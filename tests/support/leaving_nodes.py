@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
-from stratalog.machines.copy_repair import plan_moves
+from stratalog.machines.copies.copy_repair import plan_moves
 from stratalog.model.commands import MoveReplicas
 from stratalog.model.metadata import Node, Vitals
 from stratalog.model.retirement import Retirement, RetireMode, RetireStep

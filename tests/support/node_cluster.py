@@ -19,7 +19,7 @@ import pytest
 from stratalog.formats.record_batch import walk
 from stratalog.formats.records import decode_records
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
-from stratalog.machines.leader_events import OfferedBatch
+from stratalog.machines.leading.leader_events import OfferedBatch
 from stratalog.model.commands import CreateTopic, NoteLives
 from stratalog.model.errors import Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey

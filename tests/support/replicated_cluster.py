@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
-from stratalog.machines.copy_repair import plan_moves
-from stratalog.machines.recovery_rule import Waiting, decide, majority
-from stratalog.machines.shard_table import ShardTable
-from stratalog.machines.table_records import TableHeader
+from stratalog.machines.copies.copy_repair import plan_moves
+from stratalog.machines.copies.recovery_rule import Waiting, decide, majority
+from stratalog.machines.table.records import TableHeader
+from stratalog.machines.table.shard_table import ShardTable
 from stratalog.model.commands import (
     Command,
     CreateTopic,

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from stratalog.machines.restart_events import CheckpointClaim
+from stratalog.machines.restart.restart_events import CheckpointClaim
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import SegmentState
 from support.restart_words import BATCH_BYTES

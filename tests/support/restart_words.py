@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from stratalog.machines.restart_events import (
+from stratalog.machines.restart.restart_events import (
     ConfirmRoll,
     CutTail,
     FlushFile,
@@ -26,7 +26,7 @@ from stratalog.machines.restart_events import (
     TakeSealed,
     TraceCheckpoint,
 )
-from stratalog.machines.shard_healing import (
+from stratalog.machines.restart.shard_healing import (
     AskStore,
     DropSegment,
     EndSegment,

@@ -9,10 +9,10 @@ import contextlib
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from stratalog.machines.copy_repair import plan_moves
-from stratalog.machines.leaving_survey import Survey, survey_nodes
-from stratalog.machines.leaving_turns import whose_turn
-from stratalog.machines.retirement import (
+from stratalog.machines.copies.copy_repair import plan_moves
+from stratalog.machines.copies.leaving_survey import Survey, survey_nodes
+from stratalog.machines.plans.leaving_turns import whose_turn
+from stratalog.machines.plans.retirement import (
     EndOpen,
     Observed,
     Planned,
@@ -22,7 +22,7 @@ from stratalog.machines.retirement import (
     plan,
     preflight,
 )
-from stratalog.machines.retirement_looks import Turns, turns_of
+from stratalog.machines.plans.retirement_looks import Turns, turns_of
 from stratalog.model.commands import MoveReplicas, SealSegment
 from stratalog.model.errors import Rejected
 from stratalog.model.ids import SegmentKey

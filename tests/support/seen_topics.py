@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from uuid import UUID
 
-from stratalog.machines.consumer_group_events import SeenTopic
+from stratalog.machines.groups.consumer_group_events import SeenTopic
 
 
 class Topics:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stratalog.machines.leader_events import OfferedBatch
+from stratalog.machines.leading.leader_events import OfferedBatch
 from stratalog_node.shards.shard_log import ShardLog
 from support.shard_rig import START_MS, Asked, make_batch
 

@@ -17,7 +17,7 @@ from stratalog.formats.offered_batch import BatchFault
 from stratalog.formats.record_batch import walk
 from stratalog.formats.records import NEXT_OFFSET, Record, decode_records, encode_batch
 from stratalog.kafka.error_codes import ErrorCode
-from stratalog.machines.producer_table import SequenceFault
+from stratalog.machines.leading.producer_table import SequenceFault
 from stratalog.model.append import AppendFailure
 from stratalog.model.commands import CreateTopic, RegisterNode
 from stratalog.model.errors import StratalogError

@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from stratalog.machines.restart_events import (
+from stratalog.machines.restart.restart_events import (
     CheckpointClaim,
     FileDamaged,
     FileOpened,
@@ -30,7 +30,7 @@ from stratalog.machines.restart_events import (
     StepFailed,
     StopShard,
 )
-from stratalog.machines.shard_healing import (
+from stratalog.machines.restart.shard_healing import (
     AttemptBegun,
     AttemptFailed,
     FileRefilled,
@@ -43,7 +43,7 @@ from stratalog.machines.shard_healing import (
     StoreAsked,
     TryAgain,
 )
-from stratalog.machines.shard_restart import ShardRestart
+from stratalog.machines.restart.shard_restart import ShardRestart
 from stratalog.model.ids import SegmentKey
 from stratalog.model.producers import NO_PRODUCERS, ProducerSnapshot, ProducerTally
 from stratalog.model.segment import RemoteCopy, RemoteState, SealRecord, Segment, SegmentState

@@ -26,8 +26,7 @@ from stratalog.formats.part import encode_part
 from stratalog.formats.record_batch import parse_header
 from stratalog.formats.records import Record, encode_batch
 from stratalog.formats.segment_file import encode_segment_header
-from stratalog.machines.claims import holder_name
-from stratalog.machines.table_records import (
+from stratalog.machines.table.records import (
     NodeEntry,
     PutHeader,
     PutLock,
@@ -41,6 +40,7 @@ from stratalog.machines.table_records import (
     TableHeader,
     TableWrite,
 )
+from stratalog.machines.tiering.claims import holder_name
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Lock, NodeInfo
 from stratalog.model.producers import NO_PRODUCERS

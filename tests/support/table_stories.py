@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TypeVar
 from uuid import UUID
 
-from stratalog.machines.shard_table import Applied, ShardTable
-from stratalog.machines.table_records import TableHeader
+from stratalog.machines.table.records import TableHeader
+from stratalog.machines.table.shard_table import Applied, ShardTable
 from stratalog.model.commands import (
     AcquireLock,
     BeginRecovery,

@@ -15,7 +15,7 @@ from stratalog.formats.object_names import ObjectNames
 from stratalog.formats.part import check_part
 from stratalog.formats.record_batch import check_batch
 from stratalog.formats.records import Record, encode_batch
-from stratalog.machines.upload_events import UploadLimits
+from stratalog.machines.tiering.upload_events import UploadLimits
 from stratalog.model.batch import BatchHeader
 from stratalog.model.commands import CreateTopic, RegisterNode, RollSegment, SealSegment
 from stratalog.model.errors import Corrupt, NotFound

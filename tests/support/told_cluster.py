@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from stratalog.machines.leaving_turns import who_writes, whose_turn
+from stratalog.machines.plans.leaving_turns import who_writes, whose_turn
 from stratalog.model.activity import Activity, UploadActivity
 from stratalog.model.commands import CreateTopic, NoteLives, RegisterNode, RollSegment, SealSegment
 from stratalog.model.metadata import Heartbeat, Life, NodeInfo, Vitals

@@ -21,7 +21,7 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict
 
 from stratalog.admin_api.models import SettingInForce, ShardInfo
-from stratalog.machines.cluster_lists import Column
+from stratalog.machines.plans.cluster_lists import Column
 
 MAX_SHARDS_ASKED: Final = 500
 MAX_RECORDS: Final = 200

@@ -13,8 +13,8 @@ from typing import Any, Final, TypeVar
 from urllib.parse import urlencode
 from uuid import UUID
 
-from stratalog.machines.node_courses import Course
-from stratalog.machines.shard_troubles import Trouble
+from stratalog.machines.plans.node_courses import Course
+from stratalog.machines.plans.shard_troubles import Trouble
 from stratalog.meta_api import wire
 from stratalog.meta_api.attempts import UNAUTHORIZED_ATTEMPTS, Repeat, RetryPolicy, policy_for
 from stratalog.meta_api.endpoints import Endpoints, parse_endpoints

@@ -1,7 +1,7 @@
 """What becomes of a batch that was offered to a shard's log: appended, or not, and why not.
 
 What is wrong with the batch itself is said by `formats.offered_batch.BatchFault`, with its sequence by
-`machines.producer_table.SequenceFault`.
+`machines.leading.producer_table.SequenceFault`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What numbers may be, said in the type: `Count` is an int to every caller, and a bounded one at the network's door.
 
-Pure. The shard table keeps the bounds that matter to it for every caller (`machines.table_bounds`).
+Pure. The shard table keeps the bounds that matter to it for every caller (`machines.table.bounds`).
 """
 
 from __future__ import annotations

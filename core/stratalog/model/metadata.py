@@ -62,14 +62,15 @@ class Node:
     retirement: Retirement | None = None
     """Its wish to leave, and how far that is."""
     scarcity: Count = 0
-    """Of room on its disk, coarse and seldom changed: 0 (plenty) to 3 (`machines.disk_room`)."""
+    """Of room on its disk, coarse and seldom changed: 0 (plenty) to 3 (`machines.copies.disk_room`)."""
     listeners: tuple[Listener, ...] = ()
     """See `NodeInfo.listeners`."""
     absences: Count = 0
     """How often it was lost: the number of its present absence, or of its last one while it is alive. What a person
     decides about a lost node names it, so that the decision does not hold for a later absence."""
     can_write: bool = True
-    """False while its disk makes no progress (`machines.disk_health`): others lead, if they can, what it led."""
+    """False while its disk makes no progress (`machines.leading.disk_health`): others lead, if they can, what it
+    led."""
     reads_bucket_by_default: bool = True
     """See `NodeInfo.reads_bucket_by_default`."""
 

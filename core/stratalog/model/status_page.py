@@ -1,7 +1,7 @@
 """What the status page of a cluster shows, as `GET /v1/overview` tells it. Plain immutable data.
 
-Bounded, whatever the cluster holds: each list has its first entries (`machines.cluster_overview`), with how many more
-there are beside it. Names and words are others' text: whoever shows them escapes them.
+Bounded, whatever the cluster holds: each list has its first entries (`machines.plans.cluster_overview`), with how many
+more there are beside it. Names and words are others' text: whoever shows them escapes them.
 """
 
 from __future__ import annotations

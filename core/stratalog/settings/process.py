@@ -12,7 +12,7 @@ from typing import Self
 
 from pydantic import Field, field_validator, model_validator
 
-from stratalog.machines.table_topics import MAX_SHARDS_PER_TOPIC
+from stratalog.machines.table.topics import MAX_SHARDS_PER_TOPIC
 from stratalog.settings.choices import FlushPolicy, GroupMigrationPolicy, ReadPolicy, TimestampType
 from stratalog.settings.doors import DoorSettings
 from stratalog.settings.relations import PROCESS_RELATIONS, assert_relations

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, Final, TypeAlias, assert_never
 from uuid import UUID
 
-from stratalog.machines.table_records import (
+from stratalog.machines.table.records import (
     KEPT_CHANGE_SETS,
     DropMount,
     DropPart,

@@ -25,9 +25,9 @@ from stratalog.formats.meta_snapshot import (
     piece_of,
 )
 from stratalog.formats.object_names import MetaSnapshotName, ObjectNames
-from stratalog.machines.meta_backups import FoundSnapshot
-from stratalog.machines.table_dump import Captured, writes_of
-from stratalog.machines.table_records import StoredRecord
+from stratalog.machines.rebuild.meta_backups import FoundSnapshot
+from stratalog.machines.table.dump import Captured, writes_of
+from stratalog.machines.table.records import StoredRecord
 from stratalog.model.errors import AlreadyExists, Corrupt, NotFound, OutcomeUnknown, Unavailable
 from stratalog.objects.store import ObjectStore
 from stratalog.stored import encoding

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from stratalog.admin_api.wording import human_bytes, human_duration, human_time
-from stratalog.machines.shard_troubles import TroubleKind
+from stratalog.machines.plans.shard_troubles import TroubleKind
 from stratalog.telemetry.printable import printable
 
 TROUBLES: Final[Mapping[str, tuple[str, str]]] = {

@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
-from stratalog.machines.shard_troubles import troubles
+from stratalog.machines.plans.shard_troubles import troubles
 from stratalog.meta_api import wire
 from stratalog.meta_api.json_shape import NotOfShape
 from stratalog.meta_api.wire import (

@@ -3,7 +3,8 @@
 One task of the leading service. Each interval, when readers could see a change, it puts a snapshot; sooner when a node
 waits to free what none tells of yet. A bucket that is away is told once and asked again; it holds up no command but the
 freeing of copies, which needs it anyway.
-Before each snapshot it looks for one that this store never put (`machines/meta_backups.py`): then changes are refused.
+Before each snapshot it looks for one that this store never put (`machines/rebuild/meta_backups.py`): then changes are
+refused.
 """
 
 from __future__ import annotations
@@ -18,10 +19,18 @@ from uuid import UUID
 from stratalog.formats.cut import check_cut_name, decode_cut
 from stratalog.formats.meta_snapshot import MetaSnapshotId
 from stratalog.formats.object_names import CutName, ObjectNames
-from stratalog.machines.meta_backups import LOCK, Witness, holder_of, lasting, stranger, to_remove, words_of_stranger
-from stratalog.machines.shard_table import ShardTable
-from stratalog.machines.table_dump import capture
-from stratalog.machines.table_locks import MAX_LASTING_HOLDERS
+from stratalog.machines.rebuild.meta_backups import (
+    LOCK,
+    Witness,
+    holder_of,
+    lasting,
+    stranger,
+    to_remove,
+    words_of_stranger,
+)
+from stratalog.machines.table.dump import capture
+from stratalog.machines.table.locks import MAX_LASTING_HOLDERS
+from stratalog.machines.table.shard_table import ShardTable
 from stratalog.model.commands import AcquireLock, ReleaseLock
 from stratalog.model.cut import Cut
 from stratalog.model.errors import Conflict, Fenced, NotFound, StratalogError, Unavailable

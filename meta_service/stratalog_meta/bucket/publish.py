@@ -28,11 +28,11 @@ from stratalog.formats.part import (
 from stratalog.formats.producers import encode_table, tally_of
 from stratalog.formats.record_batch import walk
 from stratalog.formats.records import encode_empty_batches
-from stratalog.machines.part_chain import FoundPart
-from stratalog.machines.producer_table import ProducerTable
-from stratalog.machines.rebuilt_shard import PlannedSegment
-from stratalog.machines.rebuilt_table import Published
-from stratalog.machines.sealed_producers import Producers, sealed_table
+from stratalog.machines.leading.producer_table import ProducerTable
+from stratalog.machines.leading.sealed_producers import Producers, sealed_table
+from stratalog.machines.rebuild.shard import PlannedSegment
+from stratalog.machines.rebuild.table import Published
+from stratalog.machines.tiering.part_chain import FoundPart
 from stratalog.model.batch import BatchHeader
 from stratalog.model.errors import Corrupt, NotFound
 from stratalog.model.ids import SegmentKey

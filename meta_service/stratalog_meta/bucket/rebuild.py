@@ -18,13 +18,13 @@ from stratalog.formats.manifest import decode_manifest
 from stratalog.formats.meta_snapshot import MetaSnapshotHead
 from stratalog.formats.object_names import ObjectNames
 from stratalog.formats.producers import decode_table
-from stratalog.machines.meta_backups import FoundSnapshot
-from stratalog.machines.rebuilt_shard import LostRange, PlannedSegment, ShardPlan
-from stratalog.machines.rebuilt_table import Published, RebuildPlan, plan_rebuild, records_of
-from stratalog.machines.retention import may_have_expired
-from stratalog.machines.sealed_producers import Producers
-from stratalog.machines.table_dump import writes_of
-from stratalog.machines.table_records import NodeEntry, PutHeader, StoredRecord, TableWrite
+from stratalog.machines.leading.sealed_producers import Producers
+from stratalog.machines.rebuild.meta_backups import FoundSnapshot
+from stratalog.machines.rebuild.shard import LostRange, PlannedSegment, ShardPlan
+from stratalog.machines.rebuild.table import Published, RebuildPlan, plan_rebuild, records_of
+from stratalog.machines.table.dump import writes_of
+from stratalog.machines.table.records import NodeEntry, PutHeader, StoredRecord, TableWrite
+from stratalog.machines.tiering.retention import may_have_expired
 from stratalog.model.errors import AlreadyExists, Corrupt, InvalidRequest, NotFound
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemotePart, SealRecord, Segment

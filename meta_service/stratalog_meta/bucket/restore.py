@@ -16,13 +16,13 @@ from typing import Final
 from stratalog.formats.manifest import Manifest, decode_manifest
 from stratalog.formats.object_names import ObjectNames, SegmentObject, SegmentObjectName
 from stratalog.formats.part import PART_HEADER_BYTES, decode_part_header
-from stratalog.machines.chunk_merging import last_to_stay
-from stratalog.machines.part_chain import FoundPart
-from stratalog.machines.rebuilt_shard import PlannedSegment, ShardPlan
-from stratalog.machines.rebuilt_table import Published, RebuildPlan, records_of
-from stratalog.machines.sealed_producers import Producers
-from stratalog.machines.table_locks import NOBODY
-from stratalog.machines.table_records import TableHeader
+from stratalog.machines.leading.sealed_producers import Producers
+from stratalog.machines.rebuild.shard import PlannedSegment, ShardPlan
+from stratalog.machines.rebuild.table import Published, RebuildPlan, records_of
+from stratalog.machines.table.locks import NOBODY
+from stratalog.machines.table.records import TableHeader
+from stratalog.machines.tiering.chunk_merging import last_to_stay
+from stratalog.machines.tiering.part_chain import FoundPart
 from stratalog.model.counting import counted
 from stratalog.model.cut import Cut, CutShard
 from stratalog.model.errors import AlreadyExists, Corrupt, NotFound

@@ -31,10 +31,10 @@ from stratalog.formats.object_names import (
     is_packed,
 )
 from stratalog.formats.part import PART_HEADER_BYTES, PartHeader, decode_part_header
-from stratalog.machines.meta_backups import FoundSnapshot
-from stratalog.machines.part_chain import FoundPart
-from stratalog.machines.rebuilt_shard import FoundManifest, FoundSegment
-from stratalog.machines.rebuilt_table import FoundTopic, Scan
+from stratalog.machines.rebuild.meta_backups import FoundSnapshot
+from stratalog.machines.rebuild.shard import FoundManifest, FoundSegment
+from stratalog.machines.rebuild.table import FoundTopic, Scan
+from stratalog.machines.tiering.part_chain import FoundPart
 from stratalog.model.counting import counted
 from stratalog.model.errors import Corrupt, NotFound
 from stratalog.model.ids import SegmentKey, ShardKey

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rocksdict import AccessType, Options, Rdict, ReadOptions
 
-from stratalog.machines.table_records import StoredRecord
+from stratalog.machines.table.records import StoredRecord
 from stratalog.model.errors import Corrupt, NotFound, StratalogError, Unavailable
 from stratalog.stored import encoding
 

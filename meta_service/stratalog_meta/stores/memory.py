@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain
 
-from stratalog.machines.table_records import StoredRecord, TableWrite
+from stratalog.machines.table.records import StoredRecord, TableWrite
 from stratalog.model.errors import Unavailable
 from stratalog.stored import encoding
 

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from rocksdict import AccessType, BlockBasedOptions, Cache, DBRecoveryMode, Options, Rdict, WriteBatch
 
-from stratalog.machines.table_records import StoredRecord, TableWrite
+from stratalog.machines.table.records import StoredRecord, TableWrite
 from stratalog.model.errors import Corrupt, DiskFull, StratalogError, Unavailable
 from stratalog.stored import encoding
 from stratalog_meta.stores.spare_room import SpareRoom

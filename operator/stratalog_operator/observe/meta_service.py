@@ -11,8 +11,8 @@ from collections.abc import Collection, Generator, Iterable, Iterator
 from dataclasses import replace
 from typing import TypeVar
 
-from stratalog.machines.cluster_outline import health, sums
-from stratalog.machines.shard_troubles import TroubleKind
+from stratalog.machines.plans.cluster_outline import health, sums
+from stratalog.machines.plans.shard_troubles import TroubleKind
 from stratalog.meta_api.http_client import HttpMetaClient
 from stratalog.model.errors import InvalidRequest, StratalogError
 from stratalog.model.metadata import Node

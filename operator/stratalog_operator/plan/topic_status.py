@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from stratalog.machines.recovery_rule import is_quorum
+from stratalog.machines.copies.recovery_rule import is_quorum
 from stratalog.model.topic import Topic
 from stratalog_operator.plan.observed import Observed, SeenTopic, TopicSums
 from stratalog_operator.plan.scope import Word, complete, is_paused

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from stratalog.machines.recovery_rule import ACKS_POLICY, QUORUM, is_quorum, least_in_sync
+from stratalog.machines.copies.recovery_rule import ACKS_POLICY, QUORUM, is_quorum, least_in_sync
 from stratalog.model.counting import counted
 from stratalog.model.topic import Topic
 from stratalog_operator.plan.actions import (

@@ -18,7 +18,7 @@ from uuid import UUID
 from stratalog.formats.cut import check_cut_name, decode_cut
 from stratalog.formats.manifest import Manifest, decode_manifest, manifest_digest
 from stratalog.formats.object_names import CutName, ObjectNames, SegmentObject, SegmentObjectName
-from stratalog.machines.table_records import PurgedTopic, StoredRecord
+from stratalog.machines.table.records import PurgedTopic, StoredRecord
 from stratalog.model.cut import Cut
 from stratalog.model.errors import Corrupt, InvalidRequest, NotFound
 from stratalog.model.segment import RemotePart, SealRecord, Segment

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from uuid import UUID
 
-from stratalog.machines.chunk_merging import last_to_stay
-from stratalog.machines.table_records import ShardRow, StoredRecord
+from stratalog.machines.table.records import ShardRow, StoredRecord
+from stratalog.machines.tiering.chunk_merging import last_to_stay
 from stratalog.model.cut import CutShard
 from stratalog.model.errors import Conflict, Corrupt
 from stratalog.model.ids import SegmentKey, ShardKey

@@ -23,7 +23,7 @@ from stratalog.formats.digest import extend_digest_over
 from stratalog.formats.manifest import decode_manifest
 from stratalog.formats.object_names import ObjectNames, SegmentObject, SegmentObjectName
 from stratalog.formats.part import PART_HEADER_BYTES, PartHeader, decode_part_header
-from stratalog.machines.chunk_merging import last_to_stay
+from stratalog.machines.tiering.chunk_merging import last_to_stay
 from stratalog.model.errors import Corrupt, NotFound
 from stratalog.objects import ObjectStore, open_store
 from stratalog_pipeline.cold.committed import CommittedSegment

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Final
 from uuid import UUID
 
-from stratalog.machines.chunk_merging import COMPACTION_LOCK
+from stratalog.machines.tiering.chunk_merging import COMPACTION_LOCK
 from stratalog.meta_api.http_client import HttpMetaClient
 from stratalog.model.commands import ReplaceManifest
 from stratalog.model.errors import Conflict, InvalidRequest, NotFound, OutcomeUnknown

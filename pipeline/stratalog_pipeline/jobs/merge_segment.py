@@ -34,7 +34,7 @@ from stratalog.formats.part import (
     encode_part,
 )
 from stratalog.formats.record_batch import walk
-from stratalog.machines.chunk_merging import COMPACTION_WRITER, merge_groups
+from stratalog.machines.tiering.chunk_merging import COMPACTION_WRITER, merge_groups
 from stratalog.model.errors import Corrupt, NotFound, StratalogError
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemotePart, SealRecord

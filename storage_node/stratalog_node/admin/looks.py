@@ -42,9 +42,9 @@ from stratalog.admin_api.looks import (
 from stratalog.event_loop.fair_turns import FairTurns
 from stratalog.formats.record_batch import walk
 from stratalog.formats.records import Record, decode_records
-from stratalog.machines.cluster_lists import page_of
-from stratalog.machines.consumer_group_events import ConsumerGroupStatus
-from stratalog.machines.group_events import GroupStatus, MemberStatus
+from stratalog.machines.groups.consumer_group_events import ConsumerGroupStatus
+from stratalog.machines.groups.group_events import GroupStatus, MemberStatus
+from stratalog.machines.plans.cluster_lists import page_of
 from stratalog.model.cluster_lists import ListAsk
 from stratalog.model.consumer_group import ConsumerMember, PlacesByName
 from stratalog.model.errors import InvalidRequest, NotFound, StratalogError

@@ -34,7 +34,7 @@ from stratalog.admin_api.next_steps import GIVE_BUCKET
 from stratalog.admin_api.rolls import RollElsewhereRequest, RollingElsewhere, SegmentName
 from stratalog.admin_api.wording import human_duration
 from stratalog.event_loop.fair_turns import FairTurns
-from stratalog.machines.shard_life import Stop
+from stratalog.machines.leading.shard_life import Stop
 from stratalog.model import commands
 from stratalog.model.commands import DeleteTopic
 from stratalog.model.counting import counted

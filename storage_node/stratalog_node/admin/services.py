@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from stratalog.admin_api.models import ReplicationStatus
-from stratalog.machines.shard_life import Stop
+from stratalog.machines.leading.shard_life import Stop
 from stratalog.meta_api.client import MetaClient
 from stratalog.model.errors import NotFound
 from stratalog.model.ids import SegmentKey, ShardKey

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from stratalog.machines.disk_health import CallInProgress, DiskCall, DiskHealth
+from stratalog.machines.leading.disk_health import CallInProgress, DiskCall, DiskHealth
 from stratalog.model.errors import DiskFull, StratalogError, Unavailable
 
 

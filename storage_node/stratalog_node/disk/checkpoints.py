@@ -2,8 +2,8 @@
 
 The write-ahead log is on but not synced: a checkpoint survives `kill -9`, and after a power cut an older one (or none)
 only means a longer scan. A checkpoint is written after the segment's bytes below it were flushed, never before, so it
-is a witness as well: every offset below its `next_offset` was on the disk (`machines.shard_restart` goes by that).
-What a file never held, or holds no longer, is revoked, so that no power cut brings such a witness back.
+is a witness as well: every offset below its `next_offset` was on the disk (`machines.restart.shard_restart` goes by
+that). What a file never held, or holds no longer, is revoked, so that no power cut brings such a witness back.
 Blocking; for disk threads.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from rocksdict import AccessType, DbClosedError, Options, Rdict, WriteBatch
 
 from stratalog.formats.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
-from stratalog.machines.disk_health import DiskCall
+from stratalog.machines.leading.disk_health import DiskCall
 from stratalog.model.errors import Corrupt, Unavailable
 from stratalog.model.ids import SegmentKey
 from stratalog.telemetry.logs import logger

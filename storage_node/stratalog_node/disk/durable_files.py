@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from stratalog.machines.disk_health import DiskCall
+from stratalog.machines.leading.disk_health import DiskCall
 from stratalog.model.errors import Corrupt, DiskFull, NotFound, Unavailable
 from stratalog_node.disk.calls import disk_call
 

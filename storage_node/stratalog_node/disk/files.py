@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeAlias
 
-from stratalog.machines.disk_health import DiskCall
+from stratalog.machines.leading.disk_health import DiskCall
 from stratalog.model.errors import Corrupt, NotFound, OutcomeUnknown, Unavailable
 from stratalog.model.write_steps import in_steps
 from stratalog_node.disk.calls import disk_call

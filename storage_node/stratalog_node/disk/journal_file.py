@@ -23,7 +23,7 @@ from stratalog.formats.journal import (
     encode_journal_header,
     scan_journal,
 )
-from stratalog.machines.disk_health import DiskCall
+from stratalog.machines.leading.disk_health import DiskCall
 from stratalog.model.errors import Corrupt, DiskFull, StratalogError, Unavailable
 from stratalog.model.ids import SegmentKey
 from stratalog.telemetry.logs import logger

@@ -16,7 +16,7 @@ from stratalog.formats.digest import EMPTY_DIGEST, extend_digest, extend_digest_
 from stratalog.formats.index_points import IndexBuilder
 from stratalog.formats.record_batch import first_timestamp_ms, parse_header, scan_valid_prefix
 from stratalog.formats.record_times import BatchTimes
-from stratalog.machines.producer_table import ProducerTable
+from stratalog.machines.leading.producer_table import ProducerTable
 from stratalog.model.batch import BATCH_HEADER_BYTES, BatchHeader
 from stratalog.model.ids import SegmentKey
 from stratalog_node.disk.opened_batches import opened_times

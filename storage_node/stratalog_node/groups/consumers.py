@@ -13,9 +13,9 @@ from typing import Protocol
 
 import re2
 
-from stratalog.machines.consumer_group import ConsumerGroup
-from stratalog.machines.consumer_group_events import ConsumerAnswer, ConsumerHeartbeat, SeenTopic
-from stratalog.machines.group import Group
+from stratalog.machines.groups.consumer_group import ConsumerGroup
+from stratalog.machines.groups.consumer_group_events import ConsumerAnswer, ConsumerHeartbeat, SeenTopic
+from stratalog.machines.groups.group import Group
 from stratalog.model.group import GroupError, GroupState
 from stratalog.model.metadata import Change, TopicChanged, TopicDeleted
 from stratalog.model.topic import Topic

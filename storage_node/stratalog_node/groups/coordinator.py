@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 from uuid import UUID
 
-from stratalog.machines.consumer_group_events import ConsumerLimits
-from stratalog.machines.group import Group
-from stratalog.machines.group_events import (
+from stratalog.machines.groups.consumer_group_events import ConsumerLimits
+from stratalog.machines.groups.group import Group
+from stratalog.machines.groups.group_events import (
     GroupLimits,
     HeartbeatReceived,
     JoinAnswer,

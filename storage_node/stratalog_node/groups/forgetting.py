@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from uuid import UUID
 
 from stratalog.formats.group_log import GroupEntry, encode_entry
-from stratalog.machines.consumer_group import ConsumerGroup
-from stratalog.machines.group_offsets import OffsetExpiry
+from stratalog.machines.groups.consumer_group import ConsumerGroup
+from stratalog.machines.groups.group_offsets import OffsetExpiry
 from stratalog.model.consumer_group import ConsumerGroupRecord
 from stratalog.model.group import CONSUMER_PROTOCOL_TYPE, CommittedOffset, GroupError, GroupRecord, GroupState
 from stratalog.model.ids import ShardKey

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from enum import Enum
 
 from stratalog.formats.group_log import ConsumersEntry, GroupEntry, LogEntry, OffsetEntry
-from stratalog.machines.consumer_group import ConsumerGroup
-from stratalog.machines.group import Group
+from stratalog.machines.groups.consumer_group import ConsumerGroup
+from stratalog.machines.groups.group import Group
 from stratalog.model.consumer_group import ConsumerGroupRecord
 from stratalog.model.group import CommittedOffset, GroupError, GroupRecord
 from stratalog.model.ids import ShardKey

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from stratalog.event_loop.task_set import TaskSet
-from stratalog.machines.consumer_group import ConsumerGroup
-from stratalog.machines.group import Group
+from stratalog.machines.groups.consumer_group import ConsumerGroup
+from stratalog.machines.groups.group import Group
 from stratalog.meta_api.client import CommandTaker
 from stratalog.model.commands import AdvanceLogStart
 from stratalog.model.consumer_group import ConsumerGroupRecord

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias, TypeVar, assert_never, cast
 
 from stratalog.formats.group_log import ConsumersChangedEntry, ConsumersEntry, GroupEntry, MemberEntry, encode_entry
-from stratalog.machines.consumer_group import ConsumerGroup
-from stratalog.machines.consumer_group_events import (
+from stratalog.machines.groups.consumer_group import ConsumerGroup
+from stratalog.machines.groups.consumer_group_events import (
     AnswerConsumer,
     AnswerShare,
     ConsumerAnswer,
@@ -25,8 +25,8 @@ from stratalog.machines.consumer_group_events import (
     PersistConsumers,
     ShareAnswer,
 )
-from stratalog.machines.group import Group
-from stratalog.machines.group_events import (
+from stratalog.machines.groups.group import Group
+from stratalog.machines.groups.group_events import (
     AnswerHeartbeat,
     AnswerJoin,
     AnswerLeave,

@@ -1,6 +1,6 @@
 """Makes consumer groups of classic ones that have members, and the other way round (docs/group-migration.md).
 
-Reads what clients say in bytes; `machines.group_conversion` says what it means.
+Reads what clients say in bytes; `machines.groups.group_conversion` says what it means.
 Thread: the event loop. Cost: about 0.5 us a partition of the group, of at most 4 MiB of clients' bytes.
 """
 
@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, TypeAlias
 
-from stratalog.machines.classic_members import unplaced
-from stratalog.machines.consumer_group import ConsumerGroup
-from stratalog.machines.consumer_group_events import (
+from stratalog.machines.groups.classic_members import unplaced
+from stratalog.machines.groups.consumer_group import ConsumerGroup
+from stratalog.machines.groups.consumer_group_events import (
     AnswerConsumer,
     ConsumerAnswer,
     ConsumerHeartbeat,
     ConsumerLimits,
     SeenTopics,
 )
-from stratalog.machines.group import Group
-from stratalog.machines.group_conversion import Said, downgraded, upgraded
-from stratalog.machines.group_events import GroupLimits
+from stratalog.machines.groups.group import Group
+from stratalog.machines.groups.group_conversion import Said, downgraded, upgraded
+from stratalog.machines.groups.group_events import GroupLimits
 from stratalog.model.group import CONSUMER_PROTOCOL_TYPE, GroupError, GroupRecord, GroupState, MemberRecord
 from stratalog_node.groups.client_words import ClientWords
 

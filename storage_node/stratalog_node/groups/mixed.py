@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from stratalog.machines.consumer_group_events import ClassicBeat, ClassicJoined, SeenTopics, ShareAnswer
-from stratalog.machines.group_events import HeartbeatReceived, JoinAnswer, MemberJoined, MemberSynced, SyncAnswer
+from stratalog.machines.groups.consumer_group_events import ClassicBeat, ClassicJoined, SeenTopics, ShareAnswer
+from stratalog.machines.groups.group_events import HeartbeatReceived, JoinAnswer, MemberJoined, MemberSynced, SyncAnswer
 from stratalog.model.consumer_group import PlacesByName
 from stratalog.model.group import CONSUMER_PROTOCOL_TYPE, GroupError
 from stratalog.model.ids import ShardKey

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Protocol
 
-from stratalog.machines.internal_topics import GROUP_LOG
+from stratalog.machines.copies.internal_topics import GROUP_LOG
 from stratalog.model.ids import ShardKey
 from stratalog.model.metadata import Node
 from stratalog.model.topic import Topic

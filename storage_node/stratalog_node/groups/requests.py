@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from stratalog.machines.consumer_group_events import ConsumerGroupStatus
-from stratalog.machines.group_events import GroupStatus
+from stratalog.machines.groups.consumer_group_events import ConsumerGroupStatus
+from stratalog.machines.groups.group_events import GroupStatus
 from stratalog.model.group import NO_GENERATION, CommittedOffset, GroupError, GroupState, MemberProtocol
 from stratalog.model.ids import ShardKey
 

@@ -1,7 +1,7 @@
 """What nodes do for one that leaves: look twice whether all is there, and write down what it held.
 
-Each retirement that waits for it has one node whose turn it is (`machines/leaving_turns.py`). What the metadata say
-decides, so a turn that is not taken falls to the next look, or to another node when that one dies.
+Each retirement that waits for it has one node whose turn it is (`machines/plans/leaving_turns.py`). What the metadata
+say decides, so a turn that is not taken falls to the next look, or to another node when that one dies.
 Lives on the event loop, as one task.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from stratalog.formats.object_names import InventoryName, ObjectNames
-from stratalog.machines.leaving_turns import pause_before_look_ms, who_writes, whose_turn
+from stratalog.machines.plans.leaving_turns import pause_before_look_ms, who_writes, whose_turn
 from stratalog.meta_api.client import MetaClient
 from stratalog.model.errors import AlreadyExists, Corrupt, OutcomeUnknown, StratalogError
 from stratalog.model.metadata import Node

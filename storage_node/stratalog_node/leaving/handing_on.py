@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from stratalog.machines.leader_events import BatchesReceived
+from stratalog.machines.leading.leader_events import BatchesReceived
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import Segment

@@ -15,7 +15,7 @@ from typing import Final
 
 from stratalog.event_loop.task_set import TaskSet
 from stratalog.formats.object_names import ObjectNames
-from stratalog.machines.mounted_uploads import why_closed
+from stratalog.machines.tiering.mounted_uploads import why_closed
 from stratalog.model.errors import Unavailable
 from stratalog.model.mounts import Mount, MountMode
 from stratalog.model.segment import RemoteState, Segment

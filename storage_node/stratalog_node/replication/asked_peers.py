@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from stratalog.kafka.replica_fetch import SegmentAnswer
-from stratalog.machines.fetch_rounds import SegmentName
-from stratalog.machines.follower_events import Ask
+from stratalog.machines.following.fetch_rounds import SegmentName
+from stratalog.machines.following.follower_events import Ask
 from stratalog.machines.token_bucket import TokenBucket
 from stratalog_node.replication.peer import Asker, Peer
 from stratalog_node.replication.stats import ReplicationStats

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 
-from stratalog.machines.copies_to_report import (
+from stratalog.machines.following.copies_to_report import (
     ENDS_SERVICE,
     has_others,
     is_damage_untold,

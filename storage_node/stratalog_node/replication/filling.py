@@ -3,8 +3,8 @@
 Nobody has more: else that one were the source. What the object store has comes from there, byte for byte; where the
 recovery gave something up, as the record says, batches without records take its place, so that the log has no gap. What
 should be in the object store and is not is named and waited for, as of any segment, unless the topic allows that it is
-given up: the same decisions (`machines.shard_healing`) and the same writing (`shards/healed_file.py`) as healing.
-Lives on the event loop; the file is read and written on the disk threads.
+given up: the same decisions (`machines.restart.shard_healing`) and the same writing (`shards/healed_file.py`) as
+healing. Lives on the event loop; the file is read and written on the disk threads.
 Requires: nobody else writes to the file meanwhile, and what is in it is flushed.
 """
 
@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import assert_never
 
-from stratalog.machines.restart_events import Heal, MakeAnew, RecoveredLog, RevokeCheckpoints
-from stratalog.machines.shard_healing import (
+from stratalog.machines.restart.restart_events import Heal, MakeAnew, RecoveredLog, RevokeCheckpoints
+from stratalog.machines.restart.shard_healing import (
     AskStore,
     AttemptBegun,
     AttemptFailed,

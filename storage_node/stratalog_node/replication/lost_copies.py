@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator
 
-from stratalog.machines.copies_to_report import lost_untold
+from stratalog.machines.following.copies_to_report import lost_untold
 from stratalog.meta_api.client import MetaClient
 from stratalog.model.commands import ReportLostCopies
 from stratalog.model.ids import SegmentKey

@@ -2,7 +2,8 @@
 
 What is asked is gathered within a turn of the loop and sent at its end. A connection that ends is made again after ever
 longer pauses. A connection on which nothing comes while a round waits for its answer is ended; an answer that comes
-slowly is on its way, and the rounds behind it ask for less (`machines/answer_size.py`). Lives on the event loop.
+slowly is on its way, and the rounds behind it ask for less (`machines/reading/answer_size.py`). Lives on the event
+loop.
 
 Nothing that a peer says or is said to be ends more than its connection, and none of it is asked for without a pause:
 answers come one for each round and in their order, name no more segments than were asked for, and one that comes at
@@ -26,9 +27,8 @@ from stratalog.kafka.replica_fetch import (
     decode_replica_answer,
     encode_replica_fetch,
 )
-from stratalog.machines.answer_size import AnswerSize
 from stratalog.machines.backoff import longest_pause
-from stratalog.machines.fetch_rounds import (
+from stratalog.machines.following.fetch_rounds import (
     FetchRounds,
     RoundAnswered,
     SegmentName,
@@ -38,6 +38,7 @@ from stratalog.machines.fetch_rounds import (
     TurnEnded,
     segment_name,
 )
+from stratalog.machines.reading.answer_size import AnswerSize
 from stratalog.machines.token_bucket import TokenBucket
 from stratalog.model.batch import LARGEST_BATCH_BYTES
 from stratalog.telemetry.logs import logger

@@ -16,7 +16,7 @@ from typing import Final
 from stratalog.kafka.errors import MalformedFrame
 from stratalog.kafka.log_ends import decode_ends_answer, encode_ends_request
 from stratalog.kafka.replica_fetch import FINAL_EPOCH, NO_SESSION, ReplicaFetch, SegmentAsk, encode_replica_fetch
-from stratalog.machines.answer_size import AnswerSize
+from stratalog.machines.reading.answer_size import AnswerSize
 from stratalog.model.errors import Unavailable
 from stratalog_node.replication.peer import Asker
 from stratalog_node.replication.peer_protocol import PeerProtocol

@@ -21,7 +21,7 @@ from stratalog.kafka.error_codes import ErrorCode
 from stratalog.kafka.errors import MalformedFrame
 from stratalog.kafka.replica_fetch import SegmentAnswer, SegmentAsk, decode_replica_answer
 from stratalog.machines.backoff import longest_pause
-from stratalog.machines.read_sources import provers
+from stratalog.machines.reading.read_sources import provers
 from stratalog.model.batch import BATCH_HEADER_BYTES, LARGEST_BATCH_BYTES
 from stratalog.model.errors import Corrupt, Unavailable
 from stratalog.model.ids import SegmentKey

@@ -1,5 +1,5 @@
-"""One segment that another node leads: the shell around `machines/segment_follower.py`. It performs effects and decides
-nothing. Lives on the event loop; disk and meta service are asked beside it, one thing of a kind at a time.
+"""One segment that another node leads: the shell around `machines/following/segment_follower.py`. It performs effects
+and decides nothing. Lives on the event loop; disk and meta service are asked beside it, one thing of a kind at a time.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from stratalog.formats.checkpoint import Checkpoint
 from stratalog.formats.record_batch import offset_and_epoch, parse_header
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.kafka.replica_fetch import SegmentAnswer
-from stratalog.machines.copy_sources import fills_it
-from stratalog.machines.fetch_rounds import SegmentName
-from stratalog.machines.follower_events import (
+from stratalog.machines.following.copy_sources import fills_it
+from stratalog.machines.following.fetch_rounds import SegmentName
+from stratalog.machines.following.follower_events import (
     AppendFailed,
     AppendRange,
     Ask,
@@ -54,7 +54,7 @@ from stratalog.machines.follower_events import (
     TimePassed,
     WritePromise,
 )
-from stratalog.machines.segment_follower import SegmentFollower
+from stratalog.machines.following.segment_follower import SegmentFollower
 from stratalog.model.batch import BATCH_HEADER_BYTES
 from stratalog.model.commands import NodeCommand, PromiseFence, ReportReplica
 from stratalog.model.errors import Conflict, Corrupt, NotFound, StratalogError

@@ -23,7 +23,7 @@ from stratalog.formats.segment_file import (
     encode_segment_header,
 )
 from stratalog.formats.tail_damage import TailKind, judge_tail
-from stratalog.machines.sealed_producers import Producers
+from stratalog.machines.leading.sealed_producers import Producers
 from stratalog.model.batch import BATCH_HEADER_BYTES, BatchHeader
 from stratalog.model.errors import Corrupt
 from stratalog.model.ids import SegmentKey

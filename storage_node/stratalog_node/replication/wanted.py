@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from stratalog.machines.bucket_reads import is_served_from_bucket
-from stratalog.machines.follower_events import FollowerLife
+from stratalog.machines.following.follower_events import FollowerLife
+from stratalog.machines.reading.bucket_reads import is_served_from_bucket
 from stratalog.model.segment import RemoteState, Segment, SegmentState
 
 

@@ -32,8 +32,8 @@ from stratalog.kafka.produce import (
     decode_produce,
     encode_produce_response,
 )
-from stratalog.machines.leader_events import OfferedBatch
-from stratalog.machines.producer_table import SequenceFault
+from stratalog.machines.leading.leader_events import OfferedBatch
+from stratalog.machines.leading.producer_table import SequenceFault
 from stratalog.model.append import AppendFailure
 from stratalog_node.serve.answer import Answer
 from stratalog_node.serve.connection import Connection

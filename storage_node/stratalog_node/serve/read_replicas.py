@@ -15,8 +15,8 @@ from bisect import bisect_right
 from collections.abc import Callable
 
 from stratalog.kafka.fetch import FetchedPartition
-from stratalog.machines.read_policy import ReadPolicy
-from stratalog.machines.read_replica import reader_of
+from stratalog.machines.reading.read_policy import ReadPolicy
+from stratalog.machines.reading.read_replica import reader_of
 from stratalog.model.ids import ShardKey
 from stratalog_node.serve.connection import Connection
 from stratalog_node.serve.serving import ServeStats

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from stratalog.kafka.error_codes import ErrorCode
-from stratalog.machines.fetch_rounds import SegmentName
+from stratalog.machines.following.fetch_rounds import SegmentName
 from stratalog.model.errors import Corrupt, StratalogError
 from stratalog.telemetry.logs import logger
 from stratalog_node.serve.fetch_desk import FetchDesk

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.kafka.frames import RequestHeader
 from stratalog.kafka.replica_fetch import NO_SESSION, ReplicaFetch, decode_replica_fetch
-from stratalog.machines.fetch_session import SessionFault
+from stratalog.machines.following.fetch_session import SessionFault
 from stratalog.model.metadata import Change, Life, Node, NodeChanged
 from stratalog_node.serve.connection import Connection
 from stratalog_node.serve.fetch_desk import FetchDesk

@@ -9,7 +9,7 @@ import asyncio
 
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.kafka.replica_fetch import ReplicaFetch, SegmentAnswer, encode_replica_answer
-from stratalog.machines.fetch_rounds import SegmentName
+from stratalog.machines.following.fetch_rounds import SegmentName
 from stratalog.telemetry.logs import logger
 from stratalog_node.serve.answer import Answer
 from stratalog_node.serve.connection import Connection

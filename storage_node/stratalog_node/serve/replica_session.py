@@ -1,6 +1,6 @@
 """One follower on one connection: what it asks for, which of it moved, and what it is told of that.
 
-Lives on the event loop. Looks at what moved alone (`machines/fetch_session.py`).
+Lives on the event loop. Looks at what moved alone (`machines/following/fetch_session.py`).
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.kafka.replica_fetch import ReplicaFetch, SegmentAnswer
-from stratalog.machines.chain_events import SegmentHeard
-from stratalog.machines.fetch_rounds import SegmentName, segment_name
-from stratalog.machines.fetch_session import FetchSession, SessionFault
-from stratalog.machines.leader_events import BatchesReceived, FollowerFetched
+from stratalog.machines.following.fetch_rounds import SegmentName, segment_name
+from stratalog.machines.following.fetch_session import FetchSession, SessionFault
+from stratalog.machines.leading.chain_events import SegmentHeard
+from stratalog.machines.leading.leader_events import BatchesReceived, FollowerFetched
 from stratalog.model.ids import ShardKey
 from stratalog.model.metadata import Life
 from stratalog.model.segment import SegmentState

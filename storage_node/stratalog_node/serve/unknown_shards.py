@@ -15,9 +15,9 @@ from typing import Any, Protocol
 from stratalog.event_loop.task_set import TaskSet
 from stratalog.formats.offered_batch import FaultyBatch, check_offered
 from stratalog.kafka.error_codes import ErrorCode
-from stratalog.machines.chain_events import BatchesRefusedBefore
-from stratalog.machines.leader_events import OfferedBatch
-from stratalog.machines.owed_batches import OwedBeforeShards
+from stratalog.machines.leading.chain_events import BatchesRefusedBefore
+from stratalog.machines.leading.leader_events import OfferedBatch
+from stratalog.machines.leading.owed_batches import OwedBeforeShards
 from stratalog.model.batch import LARGEST_BATCH_BYTES
 from stratalog.telemetry.logs import logger
 from stratalog_node.serve.serving import Serving

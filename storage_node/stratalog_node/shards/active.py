@@ -8,8 +8,8 @@ from typing import Protocol
 from stratalog.formats.index_points import INDEX_INTERVAL_BYTES, IndexBuilder
 from stratalog.formats.offered_batch import assign
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
-from stratalog.machines.leader_events import OfferedBatch, PersistBatches
-from stratalog.machines.segment_leader import SegmentLeader
+from stratalog.machines.leading.leader_events import OfferedBatch, PersistBatches
+from stratalog.machines.leading.segment_leader import SegmentLeader
 from stratalog.model.segment import SegmentIdentity
 from stratalog_node.disk.ends_in_memory import EndMark
 from stratalog_node.disk.files import SegmentFile

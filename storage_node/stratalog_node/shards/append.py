@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol, TypeAlias
 
-from stratalog.machines.producer_table import SequenceFault
+from stratalog.machines.leading.producer_table import SequenceFault
 from stratalog.model.append import AppendFailure
 from stratalog.model.errors import DiskFull, OutcomeUnknown, StratalogError
 

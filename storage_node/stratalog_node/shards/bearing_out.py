@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from stratalog.event_loop.task_set import TaskSet
-from stratalog.machines.chain_events import ChainEvent, LeadRead
-from stratalog.machines.shard_chain import ShardChain
+from stratalog.machines.leading.chain_events import ChainEvent, LeadRead
+from stratalog.machines.leading.shard_chain import ShardChain
 from stratalog_node.shards.catalog_lag import CatalogLag
 from stratalog_node.shards.context import ShardContext
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
 
-from stratalog.machines.bucket_reads import BucketReads
-from stratalog.machines.leaving import are_producers_lost, is_lost_for_good
-from stratalog.machines.recovery_rule import is_quorum
-from stratalog.machines.upload_duty import keeper_of
+from stratalog.machines.copies.leaving import are_producers_lost, is_lost_for_good
+from stratalog.machines.copies.recovery_rule import is_quorum
+from stratalog.machines.reading.bucket_reads import BucketReads
+from stratalog.machines.tiering.upload_duty import keeper_of
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.in_order import find, place_of
 from stratalog.model.metadata import (
@@ -127,7 +127,7 @@ class Catalog:
         return topic is not None and is_quorum(topic.settings)
 
     def reads_bucket(self, topic_id: UUID) -> bool:
-        """See `machines.bucket_reads`. A topic that is gone keeps nobody from anything."""
+        """See `machines.reading.bucket_reads`. A topic that is gone keeps nobody from anything."""
         topic = self._by_id.get(topic_id)
         if topic is None:
             return True

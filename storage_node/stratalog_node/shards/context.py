@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from stratalog.machines.producer_table import ProducerTable
+from stratalog.machines.leading.producer_table import ProducerTable
 from stratalog.meta_api.client import MetaClient
 from stratalog.model.producers import ProducerRule, ProducerSnapshot
 from stratalog.settings.process import ProcessSettings

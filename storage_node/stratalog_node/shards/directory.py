@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from uuid import UUID
 
-from stratalog.machines.resigning import must_resign
-from stratalog.machines.shard_life import Stop
+from stratalog.machines.leading.resigning import must_resign
+from stratalog.machines.leading.shard_life import Stop
 from stratalog.model.ids import ShardKey
 from stratalog.model.metadata import Change, NodeChanged, SegmentChanged, ShardChanged, TopicChanged, TopicDeleted
 from stratalog.model.segment import SegmentState

@@ -12,7 +12,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Final
 
-from stratalog.machines.disk_health import LOOKS_PER_STALL, DiskCall, DiskHealth
+from stratalog.machines.leading.disk_health import LOOKS_PER_STALL, DiskCall, DiskHealth
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey
 from stratalog.telemetry.logs import logger

@@ -10,8 +10,8 @@ import heapq
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from stratalog.machines.next_look import next_look_ms
-from stratalog.machines.shard_chain import ShardChain
+from stratalog.machines.leading.next_look import next_look_ms
+from stratalog.machines.leading.shard_chain import ShardChain
 from stratalog.model.ids import ShardKey
 from stratalog.model.topic import Topic
 

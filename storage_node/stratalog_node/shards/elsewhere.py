@@ -1,5 +1,5 @@
 """Sealed data that this node has no good copy of: from other nodes and the object store, in the order of
-`machines.read_sources`, until one gives it. Nothing here is on the hot path. Lives on the event loop.
+`machines.reading.read_sources`, until one gives it. Nothing here is on the hot path. Lives on the event loop.
 """
 
 from __future__ import annotations
@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from stratalog.machines.read_policy import ReadPolicy
-from stratalog.machines.read_sources import ReadSource, sources
+from stratalog.machines.reading.read_policy import ReadPolicy
+from stratalog.machines.reading.read_sources import ReadSource, sources
 from stratalog.model.errors import Corrupt, NotFound, StratalogError, Unavailable
 from stratalog.model.in_order import place_of
 from stratalog.model.segment import RemoteState, Segment, TimesKnown

@@ -21,8 +21,8 @@ from typing import Protocol
 
 from stratalog.event_loop.task_set import TaskSet
 from stratalog.formats.checkpoint import Checkpoint
-from stratalog.machines.chain_events import ChainEvent, SegmentFlushFailed, SegmentHeard
-from stratalog.machines.leader_events import BatchesPersisted, PersistBatches
+from stratalog.machines.leading.chain_events import ChainEvent, SegmentFlushFailed, SegmentHeard
+from stratalog.machines.leading.leader_events import BatchesPersisted, PersistBatches
 from stratalog.model.errors import NotFound, StratalogError
 from stratalog.model.topic import Topic
 from stratalog.telemetry.logs import logger

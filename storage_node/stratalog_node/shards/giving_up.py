@@ -1,8 +1,8 @@
 """Asks the object store what it has of a segment, and puts batches without records in the place of what it has not.
 
 No more is given up than that: what the object store has behind such a hole is written back behind it. What is a hole,
-and whether it is given up, is decided by `machines.shard_healing`. A store that is away, or another store, makes no
-holes: that is raised.
+and whether it is given up, is decided by `machines.restart.shard_healing`. A store that is away, or another store,
+makes no holes: that is raised.
 The file ends at the first hole, for whoever scans it, until all behind it is flushed: the batch in its place is written
 last. So a crash leaves a file that is healed as if nothing had been done yet, or one that is whole.
 What was in the file from the first hole on is kept under another name, for a human.
@@ -19,7 +19,7 @@ from functools import partial
 from stratalog.formats.digest import extend_digest_over
 from stratalog.formats.records import encode_empty_batches
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
-from stratalog.machines.shard_healing import OffsetRange
+from stratalog.machines.restart.shard_healing import OffsetRange
 from stratalog.model.errors import Conflict, Corrupt, NotFound, Unavailable
 from stratalog.model.segment import Segment
 from stratalog_node.disk.durable_files import write_durably

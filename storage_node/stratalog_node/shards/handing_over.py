@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from stratalog.machines.restart_events import TakeSealed
-from stratalog.machines.shard_restart import judge_sealed
+from stratalog.machines.restart.restart_events import TakeSealed
+from stratalog.machines.restart.shard_restart import judge_sealed
 from stratalog_node.shards.active import ActiveSegment
 from stratalog_node.shards.context import ShardContext
 from stratalog_node.shards.local_shard import LocalShard

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from stratalog.machines.shard_healing import AskStore, GiveUp, HealingEvent, OffsetRange, Refill
+from stratalog.machines.restart.shard_healing import AskStore, GiveUp, HealingEvent, OffsetRange, Refill
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey
 from stratalog_node.backoff import Backoff

@@ -2,10 +2,11 @@
 
 A power cut takes the tail of a file that was not flushed, though parts of it are in the object store, and metadata
 say so. Until the file is whole again the shard refuses with a retriable error; everything else serves. What is brought
-back, passed over, given up or named as lost is decided by `machines.shard_healing`; this does its steps, those about
-the file in `shards/refill.py` and `shards/giving_up.py`. The bytes are written where they were, so what lies behind a
-damaged place stays; they are checked against the digest chain of the parts, and flushed before the shard is read again.
-Lives on the event loop; files are written on the background threads. A store that is away holds up these shards only.
+back, passed over, given up or named as lost is decided by `machines.restart.shard_healing`; this does its steps, those
+about the file in `shards/refill.py` and `shards/giving_up.py`. The bytes are written where they were, so what lies
+behind a damaged place stays; they are checked against the digest chain of the parts, and flushed before the shard is
+read again. Lives on the event loop; files are written on the background threads. A store that is away holds up these
+shards only.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import asyncio
 from typing import assert_never
 
 from stratalog.event_loop.task_set import TaskSet
-from stratalog.machines.chain_events import ShardStopped
-from stratalog.machines.restart_events import Heal, MakeAnew, RevokeCheckpoints
-from stratalog.machines.shard_healing import (
+from stratalog.machines.leading.chain_events import ShardStopped
+from stratalog.machines.leading.shard_life import Stop, StopCause
+from stratalog.machines.restart.restart_events import Heal, MakeAnew, RevokeCheckpoints
+from stratalog.machines.restart.shard_healing import (
     AskStore,
     AttemptBegun,
     AttemptFailed,
@@ -33,7 +35,6 @@ from stratalog.machines.shard_healing import (
     StoreAsked,
     TryAgain,
 )
-from stratalog.machines.shard_life import Stop, StopCause
 from stratalog.model.commands import AdvanceLogStart, RollSegment
 from stratalog.model.errors import Rejected, StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey

@@ -1,7 +1,7 @@
 """Gives back to segment files what a power cut took from them: the journal had it flushed.
 
 Runs once, before shards are recovered. Blocking; for a thread. Bytes below an acknowledgement never change, so writing
-an entry again is harmless; which entries are needed is decided by `machines.shard_restart`.
+an entry again is harmless; which entries are needed is decided by `machines.restart.shard_restart`.
 Durability: when `replay_into_segments` returns, every file it wrote to is flushed, and so are the directories that name
 it: the journal may go.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from stratalog.formats.journal import JournalEntry
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES, encode_segment_header
-from stratalog.machines.shard_restart import counts_in_journal
+from stratalog.machines.restart.shard_restart import counts_in_journal
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import SegmentIdentity
 from stratalog.telemetry.logs import logger

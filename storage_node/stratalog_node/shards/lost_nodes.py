@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from stratalog.machines.chain_events import ChainEvent
-from stratalog.machines.leader_events import NodeHeard
+from stratalog.machines.leading.chain_events import ChainEvent
+from stratalog.machines.leading.leader_events import NodeHeard
 from stratalog_node.shards.context import ShardContext
 
 

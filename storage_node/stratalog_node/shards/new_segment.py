@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from stratalog.formats.index_points import IndexBuilder
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES, encode_segment_header
-from stratalog.machines.chain_events import ActiveNamed, ActiveUnknown
-from stratalog.machines.leader_events import SegmentRecord
-from stratalog.machines.sealed_producers import as_seen
-from stratalog.machines.segment_leader import SegmentLeader
-from stratalog.machines.shared_segments import is_shared
+from stratalog.machines.leading.chain_events import ActiveNamed, ActiveUnknown
+from stratalog.machines.leading.leader_events import SegmentRecord
+from stratalog.machines.leading.sealed_producers import as_seen
+from stratalog.machines.leading.segment_leader import SegmentLeader
+from stratalog.machines.leading.shared_segments import is_shared
 from stratalog.model.errors import Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.producers import ProducerSnapshot

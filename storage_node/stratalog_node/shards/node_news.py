@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 
 from stratalog.event_loop.task_set import TaskSet
-from stratalog.machines.leader_events import NodeHeard
+from stratalog.machines.leading.leader_events import NodeHeard
 from stratalog_node.shards.context import ShardContext
 from stratalog_node.shards.due_looks import TimedShard
 from stratalog_node.shards.shard_log import ShardLog

@@ -1,7 +1,7 @@
 """The files of one shard's unsealed segments while it is restarted: looks, scans, cuts, sets aside, makes again.
 
-What is done, and in which order, is decided by `machines.shard_restart`; this does one step at a time and says what it
-found. Afterwards the files that the log goes on with become `ActiveSegment`s.
+What is done, and in which order, is decided by `machines.restart.shard_restart`; this does one step at a time and says
+what it found. Afterwards the files that the log goes on with become `ActiveSegment`s.
 Runs before the shard serves; scans on the disk threads.
 """
 
@@ -22,7 +22,8 @@ from stratalog.formats.segment_file import (
     encode_segment_header,
 )
 from stratalog.formats.tail_damage import TailKind, judge_tail
-from stratalog.machines.restart_events import (
+from stratalog.machines.leading.segment_leader import SegmentLeader
+from stratalog.machines.restart.restart_events import (
     CheckpointTraced,
     CutTail,
     FileDamaged,
@@ -39,7 +40,6 @@ from stratalog.machines.restart_events import (
     SetAside,
     TraceCheckpoint,
 )
-from stratalog.machines.segment_leader import SegmentLeader
 from stratalog.model.errors import Corrupt
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import SegmentIdentity, SegmentState

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stratalog.machines.leader_events import OfferedBatch
+from stratalog.machines.leading.leader_events import OfferedBatch
 from stratalog_node.turn import Turn
 
 _OPENINGS_PER_TURN = 32

@@ -20,8 +20,8 @@ from stratalog.formats.index_block import decode_index_block
 from stratalog.formats.producers import NO_TABLE, decode_table, encode_table, table_fault
 from stratalog.formats.record_batch import walk
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
-from stratalog.machines.producer_table import ProducerTable
-from stratalog.machines.sealed_producers import Producers, sealed_table
+from stratalog.machines.leading.producer_table import ProducerTable
+from stratalog.machines.leading.sealed_producers import Producers, sealed_table
 from stratalog.model.errors import Corrupt, NotFound, StratalogError, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import RemoteState, SealRecord, Segment, SegmentState

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 from stratalog.formats.index_points import IndexBuilder
 from stratalog.formats.record_times import BatchTimes
-from stratalog.machines.producer_table import ProducerTable
+from stratalog.machines.leading.producer_table import ProducerTable
 from stratalog.model.batch import BatchHeader
 from stratalog.model.errors import Corrupt
 from stratalog.model.ids import SegmentKey

@@ -18,8 +18,8 @@ from typing import NamedTuple, TypeAlias
 from stratalog.formats.index_points import IndexPoints
 from stratalog.formats.record_batch import walk
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
-from stratalog.machines.missing_copies import judge_missing
-from stratalog.machines.read_policy import ReadFrom, ReadPolicy, choose
+from stratalog.machines.reading.read_policy import ReadFrom, ReadPolicy, choose
+from stratalog.machines.restart.missing_copies import judge_missing
 from stratalog.model.errors import Corrupt, NotFound, OutOfReach, Unavailable
 from stratalog.model.ids import ShardKey
 from stratalog.model.in_order import find

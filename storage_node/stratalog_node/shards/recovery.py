@@ -1,8 +1,8 @@
 """Restart: what the disk holds, brought together with what the meta service knows, shard by shard.
 
-What that means is decided by `machines.shard_restart`; this lists files and checkpoints, does its steps (those about
-files in `shards/opening.py`), and hands on what comes of them. Shards without files cost a dictionary entry: 10,000
-idle ones start in well under a second.
+What that means is decided by `machines.restart.shard_restart`; this lists files and checkpoints, does its steps (those
+about files in `shards/opening.py`), and hands on what comes of them. Shards without files cost a dictionary entry:
+10,000 idle ones start in well under a second.
 
 A shard of which the disk holds less than was written does not serve: it is entered in `unhealed`, and
 `shards/healing.py` brings back what is missing, then has the shard looked at again.
@@ -16,7 +16,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import assert_never
 
 from stratalog.formats.checkpoint import Checkpoint
-from stratalog.machines.restart_events import (
+from stratalog.machines.leading.sealed_producers import as_seen
+from stratalog.machines.leading.shard_life import Stop, StopCause
+from stratalog.machines.leading.shared_segments import is_shared, shared_before_own
+from stratalog.machines.restart.restart_events import (
     CheckpointClaim,
     ConfirmRoll,
     FilesListed,
@@ -38,10 +41,7 @@ from stratalog.machines.restart_events import (
     StopShard,
     TakeSealed,
 )
-from stratalog.machines.sealed_producers import as_seen
-from stratalog.machines.shard_life import Stop, StopCause
-from stratalog.machines.shard_restart import ShardRestart, deleted_files, judge_sealed
-from stratalog.machines.shared_segments import is_shared, shared_before_own
+from stratalog.machines.restart.shard_restart import ShardRestart, deleted_files, judge_sealed
 from stratalog.model.errors import StratalogError, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import Segment

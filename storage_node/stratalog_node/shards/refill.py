@@ -13,8 +13,8 @@ from contextlib import aclosing
 
 from stratalog.formats.digest import extend_digest_over
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
-from stratalog.machines.producer_table import ProducerTable
-from stratalog.machines.shard_healing import FileRefilled, Obstacle
+from stratalog.machines.leading.producer_table import ProducerTable
+from stratalog.machines.restart.shard_healing import FileRefilled, Obstacle
 from stratalog.model.errors import Conflict, Corrupt, NotFound
 from stratalog.model.segment import Segment
 from stratalog_node.disk.files import SegmentFile

@@ -1,14 +1,14 @@
 """A shard whose segments others seal from now on: this node may follow them, and may lead the shard again later.
 
 Called on the event loop, within the step of the metadata that said so: whoever follows segments hears of it behind the
-shard, and finds files that nobody else uses. When that is so says `machines/resigning.py`.
+shard, and finds files that nobody else uses. When that is so says `machines/leading/resigning.py`.
 """
 
 from __future__ import annotations
 
-from stratalog.machines.chain_events import ShardRecovered
-from stratalog.machines.shard_chain import ShardChain
-from stratalog.machines.shared_segments import is_shared
+from stratalog.machines.leading.chain_events import ShardRecovered
+from stratalog.machines.leading.shard_chain import ShardChain
+from stratalog.machines.leading.shared_segments import is_shared
 from stratalog.model.segment import SegmentState
 from stratalog.telemetry.logs import logger
 from stratalog_node.shards.active import ActiveSegment

@@ -1,8 +1,8 @@
 """What a roll takes, off the hot path: the ended segment is put on the disk, the file behind it gets its name, the meta
 service is told.
 
-Which of it is due is decided by `machines.roll_order`; this does it, however often it takes, and tells what came of it.
-Lives on the event loop.
+Which of it is due is decided by `machines.leading.roll_order`; this does it, however often it takes, and tells what
+came of it. Lives on the event loop.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from stratalog.machines.chain_events import RollConfirmed, SegmentFlushed, SegmentFlushFailed, ShardStopped
-from stratalog.machines.leader_events import SegmentRecord
-from stratalog.machines.shard_life import Stop, StopCause
+from stratalog.machines.leading.chain_events import RollConfirmed, SegmentFlushed, SegmentFlushFailed, ShardStopped
+from stratalog.machines.leading.leader_events import SegmentRecord
+from stratalog.machines.leading.shard_life import Stop, StopCause
 from stratalog.model.commands import RollSegment
 from stratalog.model.errors import NotFound, Rejected, StratalogError
 from stratalog.model.ids import SegmentKey

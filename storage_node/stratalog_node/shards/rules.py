@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stratalog.machines.leader_events import RollPolicy
+from stratalog.machines.leading.leader_events import RollPolicy
 from stratalog.settings.choices import AcksPolicy, FlushPolicy, TimestampType, UncleanSeal
 from stratalog.settings.topic import TopicSettings
 from stratalog.settings.units import HOUR_MS, INT64_MAX

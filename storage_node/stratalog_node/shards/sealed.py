@@ -7,7 +7,7 @@ from pathlib import Path
 
 from stratalog.formats.index_block import decode_index_block
 from stratalog.formats.index_points import IndexPoints
-from stratalog.machines.producer_table import ProducerTable
+from stratalog.machines.leading.producer_table import ProducerTable
 from stratalog.model.errors import Corrupt
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import SealRecord

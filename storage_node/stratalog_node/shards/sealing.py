@@ -1,8 +1,8 @@
 """What follows a roll, off the hot path: the ended segment is flushed, the meta service told (`shards/rolls.py`), the
 segment scanned and sealed.
 
-When each of these is due is decided by `machines.roll_order`; this does it, however often it takes, and tells what came
-of it. Seals of a shard are written in the order in which they were asked for.
+When each of these is due is decided by `machines.leading.roll_order`; this does it, however often it takes, and tells
+what came of it. Seals of a shard are written in the order in which they were asked for.
 Lives on the event loop; scans run on the seal threads, two segments at a time.
 """
 
@@ -17,7 +17,7 @@ from typing import Any, Protocol, assert_never
 from stratalog.event_loop.task_set import TaskSet
 from stratalog.formats.index_block import IndexBlock, encode_index_block
 from stratalog.formats.producers import encode_table, tally_of
-from stratalog.machines.chain_events import (
+from stratalog.machines.leading.chain_events import (
     ConfirmRoll,
     DropEmptySegment,
     EmptySegmentKept,
@@ -29,13 +29,13 @@ from stratalog.machines.chain_events import (
     SegmentFlushFailed,
     SegmentHeard,
 )
-from stratalog.machines.leader_events import (
+from stratalog.machines.leading.leader_events import (
     FenceRaised,
     IsrCommitted,
     ProposalReadBack,
     ProposeIsr,
 )
-from stratalog.machines.sealed_producers import Producers, sealed_table
+from stratalog.machines.leading.sealed_producers import Producers, sealed_table
 from stratalog.model import commands
 from stratalog.model.commands import AdvanceLogStart
 from stratalog.model.errors import Conflict, Corrupt, Fenced, NotFound, Rejected, StratalogError, Unavailable

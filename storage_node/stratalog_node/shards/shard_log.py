@@ -1,7 +1,7 @@
 """One shard on this node: takes batches, writes them once per loop turn, tells who waits, serves ranges.
 
-The shell around `machines.shard_chain`: it performs effects and holds no decision about offsets, acknowledgement,
-rolling, the order of confirmations, epochs or when to stop.
+The shell around `machines.leading.shard_chain`: it performs effects and holds no decision about offsets,
+acknowledgement, rolling, the order of confirmations, epochs or when to stop.
 Lives on the event loop; `shards/sealing.py` confirms rolls and seals, `shards/reading.py` reads off the loop.
 
 Invariant: a batch's payload is used before `flush_pending` returns (it is a view of a receive buffer).
@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
-from stratalog.machines.chain_events import (
+from stratalog.machines.leading.chain_events import (
     AcknowledgeBatches,
     AppendFailed,
     AskWhoLeads,
@@ -37,7 +37,7 @@ from stratalog.machines.chain_events import (
     ShardStopped,
     TellReaders,
 )
-from stratalog.machines.leader_events import (
+from stratalog.machines.leading.leader_events import (
     BatchesPersisted,
     BatchesReceived,
     BatchesWritten,
@@ -51,8 +51,8 @@ from stratalog.machines.leader_events import (
     SegmentRecord,
     TimePassed,
 )
-from stratalog.machines.shard_chain import ShardChain
-from stratalog.machines.shard_life import Stop, StopCause
+from stratalog.machines.leading.shard_chain import ShardChain
+from stratalog.machines.leading.shard_life import Stop, StopCause
 from stratalog.model.append import AppendFailure
 from stratalog.model.commands import AdvanceLogStart
 from stratalog.model.errors import DiskFull, OutcomeUnknown, StratalogError, Unavailable

@@ -68,8 +68,8 @@ class ShardView(Protocol):
 
     @property
     def missing(self) -> Collection[SegmentKey]:
-        """Sealed segments whose file should be on this disk, and is not: `machines.missing_copies` judges what that
-        means."""
+        """Sealed segments whose file should be on this disk, and is not: `machines.restart.missing_copies` judges what
+        that means."""
         ...
 
     def size_below_high_watermark(self, segment: SegmentKey, from_offset: int) -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from stratalog.event_loop.task_set import TaskSet
-from stratalog.machines.retention import DiskPressure
+from stratalog.machines.tiering.retention import DiskPressure
 from stratalog.model.errors import DiskFull, StratalogError
 from stratalog.telemetry.logs import logger
 from stratalog.telemetry.metrics import counter, gauge

@@ -1,4 +1,4 @@
-"""The shards of this node that take no writes any more, and how many they are by cause (`machines.shard_life`).
+"""The shards of this node that take no writes any more, and how many they are by cause (`machines.leading.shard_life`).
 
 What refuses writes for a while and for the whole node (no room) is no stop: see `shards/space.py`.
 """
@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Protocol
 
-from stratalog.machines.shard_life import Stop, StopCause
+from stratalog.machines.leading.shard_life import Stop, StopCause
 from stratalog.model.ids import ShardKey
 from stratalog.telemetry.metrics import MetricRegistry
 

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from stratalog.event_loop.task_set import TaskSet
-from stratalog.machines.chain_events import ChainEvent, SuccessorNamed, SuccessorUnknown
-from stratalog.machines.leader_events import RollAsked
-from stratalog.machines.segment_leader import SegmentLeader
+from stratalog.machines.leading.chain_events import ChainEvent, SuccessorNamed, SuccessorUnknown
+from stratalog.machines.leading.leader_events import RollAsked
+from stratalog.machines.leading.segment_leader import SegmentLeader
 from stratalog.model.commands import PrepareSegment
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey

@@ -9,7 +9,7 @@ import random
 from collections.abc import Awaitable, Callable
 
 from stratalog.formats.object_names import ObjectNames
-from stratalog.machines.retention import DiskPressure
+from stratalog.machines.tiering.retention import DiskPressure
 from stratalog.meta_api.client import MetaClient
 from stratalog.model.counting import counted
 from stratalog.model.ids import SegmentKey

@@ -16,7 +16,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from stratalog.machines.read_window import Block
+from stratalog.machines.reading.read_window import Block
 from stratalog.model.ids import SegmentKey
 
 

@@ -1,10 +1,10 @@
 """Keeps bundles from piling up: deletes those that nothing refers to, and empties those that are half dead or old.
 
-Decided in `stratalog.machines.bundles`. References are counted from metadata, never kept: only PARTIAL segments refer
-to bundles, a complete copy lies wholly in its own folder. Live parts move through the uploader, in its next bundles.
-Before a bundle is deleted its directory is read: one with a part that metadata cannot explain is kept, and told.
-Cost of a pass: one listing of this node's bundles, one snapshot, one small GET per bundle older than its limit, two per
-bundle that is due to be deleted.
+Decided in `stratalog.machines.tiering.bundles`. References are counted from metadata, never kept: only PARTIAL segments
+refer to bundles, a complete copy lies wholly in its own folder. Live parts move through the uploader, in its next
+bundles. Before a bundle is deleted its directory is read: one with a part that metadata cannot explain is kept, and
+told. Cost of a pass: one listing of this node's bundles, one snapshot, one small GET per bundle older than its limit,
+two per bundle that is due to be deleted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stratalog.formats.bundle import (
     decode_bundle_trailer,
 )
 from stratalog.formats.object_names import BundleName
-from stratalog.machines.bundles import (
+from stratalog.machines.tiering.bundles import (
     EMPTY_PLAN,
     BundleLimits,
     LivePart,

@@ -1,7 +1,7 @@
 """Holds this life's claim on the epoch of its write lock, an object in the bucket; tells a fork from an own past.
 
-Decided in `stratalog.machines.claims`. A claim is put create-only and always read back, so a lost answer, a name that
-is taken and a claim of an earlier life are one case. Fails closed: what cannot be read is not held.
+Decided in `stratalog.machines.tiering.claims`. A claim is put create-only and always read back, so a lost answer, a
+name that is taken and a claim of an earlier life are one case. Fails closed: what cannot be read is not held.
 Cost: six small requests when the lock is gained, one listing when the claim is looked at again.
 """
 
@@ -15,9 +15,17 @@ from uuid import UUID
 
 from stratalog.formats.claim import Claim, decode_claim, encode_claim
 from stratalog.formats.object_names import ClaimName, ObjectNames
-from stratalog.machines.claims import NEXT_STEP, ClaimForked, ClaimHeld, PutClaim, ReadClaim, name_ending, next_step
-from stratalog.machines.table_locks import MAX_LASTING_HOLDERS
-from stratalog.machines.upload_events import UploadLimits
+from stratalog.machines.table.locks import MAX_LASTING_HOLDERS
+from stratalog.machines.tiering.claims import (
+    NEXT_STEP,
+    ClaimForked,
+    ClaimHeld,
+    PutClaim,
+    ReadClaim,
+    name_ending,
+    next_step,
+)
+from stratalog.machines.tiering.upload_events import UploadLimits
 from stratalog.model.errors import (
     AlreadyExists,
     Conflict,

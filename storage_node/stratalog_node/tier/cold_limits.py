@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stratalog.machines.read_window import WindowLimits
+from stratalog.machines.reading.read_window import WindowLimits
 from stratalog.telemetry.metrics import counter, gauge
 
 _MIB = 1 << 20

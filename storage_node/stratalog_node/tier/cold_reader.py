@@ -3,12 +3,12 @@
 A read answers whole batches from the one that contains its offset: it waits for the first block and adds what lies
 ready behind it. Nothing is cached or answered before every CRC and the identity of its part were checked, on this
 reader's own threads. Blocks are fetched once for all readers, by tasks of their own that a cancelled reader leaves
-alone (F43, F47). How far ahead is `machines.read_window`'s to say; how fast is this reader's own limit, so that
+alone (F43, F47). How far ahead is `machines.reading.read_window`'s to say; how fast is this reader's own limit, so that
 producers and hot readers do not feel it.
 
 Memory is counted before it is asked for: a block that does not fit waits its turn (`room_line`), and what is fetched
 stays until its readers have taken it (`block_cache`). When readers outnumber the blocks that fit they take turns, a
-block each; where that does not help, because they are slow, ranges get smaller (`machines.read_range`).
+block each; where that does not help, because they are slow, ranges get smaller (`machines.reading.read_range`).
 
 Requires: one event loop; segments oldest first, without the deleted ones.
 Cost of a read from memory: about 30 us. An answer keeps at most four times its bytes alive: small cuts of large blocks
@@ -27,8 +27,8 @@ from typing import TypeVar
 
 from stratalog.formats.index_block import INDEX_INTERVAL_BYTES
 from stratalog.formats.object_names import ObjectNames
-from stratalog.machines.read_range import ReadRange
-from stratalog.machines.read_window import Block, ReadWindow, WindowStatus
+from stratalog.machines.reading.read_range import ReadRange
+from stratalog.machines.reading.read_window import Block, ReadWindow, WindowStatus
 from stratalog.model.errors import Corrupt, NotFound, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import RemoteState, Segment

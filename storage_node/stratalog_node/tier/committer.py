@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from stratalog.machines.upload_events import Gone, Moved, PieceOutcome, Unreadable, UploadLimits
+from stratalog.machines.tiering.upload_events import Gone, Moved, PieceOutcome, Unreadable, UploadLimits
 from stratalog.meta_api.client import MetaClient
 from stratalog.model.commands import CommitParts, ReplaceParts
 from stratalog.model.errors import OutcomeUnknown, StratalogError, Unavailable

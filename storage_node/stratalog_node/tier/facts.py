@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from uuid import UUID
 
-from stratalog.machines.orphans import is_part_explained
+from stratalog.machines.tiering.orphans import is_part_explained
 from stratalog.meta_api.client import MetaClient
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.in_order import find

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from stratalog.machines.upload_state import UploaderStatus
+from stratalog.machines.tiering.upload_state import UploaderStatus
 from stratalog.model.errors import Unavailable
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import Segment

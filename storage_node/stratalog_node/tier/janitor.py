@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from stratalog.formats.object_names import ObjectNames, SegmentObject, SegmentObjectName
-from stratalog.machines.bundles import BundleLimits
+from stratalog.machines.tiering.bundles import BundleLimits
 from stratalog.meta_api.client import MetaClient
 from stratalog.model.commands import ForgetLocal, PurgeSegments
 from stratalog.model.errors import NotFound

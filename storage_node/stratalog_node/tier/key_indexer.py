@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from stratalog.formats.digest import object_digest
 from stratalog.formats.key_index import KeyRun
 from stratalog.formats.part import PART_HEADER_BYTES
-from stratalog.machines.upload_events import Piece, UploadLimits
+from stratalog.machines.tiering.upload_events import Piece, UploadLimits
 from stratalog.model.errors import Corrupt
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemotePart, SealRecord, Segment

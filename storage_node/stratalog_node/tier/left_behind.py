@@ -13,8 +13,8 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from stratalog.machines.chunk_merging import COMPACTION_WRITER
-from stratalog.machines.upload_duty import sweeper_of
+from stratalog.machines.tiering.chunk_merging import COMPACTION_WRITER
+from stratalog.machines.tiering.upload_duty import sweeper_of
 from stratalog.meta_api.client import MetaClient
 from stratalog.model.commands import AcquireLock
 from stratalog.model.errors import Conflict, Fenced

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stratalog.machines.upload_events import UploadLimits
+from stratalog.machines.tiering.upload_events import UploadLimits
 from stratalog.settings.process import ProcessSettings
 from stratalog_node.tier.janitor import JanitorSchedule
 from stratalog_node.tier.retention import RetentionSchedule

@@ -1,8 +1,8 @@
 """Reads what this node uploads and has no file of: sealed segments in the directories of retired nodes, whose mounts it
 holds. They are read as a consumer's reads are, at whoever reads the directory, and each range is checked on its way.
 
-Which segments these are, and why one cannot be read now, `machines.mounted_uploads` says. Lives on the event loop;
-batches are looked at on the encoder's thread. Memory: a piece, and a read of another node's.
+Which segments these are, and why one cannot be read now, `machines.tiering.mounted_uploads` says. Lives on the event
+loop; batches are looked at on the encoder's thread. Memory: a piece, and a read of another node's.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stratalog.formats.record_batch import walk
-from stratalog.machines.mounted_uploads import MountedCopy, most_unsent_bytes, mounted_copy
-from stratalog.machines.upload_events import Piece
+from stratalog.machines.tiering.mounted_uploads import MountedCopy, most_unsent_bytes, mounted_copy
+from stratalog.machines.tiering.upload_events import Piece
 from stratalog.model.batch import BatchHeader
 from stratalog.model.errors import Corrupt, NotFound, Unavailable
 from stratalog.model.segment import Segment

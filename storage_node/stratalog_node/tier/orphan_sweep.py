@@ -1,9 +1,9 @@
 """Sweeps orphans: objects that this node wrote, or one whose leavings it sweeps (`left_behind`), and that no metadata
 names, because another attempt was chosen.
 
-Judged in `stratalog.machines.orphans`. One listing of the data folder, a segment's folder at a time. A folder that the
-node's catalog explains to the last object is passed over at once; the others are judged together by metadata read after
-the listing, so that a commit that came meanwhile counts. Only of those a manifest is read.
+Judged in `stratalog.machines.tiering.orphans`. One listing of the data folder, a segment's folder at a time. A folder
+that the node's catalog explains to the last object is passed over at once; the others are judged together by metadata
+read after the listing, so that a commit that came meanwhile counts. Only of those a manifest is read.
 Cost: O(1) per folder, no request but the listing for a clean one; one reading of metadata per thousand others.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
 from stratalog.formats.object_names import SegmentObject, SegmentObjectName
-from stratalog.machines.orphans import ListedObject, OrphanRules, SegmentFacts, Verdict, classify_folder
+from stratalog.machines.tiering.orphans import ListedObject, OrphanRules, SegmentFacts, Verdict, classify_folder
 from stratalog.meta_api.client import MetaClient
 from stratalog.model.errors import Corrupt, NotFound
 from stratalog.model.ids import SegmentKey

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from stratalog.formats.bundle import BundleEntry, BundleHeader, BundleMember, encode_bundle
 from stratalog.formats.fields import Buffer
 from stratalog.formats.part import PART_HEADER_BYTES, PartIndex, decode_part_header, decode_part_index, encode_part
-from stratalog.machines.upload_events import PART_OVERHEAD_BYTES, Piece
+from stratalog.machines.tiering.upload_events import PART_OVERHEAD_BYTES, Piece
 from stratalog.model.segment import SegmentIdentity
 from stratalog_node.tier.encoder import Encoder
 from stratalog_node.tier.source import PieceData

@@ -17,7 +17,7 @@ from stratalog.formats.index_block import encode_index_block
 from stratalog.formats.index_points import IndexBuilder
 from stratalog.formats.manifest import Manifest, encode_manifest, manifest_digest
 from stratalog.formats.part import PartIndex
-from stratalog.machines.upload_events import Gone, Moved, PieceOutcome, Publish, Unreadable, UploadLimits
+from stratalog.machines.tiering.upload_events import Gone, Moved, PieceOutcome, Publish, Unreadable, UploadLimits
 from stratalog.meta_api.client import MetaClient
 from stratalog.model.commands import CompleteRemote
 from stratalog.model.errors import Conflict, Corrupt, NotFound, StratalogError

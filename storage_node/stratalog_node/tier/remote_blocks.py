@@ -14,7 +14,7 @@ from stratalog.formats.batch_scan import scan_batches
 from stratalog.formats.envelope import ENVELOPE_BYTES
 from stratalog.formats.index_block import INDEX_INTERVAL_BYTES, POINT_BYTES
 from stratalog.formats.part import PART_HEADER_BYTES, PartHeader, PartIndex, decode_part_header, decode_part_index
-from stratalog.machines.read_window import Block
+from stratalog.machines.reading.read_window import Block
 from stratalog.model.errors import Corrupt
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemotePart

@@ -1,8 +1,8 @@
 """The blocks of a shard's cold data, in order, from an offset on: across parts and segments, as far as is known now.
 
 Never waits: where an index must be learned first, the walk ends with what is missing.
-At a level above 0 blocks are halved so many times (`machines.read_range`); larger ones that are there are taken as they
-are, so that nothing is fetched twice when ranges shrink.
+At a level above 0 blocks are halved so many times (`machines.reading.read_range`); larger ones that are there are taken
+as they are, so that nothing is fetched twice when ranges shrink.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from stratalog.machines.read_window import Block
+from stratalog.machines.reading.read_window import Block
 from stratalog.model.segment import RemotePart, RemoteState, Segment
 from stratalog_node.tier.remote_blocks import RemoteBlock, whole_part_block
 from stratalog_node.tier.remote_index import RemoteIndex

@@ -1,9 +1,9 @@
 """Retention of a node: ends old data, frees local copies, and refuses writes before the disk is full of unsent data.
 
-A round looks at each shard once. What goes is decided in `stratalog.machines.retention`; here it is carried out in the
-order that loses nothing: for total retention the log start first, files and objects after the grace (the janitor,
-F29); for a local copy check the remote one, let meta agree, then free the file (F37). Each step may be repeated after a
-crash.
+A round looks at each shard once. What goes is decided in `stratalog.machines.tiering.retention`; here it is carried out
+in the order that loses nothing: for total retention the log start first, files and objects after the grace (the
+janitor, F29); for a local copy check the remote one, let meta agree, then free the file (F37). Each step may be
+repeated after a crash.
 Ending data asks the object store nothing, and has rounds of its own; freeing does, for some shards side by side: what
 the store does not answer is left alone for a while and holds up no other shard.
 """
@@ -18,8 +18,8 @@ from typing import NamedTuple
 from uuid import UUID
 
 from stratalog.formats.object_names import ObjectNames
-from stratalog.machines.bucket_reads import is_readable_without_nodes
-from stratalog.machines.retention import (
+from stratalog.machines.reading.bucket_reads import is_readable_without_nodes
+from stratalog.machines.tiering.retention import (
     DiskPressure,
     LocalFreeing,
     LogStartMove,

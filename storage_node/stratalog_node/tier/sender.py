@@ -10,8 +10,16 @@ import asyncio
 from collections.abc import Sequence
 
 from stratalog.formats.bundle import BundleHeader
-from stratalog.machines.bundles import run_starts
-from stratalog.machines.upload_events import Gone, NothingThere, Piece, PieceOutcome, TooLarge, Unreadable, UploadLimits
+from stratalog.machines.tiering.bundles import run_starts
+from stratalog.machines.tiering.upload_events import (
+    Gone,
+    NothingThere,
+    Piece,
+    PieceOutcome,
+    TooLarge,
+    Unreadable,
+    UploadLimits,
+)
 from stratalog.model.errors import Corrupt, NotFound, StratalogError
 from stratalog.model.metadata import Lock, PartCommit, PartReplacement
 from stratalog.model.segment import RemotePart, Segment

@@ -15,7 +15,7 @@ from stratalog.formats.part import PART_HEADER_BYTES, PartHeader, PartIndex, che
 from stratalog.formats.part import decode_part_index as decode_index
 from stratalog.formats.record_batch import walk
 from stratalog.formats.record_times import BatchTimes
-from stratalog.machines.upload_events import Piece, TooLarge, UploadLimits
+from stratalog.machines.tiering.upload_events import Piece, TooLarge, UploadLimits
 from stratalog.model.batch import BatchHeader
 from stratalog.model.errors import Corrupt, NotFound, Unavailable
 from stratalog.model.ids import SegmentKey

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stratalog.machines.upload_state import UploaderStatus
+from stratalog.machines.tiering.upload_state import UploaderStatus
 from stratalog.telemetry.metrics import counter, gauge
 
 

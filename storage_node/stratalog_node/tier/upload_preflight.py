@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable
 
-from stratalog.machines.upload_events import UploadLimits
+from stratalog.machines.tiering.upload_events import UploadLimits
 from stratalog.model.errors import InvalidRequest, StratalogError
 from stratalog.objects.probe import without_name
 from stratalog.objects.store import ObjectStore

@@ -1,8 +1,8 @@
 """The uploader of a node: follows the shards' committed data into the object store.
 
 One task turns what happened (data committed, segments sealed or deleted, uploads ended) into events for the machine
-`stratalog.machines.uploader`, and its effects into upload tasks; nothing is decided here. Producers never wait for it:
-all it takes from the hot path is one dictionary entry per shard and tick.
+`stratalog.machines.tiering.uploader`, and its effects into upload tasks; nothing is decided here. Producers never wait
+for it: all it takes from the hot path is one dictionary entry per shard and tick.
 
 Requires: `start` after the shards have recovered; the catalog is kept current by its watch.
 Invariants: at most `limits.max_requests` uploads, at most `limits.in_flight_bytes` of data; a quiet node does nothing
@@ -20,10 +20,10 @@ from typing import Any, assert_never
 from uuid import UUID, uuid4
 
 from stratalog.formats.object_names import ObjectNames
-from stratalog.machines.claims import holder_name
-from stratalog.machines.missing_copies import judge_missing
-from stratalog.machines.mounted_uploads import MountedCopy
-from stratalog.machines.upload_events import (
+from stratalog.machines.restart.missing_copies import judge_missing
+from stratalog.machines.tiering.claims import holder_name
+from stratalog.machines.tiering.mounted_uploads import MountedCopy
+from stratalog.machines.tiering.upload_events import (
     CancelTask,
     CommittedGrew,
     FlushAsked,
@@ -47,8 +47,8 @@ from stratalog.machines.upload_events import (
     UploaderEvent,
     UploadLimits,
 )
-from stratalog.machines.upload_state import uploads
-from stratalog.machines.uploader import Uploader
+from stratalog.machines.tiering.upload_state import uploads
+from stratalog.machines.tiering.uploader import Uploader
 from stratalog.meta_api.client import MetaClient
 from stratalog.model.errors import Fenced
 from stratalog.model.ids import SegmentKey, ShardKey

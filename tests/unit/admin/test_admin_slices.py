@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 
 from stratalog.admin_api.models import VerifySegment
-from stratalog.machines.shard_life import Stop
+from stratalog.machines.leading.shard_life import Stop
 from stratalog.model.commands import AcquireLock, CommitParts, CreateTopic, RegisterNode, RollSegment, SealSegment
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import NodeInfo, PartCommit

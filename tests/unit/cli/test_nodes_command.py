@@ -146,7 +146,7 @@ def test_a_force_names_the_disk_and_is_refused_for_a_node_that_lives(meta: str) 
 def test_what_nobody_has_is_listed_before_a_person_gives_it_up_and_says_where_it_is_cut(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("stratalog.machines.leaving_survey.MAX_UNHELD_LISTED", 110)
+    monkeypatch.setattr("stratalog.machines.copies.leaving_survey.MAX_UNHELD_LISTED", 110)
     with serving(one_that_died_alone) as meta:
         (told,) = json.loads(run("status", "1", "--meta", meta, "--output", "json").output)
         assert told["unheld_count"] == 121 and len(told["unheld"]) == 110

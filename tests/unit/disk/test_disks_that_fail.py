@@ -77,7 +77,7 @@ import sys
 from pathlib import Path
 from uuid import UUID
 from stratalog.formats.index_points import IndexBuilder
-from stratalog.machines.disk_health import DiskHealth
+from stratalog.machines.leading.disk_health import DiskHealth
 from stratalog.model.ids import SegmentKey
 
 folder = Path(sys.argv[1])

@@ -10,7 +10,7 @@ import pytest
 
 from stratalog.kafka import messages
 from stratalog.kafka.reader import read_entity
-from stratalog.machines.group_events import LeavingMember
+from stratalog.machines.groups.group_events import LeavingMember
 from stratalog.model.group import GroupError
 from stratalog_node.groups.coordinator import CoordinatorLimits
 from stratalog_node.groups.room import RoomLimits

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from stratalog.machines.group_events import JoinAnswer, LeavingMember
+from stratalog.machines.groups.group_events import JoinAnswer, LeavingMember
 from stratalog.model.errors import OutcomeUnknown, Unavailable
 from stratalog.model.group import GroupError, GroupState
 from stratalog_node.groups.coordinator import CoordinatorLimits

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from stratalog.kafka.subscription import read_assignment, write_assignment
-from stratalog.machines.group_events import JoinAnswer, LeavingMember
+from stratalog.machines.groups.group_events import JoinAnswer, LeavingMember
 from stratalog.model.consumer_group import PlacesByName
 from stratalog.model.errors import Unavailable
 from stratalog.model.group import GroupError, MemberProtocol

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from stratalog.machines.group_events import LeavingMember
+from stratalog.machines.groups.group_events import LeavingMember
 from stratalog.model.commands import WidenTopic
 from stratalog.model.errors import Unavailable
 from stratalog.model.group import GroupError, GroupState

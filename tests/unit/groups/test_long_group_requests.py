@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from stratalog.machines.group_events import LeavingMember
+from stratalog.machines.groups.group_events import LeavingMember
 from stratalog.model.group import GroupError
 from stratalog.model.metadata import TopicDeleted
 from stratalog.model.topic import Topic

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stratalog.machines.group_events import LeavingMember
+from stratalog.machines.groups.group_events import LeavingMember
 from stratalog.model.errors import Unavailable
 from stratalog.model.group import GroupError, GroupState
 from support.group_node import GroupNode, committing, joining, syncing, task

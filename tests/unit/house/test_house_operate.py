@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from stratalog.machines.shard_life import StopCause
-from stratalog.machines.shard_troubles import TroubleKind
+from stratalog.machines.leading.shard_life import StopCause
+from stratalog.machines.plans.shard_troubles import TroubleKind
 from stratalog.model.retirement import WaitReason
 from stratalog.model.segment import GapReason
 from support.source_tree import PRODUCT_ROOTS, REPOSITORY, python_files

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stratalog.machines.answer_size import AnswerSize
+from stratalog.machines.reading.answer_size import AnswerSize
 
 MIB = 1 << 20
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stratalog.machines.assignors import ASSIGNORS, Subscriber, by_range, uniform
+from stratalog.machines.groups.assignors import ASSIGNORS, Subscriber, by_range, uniform
 from stratalog.model.ids import ShardKey
 
 TOPICS = [UUID(int=number) for number in range(1, 5)]

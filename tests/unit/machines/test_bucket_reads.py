@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from stratalog.machines.bucket_reads import BucketReads
-from stratalog.machines.retirement import Served
-from stratalog.machines.shard_restart import judge_sealed
-from stratalog.machines.shard_troubles import TroubleKind, troubles
+from stratalog.machines.plans.retirement import Served
+from stratalog.machines.plans.shard_troubles import TroubleKind, troubles
+from stratalog.machines.reading.bucket_reads import BucketReads
+from stratalog.machines.restart.shard_restart import judge_sealed
 from stratalog.model.commands import AdvanceLogStart, AlterTopic, ForgetLocal, RegisterNode
 from stratalog.model.errors import Conflict, InvalidRequest
 from stratalog.model.metadata import NodeInfo

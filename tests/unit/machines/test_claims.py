@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from stratalog.machines.claims import (
+from stratalog.machines.tiering.claims import (
     ClaimForked,
     ClaimHeld,
     ClaimStep,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from stratalog.machines.consumer_group import ConsumerGroup
-from stratalog.machines.consumer_group_events import (
+from stratalog.machines.groups.consumer_group import ConsumerGroup
+from stratalog.machines.groups.consumer_group_events import (
     AnswerConsumer,
     AnswerShare,
     ClassicBeat,
@@ -16,8 +16,8 @@ from stratalog.machines.consumer_group_events import (
     PersistConsumers,
     ShareAnswer,
 )
-from stratalog.machines.group_conversion import Said, downgraded, upgraded
-from stratalog.machines.group_events import (
+from stratalog.machines.groups.group_conversion import Said, downgraded, upgraded
+from stratalog.machines.groups.group_events import (
     AnswerHeartbeat,
     AnswerJoin,
     GroupPersisted,

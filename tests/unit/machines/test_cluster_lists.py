@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.machines.cluster_lists import (
+from stratalog.machines.plans.cluster_lists import (
     MAX_TROUBLES_KEPT,
     page_of,
     segment_page,
@@ -19,7 +19,7 @@ from stratalog.machines.cluster_lists import (
     topic_page,
     trouble_page,
 )
-from stratalog.machines.shard_troubles import Trouble, TroubleKind
+from stratalog.machines.plans.shard_troubles import Trouble, TroubleKind
 from stratalog.model.cluster_lists import MAX_LISTED, ListAsk, SegmentPage
 from stratalog.model.errors import InvalidRequest
 from stratalog.model.ids import SegmentKey, ShardKey

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from stratalog.machines.cluster_outline import MAX_UNWELL, health, sums
+from stratalog.machines.plans.cluster_outline import MAX_UNWELL, health, sums
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Node, Snapshot
 from stratalog.model.mounts import Mount, MountedTopic, MountMode, MountState, OffsetRange

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from stratalog.machines.cluster_overview import (
+from stratalog.machines.plans.cluster_overview import (
     LONGEST_TEXT,
     MAX_MOUNTS,
     MAX_NODES,
@@ -18,7 +18,7 @@ from stratalog.machines.cluster_overview import (
     Known,
     overview,
 )
-from stratalog.machines.node_courses import NodeCourses
+from stratalog.machines.plans.node_courses import NodeCourses
 from stratalog.meta_api import wire
 from stratalog.model.activity import Activity, StoppedHere, UploadActivity
 from stratalog.model.commands import CreateTopic, NoteLives, ProposeIsr

@@ -6,8 +6,8 @@ from collections.abc import Collection
 from typing import Any
 from uuid import UUID
 
-from stratalog.machines.consumer_group import ConsumerGroup
-from stratalog.machines.consumer_group_events import (
+from stratalog.machines.groups.consumer_group import ConsumerGroup
+from stratalog.machines.groups.consumer_group_events import (
     AnswerConsumer,
     ConsumerAnswer,
     ConsumerHeartbeat,
@@ -15,7 +15,7 @@ from stratalog.machines.consumer_group_events import (
     PersistConsumers,
     SeenTopic,
 )
-from stratalog.machines.group_events import (
+from stratalog.machines.groups.group_events import (
     AnswerLeave,
     GroupClosed,
     GroupPersisted,

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from stratalog.machines.copy_repair import MOST_UNDER_WAY, Plan, Presence, plan_moves
-from stratalog.machines.shard_troubles import TroubleKind, troubles
+from stratalog.machines.copies.copy_repair import MOST_UNDER_WAY, Plan, Presence, plan_moves
+from stratalog.machines.plans.shard_troubles import TroubleKind, troubles
 from stratalog.model.commands import (
     ForgetLocal,
     MoveReplicas,

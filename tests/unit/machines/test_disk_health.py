@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stratalog.machines.disk_health import LOOKS_PER_STALL, WELL_AGAIN, CallInProgress, DiskCall, DiskHealth
+from stratalog.machines.leading.disk_health import LOOKS_PER_STALL, WELL_AGAIN, CallInProgress, DiskCall, DiskHealth
 
 STALL_MS = 10_000
 POLL_MS = STALL_MS // LOOKS_PER_STALL

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import uuid
 
-from stratalog.machines.fetch_rounds import (
+from stratalog.machines.following.fetch_rounds import (
     FetchRounds,
     RoundAnswered,
     SegmentName,
@@ -15,7 +15,7 @@ from stratalog.machines.fetch_rounds import (
     SessionLost,
     TurnEnded,
 )
-from stratalog.machines.fetch_session import FetchSession, SessionFault
+from stratalog.machines.following.fetch_session import FetchSession, SessionFault
 from stratalog.machines.token_bucket import TokenBucket
 
 TOPIC = uuid.UUID(int=1)

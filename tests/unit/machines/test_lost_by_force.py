@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from stratalog.machines.leaving import are_producers_lost, is_lost_by_force, is_lost_for_good
+from stratalog.machines.copies.leaving import are_producers_lost, is_lost_by_force, is_lost_for_good
 from stratalog.model.metadata import Node
 from stratalog.model.retirement import Retirement, RetireMode, RetireStep
 from stratalog.model.segment import RemoteCopy, RemoteState, SegmentState

@@ -7,7 +7,7 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.machines.meta_backups import FoundSnapshot, Witness, holder_of, lasting, stranger, to_remove
+from stratalog.machines.rebuild.meta_backups import FoundSnapshot, Witness, holder_of, lasting, stranger, to_remove
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Lock
 

@@ -7,8 +7,8 @@ from uuid import UUID
 
 import pytest
 
-from stratalog.machines.missing_copies import Standing, judge_missing
-from stratalog.machines.shard_restart import deleted_files
+from stratalog.machines.restart.missing_copies import Standing, judge_missing
+from stratalog.machines.restart.shard_restart import deleted_files
 from stratalog.model.ids import SegmentKey
 from stratalog.model.producers import NO_PRODUCERS
 from stratalog.model.segment import RemoteCopy, RemoteState, SealRecord, Segment, SegmentState

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from stratalog.machines.mounted_uploads import MountedCopy, most_unsent_bytes, mounted_copy
-from stratalog.machines.upload_duty import uploader_of
-from stratalog.machines.upload_events import (
+from stratalog.machines.tiering.mounted_uploads import MountedCopy, most_unsent_bytes, mounted_copy
+from stratalog.machines.tiering.upload_duty import uploader_of
+from stratalog.machines.tiering.upload_events import (
     PART_OVERHEAD_BYTES,
     Gone,
     Publish,

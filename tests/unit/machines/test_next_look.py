@@ -6,8 +6,8 @@ import uuid
 
 import pytest
 
-from stratalog.machines.chain_events import SegmentHeard, ShardStopped
-from stratalog.machines.leader_events import (
+from stratalog.machines.leading.chain_events import SegmentHeard, ShardStopped
+from stratalog.machines.leading.leader_events import (
     BatchesPersisted,
     BatchesReceived,
     FollowerFetched,
@@ -20,11 +20,11 @@ from stratalog.machines.leader_events import (
     RollPolicy,
     TimePassed,
 )
-from stratalog.machines.next_look import next_look_ms
-from stratalog.machines.producer_table import ProducerTable
-from stratalog.machines.segment_leader import SegmentLeader
-from stratalog.machines.shard_chain import ShardChain
-from stratalog.machines.shard_life import Life, Stop, StopCause
+from stratalog.machines.leading.next_look import next_look_ms
+from stratalog.machines.leading.producer_table import ProducerTable
+from stratalog.machines.leading.segment_leader import SegmentLeader
+from stratalog.machines.leading.shard_chain import ShardChain
+from stratalog.machines.leading.shard_life import Life, Stop, StopCause
 from stratalog.model.ids import SegmentKey, ShardKey
 
 SHARD = ShardKey(uuid.UUID(int=1), 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stratalog.machines.node_courses import MAX_NODES, SAMPLE_EVERY_MS, SAMPLES, WINDOW_MS, NodeCourses, Sample
+from stratalog.machines.plans.node_courses import MAX_NODES, SAMPLE_EVERY_MS, SAMPLES, WINDOW_MS, NodeCourses, Sample
 from stratalog.model.activity import Activity, UploadActivity
 from stratalog.model.metadata import Vitals
 

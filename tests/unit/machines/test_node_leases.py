@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stratalog.machines.node_leases import NodeLeases
+from stratalog.machines.plans.node_leases import NodeLeases
 from stratalog.model.commands import NoteLives
 from stratalog.model.metadata import Life, Node
 

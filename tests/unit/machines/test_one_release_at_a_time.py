@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from stratalog.machines.leaving import HANDOVER_MS
-from stratalog.machines.retirement import STALL_MS, Release, Served
-from stratalog.machines.retirement_looks import mark_of
+from stratalog.machines.copies.leaving import HANDOVER_MS
+from stratalog.machines.plans.retirement import STALL_MS, Release, Served
+from stratalog.machines.plans.retirement_looks import mark_of
 from stratalog.model.retirement import Retirement, RetireStep, Wait, WaitReason
 from stratalog.model.retirement_commands import AdvanceRetirement, ReleaseNode, RetireNode
 from support.retirement_story import INTERVAL_MS, RetirementStory

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.machines.placement import place
+from stratalog.machines.copies.placement import place
 from stratalog.model.errors import InvalidRequest, Unavailable
 from stratalog.model.metadata import NodeInfo
 

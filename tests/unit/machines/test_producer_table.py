@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.machines.producer_table import KEPT_BATCHES, Duplicate, ProducerTable, SequenceFault
+from stratalog.machines.leading.producer_table import KEPT_BATCHES, Duplicate, ProducerTable, SequenceFault
 from stratalog.model.batch import BatchHeader
 
 LAST = 2**31 - 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.machines.read_range import ReadRange
+from stratalog.machines.reading.read_range import ReadRange
 
 KIB = 1 << 10
 

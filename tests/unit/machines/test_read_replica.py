@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from stratalog.machines.read_replica import has_run, reader_of
+from stratalog.machines.reading.read_replica import has_run, reader_of
 from stratalog.model.ids import SegmentKey
 from stratalog.model.producers import NO_PRODUCERS
 from stratalog.model.segment import SealRecord, Segment, SegmentState

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from stratalog.machines.read_sources import ReadSource, provers, sources
+from stratalog.machines.reading.read_sources import ReadSource, provers, sources
 from stratalog.model.ids import SegmentKey
 from stratalog.model.producers import NO_PRODUCERS
 from stratalog.model.segment import SealRecord, Segment, SegmentState

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stratalog.machines.read_window import Block, ReadWindow, WindowLimits
+from stratalog.machines.reading.read_window import Block, ReadWindow, WindowLimits
 
 LIMITS = WindowLimits(floor_bytes=100, cap_bytes=1_000, unread_ttl_ms=10_000, read_ttl_ms=2_000)
 PLENTY = 1 << 40

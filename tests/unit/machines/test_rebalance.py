@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stratalog.machines.rebalance import Plan, plan_rebalance
+from stratalog.machines.copies.rebalance import Plan, plan_rebalance
 from stratalog.model.commands import NoteLives, PrepareSegment, RegisterNode, ScarcityNoted
 from stratalog.model.errors import Fenced
 from stratalog.model.metadata import NodeInfo

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from property.test_rebuilt_tables import SHARD, TOPIC_ID, found_part, seal
-from stratalog.machines.rebuilt_mounts import LeftOutKind, plan_leavers
-from stratalog.machines.rebuilt_shard import FoundManifest, FoundSegment
-from stratalog.machines.rebuilt_table import Published, RebuildPlan, Scan, plan_rebuild, records_of
-from stratalog.machines.shard_table import ShardTable
-from stratalog.machines.table_records import NodeEntry, ShardRow, StoredRecord, TableHeader
+from stratalog.machines.rebuild.mounts import LeftOutKind, plan_leavers
+from stratalog.machines.rebuild.shard import FoundManifest, FoundSegment
+from stratalog.machines.rebuild.table import Published, RebuildPlan, Scan, plan_rebuild, records_of
+from stratalog.machines.table.records import NodeEntry, ShardRow, StoredRecord, TableHeader
+from stratalog.machines.table.shard_table import ShardTable
 from stratalog.model.commands import RegisterNode
 from stratalog.model.errors import Fenced, InvalidRequest
 from stratalog.model.ids import SegmentKey

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 from tests.support.table_stories import TableStory, record_of, state_of
 
-from stratalog.machines.recovery_patience import LOOKS_PER_PATIENCE, RecoveryPatience
+from stratalog.machines.copies.recovery_patience import LOOKS_PER_PATIENCE, RecoveryPatience
 from stratalog.model.commands import ContinueWithout, NoteLives, ProposeIsr, ReportReplica, SilentReplicas
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Life

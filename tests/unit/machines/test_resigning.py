@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from stratalog.machines.chain_events import ShardRecovered, ShardStopped
-from stratalog.machines.leader_events import RollPolicy
-from stratalog.machines.producer_table import ProducerTable
-from stratalog.machines.resigning import must_resign
-from stratalog.machines.segment_leader import SegmentLeader
-from stratalog.machines.shard_chain import ShardChain
-from stratalog.machines.shard_life import Stop, StopCause
+from stratalog.machines.leading.chain_events import ShardRecovered, ShardStopped
+from stratalog.machines.leading.leader_events import RollPolicy
+from stratalog.machines.leading.producer_table import ProducerTable
+from stratalog.machines.leading.resigning import must_resign
+from stratalog.machines.leading.segment_leader import SegmentLeader
+from stratalog.machines.leading.shard_chain import ShardChain
+from stratalog.machines.leading.shard_life import Stop, StopCause
 from stratalog.model.segment import Segment
 from support.table_stories import TableStory
 

@@ -7,15 +7,15 @@ from uuid import UUID
 
 import pytest
 
-from stratalog.machines.orphans import ListedObject, OrphanRules, SegmentFacts, Verdict, classify_object
-from stratalog.machines.retention import (
+from stratalog.machines.tiering.orphans import ListedObject, OrphanRules, SegmentFacts, Verdict, classify_object
+from stratalog.machines.tiering.retention import (
     RetentionLimits,
     disk_pressure,
     expired,
     is_active_next,
     local_copies_to_free,
 )
-from stratalog.machines.service_gate import ServiceGate
+from stratalog.machines.tiering.service_gate import ServiceGate
 from stratalog.model.ids import SegmentKey
 from stratalog.model.producers import NO_PRODUCERS
 from stratalog.model.segment import RemoteCopy, RemoteState, SealRecord, Segment, SegmentState, TimesKnown

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stratalog.machines.copy_repair import plan_moves
-from stratalog.machines.retirement import Release, Served
+from stratalog.machines.copies.copy_repair import plan_moves
+from stratalog.machines.plans.retirement import Release, Served
 from stratalog.model.commands import AcquireLock, MoveReplicas, RegisterNode, ReplicaMove
 from stratalog.model.errors import Conflict, Fenced, InvalidRequest, NotFound
 from stratalog.model.metadata import NodeInfo, Vitals
@@ -109,7 +109,7 @@ def test_where_nobody_else_lives_a_cordoned_node_goes_on_writing() -> None:
 
 
 def test_topics_of_the_service_follow_the_nodes_down() -> None:
-    from stratalog.machines.internal_topics import GROUP_LOG
+    from stratalog.machines.copies.internal_topics import GROUP_LOG
     from stratalog.model.commands import CreateTopic
 
     story = RetirementStory(nodes=3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from stratalog.machines.retirement import Served
+from stratalog.machines.plans.retirement import Served
 from stratalog.model.commands import AdvanceLogStart, MoveReplicas, ReplicaMove, ReportLostCopies
 from stratalog.model.ids import SegmentKey
 from stratalog.model.mount_commands import BeginMount, EndMount, OpenVolume

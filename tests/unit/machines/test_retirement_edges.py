@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from stratalog.machines.leaving_turns import who_writes, whose_turn
-from stratalog.machines.retirement import SIGHTING_LASTS_MS, EndOpen, Served
-from stratalog.machines.shard_troubles import troubles
+from stratalog.machines.plans.leaving_turns import who_writes, whose_turn
+from stratalog.machines.plans.retirement import SIGHTING_LASTS_MS, EndOpen, Served
+from stratalog.machines.plans.shard_troubles import troubles
 from stratalog.model.commands import MoveReplicas, NoteLives, ProposeIsr, ReplicaMove, SealUnclean
 from stratalog.model.errors import Conflict, InvalidRequest
 from stratalog.model.ids import SegmentKey
@@ -508,7 +508,7 @@ def test_an_open_segment_that_nobody_who_lives_has_is_listed_without_an_end() ->
 def test_the_list_is_cut_where_it_is_long_and_says_how_many_there_are(
     monkeypatch: pytest.MonkeyPatch, most: int, shown: int
 ) -> None:
-    monkeypatch.setattr("stratalog.machines.leaving_survey.MAX_UNHELD_LISTED", most)
+    monkeypatch.setattr("stratalog.machines.copies.leaving_survey.MAX_UNHELD_LISTED", most)
     story = RetirementStory(nodes=1)
     for number in range(4):
         story.roll(story.active(story.topic(f"flights-{number}")).key, 10)

@@ -8,8 +8,8 @@ from itertools import product
 
 import pytest
 
-from stratalog.machines.leaving_survey import Found, Survey
-from stratalog.machines.retirement import Observed, Release, Served, Why, plan
+from stratalog.machines.copies.leaving_survey import Found, Survey
+from stratalog.machines.plans.retirement import Observed, Release, Served, Why, plan
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Node
 from stratalog.model.retirement import Retirement, RetireMode, RetireStep, Sighting, WaitReason

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.machines.producer_table import KEPT_BATCHES, ProducerTable
-from stratalog.machines.sealed_producers import TO_THE_END, Producers, as_seen, sealed_table, without
+from stratalog.machines.leading.producer_table import KEPT_BATCHES, ProducerTable
+from stratalog.machines.leading.sealed_producers import TO_THE_END, Producers, as_seen, sealed_table, without
 from stratalog.model.producers import BatchMemo, ProducerRule, ProducerSnapshot
 
 DAY_MS = 86_400_000

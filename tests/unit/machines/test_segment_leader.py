@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stratalog.machines.leader_events import (
+from stratalog.machines.leading.leader_events import (
     Acknowledge,
     AnswerDuplicate,
     BatchesPersisted,
@@ -30,8 +30,8 @@ from stratalog.machines.leader_events import (
     StopLeading,
     TimePassed,
 )
-from stratalog.machines.producer_table import ProducerTable, SequenceFault
-from stratalog.machines.segment_leader import SegmentLeader
+from stratalog.machines.leading.producer_table import ProducerTable, SequenceFault
+from stratalog.machines.leading.segment_leader import SegmentLeader
 from stratalog.model.ids import SegmentKey
 
 KEY = SegmentKey(uuid.UUID(int=1), 0, 3, 100)

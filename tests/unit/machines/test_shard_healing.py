@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from stratalog.machines.restart_events import Heal, RecoveredLog
-from stratalog.machines.shard_healing import (
+from stratalog.machines.leading.shard_life import StopCause
+from stratalog.machines.restart.restart_events import Heal, RecoveredLog
+from stratalog.machines.restart.shard_healing import (
     AskStore,
     AttemptBegun,
     AttemptFailed,
@@ -21,7 +22,6 @@ from stratalog.machines.shard_healing import (
     StoreAsked,
     TryAgain,
 )
-from stratalog.machines.shard_life import StopCause
 from stratalog.model.segment import Segment, SegmentState
 from support.simulated_disk import key_of, segment_of
 

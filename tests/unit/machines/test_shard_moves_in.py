@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import uuid
 
-from stratalog.machines.chain_events import AcknowledgeBatches, ActiveNamed, NameActive, OpenSegment, SegmentOpened
-from stratalog.machines.leader_events import BatchesReceived, OfferedBatch, RollPolicy, SegmentRecord
-from stratalog.machines.producer_table import ProducerTable
-from stratalog.machines.shard_chain import ShardChain
+from stratalog.machines.leading.chain_events import (
+    AcknowledgeBatches,
+    ActiveNamed,
+    NameActive,
+    OpenSegment,
+    SegmentOpened,
+)
+from stratalog.machines.leading.leader_events import BatchesReceived, OfferedBatch, RollPolicy, SegmentRecord
+from stratalog.machines.leading.producer_table import ProducerTable
+from stratalog.machines.leading.shard_chain import ShardChain
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.producers import BatchMemo, ProducerSnapshot
 

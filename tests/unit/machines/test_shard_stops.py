@@ -6,10 +6,10 @@ import uuid
 
 import pytest
 
-from stratalog.machines.chain_events import DoubtCopy, SegmentFlushFailed, ShardStopped
-from stratalog.machines.leader_events import RollPolicy
-from stratalog.machines.shard_chain import ShardChain
-from stratalog.machines.shard_life import Stop, StopCause
+from stratalog.machines.leading.chain_events import DoubtCopy, SegmentFlushFailed, ShardStopped
+from stratalog.machines.leading.leader_events import RollPolicy
+from stratalog.machines.leading.shard_chain import ShardChain
+from stratalog.machines.leading.shard_life import Stop, StopCause
 from stratalog.model.ids import ShardKey
 
 NOT_OPENED = (StopCause.UNREADABLE, StopCause.DATA_LOST, StopCause.HEALING)

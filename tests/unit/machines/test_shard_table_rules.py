@@ -7,9 +7,8 @@ from uuid import UUID
 
 import pytest
 
-from stratalog.machines.internal_topics import FIXED_SETTINGS, GROUP_LOG
-from stratalog.machines.shard_table import ShardTable
-from stratalog.machines.table_records import (
+from stratalog.machines.copies.internal_topics import FIXED_SETTINGS, GROUP_LOG
+from stratalog.machines.table.records import (
     DropPart,
     PutChanges,
     PutHeader,
@@ -19,6 +18,7 @@ from stratalog.machines.table_records import (
     ShardRow,
     TableHeader,
 )
+from stratalog.machines.table.shard_table import ShardTable
 from stratalog.model.commands import (
     AcquireLock,
     AddShards,

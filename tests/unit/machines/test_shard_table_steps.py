@@ -8,9 +8,9 @@ from uuid import UUID
 
 import pytest
 
-from stratalog.machines.shard_table import Applied, ShardTable
-from stratalog.machines.table_records import TableHeader
-from stratalog.machines.table_state import RECORDS_PER_STEP
+from stratalog.machines.table.records import TableHeader
+from stratalog.machines.table.shard_table import Applied, ShardTable
+from stratalog.machines.table.state import RECORDS_PER_STEP
 from stratalog.model.commands import (
     AcquireLock,
     AddShards,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import UUID
 
-from stratalog.machines.shared_segments import is_shared
+from stratalog.machines.leading.shared_segments import is_shared
 from stratalog.model.ids import SegmentKey
 from stratalog.model.producers import NO_PRODUCERS
 from stratalog.model.segment import SealRecord, Segment, SegmentState

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import pytest
 from tests.support.table_stories import CLUSTER_ID, TableStory, state_of
 
-from stratalog.machines.node_leases import STUCK_AGAIN_AFTER, NodeLeases
-from stratalog.machines.shard_table import ShardTable
-from stratalog.machines.table_records import PutHeader, PutNode, TableHeader
+from stratalog.machines.plans.node_leases import STUCK_AGAIN_AFTER, NodeLeases
+from stratalog.machines.table.records import PutHeader, PutNode, TableHeader
+from stratalog.machines.table.shard_table import ShardTable
 from stratalog.model.commands import NoteLives, ProposeIsr
 from stratalog.model.errors import Conflict
 from stratalog.model.ids import SegmentKey

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from stratalog.machines.shard_table import ShardTable
-from stratalog.machines.table_records import (
+from stratalog.machines.table.records import (
     KEPT_CHANGE_SETS,
     MAX_KEPT_CHANGES,
     PutHeader,
     TableHeader,
 )
+from stratalog.machines.table.shard_table import ShardTable
 from stratalog.model.commands import (
     AdvanceLogStart,
     AlterTopic,

@@ -7,8 +7,8 @@ from uuid import UUID
 
 import pytest
 
-from stratalog.machines.shard_table import ShardTable
-from stratalog.machines.table_records import PutHeader, TableHeader
+from stratalog.machines.table.records import PutHeader, TableHeader
+from stratalog.machines.table.shard_table import ShardTable
 from stratalog.model.commands import (
     COMMANDS,
     AcquireLock,

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from stratalog.machines.leaving import is_lost_for_good
-from stratalog.machines.retirement import Served
-from stratalog.machines.shard_troubles import TroubleKind, troubles
+from stratalog.machines.copies.leaving import is_lost_for_good
+from stratalog.machines.plans.retirement import Served
+from stratalog.machines.plans.shard_troubles import TroubleKind, troubles
 from stratalog.model.commands import AdvanceLogStart, PurgeSegments, ReportLostCopies
 from stratalog.model.errors import Conflict, Fenced, InvalidRequest, NotFound
 from stratalog.model.ids import SegmentKey

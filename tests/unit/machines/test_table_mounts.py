@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from stratalog.machines import table_mounts
-from stratalog.machines.table_state import TableState
+from stratalog.machines.table import mounts as table_mounts
+from stratalog.machines.table.state import TableState
 from stratalog.model.commands import (
     AcquireLock,
     CommitParts,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from stratalog.machines.recovery_rule import Waiting, decide
+from stratalog.machines.copies.recovery_rule import Waiting, decide
 from stratalog.model.commands import (
     AdvanceLogStart,
     AlterTopic,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from stratalog.machines.placement import place_next
+from stratalog.machines.copies.placement import place_next
 from stratalog.model.commands import (
     BeginRecovery,
     NoteLives,

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from stratalog.machines.follower_events import ServiceTold
-from stratalog.machines.upload_duty import uploader_of
+from stratalog.machines.following.follower_events import ServiceTold
+from stratalog.machines.tiering.upload_duty import uploader_of
 from stratalog.model.commands import (
     AdvanceLogStart,
     ForgetLocal,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from stratalog.machines.bundles import (
+from stratalog.machines.tiering.bundles import (
     EMPTY_PLAN,
     BundleLimits,
     DeleteBundle,

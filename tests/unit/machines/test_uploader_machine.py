@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import UUID
 
-from stratalog.machines.upload_duty import keeper_of
-from stratalog.machines.upload_events import (
+from stratalog.machines.tiering.upload_duty import keeper_of
+from stratalog.machines.tiering.upload_events import (
     CancelTask,
     CommittedGrew,
     FlushAsked,
@@ -30,8 +30,8 @@ from stratalog.machines.upload_events import (
     UploaderEffect,
     UploadLimits,
 )
-from stratalog.machines.upload_state import uploads
-from stratalog.machines.uploader import Uploader
+from stratalog.machines.tiering.upload_state import uploads
+from stratalog.machines.tiering.uploader import Uploader
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemoteCopy, RemotePart, RemoteState, Segment, SegmentState
 

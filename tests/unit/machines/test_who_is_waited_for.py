@@ -10,10 +10,10 @@ from uuid import UUID
 
 import pytest
 
-from stratalog.machines.bucket_reads import BucketReads
-from stratalog.machines.leaving import Presence, is_given_up, is_waited_for_in_vain
-from stratalog.machines.recovery_rule import Waiting, decide
-from stratalog.machines.shard_troubles import TroubleKind, troubles_of
+from stratalog.machines.copies.leaving import Presence, is_given_up, is_waited_for_in_vain
+from stratalog.machines.copies.recovery_rule import Waiting, decide
+from stratalog.machines.plans.shard_troubles import TroubleKind, troubles_of
+from stratalog.machines.reading.bucket_reads import BucketReads
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Node, Shard
 from stratalog.model.retirement import Retirement, RetireMode, RetireStep

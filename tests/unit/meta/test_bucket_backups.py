@@ -11,9 +11,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from stratalog.formats.object_names import ObjectNames
-from stratalog.machines.meta_backups import FoundSnapshot
-from stratalog.machines.shard_table import ShardTable
-from stratalog.machines.table_dump import capture, writes_of
+from stratalog.machines.rebuild.meta_backups import FoundSnapshot
+from stratalog.machines.table.dump import capture, writes_of
+from stratalog.machines.table.shard_table import ShardTable
 from stratalog.model.commands import CommitParts, CompleteRemote, CreateTopic, ForgetLocal, RollSegment, SealSegment
 from stratalog.model.errors import Conflict, Corrupt, Fenced, Unavailable
 from stratalog.model.ids import SegmentKey

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Generator
 import aiohttp
 import pytest
 
-from stratalog.machines.cluster_overview import Known, overview
+from stratalog.machines.plans.cluster_overview import Known, overview
 from stratalog.meta_api.http_client import HttpMetaClient
 from stratalog.model.activity import Activity, StoppedHere
 from stratalog.model.cluster_lists import ListAsk

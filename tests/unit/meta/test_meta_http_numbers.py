@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from stratalog.machines.internal_topics import GROUP_LOG
+from stratalog.machines.copies.internal_topics import GROUP_LOG
 from stratalog.meta_api.wire import wire_of
 from stratalog.model.commands import (
     COMMANDS,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from stratalog.machines.table_records import TableWrite
+from stratalog.machines.table.records import TableWrite
 from stratalog.model.commands import CreateTopic, RegisterNode, ReportReplica, RollSegment
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Heartbeat, Life, NodeInfo

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from uuid import UUID
 
-from stratalog.machines.table_records import DropTopic
+from stratalog.machines.table.records import DropTopic
 from stratalog_meta.stores.rocksdb import RocksStore
 from support.interpreter import lets_others_run
 

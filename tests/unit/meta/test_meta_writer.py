@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Coroutine
 
 import pytest
 
-from stratalog.machines.shard_table import ShardTable
+from stratalog.machines.table.shard_table import ShardTable
 from stratalog.model.commands import (
     AcquireLock,
     AddShards,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stratalog.machines.retirement import STALL_MS
+from stratalog.machines.plans.retirement import STALL_MS
 from stratalog.model.commands import (
     AcquireLock,
     CommitParts,

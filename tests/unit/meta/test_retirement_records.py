@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from stratalog.machines.table_records import NodeEntry, PutNode
+from stratalog.machines.table.records import NodeEntry, PutNode
 from stratalog.model.commands import CreateTopic, RegisterNode
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import NodeInfo

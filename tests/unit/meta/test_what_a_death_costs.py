@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from stratalog.machines.shard_table import ShardTable
-from stratalog.machines.table_records import PutNode, PutSegmentHead, TableHeader
+from stratalog.machines.table.records import PutNode, PutSegmentHead, TableHeader
+from stratalog.machines.table.shard_table import ShardTable
 from stratalog.model.commands import CreateTopic, NoteLives, RegisterNode
 from stratalog.model.metadata import Life, NodeInfo, SegmentChanged
 from stratalog.stored import encoding

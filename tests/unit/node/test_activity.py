@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.machines.chain_events import ShardStopped
-from stratalog.machines.shard_life import Stop, StopCause
+from stratalog.machines.leading.chain_events import ShardStopped
+from stratalog.machines.leading.shard_life import Stop, StopCause
 from stratalog.model.activity import MAX_STOPPED_TOLD
 from stratalog.model.commands import CreateTopic
 from stratalog.model.ids import ShardKey

@@ -18,7 +18,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from stratalog.formats.record_batch import walk
 from stratalog.formats.records import encode_empty_batches
-from stratalog.machines.leader_events import OfferedBatch
+from stratalog.machines.leading.leader_events import OfferedBatch
 from stratalog_node.node import wall_ms
 from stratalog_node.shards.internal_append import InternalAppend
 from stratalog_node.shards.shard_log import ShardLog

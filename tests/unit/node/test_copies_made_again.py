@@ -10,8 +10,8 @@ from crc32c import crc32c
 
 from stratalog.formats.record_batch import ATTRIBUTES_AT, walk
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
-from stratalog.machines.copy_repair import plan_moves
-from stratalog.machines.follower_events import FollowerLife
+from stratalog.machines.copies.copy_repair import plan_moves
+from stratalog.machines.following.follower_events import FollowerLife
 from stratalog.model.commands import MoveReplicas, ReportReplica
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey

@@ -9,7 +9,7 @@ import pytest
 
 from stratalog.formats.record_batch import parse_header, scan_valid_prefix
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
-from stratalog.machines.shard_life import StopCause
+from stratalog.machines.leading.shard_life import StopCause
 from stratalog.model.commands import SealUnclean
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import GapReason, GivenUp, SegmentState, Vote

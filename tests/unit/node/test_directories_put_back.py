@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.machines.shard_life import StopCause
+from stratalog.machines.leading.shard_life import StopCause
 from stratalog.model.errors import LeaseHeld
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import GapReason, SegmentState, Vote

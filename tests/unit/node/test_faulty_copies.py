@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.machines.shard_life import StopCause
+from stratalog.machines.leading.shard_life import StopCause
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import Segment
 from stratalog_node.node import StorageNode, wall_ms

@@ -11,7 +11,7 @@ import pytest
 
 from stratalog.formats.record_batch import parse_header, scan_valid_prefix
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
-from stratalog.machines.shard_life import StopCause
+from stratalog.machines.leading.shard_life import StopCause
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import SegmentState, Vote
 from support.node_cluster import NodeCluster

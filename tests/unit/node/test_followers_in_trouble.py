@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.machines.follower_events import FollowerLife
+from stratalog.machines.following.follower_events import FollowerLife
 from stratalog.model.errors import DiskFull
 from stratalog_node.admin.followed import replication_status
 from stratalog_node.disk.files import FlushLost

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.machines.node_leases import NodeLeases
+from stratalog.machines.plans.node_leases import NodeLeases
 from stratalog.meta_api.http_client import HttpMetaClient
 from stratalog.model.commands import AllocateProducerIds, RegisterNode
 from stratalog.model.errors import Conflict, Fenced, LeaseHeld, Unavailable

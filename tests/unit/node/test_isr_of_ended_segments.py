@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
-from stratalog.machines.chain_events import ShardStopped
-from stratalog.machines.shard_life import Stop, StopCause
+from stratalog.machines.leading.chain_events import ShardStopped
+from stratalog.machines.leading.shard_life import Stop, StopCause
 from stratalog.model.commands import BeginRecovery, ProposeIsr, ReportReplica
 from stratalog.model.errors import Fenced, Unavailable
 from stratalog.model.ids import ShardKey

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from stratalog.machines.shard_table import ShardTable
+from stratalog.machines.table.shard_table import ShardTable
 from stratalog.model.cut import CutShard
 from stratalog.model.errors import Conflict
 from stratalog.model.ids import ShardKey

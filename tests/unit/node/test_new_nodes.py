@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.machines.rebalance import Move, plan_rebalance
+from stratalog.machines.copies.rebalance import Move, plan_rebalance
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Snapshot

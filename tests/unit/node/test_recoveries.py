@@ -9,8 +9,8 @@ import threading
 
 import pytest
 
-from stratalog.machines.shard_life import StopCause
-from stratalog.machines.shard_troubles import TroubleKind, troubles
+from stratalog.machines.leading.shard_life import StopCause
+from stratalog.machines.plans.shard_troubles import TroubleKind, troubles
 from stratalog.model.commands import BeginRecovery, CreateTopic, PromiseFence, ReportReplica, SealUnclean
 from stratalog.model.errors import Conflict, InvalidRequest, Unavailable
 from stratalog.model.ids import ShardKey

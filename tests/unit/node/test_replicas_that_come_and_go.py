@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
-from stratalog.machines.follower_events import FollowerLife
+from stratalog.machines.following.follower_events import FollowerLife
 from stratalog.model.commands import AdvanceLogStart
 from stratalog.objects.obstore_store import open_memory
 from stratalog.objects.settings import StoreSettings

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.machines.shard_table import ShardTable
+from stratalog.machines.table.shard_table import ShardTable
 from stratalog.model.commands import AdvanceLogStart
 from stratalog.model.errors import Fenced
 from stratalog.model.ids import SegmentKey, ShardKey

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
-from stratalog.machines.follower_events import FollowerLife, SegmentNamed
+from stratalog.machines.following.follower_events import FollowerLife, SegmentNamed
 from stratalog.model.commands import AlterTopic, BeginRecovery, DeleteTopic, PromiseFence, ReportFaultyCopies
 from stratalog.model.ids import SegmentKey
 from stratalog_node.disk.checkpoints import flushed_ends

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from stratalog.kafka.frames import decode_request_header
 from stratalog.kafka.replica_fetch import ReplicaFetch, SegmentAnswer, decode_replica_fetch, encode_replica_answer
-from stratalog.machines.fetch_rounds import SegmentName
+from stratalog.machines.following.fetch_rounds import SegmentName
 from stratalog.machines.token_bucket import TokenBucket
 from stratalog_node.replication import peer as peer_module
 from stratalog_node.replication.peer import Asker, Peer

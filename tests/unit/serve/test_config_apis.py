@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stratalog.machines.internal_topics import GROUP_LOG
+from stratalog.machines.copies.internal_topics import GROUP_LOG
 from support.control_bench import ControlBench, control_bench
 
 TOPIC, BROKER, GROUP = 2, 4, 32

@@ -6,8 +6,8 @@ import pytest
 
 from stratalog.formats.offered_batch import BatchFault
 from stratalog.kafka.error_codes import ErrorCode
-from stratalog.machines.producer_table import SequenceFault
-from stratalog.machines.shard_life import Stop, StopCause
+from stratalog.machines.leading.producer_table import SequenceFault
+from stratalog.machines.leading.shard_life import Stop, StopCause
 from stratalog.model.append import AppendFailure
 from stratalog_node.serve.produce import CODES
 

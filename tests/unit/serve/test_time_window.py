@@ -7,7 +7,7 @@ import pytest
 from stratalog.formats.compression import Codec
 from stratalog.formats.offered_batch import BatchFault
 from stratalog.formats.records import Record, encode_batch
-from stratalog.machines.leader_events import OfferedBatch
+from stratalog.machines.leading.leader_events import OfferedBatch
 from stratalog.settings.process import ProcessSettings
 from stratalog.settings.topic import TopicSettings
 from stratalog_node.serve.produce import offer

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from stratalog.kafka.error_codes import ErrorCode
-from stratalog.machines.chain_events import ShardStopped
-from stratalog.machines.shard_life import Stop, StopCause
+from stratalog.machines.leading.chain_events import ShardStopped
+from stratalog.machines.leading.shard_life import Stop, StopCause
 from stratalog.model.commands import CreateTopic, RegisterNode
 from stratalog.model.ids import ShardKey
 from stratalog.model.listeners import Listener

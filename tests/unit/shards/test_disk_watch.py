@@ -13,7 +13,7 @@ from uuid import UUID
 
 import pytest
 
-from stratalog.machines.disk_health import DiskCall
+from stratalog.machines.leading.disk_health import DiskCall
 from stratalog.model.errors import DiskFull, Unavailable
 from stratalog.model.ids import SegmentKey
 from stratalog_node.buffers import BufferPool

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.machines.leader_events import TimePassed
+from stratalog.machines.leading.leader_events import TimePassed
 from stratalog_node.shards import due_looks
 from stratalog_node.shards.ages import look_at_due
 from stratalog_node.shards.shard_log import ShardLog

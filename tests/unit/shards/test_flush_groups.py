@@ -11,8 +11,8 @@ import pytest
 
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.kafka.error_codes import ErrorCode
-from stratalog.machines.chain_events import ChainEvent, SegmentFlushFailed
-from stratalog.machines.shard_life import StopCause
+from stratalog.machines.leading.chain_events import ChainEvent, SegmentFlushFailed
+from stratalog.machines.leading.shard_life import StopCause
 from stratalog.model.commands import RollSegment, SealSegment
 from stratalog.model.errors import Unavailable
 from stratalog_node.disk.files import FlushLost, SegmentFile

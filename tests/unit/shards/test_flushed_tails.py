@@ -13,7 +13,7 @@ import pytest
 from stratalog.formats.checkpoint import Checkpoint
 from stratalog.formats.index_points import IndexPoints
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
-from stratalog.machines.shard_life import StopCause
+from stratalog.machines.leading.shard_life import StopCause
 from stratalog.model.commands import AdvanceLogStart
 from stratalog.model.ids import SegmentKey
 from stratalog_node.disk.checkpoints import Checkpoints, flushed_ends

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.machines.chain_events import ChainEvent
-from stratalog.machines.leader_events import NodeHeard
+from stratalog.machines.leading.chain_events import ChainEvent
+from stratalog.machines.leading.leader_events import NodeHeard
 from stratalog.model.commands import RegisterNode
 from stratalog.model.metadata import NodeInfo
 from stratalog.model.topic import Topic

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from stratalog.kafka.error_codes import ErrorCode
-from stratalog.machines import owed_batches, segment_leader
+from stratalog.machines.leading import owed_batches, segment_leader
 from stratalog.model.errors import DiskFull
 from stratalog_node.disk.files import SegmentFile
 from support.shard_rig import ShardRig

@@ -10,7 +10,7 @@ import pytest
 
 from stratalog.formats.index_block import decode_index_block
 from stratalog.formats.record_times import BatchTimes
-from stratalog.machines.producer_table import ProducerTable
+from stratalog.machines.leading.producer_table import ProducerTable
 from stratalog.model.batch import BatchHeader
 from stratalog_node.disk.files import SegmentFile
 from stratalog_node.disk.segment_scan import SegmentScan

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from stratalog.machines.read_sources import ReadSource
+from stratalog.machines.reading.read_sources import ReadSource
 from stratalog.model.errors import Corrupt, Unavailable
 from stratalog_node.shards.elsewhere import _first
 

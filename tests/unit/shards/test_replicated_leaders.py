@@ -10,8 +10,8 @@ import pytest
 
 from stratalog.formats.index_block import decode_index_block
 from stratalog.kafka.error_codes import ErrorCode
-from stratalog.machines.chain_events import SegmentHeard
-from stratalog.machines.leader_events import FollowerFetched, NodeHeard
+from stratalog.machines.leading.chain_events import SegmentHeard
+from stratalog.machines.leading.leader_events import FollowerFetched, NodeHeard
 from stratalog.model.commands import (
     AcquireLock,
     AdvanceLogStart,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from stratalog.kafka.error_codes import ErrorCode
-from stratalog.machines.chain_events import ShardStopped
-from stratalog.machines.shard_life import Stop, StopCause
+from stratalog.machines.leading.chain_events import ShardStopped
+from stratalog.machines.leading.shard_life import Stop, StopCause
 from stratalog.model.commands import BeginRecovery, RollSegment, SealSegment
 from stratalog.model.errors import OutcomeUnknown, Unavailable
 from stratalog.model.segment import SegmentState

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stratalog.kafka.error_codes import ErrorCode
-from stratalog.machines.retention import DiskPressure, disk_pressure
+from stratalog.machines.tiering.retention import DiskPressure, disk_pressure
 from stratalog.model.errors import DiskFull
 from stratalog_node.shards.shard_lookup import DiskUsage
 from stratalog_node.shards.space import SpaceGuard

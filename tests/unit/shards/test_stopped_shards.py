@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.machines.shard_life import StopCause
+from stratalog.machines.leading.shard_life import StopCause
 from stratalog.model.commands import DeleteTopic, RollSegment, SealSegment
 from stratalog.model.errors import Fenced
 from stratalog.telemetry.metrics import MetricRegistry

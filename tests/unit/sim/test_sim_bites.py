@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stratalog.machines.segment_leader import SegmentLeader
+from stratalog.machines.leading.segment_leader import SegmentLeader
 from stratalog_sim.bugs import BUGS, find, planted
 
 SEEDS = 500

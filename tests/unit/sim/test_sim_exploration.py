@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stratalog.machines.in_sync import InSync
+from stratalog.machines.leading.in_sync import InSync
 from stratalog.model.segment import SegmentState
 from stratalog_sim.broken import Broken
 from stratalog_sim.explore import dump, explore, load

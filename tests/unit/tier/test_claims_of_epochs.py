@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from stratalog.formats.claim import Claim, decode_claim, encode_claim
-from stratalog.machines.table_locks import EARLIER_HOLDERS
+from stratalog.machines.table.locks import EARLIER_HOLDERS
 from stratalog.model.commands import AcquireLock, AdvanceLogStart
 from stratalog.model.segment import Segment
 from stratalog_meta.stores.memory import MemoryStore

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from stratalog.machines.table_locks import NOBODY
+from stratalog.machines.table.locks import NOBODY
 from stratalog.model.commands import AcquireLock, Command, RegisterNode
 from stratalog.model.errors import Conflict
 from stratalog.model.metadata import Lock, NodeInfo

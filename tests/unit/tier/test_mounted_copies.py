@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from stratalog.machines.upload_events import Piece
+from stratalog.machines.tiering.upload_events import Piece
 from stratalog.model.errors import Unavailable
 from stratalog.model.metadata import Snapshot
 from stratalog.model.mounts import Mount

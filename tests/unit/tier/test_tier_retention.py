@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stratalog.machines.retention import DiskPressure
+from stratalog.machines.tiering.retention import DiskPressure
 from stratalog.model.commands import AlterTopic, Command, ForgetLocal
 from stratalog.model.errors import OutcomeUnknown
 from stratalog.model.segment import Segment, SegmentState

@@ -16,7 +16,7 @@ from stratalog.admin_api.looks import (
     GroupDetail,
     GroupList,
 )
-from stratalog.machines.cluster_lists import page_of
+from stratalog.machines.plans.cluster_lists import page_of
 from stratalog.model.cluster_lists import MAX_LISTED, ListAsk
 from stratalog.model.errors import NotFound, Unavailable
 from stratalog.ui.gather import Gatherer

@@ -10,7 +10,7 @@ from typing import Final
 from stratalog.admin_api.looks import HistoryAnswer, HistorySample
 from stratalog.admin_api.models import NodeStatus
 from stratalog.admin_api.wording import following_lines, following_words, given_up_lines, stopped_lines
-from stratalog.machines.cluster_lists import page_of
+from stratalog.machines.plans.cluster_lists import page_of
 from stratalog.model.errors import NotFound, StratalogError
 from stratalog.telemetry.plots import Point, Series
 from stratalog.ui.gather import Gatherer, shown_nodes

@@ -21,7 +21,7 @@ from typing import Final
 
 import grpc
 
-from stratalog.machines.table_records import StoredRecord, TableWrite
+from stratalog.machines.table.records import StoredRecord, TableWrite
 from stratalog.model.errors import Corrupt, DiskFull, LimitExceeded, OutcomeUnknown, StratalogError, Unavailable
 from stratalog.stored import encoding
 from stratalog.telemetry.logs import logger

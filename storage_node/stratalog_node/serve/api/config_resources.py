@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from stratalog.kafka.error_codes import ErrorCode
-from stratalog.machines.internal_topics import refuse_internal
+from stratalog.machines.copies.internal_topics import refuse_internal
 from stratalog.model.errors import InvalidRequest, StratalogError
 from stratalog.model.topic import Topic
 from stratalog_node.serve.api.distinct import first_of_each

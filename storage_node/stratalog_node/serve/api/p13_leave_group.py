@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from stratalog.kafka import messages
-from stratalog.machines.group_events import LeavingMember
+from stratalog.machines.groups.group_events import LeavingMember
 from stratalog.model.group import GroupError
 from stratalog_node.serve.context import RequestContext
 from stratalog_node.serve.registry import Api

@@ -13,7 +13,7 @@ import asyncio
 from typing import Any
 
 from stratalog.kafka import messages
-from stratalog.machines.group_events import MemberStatus
+from stratalog.machines.groups.group_events import MemberStatus
 from stratalog_node.groups.requests import DescribedGroup, put_off
 from stratalog_node.serve.context import RequestContext
 from stratalog_node.serve.off_loop import encoded

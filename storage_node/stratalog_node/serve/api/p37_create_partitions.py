@@ -10,7 +10,7 @@ from typing import Any
 
 from stratalog.kafka import messages
 from stratalog.kafka.error_codes import ErrorCode
-from stratalog.machines.internal_topics import refuse_internal
+from stratalog.machines.copies.internal_topics import refuse_internal
 from stratalog.model.commands import AddShards
 from stratalog.model.counting import counted
 from stratalog.model.errors import InvalidRequest, LimitExceeded, StratalogError

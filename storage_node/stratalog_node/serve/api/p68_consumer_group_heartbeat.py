@@ -11,7 +11,7 @@ import uuid
 from typing import Any
 
 from stratalog.kafka import messages
-from stratalog.machines.consumer_group_events import ConsumerAnswer, shards_of
+from stratalog.machines.groups.consumer_group_events import ConsumerAnswer, shards_of
 from stratalog.model.group import GroupError
 from stratalog.model.ids import ShardKey
 from stratalog_node.groups.requests import ConsumerRequest

@@ -1,0 +1,10 @@
+"""Follows a segment that another node leads: what to fetch, from whom, and what to promise."""
+
+__all__ = (
+    "copies_to_report",
+    "copy_sources",
+    "fetch_rounds",
+    "fetch_session",
+    "follower_events",
+    "segment_follower",
+)

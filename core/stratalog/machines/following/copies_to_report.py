@@ -1,0 +1,65 @@
+"""Which copies of its own a node owes the meta service a word about: those that it cannot vouch for any more, so that
+others go on without them, and sealed ones that are gone. Pure; node and simulator ask the same.
+
+Looked at again and again: what was told shows in the record, and is owed no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Final
+
+from stratalog.machines.copies.recovery_rule import has_a_say
+from stratalog.machines.leading.shard_life import StopCause
+from stratalog.model.segment import Segment
+
+ENDS_SERVICE: Final = (StopCause.FLUSH_FAILED, StopCause.UNREADABLE, StopCause.DATA_LOST, StopCause.FAULT)
+"""A shard that stopped for one of these vouches for nothing that it leads."""
+
+
+def led_to_the_end(segments: Sequence[Segment], node_id: int) -> Iterator[Segment]:
+    """What is not sealed of what this node leads, newest first. `segments`: a shard's, oldest first."""
+    for segment in reversed(segments):
+        if segment.seal is not None:
+            break
+        if segment.leader == node_id:
+            yield segment
+
+
+def has_others(segment: Segment, node_id: int) -> bool:
+    """Whether somebody else is in the ISR, or has proven all of what ended: where nobody is, this copy is the only
+    one."""
+    proven = (report.node_id for report in segment.handed.reports if report.node_id in segment.replicas)
+    return any(other != node_id for other in chain(segment.isr, proven))
+
+
+def is_counted_on(segment: Segment, node_id: int, *, by_quorum: bool) -> bool:
+    """Whether the service expects anything of this replica of a segment that is not sealed: a say in where it ends, the
+    digest that it reported, or data for the others."""
+    if any(doubt.node_id == node_id and doubt.is_faulty for doubt in segment.handed.doubts):
+        return False
+    has_reported = any(report.node_id == node_id for report in segment.handed.reports)
+    is_asked = node_id in (segment.leader, segment.handed.source)
+    return has_reported or is_asked or has_a_say(segment, node_id, by_quorum=by_quorum)
+
+
+def is_faulty_untold(segment: Segment, node_id: int, *, by_quorum: bool) -> bool:
+    """Of a copy that is faulty: whether the service counts on it still, and can do without it."""
+    if segment.seal is not None or node_id not in segment.replicas:
+        return False
+    return is_counted_on(segment, node_id, by_quorum=by_quorum) and has_others(segment, node_id)
+
+
+def is_damage_untold(segment: Segment, node_id: int, *, by_quorum: bool) -> bool:
+    """Of a copy that was found damaged: whether the service counts on all that it held, as a member of the ISR, for a
+    digest that was told, or as the source of others."""
+    told = (report.node_id for report in segment.handed.reports)
+    is_needed = node_id in segment.isr or node_id in told or segment.handed.source == node_id
+    return is_needed and is_faulty_untold(segment, node_id, by_quorum=by_quorum)
+
+
+def lost_untold(segments: Iterable[Segment], node_id: int) -> Iterator[Segment]:
+    """Of sealed copies that are gone or damaged: those that the service counts on. The only holder says nothing:
+    somebody may bring the file back."""
+    return (one for one in segments if node_id in one.local_nodes and len(one.local_nodes) > 1)

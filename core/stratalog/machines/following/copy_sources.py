@@ -1,0 +1,31 @@
+"""Whom a replica asks for what it lacks of a segment: as its record says, never as a peer says. Pure.
+
+Source: docs/replication.md sections 4 and 6.
+"""
+
+from __future__ import annotations
+
+from stratalog.machines.following.follower_events import SegmentNamed
+
+
+def sources_of(record: SegmentNamed, node_id: int, promised_fence: int) -> tuple[int, ...]:
+    """Who may have what is missing; the first is asked, and the next one after each refusal. Nobody, where this node is
+    the source: what is not here is made here."""
+    if record.end_offset is None:
+        # Asking the leader is a promise to it: only the record's, and only where no fence was seen.
+        leader = record.leader
+        is_led = leader is not None and not record.fence and not promised_fence
+        return (leader,) if is_led and leader is not None and leader != node_id else ()
+    first = record.leader if record.source is None else record.source
+    named = (first, *record.proven)
+    return tuple(dict.fromkeys(node for node in named if node is not None and node != node_id))
+
+
+def fills_it(record: SegmentNamed, node_id: int) -> bool:
+    """Whether what nobody has below the end is this node's to make up: had another more, that one were the source."""
+    return record.end_offset is not None and record.source == node_id and not record.is_sealed
+
+
+def whence(record: SegmentNamed) -> tuple[int | None, int | None, int, int | None]:
+    """What a change of tells that data come from elsewhere now."""
+    return record.leader, record.source, record.fence, record.end_offset

@@ -1,0 +1,338 @@
+"""What a segment's follower hears and asks for: plain data, as `machines/following/segment_follower.py` takes and gives
+it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeAlias
+
+from stratalog.model.ids import SegmentKey
+from stratalog.model.segment import Segment
+
+
+@dataclass(slots=True, unsafe_hash=True)
+class CheckedRange:
+    """Whole batches that a peer sent, back to back from `base_offset` on, all of one epoch, each CRC checked. `payload`
+    belongs to the shell and is never looked at."""
+
+    epoch: int
+    base_offset: int
+    end_offset: int
+    size_bytes: int
+    payload: Any
+
+
+class FollowerLife(Enum):
+    """What a replica that does not lead may still do. Closed."""
+
+    FOLLOWING = "it takes data of the leader that its record names"
+    PROMISED = "a fence was seen: it takes no data of that leader any more, and waits for the end to be named"
+    COPYING = "its end is known, and it is not there yet"
+    PROVING = "it is at its end: flushed, and read once more"
+    PROVEN = "its digest is known: the service compares"
+    SEALED = "the seal record names this copy"
+    LEFT = "no replica of this segment: it serves no reads"
+    FAULTY = "it is unknown what the disk holds of it: it takes nothing and proves nothing"
+
+
+class RangeRefusal(Enum):
+    """Why a peer gives nothing. Closed."""
+
+    NOT_NOW = "it does not lead, or not yet, or knows less than this node: ask again"
+    NEWER_EPOCH = "it is in a later segment: this one's end will be named"
+    ENDS_BEFORE = "it ends before this copy"
+    DAMAGED = "what it sent is not a contiguous run of whole batches of this segment"
+    UNREACHABLE = "no answer"
+
+
+# Events: what happened ------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class SegmentNamed:
+    """What the metadata say of the segment now. Requires: in the order of their versions."""
+
+    leader: int | None
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    fence: int = 0
+    end_offset: int | None = None
+    """Set once it is SEALING: nothing is ever added or taken away below."""
+    source: int | None = None
+    """Who holds everything below `end_offset`, after a recovery."""
+    is_sealed: bool = False
+    proven: tuple[int, ...] = ()
+    """Who proved the digest of the seal record."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentGone:
+    """Deleted, with its topic or by retention."""
+
+
+@dataclass(slots=True, unsafe_hash=True)
+class RangeArrived:
+    """A peer answered. `found` is None when it has nothing more at present."""
+
+    node_id: int
+    found: CheckedRange | None
+    high_watermark: int
+
+
+@dataclass(frozen=True, slots=True)
+class RangeRefused:
+    node_id: int
+    why: RangeRefusal
+
+
+@dataclass(frozen=True, slots=True)
+class RangeAppended:
+    """Answers `AppendRange`: it is in the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class AppendFailed:
+    """Answers `AppendRange`: the file ends where it did before."""
+
+
+@dataclass(frozen=True, slots=True)
+class TailCut:
+    """Answers `CutTail`."""
+
+
+@dataclass(frozen=True, slots=True)
+class CutFailed:
+    """Answers `CutTail`: the file is as it was."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyFilled:
+    """Answers `FillCopy`: the file's whole batches end there now, and all of it is on the disk. Below what was asked
+    for this node is no longer who has to make it up."""
+
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class FlushPolicyChanged:
+    """The topic's settings changed: from now on what is confirmed is durable, or need not be."""
+
+    is_fsync: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DataFlushed:
+    """Everything below `end_offset` is on the disk."""
+
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class FlushLost:
+    """The kernel may have dropped what it could not write: a later flush that succeeds proves nothing."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PromiseWritten:
+    """Answers `WritePromise`: it outlives a power cut."""
+
+    fence: int
+
+
+@dataclass(frozen=True, slots=True)
+class PromiseFailed:
+    """Answers `WritePromise`: nobody knows whether it is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyProven:
+    """Answers `ProveCopy`."""
+
+    size_bytes: int
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CopyDamaged:
+    """Answers `ProveCopy`: the disk does not have what was written."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceTold:
+    """Answers `TellPromise` and `TellReplica`: the meta service has it."""
+
+    is_settled: bool = False
+    """The segment is sealed, and this copy is listed: the record says so soon."""
+
+    @classmethod
+    def answered(cls, segment: Segment, node_id: int) -> ServiceTold:
+        """What the service's answer to this node, the segment as it is now, says. The seal names who proved it once,
+        and who has lost that copy since, too: those listed count."""
+        return cls(segment.seal is not None and node_id in segment.local_nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceNotTold:
+    """Answers `TellPromise` and `TellReplica`: refused, lost or unknown. What its record still says is told again."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimePassed:
+    """What is to be tried again is."""
+
+
+FollowerEvent: TypeAlias = (
+    SegmentNamed
+    | SegmentGone
+    | RangeArrived
+    | RangeRefused
+    | RangeAppended
+    | AppendFailed
+    | TailCut
+    | CutFailed
+    | CopyFilled
+    | FlushPolicyChanged
+    | DataFlushed
+    | FlushLost
+    | PromiseWritten
+    | PromiseFailed
+    | CopyProven
+    | CopyDamaged
+    | ServiceTold
+    | ServiceNotTold
+    | TimePassed
+)
+
+
+# Effects: what the shell must do, in this order -----------------------------------------------------------------------
+@dataclass(slots=True, unsafe_hash=True)
+class Ask:
+    """From now on ask this node, at this offset: which says that everything below is here (contract, section 3)."""
+
+    node_id: int
+    offset: int
+    is_throttled: bool
+    """Nobody's acknowledgement waits for it: it keeps to what catching up may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskNobody:
+    """For now. What is asked already may still be answered."""
+
+
+@dataclass(slots=True, unsafe_hash=True)
+class AppendRange:
+    """Write it at the end of the file. Answer at once: `RangeAppended` or `AppendFailed`."""
+
+    found: CheckedRange
+
+
+@dataclass(frozen=True, slots=True)
+class CutTail:
+    """Shorten the file to what lies below this offset. The last of its step; nothing is asked of the file before the
+    answer: `TailCut` or `CutFailed`."""
+
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class FillCopy:
+    """Nobody has more, and this node is the source: what is not here below `end_offset` comes from the object store,
+    and batches without records take the place of what was given up. Nothing else is asked of the file before the
+    answer: `CopyFilled`, however often it takes."""
+
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class FlushData:
+    """Put on the disk what is in the file. Answer: `DataFlushed` or `FlushLost`."""
+
+
+@dataclass(frozen=True, slots=True)
+class WritePromise:
+    """Put on the disk that this node takes no data of the segment from leaders below `fence`. Answer: `PromiseWritten`
+    or `PromiseFailed`."""
+
+    fence: int
+
+
+@dataclass(frozen=True, slots=True)
+class TellPromise:
+    """`PromiseFence`, to the meta service. Answer: `ServiceTold` or `ServiceNotTold`."""
+
+    fence: int
+    end_offset: int
+    high_watermark: int
+    """The highest that it was told; this copy may not be there."""
+    is_tail_whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ProveCopy:
+    """Flush all of it, read it once more and check each batch. Answer: `CopyProven` or `CopyDamaged`."""
+
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class TellReplica:
+    """`ReportReplica`, to the meta service, again with pauses until it is SEALED. Answer: `ServiceTold` or
+    `ServiceNotTold`."""
+
+    end_offset: int
+    size_bytes: int
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class MoveHighWatermark:
+    """Readers may be served below it from this copy."""
+
+    high_watermark: int
+
+
+@dataclass(frozen=True, slots=True)
+class DropCopy:
+    """No replica any more: nobody is served from it, and the file goes."""
+
+
+@dataclass(frozen=True, slots=True)
+class TellFault:
+    """Name it in the log and in metrics."""
+
+    reason: str
+
+
+FollowerEffect: TypeAlias = (
+    Ask
+    | AskNobody
+    | AppendRange
+    | CutTail
+    | FillCopy
+    | FlushData
+    | WritePromise
+    | TellPromise
+    | ProveCopy
+    | TellReplica
+    | MoveHighWatermark
+    | DropCopy
+    | TellFault
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerStatus:
+    key: SegmentKey
+    life: FollowerLife
+    end_offset: int
+    durable_offset: int
+    high_watermark: int
+    lag_offsets: int
+    """Behind what its leader has committed, as far as it was told."""
+    promised_fence: int
+    asks: int | None
+    """The node that is asked, if any."""

@@ -1,0 +1,57 @@
+"""What the members of a consumer group subscribe to, looked up once for all who wish for the same.
+
+Plain data. Cost: O(members) for a look, and O(topics) for each wish that is new, or at another version of the topics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+from uuid import UUID
+
+from stratalog.machines.groups.consumer_group_events import SeenTopics
+from stratalog.model.consumer_group import ConsumerMember
+
+Wish: TypeAlias = tuple[tuple[str, ...], str]
+"""Names of topics, and a regular expression."""
+
+_NO_TOPICS_SEEN = -1
+
+
+class Subscriptions:
+    __slots__ = ("_found", "_version")
+
+    def __init__(self) -> None:
+        self._found: dict[Wish, Mapping[UUID, int]] = {}
+        """What present members wish for -> those topics with their shards, at the version known."""
+        self._version = _NO_TOPICS_SEEN
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def is_of(self, topics: SeenTopics) -> bool:
+        """Topics have neither come nor gone nor grown since the last look."""
+        return topics.version == self._version
+
+    def look(self, members: Iterable[ConsumerMember], topics: SeenTopics) -> Mapping[UUID, int]:
+        """All topics that one of them subscribes to, with their shards."""
+        known = self._found if self.is_of(topics) else {}
+        self._version = topics.version
+        wishes = {wish_of(member) for member in members}
+        self._found = {wish: known[wish] if wish in known else _found(wish, topics) for wish in wishes}
+        return {topic_id: count for found in self._found.values() for topic_id, count in found.items()}
+
+    def topic_ids(self) -> Mapping[Wish, frozenset[UUID]]:
+        """By wish, as of the last look."""
+        return {wish: frozenset(found) for wish, found in self._found.items()}
+
+
+def wish_of(member: ConsumerMember) -> Wish:
+    return member.topic_names, member.topic_regex
+
+
+def _found(wish: Wish, topics: SeenTopics) -> Mapping[UUID, int]:
+    names: Iterable[str] = wish[0]
+    if wish[1]:
+        names = {*names, *topics.matching(wish[1])}
+    return dict(found for name in names if (found := topics.topic(name)) is not None)

@@ -1,0 +1,19 @@
+"""Leads a shard: appends, acknowledges, tracks the in-sync replicas, rolls from one segment to the next."""
+
+__all__ = (
+    "chain_events",
+    "chain_invariants",
+    "disk_health",
+    "followers",
+    "in_sync",
+    "leader_events",
+    "next_look",
+    "owed_batches",
+    "producer_table",
+    "resigning",
+    "sealed_producers",
+    "segment_leader",
+    "shard_chain",
+    "shard_life",
+    "shared_segments",
+)

@@ -1,0 +1,360 @@
+"""What a shard's chain of segments hears and what it asks for: plain data, as `machines/leading/shard_chain.py` takes
+and gives it. Events and effects that a segment's leader has too are its own (`machines/leading/leader_events.py`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from stratalog.machines.leading.leader_events import (
+    BatchesPersisted,
+    BatchesReceived,
+    BatchesWritten,
+    FenceRaised,
+    FollowerFetched,
+    IsrCommitted,
+    LagChecked,
+    NodeHeard,
+    OfferedBatch,
+    PersistBatches,
+    PolicyChanged,
+    ProposalReadBack,
+    ProposeIsr,
+    RecordHeard,
+    RefuseBatch,
+    RollAsked,
+    SegmentRecord,
+    TimePassed,
+)
+from stratalog.machines.leading.producer_table import ProducerTable
+from stratalog.machines.leading.segment_leader import SegmentLeader
+from stratalog.machines.leading.shard_life import Stop
+from stratalog.model.append import AppendFailure
+from stratalog.model.ids import SegmentKey
+
+
+# Events: what happened ------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class BatchesTurnedAway:
+    """Offered while the node has no room for new data."""
+
+    batches: list[OfferedBatch]
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class BatchesRefusedBefore:
+    """Of idempotent producers, before this shard was known here. They are answered: only what they owe is noted."""
+
+    batches: list[OfferedBatch]
+
+
+@dataclass(frozen=True, slots=True)
+class AppendFailed:
+    """The last `PersistBatches` did not reach the file, which ends again where it did before; with OUTCOME_UNKNOWN
+    a later start may find some of it all the same."""
+
+    why: AppendFailure
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveNamed:
+    """Answers `NameActive`: the segment that the meta service lists as active."""
+
+    key: SegmentKey
+    record: SegmentRecord
+    producers: ProducerTable | None
+    """As they were at the end of the segment before. None: not known here; without them repetitions would get in."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveUnknown:
+    """Answers `NameActive`: there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class SuccessorNamed:
+    """Answers `NameSuccessor`: this was prepared, and the service that confirms the roll answered lately."""
+
+    leader: int
+    replicas: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SuccessorUnknown:
+    """Answers `NameSuccessor`: the roll could not be confirmed soon."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentOpened:
+    """Answers `OpenSegment`: its file is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpeningFailed:
+    """Answers `OpenSegment`: there is no file."""
+
+    why: AppendFailure
+    message: str
+
+
+@dataclass(slots=True)
+class SegmentHeard:
+    """News for the leader of one segment that is not sealed yet: a late flush, a follower, the meta service."""
+
+    epoch: int
+    event: BatchesPersisted | FollowerFetched | LagChecked | IsrCommitted | ProposalReadBack | RecordHeard | FenceRaised
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFlushed:
+    """Answers `FlushSegment`: all of it is on the disk."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFlushFailed:
+    """What the disk holds of this segment is not known any more."""
+
+    epoch: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RollConfirmed:
+    """Answers `ConfirmRoll`: the meta service knows where the segment ended, and the next one."""
+
+    epoch: int
+    log_start_offset: int
+    opened: SegmentRecord | None = None
+    """The next one, as it was opened. None: as it was prepared."""
+
+
+@dataclass(frozen=True, slots=True)
+class EmptySegmentKept:
+    """Answers `DropEmptySegment`: the meta service did not agree."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentLeft:
+    """It is sealed or deleted: whatever else is heard of it concerns nobody here."""
+
+    epoch: int
+
+
+RollNews: TypeAlias = SegmentFlushed | RollConfirmed | EmptySegmentKept | SegmentLeft
+"""What moves the order of confirmations on."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRecovered:
+    """What a start, or a look after healing, found on the disk. Everything that was known before is void."""
+
+    ended: tuple[SegmentLeader, ...]
+    active: SegmentLeader | None
+    high_watermark: int
+    doubted_epoch: int = -1
+    """A former life may have given offsets in this epoch that the disk forgot. -1: in none."""
+    stop: Stop | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceBegun:
+    """The node serves: what the last life owes may be asked for. Rolls that the meta service does not know are
+    confirmed again."""
+
+    owed_seals: tuple[int, ...] = ()
+    """Epochs of ended segments whose end it knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardStopped:
+    """Something befell the shard that ends its writing, or says why it has not begun."""
+
+    stop: Stop
+
+
+@dataclass(frozen=True, slots=True)
+class LeadRead:
+    """The answer to `AskWhoLeads`. `is_known`: all that the metadata said when it was asked has been heard here; False:
+    nobody can say that now."""
+
+    question: int
+    is_known: bool
+
+
+ChainEvent: TypeAlias = (
+    BatchesReceived
+    | BatchesTurnedAway
+    | BatchesRefusedBefore
+    | BatchesWritten
+    | BatchesPersisted
+    | AppendFailed
+    | ActiveNamed
+    | ActiveUnknown
+    | SuccessorNamed
+    | SuccessorUnknown
+    | SegmentOpened
+    | OpeningFailed
+    | SegmentHeard
+    | SegmentFlushed
+    | SegmentFlushFailed
+    | RollConfirmed
+    | EmptySegmentKept
+    | SegmentLeft
+    | RollAsked
+    | TimePassed
+    | NodeHeard
+    | PolicyChanged
+    | ShardRecovered
+    | ServiceBegun
+    | ShardStopped
+    | LeadRead
+)
+
+
+# Effects: what the shell must do, in this order -----------------------------------------------------------------------
+@dataclass(slots=True)
+class AcknowledgeBatches:
+    """Readers of segment `epoch`, and of the shard, may be served below `high_watermark`. Answer these batches, which
+    are in the log at their `base_offset`."""
+
+    epoch: int
+    high_watermark: int
+    batches: list[OfferedBatch]
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseBatches:
+    """Not in the log, or nobody knows: see `AppendFailure`."""
+
+    batches: list[OfferedBatch]
+    why: AppendFailure
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class NameActive:
+    """Say which segment the meta service lists as active. Answer at once: `ActiveNamed` or `ActiveUnknown`."""
+
+
+@dataclass(frozen=True, slots=True)
+class NameSuccessor:
+    """Say who was prepared to go on behind this segment. Answer at once: `SuccessorNamed` or `SuccessorUnknown`."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """This segment has ended, and none is active here any more: another node goes on behind it. What was begun behind
+    it here goes: nobody knows it."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSegment:
+    """Make the file of `leader.key`. Answer at once: `SegmentOpened`, and it is the active one, or `OpeningFailed`."""
+
+    leader: SegmentLeader
+    is_roll: bool
+    """The one that was active ends: what was made ahead for it is not needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlushSegment:
+    """Put an ended segment on the disk: no power cut may take back an end that the meta service knows. Answer:
+    `SegmentFlushed`, or `SegmentFlushFailed`."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmRoll:
+    """Tell the meta service where the segment ended. Answer: `RollConfirmed`, or `ShardStopped` when another leads."""
+
+    epoch: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class SealSegment:
+    """Seal it, behind those asked for before. Answer: `SegmentLeft` once it is sealed or gone."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class DropEmptySegment:
+    """It has no records: have the meta service move the log start behind it, so that it goes. Answer: `SegmentLeft`, or
+    `EmptySegmentKept`."""
+
+    epoch: int
+    log_start_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareSuccessorOf:
+    """Ask the meta service who goes on behind a segment; the next `NameSuccessor` is answered by what came of it."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProposeIsrOf:
+    """Ask the meta service for a segment's ISR (compare-and-set)."""
+
+    epoch: int
+    proposal: ProposeIsr
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveSegment:
+    """Others seal this segment, which ended here: its copy goes on as that of a replica."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class DoubtCopy:
+    """Never seal this segment's file, and read it only with checks."""
+
+    epoch: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class AskWhoLeads:
+    """Read the metadata, from now on, and hear what they say. Answer: `LeadRead`."""
+
+    question: int
+
+
+@dataclass(frozen=True, slots=True)
+class TellReaders:
+    """The shard stopped: whoever waits for more must hear of it."""
+
+
+RollEffect: TypeAlias = FlushSegment | ConfirmRoll | SealSegment | DropEmptySegment | PrepareSuccessorOf | ProposeIsrOf
+"""Work beside the turns, about one segment that is not sealed yet."""
+
+RareEffect: TypeAlias = (
+    RefuseBatch
+    | RefuseBatches
+    | NameActive
+    | NameSuccessor
+    | OpenSegment
+    | HandOver
+    | LeaveSegment
+    | DoubtCopy
+    | TellReaders
+    | AskWhoLeads
+    | RollEffect
+)
+
+ChainEffect: TypeAlias = PersistBatches | AcknowledgeBatches | RareEffect

@@ -1,0 +1,75 @@
+"""The table of producers at the end of a segment, as its seal speaks of it: a function of the segment's batches, of
+the table at its base, and of a rule that the seal names. No clock of a node has a part in it, so each replica makes the
+same.
+
+What a leader remembers at that moment may be other: it forgets by its own clock and by its own limit, and its table is
+nobody's proof. When a producer wrote last is told by the meta service's times of opening: one that wrote in a segment
+was seen until the next one opened. Pure.
+Source: docs/replication.md section 5, docs/decisions/0021-the-table-of-producers-is-a-function-of-the-log.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import nlargest
+from typing import Final, TypeAlias
+
+from stratalog.machines.leading.producer_table import KEPT_BATCHES
+from stratalog.model.producers import BatchMemo, ProducerRule, ProducerSnapshot
+
+Producers: TypeAlias = tuple[ProducerSnapshot, ...]
+
+TO_THE_END: Final = -1
+"""As the time of a producer's last append: in this very segment."""
+
+
+def sealed_table(
+    before: Iterable[ProducerSnapshot],
+    found: Iterable[ProducerSnapshot],
+    *,
+    base_offset: int,
+    opened_ms: int,
+    rule: ProducerRule,
+) -> Producers:
+    """At the segment's end, in the order of the ids. `before`: the table at its base. `found`: what its batches say,
+    of a table that takes in at least `rule.limit`; what `found` has of batches before `base_offset` is passed over.
+    `opened_ms`: of the segment, by its record."""
+    table: dict[int, ProducerSnapshot] = {}
+    for entry in before:
+        seen_ms = opened_ms if entry.last_append_ms == TO_THE_END else entry.last_append_ms
+        if seen_ms + rule.expiration_ms >= opened_ms and entry.batches:
+            table[entry.producer_id] = _told(entry, seen_ms, entry.batches)
+    for entry in found:
+        own = tuple(memo for memo in entry.batches if memo.base_offset >= base_offset)
+        if not own:
+            continue
+        known = table.get(entry.producer_id)
+        if known is not None and known.producer_epoch == entry.producer_epoch:
+            own = (*known.batches, *own)[-KEPT_BATCHES:]
+        table[entry.producer_id] = _told(entry, TO_THE_END, own)
+    kept = table.values() if len(table) <= rule.limit else nlargest(rule.limit, table.values(), key=_last_offset)
+    return tuple(sorted(kept))
+
+
+def as_seen(table: Iterable[ProducerSnapshot], now_ms: int) -> Producers:
+    """For who goes on behind the segment: those that wrote in it count as seen now."""
+    return tuple(
+        entry._replace(last_append_ms=now_ms) if entry.last_append_ms == TO_THE_END else entry for entry in table
+    )
+
+
+def without(table: Iterable[ProducerSnapshot], base_offset: int) -> Producers:
+    """What a leader's table has of batches before `base_offset`: in place of the table there, where nobody has it any
+    more."""
+    earlier = ((entry, tuple(memo for memo in entry.batches if memo.base_offset < base_offset)) for entry in table)
+    return tuple(entry._replace(batches=batches) for entry, batches in earlier if batches)
+
+
+def _told(entry: ProducerSnapshot, seen_ms: int, batches: tuple[BatchMemo, ...]) -> ProducerSnapshot:
+    """Without the times at which a node saw its batches."""
+    memos = tuple(memo if memo.timestamp_ms == -1 else memo._replace(timestamp_ms=-1) for memo in batches)
+    return ProducerSnapshot(entry.producer_id, entry.producer_epoch, seen_ms, memos)
+
+
+def _last_offset(entry: ProducerSnapshot) -> int:
+    return entry.batches[-1].base_offset

@@ -1,0 +1,252 @@
+"""Who is alive: the leases that nodes keep by their heartbeats, in the memory of the one who leads the meta service.
+
+A lease only says when to try something: that its life is over makes the service ask, never makes anything true. What
+must be so for safety rests on epochs, fences and compare-and-set.
+
+The caller feeds it with each durable change of a node, with heartbeats as they arrive, and looks at the time at least
+every `LOOKS_PER_LEASE`th of a lease; `now_ms` is a monotonic clock of one process. It asks the shard table to note what
+`due` says, and the change that follows tells that it was noted.
+Invariant: a life that was heard, or that began, is not due as lost before one whole lease has passed in which the
+caller looked and could be told; half of one, where the connection of its last heartbeat was closed since: a process
+that is killed closes it, one that lives makes another and is heard on that. It gets a look's time for it: who gives up
+a heartbeat that was not answered in time closes the connection before it sends the next one. One that is lost again and
+again is due as heard after ever longer times of being heard without a gap, so that a node whose heartbeats come now and
+then costs few records.
+Source: docs/replication.md section 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from stratalog.machines.copies.disk_room import scarcity_of
+from stratalog.model.commands import NoteLives, ScarcityNoted
+from stratalog.model.errors import Fenced, LeaseHeld
+from stratalog.model.metadata import Life, Node, NodeInfo, Vitals
+
+LOOKS_PER_LEASE: Final = 8
+LONGEST_PROBATION: Final = 32
+"""In leases: so long at most a life that is lost often is heard before that is noted."""
+FORGIVEN_AFTER: Final = 64
+"""In leases: for each of them in which a life was not lost, one loss before is forgotten."""
+
+
+STUCK_AGAIN_AFTER: Final = 5
+"""In leases: so often it is noted again that a disk makes no progress."""
+
+
+@dataclass(slots=True)
+class _Lease:
+    life: Life
+    storage_id: str
+    ends_ms: int
+    """Over once the clock has reached it."""
+    is_noted_alive: bool
+    """What metadata say."""
+    has_noted_room: bool
+    is_retired: bool
+    has_room: bool
+    """What it said itself with its last heartbeat."""
+    noted_scarcity: int = 0
+    can_write: bool = True
+    """What it said itself with its last heartbeat."""
+    has_noted_writing: bool = True
+    stuck_told_ms: int = 0
+    """When it was noted, or noted again, that its disk makes no progress."""
+    vitals: Vitals | None = None
+    """As it told them last."""
+    losses: int = 0
+    """That count against it."""
+    lost_ms: int = 0
+    """When it was noted as lost last."""
+    cut_ms: int | None = None
+    """When the connection of its last heartbeat was first seen to be closed."""
+    welcome_ms: int = 0
+    """Once it was lost: when it counts as alive again, if its lease does not end before."""
+
+
+class NodeLeases:
+    """The leases of all nodes, as one leader of the meta service grants them."""
+
+    def __init__(self, lease_ms: int, nodes: Iterable[Node], now_ms: int) -> None:
+        """A new leader cannot know when a node was heard last: each that was alive gets one whole lease."""
+        self.lease_ms = lease_ms
+        self._leases: dict[int, _Lease] = {}
+        self._looked_ms = now_ms
+        for node in nodes:
+            self.node_changed(node, now_ms)
+
+    # What happens -----------------------------------------------------------------------------------------------
+    def node_changed(self, node: Node, now_ms: int) -> None:
+        """A durable record of a node; one of a new life begins with a whole lease."""
+        known = self._leases.get(node.node_id)
+        if known is not None and known.life == node.life:
+            if known.is_noted_alive and not node.is_alive:
+                self._count_loss(known, now_ms)
+            known.is_noted_alive, known.has_noted_room = node.is_alive, node.has_room
+            known.noted_scarcity, known.has_noted_writing = node.scarcity, node.can_write
+            return
+        ends_ms = now_ms + self.lease_ms if node.is_alive else now_ms
+        self._leases[node.node_id] = _Lease(
+            node.life,
+            node.storage_id,
+            ends_ms,
+            node.is_alive,
+            node.has_room,
+            node.is_retired,
+            node.has_room,
+            node.scarcity,
+            node.can_write,
+            node.can_write,
+        )
+
+    def _count_loss(self, lease: _Lease, now_ms: int) -> None:
+        forgiven = (now_ms - lease.lost_ms) // (FORGIVEN_AFTER * self.lease_ms)
+        lease.losses, lease.lost_ms = max(0, lease.losses - forgiven) + 1, now_ms
+        lease.welcome_ms = now_ms + self._probation_ms(lease)
+
+    def _probation_ms(self, lease: _Lease) -> int:
+        """Nothing for the first loss, then 2, 4, 8 ... leases."""
+        return self.lease_ms * min(LONGEST_PROBATION, 2 ** min(lease.losses - 1, 30)) if lease.losses > 1 else 0
+
+    def heard(
+        self,
+        life: Life,
+        now_ms: int,
+        *,
+        is_last: bool = False,
+        has_room: bool = True,
+        vitals: Vitals | None = None,
+        can_write: bool = True,
+    ) -> None:
+        """A heartbeat. With `is_last` the node stops in order, and nobody need wait for the end of its lease.
+
+        Raises: Fenced for a life that is not the present one.
+        """
+        known = self._leases.get(life.node_id)
+        if known is None or known.life != life:
+            present = "was never registered" if known is None else f"is in its life {known.life.epoch}"
+            if known is not None and known.is_retired:
+                present = "was retired, and another serves what it held"
+            raise Fenced(
+                f"life {life.epoch} of node {life.node_id} is not the present one (the node {present}): this process "
+                "must stop, or register again"
+            )
+        known.has_room, known.can_write = has_room, can_write
+        known.vitals = vitals or known.vitals
+        known.cut_ms = None
+        if known.ends_ms <= now_ms:
+            known.welcome_ms = now_ms + self._probation_ms(known)
+        known.ends_ms = self._looked_ms if is_last else max(known.ends_ms, now_ms + self.lease_ms)
+
+    def check_registration(self, info: NodeInfo, now_ms: int, *, is_process_over: bool) -> None:
+        """Refuse a registration whose node lives elsewhere. `is_process_over`: who registers has shown that the process
+        of the life before is over, so nothing is waited for. The same storage id shows nothing: the directory may be a
+        copy of the one in which that process writes.
+
+        Raises: LeaseHeld while the old life's lease lasts.
+        """
+        known = self._leases.get(info.node_id)
+        if known is None or is_process_over or known.ends_ms <= now_ms:
+            return
+        where = f"storage {known.storage_id}, for at least another {known.ends_ms - now_ms} ms"
+        if known.storage_id == info.storage_id:
+            raise LeaseHeld(
+                f"node {info.node_id} runs in another directory of {where}, so it cannot start in this one, which has "
+                "the same storage id: one of the two is a copy. If that process has ended, wait and start again; if it "
+                "has not, stop it first, or give this node an empty --data directory and another node.id"
+            )
+        raise LeaseHeld(
+            f"node {info.node_id} runs on {where}, so it cannot start on {info.storage_id}: if that process has ended, "
+            "wait and start again; if it has not, choose another node.id"
+        )
+
+    def heard_nobody(self, now_ms: int) -> None:
+        """Heartbeats could not arrive since the last look: nobody is to blame for that time."""
+        looked_ms, self._looked_ms = self._looked_ms, now_ms
+        self._renew_all(looked_ms, now_ms)
+
+    def _renew_all(self, looked_ms: int, now_ms: int) -> None:
+        """Those that were not over when it looked."""
+        for lease in self._leases.values():
+            if lease.ends_ms > looked_ms:
+                lease.ends_ms = max(lease.ends_ms, now_ms + self.lease_ms)
+
+    def _excuse(self, looked_ms: int, late_ms: int) -> None:
+        """The caller looked so much later than it should: heartbeats waited so long at its door as well."""
+        if late_ms > 0:
+            for lease in self._leases.values():
+                if lease.ends_ms > looked_ms:
+                    lease.ends_ms += late_ms
+
+    def due(self, now_ms: int, cut: Collection[int] = ()) -> NoteLives | None:
+        """Look at the time: what the metadata should say otherwise than they do; None when they are right. `cut`: nodes
+        whose last heartbeat came over a connection that is closed now."""
+        looked_ms, self._looked_ms = self._looked_ms, now_ms
+        if now_ms - looked_ms > self.lease_ms // 2:
+            self._renew_all(looked_ms, now_ms)  # this process did not run, and heard nobody meanwhile
+        else:
+            self._excuse(looked_ms, now_ms - looked_ms - self.look_every_ms)
+        for node_id in cut:
+            known = self._leases.get(node_id)
+            if known is None:
+                continue
+            if known.cut_ms is None:
+                known.cut_ms = now_ms
+            is_cut = now_ms - known.cut_ms >= self.look_every_ms
+            if is_cut and now_ms < known.ends_ms <= now_ms + self.lease_ms // 2:
+                known.ends_ms = now_ms
+        lost: list[Life] = []
+        heard: list[Life] = []
+        full: list[Life] = []
+        roomy: list[Life] = []
+        scarce: list[ScarcityNoted] = []
+        stuck: list[Life] = []
+        working: list[Life] = []
+        for lease in self._leases.values():
+            is_alive = lease.ends_ms > now_ms
+            if lease.is_noted_alive and not is_alive:
+                lost.append(lease.life)
+            elif is_alive and not lease.is_noted_alive and now_ms >= lease.welcome_ms:
+                heard.append(lease.life)
+            if is_alive and lease.has_room is not lease.has_noted_room:
+                (roomy if lease.has_room else full).append(lease.life)
+            if is_alive and lease.can_write and not lease.has_noted_writing:
+                working.append(lease.life)
+            elif is_alive and not lease.can_write and self._is_stuck_due(lease, now_ms):
+                lease.stuck_told_ms = now_ms
+                stuck.append(lease.life)
+            if is_alive and lease.vitals is not None:
+                disk = lease.vitals
+                scarcity = scarcity_of(disk.disk_free_bytes, disk.disk_total_bytes, lease.noted_scarcity)
+                if scarcity != lease.noted_scarcity:
+                    scarce.append(ScarcityNoted(lease.life, scarcity))
+        due = NoteLives(
+            tuple(lost), tuple(heard), tuple(full), tuple(roomy), tuple(scarce), tuple(stuck), tuple(working)
+        )
+        return None if due == NoteLives() else due
+
+    def _is_stuck_due(self, lease: _Lease, now_ms: int) -> bool:
+        """Noted again and again, while it lasts: what nobody else could lead before, others may be able to lead now."""
+        return lease.has_noted_writing or now_ms - lease.stuck_told_ms >= STUCK_AGAIN_AFTER * self.lease_ms
+
+    # What is so -------------------------------------------------------------------------------------------------
+    @property
+    def look_every_ms(self) -> int:
+        """So often the caller must look."""
+        return max(1, self.lease_ms // LOOKS_PER_LEASE)
+
+    def next_look_ms(self, now_ms: int) -> int:
+        """How long the caller may wait before it looks again: not beyond the next end of a lease."""
+        ends = [lease.ends_ms for lease in self._leases.values() if lease.is_noted_alive]
+        return max(1, min([self.look_every_ms, *(end - now_ms for end in ends)]))
+
+    def started(self) -> frozenset[int]:
+        """Nodes that have told of themselves in their present life: they know the metadata, and have opened what they
+        lead. Until then a node may not know what was changed since it registered."""
+        return frozenset(node_id for node_id, lease in self._leases.items() if lease.vitals is not None)
+
+    def living(self, now_ms: int) -> list[Life]:
+        return [lease.life for lease in self._leases.values() if lease.ends_ms > now_ms]

@@ -1,0 +1,12 @@
+"""Decides where a range of a shard is read: local copy, another node, or the object store."""
+
+__all__ = (
+    "answer_size",
+    "bucket_reads",
+    "cut_vector",
+    "read_policy",
+    "read_range",
+    "read_replica",
+    "read_sources",
+    "read_window",
+)

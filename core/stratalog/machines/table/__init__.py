@@ -1,0 +1,19 @@
+"""The meta service's table of topics, shards, segments, nodes, locks and mounts, and its transactions."""
+
+__all__ = (
+    "dump",
+    "given_up",
+    "hand_mounts",
+    "lives",
+    "locks",
+    "mounts",
+    "moves",
+    "nodes",
+    "records",
+    "remote",
+    "retirement",
+    "segments",
+    "shard_table",
+    "state",
+    "topics",
+)

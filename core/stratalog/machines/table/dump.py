@@ -1,0 +1,98 @@
+"""All that the shard table keeps at rest, as the writes that would make it again: for a snapshot, and for a rebuild.
+
+`Captured` is taken at one version and shares the table's immutable records, so it can be written out while the table
+goes on. Not in it are the newest change sets: who reads a snapshot begins with it.
+Cost: capturing O(shards), and O(segments) for shards that changed since they were last looked at; the writes are made
+one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import assert_never
+
+from stratalog.machines.table.records import (
+    NodeEntry,
+    NotedChanges,
+    PurgedTopic,
+    PutHeader,
+    PutLock,
+    PutMount,
+    PutNode,
+    PutPart,
+    PutPurgedTopic,
+    PutSeal,
+    PutSegmentHead,
+    PutShard,
+    PutTopic,
+    ShardRow,
+    StoredRecord,
+    TableHeader,
+    TableWrite,
+)
+from stratalog.machines.table.state import TableState
+from stratalog.model.metadata import Lock
+from stratalog.model.mounts import Mount
+from stratalog.model.segment import Segment
+from stratalog.model.topic import Shard, Topic
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """Everything at one version."""
+
+    header: TableHeader
+    single: tuple[NodeEntry | Lock | Mount | Topic | PurgedTopic, ...]
+    shards: tuple[Shard, ...]
+    deleted: tuple[Segment, ...]
+
+    def records(self) -> Iterator[StoredRecord]:
+        """The header comes first."""
+        yield self.header
+        yield from self.single
+        for shard in self.shards:
+            yield ShardRow(shard.key, shard.log_start_offset)
+            yield from shard.segments
+        yield from self.deleted
+
+
+def capture(state: TableState) -> Captured:
+    single: tuple[NodeEntry | Lock | Mount | Topic | PurgedTopic, ...] = (
+        *state.nodes.values(),
+        *state.locks.values(),
+        *state.mounts.values(),
+        *state.topics.values(),
+        *state.purged_topics.values(),
+    )
+    return Captured(state.header, single, tuple(map(state.view, state.shards)), tuple(state.deleted.values()))
+
+
+def writes_of(records: Iterable[StoredRecord]) -> Iterator[TableWrite]:
+    """What puts these records into an empty store, in their order."""
+    for record in records:
+        match record:
+            case TableHeader():
+                yield PutHeader(record)
+            case NodeEntry():
+                yield PutNode(record)
+            case Lock():
+                yield PutLock(record)
+            case Mount():
+                yield PutMount(record)
+            case Topic():
+                yield PutTopic(record)
+            case PurgedTopic():
+                yield PutPurgedTopic(record)
+            case ShardRow():
+                yield PutShard(record)
+            case Segment():
+                yield PutSegmentHead(record)
+                if record.seal is not None:
+                    yield PutSeal(record.key, record.seal)
+                for part in record.remote.parts:
+                    yield PutPart(record.key, part)
+            case NotedChanges():
+                pass
+            case _:
+                assert_never(record)

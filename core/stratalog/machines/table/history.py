@@ -1,0 +1,54 @@
+"""The newest change sets, kept beside the records, so that who watches goes on where it was when another process leads.
+
+Kept is what of a change does not follow from the records: of a segment not its seal record, which is written once, nor
+its parts, which only grow until they give way to a manifest. `changes_kept` puts them back together with what the
+records say now, from the newest backwards, and ends at the first set of which that is not possible any more.
+
+Pure. Cost: one more write per command that readers see, of the size of its change; next to nothing for a large one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from stratalog.machines.table.records import NotedChange, NotedChanges, SegmentNote
+from stratalog.machines.table.state import TableState
+from stratalog.model.metadata import Change, ChangeSet, SegmentChanged
+from stratalog.model.parts import PartList
+from stratalog.model.segment import RemoteState
+
+
+def changes_kept(state: TableState, noted: Iterable[NotedChanges]) -> tuple[ChangeSet, ...]:
+    """The change sets up to the state's version without a gap, as far back as they are kept and still true."""
+    by_version: Mapping[int, NotedChanges] = {one.version: one for one in noted}
+    sets: list[ChangeSet] = []
+    version = state.header.version
+    while (one := by_version.get(version)) is not None and one.changes is not None:
+        changes = [_whole(state, change) for change in one.changes]
+        told = tuple([change for change in changes if change is not None])
+        if len(told) < len(changes):
+            break
+        sets.append(ChangeSet(version, told))
+        version -= 1
+    return tuple(reversed(sets))
+
+
+def _whole(state: TableState, change: NotedChange) -> Change | None:
+    """The change as it was told; None when the records have moved on too far."""
+    if not isinstance(change, SegmentNote):
+        return change
+    segment, count = change.segment, change.part_count
+    present = state.find_segment(segment.key)
+    if present is None:
+        return SegmentChanged(segment) if not (change.has_seal or count) else None
+    if change.has_seal:
+        segment = replace(segment, seal=present.seal)
+    if count:
+        parts = present.remote.parts
+        if present.remote.state is not RemoteState.PARTIAL or not isinstance(parts, PartList) or len(parts) < count:
+            return None
+        if parts[count - 1].end_offset != segment.remote.commit_offset:
+            return None  # they were replaced by others since
+        segment = replace(segment, remote=replace(segment.remote, parts=parts.first(count)))
+    return SegmentChanged(segment)

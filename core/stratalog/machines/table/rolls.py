@@ -1,0 +1,94 @@
+"""Transitions of the shard table at the end of an ACTIVE segment: its successor is prepared, and opens (rule 1).
+
+Pure functions of one transaction. Source: docs/replication.md section 5.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from stratalog.machines.table.recovery import choose_next, plan_successor
+from stratalog.machines.table.segments import check_leader
+from stratalog.machines.table.state import TableTransaction, describe_segment, kept
+from stratalog.model.commands import PrepareSegment, RollSegment
+from stratalog.model.errors import Conflict, Fenced, InvalidRequest
+from stratalog.model.ids import MAX_OFFSET, SegmentKey
+from stratalog.model.segment import GivenUp, Segment, SegmentState
+
+
+def prepare_segment(tx: TableTransaction, command: PrepareSegment) -> Segment:
+    """Choose the successor's replicas, once; and again when one of them is not alive or leaves, or one was missing and
+    is not any more, or the leader asks for others than those."""
+    segment = tx.state.segment(command.segment)
+    check_leader(segment, command.caller, "prepare the segment after")
+    if segment.state is not SegmentState.ACTIVE:
+        raise Fenced(f"{describe_segment(segment.key)} is {segment.state.name}: its successor is open already")
+    prepared = segment.handed.prepared
+    if (
+        prepared is not None
+        and prepared != command.instead_of
+        and all(tx.state.is_host(node) for node in prepared.replicas)
+        and tx.state.is_working(prepared.leader)
+    ):
+        wanted = tx.state.topic(segment.key.topic_id).replication_factor
+        if len(prepared.replicas) >= min(wanted, max(tx.state.staying_count, 1)):
+            return segment
+    chosen = choose_next(tx, segment)
+    if chosen == prepared:
+        return segment
+    changed = replace(segment, handover=replace(segment.handed, prepared=chosen))
+    tx.replace_segment(segment, changed)
+    return changed
+
+
+def roll_segment(tx: TableTransaction, command: RollSegment) -> Segment:
+    """ACTIVE -> SEALING at an end offset, and the next segment opens there (rule 1).
+
+    Prepared, it opens as that says, with an ISR of those that are alive. Else the leader goes on as leader: it opened
+    the next file itself and may have appended there before this is confirmed.
+    """
+    segment = tx.state.segment(command.segment)
+    end_offset = command.end_offset
+    check_leader(segment, command.caller, "roll")
+    if segment.state is not SegmentState.ACTIVE:
+        return _rolled_before(tx, segment, end_offset)
+    if not segment.base_offset <= end_offset <= MAX_OFFSET:
+        raise InvalidRequest(
+            f"{describe_segment(segment.key)} cannot end at {end_offset}: that is below its base or no offset at all"
+        )
+    entry = tx.state.shard(segment.key.shard_key)
+    floor = max(entry.log_start_offset, segment.remote.commit_offset)
+    if end_offset < floor:
+        raise Conflict(
+            f"{describe_segment(segment.key)} cannot end at {end_offset}: the log start is {entry.log_start_offset} "
+            "and "
+            f"{segment.remote.commit_offset} is in the object store already; the leader has lost committed data, "
+            "run `stratalog doctor` on its directory"
+        )
+    if segment.handed.prepared is not None:
+        opened = plan_successor(tx, segment, end_offset)
+    else:
+        key = SegmentKey(segment.key.topic_id, segment.key.shard, segment.epoch + 1, end_offset)
+        isr = tuple(node for node in segment.replicas if node in segment.isr)
+        opened = Segment(key, SegmentState.ACTIVE, segment.leader, segment.replicas, isr, 0, tx.now_ms)
+    # Of what its only replica may have lost it is known by now where it would begin.
+    given_up = tuple(GivenUp(end_offset, end_offset, one.reason) for one in segment.handed.given_up)
+    handover = kept(replace(segment.handed, prepared=None, given_up=given_up))
+    ended = replace(segment, state=SegmentState.SEALING, end_offset=end_offset, handover=handover)
+    tx.replace_segment(segment, ended)
+    tx.open_segment(opened)
+    return opened
+
+
+def _rolled_before(tx: TableTransaction, segment: Segment, end_offset: int) -> Segment:
+    """The answer to a roll that is repeated because its answer was lost."""
+    if segment.end_offset == end_offset:
+        key = segment.key
+        successor = tx.state.find_segment(SegmentKey(key.topic_id, key.shard, key.epoch + 1, end_offset))
+        if successor is not None and successor.state is not SegmentState.DELETED:
+            return successor
+    raise Fenced(
+        f"{describe_segment(segment.key)} is {segment.state.name} and ends at {segment.end_offset}, so it cannot "
+        "roll at "
+        f"{end_offset}: its leader must stop appending and read the shard's metadata again"
+    )

@@ -1,0 +1,16 @@
+"""Decides what goes to the object store, what expires, and what is deleted there."""
+
+__all__ = (
+    "age_clock",
+    "bundles",
+    "chunk_merging",
+    "claims",
+    "mounted_uploads",
+    "orphans",
+    "part_chain",
+    "retention",
+    "upload_duty",
+    "upload_events",
+    "upload_state",
+    "uploader",
+)

@@ -1,0 +1,110 @@
+"""What the uploader knows of one unfinished segment, and what it tells of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from stratalog.machines.tiering.upload_directories import Place
+from stratalog.machines.tiering.upload_duty import MountOf, uploader_of
+from stratalog.model.ids import SegmentKey
+from stratalog.model.segment import RemotePart, RemoteState, Segment, SegmentState
+
+
+def uploads(segment: Segment, node_id: int, is_alive: Callable[[int], bool], mount_of: MountOf) -> bool:
+    """Whether it is this node that uploads what is left of the segment."""
+    if segment.state is SegmentState.DELETED or segment.remote.state is RemoteState.COMPLETE:
+        return False
+    return uploader_of(segment, is_alive, mount_of) == node_id
+
+
+class SegmentUpload:
+    """One unfinished segment. Changed by the uploader only."""
+
+    __slots__ = (
+        "commit_offset",
+        "empty_reads",
+        "end_offset",
+        "first_batch_bytes",
+        "has_local",
+        "held_reason",
+        "held_until_ms",
+        "is_cut",
+        "is_missing",
+        "is_sealed",
+        "is_suspect",
+        "is_urgent",
+        "key",
+        "later_since_ms",
+        "parts",
+        "place",
+        "queue",
+        "reported_reason",
+        "rewrites",
+        "sent_bytes",
+        "task",
+        "unsent_bytes",
+        "waiting_since_ms",
+    )
+
+    def __init__(self, key: SegmentKey) -> None:
+        self.key = key
+        self.is_sealed = False
+        self.end_offset: int | None = None
+        self.commit_offset = key.base_offset
+        self.parts: Sequence[RemotePart] = ()
+        self.has_local = False
+        self.unsent_bytes = 0
+        """From the commit offset on, so what is in flight counts."""
+        self.waiting_since_ms: int | None = None
+        """When the oldest unsent byte was first noticed."""
+        self.later_since_ms: int | None = None
+        """The same of what came after the range in flight was cut."""
+        self.sent_bytes = 0
+        self.is_cut = False
+        """The range in flight leaves some of what waited before it."""
+        self.is_suspect = False
+        """A task that it was part of ended by a fault: it shares no bundle until it was sent."""
+        self.is_urgent = False
+        self.is_missing = False
+        """It is held because its copy should be here and is not, or cannot be read now: until it is seen again."""
+        self.place: Place | None = None
+        """In which retired nodes' directories new data of it are read; None: in the local copy."""
+        self.empty_reads = 0
+        self.first_batch_bytes = 0
+        """Of a batch at the commit offset that is larger than a piece: it must have room for all of it."""
+        self.task: int | None = None
+        self.queue: dict[SegmentKey, None] | None = None
+        self.rewrites: tuple[RemotePart, ...] = ()
+        self.reported_reason: str | None = None
+        """What the log was told last, so that a trouble that stays is one line."""
+        self.held_reason: str | None = None
+        self.held_until_ms: int | None = None
+        """None while `held_reason` is set: for good."""
+
+    @property
+    def is_wholly_committed(self) -> bool:
+        return self.is_sealed and self.end_offset is not None and self.commit_offset >= self.end_offset
+
+
+@dataclass(frozen=True, slots=True)
+class UploaderStatus:
+    """Plain numbers for status and metrics."""
+
+    segments: int
+    unsent_segments: int
+    unsent_bytes: int
+    mounted_unsent_bytes: int
+    """Of them those that lie in retired nodes' directories, and not on this node's disk."""
+    oldest_unsent_ms: int
+    """Age of the oldest committed byte that is not in the store; 0 when there is none."""
+    tasks: int
+    bytes_in_flight: int
+    to_publish: int
+    held: tuple[tuple[SegmentKey, str], ...]
+    store_away_ms: int
+    meta_away_ms: int
+    window: int
+    lock_epoch: int | None
+    directory_trouble: str | None = None
+    """Why a retired node's directory that has unsent data gave no answer."""

@@ -1,0 +1,495 @@
+"""Decides what a node uploads next: chunk, bundle, merge, publication; and what to do when an answer is bad or missing.
+
+Plain data in, plain data out; the shell is `stratalog_node.tier.uploader`, the simulator is another. One object per
+node. What it holds follows the unfinished segments, what it costs follows their traffic: a quiet segment is not looked
+at between two events.
+
+Invariants (`check_invariants`):
+  a segment has at most one range in flight, so its parts are committed in order;
+  bytes in flight stay within the limit, but for one piece when nothing else is in flight (F75);
+  nothing is asked for without the write lock (F6, F86).
+Source: docs/design.md sections 5 and 11, decision 0003.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+from stratalog.machines.tiering.bundles import IsBundleKey
+from stratalog.machines.tiering.upload_directories import DirectoryReads, Place
+from stratalog.machines.tiering.upload_events import (
+    CancelTask,
+    CommittedGrew,
+    FlushAsked,
+    Gone,
+    LockGained,
+    LockLost,
+    Moved,
+    NothingThere,
+    PieceOutcome,
+    Publish,
+    ReportHeld,
+    RewriteAsked,
+    SegmentGone,
+    SegmentSeen,
+    SendBundle,
+    SendChunk,
+    TaskEnded,
+    TaskFailed,
+    TaskFailure,
+    TimePassed,
+    TooLarge,
+    Unreadable,
+    UploaderEffect,
+    UploaderEvent,
+    UploadLimits,
+)
+from stratalog.machines.tiering.upload_gates import UploadGates
+from stratalog.machines.tiering.upload_pieces import PieceChooser
+from stratalog.machines.tiering.upload_state import SegmentUpload, UploaderStatus
+from stratalog.model.ids import SegmentKey
+from stratalog.model.segment import RemotePart
+
+_PIECES_PER_STEP = 1_000
+"""A step that began so many pieces ends: it has taken 10 ms of the event loop; the next one goes on at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    keys: tuple[SegmentKey, ...]
+    reserved_bytes: int
+    place: Place | None = None
+    """In which retired nodes' directories it reads; None: in none."""
+
+
+class Uploader:
+    """See the module."""
+
+    def __init__(self, limits: UploadLimits, is_bundle_key: IsBundleKey) -> None:
+        self._limits = limits
+        self._pieces = PieceChooser(limits, is_bundle_key)
+        self._uploads: dict[SegmentKey, SegmentUpload] = {}
+        self._small: dict[SegmentKey, None] = {}
+        self._packing: dict[SegmentKey, None] = {}
+        self._chunks: dict[SegmentKey, None] = {}
+        self._to_publish: dict[SegmentKey, None] = {}
+        self._deadlines: list[tuple[int, SegmentKey]] = []
+        self._holds: list[tuple[int, SegmentKey]] = []
+        self._tasks: dict[int, _Task] = {}
+        self._last_task = 0
+        self._bytes_in_flight = 0
+        self._gates = UploadGates(limits)
+        self._directories = DirectoryReads(limits)
+        self._lock_epoch: int | None = None
+        self._turn = 0
+        self._began_pieces = 0
+        self._effects: list[UploaderEffect] = []
+
+    # Stepping -----------------------------------------------------------------------------------------------------
+    def step(self, event: UploaderEvent, now_ms: int) -> list[UploaderEffect]:
+        """Take in one event. Returns what is to be done now, in order."""
+        return self.step_all((event,), now_ms)
+
+    def step_all(self, events: Iterable[UploaderEvent], now_ms: int) -> list[UploaderEffect]:
+        """Take in many events, then decide once: what came together goes out together."""
+        self.take_in(events, now_ms)
+        self._wake_due(now_ms)
+        self._begin_tasks(now_ms)
+        effects, self._effects = self._effects, []
+        return effects
+
+    def take_in(self, events: Iterable[UploaderEvent], now_ms: int) -> None:
+        """Take in events and decide nothing yet: a step follows."""
+        for event in events:
+            self._take(event, now_ms)
+
+    def next_wake_ms(self, now_ms: int) -> int | None:
+        """When `TimePassed` must come, if nothing else does. None: not before the next event."""
+        if self._lock_epoch is None:
+            return None
+        if self._began_pieces > _PIECES_PER_STEP:
+            return now_ms
+        times = []
+        if self._packing or self._chunks or self._to_publish or self._directories.is_waiting():
+            times.append(self._gates.open_at_ms)
+        if self._directories.is_waiting():
+            times.append(max(self._gates.open_at_ms, self._directories.open_at_ms(now_ms)))
+        times = [opens_ms for opens_ms in times if opens_ms > now_ms]
+        while self._deadlines and not self._is_deadline(*self._deadlines[0]):
+            heapq.heappop(self._deadlines)
+        if self._deadlines:
+            times.append(self._deadlines[0][0])
+        if self._holds:
+            times.append(self._holds[0][0])
+        return min(times) if times else None
+
+    def _take(self, event: UploaderEvent, now_ms: int) -> None:
+        match event:
+            case SegmentSeen():
+                self._see(event, now_ms)
+            case CommittedGrew(key, unsent_bytes):
+                if upload := self._uploads.get(key):
+                    self._grow(upload, unsent_bytes, now_ms)
+                    self._settle(upload, now_ms)
+            case SegmentGone(key):
+                self._forget(key)
+            case RewriteAsked(key, parts):
+                if upload := self._uploads.get(key):
+                    upload.rewrites = parts
+                    self._settle(upload, now_ms)
+            case FlushAsked():
+                for key in (*self._small, *(key for key, upload in self._uploads.items() if upload.task is not None)):
+                    self._hurry(self._uploads[key], now_ms)
+            case LockGained(epoch):
+                self._lock_epoch = epoch
+            case LockLost():
+                self._lock_epoch = None
+            case TaskEnded(task, outcomes):
+                self._end(task, outcomes, now_ms)
+            case TaskFailed():
+                self._fail(event, now_ms)
+            case TimePassed():
+                pass
+            case _:
+                assert_never(event)
+
+    # What is known --------------------------------------------------------------------------------------------------
+    def _see(self, seen: SegmentSeen, now_ms: int) -> None:
+        upload = self._uploads.get(seen.key)
+        if upload is None:
+            upload = self._uploads[seen.key] = SegmentUpload(seen.key)
+            self._move(upload, seen.commit_offset, seen.parts)
+        elif upload.task is None and seen.commit_offset > upload.commit_offset:
+            self._move(upload, seen.commit_offset, seen.parts)
+        upload.is_sealed = seen.is_sealed
+        upload.end_offset = seen.end_offset
+        upload.has_local = seen.has_local
+        upload.place = seen.directories
+        gone = seen.missing or seen.away
+        if gone is not None and not upload.is_wholly_committed:
+            self._hold(upload, gone, True, now_ms, is_told=seen.missing is not None)
+        elif upload.held_reason is not None and upload.is_missing:
+            upload.held_reason = None
+        upload.is_missing = gone is not None
+        self._grow(upload, seen.unsent_bytes, now_ms)
+        self._settle(upload, now_ms)
+
+    def _move(self, upload: SegmentUpload, commit_offset: int, parts: Sequence[RemotePart]) -> None:
+        """Metadata of an idle segment was read. The commit offset never goes back: an older answer may come late."""
+        commit_offset = max(commit_offset, upload.key.base_offset)
+        if commit_offset >= upload.commit_offset:
+            upload.commit_offset = commit_offset
+            upload.parts = parts
+
+    def _grow(self, upload: SegmentUpload, unsent_bytes: int, now_ms: int) -> None:
+        upload.unsent_bytes = unsent_bytes
+        if unsent_bytes == 0:
+            upload.waiting_since_ms = None
+            return
+        upload.has_local = True  # they were counted in the local copy, which is made with the first record
+        if upload.waiting_since_ms is None:
+            upload.waiting_since_ms = now_ms
+        if upload.task is not None and upload.later_since_ms is None and unsent_bytes > upload.sent_bytes:
+            upload.later_since_ms = now_ms
+
+    def _hurry(self, upload: SegmentUpload, now_ms: int) -> None:
+        upload.is_urgent = True
+        self._settle(upload, now_ms)
+
+    def _forget(self, key: SegmentKey) -> None:
+        upload = self._uploads.pop(key, None)
+        if upload is None:
+            return
+        self._leave(upload)
+        if upload.task is not None and len(self._tasks[upload.task].keys) == 1:
+            self._effects.append(CancelTask(upload.task))
+
+    # Queues -----------------------------------------------------------------------------------------------------------
+    def _queues(self) -> tuple[dict[SegmentKey, None], ...]:
+        return self._small, self._packing, self._chunks, self._to_publish, *self._directories.queues()
+
+    def _leave(self, upload: SegmentUpload) -> None:
+        if upload.queue is not None:
+            upload.queue.pop(upload.key, None)
+            upload.queue = None
+
+    def _settle(self, upload: SegmentUpload, now_ms: int) -> None:
+        """Put a segment where it belongs by what is known of it. One in flight belongs nowhere until it is back."""
+        if upload.task is not None:
+            return
+        if upload.held_reason is not None and (upload.held_until_ms is None or now_ms < upload.held_until_ms):
+            self._leave(upload)
+            return
+        queue = self._queue_of(upload)
+        if queue is upload.queue:
+            return
+        self._leave(upload)
+        if queue is None:
+            return
+        upload.queue = queue
+        queue[upload.key] = None
+        if queue is self._small:
+            assert upload.waiting_since_ms is not None
+            heapq.heappush(self._deadlines, (upload.waiting_since_ms + self._limits.interval_ms, upload.key))
+
+    def _queue_of(self, upload: SegmentUpload) -> dict[SegmentKey, None] | None:
+        if upload.is_wholly_committed:
+            return self._chunks if self._pieces.parts_to_rehome(upload) else self._to_publish
+        can_send = upload.has_local and upload.unsent_bytes > 0
+        if can_send and (upload.unsent_bytes >= self._limits.chunk_bytes or upload.is_sealed):
+            return self._chunks if upload.place is None else self._directories.queue(upload.place)
+        if moved := self._pieces.parts_to_move(upload):
+            return self._chunks if self._pieces.is_settled(moved) else self._packing
+        if can_send:
+            # Once taken up for packing it stays there: a sweep is not undone by more data.
+            is_due = upload.is_urgent or upload.queue is self._packing
+            return self._packing if is_due else self._small
+        return None
+
+    def _is_deadline(self, deadline_ms: int, key: SegmentKey) -> bool:
+        """Whether an entry of the heap still means something."""
+        upload = self._uploads.get(key)
+        return (
+            upload is not None
+            and upload.queue is self._small
+            and upload.waiting_since_ms is not None
+            and upload.waiting_since_ms + self._limits.interval_ms == deadline_ms
+        )
+
+    def _wake_due(self, now_ms: int) -> None:
+        """When the first small range is due all small ones go with it: one sweep per interval."""
+        is_sweep = False
+        while self._deadlines and self._deadlines[0][0] <= now_ms:
+            is_sweep = self._is_deadline(*heapq.heappop(self._deadlines)) or is_sweep
+        if is_sweep:
+            for key in tuple(self._small):
+                self._uploads[key].queue = self._packing
+            self._packing.update(self._small)
+            self._small.clear()
+            self._deadlines.clear()
+        while self._holds and self._holds[0][0] <= now_ms:
+            _, key = heapq.heappop(self._holds)
+            upload = self._uploads.get(key)
+            if upload is not None and upload.held_until_ms is not None and upload.held_until_ms <= now_ms:
+                upload.held_reason = upload.held_until_ms = None
+                self._settle(upload, now_ms)
+
+    # Beginning --------------------------------------------------------------------------------------------------
+    def _begin_tasks(self, now_ms: int) -> None:
+        """Chunks, bundles, publications, and what is read in directories take turns: none starves the others (F80)."""
+        if self._lock_epoch is None:
+            return
+        kinds: tuple[Callable[[int], bool | None], ...] = (
+            lambda _: self._begin_first_of(self._chunks),
+            self._begin_bundle,
+            self._begin_publish,
+            self._begin_mounted,
+        )
+        idle_kinds = 0
+        self._began_pieces = 0
+        while idle_kinds < len(kinds):
+            if self._began_pieces > _PIECES_PER_STEP:
+                return
+            if not self._gates.may_begin(len(self._tasks), now_ms):
+                return
+            began = kinds[self._turn % len(kinds)](now_ms)
+            if began is False:
+                return
+            self._turn += 1
+            idle_kinds = 0 if began else idle_kinds + 1
+
+    # Each returns None when it has no work, False when its work must wait for room in flight: then nothing else may
+    # begin either, or smaller work would keep it waiting forever.
+    def _has_room(self, size_bytes: int) -> bool:
+        return self._bytes_in_flight == 0 or self._bytes_in_flight + size_bytes <= self._limits.in_flight_bytes
+
+    def _start(self, keys: tuple[SegmentKey, ...], reserved_bytes: int, place: Place | None = None) -> int:
+        self._last_task += 1
+        self._tasks[self._last_task] = _Task(keys, reserved_bytes, place)
+        self._bytes_in_flight += reserved_bytes
+        for key in keys:
+            upload = self._uploads[key]
+            self._leave(upload)
+            upload.task = self._last_task
+        self._began_pieces += len(keys)
+        return self._last_task
+
+    def _begin_mounted(self, now_ms: int) -> bool | None:
+        """Few at a time: others read there for consumers, and what this node alone has goes first."""
+        place = self._directories.next_place(self._reading(), now_ms)
+        return None if place is None else self._begin_first_of(self._directories.queue(place), place)
+
+    def _reading(self) -> list[Place]:
+        return [task.place for task in self._tasks.values() if task.place is not None]
+
+    def _begin_first_of(self, queue: dict[SegmentKey, None], place: Place | None = None) -> bool | None:
+        for key in queue:
+            piece = self._pieces.chunk_piece(self._uploads[key])
+            if not self._has_room(piece.max_bytes):
+                return False
+            if place is not None:
+                self._directories.began(place)
+            task = self._start((key,), piece.max_bytes, place)
+            self._effects.append(SendChunk(task, piece))
+            return True
+        return None
+
+    def _begin_bundle(self, _now_ms: int) -> bool | None:
+        limits = self._limits
+        if not self._packing:
+            return None
+        if not self._has_room(limits.bundle_bytes):
+            return False
+        pieces, total = self._pieces.bundle(self._uploads[key] for key in self._packing)
+        if not self._has_room(total):
+            return False
+        task = self._start(tuple(piece.key for piece in pieces), total)
+        if len(pieces) == 1 and total >= limits.chunk_bytes:
+            self._effects.append(SendChunk(task, pieces[0]))
+        else:
+            self._effects.append(SendBundle(task, tuple(pieces)))
+        return True
+
+    def _begin_publish(self, _now_ms: int) -> bool | None:
+        for key in self._to_publish:
+            upload = self._uploads[key]
+            self._effects.append(Publish(self._start((key,), 0), key, tuple(upload.parts)))
+            return True
+        return None
+
+    # Ending -----------------------------------------------------------------------------------------------------
+    def _finish(self, task: int) -> list[SegmentUpload]:
+        done = self._tasks.pop(task, None)
+        if done is None:
+            return []
+        self._bytes_in_flight -= done.reserved_bytes
+        uploads = [upload for key in done.keys if (upload := self._uploads.get(key)) and upload.task == task]
+        for upload in uploads:
+            upload.task = None
+        return uploads
+
+    def _end(self, task: int, outcomes: Sequence[PieceOutcome], now_ms: int) -> None:
+        place = self._tasks[task].place if task in self._tasks else None
+        uploads = {upload.key: upload for upload in self._finish(task)}
+        if any(isinstance(outcome, Moved | Gone) for outcome in outcomes):
+            self._effects += self._gates.stored(now_ms)
+        if place is not None:
+            self._effects += self._directories.answered(place, now_ms)
+        for outcome in outcomes:
+            upload = uploads.get(outcome.key)
+            if upload is not None:
+                self._take_outcome(upload, outcome, now_ms)
+        for upload in uploads.values():
+            if upload.key in self._uploads:
+                self._settle(upload, now_ms)
+
+    def _take_outcome(self, upload: SegmentUpload, outcome: PieceOutcome, now_ms: int) -> None:
+        match outcome:
+            case Moved():
+                self._move(upload, outcome.commit_offset, outcome.parts)
+                upload.reported_reason = None
+                upload.is_suspect = False
+                upload.empty_reads = upload.first_batch_bytes = 0
+                if not upload.is_cut:
+                    upload.waiting_since_ms = upload.later_since_ms
+                    upload.is_urgent = False
+                self._grow(upload, outcome.unsent_bytes, now_ms)
+                upload.is_urgent = upload.is_urgent and outcome.unsent_bytes > 0
+            case Gone(key):
+                self._forget(key)
+            case NothingThere(key, unsent_bytes):
+                # Mostly the next `CommittedGrew` says when there is something: no loop over an open transaction.
+                self._grow(upload, unsent_bytes, now_ms)
+                upload.is_urgent = False
+                upload.empty_reads += 1
+                if unsent_bytes and upload.empty_reads > 1:
+                    self._hold(upload, f"{unsent_bytes} bytes are committed, but none is read", False, now_ms)
+            case TooLarge(_, size_bytes):
+                # Asked for again when there is room for all of it: bytes in flight are what was read, not a guess.
+                upload.first_batch_bytes = size_bytes
+            case Unreadable(key, reason, is_final):
+                if not upload.is_missing:  # else it is held for good, with better words
+                    self._hold(upload, reason, is_final, now_ms)
+            case _:
+                assert_never(outcome)
+
+    def _hold(self, upload: SegmentUpload, reason: str, is_final: bool, now_ms: int, *, is_told: bool = True) -> None:
+        """Leave a segment alone, for a while or for good; the others go on. `is_told`: to the log, each one."""
+        upload.held_reason = reason
+        upload.held_until_ms = None if is_final else now_ms + self._limits.hold_ms
+        if upload.held_until_ms is not None:
+            heapq.heappush(self._holds, (upload.held_until_ms, upload.key))
+        if is_told and upload.reported_reason != reason:
+            upload.reported_reason = reason
+            self._effects.append(ReportHeld(upload.key, reason, is_final))
+
+    def _fail(self, failed: TaskFailed, now_ms: int) -> None:
+        place = self._tasks[failed.task].place if failed.task in self._tasks else None
+        uploads = self._finish(failed.task)
+        if failed.failure is TaskFailure.DIRECTORY_AWAY:
+            self._effects += self._directories.silent(place or (), failed, self._reading(), now_ms)
+        self._effects += self._gates.failed(failed, now_ms)
+        for upload in uploads:
+            if failed.failure is TaskFailure.FAULT and not upload.is_missing:
+                upload.is_suspect = True
+                self._hold(upload, failed.reason, False, now_ms)
+            # At once, with what came meanwhile (non-stop write): it has waited long enough.
+            upload.is_urgent = True
+            self._settle(upload, now_ms)
+
+    # Looking in -----------------------------------------------------------------------------------------------------
+    def knows(self, key: SegmentKey) -> bool:
+        return key in self._uploads
+
+    def is_in_flight(self, key: SegmentKey) -> bool:
+        return any(key in task.keys for task in self._tasks.values())
+
+    def commit_offset(self, key: SegmentKey) -> int | None:
+        upload = self._uploads.get(key)
+        return upload.commit_offset if upload else None
+
+    def is_settled(self) -> bool:
+        """Nothing is waiting or in flight that could go; held segments are not waited for."""
+        return not (self._tasks or any(self._queues()))
+
+    def unsent(self) -> list[SegmentUpload]:
+        """Those with committed bytes that are not in the store, to be read only. Cost: a look at each."""
+        return [upload for upload in self._uploads.values() if upload.unsent_bytes > 0]
+
+    def describe(self, now_ms: int) -> UploaderStatus:
+        """Cost: one look at each unfinished segment."""
+        unsent = self.unsent()
+        oldest = min((u.waiting_since_ms for u in unsent if u.waiting_since_ms is not None), default=now_ms)
+        store_since, meta_since = self._gates.store.away_since_ms, self._gates.meta.away_since_ms
+        return UploaderStatus(
+            segments=len(self._uploads),
+            unsent_segments=len(unsent),
+            unsent_bytes=sum(upload.unsent_bytes for upload in unsent),
+            mounted_unsent_bytes=sum(upload.unsent_bytes for upload in unsent if upload.place is not None),
+            oldest_unsent_ms=max(0, now_ms - oldest),
+            tasks=len(self._tasks),
+            bytes_in_flight=self._bytes_in_flight,
+            to_publish=len(self._to_publish),
+            held=tuple((u.key, u.held_reason) for u in self._uploads.values() if u.held_reason is not None),
+            store_away_ms=0 if store_since is None else now_ms - store_since,
+            meta_away_ms=0 if meta_since is None else now_ms - meta_since,
+            window=self._gates.store.window,
+            lock_epoch=self._lock_epoch,
+            directory_trouble=self._directories.trouble(self._reading()),
+        )
+
+    def check_invariants(self) -> None:
+        queues = self._queues()
+        for key, upload in self._uploads.items():
+            homes = [queue for queue in queues if key in queue]
+            assert homes == ([] if upload.queue is None else [upload.queue]), f"{key} is in {len(homes)} queues"
+            assert upload.task is None or upload.queue is None, f"{key} waits and is in flight"
+            assert upload.commit_offset >= key.base_offset, f"{key} is committed below its base"
+            assert upload.task is None or key in self._tasks[upload.task].keys, f"{key} is in flight in no task"
+        reserved = sum(task.reserved_bytes for task in self._tasks.values())
+        assert reserved == self._bytes_in_flight, "bytes in flight do not add up"
+        with_bytes = sum(1 for task in self._tasks.values() if task.reserved_bytes)
+        assert reserved <= self._limits.in_flight_bytes or with_bytes <= 1, "too many bytes in flight"
