@@ -41,12 +41,16 @@ MODULES: Final = {
         " wanted"
     ),
     "storage_node/stratalog_node/serve": "*",
-    "storage_node/stratalog_node/shards": (
-        "active append catalog catalog_wait checked_ranges committed_ends context directory elsewhere epochs flusher"
-        " followed_copies handing_over internal_append local_copy local_shard mounted ranges read_back reading"
-        " replica_reads rules sealed sealed_points shard_log shard_lookup shard_view shared_journal space stats"
-        " time_look workers write_gate"
+    "storage_node/stratalog_node/shards/copies": (
+        "active checked_ranges context followed_copies local_copy local_shard read_back sealed sealed_points"
+        " shard_view stats write_gate"
     ),
+    "storage_node/stratalog_node/shards/log": (
+        "append committed_ends directory handing_over internal_append mounted shard_log workers"
+    ),
+    "storage_node/stratalog_node/shards/catalog": "catalog rules wait",
+    "storage_node/stratalog_node/shards/read": "elsewhere epochs ranges reading replica_reads time_look",
+    "storage_node/stratalog_node/shards/flush": "flusher shard_lookup shared_journal space",
     "storage_node/stratalog_node/tier": "encoder parts source",
 }
 """Folder -> its modules that a request passes on its way. A compiled class has no child that is not compiled, too."""

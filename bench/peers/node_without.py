@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from stratalog.objects import directory_files
 from stratalog_cli.entry import main
 from stratalog_node.disk.files import SegmentFile
-from stratalog_node.shards import flusher
+from stratalog_node.shards.flush import flusher
 
 
 def without_journal() -> None:

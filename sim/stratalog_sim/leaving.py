@@ -1,5 +1,5 @@
 """What a node does for nodes that leave: hands on what it leads, looks whether all is there, writes down what was held.
-Stands in for `storage_node/stratalog_node/leaving` and the rolls of `shards/successors.py`."""
+Stands in for `storage_node/stratalog_node/leaving` and the rolls of `shards/seal/successors.py`."""
 
 from __future__ import annotations
 

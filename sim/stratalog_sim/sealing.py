@@ -1,5 +1,5 @@
 """The seals of a shard's segments that were led here, one after another: the stand-in for
-`storage_node/stratalog_node/shards/sealing.py`.
+`storage_node/stratalog_node/shards/seal/sealing.py`.
 
 The line waits for its first: for other replicas to report, and for the watch to tell of a deletion.
 """

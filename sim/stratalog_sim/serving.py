@@ -126,7 +126,7 @@ class Serving:
         self._node.spawn(self._read_cold(sender, request, fetch, high, start))
 
     def _read_mounted(self, sender: str, request: Request, fetch: Fetch, *, is_leader: bool) -> None:
-        """As `storage_node/stratalog_node/shards/mounted.py` shows it."""
+        """As `storage_node/stratalog_node/shards/log/mounted.py` shows it."""
         found = self._node.view.mounts.get(fetch.mount)
         ranges = [one.ranges for one in found.topics if one.topic_id == fetch.shard.topic_id] if found else []
         if not is_leader or not ranges:

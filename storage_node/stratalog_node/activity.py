@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from stratalog.model.activity import MAX_STOPPED_TOLD, Activity, StoppedHere, UploadActivity
-from stratalog_node.shards.directory import ShardDirectory
-from stratalog_node.shards.stats import ShardStats
+from stratalog_node.shards.copies.stats import ShardStats
+from stratalog_node.shards.log.directory import ShardDirectory
 from stratalog_node.tier.assembly import NodeTier
 from stratalog_node.tier.remote_reads import RemoteReads
 

@@ -58,15 +58,15 @@ from stratalog_node.serve.control_state import ControlState
 from stratalog_node.serve.listeners import NodeListeners, bind_listeners
 from stratalog_node.serve.registry import Registry
 from stratalog_node.serve.server import KafkaServer, data_apis
-from stratalog_node.shards.ages import look_at_ages
 from stratalog_node.shards.assembly import LocalShards, open_shards
-from stratalog_node.shards.catalog import Catalog
-from stratalog_node.shards.catalog_following import follow
-from stratalog_node.shards.directory import ShardDirectory
-from stratalog_node.shards.lost_segments import LostSegments
-from stratalog_node.shards.missing_files import take_sealed
-from stratalog_node.shards.replica_reads import unsealed_of_epoch
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.catalog.catalog import Catalog
+from stratalog_node.shards.catalog.following import follow
+from stratalog_node.shards.catalog.lost_segments import LostSegments
+from stratalog_node.shards.copies.missing_files import take_sealed
+from stratalog_node.shards.log.ages import look_at_ages
+from stratalog_node.shards.log.directory import ShardDirectory
+from stratalog_node.shards.log.shard_log import ShardLog
+from stratalog_node.shards.read.replica_reads import unsealed_of_epoch
 from stratalog_node.tier.assembly import NodeTier
 from stratalog_node.tier.remote_reads import RemoteReads
 from stratalog_node.topic_changes import TopicChanges

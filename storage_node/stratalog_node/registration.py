@@ -19,7 +19,7 @@ from stratalog_node.disk.clean_stop import stopped_epoch
 from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.disk.life_record import Origin, note_life, note_start, seat_of
 from stratalog_node.heartbeats import register
-from stratalog_node.shards.disk_usage import usage_of
+from stratalog_node.shards.log.disk_usage import usage_of
 
 log = logger(__name__)
 

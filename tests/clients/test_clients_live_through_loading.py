@@ -16,7 +16,7 @@ from stratalog.settings.process import ProcessSettings
 from stratalog_meta.service import MetaService
 from stratalog_meta.stores.memory import MemoryStore
 from stratalog_node.node import Listen, StorageNode, wall_ms
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.log.shard_log import ShardLog
 from support.group_members import ConfluentMember
 from support.waiting import eventually
 

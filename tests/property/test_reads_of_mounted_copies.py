@@ -19,8 +19,8 @@ from stratalog.model.mounts import MountMode
 from stratalog.model.segment import Segment
 from stratalog.settings.process import ProcessSettings
 from stratalog.settings.topic import TopicSettings
-from stratalog_node.shards.catalog import Catalog
-from stratalog_node.shards.peer_reads import PeerRefused
+from stratalog_node.shards.catalog.catalog import Catalog
+from stratalog_node.shards.copies.peer_reads import PeerRefused
 from stratalog_node.tier.encoder import Encoder
 from stratalog_node.tier.mounted_copies import DirectoryAway, MountedCopies
 from stratalog_node.tier.stats import TierStats

@@ -21,8 +21,8 @@ from stratalog.model.commands import RollSegment, SealSegment
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import ShardKey
 from stratalog.model.segment import RemoteState
-from stratalog_node.shards import flusher, shared_journal
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.flush import flusher, shared_journal
+from stratalog_node.shards.log.shard_log import ShardLog
 from support.gated_meta import Call
 from support.shard_rig import Asked
 from support.tiered_shards import TieredShardRig

@@ -28,8 +28,8 @@ from stratalog_node.serve.api import control_apis
 from stratalog_node.serve.context import ConnectionInfo, NodeServices, RequestContext
 from stratalog_node.serve.control_state import ControlState
 from stratalog_node.serve.registry import Api, Registry
-from stratalog_node.shards.catalog import Catalog
-from stratalog_node.shards.shard_lookup import DiskUsage, FoundOffset
+from stratalog_node.shards.catalog.catalog import Catalog
+from stratalog_node.shards.flush.shard_lookup import DiskUsage, FoundOffset
 from stratalog_node.topic_changes import TopicChanges
 from support.kafka_oracle import decode_response, frame_of, request_class
 from support.no_groups import NoGroups

@@ -25,9 +25,9 @@ from stratalog_node.replication.following import Following
 from stratalog_node.replication.peer import Asker
 from stratalog_node.replication.replica import Replica
 from stratalog_node.serve.listeners import bind
-from stratalog_node.shards.catalog import Catalog
-from stratalog_node.shards.context import ShardContext
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.catalog.catalog import Catalog
+from stratalog_node.shards.copies.context import ShardContext
+from stratalog_node.shards.log.shard_log import ShardLog
 from stratalog_node.turn import Turn
 from support.serve_rig import ServeRig
 from support.waiting import eventually

@@ -19,7 +19,7 @@ from stratalog.model.segment import Segment, SegmentState
 from stratalog.model.topic import Topic
 from stratalog_node.groups.coordinator import CoordinatorLimits
 from stratalog_node.groups.placement import OFFSETS_TOPIC
-from stratalog_node.shards.shard_view import ShardView
+from stratalog_node.shards.copies.shard_view import ShardView
 from support.group_node import GroupNode, Topics
 from support.memory_shard import MemoryShard
 

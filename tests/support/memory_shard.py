@@ -1,4 +1,4 @@
-"""A shard in memory, as `shards.shard_view.ShardView` is: append, HW, read, log start. Outlives coordinators.
+"""A shard in memory, as `shards.copies.shard_view.ShardView` is: append, HW, read, log start. Outlives coordinators.
 
 What a test may do to it: hold acknowledgements (`hold`, `release`), fail the next appends (`fail`), fence its leader
 (`is_led = False`), and damage what is stored (`damage`).
@@ -16,7 +16,7 @@ from stratalog.model.errors import Fenced, NotFound, OutcomeUnknown, StratalogEr
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import Segment
 from stratalog.model.topic import Topic
-from stratalog_node.shards.shard_view import LogRange, TakeBuffer
+from stratalog_node.shards.copies.shard_view import LogRange, TakeBuffer
 
 
 class MemoryShard:

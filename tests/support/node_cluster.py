@@ -35,8 +35,8 @@ from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.node import Listen, StorageNode, wall_ms
 from stratalog_node.replication.replica import Replica
 from stratalog_node.replication.replica_copy import ReplicaCopy
-from stratalog_node.shards.internal_append import InternalAppend
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.log.internal_append import InternalAppend
+from stratalog_node.shards.log.shard_log import ShardLog
 from support.gated_meta import GatedMeta
 from support.shard_rig import make_batch
 from support.waiting import eventually
@@ -63,7 +63,7 @@ class NodeCluster:
         self._boot = "boot"
         self._full: set[int] = set()
         patch.setattr("stratalog_node.node.read_boot_id", lambda: self._boot)
-        patch.setattr("stratalog_node.shards.calm.CALM_S", 0.0)
+        patch.setattr("stratalog_node.shards.copies.calm.CALM_S", 0.0)
         append = ReplicaCopy.append
 
         def refusing(copy: ReplicaCopy, batches: Any) -> None:

@@ -16,7 +16,7 @@ from stratalog.kafka.replica_fetch import (
 )
 from stratalog.model.commands import RegisterNode
 from stratalog.model.metadata import NodeInfo
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.log.shard_log import ShardLog
 from support.serve_rig import ServeRig, WireClient
 from support.waiting import eventually
 

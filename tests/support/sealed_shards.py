@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.log.shard_log import ShardLog
 from support.shard_rig import ShardRig
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stratalog.machines.leading.leader_events import OfferedBatch
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.log.shard_log import ShardLog
 from support.shard_rig import START_MS, Asked, make_batch
 
 PRODUCER = 7

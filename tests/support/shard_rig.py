@@ -32,10 +32,10 @@ from stratalog_node.buffers import BufferPool
 from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.serve.produce import CODES, offer
 from stratalog_node.shards.assembly import LocalShards, open_shards
-from stratalog_node.shards.catalog import Catalog
-from stratalog_node.shards.cold_reads import ColdReads, RemoteBatches
-from stratalog_node.shards.directory import ShardDirectory
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.catalog.catalog import Catalog
+from stratalog_node.shards.copies.cold_reads import ColdReads, RemoteBatches
+from stratalog_node.shards.log.directory import ShardDirectory
+from stratalog_node.shards.log.shard_log import ShardLog
 from stratalog_node.turn import Turn
 from support.gated_meta import GatedMeta
 from support.power import PowerRecord

@@ -31,9 +31,9 @@ from stratalog.settings.process import ProcessSettings
 from stratalog.settings.topic import TopicSettings
 from stratalog_meta.service import MetaService
 from stratalog_meta.stores.memory import MemoryStore
-from stratalog_node.shards.catalog import Catalog
-from stratalog_node.shards.events import ShardEvents
-from stratalog_node.shards.shard_view import LogRange, TakeBuffer
+from stratalog_node.shards.catalog.catalog import Catalog
+from stratalog_node.shards.copies.events import ShardEvents
+from stratalog_node.shards.copies.shard_view import LogRange, TakeBuffer
 from stratalog_node.tier.janitor import Janitor, JanitorSchedule
 from stratalog_node.tier.retention import RetentionSchedule, RetentionWorker
 from stratalog_node.tier.stats import TierStats

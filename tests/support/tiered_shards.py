@@ -14,7 +14,7 @@ from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import Segment
 from stratalog.objects.obstore_store import open_memory
 from stratalog.objects.settings import StoreSettings
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.log.shard_log import ShardLog
 from stratalog_node.tier.cold_limits import ColdReadLimits
 from stratalog_node.tier.cold_reader import ColdReader
 from stratalog_node.tier.committed_ranges import CommittedRanges

@@ -19,7 +19,7 @@ from stratalog.admin_api.cuts import Confirmed, CutRequest, Held, HeldShard, Hol
 from stratalog.model.errors import Conflict, NotFound, Unavailable
 from stratalog.model.ids import ShardKey
 from stratalog_node.admin.services import AdminServices
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.log.shard_log import ShardLog
 
 _CONFIRM_S: Final = 20.0
 _POLL_S: Final = 0.02

@@ -16,7 +16,7 @@ from stratalog.settings.describe import SettingSource, describe_topic
 from stratalog.settings.process import ProcessSettings
 from stratalog_node.admin.services import AdminServices
 from stratalog_node.check.remote_segment import place_of
-from stratalog_node.shards.shard_view import ShardView
+from stratalog_node.shards.copies.shard_view import ShardView
 from stratalog_node.slices import Slices
 
 MAX_PLACES: Final = 100

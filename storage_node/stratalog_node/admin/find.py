@@ -32,7 +32,7 @@ from stratalog.stored.key_lookup import OPENED_BYTES, LookupCost, OffLoop, Openi
 from stratalog.telemetry.metrics import counter
 from stratalog_node.admin.services import AdminServices
 from stratalog_node.disk.yielding_gil import yielding_gil
-from stratalog_node.shards.shard_view import ShardView
+from stratalog_node.shards.copies.shard_view import ShardView
 from stratalog_node.slices import Slices
 
 SEARCHES_AT_ONCE: Final = 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from stratalog.admin_api.models import FollowedSegment, ReplicationStatus
 from stratalog_node.replication.following import Following
 from stratalog_node.replication.lag import sum_up
-from stratalog_node.shards.catalog import Catalog
+from stratalog_node.shards.catalog.catalog import Catalog
 
 
 def replication_status(following: Following, catalog: Catalog) -> ReplicationStatus:

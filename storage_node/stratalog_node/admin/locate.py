@@ -23,7 +23,7 @@ from stratalog.settings.choices import ReadPolicy
 from stratalog_node.admin.describe import end_of, holders_of, places_of
 from stratalog_node.admin.services import AdminServices
 from stratalog_node.disk.inspection import inspect_file, read_small_file
-from stratalog_node.shards.shard_view import ShardView
+from stratalog_node.shards.copies.shard_view import ShardView
 
 _WHY_POLICY = {
     ReadPolicy.DISABLE: "remote.read.policy=Disable: reads never go to the object store",

@@ -55,8 +55,8 @@ from stratalog_node.groups.hosted import HostedGroup
 from stratalog_node.measures.groups import GroupSum, ShardLag
 from stratalog_node.measures.history import Sample
 from stratalog_node.serve.server import ClientView
-from stratalog_node.shards.shard_log import ShardLog
-from stratalog_node.shards.shard_view import ShardView
+from stratalog_node.shards.copies.shard_view import ShardView
+from stratalog_node.shards.log.shard_log import ShardLog
 from stratalog_node.slices import Slices
 
 _READ_BYTES: Final = 256 << 10

@@ -61,8 +61,8 @@ from stratalog_node.admin.locate import locate
 from stratalog_node.admin.mounts import MountAdmin
 from stratalog_node.admin.services import AdminServices
 from stratalog_node.admin.verify import verify
-from stratalog_node.shards.disk_usage import usage_of
-from stratalog_node.shards.shard_view import ShardView
+from stratalog_node.shards.copies.shard_view import ShardView
+from stratalog_node.shards.log.disk_usage import usage_of
 from stratalog_node.slices import Slices
 
 SEAL_WAIT_S = 10.0

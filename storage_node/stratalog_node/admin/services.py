@@ -17,8 +17,8 @@ from stratalog.model.topic import Topic
 from stratalog.objects.store import ObjectStore
 from stratalog.settings.process import ProcessSettings
 from stratalog_node.disk.layout import NodeLayout
-from stratalog_node.shards.catalog import Catalog
-from stratalog_node.shards.shard_view import ShardView
+from stratalog_node.shards.catalog.catalog import Catalog
+from stratalog_node.shards.copies.shard_view import ShardView
 from stratalog_node.topic_changes import TopicChanges
 from stratalog_node.turn import Turn
 

@@ -22,7 +22,7 @@ from stratalog_node.admin.services import AdminServices
 from stratalog_node.check.batch_stream import BatchStream
 from stratalog_node.check.local_segment import check_index_file, check_segment_file
 from stratalog_node.check.remote_segment import check_remote_segment
-from stratalog_node.shards.shard_view import ShardView
+from stratalog_node.shards.copies.shard_view import ShardView
 from stratalog_node.slices import Slices
 
 _RANGE_BYTES = 4 << 20

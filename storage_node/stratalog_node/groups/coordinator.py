@@ -63,8 +63,8 @@ from stratalog_node.groups.requests import (
 from stratalog_node.groups.room import GroupRoom
 from stratalog_node.groups.standing import Standing
 from stratalog_node.groups.stats import GroupStats
-from stratalog_node.shards.catalog_lag import CatalogLag
-from stratalog_node.shards.shard_view import ShardView
+from stratalog_node.shards.catalog.lag import CatalogLag
+from stratalog_node.shards.copies.shard_view import ShardView
 from stratalog_node.slices import in_slices
 
 _log = logger(__name__)

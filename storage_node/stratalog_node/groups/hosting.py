@@ -39,7 +39,7 @@ from stratalog_node.groups.restating import restate
 from stratalog_node.groups.room import GroupRoom, RoomLimits, offset_bytes
 from stratalog_node.groups.standing import Standing
 from stratalog_node.groups.stats import GroupStats
-from stratalog_node.shards.shard_view import ShardView
+from stratalog_node.shards.copies.shard_view import ShardView
 from stratalog_node.slices import in_slices
 
 _log = logger(__name__)

@@ -30,7 +30,7 @@ from stratalog_node.groups.batches import batch_of, batches_in, cut, size_of
 from stratalog_node.groups.replay import Replay
 from stratalog_node.groups.snapshot import LiveState, SnapshotInProgress
 from stratalog_node.groups.stats import GroupStats
-from stratalog_node.shards.shard_view import ShardView
+from stratalog_node.shards.copies.shard_view import ShardView
 
 Done: TypeAlias = Callable[[GroupError], None]
 Trim: TypeAlias = Callable[[int, int], Awaitable[None]]

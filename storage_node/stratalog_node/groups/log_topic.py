@@ -24,7 +24,7 @@ from stratalog.telemetry.logs import logger
 from stratalog_node.backoff import Backoff
 from stratalog_node.groups.offsets import Topics
 from stratalog_node.groups.placement import OFFSETS_TOPIC
-from stratalog_node.shards.catalog_wait import catalog_shows
+from stratalog_node.shards.catalog.wait import catalog_shows
 
 _log = logger(__name__)
 

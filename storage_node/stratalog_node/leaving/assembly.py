@@ -18,8 +18,8 @@ from stratalog_node.leaving.handing_on import HandingOn
 from stratalog_node.leaving.sighting import Sighter
 from stratalog_node.replication.peer_reads import NodePeerReads
 from stratalog_node.shards.assembly import LocalShards
-from stratalog_node.shards.catalog import Catalog
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.catalog.catalog import Catalog
+from stratalog_node.shards.log.shard_log import ShardLog
 from stratalog_node.tier.uploader import NodeUploader
 
 

@@ -23,7 +23,7 @@ from stratalog.model.segment import Segment
 from stratalog.objects.store import ObjectStore
 from stratalog.telemetry.logs import logger
 from stratalog_node.leaving.sighting import Sighter
-from stratalog_node.shards.catalog import Catalog
+from stratalog_node.shards.catalog.catalog import Catalog
 
 log = logger(__name__)
 

@@ -17,8 +17,8 @@ from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import Segment
 from stratalog.telemetry.logs import logger
-from stratalog_node.shards.catalog import Catalog
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.catalog.catalog import Catalog
+from stratalog_node.shards.log.shard_log import ShardLog
 
 log = logger(__name__)
 

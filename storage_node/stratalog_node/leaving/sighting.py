@@ -27,8 +27,8 @@ from stratalog_node.check.local_segment import check_segment_file
 from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.disk.threads import DiskThreads
 from stratalog_node.replication.peer_reads import NodePeerReads
-from stratalog_node.shards.catalog import Catalog
-from stratalog_node.shards.directory import ShardDirectory
+from stratalog_node.shards.catalog.catalog import Catalog
+from stratalog_node.shards.log.directory import ShardDirectory
 
 _AT_ONCE: Final = 8
 _NAMED: Final = 10

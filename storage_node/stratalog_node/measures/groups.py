@@ -21,7 +21,7 @@ from stratalog.telemetry.metrics import MetricRegistry
 from stratalog_node.groups.hosted import HostedGroup
 from stratalog_node.measures.log_ends import LogEnds
 from stratalog_node.measures.series import Bounded
-from stratalog_node.shards.catalog import Catalog
+from stratalog_node.shards.catalog.catalog import Catalog
 from stratalog_node.slices import Slices
 
 _GROUP: Final = ("group",)

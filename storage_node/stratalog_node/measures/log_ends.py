@@ -18,8 +18,8 @@ from stratalog.model.errors import Unavailable
 from stratalog.model.ids import ShardKey
 from stratalog_node.replication.peer import Asker
 from stratalog_node.replication.peer_line import PeerLine
-from stratalog_node.shards.catalog import Catalog
-from stratalog_node.shards.directory import ShardDirectory
+from stratalog_node.shards.catalog.catalog import Catalog
+from stratalog_node.shards.log.directory import ShardDirectory
 from stratalog_node.slices import Slices
 
 _TIMEOUT_S: Final = 1.0

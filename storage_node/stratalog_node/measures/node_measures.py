@@ -15,7 +15,7 @@ from stratalog_node.measures.shards import ShardMeasures
 from stratalog_node.replication.following import Following
 from stratalog_node.replication.peer import Asker
 from stratalog_node.shards.assembly import LocalShards
-from stratalog_node.shards.catalog import Catalog
+from stratalog_node.shards.catalog.catalog import Catalog
 from stratalog_node.tier.assembly import NodeTier
 
 

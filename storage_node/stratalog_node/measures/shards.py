@@ -16,10 +16,10 @@ from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.telemetry.metrics import Kind, MetricRegistry
 from stratalog_node.measures.series import Bounded
 from stratalog_node.replication.following import Following
-from stratalog_node.shards.catalog import Catalog
-from stratalog_node.shards.directory import ShardDirectory
-from stratalog_node.shards.shard_log import ShardLog
-from stratalog_node.shards.stats import ShardStats
+from stratalog_node.shards.catalog.catalog import Catalog
+from stratalog_node.shards.copies.stats import ShardStats
+from stratalog_node.shards.log.directory import ShardDirectory
+from stratalog_node.shards.log.shard_log import ShardLog
 from stratalog_node.slices import Slices
 
 Unsent = Callable[[], list[tuple[SegmentKey, int, int]]]

@@ -27,8 +27,8 @@ from stratalog.model.mount_commands import DoubtMount, ReleaseMount, TakeMount
 from stratalog.model.mounts import Mount, MountMode, MountState
 from stratalog.telemetry.logs import logger
 from stratalog_node.mounts.stats import MountStats
-from stratalog_node.shards.catalog import Catalog
-from stratalog_node.shards.peer_reads import MOST_LOOKS, PeerBusy
+from stratalog_node.shards.catalog.catalog import Catalog
+from stratalog_node.shards.copies.peer_reads import MOST_LOOKS, PeerBusy
 
 log = logger(__name__)
 

@@ -20,8 +20,8 @@ from stratalog.model.errors import Unavailable
 from stratalog.model.mounts import Mount, MountMode
 from stratalog.model.segment import RemoteState, Segment
 from stratalog.objects.store import ObjectStore
-from stratalog_node.shards.catalog import Catalog
-from stratalog_node.shards.peer_reads import PeerReads
+from stratalog_node.shards.catalog.catalog import Catalog
+from stratalog_node.shards.copies.peer_reads import PeerReads
 from stratalog_node.tier.cold_reader import ColdReader
 from stratalog_node.tier.remote_copy import check_remote_copy
 

@@ -14,7 +14,7 @@ from stratalog.machines.following.follower_events import Ask
 from stratalog.machines.token_bucket import TokenBucket
 from stratalog_node.replication.peer import Asker, Peer
 from stratalog_node.replication.stats import ReplicationStats
-from stratalog_node.shards.context import ShardContext
+from stratalog_node.shards.copies.context import ShardContext
 
 
 class AskedPeers:

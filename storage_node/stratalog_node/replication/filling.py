@@ -3,8 +3,8 @@
 Nobody has more: else that one were the source. What the object store has comes from there, byte for byte; where the
 recovery gave something up, as the record says, batches without records take its place, so that the log has no gap. What
 should be in the object store and is not is named and waited for, as of any segment, unless the topic allows that it is
-given up: the same decisions (`machines.restart.shard_healing`) and the same writing (`shards/healed_file.py`) as
-healing. Lives on the event loop; the file is read and written on the disk threads.
+given up: the same decisions (`machines.restart.shard_healing`) and the same writing (`shards/restart/healed_file.py`)
+as healing. Lives on the event loop; the file is read and written on the disk threads.
 Requires: nobody else writes to the file meanwhile, and what is in it is flushed.
 """
 
@@ -38,10 +38,10 @@ from stratalog.settings.choices import UncleanSeal
 from stratalog.telemetry.logs import logger
 from stratalog_node.backoff import Backoff
 from stratalog_node.disk.files import FlushLost
-from stratalog_node.shards.cold_reads import RemoteBatches
-from stratalog_node.shards.context import ShardContext
-from stratalog_node.shards.healed_file import HealedFile
-from stratalog_node.shards.opening import make_anew
+from stratalog_node.shards.copies.cold_reads import RemoteBatches
+from stratalog_node.shards.copies.context import ShardContext
+from stratalog_node.shards.restart.healed_file import HealedFile
+from stratalog_node.shards.restart.opening import make_anew
 
 log = logger(__name__)
 

@@ -45,11 +45,11 @@ from stratalog_node.replication.replica import Replica, record_of
 from stratalog_node.replication.replica_copy import ReplicaCopy
 from stratalog_node.replication.stats import ReplicationStats
 from stratalog_node.replication.wanted import is_needless, is_wanted
-from stratalog_node.shards.active import ActiveSegment
-from stratalog_node.shards.cold_reads import RemoteBatches
-from stratalog_node.shards.context import ShardContext
-from stratalog_node.shards.opening import set_aside
-from stratalog_node.shards.producers_before import tally_at_end
+from stratalog_node.shards.copies.active import ActiveSegment
+from stratalog_node.shards.copies.cold_reads import RemoteBatches
+from stratalog_node.shards.copies.context import ShardContext
+from stratalog_node.shards.restart.opening import set_aside
+from stratalog_node.shards.seal.producers_before import tally_at_end
 
 log = logger(__name__)
 

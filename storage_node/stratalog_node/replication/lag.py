@@ -18,7 +18,7 @@ from stratalog.model.segment import Segment
 from stratalog.telemetry.metrics import MetricRegistry
 from stratalog_node.replication.following import Following
 from stratalog_node.replication.replica import Replica
-from stratalog_node.shards.catalog import Catalog
+from stratalog_node.shards.catalog.catalog import Catalog
 from stratalog_node.slices import Slices
 
 MOST_NAMED = 20

@@ -19,8 +19,8 @@ from stratalog.model.segment import Segment
 from stratalog.telemetry.logs import logger
 from stratalog_node.replication.stats import ReplicationStats
 from stratalog_node.replication.tellings import tell_again
-from stratalog_node.shards.catalog import Catalog
-from stratalog_node.shards.directory import ShardDirectory
+from stratalog_node.shards.catalog.catalog import Catalog
+from stratalog_node.shards.log.directory import ShardDirectory
 
 log = logger(__name__)
 

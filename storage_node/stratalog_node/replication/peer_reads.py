@@ -33,9 +33,9 @@ from stratalog.telemetry.metrics import counter, gauge
 from stratalog_node.disk.threads import DiskThreads
 from stratalog_node.replication.peer import Asker
 from stratalog_node.replication.peer_line import PeerLine
-from stratalog_node.shards.catalog import Catalog
-from stratalog_node.shards.peer_reads import MOST_LOOKS, PeerBusy, PeerRefused
-from stratalog_node.shards.time_look import TimeLook
+from stratalog_node.shards.catalog.catalog import Catalog
+from stratalog_node.shards.copies.peer_reads import MOST_LOOKS, PeerBusy, PeerRefused
+from stratalog_node.shards.read.time_look import TimeLook
 from stratalog_node.single_flight import SingleFlight
 
 log = logger(__name__)

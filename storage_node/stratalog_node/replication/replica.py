@@ -68,8 +68,8 @@ from stratalog_node.backoff import Backoff
 from stratalog_node.disk import files
 from stratalog_node.replication.first_files import FirstFiles
 from stratalog_node.replication.replica_copy import CheckedBatches, ReplicaCopy
-from stratalog_node.shards.flusher import AHEAD_BYTES
-from stratalog_node.shards.local_copy import LocalCopy
+from stratalog_node.shards.copies.local_copy import LocalCopy
+from stratalog_node.shards.flush.flusher import AHEAD_BYTES
 
 log = logger(__name__)
 

@@ -34,11 +34,11 @@ from stratalog_node.disk.durable_files import read_front, write_durably
 from stratalog_node.disk.files import SegmentFile, SpareFile
 from stratalog_node.disk.layout import GIVEN_UP_SUFFIX
 from stratalog_node.disk.segment_scan import SegmentScan
-from stratalog_node.shards.context import ShardContext
-from stratalog_node.shards.flusher import CHECKPOINT_BYTES, CHECKPOINT_MS
-from stratalog_node.shards.giving_up import save_rest
-from stratalog_node.shards.local_copy import LocalCopy
-from stratalog_node.shards.new_segment import identity_of
+from stratalog_node.shards.copies.context import ShardContext
+from stratalog_node.shards.copies.local_copy import LocalCopy
+from stratalog_node.shards.flush.flusher import CHECKPOINT_BYTES, CHECKPOINT_MS
+from stratalog_node.shards.log.new_segment import identity_of
+from stratalog_node.shards.restart.giving_up import save_rest
 
 log = logger(__name__)
 

@@ -10,8 +10,8 @@ from stratalog.model.listeners import INTERNAL
 from stratalog.settings.process import ProcessSettings
 from stratalog_node.groups.coordinator import GroupCoordinator
 from stratalog_node.serve.control_state import ControlState
-from stratalog_node.shards.catalog import Catalog
-from stratalog_node.shards.shard_lookup import DiskView, ShardLookups
+from stratalog_node.shards.catalog.catalog import Catalog
+from stratalog_node.shards.flush.shard_lookup import DiskView, ShardLookups
 from stratalog_node.topic_changes import TopicChanges
 
 

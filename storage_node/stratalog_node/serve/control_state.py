@@ -9,8 +9,8 @@ from stratalog_node.serve.advertised import AdvertisedApi
 from stratalog_node.serve.departed import Departed
 from stratalog_node.serve.metadata_entries import MetadataEntries
 from stratalog_node.serve.producer_ids import ProducerIds
-from stratalog_node.shards.catalog import Catalog
-from stratalog_node.shards.catalog_lag import CatalogLag
+from stratalog_node.shards.catalog.catalog import Catalog
+from stratalog_node.shards.catalog.lag import CatalogLag
 
 
 @dataclass(slots=True)

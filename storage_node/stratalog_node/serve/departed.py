@@ -11,7 +11,7 @@ import asyncio
 from typing import Final
 
 from stratalog.model.metadata import Change, NodeChanged
-from stratalog_node.shards.catalog import Catalog
+from stratalog_node.shards.catalog.catalog import Catalog
 
 LINGER_S: Final = 3.0
 """A few of the looks that a client takes a second apart."""

@@ -13,8 +13,8 @@ from __future__ import annotations
 from stratalog.formats.record_batch import walk
 from stratalog.formats.records import Record, encode_batch
 from stratalog.model.batch import BATCH_HEADER_BYTES
-from stratalog_node.shards.local_shard import LocalShard
-from stratalog_node.shards.reading import Read, ReadBuffer, ShardReader
+from stratalog_node.shards.copies.local_shard import LocalShard
+from stratalog_node.shards.read.reading import Read, ReadBuffer, ShardReader
 
 _MOST_BYTES = 16 * BATCH_HEADER_BYTES
 """An answer of more batches without records is left as it is: holes are filled with one batch each."""

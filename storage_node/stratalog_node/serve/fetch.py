@@ -38,9 +38,9 @@ from stratalog_node.serve.fetch_count import PartitionCount
 from stratalog_node.serve.fetch_desk import FetchDesk
 from stratalog_node.serve.fetch_failures import code_of, failed
 from stratalog_node.serve.slow_reads import SlowReads
-from stratalog_node.shards.local_copy import NotCached
-from stratalog_node.shards.reading import Read, ReadBuffer
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.copies.local_copy import NotCached
+from stratalog_node.shards.log.shard_log import ShardLog
+from stratalog_node.shards.read.reading import Read, ReadBuffer
 
 log = logger(__name__)
 

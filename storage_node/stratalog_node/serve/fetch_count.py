@@ -8,8 +8,8 @@ Lives on the event loop. Cost: below a microsecond for each append and waiting f
 from __future__ import annotations
 
 from stratalog.kafka.fetch import PartitionFetch
-from stratalog_node.shards.reading import Read
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.log.shard_log import ShardLog
+from stratalog_node.shards.read.reading import Read
 
 
 class PartitionCount:

@@ -14,9 +14,9 @@ from stratalog.kafka.error_codes import ErrorCode
 from stratalog_node.serve.read_replicas import ReadReplicas
 from stratalog_node.serve.serving import Serving
 from stratalog_node.serve.unknown_shards import missing_shard_error
-from stratalog_node.shards.catalog import Catalog
-from stratalog_node.shards.directory import ShardDirectory
-from stratalog_node.shards.reading import ShardReader
+from stratalog_node.shards.catalog.catalog import Catalog
+from stratalog_node.shards.log.directory import ShardDirectory
+from stratalog_node.shards.read.reading import ShardReader
 
 _PARTITIONS_PER_TURN = 2_000
 """So many partitions may fetches look at in a turn, whoever woke them: 5 to 15 ms."""

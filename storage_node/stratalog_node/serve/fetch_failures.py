@@ -7,8 +7,8 @@ from stratalog.kafka.error_codes import ErrorCode
 from stratalog.kafka.fetch import FetchedPartition
 from stratalog.model.errors import Corrupt, NotFound, OutOfReach, StratalogError, Unavailable
 from stratalog_node.serve.serving import ServeStats
-from stratalog_node.shards.reading import ReadBuffer
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.log.shard_log import ShardLog
+from stratalog_node.shards.read.reading import ReadBuffer
 
 
 def code_of(error: StratalogError, stats: ServeStats) -> int:

@@ -19,7 +19,7 @@ from stratalog.model.ids import ShardKey
 from stratalog.model.listeners import INTERNAL
 from stratalog.model.segment import Segment
 from stratalog.model.topic import Topic
-from stratalog_node.shards.catalog import Catalog
+from stratalog_node.shards.catalog.catalog import Catalog
 
 NO_LEADER = -1
 _LISTENERS_KNOWN_SINCE = 6

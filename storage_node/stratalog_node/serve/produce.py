@@ -40,9 +40,9 @@ from stratalog_node.serve.connection import Connection
 from stratalog_node.serve.produce_timeouts import Line, ProduceTimeouts
 from stratalog_node.serve.serving import Serving
 from stratalog_node.serve.unknown_shards import UnknownShards
-from stratalog_node.shards.append import AppendRequest
-from stratalog_node.shards.catalog import Catalog
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.catalog.catalog import Catalog
+from stratalog_node.shards.log.append import AppendRequest
+from stratalog_node.shards.log.shard_log import ShardLog
 
 _ATTRIBUTES = 5
 """Where they are in an `OfferedHeader`."""

@@ -20,10 +20,10 @@ from stratalog.machines.reading.read_replica import reader_of
 from stratalog.model.ids import ShardKey
 from stratalog_node.serve.connection import Connection
 from stratalog_node.serve.serving import ServeStats
-from stratalog_node.shards.catalog import Catalog
-from stratalog_node.shards.reading import ReadBuffer
-from stratalog_node.shards.replica_reads import proven_copy
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.catalog.catalog import Catalog
+from stratalog_node.shards.log.shard_log import ShardLog
+from stratalog_node.shards.read.reading import ReadBuffer
+from stratalog_node.shards.read.replica_reads import proven_copy
 
 _AWAY_MS = 60_000
 """librdkafka slows a partition down that is sent to another node twice in a minute."""

@@ -17,8 +17,8 @@ from stratalog.machines.following.fetch_rounds import SegmentName
 from stratalog.model.errors import Corrupt, StratalogError
 from stratalog.telemetry.logs import logger
 from stratalog_node.serve.fetch_desk import FetchDesk
-from stratalog_node.shards.reading import Read, ReadPosition
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.log.shard_log import ShardLog
+from stratalog_node.shards.read.reading import Read, ReadPosition
 
 log = logger(__name__)
 

@@ -21,8 +21,8 @@ from stratalog_node.serve.fetch_desk import FetchDesk
 from stratalog_node.serve.replica_round import ReplicaRound
 from stratalog_node.serve.replica_session import ReplicaSession
 from stratalog_node.serve.sealed_read import SealedRead
-from stratalog_node.shards.catalog import Catalog
-from stratalog_node.shards.directory import ShardDirectory
+from stratalog_node.shards.catalog.catalog import Catalog
+from stratalog_node.shards.log.directory import ShardDirectory
 
 _FORMER_TOKENS = 8
 """Of each node: enough to tell an old life from one that this node has not heard of yet."""

@@ -16,8 +16,8 @@ from stratalog_node.serve.connection import Connection
 from stratalog_node.serve.fetch_desk import FetchDesk
 from stratalog_node.serve.replica_cold_reads import SEGMENT_BYTES, Found
 from stratalog_node.serve.replica_session import ReplicaSession
-from stratalog_node.shards.local_copy import NotCached
-from stratalog_node.shards.reading import Read, ReadBuffer
+from stratalog_node.shards.copies.local_copy import NotCached
+from stratalog_node.shards.read.reading import Read, ReadBuffer
 
 log = logger(__name__)
 

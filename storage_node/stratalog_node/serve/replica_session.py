@@ -18,11 +18,11 @@ from stratalog.model.metadata import Life
 from stratalog.model.segment import SegmentState
 from stratalog_node.serve.fetch_desk import FetchDesk
 from stratalog_node.serve.replica_cold_reads import Found, ReplicaColdReads
-from stratalog_node.shards.active import ActiveSegment
-from stratalog_node.shards.directory import ShardDirectory
-from stratalog_node.shards.reading import ReadBuffer, ReadPosition
-from stratalog_node.shards.replica_reads import segment_of_epoch, unsealed_of_epoch, whole_copy
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.copies.active import ActiveSegment
+from stratalog_node.shards.log.directory import ShardDirectory
+from stratalog_node.shards.log.shard_log import ShardLog
+from stratalog_node.shards.read.reading import ReadBuffer, ReadPosition
+from stratalog_node.shards.read.replica_reads import segment_of_epoch, unsealed_of_epoch, whole_copy
 
 
 class ReplicaSession:

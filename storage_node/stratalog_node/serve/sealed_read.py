@@ -19,13 +19,13 @@ from stratalog.telemetry.logs import logger
 from stratalog_node.serve.answer import Answer
 from stratalog_node.serve.connection import Connection
 from stratalog_node.serve.fetch_desk import FetchDesk
-from stratalog_node.shards.directory import ShardDirectory
-from stratalog_node.shards.local_copy import NotCached
-from stratalog_node.shards.missing_files import copy_gone
-from stratalog_node.shards.reading import Read, ReadBuffer, ReadPosition
-from stratalog_node.shards.replica_reads import batch_since, proven_copy, segment_of_epoch
-from stratalog_node.shards.sealed import SealedCopy
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.copies.local_copy import NotCached
+from stratalog_node.shards.copies.missing_files import copy_gone
+from stratalog_node.shards.copies.sealed import SealedCopy
+from stratalog_node.shards.log.directory import ShardDirectory
+from stratalog_node.shards.log.shard_log import ShardLog
+from stratalog_node.shards.read.reading import Read, ReadBuffer, ReadPosition
+from stratalog_node.shards.read.replica_reads import batch_since, proven_copy, segment_of_epoch
 
 log = logger(__name__)
 

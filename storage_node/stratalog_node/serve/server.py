@@ -33,8 +33,8 @@ from stratalog_node.serve.registry import Api, Registry
 from stratalog_node.serve.replica_desk import ReplicaDesk
 from stratalog_node.serve.send_share import SendShare
 from stratalog_node.serve.serving import ServeLimits, ServeStats, Serving
-from stratalog_node.shards.directory import ShardDirectory
-from stratalog_node.shards.reading import ShardReader
+from stratalog_node.shards.log.directory import ShardDirectory
+from stratalog_node.shards.read.reading import ShardReader
 from stratalog_node.turn import Turn
 
 log = logger(__name__)

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 from stratalog.kafka.fetch import PartitionFetch
 from stratalog_node.serve.empty_batches import read_with_records
-from stratalog_node.shards.reading import Read, ShardReader
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.log.shard_log import ShardLog
+from stratalog_node.shards.read.reading import Read, ShardReader
 
 _LEAST_SHARE_BYTES = 1 << 20
 """A request to the object store for less is not worth its cost: rather fewer partitions in one answer."""

@@ -21,8 +21,8 @@ from stratalog.machines.leading.owed_batches import OwedBeforeShards
 from stratalog.model.batch import LARGEST_BATCH_BYTES
 from stratalog.telemetry.logs import logger
 from stratalog_node.serve.serving import Serving
-from stratalog_node.shards.catalog import Catalog
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.catalog.catalog import Catalog
+from stratalog_node.shards.log.shard_log import ShardLog
 from stratalog_node.slices import Slices
 
 log = logger(__name__)

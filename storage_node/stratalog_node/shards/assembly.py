@@ -33,24 +33,24 @@ from stratalog_node.disk.lost_flushes import LostFlushes
 from stratalog_node.disk.spare_files import clear_spare_files
 from stratalog_node.disk.threads import DiskThreads
 from stratalog_node.disk.write_behind import WriteBehind
-from stratalog_node.shards.catalog import Catalog
-from stratalog_node.shards.cold_reads import ColdReads, RemoteBatches
-from stratalog_node.shards.context import ShardContext
-from stratalog_node.shards.copy_files import CopyFiles
-from stratalog_node.shards.directory import ShardDirectory
-from stratalog_node.shards.disk_usage import LocalDisk
-from stratalog_node.shards.disk_watch import DiskWatch
-from stratalog_node.shards.elsewhere import Elsewhere
-from stratalog_node.shards.flusher import Flusher
-from stratalog_node.shards.healing import Healing
-from stratalog_node.shards.peer_reads import PeerReads
-from stratalog_node.shards.reading import ShardReader
-from stratalog_node.shards.recovery import Recovery
-from stratalog_node.shards.sealing import Sealing
-from stratalog_node.shards.space import SpaceGuard
-from stratalog_node.shards.stopped import add_stopped_metric
-from stratalog_node.shards.time_lookups import TimeLookups
-from stratalog_node.shards.workers import ShardWorkers
+from stratalog_node.shards.catalog.catalog import Catalog
+from stratalog_node.shards.copies.cold_reads import ColdReads, RemoteBatches
+from stratalog_node.shards.copies.context import ShardContext
+from stratalog_node.shards.copies.peer_reads import PeerReads
+from stratalog_node.shards.copies.stopped import add_stopped_metric
+from stratalog_node.shards.flush.disk_watch import DiskWatch
+from stratalog_node.shards.flush.flusher import Flusher
+from stratalog_node.shards.flush.space import SpaceGuard
+from stratalog_node.shards.log.directory import ShardDirectory
+from stratalog_node.shards.log.disk_usage import LocalDisk
+from stratalog_node.shards.log.workers import ShardWorkers
+from stratalog_node.shards.read.elsewhere import Elsewhere
+from stratalog_node.shards.read.reading import ShardReader
+from stratalog_node.shards.read.time_lookups import TimeLookups
+from stratalog_node.shards.restart.copy_files import CopyFiles
+from stratalog_node.shards.restart.healing import Healing
+from stratalog_node.shards.restart.recovery import Recovery
+from stratalog_node.shards.seal.sealing import Sealing
 from stratalog_node.turn import Turn
 
 log = logger(__name__)

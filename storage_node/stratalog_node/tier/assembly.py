@@ -19,10 +19,10 @@ from stratalog.objects.store import ObjectStore
 from stratalog.settings.process import ProcessSettings
 from stratalog.telemetry.metrics import MetricRegistry
 from stratalog_node.age_clock import NodeAgeClock
-from stratalog_node.shards.catalog import Catalog
-from stratalog_node.shards.events import ShardEvents
-from stratalog_node.shards.peer_reads import PeerReads
-from stratalog_node.shards.shard_view import LocalCopies, Shards
+from stratalog_node.shards.catalog.catalog import Catalog
+from stratalog_node.shards.copies.events import ShardEvents
+from stratalog_node.shards.copies.peer_reads import PeerReads
+from stratalog_node.shards.copies.shard_view import LocalCopies, Shards
 from stratalog_node.tier.janitor import Janitor
 from stratalog_node.tier.limits import janitor_schedule, retention_schedule, upload_limits
 from stratalog_node.tier.retention import RetentionWorker

@@ -18,7 +18,7 @@ from stratalog.formats.index_points import IndexPoints
 from stratalog.formats.part import PartHeader
 from stratalog.formats.record_batch import parse_header
 from stratalog.model.segment import RemotePart, RemoteState, Segment, TimesKnown
-from stratalog_node.shards.time_look import NewestLook, TimeLook
+from stratalog_node.shards.read.time_look import NewestLook, TimeLook
 from stratalog_node.tier.block_cache import HeldBlock
 from stratalog_node.tier.remote_index import RemoteIndex
 from stratalog_node.tier.remote_walk import remote_end_offset

@@ -1,4 +1,5 @@
-"""What the object store holds of an unsealed segment, part by part, for a shard that lost it (`shards/healing.py`).
+"""What the object store holds of an unsealed segment, part by part, for a shard that lost it
+(`shards/restart/healing.py`).
 
 Each part is read whole and checked in full: its identity against metadata, CRCs, offsets, index, digests. A folder
 with a manifest is of a segment that was finished once: metadata that call it unfinished are older than the object
@@ -16,7 +17,7 @@ from stratalog.formats.record_batch import walk
 from stratalog.model.errors import Conflict, Corrupt, NotFound, Unavailable
 from stratalog.model.segment import RemotePart, Segment
 from stratalog.objects.store import ObjectStore
-from stratalog_node.shards.cold_reads import CommittedRange
+from stratalog_node.shards.copies.cold_reads import CommittedRange
 from stratalog_node.tier import wrong_store
 from stratalog_node.tier.source import check_is_part, check_part_of
 

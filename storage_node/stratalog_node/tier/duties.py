@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 
 from stratalog.model.metadata import Change, MountChanged, MountEnded, NodeChanged
 from stratalog.model.mounts import MountMode
-from stratalog_node.shards.catalog import Catalog
+from stratalog_node.shards.catalog.catalog import Catalog
 
 
 class Duties:

@@ -8,7 +8,7 @@ from stratalog.machines.tiering.upload_state import UploaderStatus
 from stratalog.model.errors import Unavailable
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import Segment
-from stratalog_node.shards.shard_view import Shards
+from stratalog_node.shards.copies.shard_view import Shards
 
 
 class FlushGoal:

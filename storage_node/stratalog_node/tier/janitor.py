@@ -27,8 +27,8 @@ from stratalog.model.metadata import Change, SegmentChanged, TopicDeleted
 from stratalog.model.segment import Segment, SegmentState
 from stratalog.objects.store import ObjectInfo, ObjectStore
 from stratalog.telemetry.logs import logger
-from stratalog_node.shards.catalog import Catalog
-from stratalog_node.shards.shard_view import LocalCopies, Shards
+from stratalog_node.shards.catalog.catalog import Catalog
+from stratalog_node.shards.copies.shard_view import LocalCopies, Shards
 from stratalog_node.tier.bundle_keeper import BundleKeeper
 from stratalog_node.tier.deletion_alarm import DeletionAlarm
 from stratalog_node.tier.left_behind import LeftBehind

@@ -26,7 +26,7 @@ from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemotePart, SealRecord, Segment
 from stratalog.objects.store import ObjectStore
 from stratalog.telemetry.logs import logger
-from stratalog_node.shards.catalog import Catalog
+from stratalog_node.shards.catalog.catalog import Catalog
 from stratalog_node.tier.attempts import Attempts
 from stratalog_node.tier.encoder import Encoder
 from stratalog_node.tier.puts import put

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from stratalog.formats.object_names import BundleName, ObjectNames
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import Segment, SegmentIdentity, SegmentState
-from stratalog_node.shards.catalog import Catalog
+from stratalog_node.shards.catalog.catalog import Catalog
 
 _AGES = {state: age for age, state in enumerate(SegmentState)}
 

@@ -20,7 +20,7 @@ from stratalog.model.commands import AcquireLock
 from stratalog.model.errors import Conflict, Fenced
 from stratalog.model.mount_commands import NOT_ASKED, DoubtMount, TakeMount
 from stratalog.model.mounts import Mount, MountMode, MountState
-from stratalog_node.shards.catalog import Catalog
+from stratalog_node.shards.catalog.catalog import Catalog
 from stratalog_node.tier.lock import tier_lock_name
 
 SWEEPER: Final = "orphan-sweep"

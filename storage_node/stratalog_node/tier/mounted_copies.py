@@ -15,9 +15,9 @@ from stratalog.machines.tiering.upload_events import Piece
 from stratalog.model.batch import BatchHeader
 from stratalog.model.errors import Corrupt, NotFound, Unavailable
 from stratalog.model.segment import Segment
-from stratalog_node.shards.catalog import Catalog
-from stratalog_node.shards.peer_reads import PeerReads, PeerRefused
-from stratalog_node.shards.shard_view import LogRange
+from stratalog_node.shards.catalog.catalog import Catalog
+from stratalog_node.shards.copies.peer_reads import PeerReads, PeerRefused
+from stratalog_node.shards.copies.shard_view import LogRange
 from stratalog_node.tier.encoder import Encoder
 from stratalog_node.tier.stats import TierStats
 

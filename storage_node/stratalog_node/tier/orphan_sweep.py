@@ -23,7 +23,7 @@ from stratalog.model.segment import RemoteState, Segment
 from stratalog.objects.probe import PROBE_PREFIX
 from stratalog.objects.store import ObjectStore
 from stratalog.telemetry.logs import logger
-from stratalog_node.shards.catalog import Catalog
+from stratalog_node.shards.catalog.catalog import Catalog
 from stratalog_node.tier.claim import Forked
 from stratalog_node.tier.facts import Facts, read_facts
 from stratalog_node.tier.left_behind import LeftBehind

@@ -13,7 +13,7 @@ from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import Segment
 from stratalog.objects.store import ObjectStore
 from stratalog.settings.process import ProcessSettings
-from stratalog_node.shards.catalog import Catalog
+from stratalog_node.shards.catalog.catalog import Catalog
 from stratalog_node.tier.cold_limits import ColdReadLimits
 from stratalog_node.tier.cold_reader import ColdReader
 from stratalog_node.tier.committed_ranges import CommittedRanges

@@ -40,8 +40,8 @@ from stratalog.objects.store import ObjectStore
 from stratalog.settings.choices import ReadPolicy
 from stratalog.settings.topic import TopicSettings
 from stratalog.telemetry.logs import logger
-from stratalog_node.shards.catalog import Catalog
-from stratalog_node.shards.shard_view import LocalCopies, Shards, ShardView
+from stratalog_node.shards.catalog.catalog import Catalog
+from stratalog_node.shards.copies.shard_view import LocalCopies, Shards, ShardView
 from stratalog_node.tier.remote_copy import check_remote_copy
 from stratalog_node.tier.rounds import Rounds
 from stratalog_node.tier.side_by_side import side_by_side

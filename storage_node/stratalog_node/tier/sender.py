@@ -25,7 +25,7 @@ from stratalog.model.metadata import Lock, PartCommit, PartReplacement
 from stratalog.model.segment import RemotePart, Segment
 from stratalog.objects.store import ObjectStore
 from stratalog.telemetry.logs import logger
-from stratalog_node.shards.peer_reads import PeerRefused
+from stratalog_node.shards.copies.peer_reads import PeerRefused
 from stratalog_node.tier.attempts import Attempts
 from stratalog_node.tier.committer import Change, Committed, Committer, outcome_of
 from stratalog_node.tier.known import KnownSegments

@@ -22,7 +22,7 @@ from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemotePart, Segment
 from stratalog.objects.reused_buffers import ReusedBuffers
 from stratalog.objects.store import ObjectStore
-from stratalog_node.shards.shard_view import LogRange, Shards, ShardView
+from stratalog_node.shards.copies.shard_view import LogRange, Shards, ShardView
 from stratalog_node.tier.encoder import Encoder
 from stratalog_node.tier.ledger import PartLedger
 from stratalog_node.tier.mounted_copies import MountedCopies

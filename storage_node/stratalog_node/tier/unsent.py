@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stratalog.model.ids import SegmentKey, ShardKey
-from stratalog_node.shards.shard_view import Shards, ShardView
+from stratalog_node.shards.copies.shard_view import Shards, ShardView
 from stratalog_node.tier.known import KnownSegments
 from stratalog_node.tier.mounted_copies import MountedCopies
 

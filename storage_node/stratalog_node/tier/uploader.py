@@ -56,10 +56,10 @@ from stratalog.model.metadata import Change, Lock, SegmentChanged, ShardChanged,
 from stratalog.model.segment import RemotePart, RemoteState, Segment, SegmentState
 from stratalog.objects.store import ObjectStore
 from stratalog.telemetry.logs import logger
-from stratalog_node.shards.catalog import Catalog
-from stratalog_node.shards.events import ShardEvents
-from stratalog_node.shards.peer_reads import PeerReads
-from stratalog_node.shards.shard_view import Shards, ShardView
+from stratalog_node.shards.catalog.catalog import Catalog
+from stratalog_node.shards.copies.events import ShardEvents
+from stratalog_node.shards.copies.peer_reads import PeerReads
+from stratalog_node.shards.copies.shard_view import Shards, ShardView
 from stratalog_node.slices import Slices
 from stratalog_node.tier.attempts import Attempts
 from stratalog_node.tier.claim import ClaimOwner, EpochClaim, Forked

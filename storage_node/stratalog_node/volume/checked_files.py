@@ -29,8 +29,8 @@ from stratalog_node.disk.durable_files import read_front
 from stratalog_node.disk.files import SegmentFile
 from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.disk.threads import DiskThreads
-from stratalog_node.shards.sealed import SealedCopy
-from stratalog_node.shards.sealed_points import SealedPoints
+from stratalog_node.shards.copies.sealed import SealedCopy
+from stratalog_node.shards.copies.sealed_points import SealedPoints
 from stratalog_node.single_flight import SingleFlight
 
 T = TypeVar("T")

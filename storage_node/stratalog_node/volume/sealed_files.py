@@ -26,10 +26,10 @@ from stratalog.telemetry.metrics import counter, gauge
 from stratalog_node.disk.descriptors import Descriptors
 from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.disk.threads import DiskThreads
-from stratalog_node.shards.catalog import Catalog
-from stratalog_node.shards.producer_tables import ProducerTables
-from stratalog_node.shards.replica_reads import first_batch_since, segment_of_epoch
-from stratalog_node.shards.sealed import SealedCopy
+from stratalog_node.shards.catalog.catalog import Catalog
+from stratalog_node.shards.copies.producer_tables import ProducerTables
+from stratalog_node.shards.copies.sealed import SealedCopy
+from stratalog_node.shards.read.replica_reads import first_batch_since, segment_of_epoch
 from stratalog_node.volume.checked_files import CheckedFiles
 
 log = logger(__name__)

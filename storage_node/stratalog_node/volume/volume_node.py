@@ -33,9 +33,9 @@ from stratalog_node.backoff import Backoff
 from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.disk.threads import DiskThreads
 from stratalog_node.identity_file import NodeIdentity
-from stratalog_node.shards.catalog import Catalog
-from stratalog_node.shards.catalog_following import follow
-from stratalog_node.shards.catalog_lag import CatalogLag
+from stratalog_node.shards.catalog.catalog import Catalog
+from stratalog_node.shards.catalog.following import follow
+from stratalog_node.shards.catalog.lag import CatalogLag
 from stratalog_node.volume.directory import read_identity, share_lock
 from stratalog_node.volume.listener import VolumeListener
 from stratalog_node.volume.sealed_files import SealedFiles

@@ -30,7 +30,7 @@ from stratalog_node.admin import AdminServices, NodeAdmin, NodeLooks, NodeViews,
 from stratalog_node.admin import verify as verify_module
 from stratalog_node.admin.describe import MAX_PLACES
 from stratalog_node.disk.layout import NodeLayout
-from stratalog_node.shards.catalog import Catalog
+from stratalog_node.shards.catalog.catalog import Catalog
 from stratalog_node.slices import UNITS_PER_SLICE
 from stratalog_node.topic_changes import TopicChanges
 from support.meta_worlds import HandClock, part, seal_record

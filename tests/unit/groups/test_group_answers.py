@@ -7,7 +7,7 @@ import pytest
 from stratalog.model.errors import Unavailable
 from stratalog.model.group import GroupError, GroupState
 from stratalog_node.groups.requests import CommitRequest, OffsetToCommit, TopicShard
-from stratalog_node.shards import catalog_lag
+from stratalog_node.shards.catalog import lag as catalog_lag
 from support.group_node import GroupNode, committing
 from support.waiting import eventually
 from unit.groups.test_group_apis import ask

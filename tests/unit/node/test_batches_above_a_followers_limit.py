@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stratalog.model.ids import ShardKey
-from stratalog_node.shards.replica_reads import proven_copy
+from stratalog_node.shards.read.replica_reads import proven_copy
 from support.node_cluster import NodeCluster
 from support.waiting import eventually
 

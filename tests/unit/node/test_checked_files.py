@@ -22,7 +22,7 @@ from stratalog.model.mounts import MountMode, MountState
 from stratalog_node.disk.descriptors import Descriptors
 from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.disk.threads import DiskThreads
-from stratalog_node.shards.peer_reads import PeerBusy
+from stratalog_node.shards.copies.peer_reads import PeerBusy
 from stratalog_node.volume import checked_files
 from stratalog_node.volume.checked_files import CheckedFiles, Mark
 from stratalog_node.volume.volume_node import VolumeNode

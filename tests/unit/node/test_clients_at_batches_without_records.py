@@ -20,8 +20,8 @@ from stratalog.formats.record_batch import walk
 from stratalog.formats.records import encode_empty_batches
 from stratalog.machines.leading.leader_events import OfferedBatch
 from stratalog_node.node import wall_ms
-from stratalog_node.shards.internal_append import InternalAppend
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.log.internal_append import InternalAppend
+from stratalog_node.shards.log.shard_log import ShardLog
 from support.node_cluster import NodeCluster
 from support.raw_client import RawClient
 

@@ -14,7 +14,7 @@ from stratalog_meta.service import MetaService
 from stratalog_meta.stores.memory import MemoryStore
 from stratalog_node.age_clock import NodeAgeClock
 from stratalog_node.node import Listen, StorageNode, wall_ms
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.log.shard_log import ShardLog
 from support.shard_rig import make_batch
 from support.waiting import eventually
 

@@ -18,7 +18,7 @@ from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog_node.disk.files import SegmentFile
 from stratalog_node.node import wall_ms
 from stratalog_node.replication import following
-from stratalog_node.shards.sealed import SealedCopy
+from stratalog_node.shards.copies.sealed import SealedCopy
 from support.node_cluster import NodeCluster
 from support.waiting import eventually
 

@@ -12,7 +12,7 @@ from stratalog.machines.leading.shard_life import StopCause
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import Segment
 from stratalog_node.node import StorageNode, wall_ms
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.log.shard_log import ShardLog
 from support.power import PowerRecord
 from support.waiting import eventually
 from unit.node.test_two_nodes import Pair, append, is_copied, led

@@ -11,8 +11,8 @@ from stratalog.model.commands import BeginRecovery, ProposeIsr, ReportReplica
 from stratalog.model.errors import Unavailable
 from stratalog.model.ids import ShardKey
 from stratalog_node.disk.files import FlushLost
-from stratalog_node.shards.active import ActiveSegment
-from stratalog_node.shards.sealing import Sealing
+from stratalog_node.shards.copies.active import ActiveSegment
+from stratalog_node.shards.seal.sealing import Sealing
 from support.node_cluster import NodeCluster
 from support.waiting import eventually
 

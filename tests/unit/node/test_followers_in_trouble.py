@@ -23,7 +23,7 @@ SOON_MS = 100
 
 @pytest.fixture
 async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[NodeCluster]:
-    monkeypatch.setattr("stratalog_node.shards.ages._POLL_S", 0.05)
+    monkeypatch.setattr("stratalog_node.shards.log.ages._POLL_S", 0.05)
     monkeypatch.setattr(following, "_ANEW_S", 0.01)
     async with NodeCluster(tmp_path, monkeypatch) as cluster:
         await cluster.start(1, 2, replica_lag_time_max_ms=SOON_MS)

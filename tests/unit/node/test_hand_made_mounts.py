@@ -16,7 +16,7 @@ from stratalog.model.cut import CutShard
 from stratalog.model.ids import ShardKey
 from stratalog.model.mount_commands import BeginMount, CreateMount, EndMount, MountCut, MoveMount
 from stratalog.model.mounts import Mount, MountMode, MountState
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.log.shard_log import ShardLog
 from support.several_nodes import TOPIC, SeveralNodes, several_nodes
 from support.shard_rig import START_MS
 from support.waiting import eventually

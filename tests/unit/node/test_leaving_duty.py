@@ -19,7 +19,7 @@ from stratalog.settings.topic import TopicSettings
 from stratalog_node.leaving.duty import LeavingDuty
 from stratalog_node.leaving.sighting import Seen
 from stratalog_node.node import wall_ms
-from stratalog_node.shards.catalog import Catalog
+from stratalog_node.shards.catalog.catalog import Catalog
 from support.faulty_store import FaultyStore
 from support.leaving_nodes import QUICK
 from support.node_cluster import NodeCluster

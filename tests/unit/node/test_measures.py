@@ -19,7 +19,7 @@ from stratalog_node.groups.placement import OFFSETS_TOPIC
 from stratalog_node.measures.series import Bounded
 from stratalog_node.node import StorageNode
 from stratalog_node.replication import following
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.log.shard_log import ShardLog
 from support.group_node import committing
 from support.node_cluster import NodeCluster
 from support.waiting import eventually

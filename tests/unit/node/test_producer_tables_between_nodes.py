@@ -16,8 +16,8 @@ from stratalog.model.errors import Unavailable
 from stratalog.model.ids import ShardKey
 from stratalog.model.segment import Segment
 from stratalog_node.serve import sealed_read
-from stratalog_node.shards.producer_tables import ProducerTables
-from stratalog_node.shards.sealing import Sealing
+from stratalog_node.shards.copies.producer_tables import ProducerTables
+from stratalog_node.shards.seal.sealing import Sealing
 from support.node_cluster import NodeCluster
 from support.shard_rig import make_batch
 from support.waiting import eventually

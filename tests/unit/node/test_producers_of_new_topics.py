@@ -20,7 +20,7 @@ import pytest
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.commands import CreateTopic
 from stratalog.model.ids import ShardKey
-from stratalog_node.shards import catalog_lag
+from stratalog_node.shards.catalog import lag as catalog_lag
 from support.node_cluster import NodeCluster
 from support.raw_client import RawClient, batch_of
 from support.waiting import eventually

@@ -14,7 +14,7 @@ from stratalog.formats.record_batch import walk
 from stratalog.model.commands import NoteLives, ReportReplica
 from stratalog.model.ids import ShardKey
 from stratalog.model.segment import SegmentState
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.log.shard_log import ShardLog
 from support import kafka_oracle
 from support.raw_client import RawClient
 from support.several_nodes import TOPIC, SeveralNodes, several_nodes

@@ -18,8 +18,8 @@ from stratalog.model.segment import GapReason, GivenUp
 from stratalog.settings.choices import FlushPolicy
 from stratalog_node.node import wall_ms
 from stratalog_node.replication import following
-from stratalog_node.shards import flusher
-from stratalog_node.shards.active import ActiveSegment
+from stratalog_node.shards.copies.active import ActiveSegment
+from stratalog_node.shards.flush import flusher
 from support.node_cluster import NodeCluster
 from support.waiting import eventually
 

@@ -16,9 +16,11 @@ import pytest
 from stratalog.model.commands import BeginRecovery, CreateTopic, PrepareSegment, ProposeIsr, ReportReplica, RollSegment
 from stratalog.model.errors import Fenced, OutcomeUnknown
 from stratalog.model.ids import ShardKey
-from stratalog_node.shards import file_removal, flusher, rolls
-from stratalog_node.shards.active import ActiveSegment
-from stratalog_node.shards.file_removal import FileRemoval
+from stratalog_node.shards.copies import file_removal
+from stratalog_node.shards.copies.active import ActiveSegment
+from stratalog_node.shards.copies.file_removal import FileRemoval
+from stratalog_node.shards.flush import flusher
+from stratalog_node.shards.seal import rolls
 from support.node_cluster import NodeCluster
 from support.shard_rig import make_batch
 from support.waiting import eventually

@@ -9,7 +9,7 @@ import pytest
 
 from stratalog.model.commands import PrepareSegment, RollSegment
 from stratalog_node.node import monotonic_ms
-from stratalog_node.shards.successors import FRESH_MS
+from stratalog_node.shards.seal.successors import FRESH_MS
 from support.node_cluster import NodeCluster
 from support.waiting import eventually
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.errors import Unavailable
 from stratalog.model.ids import ShardKey
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.log.shard_log import ShardLog
 from support.node_cluster import NodeCluster
 from support.sequences import offer_sequenced
 from support.shard_rig import Asked

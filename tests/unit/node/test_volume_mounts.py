@@ -29,8 +29,8 @@ from stratalog.model.mounts import Mount, MountMode, MountState
 from stratalog.model.retirement import RetireMode, RetireStep
 from stratalog.settings.process import ProcessSettings
 from stratalog_node.mounts.probe import DataSetProbe
-from stratalog_node.shards.catalog_lag import CatalogLag
-from stratalog_node.shards.peer_reads import PeerBusy
+from stratalog_node.shards.catalog.lag import CatalogLag
+from stratalog_node.shards.copies.peer_reads import PeerBusy
 from stratalog_node.tier.left_behind import LeftBehind
 from stratalog_node.volume import volume_node
 from stratalog_node.volume.volume_node import VolumeNode

@@ -18,7 +18,7 @@ from stratalog.model.errors import Unavailable
 from stratalog_node.check.local_segment import check_segment_file
 from stratalog_node.replication.replica import Replica
 from stratalog_node.replication.replica_copy import ReplicaCopy
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.log.shard_log import ShardLog
 from support.follower_rig import NODE_ID, FollowerRig, LeadingRig, led_shards
 from support.waiting import eventually
 

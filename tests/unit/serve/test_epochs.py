@@ -8,7 +8,7 @@ import pytest
 
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import GapReason, GivenUp, Handover, Segment, SegmentState
-from stratalog_node.shards.epochs import UNDEFINED, end_of_epoch, epoch_of_offset
+from stratalog_node.shards.read.epochs import UNDEFINED, end_of_epoch, epoch_of_offset
 
 
 def segment(epoch: int, base_offset: int, *given_up: GivenUp) -> Segment:

@@ -14,7 +14,7 @@ from stratalog.model.commands import DeleteTopic
 from stratalog_node.serve import connection as connection_module
 from stratalog_node.serve import fetch as fetch_module
 from stratalog_node.serve.fetch import PendingFetch
-from stratalog_node.shards.reading import ShardReader
+from stratalog_node.shards.read.reading import ShardReader
 from support.raw_client import batch_of
 from support.serve_rig import ServeRig
 from support.shard_rig import make_batch

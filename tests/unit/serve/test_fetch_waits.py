@@ -14,9 +14,9 @@ from stratalog.model.commands import CreateTopic, DeleteTopic, RollSegment
 from stratalog.model.errors import OutOfReach, Unavailable
 from stratalog_node.serve import connection as connection_module
 from stratalog_node.serve import fetch as fetch_module
-from stratalog_node.shards.local_copy import LocalCopy, NotCached
-from stratalog_node.shards.reading import Read, ShardReader
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.copies.local_copy import LocalCopy, NotCached
+from stratalog_node.shards.log.shard_log import ShardLog
+from stratalog_node.shards.read.reading import Read, ShardReader
 from support.raw_client import batch_of
 from support.serve_rig import ServeRig, WireClient
 from support.shard_rig import ShardRig

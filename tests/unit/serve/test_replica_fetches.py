@@ -15,9 +15,9 @@ from stratalog.model.commands import CreateTopic
 from stratalog.model.ids import ShardKey
 from stratalog.model.metadata import ChangeSet, SegmentChanged
 from stratalog_node.serve.replica_session import ReplicaSession
-from stratalog_node.shards.local_copy import NotCached
-from stratalog_node.shards.reading import ShardReader
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.copies.local_copy import NotCached
+from stratalog_node.shards.log.shard_log import ShardLog
+from stratalog_node.shards.read.reading import ShardReader
 from support.replica_client import Follows, ReplicaClient, ask_of, offsets_in, register
 from support.serve_rig import ServeRig
 from support.waiting import eventually

@@ -15,7 +15,7 @@ from stratalog.kafka.replica_fetch import (
     decode_replica_answer,
     encode_replica_fetch,
 )
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.log.shard_log import ShardLog
 from support.replica_client import Follows, ask_of, offsets_in, register
 from support.sealed_shards import sealed_shard
 from support.serve_rig import ServeRig, WireClient

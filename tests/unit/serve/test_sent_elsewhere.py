@@ -17,7 +17,7 @@ from stratalog.model.segment import Segment
 from stratalog.settings.choices import ReadPolicy
 from stratalog_node.serve import read_replicas
 from stratalog_node.serve.context import ConnectionInfo
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.log.shard_log import ShardLog
 from support import kafka_oracle
 from support.sealed_shards import sealed_shard
 from support.serve_rig import ServeRig, WireClient

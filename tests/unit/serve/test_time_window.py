@@ -11,7 +11,7 @@ from stratalog.machines.leading.leader_events import OfferedBatch
 from stratalog.settings.process import ProcessSettings
 from stratalog.settings.topic import TopicSettings
 from stratalog_node.serve.produce import offer
-from stratalog_node.shards.rules import ShardRules
+from stratalog_node.shards.catalog.rules import ShardRules
 from support.hostile_batches import timed_batch, with_header_times
 
 NOW_MS = 1_700_000_000_000

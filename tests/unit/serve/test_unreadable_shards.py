@@ -13,7 +13,7 @@ import pytest
 
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.commands import SealSegment
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.log.shard_log import ShardLog
 from support import kafka_oracle
 from support.serve_rig import ServeRig, WireClient
 from support.shard_rig import START_MS

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stratalog.model.errors import Unavailable
-from stratalog_node.shards.recovery import Recovery
+from stratalog_node.shards.restart.recovery import Recovery
 from support.shard_rig import ShardRig
 from support.waiting import eventually
 

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from stratalog_node.shards import calm
-from stratalog_node.shards.calm import Calm
+from stratalog_node.shards.copies import calm
+from stratalog_node.shards.copies.calm import Calm
 from support.waiting import eventually
 
 

@@ -25,8 +25,8 @@ from stratalog.settings.topic import TopicSettings
 from stratalog_meta.service import MetaService
 from stratalog_meta.stores.memory import MemoryStore
 from stratalog_node.node import Listen, StorageNode
-from stratalog_node.shards.catalog import Catalog
-from stratalog_node.shards.catalog_following import follow
+from stratalog_node.shards.catalog.catalog import Catalog
+from stratalog_node.shards.catalog.following import follow
 from support.gated_meta import GatedMeta
 from support.meta_worlds import seal_record
 from support.shard_rig import HandClock, ShardRig

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from stratalog_node.shards.catalog_lag import CatalogLag
+from stratalog_node.shards.catalog.lag import CatalogLag
 from support.waiting import eventually
 
 

@@ -11,7 +11,7 @@ from stratalog.formats.record_batch import LENGTH_AT
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.machines.leading.chain_events import SegmentFlushFailed
 from stratalog.model.errors import Corrupt
-from stratalog_node.shards.local_copy import NotCached
+from stratalog_node.shards.copies.local_copy import NotCached
 from support.shard_rig import ShardRig
 
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from stratalog_node.shards.disk_usage import LocalDisk, usage_of
+from stratalog_node.shards.log.disk_usage import LocalDisk, usage_of
 from stratalog_node.slices import UNITS_PER_SLICE
 from support.loop_turns import Turns
 

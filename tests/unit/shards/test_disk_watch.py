@@ -20,9 +20,9 @@ from stratalog_node.buffers import BufferPool
 from stratalog_node.disk.calls import DiskCalls, disk_call
 from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.disk.threads import DiskThreads
-from stratalog_node.shards.disk_watch import DiskWatch
-from stratalog_node.shards.stats import ShardStats
-from stratalog_node.shards.write_gate import WriteGate
+from stratalog_node.shards.copies.stats import ShardStats
+from stratalog_node.shards.copies.write_gate import WriteGate
+from stratalog_node.shards.flush.disk_watch import DiskWatch
 from stratalog_node.turn import Turn
 from support.waiting import eventually
 

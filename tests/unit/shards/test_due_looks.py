@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from stratalog.machines.leading.leader_events import TimePassed
-from stratalog_node.shards import due_looks
-from stratalog_node.shards.ages import look_at_due
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.copies import due_looks
+from stratalog_node.shards.log.ages import look_at_due
+from stratalog_node.shards.log.shard_log import ShardLog
 from support.shard_rig import ShardRig
 
 SHARDS = 50

@@ -17,10 +17,10 @@ from stratalog.model.commands import RollSegment, SealSegment
 from stratalog.model.errors import Unavailable
 from stratalog_node.disk.files import FlushLost, SegmentFile
 from stratalog_node.disk.journal_file import list_journals, read_journal
-from stratalog_node.shards import flusher as flusher_module
-from stratalog_node.shards import shared_journal
-from stratalog_node.shards.active import ActiveSegment
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.copies.active import ActiveSegment
+from stratalog_node.shards.flush import flusher as flusher_module
+from stratalog_node.shards.flush import shared_journal
+from stratalog_node.shards.log.shard_log import ShardLog
 from support.shard_rig import ShardRig
 from support.waiting import eventually
 
@@ -496,7 +496,7 @@ async def test_many_files_are_flushed_before_their_time_when_together_they_hold_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No single one holds much: the largest go first, and only until what is left is little enough."""
-    monkeypatch.setattr("stratalog_node.shards.flusher.NODE_AHEAD_BYTES", 60_000)
+    monkeypatch.setattr("stratalog_node.shards.flush.flusher.NODE_AHEAD_BYTES", 60_000)
     async with ShardRig(tmp_path) as rig:
         topic = await rig.create_topic(shards=8)
         shards = [rig.shard(topic, index) for index in range(8)]

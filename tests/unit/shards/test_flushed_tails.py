@@ -18,7 +18,7 @@ from stratalog.model.commands import AdvanceLogStart
 from stratalog.model.ids import SegmentKey
 from stratalog_node.disk.checkpoints import Checkpoints, flushed_ends
 from stratalog_node.disk.files import SegmentFile
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.log.shard_log import ShardLog
 from support.shard_rig import ShardRig
 from support.tiered_shards import TieredShardRig
 from support.waiting import eventually

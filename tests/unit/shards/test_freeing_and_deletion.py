@@ -14,8 +14,9 @@ from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.commands import CreateTopic, DeleteTopic, RollSegment, SealSegment
 from stratalog.model.errors import NotFound, StratalogError
 from stratalog_node.disk.file_slice import FileSlice
-from stratalog_node.shards import file_removal, sealing
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.copies import file_removal
+from stratalog_node.shards.log.shard_log import ShardLog
+from stratalog_node.shards.seal import sealing
 from support.sealed_shards import sealed_shard
 from support.shard_rig import ShardRig
 from support.waiting import eventually

@@ -28,10 +28,10 @@ from stratalog_node.backoff import Backoff
 from stratalog_node.disk.checkpoints import Checkpoints
 from stratalog_node.disk.files import SegmentFile
 from stratalog_node.disk.layout import NodeLayout
-from stratalog_node.shards import healing
-from stratalog_node.shards.opening import OpenedFiles
-from stratalog_node.shards.refill import CommittedRange
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.log.shard_log import ShardLog
+from stratalog_node.shards.restart import healing
+from stratalog_node.shards.restart.opening import OpenedFiles
+from stratalog_node.shards.restart.refill import CommittedRange
 from stratalog_node.tier.committed_ranges import CommittedRanges
 from support.faulty_store import FaultyStore
 from support.shard_rig import ShardRig

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from stratalog.model.commands import DeleteTopic
-from stratalog_node.shards.local_copy import NotCached
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.copies.local_copy import NotCached
+from stratalog_node.shards.log.shard_log import ShardLog
 from support.shard_rig import ShardRig
 
 _BATCH = 40_000

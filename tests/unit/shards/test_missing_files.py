@@ -11,8 +11,8 @@ import pytest
 
 from stratalog.model.errors import Unavailable
 from stratalog.model.segment import RemoteCopy, RemoteState, Segment
-from stratalog_node.shards.local_copy import NotCached
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.copies.local_copy import NotCached
+from stratalog_node.shards.log.shard_log import ShardLog
 from support.shard_rig import ShardRig
 
 

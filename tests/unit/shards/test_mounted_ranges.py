@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from stratalog_node.shards.catalog import Catalog, MountedShard
-from stratalog_node.shards.mounted import MountedLog
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.catalog.catalog import Catalog, MountedShard
+from stratalog_node.shards.log.mounted import MountedLog
+from stratalog_node.shards.log.shard_log import ShardLog
 from support.shard_rig import ShardRig
 
 SEGMENTS = 30

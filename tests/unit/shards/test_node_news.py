@@ -13,8 +13,8 @@ from stratalog.machines.leading.leader_events import NodeHeard
 from stratalog.model.commands import RegisterNode
 from stratalog.model.metadata import NodeInfo
 from stratalog.model.topic import Topic
-from stratalog_node.shards.ages import look_at_due
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.log.ages import look_at_due
+from stratalog_node.shards.log.shard_log import ShardLog
 from stratalog_node.slices import UNITS_PER_SLICE
 from support.loop_turns import Turns
 from support.shard_rig import ShardRig

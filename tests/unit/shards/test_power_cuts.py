@@ -12,9 +12,9 @@ from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.commands import DeleteTopic, RollSegment, SealSegment
 from stratalog_node.disk.journal_file import list_journals
-from stratalog_node.shards import shared_journal
-from stratalog_node.shards.flusher import DIRECT_FILES
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.flush import shared_journal
+from stratalog_node.shards.flush.flusher import DIRECT_FILES
+from stratalog_node.shards.log.shard_log import ShardLog
 from support.shard_rig import Asked, ShardRig
 from support.waiting import eventually
 

@@ -11,8 +11,8 @@ import pytest
 from stratalog.model.commands import PurgeSegments
 from stratalog.model.errors import DiskFull
 from stratalog_node.disk.files import SegmentFile
-from stratalog_node.shards.ages import forget_silent_producers
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.log.ages import forget_silent_producers
+from stratalog_node.shards.log.shard_log import ShardLog
 from support.shard_rig import ShardRig
 from support.waiting import eventually
 

@@ -22,9 +22,9 @@ from stratalog.model.errors import Corrupt, Unavailable
 from stratalog.model.metadata import Node
 from stratalog.model.retirement import Retirement, RetireMode, RetireStep
 from stratalog.model.segment import RemoteCopy, RemoteState, Segment, SegmentState
-from stratalog_node.shards import producer_tables
-from stratalog_node.shards.producer_tables import ProducerTables
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.copies import producer_tables
+from stratalog_node.shards.copies.producer_tables import ProducerTables
+from stratalog_node.shards.log.shard_log import ShardLog
 from stratalog_node.tier.cold_reader import ColdReader
 from stratalog_node.tier.remote_index import RemoteIndex
 from support.shard_rig import ShardRig, cut_file

@@ -14,8 +14,8 @@ from stratalog.machines.leading.producer_table import ProducerTable
 from stratalog.model.batch import BatchHeader
 from stratalog_node.disk.files import SegmentFile
 from stratalog_node.disk.segment_scan import SegmentScan
-from stratalog_node.shards.active import ActiveSegment
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.copies.active import ActiveSegment
+from stratalog_node.shards.log.shard_log import ShardLog
 from support.shard_rig import ShardRig
 from support.waiting import eventually
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.log.shard_log import ShardLog
 from support.tiered_shards import TieredShardRig
 from support.waiting import eventually
 

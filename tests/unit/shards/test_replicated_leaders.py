@@ -32,9 +32,9 @@ from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import NodeInfo, PartCommit
 from stratalog.model.producers import NO_PRODUCERS
 from stratalog.model.segment import RemotePart, SealRecord
-from stratalog_node.shards.sealed import SealedCopy
-from stratalog_node.shards.shard_log import ShardLog
-from stratalog_node.shards.successors import FRESH_MS
+from stratalog_node.shards.copies.sealed import SealedCopy
+from stratalog_node.shards.log.shard_log import ShardLog
+from stratalog_node.shards.seal.successors import FRESH_MS
 from support.shard_rig import START_MS, ShardRig
 from support.waiting import eventually
 
@@ -84,7 +84,7 @@ async def test_what_some_batches_of_a_turn_reached_is_read_as_whole_batches(tmp_
 async def test_the_nearer_the_end_of_a_segment_the_less_of_it_is_on_no_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stratalog_node.shards.flusher.LEAST_AHEAD_BYTES", 1_000)
+    monkeypatch.setattr("stratalog_node.shards.flush.flusher.LEAST_AHEAD_BYTES", 1_000)
     async with ShardRig(tmp_path) as rig:
         shard = await replicated(rig, segment_bytes="100000")
         rig.append(shard, bytes(40_000))

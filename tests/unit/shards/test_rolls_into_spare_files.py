@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stratalog.model.commands import RollSegment
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.log.shard_log import ShardLog
 from support.shard_rig import ShardRig
 
 

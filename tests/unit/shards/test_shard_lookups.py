@@ -13,7 +13,7 @@ import pytest
 from stratalog.formats.index_points import INDEX_INTERVAL_BYTES
 from stratalog.model.commands import RollSegment, SealSegment
 from stratalog.model.errors import Unavailable
-from stratalog_node.shards.local_copy import LocalCopy
+from stratalog_node.shards.copies.local_copy import LocalCopy
 from support.shard_rig import START_MS, ShardRig
 from support.waiting import eventually
 

@@ -14,7 +14,7 @@ from stratalog.formats.index_points import IndexPoints
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.commands import DeleteTopic, SealSegment
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.log.shard_log import ShardLog
 from support.shard_rig import ShardRig
 from support.waiting import eventually
 

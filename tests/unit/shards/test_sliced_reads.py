@@ -11,9 +11,9 @@ import pytest
 
 from stratalog.model.errors import Corrupt
 from stratalog_node.disk.file_slice import FileSlice
-from stratalog_node.shards import file_removal
-from stratalog_node.shards.reading import Read
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.copies import file_removal
+from stratalog_node.shards.log.shard_log import ShardLog
+from stratalog_node.shards.read.reading import Read
 from support.sealed_shards import sealed_shard
 from support.shard_rig import ShardRig
 

@@ -10,8 +10,8 @@ import pytest
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.machines.tiering.retention import DiskPressure, disk_pressure
 from stratalog.model.errors import DiskFull
-from stratalog_node.shards.shard_lookup import DiskUsage
-from stratalog_node.shards.space import SpaceGuard
+from stratalog_node.shards.flush.shard_lookup import DiskUsage
+from stratalog_node.shards.flush.space import SpaceGuard
 from support.shard_rig import ShardRig
 
 RESERVE = 1000

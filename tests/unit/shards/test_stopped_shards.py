@@ -11,8 +11,8 @@ from stratalog.machines.leading.shard_life import StopCause
 from stratalog.model.commands import DeleteTopic, RollSegment, SealSegment
 from stratalog.model.errors import Fenced
 from stratalog.telemetry.metrics import MetricRegistry
-from stratalog_node.shards.shard_log import ShardLog
-from stratalog_node.shards.stopped import add_stopped_metric
+from stratalog_node.shards.copies.stopped import add_stopped_metric
+from stratalog_node.shards.log.shard_log import ShardLog
 from support.shard_rig import ShardRig
 from support.waiting import eventually
 

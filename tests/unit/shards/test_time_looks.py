@@ -19,10 +19,10 @@ from stratalog.model.errors import Corrupt
 from stratalog.model.segment import Segment
 from stratalog_node.disk import opened_batches, segment_scan
 from stratalog_node.serve.produce import offer
-from stratalog_node.shards import time_look
-from stratalog_node.shards.local_copy import LocalCopy
-from stratalog_node.shards.shard_log import ShardLog
-from stratalog_node.shards.time_lookups import TimeLookups
+from stratalog_node.shards.copies.local_copy import LocalCopy
+from stratalog_node.shards.log.shard_log import ShardLog
+from stratalog_node.shards.read import time_look
+from stratalog_node.shards.read.time_lookups import TimeLookups
 from support.hostile_batches import GARBAGE, claiming
 from support.shard_rig import START_MS, Asked, ShardRig, make_batch
 from support.tiered_shards import TieredShardRig

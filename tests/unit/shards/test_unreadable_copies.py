@@ -12,7 +12,7 @@ from stratalog.formats.record_batch import walk
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.model.errors import Unavailable
 from stratalog_node.disk.files import SegmentFile
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.log.shard_log import ShardLog
 from support.shard_rig import START_MS, ShardRig
 from support.tiered_shards import TieredShardRig
 from support.waiting import eventually

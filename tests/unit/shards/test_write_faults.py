@@ -17,11 +17,11 @@ from stratalog.machines.leading.sealed_producers import Producers
 from stratalog.model.commands import RollSegment
 from stratalog.model.errors import DiskFull, OutcomeUnknown, StratalogError, Unavailable
 from stratalog_node.disk.journal_file import JournalFile
-from stratalog_node.shards import flusher as flusher_module
-from stratalog_node.shards import shared_journal
-from stratalog_node.shards.active import ActiveSegment
-from stratalog_node.shards.sealing import Sealing
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.copies.active import ActiveSegment
+from stratalog_node.shards.flush import flusher as flusher_module
+from stratalog_node.shards.flush import shared_journal
+from stratalog_node.shards.log.shard_log import ShardLog
+from stratalog_node.shards.seal.sealing import Sealing
 from support.shard_rig import ShardRig, make_batch
 from support.waiting import eventually
 

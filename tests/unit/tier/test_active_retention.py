@@ -14,7 +14,7 @@ from pathlib import Path
 
 from stratalog.formats.compression import Codec
 from stratalog.formats.object_names import ObjectNames
-from stratalog_node.shards.shard_log import ShardLog
+from stratalog_node.shards.log.shard_log import ShardLog
 from stratalog_node.tier.retention import RetentionSchedule, RetentionWorker
 from stratalog_node.tier.stats import TierStats
 from support.hostile_batches import GARBAGE, claiming, timed_batch

@@ -14,8 +14,8 @@ from stratalog.model.mounts import Mount
 from stratalog.model.segment import Segment
 from stratalog.settings.process import ProcessSettings
 from stratalog.settings.topic import TopicSettings
-from stratalog_node.shards.catalog import Catalog
-from stratalog_node.shards.peer_reads import PeerReads
+from stratalog_node.shards.catalog.catalog import Catalog
+from stratalog_node.shards.copies.peer_reads import PeerReads
 from stratalog_node.tier.encoder import Encoder
 from stratalog_node.tier.mounted_copies import DirectoryAway, MountedCopies
 from stratalog_node.tier.stats import TierStats

@@ -8,8 +8,8 @@ back. What a recovery gave up already, as the segment's record says, is filled s
 checkpoint, which may be all that knows of them, is revoked once that is flushed: until then the next start heals again,
 afterwards the file refutes it. A store that is away, or another one, makes nothing lost: it is tried again.
 
-Plain data in, plain data out; the shell is `stratalog_node.shards.healing`. One object per missing range, for as many
-attempts as it takes; an attempt begins with `AttemptBegun`.
+Plain data in, plain data out; the shell is `stratalog_node.shards.restart.healing`. One object per missing range, for
+as many attempts as it takes; an attempt begins with `AttemptBegun`.
 Source: docs/design.md section 3, rule 8, and section 10, "Healing".
 """
 

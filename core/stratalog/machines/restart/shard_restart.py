@@ -17,8 +17,8 @@ place, and the file if not.
 Unless the last stop was in order, the segment that was active takes no more batches: what was given in it may be lost,
 and no offset is given twice in an epoch. The same holds for a segment whose file is not as the last life left it.
 
-Plain data in, plain data out; the shell (`stratalog_node.shards.recovery`) reads files and does the steps. One object
-per shard, for as many passes as it takes; a pass begins with `FilesListed`.
+Plain data in, plain data out; the shell (`stratalog_node.shards.restart.recovery`) reads files and does the steps. One
+object per shard, for as many passes as it takes; a pass begins with `FilesListed`.
 Cost: some 10 us for a shard without files.
 Source: docs/design.md sections 3 and 10, "Restart", "Healing", "Unclean start".
 """

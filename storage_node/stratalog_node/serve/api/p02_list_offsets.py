@@ -20,8 +20,8 @@ from stratalog_node.serve.api.placement import ANY_EPOCH, NotHere, end_unknown, 
 from stratalog_node.serve.context import RequestContext
 from stratalog_node.serve.off_loop import encoded
 from stratalog_node.serve.registry import Api
-from stratalog_node.shards.epochs import epoch_of_offset
-from stratalog_node.shards.shard_lookup import FoundOffset, ShardLookup
+from stratalog_node.shards.flush.shard_lookup import FoundOffset, ShardLookup
+from stratalog_node.shards.read.epochs import epoch_of_offset
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 _FROM_THE_END = (LATEST, MAX_TIMESTAMP, EARLIEST_LOCAL)

@@ -23,7 +23,7 @@ from stratalog_node.serve.api.distinct import first_of_each
 from stratalog_node.serve.api.placement import is_topic_name
 from stratalog_node.serve.context import NodeServices, RequestContext
 from stratalog_node.serve.registry import Api
-from stratalog_node.shards.catalog_wait import catalog_shows
+from stratalog_node.shards.catalog.wait import catalog_shows
 from stratalog_node.slices import Slices
 
 _INTERNAL_PREFIX = "__"

@@ -26,7 +26,7 @@ from stratalog_node.serve.api.topic_answers import TopicRefused, answer_to, name
 from stratalog_node.serve.context import NodeServices, RequestContext
 from stratalog_node.serve.off_loop import encoded
 from stratalog_node.serve.registry import Api
-from stratalog_node.shards.catalog_wait import catalog_shows
+from stratalog_node.shards.catalog.wait import catalog_shows
 from stratalog_node.slices import Slices
 
 _DEFAULT = -1

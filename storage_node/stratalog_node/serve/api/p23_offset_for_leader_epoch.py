@@ -19,7 +19,7 @@ from stratalog_node.serve.api.placement import led_shard, offset_error
 from stratalog_node.serve.context import RequestContext
 from stratalog_node.serve.off_loop import encoded
 from stratalog_node.serve.registry import Api
-from stratalog_node.shards.epochs import UNDEFINED, told_end
+from stratalog_node.shards.read.epochs import UNDEFINED, told_end
 from stratalog_node.slices import Slices
 
 

@@ -17,7 +17,7 @@ from stratalog.model.ids import ShardKey
 from stratalog_node.serve.context import NodeServices, RequestContext
 from stratalog_node.serve.off_loop import off_loop
 from stratalog_node.serve.registry import Api
-from stratalog_node.shards.shard_lookup import ShardLookup
+from stratalog_node.shards.flush.shard_lookup import ShardLookup
 from stratalog_node.slices import Slices
 
 

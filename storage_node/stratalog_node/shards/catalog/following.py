@@ -1,0 +1,51 @@
+"""Keeps a catalog current by the meta service's watch; a watch that is lost is taken up where it ended.
+
+One task. A process that has gone blind serves on with what it knew: nothing ends this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from stratalog.meta_api.client import MetaClient
+from stratalog.model.errors import NotFound, StratalogError, Unavailable
+from stratalog.telemetry.logs import logger
+from stratalog_node.shards.catalog.catalog import Catalog
+
+log = logger(__name__)
+
+_PAUSE_S = 0.2
+
+
+async def follow(meta: MetaClient, catalog: Catalog, end: Callable[[str], None]) -> None:
+    """Until cancelled. `end` is told in words when the metadata went back: this process must stop."""
+    while True:
+        try:
+            await _until_lost(meta, catalog, end)
+        except StratalogError as error:
+            log.warning("metadata watch interrupted", error=str(error))
+        except Exception as error:
+            log.error("metadata cannot be followed", error=str(error), exc_info=True)
+        await asyncio.sleep(_PAUSE_S)
+
+
+async def _until_lost(meta: MetaClient, catalog: Catalog, end: Callable[[str], None]) -> None:
+    try:
+        async for change_set in meta.watch(catalog.version):
+            for _ in catalog.apply_in_steps(change_set):
+                await asyncio.sleep(0)
+    except NotFound:
+        # History is gone: everything again. Shards that vanished meanwhile are told by the diff of the load.
+        snapshot = await meta.snapshot()
+        if snapshot.version < catalog.version:
+            why = (
+                f"the metadata went back from version {catalog.version} to {snapshot.version}: their store "
+                "was put back from a copy. Nothing of that was taken over; see docs/meta.md, then start again"
+            )
+            end(why)
+            raise Unavailable(why) from None
+        for _ in catalog.reload_in_steps(snapshot):
+            await asyncio.sleep(0)
+    else:
+        raise Unavailable("the watch ended")

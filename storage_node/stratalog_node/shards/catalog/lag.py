@@ -1,0 +1,54 @@
+"""Makes sure that the node's catalog is no older than a question, where "not there" would be an answer of weight.
+
+A coordinator may know an offset whose topic its catalog does not show: the topic was deleted, or the catalog is behind
+the metadata (a node that took over a moment ago). Told "nothing committed", a consumer would begin again. Or a client
+names a topic that it made through another node a moment ago: told that there is none, it gives up.
+Thread: the event loop. Cost: one read of the meta service, asked only when something is not there; one at a time for
+all who ask.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from stratalog.model.errors import StratalogError
+from stratalog_node.shards.catalog.wait import catalog_shows
+
+_PATIENCE_MS = 1_000
+
+
+class Versioned(Protocol):
+    @property
+    def version(self) -> int: ...
+
+
+class VersionSource(Protocol):
+    async def read_version(self) -> int: ...
+
+
+class CatalogLag:
+    def __init__(self, catalog: Versioned, meta: VersionSource) -> None:
+        self._catalog = catalog
+        self._meta = meta
+        self._line = asyncio.Lock()
+        self._begun = 0
+        self._has_caught_up = False
+
+    async def catch_up(self) -> bool:
+        """Whether the catalog shows all that was true when this was called; False when that cannot be said now."""
+        begun_before = self._begun
+        async with self._line:
+            if self._begun == begun_before:  # else somebody has asked since
+                self._begun += 1
+                self._has_caught_up = False  # should who asks be gone before the answer
+                self._has_caught_up = await self._look()
+            return self._has_caught_up
+
+    async def _look(self) -> bool:
+        try:
+            async with asyncio.timeout(_PATIENCE_MS / 1_000):
+                version = await self._meta.read_version()
+        except (StratalogError, TimeoutError):
+            return False
+        return await catalog_shows(lambda: self._catalog.version >= version, _PATIENCE_MS)

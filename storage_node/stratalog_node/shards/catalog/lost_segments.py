@@ -1,0 +1,51 @@
+"""What nobody has any more of segments, so that groups go on without what lay in them, and shards without their tables
+of producers.
+
+What is passed over is let go of: a snapshot of the groups makes the log begin behind it, and a repetition of what a
+producer wrote is new. So a replica that lives and is not listed as a holder gets time first: one that came back a
+moment ago reads its copy before it tells of it.
+Lives on the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from stratalog.model.ids import SegmentKey
+from stratalog.model.segment import Segment
+from stratalog_node.shards.catalog.catalog import Catalog
+
+PATIENCE_MS: Final = 60_000
+
+
+class LostSegments:
+    """Asked again and again for as long as somebody waits for a segment."""
+
+    def __init__(self, catalog: Catalog, seems_lost: Callable[[Segment], bool], steady_ms: Callable[[], int]) -> None:
+        """`seems_lost`: by the catalog, whoever lives."""
+        self._catalog = catalog
+        self._seems_lost = seems_lost
+        self._steady_ms = steady_ms
+        self._since: dict[SegmentKey, tuple[int, frozenset[tuple[int, int]]]] = {}
+        """Of each that seems to be lost while replicas live that may tell of a copy: since when, and their lives. Whose
+        life is another one had no time yet."""
+
+    def __call__(self, segment: Segment) -> bool:
+        key = segment.key
+        if not self._seems_lost(segment):
+            self._since.pop(key, None)
+            return False
+        living = frozenset(self._lives(segment))
+        if not living:
+            return True
+        now_ms = self._steady_ms()
+        since_ms, known = self._since.get(key, (now_ms, living))
+        self._since[key] = since_ms, _ = (since_ms if living <= known else now_ms), living
+        return now_ms - since_ms >= PATIENCE_MS
+
+    def _lives(self, segment: Segment) -> Iterator[tuple[int, int]]:
+        for node_id in segment.replicas:
+            if node_id not in segment.local_nodes and self._catalog.is_alive(node_id):
+                node = self._catalog.node(node_id)
+                yield node_id, node.epoch if node is not None else 0

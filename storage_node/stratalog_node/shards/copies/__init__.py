@@ -1,0 +1,22 @@
+"""Local copies of segments: the active one, sealed ones, followed ones, and what every part of the shards may reach."""
+
+__all__ = (
+    "active",
+    "active_age",
+    "cold_reads",
+    "context",
+    "due_looks",
+    "events",
+    "local_copy",
+    "local_shard",
+    "missing_files",
+    "openings",
+    "peer_reads",
+    "producer_tables",
+    "sealed",
+    "sealed_points",
+    "shard_view",
+    "stats",
+    "stopped",
+    "write_gate",
+)

@@ -1,0 +1,95 @@
+"""The files of segments that this node lets go of: its own word on when they are gone.
+
+A segment that a deposed leader threw away, or of which a copy was freed, may be this node's to follow a moment later,
+or to lead, under the same names. Who makes or opens a file lets `settle` go first, or asks whether it `is_under_way`:
+else it is taken away under the new copy.
+Lives on the event loop; files go on the background threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+
+from stratalog.event_loop.task_set import TaskSet
+from stratalog.model.ids import SegmentKey
+from stratalog.telemetry.logs import logger
+from stratalog_node.disk.files import SegmentFile
+from stratalog_node.disk.layout import NodeLayout
+from stratalog_node.disk.threads import DiskThreads
+from stratalog_node.shards.catalog.catalog import Catalog
+
+log = logger(__name__)
+
+_PIN_POLL_S = 0.01
+_PIN_POLLS = 200
+
+
+class FileRemoval:
+    def __init__(self, layout: NodeLayout, threads: DiskThreads, catalog: Catalog) -> None:
+        self._layout = layout
+        self._threads = threads
+        self._catalog = catalog
+        self._tasks = TaskSet()
+        self._under_way: dict[SegmentKey, asyncio.Task[None]] = {}
+        """The last one of each segment."""
+
+    async def close(self) -> None:
+        """What a stop cuts short: a spare is removed by the next start, a file that had its name stays."""
+        await self._tasks.cancel()
+
+    def begin(self, key: SegmentKey, file: SegmentFile) -> None:
+        """Take away the segment's file and its index block. `settle` knows of it as soon as this returns; nobody else
+        waits for it, and a file that cannot be removed stays."""
+        self._begin(key, self._remove_or_tell(key, file, self._under_way.get(key)))
+
+    async def remove(self, key: SegmentKey, file: SegmentFile) -> None:
+        """As `begin`; returns once they are gone. It goes on where nobody waits for it any more. Raises: OSError."""
+        # A thread that is at it hears of no cancellation: nobody may take it for over.
+        await asyncio.shield(self._begin(key, self._remove(key, file, self._under_way.get(key))))
+
+    def is_under_way(self, key: SegmentKey) -> bool:
+        return key in self._under_way
+
+    async def settle(self, key: SegmentKey) -> None:
+        """Returns once nothing of this segment is being removed."""
+        while (task := self._under_way.get(key)) is not None:
+            await asyncio.wait([task])
+
+    def _begin(self, key: SegmentKey, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
+        def ended(task: asyncio.Task[None]) -> None:
+            if self._under_way.get(key) is task:
+                del self._under_way[key]
+
+        task = self._under_way[key] = self._tasks.start(work)
+        task.add_done_callback(ended)
+        return task
+
+    async def _remove_or_tell(self, key: SegmentKey, file: SegmentFile, before: asyncio.Task[None] | None) -> None:
+        try:
+            await self._remove(key, file, before)
+        except OSError as error:
+            log.warning("a file that is not used any more stays for now", file=str(file.path), error=str(error))
+
+    async def _remove(self, key: SegmentKey, file: SegmentFile, before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            await asyncio.wait([before])
+        polls_left = _PIN_POLLS
+        # Readers hold a pin for one read, flushes and who names it for one call: an event per file would cost more.
+        while file.pins and polls_left:
+            polls_left -= 1
+            await asyncio.sleep(_PIN_POLL_S)
+        is_read = file.pins > 0
+        file.close_when_unused()
+        is_topic_gone = self._catalog.topic_by_id(key.topic_id) is None
+        await self._threads.background(lambda: self._take_away(key, file, is_read=is_read, is_topic_gone=is_topic_gone))
+
+    def _take_away(self, key: SegmentKey, file: SegmentFile, *, is_read: bool, is_topic_gone: bool) -> None:
+        """Blocking. The index first: a crash in between leaves a segment file, which the next start knows and takes
+        away."""
+        index = self._layout.index(key)
+        index.unlink(missing_ok=True)
+        file.remove(is_read=is_read)
+        index.unlink(missing_ok=True)  # written again meanwhile, by who had just proven the copy
+        if is_topic_gone:
+            self._layout.remove_leftovers(key.shard_key)

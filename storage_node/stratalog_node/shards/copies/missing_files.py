@@ -1,0 +1,87 @@
+"""Sealed segments whose file should be on this disk and is not: dropped when noticed, taken back when it is there.
+
+Which are missed is decided by `machines.restart.shard_restart`, what it means for a segment by
+`machines.restart.missing_copies`. A copy without its file is treated as after a restart without it, at once: reads go
+to the object store, the uploader holds the segment and says why.
+"""
+
+from __future__ import annotations
+
+from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.machines.restart.missing_copies import judge_missing
+from stratalog.machines.restart.restart_events import NoteMissing, TakeSealed
+from stratalog.machines.restart.shard_restart import judge_sealed
+from stratalog.model.ids import SegmentKey
+from stratalog.model.segment import Segment
+from stratalog.telemetry.logs import logger
+from stratalog_node.disk.files import SegmentFile
+from stratalog_node.disk.layout import NodeLayout
+from stratalog_node.shards.copies.local_copy import LocalCopy
+from stratalog_node.shards.copies.local_shard import LocalShard
+from stratalog_node.shards.copies.sealed import SealedCopy
+
+log = logger(__name__)
+
+
+def take_sealed(shard: LocalShard, segment: Segment) -> None:
+    """Its file is there: it is a sealed copy of this shard."""
+    assert segment.seal is not None
+    known = shard.copies.get(segment.epoch)
+    if known is not None and known.key == segment.key:
+        return
+    context = shard.context
+    size_bytes = SEGMENT_HEADER_BYTES + segment.seal.size_bytes
+    file = SegmentFile(context.layout.segment(segment.key), context.descriptors, size_bytes)
+    shard.copies[segment.epoch] = SealedCopy(segment.key, file, context.layout.index(segment.key), segment.seal)
+    shard.missing.discard(segment.key)
+
+
+def note_missing(shard: LocalShard, segment: Segment) -> None:
+    """Told and counted once, until it is back."""
+    if segment.key in shard.missing:
+        return
+    shard.missing.add(segment.key)
+    shard.context.stats.missing_copies += 1
+    may_read = shard.context.catalog.reads_bucket(segment.key.topic_id)
+    verdict = judge_missing(segment, shard.context.node_id, has_store=True, may_read=may_read)
+    log.error("local copy is missing", segment=str(segment.key), what=verdict.what, next=verdict.next_step)
+
+
+def copy_gone(shard: LocalShard, copy: LocalCopy) -> None:
+    """A read found no file. A copy that is not sealed stays: its shard stops with the next write."""
+    if shard.copies.get(copy.key.epoch) is not copy:
+        return  # freed, or noticed before
+    segment = shard.context.catalog.segment(copy.key)
+    shard.take_out(copy.key)
+    copy.file.close_when_unused()
+    shard.context.sealed_points.forget(copy)
+    if segment is not None:
+        if isinstance(judge_sealed(segment, shard.context.node_id, has_file=False), NoteMissing):
+            note_missing(shard, segment)
+        shard.context.events.segment_changed(shard, segment)
+
+
+def has_sealed_size(layout: NodeLayout, segment: Segment) -> bool:
+    """Whether the segment's file is there, and as long as its seal says if it is sealed. Blocking, for a moment."""
+    try:
+        size_bytes = layout.segment(segment.key).stat().st_size
+    except OSError:
+        return False
+    return size_bytes >= SEGMENT_HEADER_BYTES + (segment.seal.size_bytes if segment.seal is not None else 0)
+
+
+async def look_for(shard: LocalShard, key: SegmentKey) -> bool:
+    """Whether a missing file is there again (a volume was mounted, a file put back); then it is a copy as before."""
+    layout, known = shard.context.layout, shard.context.catalog.segment(key)
+    if known is None or not await shard.context.threads.read(lambda: has_sealed_size(layout, known)):
+        return False
+    segment = shard.context.catalog.segment(key)
+    if segment is None or segment.seal is None:
+        return False
+    if not isinstance(judge_sealed(segment, shard.context.node_id, has_file=True), TakeSealed):
+        return False
+    if key in shard.missing:
+        take_sealed(shard, segment)
+        log.info("local copy is back", segment=str(key))
+        shard.context.events.segment_changed(shard, segment)
+    return True

@@ -1,0 +1,76 @@
+"""What happens to shards by time alone: segments roll by age, followers that lag leave the ISR, and producers are
+forgotten, also when nobody writes.
+
+Lives on the event loop, as one task without an end. Cost: a look at each shard that something happened to within the
+last second, or whose time has come; producers are looked at in all of them once a minute, in slices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from stratalog.telemetry.logs import logger
+from stratalog_node.shards.copies.due_looks import DueLooks, TimedShard
+from stratalog_node.shards.log.directory import ShardDirectory
+from stratalog_node.shards.log.shard_log import ShardLog
+from stratalog_node.slices import Slices
+from stratalog_node.turn import Turn
+
+log = logger(__name__)
+
+_POLL_S: Final = 1.0
+_PRODUCER_POLLS: Final = 60
+"""Producers live for hours: they are looked at once in so many polls."""
+
+
+async def look_at_ages(
+    shards: ShardDirectory, turn: Turn, age_ms: Callable[[], int], producer_expiration_ms: int
+) -> None:
+    """`age_ms`: the clock by which producers grow old."""
+    polls = 0
+    while True:
+        await asyncio.sleep(_POLL_S)
+        turn.read_clocks()
+        await look_at_due(shards.looks, turn.now_ms)
+        polls += 1
+        if polls % _PRODUCER_POLLS == 0:
+            slices = Slices()
+            for shard in list(shards.all()):
+                try:
+                    forget_silent_producers(shard, age_ms(), producer_expiration_ms)
+                except Exception as error:
+                    _stop(shard, "producers cannot be forgotten", error)
+                await slices.did()
+
+
+async def look_at_due(looks: DueLooks, now_ms: int) -> None:
+    """One pass."""
+    slices = Slices()
+    for shard in looks.take(now_ms):
+        has_rolled = False
+        try:
+            has_rolled = shard.look_at_age(now_ms)
+        except Exception as error:  # one shard's fault must not keep the others from rolling (F48)
+            _stop(shard, "roll failed", error)
+        looks.settle(shard, now_ms)
+        if has_rolled:
+            await asyncio.sleep(0)  # a roll makes a file; thousands that were begun together end together
+        else:
+            await slices.did()
+
+
+def forget_silent_producers(shard: ShardLog, now_ms: int, expiration_ms: int) -> int:
+    """Idempotent producers that have not written for so long; returns how many were forgotten."""
+    if (active := shard.chain.active) is None:
+        return 0
+    table, stats = active.producers, shard.context.stats
+    stats.producers_dropped += table.dropped
+    table.dropped = 0
+    return table.expire(now_ms, expiration_ms)
+
+
+def _stop(shard: TimedShard, what: str, error: Exception) -> None:
+    log.error(what, topic=shard.topic.name, shard=shard.key.shard, exc_info=True)
+    shard.stop_after_fault(f"a fault in the node, see its log: {error}")

@@ -1,0 +1,79 @@
+"""Tells each shard which nodes died, came back, or have disks that make no progress: its leader proposes another ISR.
+
+The shards that something happens to hear it first. Idle ones hear it in slices while nothing rolls: after a node was
+killed, proposals of thousands of idle shards would hold up the recovery of those without a leader. A shard that is
+written to hears it then.
+Lives on the event loop. Cost: as the step of each shard that this node has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from itertools import islice
+
+from stratalog.event_loop.task_set import TaskSet
+from stratalog.machines.leading.leader_events import NodeHeard
+from stratalog_node.shards.copies.context import ShardContext
+from stratalog_node.shards.copies.due_looks import TimedShard
+from stratalog_node.shards.log.shard_log import ShardLog
+from stratalog_node.slices import UNITS_PER_SLICE, Slices
+
+
+class NodeNews:
+    def __init__(self, context: ShardContext, shards: Callable[[], Iterable[ShardLog]]) -> None:
+        self._context = context
+        self._shards = shards
+        self._nodes: dict[int, None] = {}
+        """Of which some shards have not heard the newest."""
+        self._untold: dict[TimedShard, ShardLog] = {}
+        self._tasks = TaskSet()
+
+    async def close(self) -> None:
+        await self._tasks.cancel()
+
+    def changed(self, node_id: int) -> None:
+        """The catalog says something else of another node."""
+        self._nodes[node_id] = None
+        is_under_way = bool(self._untold)
+        self._untold = {shard: shard for shard in self._shards()}
+        if is_under_way:
+            return
+        if len(self._untold) <= UNITS_PER_SLICE:
+            for shard in list(self._untold):
+                self._tell(shard)
+            return
+        self._context.looks.on_stir = self._tell_soon
+        self._tasks.start(self._tell_all(), name="node-news")
+
+    async def _tell_all(self) -> None:
+        slices = Slices()
+        for shard in self._context.looks.stirred():
+            self._tell(shard)
+            await slices.did()
+        while self._untold:
+            await self._context.calm.come()
+            for shard in list(islice(self._untold, UNITS_PER_SLICE)):
+                self._tell(shard)
+            await asyncio.sleep(0)
+
+    def _tell_soon(self, shard: TimedShard) -> None:
+        """It is in the middle of a step."""
+        if shard in self._untold:
+            asyncio.get_running_loop().call_soon(self._tell, shard)
+
+    def _tell(self, shard: TimedShard) -> None:
+        """Of each node what is known now, in whatever order shards hear of it."""
+        told = self._untold.pop(shard, None)
+        nodes = list(self._nodes)
+        if not self._untold:
+            self._nodes.clear()
+            self._context.looks.on_stir = None
+        if told is None:
+            return
+        try:
+            for node_id in nodes:
+                if (node := self._context.catalog.node(node_id)) is not None:
+                    told.tell(NodeHeard(node.node_id, node.epoch, node.is_alive, node.can_write))
+        except Exception as error:  # the others must hear it all the same (F48)
+            told.turn_failed(error)

@@ -1,0 +1,48 @@
+"""A shard whose segments others seal from now on: this node may follow them, and may lead the shard again later.
+
+Called on the event loop, within the step of the metadata that said so: whoever follows segments hears of it behind the
+shard, and finds files that nobody else uses. When that is so says `machines/leading/resigning.py`.
+"""
+
+from __future__ import annotations
+
+from stratalog.machines.leading.chain_events import ShardRecovered
+from stratalog.machines.leading.shard_chain import ShardChain
+from stratalog.machines.leading.shared_segments import is_shared
+from stratalog.model.segment import SegmentState
+from stratalog.telemetry.logs import logger
+from stratalog_node.shards.copies.active import ActiveSegment
+from stratalog_node.shards.log.handing_over import leave
+from stratalog_node.shards.log.shard_log import ShardLog
+
+log = logger(__name__)
+
+
+def _led(shard: ShardLog) -> list[ActiveSegment]:
+    return [*shard.ended, *([shard.active] if shard.active is not None else [])]
+
+
+def _seals_alone(shard: ShardLog, copy: ActiveSegment) -> bool:
+    """Of what ended here nobody else has anything, and no recovery was begun: whoever goes on, this node seals it."""
+    segment = shard.context.catalog.segment(copy.key)
+    is_ended = segment is not None and segment.state is SegmentState.SEALING
+    return is_ended and not is_shared(shard.segments, copy.key.epoch)
+
+
+def resign(shard: ShardLog) -> None:
+    """Files of segments that the meta service does not know go; all others stay, as copies of a replica."""
+    log.info("this node no longer leads a shard", topic=shard.topic.name, shard=shard.key.shard)
+    kept = [copy for copy in shard.ended if _seals_alone(shard, copy)]
+    leave(shard, [copy for copy in _led(shard) if copy not in kept])
+    shard.active, shard.ended, shard.inherited = None, kept, None
+    shard.chain = ShardChain(
+        shard.key,
+        shard.context.node_id,
+        shard.rules.roll,
+        high_watermark=shard.high_watermark,
+        led_since_epoch=shard.epoch + 1,
+    )
+    if kept:
+        ended = tuple(copy.leader for copy in kept)
+        shard.tell(ShardRecovered(ended, None, shard.high_watermark, shard.chain.doubted_epoch, None))
+        shard.begin_service([copy.key.epoch for copy in kept])

@@ -1,0 +1,11 @@
+"""Reads a shard: from local copies, from other nodes, from the object store, by offset and by time."""
+
+__all__ = (
+    "elsewhere",
+    "epochs",
+    "ranges",
+    "reading",
+    "replica_reads",
+    "time_look",
+    "time_lookups",
+)

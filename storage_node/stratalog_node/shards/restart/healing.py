@@ -1,0 +1,247 @@
+"""Brings back what a shard's disk lost and the meta service knows of: from the object store, beside the traffic.
+
+A power cut takes the tail of a file that was not flushed, though parts of it are in the object store, and metadata
+say so. Until the file is whole again the shard refuses with a retriable error; everything else serves. What is brought
+back, passed over, given up or named as lost is decided by `machines.restart.shard_healing`; this does its steps, those
+about the file in `shards/restart/refill.py` and `shards/restart/giving_up.py`. The bytes are written where they were,
+so what lies behind a damaged place stays; they are checked against the digest chain of the parts, and flushed before
+the shard is read again. Lives on the event loop; files are written on the background threads. A store that is away
+holds up these shards only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import assert_never
+
+from stratalog.event_loop.task_set import TaskSet
+from stratalog.machines.leading.chain_events import ShardStopped
+from stratalog.machines.leading.shard_life import Stop, StopCause
+from stratalog.machines.restart.restart_events import Heal, MakeAnew, RevokeCheckpoints
+from stratalog.machines.restart.shard_healing import (
+    AskStore,
+    AttemptBegun,
+    AttemptFailed,
+    DropSegment,
+    EndSegment,
+    GiveUp,
+    HealingEvent,
+    HealingStep,
+    ListFiles,
+    Pause,
+    Refill,
+    ShardHealing,
+    StopHealing,
+    StoreAsked,
+    TryAgain,
+)
+from stratalog.model.commands import AdvanceLogStart, RollSegment
+from stratalog.model.errors import Rejected, StratalogError
+from stratalog.model.ids import SegmentKey, ShardKey
+from stratalog.model.metadata import Change, SegmentChanged
+from stratalog.telemetry.logs import logger
+from stratalog_node.backoff import Backoff
+from stratalog_node.disk.files import FlushLost
+from stratalog_node.shards.catalog.wait import catalog_shows
+from stratalog_node.shards.copies.cold_reads import RemoteBatches
+from stratalog_node.shards.copies.context import ShardContext
+from stratalog_node.shards.log.directory import ShardDirectory
+from stratalog_node.shards.log.shard_log import ShardLog
+from stratalog_node.shards.restart.healed_file import HealedFile
+from stratalog_node.shards.restart.opening import make_anew
+from stratalog_node.shards.restart.recovery import Recovery, describe_missing
+
+log = logger(__name__)
+
+_AT_ONCE = 4
+_SHOWN_WITHIN_MS = 10_000
+
+
+class Healing:
+    def __init__(
+        self,
+        context: ShardContext,
+        directory: ShardDirectory,
+        recovery: Recovery,
+        remote: RemoteBatches | None,
+    ) -> None:
+        """`remote` is None on a node without an object store."""
+        self._context = context
+        self._directory = directory
+        self._recovery = recovery
+        self._remote = remote
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._tasks = TaskSet()
+
+    def start(self) -> None:
+        """Begin with every shard that recovery left unhealed. What waits for other nodes is looked at with each change
+        of its segments."""
+        for key in list(self._recovery.unhealed):
+            self._tasks.start(self._heal(key), name="shard-healing")
+        if self._recovery.waiting:
+            self._context.catalog.on_change(self._look_at_waiting)
+            for key in list(self._recovery.waiting):
+                self._open_if_sealed(key)
+
+    def _look_at_waiting(self, change: Change) -> None:
+        if isinstance(change, SegmentChanged):
+            self._open_if_sealed(change.segment.key.shard_key)
+
+    def _open_if_sealed(self, key: ShardKey) -> None:
+        awaited = self._recovery.waiting.get(key)
+        if awaited is None:
+            return
+        segment = self._context.catalog.segment(awaited)
+        if segment is None or segment.seal is not None:
+            del self._recovery.waiting[key]
+            self._tasks.start(self._open_waiting(key), name="shard-healing")
+
+    async def _open_waiting(self, key: ShardKey) -> None:
+        backoff = Backoff()
+        while (shard := self._directory.get(key)) is not None:
+            try:
+                async with self._slots:
+                    await self._open_again(shard)
+                break
+            except (StratalogError, OSError) as error:
+                log.warning("shard not opened yet", topic=shard.topic.name, shard=key.shard, error=str(error))
+            except Exception:  # it would stay closed without a word (F48)
+                log.error("shard not opened yet: a fault", topic=shard.topic.name, shard=key.shard, exc_info=True)
+            await backoff.pause()
+        if key in self._recovery.unhealed:
+            await self._heal(key)
+        else:
+            self._open_if_sealed(key)  # perhaps it waits for the next one, which was sealed meanwhile
+
+    async def close(self) -> None:
+        """What is not healed yet is healed by the next start."""
+        await self._tasks.cancel()
+
+    async def _heal(self, key: ShardKey) -> None:
+        """One missing range after the other."""
+        while (shard := self._directory.get(key)) is not None and (
+            missing := self._recovery.unhealed.get(key)
+        ) is not None:
+            healing, backoff = ShardHealing(missing), Backoff()
+            while True:
+                async with self._slots:
+                    last = await self._attempt(shard, missing, healing)
+                if not isinstance(last, TryAgain) or self._directory.get(key) is not shard:
+                    break
+                await backoff.pause()
+            if isinstance(last, StopHealing):
+                return
+
+    async def _attempt(self, shard: ShardLog, missing: Heal, healing: ShardHealing) -> HealingStep:
+        """Returns: the step it ended with."""
+        key = missing.segment.key
+        event: HealingEvent = AttemptBegun(
+            self._context.catalog.segment(key),
+            self._context.catalog.log_start_offset(shard.key),
+            has_file=self._context.layout.segment(key).exists(),
+            may_give_up=shard.rules.gives_up_lost,
+        )
+        file = HealedFile(self._context, self._remote, key)
+        try:
+            while True:
+                steps = healing.step(event)
+                answer = await self._perform(shard, missing, steps, file)
+                if answer is None:
+                    return steps[-1]
+                event = answer
+        finally:
+            file.close()
+
+    async def _perform(
+        self, shard: ShardLog, missing: Heal, steps: list[HealingStep], file: HealedFile
+    ) -> HealingEvent | None:
+        for step in steps:
+            try:
+                answer = await self._do(shard, missing, step, file)
+            except (Rejected, FlushLost) as error:  # that a second flush succeeds proves nothing
+                return AttemptFailed(str(error), is_final=True)
+            except (StratalogError, OSError, TimeoutError) as error:
+                return AttemptFailed(str(error) or repr(error), is_final=False)
+            except Exception as error:  # one shard's fault must not end in silence (F48)
+                log.error("shard stopped by a fault", topic=shard.topic.name, shard=shard.key.shard, exc_info=True)
+                return AttemptFailed(f"a fault in the node, see its log: {error}", is_final=True)
+            if answer is not None:
+                return answer
+        return None
+
+    # Steps --------------------------------------------------------------------------------------------------------
+    async def _do(self, shard: ShardLog, missing: Heal, step: HealingStep, file: HealedFile) -> HealingEvent | None:
+        match step:
+            case MakeAnew(key):
+                make_anew(self._context, key, shard.topic.name)
+            case Refill():
+                return await file.refill(step)
+            case AskStore(segment, _, why):
+                shard.tell(ShardStopped(self._waiting(shard, missing, why)))
+                missed = await file.ask_store(step)
+                return StoreAsked(missed, self._context.catalog.segment(segment.key), shard.rules.gives_up_lost)
+            case Pause():
+                await file.backoff.pause()
+            case GiveUp():
+                self._tell_given_up(shard, step)
+                await file.give_up(step)
+            case RevokeCheckpoints(keys):
+                await self._recovery.revoke(keys)
+            case EndSegment(key, end_offset):
+                await self._context.meta.perform(RollSegment(key, end_offset))
+            case DropSegment(key, log_start):
+                await self._context.meta.perform(AdvanceLogStart(shard.key, log_start))
+                await self._until_dropped(key)
+            case ListFiles():
+                file.close()  # the pass opens it again, and may cut it
+                await self._open_again(shard)
+            case TryAgain(why):
+                shard.tell(ShardStopped(self._waiting(shard, missing, why)))
+            case StopHealing():
+                self._stop(shard, step, missing)
+            case _:
+                assert_never(step)
+        return None
+
+    async def _until_dropped(self, key: SegmentKey) -> None:
+        while not await catalog_shows(lambda: self._context.catalog.segment(key) is None, _SHOWN_WITHIN_MS):
+            log.warning("a segment that was ended and deleted is still in the catalog", segment=str(key))
+
+    async def _open_again(self, shard: ShardLog) -> None:
+        await self._recovery.recover_again(shard)
+        self._recovery.hand_over()
+        if self._directory.get(shard.key) is not shard or shard.stop is not None:
+            return
+        self._context.stats.healed_shards += 1
+        log.info("shard healed", topic=shard.topic.name, shard=shard.key.shard, end_offset=shard.end_offset)
+        self._context.turn.tell_moved(shard)
+
+    def _waiting(self, shard: ShardLog, missing: Heal, why: str) -> Stop:
+        reason = (
+            f"{describe_missing(missing, shard.topic.name)} and cannot be brought back yet: {why}; it is tried again"
+        )
+        if shard.stop is None or shard.stop.reason != reason:
+            log.warning("shard not healed yet", reason=reason)
+        return Stop(reason, StopCause.HEALING)
+
+    def _stop(self, shard: ShardLog, step: StopHealing, missing: Heal) -> None:
+        reason = step.why
+        if step.lost:
+            path = self._context.layout.segment(missing.segment.key)
+            offsets = ", ".join(f"{base_offset} to {end_offset}" for base_offset, end_offset in step.lost)
+            reason = (
+                f"{shard.topic.name}-{shard.key.shard}: offsets {offsets} were written and are lost: {path} lacks "
+                f"them, and {step.why}"
+            )
+        log.error("shard cannot be healed", topic=shard.topic.name, shard=shard.key.shard, error=reason)
+        shard.tell(ShardStopped(Stop(reason, step.cause)))
+
+    def _tell_given_up(self, shard: ShardLog, step: GiveUp) -> None:
+        for base_offset, end_offset in step.holes:
+            log.error(
+                "offsets given up: they are lost, and uncleanSeal=allow",
+                topic=shard.topic.name,
+                shard=shard.key.shard,
+                base_offset=base_offset,
+                end_offset=end_offset,
+            )

@@ -1,0 +1,381 @@
+"""Restart: what the disk holds, brought together with what the meta service knows, shard by shard.
+
+What that means is decided by `machines.restart.shard_restart`; this lists files and checkpoints, does its steps (those
+about files in `shards/restart/opening.py`), and hands on what comes of them. Shards without files cost a dictionary
+entry: 10,000 idle ones start in well under a second.
+
+A shard of which the disk holds less than was written does not serve: it is entered in `unhealed`, and
+`shards/restart/healing.py` brings back what is missing, then has the shard looked at again.
+Runs before the node serves, and again for a shard that was healed; scans on the disk threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from typing import assert_never
+
+from stratalog.formats.checkpoint import Checkpoint
+from stratalog.machines.leading.sealed_producers import as_seen
+from stratalog.machines.leading.shard_life import Stop, StopCause
+from stratalog.machines.leading.shared_segments import is_shared, shared_before_own
+from stratalog.machines.restart.restart_events import (
+    CheckpointClaim,
+    ConfirmRoll,
+    FilesListed,
+    FileStep,
+    FreeLeftover,
+    Heal,
+    NoteMissing,
+    Producers,
+    ReadProducers,
+    RecoveredLog,
+    RestartEvent,
+    RestartStep,
+    RevokeCheckpoints,
+    RevokeStale,
+    SealEnded,
+    Serve,
+    ShardMetadata,
+    StepFailed,
+    StopShard,
+    TakeSealed,
+)
+from stratalog.machines.restart.shard_restart import ShardRestart, deleted_files, judge_sealed
+from stratalog.model.errors import StratalogError, Unavailable
+from stratalog.model.ids import SegmentKey, ShardKey
+from stratalog.model.segment import Segment
+from stratalog.telemetry.logs import logger
+from stratalog_node.disk.checkpoints import Checkpoints
+from stratalog_node.disk.life_record import NOT_KNOWN, Origin
+from stratalog_node.shards.copies.context import ShardContext
+from stratalog_node.shards.copies.missing_files import has_sealed_size, note_missing, take_sealed
+from stratalog_node.shards.flush.flusher import Flusher
+from stratalog_node.shards.log.directory import ShardDirectory
+from stratalog_node.shards.log.handing_over import leave
+from stratalog_node.shards.log.shard_log import ShardLog
+from stratalog_node.shards.restart.copy_files import CopyFiles
+from stratalog_node.shards.restart.journal_replay import JournalReplay
+from stratalog_node.shards.restart.opening import OpenedFiles
+
+log = logger(__name__)
+
+_SHARDS_AT_ONCE = 32
+
+
+class Recovery:
+    def __init__(
+        self,
+        context: ShardContext,
+        directory: ShardDirectory,
+        copies: CopyFiles,
+        flusher: Flusher,
+        store: Checkpoints,
+        doubted: Mapping[ShardKey, int] | None = None,
+        origin: Origin = NOT_KNOWN,
+    ) -> None:
+        """Blocking. `doubted`: the shards in doubt, with their epochs; None when all are (`disk/clean_stop.py`)."""
+        self._context = context
+        self._directory = directory
+        self._copies = copies
+        self._flusher = flusher
+        self._doubted = doubted
+        self._is_continued = origin.is_continued
+        self._is_memory_kept = origin.is_memory_kept or doubted is not None
+        self._store = store
+        self._checkpoints: dict[ShardKey, dict[SegmentKey, Checkpoint]] = {}
+        for key, checkpoint in store.load_all().items():
+            self._checkpoints.setdefault(key.shard_key, {})[key] = checkpoint
+        self._files = context.layout.list_shards()
+        self._to_revoke: list[SegmentKey] = []
+        self._owed: dict[ShardLog, list[int]] = {}
+        """What the last life owes: epochs to seal, and perhaps rolls to confirm."""
+        self._restarts: dict[ShardKey, ShardRestart] = {}
+        """Of the shards that are not opened or not healed yet."""
+        self.unhealed: dict[ShardKey, Heal] = {}
+        self.waiting: dict[ShardKey, SegmentKey] = {}
+        """Shards that are not opened before a segment is sealed that other nodes have a say in, or before the table of
+        producers at its end is had."""
+        self._partly: set[ShardKey] = set()
+        """Of which only what lies before the segment that is waited for was opened."""
+
+    def replay_journal(self) -> int:
+        """Blocking. Returns how many entries the journals of the last life had."""
+        replay = JournalReplay(self._context)
+        count = replay.run()
+        for key in replay.made:
+            self._files.setdefault(key.shard_key, []).append(key)
+        return count
+
+    async def recover_all(self) -> None:
+        """Every shard of the catalog, a few side by side, and those that only have checkpoints left."""
+        keys = list(dict.fromkeys((*self._context.catalog.shard_keys(), *self._checkpoints)))
+        for start in range(0, len(keys), _SHARDS_AT_ONCE):
+            # A group, so that nothing goes on reading behind a start that was given up.
+            async with asyncio.TaskGroup() as group:
+                for key in keys[start : start + _SHARDS_AT_ONCE]:
+                    group.create_task(self.recover(key))
+
+    def hand_over(self) -> None:
+        """Ended segments go on to be sealed, rolls that meta has not heard of to be confirmed, in order."""
+        owed, self._owed = self._owed, {}
+        for shard, epochs in owed.items():
+            if self._directory.get(shard.key) is shard:
+                shard.begin_service(epochs)
+        for key in [key for key in self._checkpoints if key not in self._restarts]:
+            del self._checkpoints[key]  # of 10,000 large segments they hold gigabytes
+
+    def revoke_stale(self) -> None:
+        """Blocking, before the node serves: what `RevokeStale` asked for, in one flush."""
+        if self._to_revoke:
+            self._store.revoke(self._to_revoke)
+            self._to_revoke.clear()
+
+    # One shard ------------------------------------------------------------------------------------------------------
+    async def recover(self, key: ShardKey) -> None:
+        restart = self._begin(key)
+        shard = self._directory.attach(key) if self._context.catalog.has_shard(key) else None
+        if shard is None:
+            self._forget_shard(restart.step(FilesListed(None, frozenset(), self._claims(key))))
+            return
+        self._restarts[key] = restart
+        await self._recover(shard, is_first=True)
+
+    def _begin(self, key: ShardKey) -> ShardRestart:
+        doubted_epoch = None if self._doubted is None else self._doubted.get(key, -1)
+        return ShardRestart(self._context.node_id, doubted_epoch)
+
+    async def recover_again(self, shard: ShardLog) -> None:
+        """The disk holds more than before: look again. Afterwards the shard serves, or `unhealed` or its stop say why
+        not. Raises: Unavailable, OSError; then nothing has changed."""
+        await self._recover(shard, is_first=False)
+
+    async def revoke(self, keys: Iterable[SegmentKey]) -> None:
+        """At once: the node serves already, and the files hold, or will hold, other bytes than they were made of."""
+        kept = [key for key in keys if self._checkpoints.get(key.shard_key, {}).pop(key, None) is not None]
+        if kept:
+            await self._context.threads.background(lambda: self._store.revoke(kept))
+
+    def _claims(self, key: ShardKey) -> dict[SegmentKey, CheckpointClaim]:
+        """Of what this shard's log goes on with. Those of copies that are followed are looked at by who follows."""
+        checkpoints, listed = self._checkpoints.get(key, {}), self._context.catalog.segments(key)
+        return {
+            segment: CheckpointClaim(checkpoint.position, checkpoint.next_offset, checkpoint.producers)
+            for segment, checkpoint in checkpoints.items()
+            if not is_shared(listed, segment.epoch) and not self._is_being_copied(segment)
+        }
+
+    def _is_being_copied(self, key: SegmentKey) -> bool:
+        segment, node_id = self._context.catalog.segment(key), self._context.node_id
+        if segment is None or segment.seal is None:
+            return False
+        return node_id in segment.replicas and node_id not in segment.local_nodes
+
+    def _forget_shard(self, steps: list[RestartStep]) -> None:
+        """Of a shard that is no more nothing else is asked."""
+        for step in steps:
+            assert isinstance(step, RevokeStale)
+            self._to_revoke += step.keys
+
+    async def _recover(self, shard: ShardLog, *, is_first: bool) -> None:
+        key = shard.key
+        if is_first:
+            await self._free_deleted(key)
+        if key in self._partly:  # opened again, with all that follows
+            self._partly.discard(key)
+            leave(shard, shard.ended)
+            shard.ended = []
+            self._restarts[key] = self._begin(key)
+        tables: dict[SegmentKey, Producers] = {}
+        while True:
+            # Anew each time: until a table came from afar others may have led the shard.
+            listed = self._context.catalog.segments(key)
+            if (shared := shared_before_own(listed, self._context.node_id)) is not None:
+                self._wait_for_seal(shard, shared)
+                if all(one.seal is not None for one in listed if one.epoch < shared.epoch):
+                    return
+                # Its seal waits for those before it, which nobody else seals: they are opened all the same.
+                self._partly.add(key)
+            else:
+                self.waiting.pop(key, None)
+            end_epoch = None if shared is None else shared.epoch
+            sealed = await self._pass(shard, listed, tables, is_first=is_first, end_epoch=end_epoch)
+            if sealed is None:
+                break
+            try:
+                found = await self._context.tables.producers(sealed, is_far=not is_first)
+            except Unavailable as error:
+                if not is_first:
+                    raise
+                self._wait_for(shard, sealed, str(error))  # others are asked once this node serves
+                return
+            tables[sealed.key] = as_seen(found, self._context.turn.now_ms)
+        if key not in self.unhealed and key not in self.waiting:
+            del self._restarts[key]
+
+    async def _free_deleted(self, key: ShardKey) -> None:
+        catalog = self._context.catalog
+        for gone in deleted_files(self._files.get(key, ()), catalog.segments(key), catalog.log_start_offset(key)):
+            log.info("a file of a segment that was deleted meanwhile is removed", segment=str(gone))
+            await self._free(gone)
+
+    async def _free(self, key: SegmentKey) -> None:
+        """What nobody asks for any more. Where it cannot be removed the next start tries again."""
+        try:
+            await self._copies.free_local(None, key)
+        except OSError as error:
+            log.warning("a file that is not used any more stays for now", segment=str(key), error=str(error))
+
+    async def _pass(
+        self,
+        shard: ShardLog,
+        listed: Sequence[Segment],
+        tables: Mapping[SegmentKey, Producers],
+        *,
+        is_first: bool,
+        end_epoch: int | None,
+    ) -> Segment | None:
+        """Of what lies before that epoch, or of all. Returns: the sealed segment without whose table of producers it
+        came to no end."""
+        key, restart = shard.key, self._restarts[shard.key]
+        files = self._files.get(key, ()) if is_first else self._context.layout.list_shard(key)
+
+        def is_due(epoch: int) -> bool:
+            # What is shared with other nodes is followed, whoever led it (`replication/`).
+            return (end_epoch is None or epoch < end_epoch) and not is_shared(listed, epoch)
+
+        own = tuple(segment for segment in listed if is_due(segment.epoch))
+        short = set() if self._is_continued else self._short_of_their_seals(listed)
+        own_files = frozenset(file for file in files if is_due(file.epoch) and file not in short)
+        claims = {file: claim for file, claim in self._claims(key).items() if is_due(file.epoch)}
+        log_start_offset = self._context.catalog.log_start_offset(key)
+        metadata = ShardMetadata(
+            own,
+            log_start_offset,
+            is_fsync=shard.rules.is_fsync,
+            tables=dict(tables),
+            may_read_bucket=self._context.catalog.reads_bucket(shard.key.topic_id),
+        )
+        in_memory = self._context.ends.found
+        written = {one.key: in_memory[one.key] for one in own if one.key in in_memory}
+        event: RestartEvent | None = FilesListed(metadata, own_files, claims, written)
+        checkpoints, is_kept = self._checkpoints.get(key, {}), self._is_memory_kept
+        opened = OpenedFiles(self._context, self._flusher, shard, checkpoints, is_memory_kept=is_kept)
+        try:
+            while event is not None:
+                steps = restart.step(event)
+                event = await self._perform(shard, steps, opened, is_first=is_first)
+        finally:
+            opened.close()
+        last = steps[-1] if steps else None
+        return last.segment if isinstance(last, ReadProducers) else None
+
+    def _short_of_their_seals(self, listed: Sequence[Segment]) -> set[SegmentKey]:
+        """Of an older state of the directory: files that are no copies of what was sealed later. Blocking."""
+        return {one.key for one in listed if one.seal is not None and not has_sealed_size(self._context.layout, one)}
+
+    def _wait_for_seal(self, shard: ShardLog, shared: Segment) -> None:
+        others = tuple(node_id for node_id in shared.replicas if node_id != self._context.node_id)
+        who = f"other nodes {others} have a say in it" if others else "a recovery decides where it ends"
+        reason = (
+            f"segment {shared.base_offset}-{shared.epoch} is not sealed yet, and {who}: what producers wrote up to its "
+            "end is known then"
+        )
+        self._wait_for(shard, shared, reason)
+
+    def _wait_for(self, shard: ShardLog, awaited: Segment, why: str) -> None:
+        """Its files are not touched meanwhile: scanned now, the log would begin without its producers."""
+        if self._directory.get(shard.key) is not shard:
+            return  # its topic was deleted meanwhile
+        self.waiting[shard.key] = awaited.key
+        reason = f"{shard.topic.name}-{shard.key.shard}: {why}"
+        log.warning("shard not opened yet", reason=reason)
+        for segment in self._context.catalog.segments(shard.key):
+            has_file = has_sealed_size(self._context.layout, segment)
+            if segment.seal is not None and isinstance(
+                judge_sealed(segment, self._context.node_id, has_file=has_file), TakeSealed
+            ):
+                take_sealed(shard, segment)
+        # A stop in order meanwhile must not take the doubt from it.
+        doubted_epoch = shard.epoch if self._doubted is None else self._doubted.get(shard.key, -1)
+        stop = Stop(reason, StopCause.HEALING)
+        shard.recovered([], None, high_watermark=0, inherited=None, doubted_epoch=doubted_epoch, stop=stop)
+
+    async def _perform(
+        self, shard: ShardLog, steps: list[RestartStep], opened: OpenedFiles, *, is_first: bool
+    ) -> RestartEvent | None:
+        for step in steps:
+            try:
+                answer = await self._do(shard, step, opened, is_first=is_first)
+            except (StratalogError, OSError) as error:
+                return StepFailed(step.key if isinstance(step, FileStep) else None, str(error))
+            except Exception as fault:  # one file's must not keep all other shards from being opened (F48)
+                if not isinstance(step, FileStep):
+                    raise
+                log.error("a segment's file cannot be opened: a fault", segment=str(step.key), exc_info=True)
+                return StepFailed(step.key, f"a fault in the node, see its log: {fault!r}")
+            if answer is not None:
+                return answer
+        return None
+
+    async def _do(
+        self, shard: ShardLog, step: RestartStep, opened: OpenedFiles, *, is_first: bool
+    ) -> RestartEvent | None:
+        if isinstance(step, FileStep):
+            return await opened.do(step)
+        match step:
+            case TakeSealed(segment):
+                take_sealed(shard, segment)
+            case NoteMissing(segment):
+                note_missing(shard, segment)
+            case FreeLeftover(key):
+                await self._free(key)
+            case RevokeStale(keys) if is_first:
+                self._to_revoke += keys  # nobody is served before `revoke_stale`
+            case RevokeCheckpoints(keys) | RevokeStale(keys):
+                await self.revoke(keys)
+            case Serve(found):
+                self.unhealed.pop(shard.key, None)
+                self._take(shard, found, opened, shard.stop if shard.key in self.waiting else None)
+            case Heal():
+                self.unhealed[shard.key] = step
+                reason = describe_missing(step, shard.topic.name)
+                stop = Stop(reason, StopCause.HEALING)
+                self._take(shard, step.log, opened, stop)
+            case StopShard(why, found):
+                self.unhealed.pop(shard.key, None)
+                log.error("shard cannot be opened", topic=shard.topic.name, shard=shard.key.shard, error=why)
+                stop = Stop(why, StopCause.UNREADABLE)
+                self._take(shard, found, opened, stop)
+            case SealEnded(key):
+                self._owed.setdefault(shard, []).append(key.epoch)
+            case ReadProducers():
+                pass  # done by who began the pass
+            case ConfirmRoll(_, new):
+                log.info("unconfirmed roll found", topic=shard.topic.name, shard=shard.key.shard, epoch=new.epoch)
+                self._owed.setdefault(shard, [])
+            case _:
+                assert_never(step)
+        return None
+
+    def _take(self, shard: ShardLog, found: RecoveredLog, opened: OpenedFiles, stop: Stop | None) -> None:
+        """Life begins. In one go: a shard without a stop and without its files would begin them again."""
+        if self._directory.get(shard.key) is not shard:
+            return  # its topic was deleted meanwhile
+        is_waiting = shard.key in self.waiting
+        shard.recovered(
+            [opened.take(ended) for ended in found.ended],
+            None if found.active is None else opened.take(found.active),
+            high_watermark=found.high_watermark,
+            inherited=found.inherited,
+            doubted_epoch=shard.chain.doubted_epoch if is_waiting else found.doubted_epoch,
+            stop=stop,
+        )
+
+
+def describe_missing(missing: Heal, topic: str) -> str:
+    key = missing.segment.key
+    return (
+        f"{topic}-{key.shard}: offsets {missing.local_end} to {missing.known_end} of segment "
+        f"{key.base_offset}-{key.epoch} are known to have been written and are not on this disk"
+    )

@@ -1,0 +1,39 @@
+"""Whether this node still leads what it answers for: asked of the meta service, for answers that are final.
+
+Who was replaced hears of it by the watch, some time. Once the catalog is as new as the question, and the shard leads
+still, nobody else led it when the question was asked.
+Lives on the event loop. Cost: one read of the meta service for all who ask together.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from stratalog.event_loop.task_set import TaskSet
+from stratalog.machines.leading.chain_events import ChainEvent, LeadRead
+from stratalog.machines.leading.shard_chain import ShardChain
+from stratalog_node.shards.catalog.lag import CatalogLag
+from stratalog_node.shards.copies.context import ShardContext
+
+
+class ShardInDoubt(Protocol):
+    chain: ShardChain
+
+    def tell(self, event: ChainEvent) -> None: ...
+
+
+class BearingOut:
+    def __init__(self, context: ShardContext) -> None:
+        self._lag = CatalogLag(context.catalog, context.meta)
+        self._tasks = TaskSet()
+
+    async def close(self) -> None:
+        await self._tasks.cancel()
+
+    def ask(self, shard: ShardInDoubt, question: int) -> None:
+        self._tasks.start(self._ask(shard, shard.chain, question))
+
+    async def _ask(self, shard: ShardInDoubt, chain: ShardChain, question: int) -> None:
+        is_known = await self._lag.catch_up()
+        if shard.chain is chain:  # else it stopped, and who waited was told
+            shard.tell(LeadRead(question, is_known))

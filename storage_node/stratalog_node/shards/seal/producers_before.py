@@ -1,0 +1,99 @@
+"""What is known here of the producers at the beginning of a segment: without that repetitions of what they wrote before
+would get in as if they were new. Lives on the event loop.
+
+It is the table at the end of the segment before (`shards/copies/producer_tables.py`); of segments that are not sealed
+yet it follows from this node's own copies, of those that it led as of those that it followed.
+Source: docs/replication.md section 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stratalog.formats.producers import encode_table, tally_of
+from stratalog.machines.leading.sealed_producers import Producers, sealed_table, without
+from stratalog.model.errors import StratalogError
+from stratalog.model.ids import SegmentKey
+from stratalog.model.producers import ProducerTally
+from stratalog.model.segment import Segment
+from stratalog.telemetry.logs import logger
+from stratalog_node.shards.copies.active import ActiveSegment
+from stratalog_node.shards.copies.context import ShardContext
+
+log = logger(__name__)
+
+
+def producers_before(context: ShardContext, key: SegmentKey, ended: Sequence[ActiveSegment] = ()) -> Producers | None:
+    """At its base offset, as a seal would have it. None: not known here yet. `ended`: what this node led to the end and
+    is not sealed. What is gone with its records nobody asks for any more.
+
+    Behind a recovery nobody knows before it is sealed.
+    """
+    before = [segment for segment in context.catalog.segments(key.shard_key) if segment.epoch < key.epoch]
+    if not is_settled(before):
+        return None
+    newest_sealed = next((at for at in range(len(before) - 1, -1, -1) if before[at].seal is not None), 0)
+    known: Producers | None = ()
+    for segment in before[newest_sealed:]:
+        known = _producers_after(context, segment, ended, known)
+    return known
+
+
+async def tally_at_end(
+    context: ShardContext, key: SegmentKey, found: Producers, ended: Sequence[ActiveSegment]
+) -> ProducerTally | None:
+    """What this node would have the seal of a segment say, whose batches say `found`; of a sealed one, what it says.
+    None: what was before it is not known here yet."""
+    segment = context.catalog.segment(key)
+    if segment is not None and segment.seal is not None:
+        return segment.seal.producers
+    before = producers_before(context, key, ended)
+    if before is None or segment is None:
+        return None
+    rule, opened_ms = context.producer_rule, segment.opened_ms
+
+    def tally() -> ProducerTally:
+        made = sealed_table(before, found, base_offset=key.base_offset, opened_ms=opened_ms, rule=rule)
+        return tally_of(made, encode_table(made), rule)
+
+    return await context.threads.background(tally)  # of 20,000 producers it takes 0.2 s
+
+
+async def producers_before_seal(context: ShardContext, old: ActiveSegment) -> Producers:
+    """The table at the base of a segment that this node led to its end. Where nobody has that any more, or not now,
+    what the leader knows stands in for it: the seal says what came of it, and other replicas take it from here."""
+    segments = context.catalog.segments(old.key.shard_key)
+    before = next((one for one in segments if one.epoch == old.key.epoch - 1), None)
+    if before is not None and (before := context.tables.as_sealed(before)).seal is not None:
+        try:
+            return await context.tables.producers(before, is_far=True)
+        except StratalogError as error:
+            log.warning("sealed after what the leader knows of producers", segment=str(old.key), error=str(error))
+    assert old.leader.producers_at_end is not None
+    return without(old.leader.producers_at_end, old.key.base_offset)
+
+
+def is_settled(before: Sequence[Segment]) -> bool:
+    """Whether nothing that a recovery found there may still be given up. Until its seal it may lie on one node alone,
+    and another copy may be taken for true: a repetition of it must not be acknowledged, and nobody be shown what
+    follows."""
+    return not any(segment.is_fenced and segment.seal is None for segment in before)
+
+
+def _producers_after(
+    context: ShardContext, segment: Segment, ended: Sequence[ActiveSegment], before: Producers | None
+) -> Producers | None:
+    if segment.seal is not None:
+        return context.tables.known(segment)
+    found: Producers | None = None
+    led = next((one for one in ended if one.key == segment.key), None)
+    copy = context.followed.get(segment.key)
+    if led is not None:
+        found = led.leader.producers_at_end
+    elif copy is not None and segment.end_offset is not None and copy.end_offset == segment.end_offset:
+        found = copy.own_producers()
+    if before is None or found is None:
+        return None
+    return sealed_table(
+        before, found, base_offset=segment.base_offset, opened_ms=segment.opened_ms, rule=context.producer_rule
+    )

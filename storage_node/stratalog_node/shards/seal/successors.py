@@ -1,0 +1,136 @@
+"""Who goes on behind the segments that this node leads: asked of the meta service before they are full.
+
+A roll that the service could not confirm soon would hold up who writes behind it, until it is back. So a name counts
+for itself only for a moment after the service was heard: it gave the name, or answered a heartbeat. After that it is
+asked again, and the segment ends with its answer; who writes goes on in it meanwhile and waits for nothing. Asking
+again is a question to it and no change, and finds another name when one of those it gave is not alive any more. A roll
+that found nobody is done once somebody is known. Where this node is all there is, nobody is asked.
+Lives on the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from stratalog.event_loop.task_set import TaskSet
+from stratalog.machines.leading.chain_events import ChainEvent, SuccessorNamed, SuccessorUnknown
+from stratalog.machines.leading.leader_events import RollAsked
+from stratalog.machines.leading.segment_leader import SegmentLeader
+from stratalog.model.commands import PrepareSegment
+from stratalog.model.errors import StratalogError
+from stratalog.model.ids import SegmentKey
+from stratalog.model.segment import NextReplicas
+from stratalog.telemetry.logs import logger
+from stratalog_node.backoff import Backoff
+from stratalog_node.shards.copies.context import ShardContext
+
+log = logger(__name__)
+
+FRESH_MS = 100
+"""For so long after it was heard the service counts as there: enough for a segment that fills faster than questions are
+answered. The shorter, the fewer shards roll just after it went away."""
+
+
+class ShardToRoll(Protocol):
+    def tell(self, event: ChainEvent) -> None: ...
+
+
+class Successors:
+    """Memory: an entry per segment that is at least half full and not rolled yet."""
+
+    def __init__(self, context: ShardContext, service_heard_ms: Callable[[], int]) -> None:
+        """`service_heard_ms`: up to when the service is known to have heard this node, by the monotonic clock."""
+        self._context = context
+        self._service_heard_ms = service_heard_ms
+        self._prepared: dict[SegmentKey, tuple[NextReplicas, int]] = {}
+        """With when the service said so."""
+        self._wanted: set[SegmentKey] = set()
+        """To be rolled, and nobody was known."""
+        self._leaving: set[SegmentKey] = set()
+        """To be rolled because a node of theirs leaves, or new ones came: when they are empty, too."""
+        self._instead_of: dict[SegmentKey, NextReplicas] = {}
+        """Who was prepared and is not wanted any more, though alive."""
+        self._asked: set[SegmentKey] = set()
+        self._answered: SegmentKey | None = None
+        """The service has answered for it just now."""
+        self._failing: dict[SegmentKey, Backoff] = {}
+        self._tasks = TaskSet()
+
+    async def close(self) -> None:
+        await self._tasks.cancel()
+
+    def name(self, leader: SegmentLeader) -> SuccessorNamed | SuccessorUnknown:
+        """Who goes on behind a segment that is to end now."""
+        if self._is_alone():
+            return SuccessorNamed(self._context.node_id, leader.replicas)
+        prepared, told_ms = self._prepared.get(leader.key, (None, 0))
+        heard_ms = max(told_ms, self._service_heard_ms())
+        lease_ms = self._context.settings.node_lease_ms
+        # An answer that came late was under way for long, and nobody knows where: it is good for a lease.
+        patience_ms = lease_ms if self._answered == leader.key else min(FRESH_MS, lease_ms)
+        if prepared is None or self._context.turn.monotonic_ms() - heard_ms > patience_ms:
+            self._wanted.add(leader.key)
+            return SuccessorUnknown()
+        return SuccessorNamed(prepared.leader, prepared.replicas)
+
+    def is_due(self, key: SegmentKey) -> bool:
+        """Whether it is rolled as soon as somebody is known."""
+        return key in self._wanted
+
+    def prepare(self, shard: ShardToRoll, key: SegmentKey) -> None:
+        """See that it is known. Asked for once at a time."""
+        if key not in self._asked and not self._is_alone():
+            self._asked.add(key)
+            self._tasks.start(self._prepare(shard, key))
+
+    def roll_anew(self, shard: ShardToRoll, key: SegmentKey) -> None:
+        """Ask again who goes on behind a segment, for who was named may leave, and end it once that is known, an empty
+        one too."""
+        self._prepared.pop(key, None)
+        self._leaving.add(key)
+        self._wanted.add(key)
+        self.prepare(shard, key)
+
+    def choose_anew(self, shard: ShardToRoll, key: SegmentKey, instead_of: NextReplicas | None) -> None:
+        """As `roll_anew`, though all who were named stay: the nodes are others than when they were."""
+        if self._is_alone():
+            return
+        if instead_of is not None:
+            self._instead_of[key] = instead_of
+        self.roll_anew(shard, key)
+
+    def forget(self, key: SegmentKey) -> None:
+        """It has ended here. What is asked for it says nothing of what follows."""
+        self._instead_of.pop(key, None)
+        self._asked.discard(key)
+        self._prepared.pop(key, None)
+        self._failing.pop(key, None)
+        self._wanted.discard(key)
+        self._leaving.discard(key)
+
+    def _is_alone(self) -> bool:
+        return all(node.node_id == self._context.node_id for node in self._context.catalog.nodes())
+
+    async def _prepare(self, shard: ShardToRoll, key: SegmentKey) -> None:
+        asked_ms = self._context.turn.monotonic_ms()
+        is_answered = False
+        try:
+            segment = await self._context.meta.perform(PrepareSegment(key, self._instead_of.get(key)))
+            self._failing.pop(key, None)
+            if segment.handed.prepared is not None and key in self._asked:
+                self._prepared[key] = segment.handed.prepared, asked_ms
+                is_answered = True
+        except StratalogError as error:
+            log.warning("no replica is ready to follow a segment yet", segment=str(key), error=str(error))
+            # Whoever finds nobody asks again, at every turn perhaps.
+            await self._failing.setdefault(key, Backoff()).pause()
+        finally:
+            self._asked.discard(key)
+        if key in self._wanted and key in self._prepared:
+            self._wanted.discard(key)
+            self._answered = key if is_answered else None
+            try:
+                shard.tell(RollAsked(is_empty_too=key in self._leaving))
+            finally:
+                self._answered = None
