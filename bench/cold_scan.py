@@ -36,8 +36,8 @@ from stratalog.formats.records import Record, encode_batch
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemoteCopy, RemotePart, RemoteState, Segment, SegmentIdentity, SegmentState
 from stratalog.objects import ObjectStore, open_store
-from stratalog_node.tier.cold_limits import ColdReadLimits
-from stratalog_node.tier.cold_reader import ColdReader
+from stratalog_node.tier.cold.cold_limits import ColdReadLimits
+from stratalog_node.tier.cold.cold_reader import ColdReader
 
 MIB = 1 << 20
 CHUNK_BYTES = 8 * MIB

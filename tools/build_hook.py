@@ -51,7 +51,7 @@ MODULES: Final = {
     "storage_node/stratalog_node/shards/catalog": "catalog rules wait",
     "storage_node/stratalog_node/shards/read": "elsewhere epochs ranges reading replica_reads time_look",
     "storage_node/stratalog_node/shards/flush": "flusher shard_lookup shared_journal space",
-    "storage_node/stratalog_node/tier": "encoder parts source",
+    "storage_node/stratalog_node/tier/uploads": "encoder parts source",
 }
 """Folder -> its modules that a request passes on its way. A compiled class has no child that is not compiled, too."""
 

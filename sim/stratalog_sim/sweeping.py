@@ -1,5 +1,6 @@
 """Sweeps orphans of the object store: what this node put, or one without a lease, and no metadata name. Stands in for
-`tier/orphan_sweep.py` and `tier/left_behind.py`: listing first, then what is protected, then the metadata."""
+`tier/sweep/orphan_sweep.py` and `tier/sweep/left_behind.py`: listing first, then what is protected, then the
+metadata."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from stratalog.model.activity import MAX_STOPPED_TOLD, Activity, StoppedHere, Up
 from stratalog_node.shards.copies.stats import ShardStats
 from stratalog_node.shards.log.directory import ShardDirectory
 from stratalog_node.tier.assembly import NodeTier
-from stratalog_node.tier.remote_reads import RemoteReads
+from stratalog_node.tier.cold.remote_reads import RemoteReads
 
 _SHARE: Final = 1_000
 _LONGEST_WORDS: Final = 300

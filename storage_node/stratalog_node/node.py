@@ -68,7 +68,7 @@ from stratalog_node.shards.log.directory import ShardDirectory
 from stratalog_node.shards.log.shard_log import ShardLog
 from stratalog_node.shards.read.replica_reads import unsealed_of_epoch
 from stratalog_node.tier.assembly import NodeTier
-from stratalog_node.tier.remote_reads import RemoteReads
+from stratalog_node.tier.cold.remote_reads import RemoteReads
 from stratalog_node.topic_changes import TopicChanges
 from stratalog_node.turn import Turn
 

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from stratalog.machines.reading.read_window import Block
 from stratalog.model.ids import SegmentKey
-from stratalog_node.tier.block_cache import BlockCache, HeldBlock
+from stratalog_node.tier.cold.block_cache import BlockCache, HeldBlock
 
 BUDGET = 500
 PATIENCE_MS = 100

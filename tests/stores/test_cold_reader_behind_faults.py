@@ -13,8 +13,8 @@ from stratalog.model.errors import Unavailable
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemoteState, Segment
 from stratalog.objects import ObjectStore, StoreSettings
-from stratalog_node.tier.cold_limits import ColdReadLimits
-from stratalog_node.tier.cold_reader import ColdReader
+from stratalog_node.tier.cold.cold_limits import ColdReadLimits
+from stratalog_node.tier.cold.cold_reader import ColdReader
 from support.cold_data import ColdShard, batches_from
 from support.fault_proxy import (
     BlackHole,

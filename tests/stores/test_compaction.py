@@ -32,7 +32,7 @@ from stratalog_cli.entry import build_app
 from stratalog_meta.bucket.rebuild import Rebuild
 from stratalog_meta.bucket.restore import restore_cut
 from stratalog_meta.stores.memory import MemoryStore
-from stratalog_node.tier.cold_reader import ColdReader
+from stratalog_node.tier.cold.cold_reader import ColdReader
 from stratalog_pipeline.jobs.key_index_rebuild import runs_to_merge
 from stratalog_pipeline.jobs.merge_segment import Merged, MergeWork
 from stratalog_pipeline.jobs.runners import one_by_one

@@ -35,8 +35,8 @@ from stratalog_meta.bucket.rebuild import Rebuild
 from stratalog_meta.bucket.restore import restore_cut
 from stratalog_meta.stores.memory import MemoryStore
 from stratalog_node.check.remote_segment import RemoteReport, check_manifest
-from stratalog_node.tier.cold_reader import ColdReader
-from stratalog_node.tier.remote_copy import check_remote_copy, is_exactly
+from stratalog_node.tier.cold.cold_reader import ColdReader
+from stratalog_node.tier.store.remote_copy import check_remote_copy, is_exactly
 from stratalog_pipeline.jobs.cost import Prices, cost_of
 from stratalog_pipeline.jobs.runners import one_by_one
 from stratalog_pipeline.jobs.verify import verify

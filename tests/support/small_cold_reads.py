@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from stratalog.formats.record_batch import walk
 from stratalog.model.segment import Segment
-from stratalog_node.tier.cold_limits import ColdReadLimits
-from stratalog_node.tier.cold_reader import ColdReader
+from stratalog_node.tier.cold.cold_limits import ColdReadLimits
+from stratalog_node.tier.cold.cold_reader import ColdReader
 
 SMALL = ColdReadLimits(
     cache_bytes=4 << 20, window_min_bytes=64 << 10, window_max_bytes=1 << 20, block_bytes=64 << 10, bytes_per_s=None

@@ -34,10 +34,10 @@ from stratalog_meta.stores.memory import MemoryStore
 from stratalog_node.shards.catalog.catalog import Catalog
 from stratalog_node.shards.copies.events import ShardEvents
 from stratalog_node.shards.copies.shard_view import LogRange, TakeBuffer
-from stratalog_node.tier.janitor import Janitor, JanitorSchedule
-from stratalog_node.tier.retention import RetentionSchedule, RetentionWorker
-from stratalog_node.tier.stats import TierStats
-from stratalog_node.tier.uploader import NodeUploader
+from stratalog_node.tier.store.stats import TierStats
+from stratalog_node.tier.sweep.janitor import Janitor, JanitorSchedule
+from stratalog_node.tier.sweep.retention import RetentionSchedule, RetentionWorker
+from stratalog_node.tier.uploads.uploader import NodeUploader
 from support.faulty_store import FaultyStore
 
 NODE_ID = 1

@@ -15,11 +15,11 @@ from stratalog.model.segment import Segment
 from stratalog.objects.obstore_store import open_memory
 from stratalog.objects.settings import StoreSettings
 from stratalog_node.shards.log.shard_log import ShardLog
-from stratalog_node.tier.cold_limits import ColdReadLimits
-from stratalog_node.tier.cold_reader import ColdReader
-from stratalog_node.tier.committed_ranges import CommittedRanges
-from stratalog_node.tier.stats import TierStats
-from stratalog_node.tier.uploader import NodeUploader
+from stratalog_node.tier.cold.cold_limits import ColdReadLimits
+from stratalog_node.tier.cold.cold_reader import ColdReader
+from stratalog_node.tier.store.stats import TierStats
+from stratalog_node.tier.uploads.committed_ranges import CommittedRanges
+from stratalog_node.tier.uploads.uploader import NodeUploader
 from support.faulty_store import FaultyStore
 from support.shard_rig import NODE_ID, ShardRig
 from support.tier_rig import RIG_LIMITS

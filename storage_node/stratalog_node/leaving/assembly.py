@@ -20,7 +20,7 @@ from stratalog_node.replication.peer_reads import NodePeerReads
 from stratalog_node.shards.assembly import LocalShards
 from stratalog_node.shards.catalog.catalog import Catalog
 from stratalog_node.shards.log.shard_log import ShardLog
-from stratalog_node.tier.uploader import NodeUploader
+from stratalog_node.tier.uploads.uploader import NodeUploader
 
 
 def leaving_tasks(

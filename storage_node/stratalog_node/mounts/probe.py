@@ -22,8 +22,8 @@ from stratalog.model.segment import RemoteState, Segment
 from stratalog.objects.store import ObjectStore
 from stratalog_node.shards.catalog.catalog import Catalog
 from stratalog_node.shards.copies.peer_reads import PeerReads
-from stratalog_node.tier.cold_reader import ColdReader
-from stratalog_node.tier.remote_copy import check_remote_copy
+from stratalog_node.tier.cold.cold_reader import ColdReader
+from stratalog_node.tier.store.remote_copy import check_remote_copy
 
 _SEGMENTS_PER_TURN: Final = 1_000
 _SHARDS_PER_TURN: Final = 200

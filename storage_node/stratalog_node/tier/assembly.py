@@ -23,11 +23,11 @@ from stratalog_node.shards.catalog.catalog import Catalog
 from stratalog_node.shards.copies.events import ShardEvents
 from stratalog_node.shards.copies.peer_reads import PeerReads
 from stratalog_node.shards.copies.shard_view import LocalCopies, Shards
-from stratalog_node.tier.janitor import Janitor
 from stratalog_node.tier.limits import janitor_schedule, retention_schedule, upload_limits
-from stratalog_node.tier.retention import RetentionWorker
-from stratalog_node.tier.stats import TierStats
-from stratalog_node.tier.uploader import NodeUploader
+from stratalog_node.tier.store.stats import TierStats
+from stratalog_node.tier.sweep.janitor import Janitor
+from stratalog_node.tier.sweep.retention import RetentionWorker
+from stratalog_node.tier.uploads.uploader import NodeUploader
 
 
 class NodeTier:

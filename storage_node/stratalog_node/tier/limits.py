@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from stratalog.machines.tiering.upload_events import UploadLimits
 from stratalog.settings.process import ProcessSettings
-from stratalog_node.tier.janitor import JanitorSchedule
-from stratalog_node.tier.retention import RetentionSchedule
+from stratalog_node.tier.sweep.janitor import JanitorSchedule
+from stratalog_node.tier.sweep.retention import RetentionSchedule
 
 _MOST_DELETION_INTERVAL_MS = 30_000
 _LEAST_DELETION_INTERVAL_MS = 100

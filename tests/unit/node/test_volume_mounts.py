@@ -31,7 +31,7 @@ from stratalog.settings.process import ProcessSettings
 from stratalog_node.mounts.probe import DataSetProbe
 from stratalog_node.shards.catalog.lag import CatalogLag
 from stratalog_node.shards.copies.peer_reads import PeerBusy
-from stratalog_node.tier.left_behind import LeftBehind
+from stratalog_node.tier.sweep.left_behind import LeftBehind
 from stratalog_node.volume import volume_node
 from stratalog_node.volume.volume_node import VolumeNode
 from support.leaving_nodes import QUICK, Leaving

@@ -32,7 +32,7 @@ from stratalog_node.shards.log.shard_log import ShardLog
 from stratalog_node.shards.restart import healing
 from stratalog_node.shards.restart.opening import OpenedFiles
 from stratalog_node.shards.restart.refill import CommittedRange
-from stratalog_node.tier.committed_ranges import CommittedRanges
+from stratalog_node.tier.uploads.committed_ranges import CommittedRanges
 from support.faulty_store import FaultyStore
 from support.shard_rig import ShardRig
 from support.tier_rig import RIG_LIMITS

@@ -25,8 +25,8 @@ from stratalog.model.segment import RemoteCopy, RemoteState, Segment, SegmentSta
 from stratalog_node.shards.copies import producer_tables
 from stratalog_node.shards.copies.producer_tables import ProducerTables
 from stratalog_node.shards.log.shard_log import ShardLog
-from stratalog_node.tier.cold_reader import ColdReader
-from stratalog_node.tier.remote_index import RemoteIndex
+from stratalog_node.tier.cold.cold_reader import ColdReader
+from stratalog_node.tier.cold.remote_index import RemoteIndex
 from support.shard_rig import ShardRig, cut_file
 from support.tiered_shards import TieredShardRig
 from support.waiting import eventually

@@ -15,8 +15,8 @@ from pathlib import Path
 from stratalog.formats.compression import Codec
 from stratalog.formats.object_names import ObjectNames
 from stratalog_node.shards.log.shard_log import ShardLog
-from stratalog_node.tier.retention import RetentionSchedule, RetentionWorker
-from stratalog_node.tier.stats import TierStats
+from stratalog_node.tier.store.stats import TierStats
+from stratalog_node.tier.sweep.retention import RetentionSchedule, RetentionWorker
 from support.hostile_batches import GARBAGE, claiming, timed_batch
 from support.shard_rig import NODE_ID, START_MS, ShardRig
 from support.waiting import eventually

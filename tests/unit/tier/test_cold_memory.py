@@ -15,9 +15,9 @@ from stratalog.model.errors import Unavailable
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemoteState, Segment
 from stratalog.settings.process import ProcessSettings
-from stratalog_node.tier.cold_limits import ColdReadLimits
-from stratalog_node.tier.cold_reader import ColdReader
-from stratalog_node.tier.remote_reads import cold_read_limits
+from stratalog_node.tier.cold.cold_limits import ColdReadLimits
+from stratalog_node.tier.cold.cold_reader import ColdReader
+from stratalog_node.tier.cold.remote_reads import cold_read_limits
 from support.cold_data import ColdShard, batch_at, batches_from
 from support.counting_store import CountingStore
 from support.waiting import eventually

@@ -16,8 +16,8 @@ from stratalog.model.errors import Corrupt, NotFound, Unavailable
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemoteState, Segment
 from stratalog.objects import ObjectStore, Operation, StoreSettings, open_store
-from stratalog_node.tier.cold_limits import ColdReadLimits
-from stratalog_node.tier.cold_reader import ColdReader
+from stratalog_node.tier.cold.cold_limits import ColdReadLimits
+from stratalog_node.tier.cold.cold_reader import ColdReader
 from support.cold_data import CLUSTER_ID, FIRST_TIME_MS, ColdShard, batch_at, batches_from
 from support.hostile_batches import GARBAGE, claiming
 from support.waiting import eventually

@@ -18,7 +18,7 @@ from stratalog.formats.records import Record, decode_records, encode_batch
 from stratalog.model.commands import AdvanceLogStart
 from stratalog.model.segment import Segment
 from stratalog_node.check.remote_segment import check_remote_segment
-from stratalog_node.tier.remote_copy import check_remote_copy
+from stratalog_node.tier.store.remote_copy import check_remote_copy
 from support.faulty_store import Fault
 from support.tier_rig import RIG_LIMITS, RigCopy, RigShard, TierRig
 from support.waiting import eventually
@@ -95,7 +95,7 @@ async def test_a_topic_that_does_not_ask_gets_no_key_index() -> None:
 
 
 async def test_an_index_of_many_keys_goes_on_in_further_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stratalog_node.tier.key_indexer.RUN_ENTRIES", 20)
+    monkeypatch.setattr("stratalog_node.tier.uploads.key_indexer.RUN_ENTRIES", 20)
     monkeypatch.setattr("stratalog.formats.key_runs.GROUP_BYTES", 400)
     async with TierRig() as rig:
         shard = rig.shard(await rig.create_topic(index_keys="true"))

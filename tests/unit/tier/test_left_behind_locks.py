@@ -11,7 +11,7 @@ from stratalog.settings.topic import TopicSettings
 from stratalog_meta import MetaService
 from stratalog_meta.stores.memory import MemoryStore
 from stratalog_node.shards.catalog.catalog import Catalog
-from stratalog_node.tier.left_behind import LeftBehind
+from stratalog_node.tier.sweep.left_behind import LeftBehind
 from support.meta_worlds import HandClock
 
 

@@ -15,7 +15,7 @@ from stratalog.model.errors import Conflict
 from stratalog.model.metadata import Lock, NodeInfo
 from stratalog_meta.service import MetaService
 from stratalog_meta.stores.memory import MemoryStore
-from stratalog_node.tier.lock import TierLock
+from stratalog_node.tier.store.lock import TierLock
 from support.meta_worlds import HandClock
 from support.waiting import eventually
 

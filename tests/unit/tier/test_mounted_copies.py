@@ -16,9 +16,9 @@ from stratalog.settings.process import ProcessSettings
 from stratalog.settings.topic import TopicSettings
 from stratalog_node.shards.catalog.catalog import Catalog
 from stratalog_node.shards.copies.peer_reads import PeerReads
-from stratalog_node.tier.encoder import Encoder
-from stratalog_node.tier.mounted_copies import DirectoryAway, MountedCopies
-from stratalog_node.tier.stats import TierStats
+from stratalog_node.tier.store.stats import TierStats
+from stratalog_node.tier.uploads.encoder import Encoder
+from stratalog_node.tier.uploads.mounted_copies import DirectoryAway, MountedCopies
 from unit.machines.test_mounted_uploads import KEY, SEALED, mount
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from stratalog.formats.record_batch import walk
 from stratalog.model.commands import RollSegment
-from stratalog_node.tier.cold_limits import ColdReadLimits
-from stratalog_node.tier.cold_reader import ColdReader
+from stratalog_node.tier.cold.cold_limits import ColdReadLimits
+from stratalog_node.tier.cold.cold_reader import ColdReader
 from support.tier_rig import RIG_LIMITS, TierRig
 from support.waiting import eventually
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from stratalog.model.ids import SegmentKey
 from stratalog.objects import ObjectStore, open_store
-from stratalog_node.tier import times_found
-from stratalog_node.tier.cold_limits import ColdReadLimits
-from stratalog_node.tier.cold_reader import ColdReader
-from stratalog_node.tier.times_found import TimesFound
+from stratalog_node.tier.cold import times_found
+from stratalog_node.tier.cold.cold_limits import ColdReadLimits
+from stratalog_node.tier.cold.cold_reader import ColdReader
+from stratalog_node.tier.cold.times_found import TimesFound
 from support.cold_data import FIRST_TIME_MS, ColdShard, batches_from
 from support.hostile_batches import with_header_times
 

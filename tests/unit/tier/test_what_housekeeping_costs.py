@@ -54,8 +54,8 @@ async def test_a_small_sealed_segment_costs_half_the_requests_it_did() -> None:
 
 async def test_deleted_segments_behind_much_else_are_found_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """A listing of their shard is given up where it shows too much that is not theirs."""
-    monkeypatch.setattr("stratalog_node.tier.janitor._OTHER_OBJECTS", 5)
-    monkeypatch.setattr("stratalog_node.tier.janitor._OBJECTS_PER_SEGMENT", 1)
+    monkeypatch.setattr("stratalog_node.tier.sweep.janitor._OTHER_OBJECTS", 5)
+    monkeypatch.setattr("stratalog_node.tier.sweep.janitor._OBJECTS_PER_SEGMENT", 1)
     async with TierRig() as rig:
         shard = rig.shard(await rig.create_topic())
         await rig.start_uploader()
@@ -83,7 +83,7 @@ async def test_a_sweep_of_clean_folders_reads_nothing_but_listings(count: int, m
             rig.append(shard, 1_000)
         await rig.until(lambda: rig.is_complete(*segments))
         await rig.settle()
-        monkeypatch.setattr("stratalog_node.tier.orphan_sweep._SUSPECTS_AT_A_TIME", 5)
+        monkeypatch.setattr("stratalog_node.tier.sweep.orphan_sweep._SUSPECTS_AT_A_TIME", 5)
         readings = Counter[str]()
         snapshot = rig.meta.snapshot
 

@@ -1,8 +1,8 @@
 """Decides what a node uploads next: chunk, bundle, merge, publication; and what to do when an answer is bad or missing.
 
-Plain data in, plain data out; the shell is `stratalog_node.tier.uploader`, the simulator is another. One object per
-node. What it holds follows the unfinished segments, what it costs follows their traffic: a quiet segment is not looked
-at between two events.
+Plain data in, plain data out; the shell is `stratalog_node.tier.uploads.uploader`, the simulator is another. One object
+per node. What it holds follows the unfinished segments, what it costs follows their traffic: a quiet segment is not
+looked at between two events.
 
 Invariants (`check_invariants`):
   a segment has at most one range in flight, so its parts are committed in order;

@@ -27,11 +27,11 @@ from stratalog.model.segment import RemotePart, SealRecord, Segment
 from stratalog.objects.store import ObjectStore
 from stratalog.telemetry.logs import logger
 from stratalog_node.shards.catalog.catalog import Catalog
-from stratalog_node.tier.attempts import Attempts
-from stratalog_node.tier.encoder import Encoder
-from stratalog_node.tier.puts import put
-from stratalog_node.tier.source import PieceData, PieceReader
-from stratalog_node.tier.stats import TierStats
+from stratalog_node.tier.store.stats import TierStats
+from stratalog_node.tier.uploads.attempts import Attempts
+from stratalog_node.tier.uploads.encoder import Encoder
+from stratalog_node.tier.uploads.puts import put
+from stratalog_node.tier.uploads.source import PieceData, PieceReader
 
 if TYPE_CHECKING:
     from stratalog.formats.batch_headers import BatchHeaders

@@ -34,10 +34,10 @@ from stratalog.model.metadata import Lock
 from stratalog.model.segment import RemotePart, RemoteState, SegmentState
 from stratalog.objects.store import ObjectInfo, ObjectStore
 from stratalog.telemetry.logs import logger
-from stratalog_node.tier.claim import Forked
-from stratalog_node.tier.facts import Facts, read_facts
-from stratalog_node.tier.left_behind import LeftBehind
-from stratalog_node.tier.uploader import NodeUploader
+from stratalog_node.tier.store.claim import Forked
+from stratalog_node.tier.sweep.facts import Facts, read_facts
+from stratalog_node.tier.sweep.left_behind import LeftBehind
+from stratalog_node.tier.uploads.uploader import NodeUploader
 
 log = logger(__name__)
 

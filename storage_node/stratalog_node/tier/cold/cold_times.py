@@ -2,8 +2,8 @@
 
 A sealed segment's index block names the few batches to look into; a segment that is still being uploaded is searched by
 its parts' headers and indexes. Where these have only the times that clients claimed, as an older release wrote them,
-all batches are looked into, and what that shows of a sealed segment is kept (`tier/times_found.py`), so that the next
-look-up does not read it again. Batches are opened on the cold readers' threads.
+all batches are looked into, and what that shows of a sealed segment is kept (`tier/cold/times_found.py`), so that the
+next look-up does not read it again. Batches are opened on the cold readers' threads.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from stratalog.formats.part import PartHeader
 from stratalog.formats.record_batch import parse_header
 from stratalog.model.segment import RemotePart, RemoteState, Segment, TimesKnown
 from stratalog_node.shards.read.time_look import NewestLook, TimeLook
-from stratalog_node.tier.block_cache import HeldBlock
-from stratalog_node.tier.remote_index import RemoteIndex
-from stratalog_node.tier.remote_walk import remote_end_offset
-from stratalog_node.tier.times_found import TimesFound
+from stratalog_node.tier.cold.block_cache import HeldBlock
+from stratalog_node.tier.cold.remote_index import RemoteIndex
+from stratalog_node.tier.cold.remote_walk import remote_end_offset
+from stratalog_node.tier.cold.times_found import TimesFound
 
 _HEADERS_AT_ONCE = 8
 

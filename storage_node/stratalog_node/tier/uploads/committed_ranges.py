@@ -18,8 +18,8 @@ from stratalog.model.errors import Conflict, Corrupt, NotFound, Unavailable
 from stratalog.model.segment import RemotePart, Segment
 from stratalog.objects.store import ObjectStore
 from stratalog_node.shards.copies.cold_reads import CommittedRange
-from stratalog_node.tier import wrong_store
-from stratalog_node.tier.source import check_is_part, check_part_of
+from stratalog_node.tier.store import wrong_store
+from stratalog_node.tier.uploads.source import check_is_part, check_part_of
 
 
 class CommittedRanges:

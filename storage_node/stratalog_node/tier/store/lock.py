@@ -16,7 +16,7 @@ from stratalog.model.commands import AcquireLock, ReleaseLock
 from stratalog.model.errors import Conflict, StratalogError
 from stratalog.model.metadata import Lock
 from stratalog.telemetry.logs import logger
-from stratalog_node.tier.claim import Forked
+from stratalog_node.tier.store.claim import Forked
 
 log = logger(__name__)
 

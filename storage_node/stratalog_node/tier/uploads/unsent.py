@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog_node.shards.copies.shard_view import Shards, ShardView
-from stratalog_node.tier.known import KnownSegments
-from stratalog_node.tier.mounted_copies import MountedCopies
+from stratalog_node.tier.uploads.known import KnownSegments
+from stratalog_node.tier.uploads.mounted_copies import MountedCopies
 
 
 class UnsentCount:

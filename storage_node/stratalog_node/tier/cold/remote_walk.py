@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from stratalog.machines.reading.read_window import Block
 from stratalog.model.segment import RemotePart, RemoteState, Segment
-from stratalog_node.tier.remote_blocks import RemoteBlock, whole_part_block
-from stratalog_node.tier.remote_index import RemoteIndex
+from stratalog_node.tier.cold.remote_blocks import RemoteBlock, whole_part_block
+from stratalog_node.tier.cold.remote_index import RemoteIndex
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,10 +42,10 @@ from stratalog.settings.topic import TopicSettings
 from stratalog.telemetry.logs import logger
 from stratalog_node.shards.catalog.catalog import Catalog
 from stratalog_node.shards.copies.shard_view import LocalCopies, Shards, ShardView
-from stratalog_node.tier.remote_copy import check_remote_copy
-from stratalog_node.tier.rounds import Rounds
-from stratalog_node.tier.side_by_side import side_by_side
-from stratalog_node.tier.stats import TierStats
+from stratalog_node.tier.store.remote_copy import check_remote_copy
+from stratalog_node.tier.store.rounds import Rounds
+from stratalog_node.tier.store.side_by_side import side_by_side
+from stratalog_node.tier.store.stats import TierStats
 
 log = logger(__name__)
 

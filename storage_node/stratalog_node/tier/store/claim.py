@@ -38,8 +38,8 @@ from stratalog.model.errors import (
 )
 from stratalog.model.metadata import Lock
 from stratalog.objects.store import ObjectStore
-from stratalog_node.tier import wrong_store
-from stratalog_node.tier.stats import TierStats
+from stratalog_node.tier.store import wrong_store
+from stratalog_node.tier.store.stats import TierStats
 
 _LISTINGS = 8
 _LATE_ANSWER_MS = 60_000

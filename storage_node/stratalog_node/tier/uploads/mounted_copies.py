@@ -18,8 +18,8 @@ from stratalog.model.segment import Segment
 from stratalog_node.shards.catalog.catalog import Catalog
 from stratalog_node.shards.copies.peer_reads import PeerReads, PeerRefused
 from stratalog_node.shards.copies.shard_view import LogRange
-from stratalog_node.tier.encoder import Encoder
-from stratalog_node.tier.stats import TierStats
+from stratalog_node.tier.store.stats import TierStats
+from stratalog_node.tier.uploads.encoder import Encoder
 
 
 class DirectoryAway(Exception):

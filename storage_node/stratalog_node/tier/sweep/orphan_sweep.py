@@ -24,11 +24,11 @@ from stratalog.objects.probe import PROBE_PREFIX
 from stratalog.objects.store import ObjectStore
 from stratalog.telemetry.logs import logger
 from stratalog_node.shards.catalog.catalog import Catalog
-from stratalog_node.tier.claim import Forked
-from stratalog_node.tier.facts import Facts, read_facts
-from stratalog_node.tier.left_behind import LeftBehind
-from stratalog_node.tier.remote_copy import is_exactly, read_manifest
-from stratalog_node.tier.uploader import NodeUploader
+from stratalog_node.tier.store.claim import Forked
+from stratalog_node.tier.store.remote_copy import is_exactly, read_manifest
+from stratalog_node.tier.sweep.facts import Facts, read_facts
+from stratalog_node.tier.sweep.left_behind import LeftBehind
+from stratalog_node.tier.uploads.uploader import NodeUploader
 
 log = logger(__name__)
 

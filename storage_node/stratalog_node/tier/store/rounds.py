@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from stratalog.model.errors import StratalogError
 from stratalog.telemetry.logs import logger
-from stratalog_node.tier.stats import TierStats
+from stratalog_node.tier.store.stats import TierStats
 
 log = logger(__name__)
 

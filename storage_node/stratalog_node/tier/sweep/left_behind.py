@@ -21,7 +21,7 @@ from stratalog.model.errors import Conflict, Fenced
 from stratalog.model.mount_commands import NOT_ASKED, DoubtMount, TakeMount
 from stratalog.model.mounts import Mount, MountMode, MountState
 from stratalog_node.shards.catalog.catalog import Catalog
-from stratalog_node.tier.lock import tier_lock_name
+from stratalog_node.tier.store.lock import tier_lock_name
 
 SWEEPER: Final = "orphan-sweep"
 _EVERY_LIFE: Final = tuple("0123456789abcdef")

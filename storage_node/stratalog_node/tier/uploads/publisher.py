@@ -26,14 +26,14 @@ from stratalog.model.metadata import Lock
 from stratalog.model.segment import RemotePart, RemoteState, SealRecord, Segment, SegmentIdentity, SegmentState
 from stratalog.objects.store import ObjectStore
 from stratalog.telemetry.logs import logger
-from stratalog_node.tier.attempts import Attempts
-from stratalog_node.tier.committer import Committer
-from stratalog_node.tier.key_indexer import KeyIndexer
-from stratalog_node.tier.known import KnownSegments
-from stratalog_node.tier.puts import PutRefused, put
-from stratalog_node.tier.remote_copy import read_manifest
-from stratalog_node.tier.source import PieceReader
-from stratalog_node.tier.stats import TierStats
+from stratalog_node.tier.store.remote_copy import read_manifest
+from stratalog_node.tier.store.stats import TierStats
+from stratalog_node.tier.uploads.attempts import Attempts
+from stratalog_node.tier.uploads.committer import Committer
+from stratalog_node.tier.uploads.key_indexer import KeyIndexer
+from stratalog_node.tier.uploads.known import KnownSegments
+from stratalog_node.tier.uploads.puts import PutRefused, put
+from stratalog_node.tier.uploads.source import PieceReader
 
 _READS_AT_A_TIME = 8
 

@@ -10,8 +10,8 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from stratalog_node.tier.block_cache import BlockCache
-from stratalog_node.tier.cold_limits import ColdReadStats
+from stratalog_node.tier.cold.block_cache import BlockCache
+from stratalog_node.tier.cold.cold_limits import ColdReadStats
 
 
 class RoomLine:

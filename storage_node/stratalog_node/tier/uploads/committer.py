@@ -21,7 +21,7 @@ from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Lock, PartCommit, PartReplacement
 from stratalog.model.segment import RemotePart, RemoteState, Segment, SegmentState
 from stratalog_node.backoff import Backoff
-from stratalog_node.tier.stats import TierStats
+from stratalog_node.tier.store.stats import TierStats
 
 R = TypeVar("R")
 Change = PartCommit | PartReplacement

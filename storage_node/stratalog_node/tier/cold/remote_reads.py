@@ -14,9 +14,9 @@ from stratalog.model.segment import Segment
 from stratalog.objects.store import ObjectStore
 from stratalog.settings.process import ProcessSettings
 from stratalog_node.shards.catalog.catalog import Catalog
-from stratalog_node.tier.cold_limits import ColdReadLimits
-from stratalog_node.tier.cold_reader import ColdReader
-from stratalog_node.tier.committed_ranges import CommittedRanges
+from stratalog_node.tier.cold.cold_limits import ColdReadLimits
+from stratalog_node.tier.cold.cold_reader import ColdReader
+from stratalog_node.tier.uploads.committed_ranges import CommittedRanges
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,9 +23,9 @@ from stratalog.model.segment import RemotePart, Segment
 from stratalog.objects.reused_buffers import ReusedBuffers
 from stratalog.objects.store import ObjectStore
 from stratalog_node.shards.copies.shard_view import LogRange, Shards, ShardView
-from stratalog_node.tier.encoder import Encoder
-from stratalog_node.tier.ledger import PartLedger
-from stratalog_node.tier.mounted_copies import MountedCopies
+from stratalog_node.tier.uploads.encoder import Encoder
+from stratalog_node.tier.uploads.ledger import PartLedger
+from stratalog_node.tier.uploads.mounted_copies import MountedCopies
 
 _SMALL_PART_BYTES = 64 << 10
 """A part up to this size is read whole when its header and index are wanted: one request instead of two."""

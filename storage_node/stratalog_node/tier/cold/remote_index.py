@@ -25,8 +25,8 @@ from stratalog.model.segment import RemotePart, RemoteState, SealRecord, Segment
 from stratalog.objects.limits import TransferLimits
 from stratalog.objects.store import ObjectStore
 from stratalog_node.single_flight import SingleFlight
-from stratalog_node.tier.cold_limits import ColdReadLimits, ColdReadStats
-from stratalog_node.tier.remote_blocks import (
+from stratalog_node.tier.cold.cold_limits import ColdReadLimits, ColdReadStats
+from stratalog_node.tier.cold.remote_blocks import (
     PartBlocks,
     RemoteBlock,
     check_index_tail,

@@ -29,15 +29,15 @@ from stratalog.objects.store import ObjectInfo, ObjectStore
 from stratalog.telemetry.logs import logger
 from stratalog_node.shards.catalog.catalog import Catalog
 from stratalog_node.shards.copies.shard_view import LocalCopies, Shards
-from stratalog_node.tier.bundle_keeper import BundleKeeper
-from stratalog_node.tier.deletion_alarm import DeletionAlarm
-from stratalog_node.tier.left_behind import LeftBehind
-from stratalog_node.tier.orphan_sweep import OrphanSweep, SweepReport
-from stratalog_node.tier.pins import Pins
-from stratalog_node.tier.rounds import Rounds
-from stratalog_node.tier.side_by_side import side_by_side
-from stratalog_node.tier.stats import TierStats
-from stratalog_node.tier.uploader import NodeUploader
+from stratalog_node.tier.store.rounds import Rounds
+from stratalog_node.tier.store.side_by_side import side_by_side
+from stratalog_node.tier.store.stats import TierStats
+from stratalog_node.tier.sweep.bundle_keeper import BundleKeeper
+from stratalog_node.tier.sweep.deletion_alarm import DeletionAlarm
+from stratalog_node.tier.sweep.left_behind import LeftBehind
+from stratalog_node.tier.sweep.orphan_sweep import OrphanSweep, SweepReport
+from stratalog_node.tier.sweep.pins import Pins
+from stratalog_node.tier.uploads.uploader import NodeUploader
 
 log = logger(__name__)
 

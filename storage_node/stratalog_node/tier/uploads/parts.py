@@ -10,8 +10,8 @@ from stratalog.formats.fields import Buffer
 from stratalog.formats.part import PART_HEADER_BYTES, PartIndex, decode_part_header, decode_part_index, encode_part
 from stratalog.machines.tiering.upload_events import PART_OVERHEAD_BYTES, Piece
 from stratalog.model.segment import SegmentIdentity
-from stratalog_node.tier.encoder import Encoder
-from stratalog_node.tier.source import PieceData
+from stratalog_node.tier.uploads.encoder import Encoder
+from stratalog_node.tier.uploads.source import PieceData
 
 _BATCH_WEIGHT = 512
 _OPENING_WEIGHT = 1 << 30

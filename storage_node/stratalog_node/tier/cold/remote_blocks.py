@@ -18,7 +18,7 @@ from stratalog.machines.reading.read_window import Block
 from stratalog.model.errors import Corrupt
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemotePart
-from stratalog_node.tier.block_cache import HeldBlock
+from stratalog_node.tier.cold.block_cache import HeldBlock
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,15 +26,15 @@ from stratalog.model.segment import RemotePart, Segment
 from stratalog.objects.store import ObjectStore
 from stratalog.telemetry.logs import logger
 from stratalog_node.shards.copies.peer_reads import PeerRefused
-from stratalog_node.tier.attempts import Attempts
-from stratalog_node.tier.committer import Change, Committed, Committer, outcome_of
-from stratalog_node.tier.known import KnownSegments
-from stratalog_node.tier.ledger import PartLedger
-from stratalog_node.tier.mounted_copies import DirectoryAway
-from stratalog_node.tier.parts import BuiltPart, PartBuilder
-from stratalog_node.tier.puts import PutRefused, put
-from stratalog_node.tier.source import LocalCopyAway, PieceReader
-from stratalog_node.tier.stats import TierStats
+from stratalog_node.tier.store.stats import TierStats
+from stratalog_node.tier.uploads.attempts import Attempts
+from stratalog_node.tier.uploads.committer import Change, Committed, Committer, outcome_of
+from stratalog_node.tier.uploads.known import KnownSegments
+from stratalog_node.tier.uploads.ledger import PartLedger
+from stratalog_node.tier.uploads.mounted_copies import DirectoryAway
+from stratalog_node.tier.uploads.parts import BuiltPart, PartBuilder
+from stratalog_node.tier.uploads.puts import PutRefused, put
+from stratalog_node.tier.uploads.source import LocalCopyAway, PieceReader
 
 _READS_AT_A_TIME = 8
 _OUTCOMES_PER_STEP = 512

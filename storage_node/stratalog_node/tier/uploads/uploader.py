@@ -61,25 +61,25 @@ from stratalog_node.shards.copies.events import ShardEvents
 from stratalog_node.shards.copies.peer_reads import PeerReads
 from stratalog_node.shards.copies.shard_view import Shards, ShardView
 from stratalog_node.slices import Slices
-from stratalog_node.tier.attempts import Attempts
-from stratalog_node.tier.claim import ClaimOwner, EpochClaim, Forked
-from stratalog_node.tier.committer import Committer, MetaAway
-from stratalog_node.tier.duties import Duties
-from stratalog_node.tier.encoder import Encoder
-from stratalog_node.tier.flush_goal import FlushGoal
-from stratalog_node.tier.key_indexer import KeyIndexer
-from stratalog_node.tier.known import KnownSegments
-from stratalog_node.tier.ledger import PartLedger
-from stratalog_node.tier.lock import TierLock, tier_lock_name
-from stratalog_node.tier.mounted_copies import DirectoryAway, MountedCopies
-from stratalog_node.tier.parts import PartBuilder
-from stratalog_node.tier.publisher import Publisher
-from stratalog_node.tier.puts import PutDoubtful, PutRefused
-from stratalog_node.tier.sender import Sender
-from stratalog_node.tier.source import PieceReader
-from stratalog_node.tier.stats import TierStats, TierStatus
-from stratalog_node.tier.unsent import UnsentCount
-from stratalog_node.tier.upload_preflight import UploadPreflight
+from stratalog_node.tier.store.claim import ClaimOwner, EpochClaim, Forked
+from stratalog_node.tier.store.lock import TierLock, tier_lock_name
+from stratalog_node.tier.store.stats import TierStats, TierStatus
+from stratalog_node.tier.uploads.attempts import Attempts
+from stratalog_node.tier.uploads.committer import Committer, MetaAway
+from stratalog_node.tier.uploads.duties import Duties
+from stratalog_node.tier.uploads.encoder import Encoder
+from stratalog_node.tier.uploads.flush_goal import FlushGoal
+from stratalog_node.tier.uploads.key_indexer import KeyIndexer
+from stratalog_node.tier.uploads.known import KnownSegments
+from stratalog_node.tier.uploads.ledger import PartLedger
+from stratalog_node.tier.uploads.mounted_copies import DirectoryAway, MountedCopies
+from stratalog_node.tier.uploads.parts import PartBuilder
+from stratalog_node.tier.uploads.publisher import Publisher
+from stratalog_node.tier.uploads.puts import PutDoubtful, PutRefused
+from stratalog_node.tier.uploads.sender import Sender
+from stratalog_node.tier.uploads.source import PieceReader
+from stratalog_node.tier.uploads.unsent import UnsentCount
+from stratalog_node.tier.uploads.upload_preflight import UploadPreflight
 
 log = logger(__name__)
 

@@ -35,13 +35,13 @@ from stratalog.model.segment import RemoteState, Segment
 from stratalog.objects.limits import TransferLimits
 from stratalog.objects.store import ObjectStore
 from stratalog_node.single_flight import SingleFlight
-from stratalog_node.tier.block_cache import BlockCache, HeldBlock
-from stratalog_node.tier.cold_limits import ColdReadLimits, ColdReadStats
-from stratalog_node.tier.cold_times import TimeSearch
-from stratalog_node.tier.remote_blocks import RemoteBlock, check_block
-from stratalog_node.tier.remote_index import ObjectGone, RemoteIndex, ask_again, object_gone
-from stratalog_node.tier.remote_walk import Missing, remote_end_offset, segment_at, walk_blocks
-from stratalog_node.tier.room_line import RoomLine
+from stratalog_node.tier.cold.block_cache import BlockCache, HeldBlock
+from stratalog_node.tier.cold.cold_limits import ColdReadLimits, ColdReadStats
+from stratalog_node.tier.cold.cold_times import TimeSearch
+from stratalog_node.tier.cold.remote_blocks import RemoteBlock, check_block
+from stratalog_node.tier.cold.remote_index import ObjectGone, RemoteIndex, ask_again, object_gone
+from stratalog_node.tier.cold.remote_walk import Missing, remote_end_offset, segment_at, walk_blocks
+from stratalog_node.tier.cold.room_line import RoomLine
 
 T = TypeVar("T")
 

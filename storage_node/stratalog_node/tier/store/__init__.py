@@ -1,0 +1,11 @@
+"""What uploads and sweeps share: the write lock and its claim on the bucket, counters, rounds of work."""
+
+__all__ = (
+    "claim",
+    "lock",
+    "remote_copy",
+    "rounds",
+    "side_by_side",
+    "stats",
+    "wrong_store",
+)
