@@ -34,7 +34,7 @@ def _tool(*words: str) -> dict[str, Any]:
 
 
 def _etcd(bench: Bench) -> Server:
-    from stratalog_cli.cluster_etcd import find_etcd
+    from stratalog_cli.cluster.etcd import find_etcd
 
     binary = find_etcd()
     if binary is None:

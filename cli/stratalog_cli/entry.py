@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
-from stratalog_cli.lacking import end_without
+from stratalog_cli.terminal.lacking import end_without
 
 try:
     import typer
@@ -26,10 +26,10 @@ except ModuleNotFoundError as error:
 
 from stratalog.model.errors import Corrupt, OutcomeUnknown, StratalogError, Unavailable
 from stratalog.settings.relations import require_assertions
-from stratalog_cli.contexts import CONTEXT_VARIABLE
-from stratalog_cli.plain_help import PlainHelp
-from stratalog_cli.say import say, say_error
-from stratalog_cli.shown_token import VARIABLE
+from stratalog_cli.connect.contexts import CONTEXT_VARIABLE
+from stratalog_cli.connect.shown_token import VARIABLE
+from stratalog_cli.terminal.plain_help import PlainHelp
+from stratalog_cli.terminal.say import say, say_error
 
 FINDINGS: Final = 1
 USAGE: Final = 2
@@ -40,32 +40,32 @@ _LONGEST_SUMMARY: Final = 1_000
 COMPLETE_VARIABLE: Final = "_STRATALOG_COMPLETE"
 
 COMMANDS: Final = {
-    "start": "stratalog_cli.start_command",
-    "meta": "stratalog_cli.meta_command",
-    "node": "stratalog_cli.node_command",
-    "cluster": "stratalog_cli.cluster_command",
-    "operator": "stratalog_cli.operator_command",
-    "status": "stratalog_cli.status",
-    "context": "stratalog_cli.context_command",
-    "topics": "stratalog_cli.topics",
-    "produce": "stratalog_cli.produce",
-    "consume": "stratalog_cli.consume",
-    "groups": "stratalog_cli.groups",
-    "nodes": "stratalog_cli.nodes",
-    "rebalance": "stratalog_cli.rebalance",
-    "mounts": "stratalog_cli.mounts",
-    "segments": "stratalog_cli.segments",
-    "snapshot": "stratalog_cli.snapshot_command",
-    "locate": "stratalog_cli.segments",
-    "find": "stratalog_cli.find",
-    "seal": "stratalog_cli.segments",
-    "recover": "stratalog_cli.recover",
-    "pipeline": "stratalog_cli.pipeline_command",
-    "settings": "stratalog_cli.settings_command",
-    "verify": "stratalog_cli.verify",
-    "dump": "stratalog_cli.dump",
-    "doctor": "stratalog_cli.doctor",
-    "completion": "stratalog_cli.completion",
+    "start": "stratalog_cli.services.start_command",
+    "meta": "stratalog_cli.services.meta_command",
+    "node": "stratalog_cli.services.node_command",
+    "cluster": "stratalog_cli.cluster.command",
+    "operator": "stratalog_cli.services.operator_command",
+    "status": "stratalog_cli.admin.status",
+    "context": "stratalog_cli.admin.context_command",
+    "topics": "stratalog_cli.topics.topics",
+    "produce": "stratalog_cli.records.produce",
+    "consume": "stratalog_cli.records.consume",
+    "groups": "stratalog_cli.groups.groups",
+    "nodes": "stratalog_cli.admin.nodes",
+    "rebalance": "stratalog_cli.admin.rebalance",
+    "mounts": "stratalog_cli.admin.mounts",
+    "segments": "stratalog_cli.topics.segments",
+    "snapshot": "stratalog_cli.snapshots.command",
+    "locate": "stratalog_cli.topics.segments",
+    "find": "stratalog_cli.records.find",
+    "seal": "stratalog_cli.topics.segments",
+    "recover": "stratalog_cli.admin.recover",
+    "pipeline": "stratalog_cli.pipeline.command",
+    "settings": "stratalog_cli.admin.settings_command",
+    "verify": "stratalog_cli.doctor.verify",
+    "dump": "stratalog_cli.doctor.dump",
+    "doctor": "stratalog_cli.doctor.doctor",
+    "completion": "stratalog_cli.terminal.completion",
 }
 """Command -> the module whose `register(app)` adds it."""
 

@@ -15,7 +15,7 @@ from stratalog.model.activity import Activity, StoppedHere
 from stratalog.model.mount_commands import CreateMount
 from stratalog.model.retirement import RetireMode, RetireStep
 from stratalog.telemetry.door_key import DoorKey
-from stratalog_cli.cluster_page import ClusterPage
+from stratalog_cli.cluster.page import ClusterPage
 from stratalog_meta.api.server import MetaServer
 from support.browser import LEAST_CONTRAST, NO_CHROMIUM, Browser, Page, chromium
 from support.pretended_cluster import Stage

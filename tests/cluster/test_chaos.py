@@ -16,7 +16,7 @@ import pytest
 
 from stratalog.admin_api.models import SegmentInfo
 from stratalog.model.retirement import RetireMode, RetireStep
-from stratalog_cli.cluster_plan import Role
+from stratalog_cli.cluster.plan import Role
 from support.chaos import DISKS, Chaos, What, blows
 from support.cluster_traffic import Traffic
 from support.comings import ROUND, Comings, Fate, scenes

@@ -21,8 +21,8 @@ import pytest
 from stratalog.admin_api.client import AdminClient
 from stratalog.admin_api.cuts import Held, HoldRequest
 from stratalog.model.errors import StratalogError
-from stratalog_cli import snapshots
-from stratalog_cli.cluster_plan import Role
+from stratalog_cli.cluster.plan import Role
+from stratalog_cli.snapshots import snapshots
 from support.causal_chains import CausalChain, out_of_order, running
 from support.etcd_server import NO_ETCD, etcd_binary
 from support.real_cluster import RealCluster, real_cluster

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from stratalog_cli.cluster_plan import Role
+from stratalog_cli.cluster.plan import Role
 from support.etcd_server import NO_ETCD, etcd_binary
 from support.prometheus_server import MONITORING, NO_PROMETHEUS, Prometheus, prometheus_of, promtool, tool
 from support.real_cluster import RealCluster, real_cluster

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from stratalog_cli.cluster_plan import Role
+from stratalog_cli.cluster.plan import Role
 from support.cluster_traffic import Traffic
 from support.etcd_server import NO_ETCD, etcd_binary
 from support.real_cluster import SEGMENT_BYTES, RealCluster, real_cluster

@@ -22,8 +22,8 @@ pytest.importorskip("pyiceberg", reason=NO_PIPELINE)
 
 from stratalog.model.errors import InvalidRequest
 from stratalog.objects import open_store
-from stratalog_cli import pipeline_command
 from stratalog_cli.entry import build_app
+from stratalog_cli.pipeline import command as pipeline_command
 from stratalog_pipeline.jobs.archive_table import TableFormat
 from stratalog_pipeline.jobs.table_places import table_place
 from support.archived_logs import read_table

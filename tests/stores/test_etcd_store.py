@@ -28,7 +28,7 @@ from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Lock, PartCommit
 from stratalog.model.producers import NO_PRODUCERS
 from stratalog.model.segment import SealRecord, Segment, SegmentState
-from stratalog_cli.meta_rebuild import open_target
+from stratalog_cli.services.meta_rebuild import open_target
 from stratalog_meta import MetaService
 from stratalog_meta.stores.etcd import rpc_pb2 as rpc
 from stratalog_meta.stores.etcd.address import EtcdAddress

@@ -17,7 +17,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from stratalog.model.errors import Unavailable
-from stratalog_cli.cluster_plan import Role
+from stratalog_cli.cluster.plan import Role
 from support.disk_faults import EIO, ENOSPC, HANG, FaultyDirectory
 from support.real_cluster import RealCluster
 from support.wires import Wire, both_ways, one_way

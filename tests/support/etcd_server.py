@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from stratalog_cli.cluster_etcd import find_etcd as etcd_binary
+from stratalog_cli.cluster.etcd import find_etcd as etcd_binary
 from support.certificates import Certificates
 from support.cluster_ports import free_port
 from support.freezing import freeze

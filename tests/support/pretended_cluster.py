@@ -13,10 +13,10 @@ from typing import Any
 
 from stratalog.meta_api import wire
 from stratalog.meta_api.wire import MountList, NodeList
-from stratalog_cli.cluster_control import ControlServer, ask
-from stratalog_cli.cluster_directory import ClusterDirectory
-from stratalog_cli.cluster_plan import Asked, Plan, Programs, first_plan
-from stratalog_cli.cluster_starter import Starter
+from stratalog_cli.cluster.control import ControlServer, ask
+from stratalog_cli.cluster.directory import ClusterDirectory
+from stratalog_cli.cluster.plan import Asked, Plan, Programs, first_plan
+from stratalog_cli.cluster.starter import Starter
 from support.cluster_ports import free_block
 
 PRETENDED = Path(__file__).with_name("pretended_part.py")
@@ -62,9 +62,9 @@ class Stage:
     def program(self) -> str:
         """What runs it as a process of its own."""
         return (
-            "import sys; from pathlib import Path; from stratalog_cli.cluster_directory import ClusterDirectory as D\n"
-            "from stratalog_cli.cluster_plan import Asked, Programs, first_plan\n"
-            "from stratalog_cli.cluster_run import run_cluster\n"
+            "import sys; from pathlib import Path; from stratalog_cli.cluster.directory import ClusterDirectory as D\n"
+            "from stratalog_cli.cluster.plan import Asked, Programs, first_plan\n"
+            "from stratalog_cli.cluster.run import run_cluster\n"
             f"plan = first_plan(Asked(2, {self.plan.choices.ports.kafka}), has_etcd=False)\n"
             f"programs = Programs((sys.executable, '-S', {str(PRETENDED)!r}, {str(self.folder)!r}), None)\n"
             f"run_cluster(D(Path({str(self.directory.path)!r})), plan, programs)\n"

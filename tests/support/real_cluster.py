@@ -25,10 +25,10 @@ from confluent_kafka.admin import NewTopic
 from stratalog.admin_api.client import AdminClient
 from stratalog.admin_api.models import SegmentInfo
 from stratalog.model.errors import StratalogError
-from stratalog_cli.cluster_control import ask
-from stratalog_cli.cluster_directory import ClusterDirectory
-from stratalog_cli.cluster_health import all_health, troubles
-from stratalog_cli.cluster_plan import MAX_NODES, Asked, Part, Plan, Role, first_plan
+from stratalog_cli.cluster.control import ask
+from stratalog_cli.cluster.directory import ClusterDirectory
+from stratalog_cli.cluster.health import all_health, troubles
+from stratalog_cli.cluster.plan import MAX_NODES, Asked, Part, Plan, Role, first_plan
 from support.cluster_ports import free_block
 from support.disk_faults import DiskFaults, FaultyDirectory
 from support.waiting import eventually_sync

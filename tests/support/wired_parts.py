@@ -34,10 +34,10 @@ def through(words: Sequence[str], wires: Mapping[str, str]) -> list[str]:
 
 
 def _run_cluster(table: str, data: str, port_base: str, bucket: str, settings: list[str]) -> None:
-    from stratalog_cli.cluster_directory import ClusterDirectory
-    from stratalog_cli.cluster_etcd import find_etcd
-    from stratalog_cli.cluster_plan import Asked, Programs, first_plan
-    from stratalog_cli.cluster_run import run_cluster
+    from stratalog_cli.cluster.directory import ClusterDirectory
+    from stratalog_cli.cluster.etcd import find_etcd
+    from stratalog_cli.cluster.plan import Asked, Programs, first_plan
+    from stratalog_cli.cluster.run import run_cluster
 
     plan = first_plan(Asked(None, int(port_base), bucket, settings), has_etcd=True)
     itself = [sys.executable, "-P", str(Path(__file__))]

@@ -18,8 +18,8 @@ from stratalog.admin_api.wording import following_lines, following_words, given_
 from stratalog.ui.page import Page
 from stratalog.ui.pages.nodes import status_lines
 from stratalog.ui.render import render
-from stratalog_cli.segments import _row
-from stratalog_cli.status import _print
+from stratalog_cli.admin.status import _print
+from stratalog_cli.topics.segments import _row
 
 BEHIND = ReplicationStatus(
     segments=1_200,

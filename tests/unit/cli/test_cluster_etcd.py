@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stratalog.model.etcd_versions import is_affected, parse_version
-from stratalog_cli.cluster_etcd import find_etcd
+from stratalog_cli.cluster.etcd import find_etcd
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stratalog.model.errors import Conflict, InvalidRequest, LimitExceeded, NotFound
-from stratalog_cli.cluster_plan import (
+from stratalog_cli.cluster.plan import (
     MAX_NODES,
     OWN_SETTINGS,
     Asked,

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from stratalog.model.errors import InvalidRequest, NotFound
-from stratalog_cli.cluster_directory import ClusterDirectory
-from stratalog_cli.cluster_plan import Asked, first_plan
-from stratalog_cli.cluster_record import cluster_text, options_text, plan_of
+from stratalog_cli.cluster.directory import ClusterDirectory
+from stratalog_cli.cluster.plan import Asked, first_plan
+from stratalog_cli.cluster.record import cluster_text, options_text, plan_of
 
 PLAN = first_plan(Asked(bucket="/b", settings=("log.roll.ms=7",)), has_etcd=True)
 

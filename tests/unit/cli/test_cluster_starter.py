@@ -20,10 +20,10 @@ from stratalog.model.errors import Conflict, NotFound, Unavailable
 from stratalog.model.metadata import Node
 from stratalog.model.mounts import Mount, MountMode, MountState
 from stratalog.model.retirement import Retirement, RetireMode, RetireStep
-from stratalog_cli.cluster_child import start_child
-from stratalog_cli.cluster_control import NobodyRuns
-from stratalog_cli.cluster_directory import ClusterDirectory
-from stratalog_cli.cluster_status import read_status
+from stratalog_cli.cluster.child import start_child
+from stratalog_cli.cluster.control import NobodyRuns
+from stratalog_cli.cluster.directory import ClusterDirectory
+from stratalog_cli.cluster.status import read_status
 from support.pretended_cluster import Stage
 from support.waiting import eventually, eventually_sync
 
@@ -218,7 +218,7 @@ async def test_an_address_that_is_taken_is_named_before_anything_is_made(stage: 
 async def test_a_directory_is_held_by_one_and_as_long_as_a_part_of_it_lives(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stratalog_cli.cluster_directory._LOCK_WAIT_S", 0.1)
+    monkeypatch.setattr("stratalog_cli.cluster.directory._LOCK_WAIT_S", 0.1)
     second = ClusterDirectory(stage.directory.path)
     async with stage.running():
         with pytest.raises(Conflict, match="parts of an earlier run"):

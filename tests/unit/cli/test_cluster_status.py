@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from stratalog_cli.cluster_plan import Role
-from stratalog_cli.cluster_status import ClusterStatus, PartStatus, print_status, trouble_lines
+from stratalog_cli.cluster.plan import Role
+from stratalog_cli.cluster.status import ClusterStatus, PartStatus, print_status, trouble_lines
 from stratalog_cli.entry import build_app
 
 
@@ -125,5 +125,5 @@ def test_why_no_meta_service_answers_is_told_where_etcd_is_the_cause(
 def test_the_exit_code_says_whether_all_is_in_order(
     monkeypatch: pytest.MonkeyPatch, told: ClusterStatus, code: int, form: str
 ) -> None:
-    monkeypatch.setattr("stratalog_cli.cluster_status.read_status", lambda _: told)
+    monkeypatch.setattr("stratalog_cli.cluster.status.read_status", lambda _: told)
     assert CliRunner().invoke(build_app(("cluster",)), ["cluster", "status", "-o", form]).exit_code == code

@@ -20,13 +20,20 @@ from stratalog.model.errors import (
     StratalogError,
     Unavailable,
 )
+from stratalog_cli.connect.output import narrowed
 from stratalog_cli.entry import COMMANDS, build_app, exit_code_of
-from stratalog_cli.output import narrowed
 
 APP = build_app()
 
 COMMAND = [str(Path(sys.executable).with_name("stratalog"))]
-HEAVY = ("rich", "aiohttp", "prometheus_client", "stratalog_cli.dump", "stratalog_cli.doctor", "stratalog_cli.topics")
+HEAVY = (
+    "rich",
+    "aiohttp",
+    "prometheus_client",
+    "stratalog_cli.doctor.dump",
+    "stratalog_cli.doctor.doctor",
+    "stratalog_cli.topics.topics",
+)
 NOWHERE = "127.0.0.1:1"
 
 
@@ -71,7 +78,7 @@ def test_a_package_that_is_not_installed_is_told_in_a_line(module: str, words: l
 
 def test_a_module_of_our_own_that_is_missing_is_a_fault() -> None:
     program = (
-        "import sys; sys.modules['stratalog_cli.settings_command'] = None; sys.argv = ['stratalog', 'settings']\n"
+        "import sys; sys.modules['stratalog_cli.admin.settings_command'] = None; sys.argv = ['stratalog', 'settings']\n"
         "from stratalog_cli.entry import main; main()\n"
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
@@ -83,7 +90,7 @@ def test_a_module_of_our_own_that_is_missing_is_a_fault() -> None:
 def test_a_running_node_loads_no_rich() -> None:
     """structlog would bring it along: 65 ms and 8 MB (telemetry.logs keeps it out)."""
     program = (
-        "import stratalog.telemetry.logs, stratalog_cli.start, stratalog_cli.start_command, sys\n"
+        "import stratalog.telemetry.logs, stratalog_cli.services.start, stratalog_cli.services.start_command, sys\n"
         "assert 'rich' not in sys.modules\n"
         "import rich\n"
     )

@@ -95,7 +95,7 @@ def test_commands_ask_through_one_door() -> None:
         for call in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(call, ast.Call) and ast.unparse(call.func) in ("typer.confirm", "typer.prompt", "input")
     }
-    assert asking == {"cli/stratalog_cli/confirmation.py"}
+    assert asking == {"cli/stratalog_cli/terminal/confirmation.py"}
 
 
 @pytest.mark.parametrize("command", sorted(ASKING))

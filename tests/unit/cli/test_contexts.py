@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from stratalog.model.errors import AlreadyExists, InvalidRequest, NotFound
-from stratalog_cli import whom_to_ask
-from stratalog_cli.contexts import Context, Contexts, contexts_file, read_contexts, write_contexts
+from stratalog_cli.connect import whom_to_ask
+from stratalog_cli.connect.contexts import Context, Contexts, contexts_file, read_contexts, write_contexts
 from stratalog_cli.entry import build_app
 from support.cluster_ports import free_port
 from support.node_process import NodeProcess

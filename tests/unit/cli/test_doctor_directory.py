@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 from stratalog.formats.records import Record, encode_batch
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.model.segment import RemoteCopy, RemoteState
-from stratalog_cli.doctor_directory import check_directory, read_metadata
+from stratalog_cli.doctor.directory import check_directory, read_metadata
+from stratalog_cli.doctor.examination import Examination
 from stratalog_cli.entry import build_app
-from stratalog_cli.examination import Examination
 from stratalog_node.disk.inspection import InspectedFile
 from support.stored_cluster import StoredCluster, batches_of, segment_key, store_cluster
 

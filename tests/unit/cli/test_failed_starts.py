@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 from stratalog.model.errors import Unavailable
 from stratalog.settings.process import ProcessSettings
-from stratalog_cli.cluster_record import CLUSTER_FILE
+from stratalog_cli.cluster.record import CLUSTER_FILE
 from stratalog_cli.entry import build_app
-from stratalog_cli.process_services import ProcessServices
+from stratalog_cli.services.process_services import ProcessServices
 from stratalog_meta.service import MetaService, open_service
 from stratalog_meta.stores.memory import MemoryStore
 from stratalog_node.node import Listen, StorageNode, wall_ms

@@ -20,10 +20,10 @@ from stratalog.admin_api.client import AdminClient
 from stratalog.admin_api.find import FindAnswer, LedElsewhere, found_record
 from stratalog.formats.manifest import Manifest
 from stratalog.model.errors import InvalidRequest, NotFound
+from stratalog_cli.connect.group_reset import Bounds
 from stratalog_cli.entry import build_app
-from stratalog_cli.find import without
-from stratalog_cli.find_nodes import find_on_nodes
-from stratalog_cli.group_reset import Bounds
+from stratalog_cli.records.find import without
+from stratalog_cli.records.find_nodes import find_on_nodes
 from stratalog_pipeline.cold.catalog import Catalog
 from stratalog_pipeline.cold.committed import CommittedSegment
 from support.node_process import NodeProcess

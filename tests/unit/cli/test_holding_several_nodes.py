@@ -11,7 +11,7 @@ import pytest
 
 from stratalog.admin_api.cuts import Confirmed, CutRequest, HoldRequest
 from stratalog.model.errors import Unavailable
-from stratalog_cli import snapshots
+from stratalog_cli.snapshots import snapshots
 from support.held_nodes import TOPIC, HeldNode, HeldNodes, InDrawnOrder
 
 SEEDS = range(400)

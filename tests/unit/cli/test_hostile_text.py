@@ -26,8 +26,8 @@ from stratalog.admin_api.models import (
 from stratalog.formats.records import Record, encode_batch
 from stratalog.formats.segment_file import encode_segment_header
 from stratalog.model.segment import SegmentIdentity
+from stratalog_cli.connect.output import print_fields, print_table
 from stratalog_cli.entry import build_app
-from stratalog_cli.output import print_fields, print_table
 from support.source_tree import REPOSITORY, python_files, relative
 from support.stored_samples import IDENTITY
 
@@ -178,4 +178,4 @@ def test_every_command_writes_through_the_doors_that_make_text_harmless() -> Non
         if isinstance(node, ast.Call)
         and ast.unparse(node.func) in ("print", "typer.echo", "typer.secho", "sys.stdout.write")
     ]
-    assert not raw, f"use stratalog_cli.say: {raw}"
+    assert not raw, f"use stratalog_cli.terminal.say: {raw}"

@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from stratalog.model.errors import InvalidRequest, Unavailable
-from stratalog_cli.kafka_clients import as_ours
+from stratalog_cli.connect.kafka_clients import as_ours
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def test_ctrl_c_says_that_the_retirement_continues(meta: str, monkeypatch: pytes
     def interrupted(_: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("stratalog_cli.nodes.time.sleep", interrupted)
+    monkeypatch.setattr("stratalog_cli.admin.nodes.time.sleep", interrupted)
     ended = run("retire", "2", "--wait", "--meta", meta)
     assert ended.exit_code == 130
     assert "node 2 continues to leave: `stratalog nodes status 2` shows how far it is" in ended.stderr

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stratalog_cli.meta_rebuild import _next_step
+from stratalog_cli.services.meta_rebuild import _next_step
 from stratalog_meta.stores.etcd.address import EtcdAddress
 
 

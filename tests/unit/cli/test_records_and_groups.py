@@ -17,7 +17,7 @@ import typer
 from confluent_kafka import Consumer, Producer, TopicPartition
 from typer.testing import CliRunner, Result
 
-from stratalog_cli import offered
+from stratalog_cli.connect import offered
 from stratalog_cli.entry import build_app
 from support.hostile_batches import timed_batch
 from support.node_process import NodeProcess

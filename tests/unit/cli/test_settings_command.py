@@ -8,9 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from stratalog.settings.describe import describe_settings
+from stratalog_cli.admin.settings_command import matching
+from stratalog_cli.connect.output import narrowed
 from stratalog_cli.entry import build_app
-from stratalog_cli.output import narrowed
-from stratalog_cli.settings_command import matching
 
 APP = build_app()
 

@@ -6,8 +6,8 @@ import pytest
 
 from stratalog.admin_api.models import ShardInfo, TierBytes, TopicDetail, TopicInfo
 from stratalog.model.errors import Unavailable
-from stratalog_cli.several_nodes import Nodes
-from stratalog_cli.topics import told_by_leaders
+from stratalog_cli.connect.several_nodes import Nodes
+from stratalog_cli.topics.topics import told_by_leaders
 
 NONE = TierBytes(local=0, cold=0)
 TOPIC = TopicInfo(

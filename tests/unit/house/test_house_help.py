@@ -11,7 +11,7 @@ import typer.main
 from typer.testing import CliRunner
 
 from stratalog_cli.entry import build_app
-from stratalog_cli.plain_help import in_words
+from stratalog_cli.terminal.plain_help import in_words
 
 APP = build_app()
 NOTATION = re.compile(r"<(?!=)[a-z|\[\]]+( range)?>|\{[A-Z]|\[\[|x[<>]=")

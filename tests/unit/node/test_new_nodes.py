@@ -14,7 +14,7 @@ from stratalog.machines.copies.rebalance import Move, plan_rebalance
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Snapshot
-from stratalog_cli.rebalance import even_out
+from stratalog_cli.admin.rebalance import even_out
 from support.node_cluster import NodeCluster
 from support.waiting import eventually
 

@@ -16,7 +16,7 @@ from stratalog.model.commands import AcquireLock, CreateTopic, RegisterNode
 from stratalog.model.errors import Corrupt, Fenced, InvalidRequest
 from stratalog.model.metadata import Heartbeat, Life, NodeInfo
 from stratalog.settings.process import ProcessSettings
-from stratalog_cli.meta_start import MetaProcess
+from stratalog_cli.services.meta_start import MetaProcess
 from stratalog_meta.api.server import MetaServer
 from stratalog_meta.service import MetaService
 from stratalog_meta.stores.memory import MemoryStore

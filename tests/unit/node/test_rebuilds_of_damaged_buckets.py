@@ -14,7 +14,7 @@ from stratalog.model.errors import Corrupt, StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import RemoteState
 from stratalog.objects import ObjectStore, open_store
-from stratalog_cli.meta_rebuild import report_of
+from stratalog_cli.services.meta_rebuild import report_of
 from stratalog_meta.bucket.restore import restore_cut
 from stratalog_meta.stores.memory import MemoryStore
 from stratalog_node.node import wall_ms

@@ -1,0 +1,222 @@
+"""`stratalog context …`: names for clusters, as `kubectl` and `nats` have them: add, use, list, show, remove.
+
+What they are and which one holds is in `stratalog_cli.connect.contexts` and `stratalog_cli.connect.whom_to_ask`.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stratalog.admin_api.client import AdminClient
+from stratalog.model.addresses import parse_address
+from stratalog.model.errors import InvalidRequest, NotFound, StratalogError, WrongServer
+from stratalog.objects.urls import parse_url
+from stratalog.telemetry.logs import without_secrets
+from stratalog.telemetry.printable import printable
+from stratalog_cli.admin.context_probe import cluster_of
+from stratalog_cli.connect.contexts import (
+    CONTEXT_VARIABLE,
+    Context,
+    Contexts,
+    contexts_file,
+    read_contexts,
+    write_contexts,
+)
+from stratalog_cli.connect.output import OutputFormat, OutputOption, print_fields, print_json, print_table
+from stratalog_cli.connect.whom_to_ask import Asked
+from stratalog_cli.terminal.say import say
+
+
+def _known_names() -> list[str]:
+    """For completion."""
+    try:
+        return sorted(_read().by_name)
+    except StratalogError:
+        return []
+
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The context's name.", autocompletion=_known_names)]
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        help="Name clusters, and choose the one that commands go to.",
+    )
+    group.command("add")(add)
+    group.command("use")(use)
+    group.command("list")(list_all)
+    group.command("show")(show)
+    group.command("remove")(remove)
+    app.add_typer(group, name="context")
+
+
+def add(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the context: letters, digits, and . _ -")],
+    admin: Annotated[
+        str | None, typer.Option("--admin", metavar="HOST:PORT[,...]", help="Admin addresses of the nodes.")
+    ] = None,
+    meta: Annotated[
+        str | None, typer.Option("--meta", metavar="URL[,URL]", help="Address of the meta service: http://HOST:PORT.")
+    ] = None,
+    bootstrap: Annotated[
+        str | None, typer.Option("--bootstrap", metavar="HOST:PORT[,...]", help="Where Kafka clients connect.")
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--token-file", metavar="FILE", help="File with the token. The context keeps the path, not the token."
+        ),
+    ] = None,
+    bucket: Annotated[
+        str | None,
+        typer.Option(
+            "--bucket", metavar="URL", help="Object store of the cluster, for commands that read or change it."
+        ),
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster",
+            metavar="ID",
+            help="Id of the cluster; no address is asked then. Default: what --admin or --meta says, if it answers.",
+        ),
+    ] = None,
+    is_replacing: Annotated[bool, typer.Option("--replace", help="Replace the context of this name.")] = False,
+) -> None:
+    """Name a cluster. The first context that is added becomes the one in use.
+
+    Writes then go only to nodes of this cluster; they are refused if another cluster answers. An address that does not
+    answer is kept with a warning; one where something else answers is refused."""
+    if admin is None and meta is None and bootstrap is None and bucket is None:
+        raise InvalidRequest("a context names at least one of --admin, --meta, --bootstrap and --bucket")
+    _check(admin, meta, bootstrap, bucket)
+    tokens = None if token_file is None else str(token_file.absolute())
+    context = Context(name, admin, meta, bootstrap, tokens, bucket, cluster)
+    file = contexts_file(os.environ)
+    known = read_contexts(file)
+    known.with_added(context, is_replacing=is_replacing)  # refused before anybody is asked
+    if cluster is None and (admin or meta):
+        context = replace(context, cluster=_cluster_of(context))
+    after = known.with_added(context, is_replacing=is_replacing)
+    write_contexts(file, after)
+    unknown = ", without the id of its cluster: no address answers now" if admin or meta else ""
+    of = f" for cluster {context.cluster}" if context.cluster else unknown
+    used = "commands use it now" if after.current == name else f"`stratalog context use {name}` uses it"
+    say(f"context {name} is kept{printable(of)}; {used}")
+
+
+def _check(admin: str | None, meta: str | None, bootstrap: str | None, bucket: str | None) -> None:
+    if bucket is not None:
+        parse_url(bucket)
+        if without_secrets(bucket) != bucket:
+            raise InvalidRequest(
+                "--bucket has credentials in it, and a context holds no secrets: leave them to the AWS_* environment"
+            )
+    for address in () if admin is None else admin.split(","):
+        AdminClient(address.strip())
+    for address in () if bootstrap is None else bootstrap.split(","):
+        try:
+            parse_address(address.strip())
+        except ValueError as error:
+            raise InvalidRequest(f"--bootstrap {address.strip()!r:.80}: {error}") from None
+    if meta is not None:
+        from stratalog.meta_api.endpoints import parse_endpoints
+
+        parse_endpoints(meta)
+
+
+def _cluster_of(context: Context) -> str | None:
+    """None: nothing answers. Raises: WrongServer, Conflict; InvalidRequest for a token file that is none."""
+    token = Asked(context.admin or "", context).token
+    try:
+        return cluster_of(context.admin, context.meta, token)
+    except WrongServer as error:
+        raise WrongServer(
+            f"{error}. The context is not kept; with --cluster ID it is kept without asking any address"
+        ) from None
+
+
+def use(name: NameArgument) -> None:
+    """Use this context for the following commands."""
+    file = contexts_file(os.environ)
+    write_contexts(file, read_contexts(file).used(name))
+    say(f"commands use context {printable(name)} now")
+    overruling = os.environ.get(CONTEXT_VARIABLE)
+    if overruling and overruling != name:
+        say(f"but here {CONTEXT_VARIABLE}={printable(overruling)} is set, and goes before it", to_stderr=True)
+
+
+def list_all(output: OutputOption = OutputFormat.TABLE) -> None:
+    """List contexts; the one in use is marked with *."""
+    known = _read()
+    chosen = _chosen(known)
+    contexts = [known.by_name[name] for name in sorted(known.by_name)]
+    if output is OutputFormat.JSON:
+        print_json([one.as_json() | {"is_used": one == chosen} for one in contexts])
+    elif contexts:
+        rows = [
+            (
+                f"{one.name}{' *' if one == chosen else ''}",
+                *(value or "-" for value in _places(one)),
+            )
+            for one in contexts
+        ]
+        columns = ("context", "admin", "bootstrap", "meta", "bucket", "token file", "cluster")
+        print_table(columns, rows, give_up=("token file", "cluster", "bucket", "meta", "bootstrap"))
+    else:
+        say("no contexts yet; add one: stratalog context add NAME --admin HOST:PORT --bootstrap HOST:PORT")
+
+
+def _places(one: Context) -> tuple[str | None, ...]:
+    return one.admin, one.bootstrap, one.meta, one.bucket, one.token_file, one.cluster
+
+
+def show(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME", help="Name of the context. Default: the one in use.", autocompletion=_known_names
+        ),
+    ] = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Show one context, and why it is the one in use."""
+    known = _read()
+    context = known.chosen(os.environ) if name is None else known.named(name)
+    if context is None:
+        raise NotFound(
+            "no context is in use; `stratalog context list` shows all, `stratalog context use NAME` uses one"
+        )
+    if output is OutputFormat.JSON:
+        print_json(context.as_json() | {"is_used": context == _chosen(known)})
+        return
+    by = f"{CONTEXT_VARIABLE}" if os.environ.get(CONTEXT_VARIABLE) else "`stratalog context use`"
+    words = f"yes, by {by}" if context == _chosen(known) else "no"
+    titles = {"name": "context", "token_file": "token file"}
+    fields = [(titles.get(key, key), value) for key, value in context.as_json().items()]
+    print_fields([*fields, ("in use", words), ("kept in", str(contexts_file(os.environ)))])
+
+
+def remove(name: NameArgument) -> None:
+    """Forget a context. The cluster is not touched."""
+    file = contexts_file(os.environ)
+    write_contexts(file, read_contexts(file).without(name))
+    say(f"context {printable(name)} is removed; its cluster was not touched")
+
+
+def _read() -> Contexts:
+    return read_contexts(contexts_file(os.environ))
+
+
+def _chosen(known: Contexts) -> Context | None:
+    try:
+        return known.chosen(os.environ)
+    except NotFound:
+        return None

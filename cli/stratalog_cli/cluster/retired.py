@@ -1,0 +1,45 @@
+"""Which nodes have left a cluster for good, and who holds what they left: asked of its meta service.
+
+Blocking; meant for threads. Raises nothing: what nobody can tell is told as such.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stratalog.model.mounts import MountMode, data_set_name
+from stratalog.model.retirement import RetireStep
+from stratalog.model.tokens import Token
+from stratalog_cli.cluster.health import items_of
+from stratalog_cli.cluster.plan import Part, Role
+
+
+def retired_nodes(metas: list[Part], token: Token | None) -> dict[str, str] | None:
+    """What is to be said of each, by the name of its part; None when nobody answers."""
+    nodes, mounts = items_of(metas, "/v1/nodes", token), items_of(metas, "/v1/mounts", token)
+    if nodes is None or mounts is None:
+        return None
+    by_name = {mount.get("name"): mount for mount in mounts}
+    found = {}
+    for node in nodes:
+        number, retirement = node.get("node_id"), node.get("retirement") or {}
+        if isinstance(number, int) and _is_released(retirement.get("step")):
+            found[f"{Role.NODE}-{number}"] = _words(retirement, by_name.get(data_set_name(number)))
+    return found
+
+
+def _is_released(step: object) -> bool:
+    return step in set(RetireStep) and RetireStep(str(step)).is_released
+
+
+def _words(retirement: dict[str, Any], mount: dict[str, Any] | None) -> str:
+    left = f"is retired ({retirement.get('mode')} mode)"
+    if mount is None:
+        is_over = retirement.get("step") == RetireStep.DONE
+        return f"{left}, its data is no longer mounted" if is_over else f"{left}, another node takes over its data"
+    if mount.get("holder") is None:
+        return f"{left}, its data waits for a node that can mount it"
+    holder = f"{left}, its data is mounted by node {mount['holder']}"
+    if mount.get("mode") != MountMode.VOLUME:
+        return holder
+    return f"{holder}, which `stratalog node start --read-only` lets read its directory"

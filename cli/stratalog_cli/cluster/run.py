@@ -1,0 +1,136 @@
+"""The process of `stratalog cluster start`: holds the directory, runs the cluster until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from stratalog.model.errors import StratalogError
+from stratalog.model.etcd_versions import FIRST_SAFE
+from stratalog.settings.load import COMMAND_LINE_VARIABLES
+from stratalog_cli.cluster.control import ControlServer
+from stratalog_cli.cluster.directory import ClusterDirectory
+from stratalog_cli.cluster.plan import MetaStoreKind, Plan, Programs
+from stratalog_cli.cluster.starter import Starter
+from stratalog_cli.terminal.say import say
+
+if TYPE_CHECKING:
+    from stratalog_cli.cluster.page import ClusterPage
+
+
+def run_cluster(directory: ClusterDirectory, plan: Plan, programs: Programs) -> None:
+    """Until SIGTERM, SIGINT, SIGHUP or `cluster stop`; all parts have ended then. A second signal kills what is left.
+
+    Raises StratalogError when the cluster cannot be started; what had been started has ended.
+    """
+    asyncio.run(_run(directory, plan, programs))
+
+
+async def _run(directory: ClusterDirectory, plan: Plan, programs: Programs) -> None:
+    try:
+        starter = Starter(directory, plan, programs, _environment(), warn)
+        if directory.is_untouched:
+            starter.require_all_free()  # so that nothing is made where it could not start
+        await directory.hold()
+        _stop_by_signal(starter)
+        _say_what_is_unusual(plan)
+        async with ControlServer(directory.path, starter.answer):
+            try:
+                await _until_told(starter)
+            finally:
+                await starter.stop_all()
+    finally:
+        directory.release()
+
+
+async def _until_told(starter: Starter) -> None:
+    async with _status_page(starter) as opening:
+        try:
+            await starter.start_all(say)
+        except StratalogError:
+            if starter.stopping.is_set():
+                return
+            raise
+        say(f"commands  stratalog context add NAME {starter.context_options}")
+        await _say_where_the_page_is(starter, opening)
+        say(f"ready bootstrap={starter.bootstrap}")
+        await starter.stopping.wait()
+
+
+@contextlib.asynccontextmanager
+async def _status_page(starter: Starter) -> AsyncIterator[asyncio.Task[str]]:
+    """Opened while the parts start; a cluster runs without it as well."""
+    async with contextlib.AsyncExitStack() as opened:
+
+        async def open_page() -> str:
+            module = await asyncio.to_thread(importlib.import_module, "stratalog_cli.cluster.page")
+            page: ClusterPage = module.ClusterPage(starter)
+            opened.push_async_callback(page.close)
+            plan = starter.plan
+            return await page.start(plan.page_address, plan.choices.settings.get("http.allowed.hosts", ""))
+
+        opening = asyncio.create_task(open_page())
+        try:
+            yield opening
+        finally:
+            await asyncio.wait([opening])
+            if not opening.cancelled():
+                opening.exception()  # it has been told, or nobody waits for it any more
+
+
+async def _say_where_the_page_is(starter: Starter, opening: asyncio.Task[str]) -> None:
+    try:
+        url = await opening
+    except StratalogError as error:
+        warn(f"no status page: {error}; `stratalog cluster status` shows the same")
+        return
+    starter.page_is_at(url)
+    say(f"status page  {url}")
+
+
+def _stop_by_signal(starter: Starter) -> None:
+    def stop() -> None:
+        if starter.stopping.is_set():
+            starter.hurry.set()
+        starter.stopping.set()
+
+    numbers = [signal.SIGTERM, signal.SIGINT]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
+        numbers.append(signal.SIGHUP)
+    for number in numbers:
+        asyncio.get_running_loop().add_signal_handler(number, stop)
+
+
+def _environment() -> dict[str, str]:
+    """The parts' settings may come from the environment, what is an option of the command line may not: they all
+    would take the same."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name not in COMMAND_LINE_VARIABLES and not name.startswith("ETCD_")
+    }
+
+
+def _say_what_is_unusual(plan: Plan) -> None:
+    if plan.choices.store is MetaStoreKind.ROCKSDB:
+        warn(
+            f"no etcd of version {FIRST_SAFE} or later on PATH when this cluster was made: one meta service "
+            "keeps the metadata in RocksDB, and while it is down no topic can be created and no leader replaced"
+        )
+    if sys.platform != "linux":
+        warn(
+            "on this system, parts keep running when this process is killed: end it by Ctrl-C or `stratalog "
+            "cluster stop`"
+        )
+
+
+def warn(text: str) -> None:
+    """Standard output has a line per part and then `ready`; the rest goes to standard error, if anybody reads it."""
+    with contextlib.suppress(OSError):
+        say(text, to_stderr=True)

@@ -1,0 +1,199 @@
+"""Kafka clients for commands that read and write records and groups: librdkafka's, as anybody would use it.
+
+It is an extra (`clients` in pyproject.toml), imported when such a command runs. Before one is made, each bootstrap
+address is asked one question by hand: librdkafka tries forever where nobody listens, and cannot tell an HTTP port from
+a broker. A write never goes where nobody pointed (`stratalog_cli.connect.whom_to_ask`).
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+
+import typer
+
+from stratalog.model.addresses import parse_address
+from stratalog.model.errors import InvalidRequest, NotFound, StratalogError, Unavailable
+from stratalog.telemetry.printable import printable
+from stratalog_cli.connect.whom_to_ask import bootstrap_asked, refuse_guess
+from stratalog_cli.terminal.say import say
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError
+
+T = TypeVar("T")
+WAIT_S: Final = 30.0
+"""How long one answer is waited for."""
+_PROBE_S: Final = 5.0
+_CLIENT_ID: Final = "stratalog"
+_QUESTION: Final = bytes.fromhex("00000013 0012 0000 00000001 0009") + b"stratalog"
+"""ApiVersions (18), version 0, with correlation id 1: the one request that every broker answers."""
+_ANSWERED: Final = bytes.fromhex("00000001")
+_PASSING: Final = frozenset(
+    {
+        "NOT_LEADER_FOR_PARTITION",
+        "REQUEST_TIMED_OUT",
+        "NETWORK_EXCEPTION",
+        "COORDINATOR_LOAD_IN_PROGRESS",
+        "COORDINATOR_NOT_AVAILABLE",
+        "NOT_COORDINATOR",
+        "NOT_ENOUGH_REPLICAS",
+        "NOT_ENOUGH_REPLICAS_AFTER_APPEND",
+        "KAFKA_STORAGE_ERROR",
+        "REBALANCE_IN_PROGRESS",
+    }
+)
+"""What a broker answers that another try may change. librdkafka's own `retriable()` is for transactions alone."""
+
+BootstrapOption = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap",
+        "-b",
+        envvar="STRATALOG_BOOTSTRAP",
+        metavar="HOST:PORT[,HOST:PORT...]",
+        help="Kafka address of a node, or of several. Default: the context's.",
+    ),
+]
+
+
+class KafkaPlace:
+    """A cluster as Kafka clients reach it."""
+
+    def __init__(self, named: str | None, *, is_write: bool) -> None:
+        """Says where a write goes, and whom a question asked that nobody pointed.
+
+        Raises: InvalidRequest for what is no address, or for a write that nobody pointed; Unavailable where no broker
+        answers; Conflict where the context is of another cluster."""
+        asked = bootstrap_asked(named)
+        addresses = [parse(one) for one in asked.addresses.split(",") if one.strip()]
+        if not addresses:
+            raise InvalidRequest("no bootstrap address: expected HOST:PORT, or several separated by commas")
+        require_broker(addresses)
+        self.bootstrap = asked.addresses
+        self.admin = imported("confluent_kafka.admin").AdminClient(self.config())
+        self.topics = self._read_topics()
+        cluster = f"cluster {printable(self.cluster_id)}"
+        if asked.is_guessed:
+            if is_write:
+                raise refuse_guess(cluster, "bootstrap", asked.addresses)
+            say(
+                f"asked {cluster} at {asked.addresses}: nothing names another (`stratalog context add`)", to_stderr=True
+            )
+        asked.require_cluster(self.cluster_id, asked.addresses)
+        if is_write:
+            say(f"to {cluster} at {printable(asked.addresses)}{asked.by_context}", to_stderr=True)
+
+    def _read_topics(self) -> dict[str, Any]:
+        try:
+            told = self.admin.list_topics(timeout=WAIT_S)
+        except kafka_exception() as error:
+            raise as_ours(error.args[0]) from None
+        self.cluster_id: str = told.cluster_id or "?"
+        self.brokers: dict[int, Any] = dict(told.brokers)
+        return dict(told.topics)
+
+    def config(self, **further: object) -> dict[str, object]:
+        return {
+            "bootstrap.servers": self.bootstrap,
+            "client.id": _CLIENT_ID,
+            "error_cb": lambda error: None,  # what matters comes back from the call
+            "log_level": 0,
+            **{key.replace("_", "."): value for key, value in further.items()},
+        }
+
+    def shards_of(self, topic: str) -> list[int]:
+        """Raises: NotFound. Nobody makes a topic by asking here."""
+        found = self.topics.get(topic)
+        if found is None or not found.partitions:
+            if "@" in topic:
+                raise NotFound(f"there is no topic {topic!r}; `stratalog mounts list` shows what is mounted")
+            raise NotFound(
+                f"there is no topic {topic!r}; `stratalog topics list` shows all, "
+                f"`stratalog topics create {topic}` creates one"
+            )
+        return sorted(found.partitions)
+
+
+def parse(address: str) -> tuple[str, int]:
+    """Raises: InvalidRequest."""
+    try:
+        return parse_address(address.strip())
+    except ValueError as error:
+        raise InvalidRequest(f"bootstrap address {address.strip()!r:.80}: {error}") from None
+
+
+def require_broker(addresses: Iterable[tuple[str, int]]) -> None:
+    """One of them answers as a broker does. Raises: Unavailable with what each does instead."""
+    reasons = []
+    for host, port in addresses:
+        reason = _why_no_broker(host, port)
+        if reason is None:
+            return
+        reasons.append(f"{host}:{port} {reason}")
+    raise Unavailable(f"{'; '.join(reasons)}; --bootstrap takes the addresses where Kafka clients connect (--listen)")
+
+
+def _why_no_broker(host: str, port: int) -> str | None:
+    try:
+        with socket.create_connection((host, port), timeout=_PROBE_S) as probe:
+            probe.sendall(_QUESTION)
+            answer = b""
+            while len(answer) < 8 and (part := probe.recv(8 - len(answer))):
+                answer += part
+    except TimeoutError:
+        return "does not answer"
+    except OSError as error:
+        return f"does not answer ({error.strerror or error})"
+    if answer[:4] == b"HTTP":
+        return "speaks HTTP: an admin or meta port, no Kafka listener"
+    return None if len(answer) == 8 and answer[4:] == _ANSWERED else "does not speak the Kafka protocol"
+
+
+def imported(module: str) -> Any:
+    """Raises: InvalidRequest where the extra is missing."""
+    import importlib
+
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != "confluent_kafka":
+            raise
+        raise InvalidRequest(
+            "this command needs a Kafka client, which is not installed here: pip install confluent-kafka, into the "
+            "environment in which stratalog is installed (docs/install.md)"
+        ) from None
+
+
+def clients() -> Any:
+    """The module with Producer, Consumer, TopicPartition."""
+    return imported("confluent_kafka")
+
+
+def kafka_exception() -> Any:
+    return clients().KafkaException
+
+
+def as_ours(error: KafkaError) -> StratalogError:
+    """What the caller can do about it decides the kind."""
+    text = f"{error.str()} ({error.name()})"
+    if error.name() == "LEADER_NOT_AVAILABLE" or (error.name() == "_NOENT" and "leader" in error.str()):
+        return Unavailable(
+            f"{text}: no node leads a shard of it now; try again, and if it lasts, `stratalog cluster status` or GET "
+            "/v1/troubles of the meta service says which node it waits for"
+        )
+    if error.code() < 0 or error.name() in _PASSING:
+        return Unavailable(text)
+    return InvalidRequest(text)
+
+
+def result_of(answer: Future[T]) -> T:
+    """Raises: what it says, as ours; Unavailable when none comes."""
+    try:
+        return answer.result(WAIT_S)
+    except kafka_exception() as error:
+        raise as_ours(error.args[0]) from None
+    except TimeoutError:
+        raise Unavailable(f"no answer within {WAIT_S:g} s; try again") from None

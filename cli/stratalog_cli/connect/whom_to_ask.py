@@ -1,0 +1,97 @@
+"""Whom a command asks: what its option or the environment names, else the context, else, for questions only, the usual
+port of this machine.
+
+A write never goes where nobody pointed: without an option, an environment variable or a context it is refused, and it
+says on standard error which node of which cluster it goes to. A question that nobody pointed says whom it asked.
+A context's token is shown to the addresses of that context alone.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from stratalog.admin_api.client import DEFAULT_ADDRESS
+from stratalog.model.errors import Conflict, InvalidRequest
+from stratalog_cli.connect.contexts import Context, contexts_file, read_contexts
+from stratalog_cli.connect.shown_token import shown_token, token_of
+
+if TYPE_CHECKING:
+    from stratalog.model.tokens import Token
+
+DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
+_WHERE: Final = {"meta": ". A node of `stratalog start` has such an address only if meta.listen is set"}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Addresses, and how they came about."""
+
+    addresses: str
+    context: Context | None = None
+    is_guessed: bool = False
+    """Nobody named them: they are the usual ones of this machine."""
+
+    @property
+    def token(self) -> Token | None:
+        """Raises: InvalidRequest for a file that cannot be read, or holds no token."""
+        if (named := shown_token()) is not None:
+            return named
+        return None if self.context is None else token_of(self.context.token_file or "")
+
+    @property
+    def by_context(self) -> str:
+        return "" if self.context is None else f" (context {self.context.name})"
+
+    def require_cluster(self, cluster_id: str, where: str) -> None:
+        """Raises: Conflict where the context is of another cluster."""
+        if self.context is not None and self.context.cluster not in (None, cluster_id):
+            raise Conflict(
+                f"{where} is of cluster {cluster_id}, but context {self.context.name} is of cluster "
+                f"{self.context.cluster}: nothing was done. Name another context, or, where this one is right, "
+                f"`stratalog context add {self.context.name} --replace …` with its addresses"
+            )
+
+
+def admin_asked(named: str | None) -> Asked:
+    """Raises: NotFound, InvalidRequest for a context that is not there or names no admin address."""
+    return _asked("admin", named, DEFAULT_ADDRESS)
+
+
+def bootstrap_asked(named: str | None) -> Asked:
+    return _asked("bootstrap", named, DEFAULT_BOOTSTRAP)
+
+
+def meta_asked(named: str | None) -> Asked:
+    """Nothing is usual here. Raises: InvalidRequest where nobody named it, too."""
+    return _asked("meta", named, None)
+
+
+def _asked(what: str, named: str | None, usual: str | None) -> Asked:
+    if named is not None:
+        return Asked(named)
+    context = read_contexts(contexts_file(os.environ)).chosen(os.environ)
+    if context is not None:
+        addresses = getattr(context, what)
+        if addresses is None:
+            raise InvalidRequest(
+                f"context {context.name} names no --{what}: give the option, or add it with "
+                f"`stratalog context add {context.name} --replace …` and all its addresses{_WHERE.get(what, '')}"
+            )
+        return Asked(addresses, context)
+    if usual is None:
+        raise InvalidRequest(
+            f"nothing names the {what} service: give --{what} URL, set STRATALOG_{what.upper()}, or make a context: "
+            f"`stratalog context add NAME --{what} URL`{_WHERE.get(what, '')}"
+        )
+    return Asked(usual, is_guessed=True)
+
+
+def refuse_guess(who: str, option: str, address: str) -> InvalidRequest:
+    """For a write that nobody pointed."""
+    return InvalidRequest(
+        f"nothing says where this is to be written, and {who} answers at {address}: nothing was done. If that is the "
+        f"one, `stratalog context add NAME --{option} {address}` names it once for all commands, "
+        f"--{option} {address} for this one"
+    )

@@ -1,0 +1,3 @@
+"""`stratalog groups`: list, describe, reset, delete."""
+
+__all__ = ("groups",)

@@ -1,0 +1,3 @@
+"""`stratalog pipeline`: jobs over cold data."""
+
+__all__ = ("command",)

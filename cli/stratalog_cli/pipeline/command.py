@@ -1,0 +1,424 @@
+"""`stratalog pipeline …`: jobs over cold data, straight from the bucket. They need requirements/pipeline.txt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stratalog.model.counting import counted
+from stratalog.model.errors import InvalidRequest
+from stratalog.settings.units import size_bytes
+from stratalog_cli.connect.bucket_asked import BucketOption
+from stratalog_cli.connect.offered import TopicArgument
+from stratalog_cli.connect.output import (
+    AdminOption,
+    OutputFormat,
+    OutputOption,
+    console,
+    is_watched,
+    print_fields,
+    print_json,
+    print_table,
+)
+from stratalog_cli.terminal.say import say
+
+if TYPE_CHECKING:
+    from stratalog_pipeline.jobs.runners import Runner
+
+ClusterOption = Annotated[
+    str | None, typer.Option("--cluster", metavar="ID", help="The cluster's id, if the bucket holds several clusters.")
+]
+MetaOption = Annotated[
+    str | None,
+    typer.Option("--meta", envvar="STRATALOG_META", metavar="URL", help="Meta service to ask what is committed."),
+]
+ThreadsOption = Annotated[
+    int,
+    typer.Option(
+        metavar="N", min=0, help="Spark threads on this machine; 0 works without Spark, one segment after another."
+    ),
+]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")]
+OnProgress = Callable[[str, int, int], None]
+
+
+class ArchiveKind(StrEnum):
+    JSON = "json"
+    RAW = "raw"
+    AVRO = "avro"
+    PROTOBUF = "protobuf"
+
+
+class ArchiveBy(StrEnum):
+    DATE = "date"
+    HOUR = "hour"
+    MONTH = "month"
+
+
+class ArchiveFormat(StrEnum):
+    PARQUET = "parquet"
+    DELTA = "delta"
+    ICEBERG = "iceberg"
+
+
+class OnGap(StrEnum):
+    FAIL = "fail"
+    REPORT = "report"
+
+
+class ExportShape(StrEnum):
+    JSONL = "jsonl"
+    PARQUET = "parquet"
+    KAFKA = "kafka"
+
+
+_NEEDED_BY: dict[ArchiveFormat, tuple[str, ...]] = {
+    ArchiveFormat.PARQUET: (),
+    ArchiveFormat.DELTA: ("deltalake",),
+    ArchiveFormat.ICEBERG: ("pyiceberg",),
+}
+"""Packages that only this format needs."""
+
+
+_ONLY_IN_BUCKETS = ("objects", "put_requests", "get_requests")
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(no_args_is_help=True, help="Run jobs over cold data, directly on the bucket.")
+    for command in (archive, compact, verify, export, cost):
+        group.command()(command)
+    app.add_typer(group, name="pipeline")
+
+
+def archive(
+    topic: TopicArgument,
+    bucket: BucketOption,
+    to: Annotated[str, typer.Option("--to", metavar="URL", help="Object store that the table is written to.")],
+    kind: Annotated[ArchiveKind, typer.Option(help="What the values of the records are.")] = ArchiveKind.JSON,
+    by: Annotated[ArchiveBy, typer.Option(help="Partition the table by this unit of time.")] = ArchiveBy.DATE,
+    form: Annotated[
+        ArchiveFormat,
+        typer.Option("--format", help="Plain Parquet files, or files with the log of a Delta or Iceberg table."),
+    ] = ArchiveFormat.PARQUET,
+    schema: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE|ID=FILE|DIR",
+            help="File with the schema. JSON: an object of fields and types; Avro: a schema, with --confluent also one "
+            "for each id, or a folder of ID.avsc; Protobuf: descriptors.",
+        ),
+    ] = None,
+    message: Annotated[str, typer.Option(metavar="NAME", help="For Protobuf: full name of the message.")] = "",
+    confluent: Annotated[
+        bool,
+        typer.Option("--confluent", help="Each value begins with Confluent's five bytes: a zero and a schema's id."),
+    ] = False,
+    on_gap: Annotated[
+        OnGap, typer.Option("--on-gap", help="What to do about records that were deleted before they were archived.")
+    ] = OnGap.FAIL,
+    cluster: ClusterOption = None,
+    meta: MetaOption = None,
+    threads: ThreadsOption = 2,
+    dry_run: DryRunOption = False,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Write the sealed segments of a topic to a table: each record once, however often this runs.
+
+    Records that cannot be read become dead letters, with their offsets and the reason. Exit code 1 if every record
+    did."""
+    _need_extra(*_NEEDED_BY[form])
+    from stratalog_cli.pipeline.jobs import archive as run
+
+    with _running(0 if dry_run else threads) as (runner, step):
+        told = run(
+            bucket,
+            to,
+            topic,
+            kind,
+            by,
+            form,
+            tuple(schema or ()),
+            message,
+            confluent,
+            cluster,
+            meta,
+            on_gap is OnGap.REPORT,
+            dry_run,
+            runner,
+            step,
+        )
+    if output is OutputFormat.JSON:
+        print_json(told)
+    else:
+        _print_archived(told, topic, kind, is_dry_run=dry_run)
+    if told["dead"] and not told["rows"]:
+        raise typer.Exit(1)
+
+
+def _print_archived(told: dict[str, Any], topic: str, kind: ArchiveKind, *, is_dry_run: bool) -> None:
+    title = f"{'would be archived' if is_dry_run else 'archived'}: {topic}"
+    print_fields(_fields(told, is_dry_run=is_dry_run), title=title)
+    if told["gaps"]:
+        rows = [(str(one["shard"]), str(one["from_offset"]), str(one["to_offset"])) for one in told["gaps"]]
+        print_table(["#shard", "#gone from", "#to"], rows)
+    if told["dead"]:
+        from stratalog_pipeline.jobs.topic_folder import topic_folder
+
+        which = counted(told["dead"], "record") if told["rows"] else f"all {counted(told['dead'], 'record')}"
+        say(f"{which} could not be read as {kind}: see {topic_folder(topic)}/dead/, with the reasons")
+
+
+def compact(
+    bucket: BucketOption,
+    meta: Annotated[
+        str, typer.Option("--meta", envvar="STRATALOG_META", metavar="URL", help="The cluster's meta service.")
+    ],
+    topics: Annotated[str, typer.Option(metavar="T[,T...]", help="Only these topics. Default: all topics.")] = "",
+    object_bytes: Annotated[
+        str, typer.Option("--object-bytes", metavar="SIZE", help="Most bytes of batches in one object.")
+    ] = "64MiB",
+    pack: Annotated[
+        bool,
+        typer.Option(
+            "--pack",
+            help="Compress them with zstd if that saves an eighth or more. Every node and reader must know packed "
+            "chunks: see docs/upgrade.md.",
+        ),
+    ] = False,
+    threads: ThreadsOption = 2,
+    dry_run: DryRunOption = False,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Merge the many small objects of complete segments into a few large ones. Batches stay the same; readers continue.
+
+    Exit code 1 if a segment could have been merged and was not."""
+    _need_extra()
+    from stratalog_cli.pipeline.jobs import compact as run
+
+    target_bytes = size_bytes(object_bytes)
+    if target_bytes is None:
+        raise InvalidRequest(f"--object-bytes {object_bytes!r:.80}: expected a size such as 64MiB")
+    with _running(0 if dry_run else threads) as (runner, step):
+        told = run(bucket, meta, _names(topics), target_bytes, dry_run, pack, runner, step)
+    if output is OutputFormat.JSON:
+        print_json(told)
+    else:
+        print_fields(_fields(told, is_dry_run=dry_run), title="would be compacted" if dry_run else "compacted")
+        if told["not_merged"]:
+            print_table(["not merged", "why"], [(one["segment"], one["why"]) for one in told["not_merged"]])
+    if told["not_merged"]:
+        raise typer.Exit(1)
+
+
+def verify(
+    bucket: BucketOption,
+    topics: Annotated[str, typer.Option(metavar="T[,T...]", help="Only these topics. Default: all topics.")] = "",
+    cluster: ClusterOption = None,
+    meta: MetaOption = None,
+    repair: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--repair",
+            metavar="URL|DIR",
+            help="Restore damaged objects from there: another bucket with the same keys, or a node's data directory. "
+            "May be repeated.",
+        ),
+    ] = None,
+    dry_run: DryRunOption = False,
+    threads: ThreadsOption = 2,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Read every byte of every committed segment, and check it against manifests and metadata.
+
+    Exit code 1 if something is damaged or missing, and was not restored."""
+    _need_extra()
+    from stratalog_cli.pipeline.jobs import verify as run
+
+    sources = tuple(repair or ())
+    with _running(threads) as (runner, step):
+        told = run(bucket, _names(topics), cluster, meta, sources, dry_run, runner, step)
+    findings = told["findings"]
+    if output is OutputFormat.JSON:
+        print_json(told)
+    else:
+        print_fields(_fields(told), title="verified")
+        if told["repaired"]:
+            print_table(["would be put back" if dry_run else "put back"], [(key,) for key in told["repaired"]])
+        if told["not_repaired"]:
+            print_table(["not put back"], [(why,) for why in told["not_repaired"]])
+        if findings:
+            print_table(["where", "what"], [(one["place"], one["what"]) for one in findings])
+        say("no findings" if not findings else counted(len(findings), "finding"))
+    if findings:
+        raise typer.Exit(1)
+
+
+def export(
+    bucket: BucketOption,
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to", metavar="URL|H:P[,H:P...]", help="Object store, or the bootstrap servers of a Kafka cluster."
+        ),
+    ],
+    shape: Annotated[
+        ExportShape, typer.Option("--as", help="Write files of this kind, or produce to a Kafka cluster.")
+    ] = ExportShape.JSONL,
+    topics: Annotated[str, typer.Option(metavar="T[,T...]", help="Only these topics. Default: all topics.")] = "",
+    snapshot: Annotated[str | None, typer.Option(metavar="NAME", help="Export what this snapshot holds.")] = None,
+    from_offset: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="Records at this offset or later, in each shard.")
+    ] = None,
+    to_offset: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="Records before this offset, in each shard.")
+    ] = None,
+    from_ms: Annotated[
+        int | None, typer.Option(metavar="MS", help="Records of this time or later, in Unix milliseconds.")
+    ] = None,
+    to_ms: Annotated[
+        int | None, typer.Option(metavar="MS", help="Records before this time, in Unix milliseconds.")
+    ] = None,
+    client: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--client",
+            metavar="KEY=VALUE|KEY=@FILE",
+            help="A setting of the Kafka client, or a file with its value; may be repeated.",
+        ),
+    ] = None,
+    cluster: ClusterOption = None,
+    meta: MetaOption = None,
+    threads: ThreadsOption = 2,
+    dry_run: DryRunOption = False,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Export committed records to JSON lines or Parquet files, or to another Kafka cluster."""
+    _need_extra()
+    from stratalog_cli.pipeline.jobs import export as run
+
+    ranges = (from_offset, to_offset, from_ms, to_ms)
+    settings = tuple(_pair(one) for one in client or ())
+    with _running(0 if dry_run else threads) as (runner, step):
+        told = run(bucket, to, shape, _names(topics), snapshot, ranges, settings, cluster, meta, dry_run, runner, step)
+    if output is OutputFormat.JSON:
+        print_json(told)
+    else:
+        print_fields(_fields(told, is_dry_run=dry_run), title="would be exported" if dry_run else "exported")
+        if told["same_shards"]:
+            say(f"records have the shards that they had: {', '.join(told['same_shards'])}")
+        if told["by_key"]:
+            topics = ", ".join(told["by_key"])
+            say(f"records are placed by their keys, for the Kafka has another number of shards: {topics}")
+
+
+def cost(
+    bucket: BucketOption,
+    prices: Annotated[Path | None, typer.Option(metavar="FILE", help="File with prices, in JSON.")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="File to write a chart to, as SVG.")] = None,
+    cluster: ClusterOption = None,
+    meta: MetaOption = None,
+    admin: AdminOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Show bytes, objects, requests and cost by topic and tier: of the bucket, and of the disks of the nodes that are
+    named."""
+    _need_extra()
+    from stratalog_cli.connect.local_bytes import ask_local_bytes
+    from stratalog_cli.pipeline.jobs import cost as run
+
+    local, nodes = ask_local_bytes(admin)
+    with _running(0) as (_, step):
+        told = run(bucket, prices, plot, cluster, meta, local, step)
+    if output is OutputFormat.JSON:
+        print_json(told)
+    else:
+        _print_cost(told)
+        if prices is None:
+            say("without --prices FILE every price is 0")
+        if not told["nodes"]:
+            say("the nodes' disks are not counted: name nodes with --admin")
+    if nodes is not None:
+        nodes.end()
+
+
+def _print_cost(told: dict[str, Any]) -> None:
+    columns = ("topic", "tier", "#bytes", "#objects", "#puts", "#gets", f"#{told['currency']} a month")
+    rows = [
+        (
+            one["topic"],
+            one["tier"],
+            str(one["bytes"]),
+            *(str(one[name]) if one["tier"] == "bucket" else "" for name in _ONLY_IN_BUCKETS),
+            f"{one['storage_price'] + one['request_price']:.4f}",
+        )
+        for one in told["rows"]
+    ]
+    print_table(columns, rows, give_up=("#gets", "#puts", "#objects"))
+
+
+def _need_extra(*more: str) -> None:
+    missing = [name for name in ("pyspark", "pyarrow", "fastavro", *more) if find_spec(name) is None]
+    if missing:
+        raise InvalidRequest(
+            f"{', '.join(missing)} of the pipeline's packages are not installed: pip install -r "
+            "requirements/pipeline.txt, or in a checkout `make spark`"
+        )
+
+
+def _fields(told: dict[str, Any], *, is_dry_run: bool = False) -> list[tuple[str, str]]:
+    """What is told in one value each, for people. That it was a dry run is in the title, and what it did not count is
+    left out."""
+    return [
+        (name.replace("_", " "), str(value))
+        for name, value in told.items()
+        if not isinstance(value, list | bool) and (value or not is_dry_run)
+    ]
+
+
+def _names(told: str) -> tuple[str, ...]:
+    return tuple(one.strip() for one in told.split(",") if one.strip())
+
+
+def _pair(told: str) -> tuple[str, str]:
+    """A value that begins with @ names a file, whose text is the value: a secret does not belong on a command line."""
+    key, equals, value = told.partition("=")
+    if not key or not equals:
+        raise InvalidRequest("--client is given as KEY=VALUE, or KEY=@FILE for what is secret")
+    if not value.startswith("@"):
+        return key, value
+    try:
+        return key, Path(value[1:]).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"--client {key}: {value[1:]} cannot be read: {error}") from error
+
+
+@contextmanager
+def _running(threads: int) -> Iterator[tuple[Runner, OnProgress]]:
+    """A runner of pieces, and a bar that follows them."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from stratalog_pipeline.jobs.runners import on_spark, one_by_one
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console(to_stderr=True), transient=True, disable=not is_watched()) as progress:
+        task = progress.add_task("planning", total=None)
+
+        def step(what: str, done: int, total: int) -> None:
+            progress.update(task, description=what, completed=done, total=total or None)
+
+        if not threads:
+            yield one_by_one, step
+            return
+        from stratalog_pipeline.jobs.session import local_session
+
+        session = local_session("stratalog", threads=threads)
+        try:
+            yield on_spark(session), step
+        finally:
+            session.stop()

@@ -1,0 +1,188 @@
+"""From the options of `stratalog pipeline …` to the jobs, and from what came of them to plain values."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from stratalog.model.errors import InvalidRequest
+from stratalog.objects import open_store
+from stratalog.telemetry.plots import bar_chart
+from stratalog_cli.connect.local_bytes import LocalBytes
+from stratalog_cli.connect.shown_token import shown_token
+from stratalog_pipeline.cold.cutting import Asked
+from stratalog_pipeline.jobs.archive import Archive, ArchiveOptions
+from stratalog_pipeline.jobs.archive_piece import RecordSchema
+from stratalog_pipeline.jobs.archive_table import Kind, TableFormat, TimePartition
+from stratalog_pipeline.jobs.compact import CompactOptions
+from stratalog_pipeline.jobs.compact import compact as compact_segments
+from stratalog_pipeline.jobs.cost import Cost, Prices, cost_of, parse_prices, with_local
+from stratalog_pipeline.jobs.export import ExportOptions, Shape
+from stratalog_pipeline.jobs.export import export as export_records
+from stratalog_pipeline.jobs.runners import Runner
+from stratalog_pipeline.jobs.schema_files import files_of_ids, schema_of, schema_of_writers
+from stratalog_pipeline.jobs.verify import verify as verify_bucket
+
+OnProgress = Callable[[str, int, int], None]
+_MOST_BYTES = 16 << 20
+
+
+def archive(
+    bucket: str,
+    to: str,
+    topic: str,
+    kind: str,
+    by: str,
+    form: str,
+    schemas: tuple[str, ...],
+    message: str,
+    is_confluent: bool,
+    cluster: str | None,
+    meta: str | None,
+    is_gap_allowed: bool,
+    is_dry_run: bool,
+    run: Runner,
+    step: OnProgress,
+) -> dict[str, Any]:
+    given = _schema(Kind(kind), schemas, message, is_confluent)
+    if is_confluent and kind == Kind.RAW:
+        raise InvalidRequest("--confluent is for kinds that are looked into: raw records keep their bytes as they are")
+    if given is None and kind in (Kind.AVRO, Kind.PROTOBUF):
+        raise InvalidRequest(f"--schema FILE is missing: {kind} records cannot be read without it")
+    options = ArchiveOptions(
+        bucket,
+        to,
+        topic,
+        Kind(kind),
+        TimePartition(by),
+        schema=given,
+        is_confluent=is_confluent,
+        table=TableFormat(form),
+        cluster_id=cluster,
+        meta_url=meta,
+        is_dry_run=is_dry_run,
+        is_gap_allowed=is_gap_allowed,
+    )
+    return asdict(Archive(options, run, step).archive())
+
+
+def _schema(kind: Kind, given: tuple[str, ...], message: str, is_confluent: bool) -> RecordSchema | None:
+    by_id = files_of_ids(given)
+    if by_id:
+        if kind is not Kind.AVRO or not is_confluent:
+            raise InvalidRequest("--schema ID=FILE is for Avro records that name their schema: add --confluent")
+        return schema_of_writers({number: (_read(path), str(path)) for number, path in by_id.items()})
+    return schema_of(kind, _read(Path(given[0])), given[0], message, is_confluent) if given else None
+
+
+def verify(
+    bucket: str,
+    topics: tuple[str, ...],
+    cluster: str | None,
+    meta: str | None,
+    repair_from: tuple[str, ...],
+    is_dry_run: bool,
+    run: Runner,
+    step: OnProgress,
+) -> dict[str, Any]:
+    found = verify_bucket(
+        bucket,
+        run,
+        topics=topics or None,
+        cluster_id=cluster,
+        meta_url=meta,
+        repair_from=repair_from,
+        is_dry_run=is_dry_run,
+        on_progress=step,
+    )
+    return asdict(found)
+
+
+def compact(
+    bucket: str,
+    meta: str,
+    topics: tuple[str, ...],
+    target_bytes: int,
+    is_dry_run: bool,
+    is_packing: bool,
+    run: Runner,
+    step: OnProgress,
+) -> dict[str, Any]:
+    options = CompactOptions(bucket, meta, topics, target_bytes, is_dry_run, is_packing, shown_token())
+    return asdict(compact_segments(options, run, step))
+
+
+def export(
+    bucket: str,
+    to: str,
+    shape: str,
+    topics: tuple[str, ...],
+    snapshot: str | None,
+    ranges: tuple[int | None, int | None, int | None, int | None],
+    settings: tuple[tuple[str, str], ...],
+    cluster: str | None,
+    meta: str | None,
+    is_dry_run: bool,
+    run: Runner,
+    step: OnProgress,
+) -> dict[str, Any]:
+    from_offset, to_offset, from_ms, to_ms = ranges
+    asked = Asked(from_offset=from_offset, to_offset=to_offset, from_ms=from_ms, to_ms=to_ms)
+    options = ExportOptions(
+        bucket,
+        to,
+        Shape(shape),
+        topics,
+        asked,
+        cluster_id=cluster,
+        meta_url=meta,
+        snapshot=snapshot,
+        kafka_settings=settings,
+        is_dry_run=is_dry_run,
+    )
+    return asdict(export_records(options, run, step))
+
+
+def cost(
+    bucket: str,
+    prices: Path | None,
+    plot: Path | None,
+    cluster: str | None,
+    meta: str | None,
+    local: LocalBytes | None,
+    step: OnProgress,
+) -> dict[str, Any]:
+    """Raises: Conflict when the nodes that were named are of another cluster than the bucket."""
+    table = Prices() if prices is None else parse_prices(_read(prices).decode("utf-8", "replace"), str(prices))
+
+    async def look() -> Cost:
+        store = open_store(bucket)
+        try:
+            return await cost_of(store, table, cluster_id=cluster, meta_url=meta, on_progress=step)
+        finally:
+            await store.close()
+
+    found = asyncio.run(look())
+    node_ids: tuple[int, ...] = ()
+    if local is not None and local.is_of(found.cluster_id):
+        found = with_local(found, local.by_topic, table)
+        node_ids = local.node_ids
+    if plot is not None:
+        rows = [(f"{one.tier}: {one.topic}", (one.storage_price, one.request_price)) for one in found.rows]
+        title = f"{found.cluster_id}: {found.price:.2f} {found.currency} a month"
+        plot.write_text(bar_chart(title, rows, ("storage", "requests"), "{:.4f}".format), encoding="utf-8")
+    told: dict[str, Any] = json.loads(json.dumps(asdict(found)))
+    return told | {"nodes": list(node_ids)}
+
+
+def _read(path: Path) -> bytes:
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise InvalidRequest(f"{path} has more than {_MOST_BYTES} bytes: is it the right file?")
+        return path.read_bytes()
+    except OSError as error:
+        raise InvalidRequest(f"{path} cannot be read: {error.strerror}") from error

@@ -1,0 +1,82 @@
+"""`stratalog node start --read-only` as a process: it reads the directory of a node that was retired in volume mode."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from stratalog.model.errors import StratalogError
+from stratalog.settings.process import ProcessSettings
+from stratalog.telemetry.door_key import door_key
+from stratalog.telemetry.http import TelemetryServer, split_address
+from stratalog.telemetry.logs import configure_logs, logger
+from stratalog.telemetry.printable import printable
+from stratalog.telemetry.process_stats import add_process_metrics
+from stratalog.telemetry.token_file import token_file
+from stratalog_cli.services.meta_wait import until_answered
+from stratalog_cli.services.server_process import (
+    StoppedEarly,
+    collect_less_often,
+    first_of,
+    run_server,
+    stop_signal,
+    unless_stopped,
+)
+from stratalog_cli.services.told_address import told_address
+from stratalog_cli.terminal.say import say, say_error
+
+log = logger(__name__)
+
+
+def run_volume(settings: ProcessSettings, data: Path, listen: str, meta_urls: str, node_id: int | None) -> None:
+    """Run until SIGTERM or SIGINT, or until the mount has ended. Exits 3 when it cannot start, or is over, with the
+    reason."""
+    configure_logs(settings.log_level)
+    run_server(_run(settings, data, listen, meta_urls, node_id))
+
+
+async def _run(settings: ProcessSettings, data: Path, listen: str, meta_urls: str, node_id: int | None) -> int:
+    from stratalog.meta_api.http_client import HttpMetaClient
+    from stratalog_node.disk.layout import NodeLayout
+    from stratalog_node.volume.directory import check_is_node
+    from stratalog_node.volume.volume_node import VolumeNode
+
+    stopping = stop_signal()
+    async with AsyncExitStack() as running:
+        try:
+            check_is_node(NodeLayout(data / "node"))  # before a service is waited for that cannot help
+            tokens = token_file(settings.auth_token_file)
+            meta = HttpMetaClient(meta_urls, token=None if tokens is None else tokens.first)
+            running.push_async_callback(meta.close)
+            node = VolumeNode(settings, data / "node", *split_address(listen, "--listen"), meta, node_id=node_id)
+            await unless_stopped(until_answered(meta), stopping)
+            await unless_stopped(node.start(), stopping)
+            running.push_async_callback(node.close)
+            told_address(settings, node.address)
+            collect_less_often()
+            add_process_metrics(node.metrics)
+            http = TelemetryServer(
+                node.metrics,
+                readiness=node.readiness,
+                allowed_hosts=settings.http_allowed_hosts,
+                key=door_key(tokens, is_metrics_open=not settings.auth_metrics_enable),
+            )
+            running.push_async_callback(http.stop)
+            admin = await http.start(settings.metrics_listen) if settings.metrics_listen else ""
+        except StoppedEarly:
+            log.info("stopped before it was ready")
+            return 0
+        except StratalogError as error:
+            say_error(f"cannot start: {error}")
+            return 3
+        address = f"{node.address[0]}:{node.address[1]}"
+        say(
+            f"stratalog ready: peers {address}, admin {admin or 'off'}, data {printable(str(data))} of node "
+            f"{node.identity.node_id}, read only"
+        )
+        over = await first_of(stopping, node.is_over)
+        if over is node.is_over:
+            say_error(f"stopping: {node.why_over}")
+        log.info("stopping")
+    log.info("stopped")
+    return 3 if node.is_over.is_set() else 0

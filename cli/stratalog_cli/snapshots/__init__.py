@@ -1,0 +1,3 @@
+"""`stratalog snapshot`: consistent cuts and restores."""
+
+__all__ = ("command",)

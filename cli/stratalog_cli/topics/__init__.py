@@ -1,0 +1,6 @@
+"""`stratalog topics`, `segments`, `locate` and `seal`."""
+
+__all__ = (
+    "segments",
+    "topics",
+)
