@@ -23,7 +23,7 @@ MODULES: Final = {
         " producers record_batch record_times segment_file time_window"
     ),
     "core/stratalog/machines/leading": (
-        "append_refusals chain_events followers in_sync leader_events next_segment owed_batches producer_table"
+        "append_refusals chain_events followers in_sync leader_events next_segment rejected_batches producer_table"
         " roll_order sealed_producers segment_leader shard_chain shard_life waiting_lines"
     ),
     "core/stratalog/machines/following": "copy_sources fetch_rounds fetch_session follower_events segment_follower",
@@ -38,7 +38,7 @@ MODULES: Final = {
     ),
     "storage_node/stratalog_node/replication": (
         "asked_peers copy_line first_files lag peer peer_line peer_protocol peer_reads replica replica_copy stats"
-        " wanted"
+        " followed_segments"
     ),
     "storage_node/stratalog_node/serve": "*",
     "storage_node/stratalog_node/shards/copies": (
@@ -49,7 +49,7 @@ MODULES: Final = {
         "append committed_ends directory handing_over internal_append mounted shard_log workers"
     ),
     "storage_node/stratalog_node/shards/catalog": "catalog rules wait",
-    "storage_node/stratalog_node/shards/read": "elsewhere epochs ranges reading replica_reads time_look",
+    "storage_node/stratalog_node/shards/read": "other_sources epochs ranges reading replica_reads time_look",
     "storage_node/stratalog_node/shards/flush": "flusher shard_lookup shared_journal space",
     "storage_node/stratalog_node/tier/uploads": "encoder parts source",
 }

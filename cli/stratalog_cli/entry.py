@@ -16,13 +16,13 @@ import sys
 from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
-from stratalog_cli.terminal.lacking import end_without
+from stratalog_cli.terminal.missing_module import end_for_missing_module
 
 try:
     import typer
     from typer.core import TyperGroup
 except ModuleNotFoundError as error:
-    end_without(error)
+    end_for_missing_module(error)
 
 from stratalog.model.errors import Corrupt, OutcomeUnknown, StratalogError, Unavailable
 from stratalog.settings.relations import require_assertions
@@ -202,7 +202,7 @@ def main() -> None:
         app = build_app((wanted,) if wanted in COMMANDS else tuple(COMMANDS))
         app(prog_name="stratalog")
     except ModuleNotFoundError as error:
-        end_without(error)
+        end_for_missing_module(error)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from uuid import UUID
 from stratalog.machines.plans.cluster_lists import kept_troubles, segment_page, shard_page, topic_page, trouble_page
 from stratalog.machines.plans.cluster_outline import health, sums
 from stratalog.machines.plans.cluster_overview import Known, overview
-from stratalog.machines.plans.node_courses import Course, NodeCourses
+from stratalog.machines.plans.heartbeat_history import Course, HeartbeatHistory
 from stratalog.machines.plans.shard_troubles import Trouble
 from stratalog.machines.rebuild.meta_backups import Witness
 from stratalog.machines.table.records import PutHeader, TableHeader
@@ -104,7 +104,7 @@ class MetaService:
         self._backups = None if backups is None else BucketBackups(backups, clock_ms, self.backup_stats)
         self.retirement_stats = retirement_stats or RetirementStats()
         self._news = RecoveryNews(self.stats)
-        self._courses = NodeCourses()
+        self._courses = HeartbeatHistory()
         self._overview = SeldomMade(self._overview_steps, monotonic_ms, "meta-overview")
         self._sums = SeldomMade(self._sums_steps, monotonic_ms, "meta-sums")
         self._troubles = SeldomMade(self._trouble_steps, monotonic_ms, "meta-troubles")

@@ -1,5 +1,6 @@
 """Holds the mounts that the meta service gives to a node, and sees first that they can be read. Stands in for
-`storage_node/stratalog_node/mounts` and, for what a retired node left in the bucket, `tier/sweep/left_behind.py`."""
+`storage_node/stratalog_node/mounts` and, for what a retired node left in the bucket,
+`tier/sweep/expired_writers.py`."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def named(segment: Segment) -> SegmentNamed:
     )
 
 
-def is_needless(segment: Segment, node_id: int) -> bool:
+def should_drop(segment: Segment, node_id: int) -> bool:
     """The object store has all of it, and who is not listed by then is not listed any more."""
     return segment.remote.state is RemoteState.COMPLETE and node_id not in segment.local_nodes
 
@@ -120,7 +120,7 @@ class ReplicaShell:
             self.node.scheduler.after(max(1, wakes_ms - self.node.scheduler.now_ms), self.node, self._time_passed)
 
     def heard(self, segment: Segment | None) -> None:
-        if segment is None or is_needless(segment, self.node.node_id):
+        if segment is None or should_drop(segment, self.node.node_id):
             self.step(SegmentGone())
         else:
             self.step(named(segment))

@@ -1,5 +1,5 @@
 """Tells the meta service of copies that this node cannot vouch for, and of sealed ones that are gone, again and again
-until its record says so. It stands in for `replication/faulty_copies.py` and `replication/lost_copies.py`."""
+until its record says so. It stands in for `replication/faulty_copies.py` and `replication/lost_copy_reports.py`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Sweeps orphans of the object store: what this node put, or one without a lease, and no metadata name. Stands in for
-`tier/sweep/orphan_sweep.py` and `tier/sweep/left_behind.py`: listing first, then what is protected, then the
+`tier/sweep/orphan_sweep.py` and `tier/sweep/expired_writers.py`: listing first, then what is protected, then the
 metadata."""
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ from stratalog_node.registration import BegunLife, begin_life
 from stratalog_node.replication.faulty_copies import FaultyCopies
 from stratalog_node.replication.following import Following
 from stratalog_node.replication.lag import add_lag_metrics
-from stratalog_node.replication.lost_copies import LostCopies
+from stratalog_node.replication.lost_copy_reports import LostCopyReports
 from stratalog_node.replication.peer import Asker
 from stratalog_node.replication.peer_reads import NodePeerReads
 from stratalog_node.serve.api import control_apis
@@ -147,7 +147,7 @@ class StorageNode:
         self.tier: NodeTier
         self._teller: ActivityTeller
         self.following: Following
-        self.lost_copies: LostCopies
+        self.lost_copies: LostCopyReports
         self.faulty_copies: FaultyCopies
         self.mounts: MountHolding
 
@@ -380,7 +380,7 @@ class StorageNode:
         )
         self._taken.push_async_callback(self.following.close)
         self.following.begin()
-        self.lost_copies = LostCopies(asker.node_id, self.catalog, self.shards, self.meta, self.following.stats)
+        self.lost_copies = LostCopyReports(asker.node_id, self.catalog, self.shards, self.meta, self.following.stats)
         self._tasks.start(self.lost_copies.run())
         self.faulty_copies = FaultyCopies(
             asker.node_id,

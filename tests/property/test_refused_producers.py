@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stratalog.machines.leading.leader_events import OfferedBatch
-from stratalog.machines.leading.owed_batches import OwedBatches
 from stratalog.machines.leading.producer_table import Duplicate, ProducerTable
+from stratalog.machines.leading.rejected_batches import RejectedBatches
 
 IN_FLIGHT = 5
 PRODUCER = 7
@@ -21,14 +21,14 @@ class Node:
         self.log: list[int] = []
         self.is_open = True
         self.table = ProducerTable()
-        self.owed = OwedBatches()
+        self.owed = RejectedBatches()
         self.now_ms = 0
         if is_known:
             self.table.record(PRODUCER, 0, 0, 1, 0, 0)
 
     def live_again(self) -> None:
         """The table comes back out of the log, what was refused is forgotten."""
-        self.owed = OwedBatches()
+        self.owed = RejectedBatches()
 
     def take(self, batch: OfferedBatch) -> bool:
         """Whether it is in the log now. What is not is refused for a moment."""

@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 from uuid import UUID
 
 from stratalog.admin_api.cuts import Confirmed, CutRequest, Held, HeldShard, HoldRequest, Released
-from stratalog.machines.reading.cut_vector import ToldEnd
+from stratalog.machines.reading.consistent_cut import ToldEnd
 from stratalog.model.errors import NotFound, OutcomeUnknown, Unavailable
 from stratalog.model.ids import ShardKey
 from stratalog.model.topic import Topic

@@ -63,7 +63,7 @@ class NodeCluster:
         self._boot = "boot"
         self._full: set[int] = set()
         patch.setattr("stratalog_node.node.read_boot_id", lambda: self._boot)
-        patch.setattr("stratalog_node.shards.copies.calm.CALM_S", 0.0)
+        patch.setattr("stratalog_node.shards.copies.rolls_in_progress.PAUSE_S", 0.0)
         append = ReplicaCopy.append
 
         def refusing(copy: ReplicaCopy, batches: Any) -> None:

@@ -1,6 +1,6 @@
 """`stratalog context …`: names for clusters, as `kubectl` and `nats` have them: add, use, list, show, remove.
 
-What they are and which one holds is in `stratalog_cli.connect.contexts` and `stratalog_cli.connect.whom_to_ask`.
+What they are and which one holds is in `stratalog_cli.connect.contexts` and `stratalog_cli.connect.target_address`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from stratalog_cli.connect.contexts import (
     write_contexts,
 )
 from stratalog_cli.connect.output import OutputFormat, OutputOption, print_fields, print_json, print_table
-from stratalog_cli.connect.whom_to_ask import Asked
+from stratalog_cli.connect.target_address import Target
 from stratalog_cli.terminal.say import say
 
 
@@ -134,7 +134,7 @@ def _check(admin: str | None, meta: str | None, bootstrap: str | None, bucket: s
 
 def _cluster_of(context: Context) -> str | None:
     """None: nothing answers. Raises: WrongServer, Conflict; InvalidRequest for a token file that is none."""
-    token = Asked(context.admin or "", context).token
+    token = Target(context.admin or "", context).token
     try:
         return cluster_of(context.admin, context.meta, token)
     except WrongServer as error:

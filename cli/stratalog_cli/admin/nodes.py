@@ -23,7 +23,7 @@ from stratalog.model.retirement_commands import CancelRetirement, RetireNode
 from stratalog.model.retirement_status import RetirementStatus
 from stratalog.telemetry.printable import printable
 from stratalog_cli.connect.output import OutputFormat, OutputOption, console, is_watched, print_json, print_table
-from stratalog_cli.connect.whom_to_ask import meta_asked
+from stratalog_cli.connect.target_address import meta_target
 from stratalog_cli.terminal.say import say
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def ask_meta(meta: str | None, ask: Callable[[HttpMetaClient], Awaitable[T]], *,
     context is of another cluster; InvalidRequest where nothing names the service."""
     from stratalog.meta_api.http_client import HttpMetaClient
 
-    whom = meta_asked(meta)
+    whom = meta_target(meta)
 
     async def asked() -> T:
         client = HttpMetaClient(whom.addresses, token=whom.token)

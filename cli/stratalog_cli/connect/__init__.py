@@ -14,5 +14,5 @@ __all__ = (
     "record_lines",
     "several_nodes",
     "shown_token",
-    "whom_to_ask",
+    "target_address",
 )

@@ -2,7 +2,7 @@
 
 It is an extra (`clients` in pyproject.toml), imported when such a command runs. Before one is made, each bootstrap
 address is asked one question by hand: librdkafka tries forever where nobody listens, and cannot tell an HTTP port from
-a broker. A write never goes where nobody pointed (`stratalog_cli.connect.whom_to_ask`).
+a broker. A write never goes where nobody pointed (`stratalog_cli.connect.target_address`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import typer
 from stratalog.model.addresses import parse_address
 from stratalog.model.errors import InvalidRequest, NotFound, StratalogError, Unavailable
 from stratalog.telemetry.printable import printable
-from stratalog_cli.connect.whom_to_ask import bootstrap_asked, refuse_guess
+from stratalog_cli.connect.target_address import bootstrap_target, refuse_guess
 from stratalog_cli.terminal.say import say
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class KafkaPlace:
 
         Raises: InvalidRequest for what is no address, or for a write that nobody pointed; Unavailable where no broker
         answers; Conflict where the context is of another cluster."""
-        asked = bootstrap_asked(named)
+        asked = bootstrap_target(named)
         addresses = [parse(one) for one in asked.addresses.split(",") if one.strip()]
         if not addresses:
             raise InvalidRequest("no bootstrap address: expected HOST:PORT, or several separated by commas")

@@ -13,7 +13,7 @@ from stratalog.admin_api.client import AdminClient
 from stratalog.model.errors import Conflict, InvalidRequest
 from stratalog.telemetry.printable import printable
 from stratalog_cli.connect.several_nodes import Nodes, tell_not_asked
-from stratalog_cli.connect.whom_to_ask import admin_asked
+from stratalog_cli.connect.target_address import admin_target
 from stratalog_cli.terminal.say import say
 
 
@@ -68,6 +68,6 @@ def ask_local_bytes(admin: str | None) -> tuple[LocalBytes | None, Nodes | None]
 
 def _has_context() -> bool:
     try:
-        return not admin_asked(None).is_guessed
+        return not admin_target(None).is_guessed
     except InvalidRequest:  # a context without an admin address
         return False

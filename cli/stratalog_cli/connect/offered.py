@@ -56,20 +56,20 @@ def _named(ctx: typer.Context, option: str) -> str | None:
 
 def _topics(ctx: typer.Context) -> list[str]:
     from stratalog_cli.connect.several_nodes import Nodes
-    from stratalog_cli.connect.whom_to_ask import bootstrap_asked
+    from stratalog_cli.connect.target_address import bootstrap_target
 
     try:
         return sorted(one.name for one in Nodes(_named(ctx, "admin"), timeout_s=_TIMEOUT_S).first(lambda n: n.topics()))
     except Exception:
-        asked = bootstrap_asked(_named(ctx, "bootstrap"))
+        asked = bootstrap_target(_named(ctx, "bootstrap"))
         told = _admin(asked.addresses).list_topics(timeout=_TIMEOUT_S)
         return sorted(told.topics)
 
 
 def _groups(ctx: typer.Context) -> list[str]:
-    from stratalog_cli.connect.whom_to_ask import bootstrap_asked
+    from stratalog_cli.connect.target_address import bootstrap_target
 
-    asked = bootstrap_asked(_named(ctx, "bootstrap"))
+    asked = bootstrap_target(_named(ctx, "bootstrap"))
     admin = _admin(asked.addresses)
     admin.list_topics(timeout=_TIMEOUT_S)  # it asks the nodes that it knows: without this, none
     listed = admin.list_consumer_groups(request_timeout=_TIMEOUT_S).result(_TIMEOUT_S)

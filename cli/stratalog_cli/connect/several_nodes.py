@@ -1,7 +1,7 @@
 """Questions to several nodes: `--admin HOST:PORT,HOST:PORT,…` names them, and who was not asked is said.
 
-Without it the context says whom to ask (`stratalog_cli.connect.whom_to_ask`). Each node knows the metadata of all, but
-of disks only its own. One that does not answer is named on standard error, and
+Without it the context says whom to ask (`stratalog_cli.connect.target_address`). Each node knows the metadata of all,
+but of disks only its own. One that does not answer is named on standard error, and
 the others are asked all the same; the command ends with exit code 1 then, for it does not tell all that it was asked
 for. Nodes that nobody named are told as such, and are no failure.
 """
@@ -16,7 +16,7 @@ import typer
 from stratalog.admin_api.client import AdminClient
 from stratalog.model.errors import Conflict, InvalidRequest, Unavailable
 from stratalog.telemetry.printable import printable
-from stratalog_cli.connect.whom_to_ask import admin_asked, refuse_guess
+from stratalog_cli.connect.target_address import admin_target, refuse_guess
 from stratalog_cli.terminal.say import say
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ class Nodes:
         """`named` is what the option or the environment says; of a write it is told where it goes, before it goes.
 
         Raises: InvalidRequest for what is no address, or no token file; NotFound for a context that is not there."""
-        self._asked = admin_asked(named)
+        self._asked = admin_target(named)
         addresses = list(dict.fromkeys(one.strip() for one in self._asked.addresses.split(",") if one.strip()))
         if not addresses:
             raise InvalidRequest("no admin address: expected HOST:PORT, or several separated by commas")

@@ -1,3 +1,5 @@
 """`stratalog groups`: list, describe, reset, delete."""
 
-__all__ = ("groups",)
+__all__ = (
+    "groups",
+)

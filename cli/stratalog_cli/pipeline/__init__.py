@@ -1,3 +1,5 @@
 """`stratalog pipeline`: jobs over cold data."""
 
-__all__ = ("command",)
+__all__ = (
+    "command",
+)

@@ -1,3 +1,5 @@
 """`stratalog snapshot`: consistent cuts and restores."""
 
-__all__ = ("command",)
+__all__ = (
+    "command",
+)

@@ -3,7 +3,7 @@
 __all__ = (
     "completion",
     "confirmation",
-    "lacking",
+    "missing_module",
     "moments",
     "plain_help",
     "say",

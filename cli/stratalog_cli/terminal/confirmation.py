@@ -23,9 +23,9 @@ def require_confirmation(deed: str) -> None:
     if not sys.stdin.isatty():
         raise Rejected(f"not confirmed, and nothing was done: add --yes to {deed} without a terminal")
     try:
-        is_wanted = typer.confirm(f"{deed[:1].upper()}{deed[1:]}? This cannot be undone", err=True)
+        should_follow = typer.confirm(f"{deed[:1].upper()}{deed[1:]}? This cannot be undone", err=True)
     except typer.Abort:
         say("", to_stderr=True)  # Ctrl-C and Ctrl-D leave the cursor behind the question
-        is_wanted = False
-    if not is_wanted:
+        should_follow = False
+    if not should_follow:
         raise Rejected("not confirmed, and nothing was done")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from stratalog.machines.restart.missing_copies import GIVE_BUCKET as GIVE_BUCKET
+from stratalog.machines.restart.missing_copy import GIVE_BUCKET as GIVE_BUCKET
 
 RESTORE_OBJECT: Final = (
     "keep the local copies of this segment; restore the object from a version or a replica of the bucket, or see with "

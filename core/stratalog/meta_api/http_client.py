@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import urlencode
 from uuid import UUID
 
-from stratalog.machines.plans.node_courses import Course
+from stratalog.machines.plans.heartbeat_history import Course
 from stratalog.machines.plans.shard_troubles import Trouble
 from stratalog.meta_api import wire
 from stratalog.meta_api.attempts import UNAUTHORIZED_ATTEMPTS, Repeat, RetryPolicy, policy_for

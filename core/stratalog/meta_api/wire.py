@@ -11,7 +11,7 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar, get_args
 from urllib.parse import urlsplit
 from uuid import UUID
 
-from stratalog.machines.plans.node_courses import Course
+from stratalog.machines.plans.heartbeat_history import Course
 from stratalog.machines.plans.shard_troubles import Trouble
 from stratalog.meta_api.json_shape import JsonShape, NotOfShape, field_name
 from stratalog.meta_api.problems import Problem, from_problem

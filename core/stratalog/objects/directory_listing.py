@@ -37,8 +37,8 @@ def _walk(root: Path, folder: str, prefix: str, after: str) -> Iterator[ObjectIn
     for name in names:
         key = folder + name
         if name.endswith("/"):
-            is_wanted = key.startswith(prefix) or prefix.startswith(key)
-            if is_wanted and (key > after or after.startswith(key)):
+            should_follow = key.startswith(prefix) or prefix.startswith(key)
+            if should_follow and (key > after or after.startswith(key)):
                 yield from _walk(root, key, prefix, after)
         elif key > after and key.startswith(prefix):
             try:

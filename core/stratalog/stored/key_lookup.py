@@ -170,7 +170,7 @@ class _Opener:
         source, position = part.object_key, part.position + entry.position
         at = entry.position - self.entries[0].position
         batch = memoryview(self.data)[at : at + entry.size_bytes]
-        is_wanted = False
+        should_follow = False
         for _, header in walk(batch, source=source, position=position, epoch=self.manifest.identity.epoch):
             if header.size_bytes != entry.size_bytes:
                 raise Corrupt("the key index names another batch than the one here", source=source, position=position)
@@ -181,8 +181,8 @@ class _Opener:
                     source=source,
                     position=position,
                 )
-            is_wanted = header.end_offset > self.from_offset
-        if not is_wanted:
+            should_follow = header.end_offset > self.from_offset
+        if not should_follow:
             return KeyMatches([], 0)
         return records_of_key(
             batch,

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from stratalog.admin_api.looks import HistoryAnswer
 from stratalog.admin_api.models import NodeStatus
-from stratalog.machines.plans.node_courses import Course
+from stratalog.machines.plans.heartbeat_history import Course
 from stratalog.model.errors import NotFound, StratalogError, Unavailable
 from stratalog.model.status_page import NodeRow, Overview
 from stratalog.ui.host import ClusterLooks, UiHost

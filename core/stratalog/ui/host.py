@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from stratalog.machines.plans.node_courses import Course
+from stratalog.machines.plans.heartbeat_history import Course
 from stratalog.model.addresses import is_loopback
 from stratalog.model.cluster_lists import ListAsk, SegmentPage, ShardPage, TopicPage, TroublePage
 from stratalog.model.status_page import Overview

@@ -14,7 +14,7 @@ from stratalog.formats.part import PART_HEADER_BYTES, decode_part_header, decode
 from stratalog.formats.record_batch import parse_header, walk
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.machines.reading.read_sources import ReadSource, provers, sources
-from stratalog.machines.restart.missing_copies import judge_missing
+from stratalog.machines.restart.missing_copy import judge_missing
 from stratalog.model.batch import BATCH_HEADER_BYTES, BatchHeader
 from stratalog.model.errors import Corrupt, NotFound, StratalogError
 from stratalog.model.segment import RemotePart, RemoteState, Segment

@@ -14,7 +14,7 @@ from stratalog.admin_api.models import Finding, VerifyDone, VerifyRequest, Verif
 from stratalog.admin_api.next_steps import CHECK_VOLUME
 from stratalog.event_loop.fair_turns import FairTurns
 from stratalog.machines.leading.shard_life import Stop, StopCause
-from stratalog.machines.restart.missing_copies import judge_missing
+from stratalog.machines.restart.missing_copy import judge_missing
 from stratalog.model.errors import Corrupt, InvalidRequest, NotFound, StratalogError
 from stratalog.model.segment import RemoteState, Segment, SegmentIdentity
 from stratalog_node.admin.describe import cold_bytes, end_of, holders_of, local_bytes

@@ -91,12 +91,12 @@ class EndsInMemory:
         self._chunks: list[mmap.mmap] = []
         self._changing = threading.Lock()
 
-    def begin(self, is_wanted: Callable[[SegmentKey], bool]) -> None:
+    def begin(self, should_follow: Callable[[SegmentKey], bool]) -> None:
         """Blocking, at a start: read what the last life left, and keep what is wanted of it in a file of this life.
         A process that has the old file still maps it, and changes nothing here."""
         if self._path is None:
             return
-        self._found = {key: end for key, end in _read(self._path).items() if is_wanted(key)}
+        self._found = {key: end for key, end in _read(self._path).items() if should_follow(key)}
         made = self._path.with_name(f"{self._path.name}.{os.getpid()}")
         try:
             with suppress(FileNotFoundError):

@@ -40,6 +40,7 @@ from stratalog.telemetry.logs import logger
 from stratalog_node.groups.attention import Attention
 from stratalog_node.groups.client_words import ClientWords
 from stratalog_node.groups.consumers import AllTopics, ConsumerGroups, member_error
+from stratalog_node.groups.coordinator_validity import Standing
 from stratalog_node.groups.forgetting import Forgetting
 from stratalog_node.groups.hosted import HostedGroup
 from stratalog_node.groups.hosting import CoordinatorLimits, GroupHosting, GroupMeta
@@ -61,7 +62,6 @@ from stratalog_node.groups.requests import (
     put_off,
 )
 from stratalog_node.groups.room import GroupRoom
-from stratalog_node.groups.standing import Standing
 from stratalog_node.groups.stats import GroupStats
 from stratalog_node.shards.catalog.lag import CatalogLag
 from stratalog_node.shards.copies.shard_view import ShardView

@@ -20,11 +20,11 @@ from stratalog.model.consumer_group import ConsumerGroupRecord
 from stratalog.model.group import CONSUMER_PROTOCOL_TYPE, CommittedOffset, GroupError, GroupRecord, GroupState
 from stratalog.model.ids import ShardKey
 from stratalog.telemetry.logs import logger
+from stratalog_node.groups.group_rewrite import rewrite_group
 from stratalog_node.groups.hosted import HostedGroup, ShardState
 from stratalog_node.groups.membership import Membership
 from stratalog_node.groups.offsets import OffsetKeeper, Topics, encoded
 from stratalog_node.groups.requests import DeletedOffsets, TopicShard
-from stratalog_node.groups.restating import restate
 from stratalog_node.groups.room import GroupRoom
 from stratalog_node.groups.stats import GroupStats
 from stratalog_node.slices import in_slices
@@ -159,7 +159,7 @@ class Forgetting:
 
     async def _sweep_group(self, hosted: HostedGroup, now_ms: int, doubtful: set[UUID]) -> None:
         machine = hosted.machine
-        if hosted.is_doubtful and await restate(hosted) is not GroupError.NONE:
+        if hosted.is_doubtful and await rewrite_group(hosted) is not GroupError.NONE:
             return
         if hosted.absence is not None or machine.state is GroupState.DEAD:
             return

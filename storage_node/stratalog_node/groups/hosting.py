@@ -27,6 +27,8 @@ from stratalog.model.segment import Segment
 from stratalog.settings.process import ProcessSettings
 from stratalog.telemetry.logs import logger
 from stratalog_node.backoff import Backoff
+from stratalog_node.groups.coordinator_validity import Standing
+from stratalog_node.groups.group_rewrite import rewrite_group
 from stratalog_node.groups.hosted import GroupShard, HostedGroup, ShardState
 from stratalog_node.groups.log import Backlog, GroupLog, LogLimits
 from stratalog_node.groups.log_topic import LogTopic
@@ -35,9 +37,7 @@ from stratalog_node.groups.migration import Migration
 from stratalog_node.groups.offsets import Topics
 from stratalog_node.groups.placement import shard_of
 from stratalog_node.groups.replay import Replay
-from stratalog_node.groups.restating import restate
 from stratalog_node.groups.room import GroupRoom, RoomLimits, offset_bytes
-from stratalog_node.groups.standing import Standing
 from stratalog_node.groups.stats import GroupStats
 from stratalog_node.shards.copies.shard_view import ShardView
 from stratalog_node.slices import in_slices
@@ -187,7 +187,7 @@ class GroupHosting:
         return hosted
 
     async def _restate(self, hosted: HostedGroup) -> None:
-        error = await restate(hosted)
+        error = await rewrite_group(hosted)
         if error is not GroupError.NONE:
             _log.warning("a group whose deletion failed could not be written again", group=hosted.group_id, error=error)
         self._membership.forget_if_blank(hosted)

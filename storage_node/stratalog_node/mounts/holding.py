@@ -5,7 +5,7 @@ is TAKING, and nothing of the retired node's is touched. What cannot be read is 
 what lies in the object store is given up after some, for another node may reach what this one cannot. A directory that
 is read elsewhere is looked at again and again while it is served, and doubted aloud once it does not answer.
 Once it serves, its background work is done by what does the node's own: purges (`tier/sweep/janitor.py`), orphans and
-bundles (`tier/sweep/left_behind.py`), each under the token. Each mount is looked at by a task of its own, a bounded
+bundles (`tier/sweep/expired_writers.py`), each under the token. Each mount is looked at by a task of its own, a bounded
 number at a time, so that machines that are gone keep no other mount waiting while they are fewer than that; N of them
 delay each look by the time of N looks, divided by that number. Lives on the event loop.
 Cost: one look at each segment when a mount is taken, and two listings and two small reads of the store.

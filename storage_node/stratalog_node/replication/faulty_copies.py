@@ -23,7 +23,7 @@ from stratalog.model.commands import ReportFaultyCopies
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import Segment
 from stratalog.telemetry.logs import logger
-from stratalog_node.replication.tellings import tell_again
+from stratalog_node.replication.report_loop import report_repeatedly
 from stratalog_node.shards.catalog.catalog import Catalog
 from stratalog_node.shards.log.directory import ShardDirectory
 
@@ -59,7 +59,7 @@ class FaultyCopies:
 
     async def run(self) -> None:
         """Without an end."""
-        await tell_again(self.look, lambda: POLL_S, "faulty copies")
+        await report_repeatedly(self.look, lambda: POLL_S, "faulty copies")
 
     async def look(self) -> None:
         """Raises: Unavailable, Fenced."""

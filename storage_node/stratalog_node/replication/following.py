@@ -38,13 +38,13 @@ from stratalog_node.replication.copy_turns import CopyTurns
 from stratalog_node.replication.filling import CopyFilling
 from stratalog_node.replication.first_files import FirstFiles
 from stratalog_node.replication.flushes_behind import FlushesBehind, flush_at_stop
-from stratalog_node.replication.left_copies import LeftCopies
+from stratalog_node.replication.followed_segments import should_drop, should_follow
 from stratalog_node.replication.peer import Asker
 from stratalog_node.replication.promises import Promises
 from stratalog_node.replication.replica import Replica, record_of
 from stratalog_node.replication.replica_copy import ReplicaCopy
 from stratalog_node.replication.stats import ReplicationStats
-from stratalog_node.replication.wanted import is_needless, is_wanted
+from stratalog_node.replication.unfollowed_copies import UnfollowedCopies
 from stratalog_node.shards.copies.active import ActiveSegment
 from stratalog_node.shards.copies.cold_reads import RemoteBatches
 from stratalog_node.shards.copies.context import ShardContext
@@ -114,7 +114,7 @@ class Following:
         self.turns = CopyTurns(context.threads)
         self.first_files = FirstFiles(self.turns.at_once, self.start)
         self._promises = Promises(context.threads.promise, self._fences)
-        self._left = LeftCopies(self.turns.in_turn, self.turns.at_once, self.start, self._fences, checkpoints)
+        self._left = UnfollowedCopies(self.turns.in_turn, self.turns.at_once, self.start, self._fences, checkpoints)
 
     def begin(self) -> None:
         """Follow what the catalog lists, and what it will list."""
@@ -166,7 +166,7 @@ class Following:
 
     def _is_wanted(self, segment: Segment) -> bool:
         may_read = self._context.catalog.reads_bucket(segment.key.topic_id)
-        return is_wanted(segment, self._asker.node_id, may_read_bucket=may_read)
+        return should_follow(segment, self._asker.node_id, may_read_bucket=may_read)
 
     def _is_counted_on(self, segment: Segment) -> bool:
         by_quorum = self._context.catalog.is_quorum(segment.key.topic_id)
@@ -190,7 +190,7 @@ class Following:
         if replica is not None:
             replica.hear(
                 SegmentGone()
-                if is_needless(
+                if should_drop(
                     segment,
                     self._asker.node_id,
                     replica.follower.life,
@@ -279,7 +279,7 @@ class Following:
         await self._retry(copy.key, _ANEW_S)
 
     def _begin_opening(self, name: SegmentName, key: SegmentKey) -> None:
-        self._context.calm.disturbed()
+        self._context.rolls_in_progress.note_roll()
         if name not in self._opening:  # it may have been sealed meanwhile, and come through the line
             self._opening.add(name)
             begin = self._begin_anew if isinstance(self._unopened.get(key), Corrupt) else self._open

@@ -408,7 +408,7 @@ class Replica:
             self.hear(PromiseWritten(fence))
 
     async def _prove(self) -> None:
-        await self.copy.until_calm()
+        await self.copy.wait_until_no_rolls()
         while not self._is_closed and self.follower.life is FollowerLife.PROVING:
             try:
                 self._proof = await self._prove_once()

@@ -348,9 +348,9 @@ class ReplicaCopy:
             producers=scan.producers.snapshot(),
         )
 
-    async def until_calm(self) -> None:
+    async def wait_until_no_rolls(self) -> None:
         """A proof takes the processor from rolls, and nobody waits for it."""
-        await self._context.calm.come()
+        await self._context.rolls_in_progress.wait_until_none()
 
     def prove(self) -> SealRecord:
         """Blocking: cut what lies behind the batches, flush, read all of it once more, and write its index block.

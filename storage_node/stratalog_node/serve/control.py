@@ -26,7 +26,7 @@ from stratalog_node.serve.context import NodeServices, RequestContext
 from stratalog_node.serve.off_loop import FEW
 from stratalog_node.serve.registry import Api
 from stratalog_node.serve.serving import Serving
-from stratalog_node.serve.untaken import UntakenAnswers
+from stratalog_node.serve.unsent_answers import UnsentAnswers
 
 log = logger(__name__)
 
@@ -51,7 +51,7 @@ class ControlDesk:
         self.serving = serving
         self.services = services
         self.large = asyncio.Semaphore(LARGE_AT_ONCE)
-        self.untaken = UntakenAnswers(services.settings.queued_max_request_bytes)
+        self.unsent_answers = UnsentAnswers(services.settings.queued_max_request_bytes)
         self._next = asyncio.Lock()
         """Held by the one that waits for room: the others wait behind it, and are not woken in vain."""
 
@@ -70,9 +70,9 @@ class ControlDesk:
             return
         async with self._next:
             while True:
-                await self.untaken.room()
+                await self.unsent_answers.room()
                 await self.large.acquire()
-                if not self.untaken.is_full:
+                if not self.unsent_answers.is_full:
                     return
                 self.large.release()
 
@@ -132,7 +132,7 @@ class _PendingControl(Parkable):
         self.buffers = buffers
         size = sum(map(len, buffers))
         connection.hold(self, size)
-        self._desk.untaken.hold(self, connection, size)
+        self._desk.unsent_answers.hold(self, connection, size)
         serving.stats.control_duration.observe(int((serving.loop.time() - begin) * 1e6))
         connection.answer_ready()
         serving.turn.request()
@@ -154,7 +154,7 @@ class _PendingControl(Parkable):
 
     def has_room(self) -> bool:
         connection = self._connection
-        return connection.is_next(self) or (connection.may_hold_more and not self._desk.untaken.is_full)
+        return connection.is_next(self) or (connection.may_hold_more and not self._desk.unsent_answers.is_full)
 
     def unpark(self) -> bool:
         assert self._unparked is not None

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from stratalog.meta_api.client import MetaClient
 from stratalog_node.serve.advertised import AdvertisedApi
-from stratalog_node.serve.departed import Departed
 from stratalog_node.serve.metadata_entries import MetadataEntries
 from stratalog_node.serve.producer_ids import ProducerIds
+from stratalog_node.serve.recently_dead_nodes import RecentlyDeadNodes
 from stratalog_node.shards.catalog.catalog import Catalog
 from stratalog_node.shards.catalog.lag import CatalogLag
 
@@ -20,14 +20,14 @@ class ControlState:
     producer_ids: ProducerIds = field(default_factory=ProducerIds)
     metadata: MetadataEntries = field(default_factory=MetadataEntries)
     _lag: CatalogLag | None = None
-    _departed: Departed | None = None
+    _recently_dead: RecentlyDeadNodes | None = None
 
     def lag(self, catalog: Catalog, meta: MetaClient) -> CatalogLag:
         """One for all requests, so that they share the questions."""
         self._lag = self._lag or CatalogLag(catalog, meta)
         return self._lag
 
-    def departed(self, catalog: Catalog) -> Departed:
+    def recently_dead(self, catalog: Catalog) -> RecentlyDeadNodes:
         """From the first question on it hears who leaves."""
-        self._departed = self._departed or Departed(catalog)
-        return self._departed
+        self._recently_dead = self._recently_dead or RecentlyDeadNodes(catalog)
+        return self._recently_dead

@@ -60,7 +60,7 @@ class ReplicaSession:
             if shard is not None and grows is not None and self._is_led(shard, grows):
                 self._confirm(shard, grows, offset)
             elif (found := self._shards.get(ShardKey(name.topic_id, name.shard))) is not None:
-                if self._waits_to_be_let_in(found, name) and found.context.openings.may_open([]):
+                if self._waits_to_be_let_in(found, name) and found.context.file_creations.may_open([]):
                     found.tell(BatchesReceived([]))  # only with a file are others let in
                 self._wait_at(found, name)
                 grows = unsealed_of_epoch(found, name.epoch)

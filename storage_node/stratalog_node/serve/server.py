@@ -225,7 +225,7 @@ class KafkaServer:
                 # After the next turn: batches of this one may still lie in the buffer.
                 self.turn.free_when_idle(connection)
                 has_idle = True
-        self._control.untaken.shed(self.turn.steady_ms)
+        self._control.unsent_answers.shed(self.turn.steady_ms)
         if has_idle:
             self.turn.request()
         self._reaper = self.loop.call_later(_REAP_S, self._reap)

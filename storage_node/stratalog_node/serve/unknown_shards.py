@@ -17,7 +17,7 @@ from stratalog.formats.offered_batch import FaultyBatch, check_offered
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.machines.leading.chain_events import BatchesRefusedBefore
 from stratalog.machines.leading.leader_events import OfferedBatch
-from stratalog.machines.leading.owed_batches import OwedBeforeShards
+from stratalog.machines.leading.rejected_batches import RejectedBeforeShards
 from stratalog.model.batch import LARGEST_BATCH_BYTES
 from stratalog.telemetry.logs import logger
 from stratalog_node.serve.serving import Serving
@@ -57,7 +57,7 @@ class UnknownShards:
         self._catch_up = catch_up
         self._waiting: list[tuple[str, int, Pending, object]] = []
         self._tasks = TaskSet()
-        self.owed = OwedBeforeShards()
+        self.owed = RejectedBeforeShards()
 
     def refuse(
         self, topic: str, shard: int, records: memoryview | None, acks: int, pending: Pending, slot: object

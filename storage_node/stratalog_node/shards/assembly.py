@@ -44,7 +44,7 @@ from stratalog_node.shards.flush.space import SpaceGuard
 from stratalog_node.shards.log.directory import ShardDirectory
 from stratalog_node.shards.log.disk_usage import LocalDisk
 from stratalog_node.shards.log.workers import ShardWorkers
-from stratalog_node.shards.read.elsewhere import Elsewhere
+from stratalog_node.shards.read.other_sources import OtherSources
 from stratalog_node.shards.read.reading import ShardReader
 from stratalog_node.shards.read.time_lookups import TimeLookups
 from stratalog_node.shards.restart.copy_files import CopyFiles
@@ -171,9 +171,9 @@ async def open_shards(
         taken.push_async_callback(context.spares.close)
         taken.push_async_callback(context.tables.close)
         sealing = Sealing(context, flusher, service_heard_ms)
-        elsewhere = Elsewhere(cold, peers)
-        reader = ShardReader(pool, answer_bytes, descriptor_limit // 4, elsewhere)
-        directory = ShardDirectory(context, ShardWorkers(flusher, sealing, reader, TimeLookups(elsewhere)))
+        other_sources = OtherSources(cold, peers)
+        reader = ShardReader(pool, answer_bytes, descriptor_limit // 4, other_sources)
+        directory = ShardDirectory(context, ShardWorkers(flusher, sealing, reader, TimeLookups(other_sources)))
         copies = CopyFiles(context, directory)
         disk = LocalDisk(layout.root, directory)
         await asyncio.to_thread(lost_flushes.mend)

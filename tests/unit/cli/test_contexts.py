@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from stratalog.model.errors import AlreadyExists, InvalidRequest, NotFound
-from stratalog_cli.connect import whom_to_ask
+from stratalog_cli.connect import target_address
 from stratalog_cli.connect.contexts import Context, Contexts, contexts_file, read_contexts, write_contexts
 from stratalog_cli.entry import build_app
 from support.cluster_ports import free_port
@@ -83,7 +83,7 @@ def test_an_option_goes_before_the_environment_and_that_before_the_context(user:
 def test_a_write_that_nobody_pointed_goes_nowhere_and_a_question_says_whom_it_asked(
     user: User, node: NodeProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(whom_to_ask, "DEFAULT_ADDRESS", node.admin)  # the usual port may be somebody else's here
+    monkeypatch.setattr(target_address, "DEFAULT_ADDRESS", node.admin)  # the usual port may be somebody else's here
 
     refused = user.run("topics", "create", "unpointed")
     assert refused.exit_code == 2 and cluster_of(node) in refused.stderr
@@ -147,7 +147,10 @@ def test_a_contexts_token_is_shown_to_its_addresses_alone(user: User, tmp_path: 
     user.run("context", "add", "prod", "--admin", NOWHERE, "--token-file", str(token))
     os.environ["XDG_CONFIG_HOME"], before = str(tmp_path), os.environ.get("XDG_CONFIG_HOME")
     try:
-        by_context, by_option = whom_to_ask.admin_asked(None).token, whom_to_ask.admin_asked("127.0.0.1:2").token
+        by_context, by_option = (
+            target_address.admin_target(None).token,
+            target_address.admin_target("127.0.0.1:2").token,
+        )
     finally:
         if before is None:
             del os.environ["XDG_CONFIG_HOME"]
@@ -228,7 +231,7 @@ def test_a_usual_address_where_nothing_listens_is_told_as_one_that_nobody_named(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    monkeypatch.setattr(whom_to_ask, "DEFAULT_ADDRESS", address)
+    monkeypatch.setattr(target_address, "DEFAULT_ADDRESS", address)
 
     ran = user.run("topics", "create", "t")
     assert ran.exit_code == 3 and address in ran.stderr and "--admin" in ran.stderr
@@ -236,7 +239,7 @@ def test_a_usual_address_where_nothing_listens_is_told_as_one_that_nobody_named(
 
 def test_nothing_is_usual_for_the_meta_service() -> None:
     with pytest.raises(InvalidRequest, match="STRATALOG_META"):
-        whom_to_ask.meta_asked(None)
+        target_address.meta_target(None)
 
 
 def test_a_server_that_is_no_node_is_refused_and_kept_only_with_the_id_of_the_cluster(

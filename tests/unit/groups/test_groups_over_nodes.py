@@ -10,7 +10,7 @@ from stratalog.machines.groups.group_events import LeavingMember
 from stratalog.model.commands import WidenTopic
 from stratalog.model.errors import Unavailable
 from stratalog.model.group import GroupError, GroupState
-from stratalog_node.groups import standing
+from stratalog_node.groups import coordinator_validity
 from stratalog_node.groups.requests import TopicShard
 from support.group_cluster import ClusterNode, GroupCluster
 from support.group_node import committing, joining, syncing, task
@@ -200,7 +200,7 @@ async def test_a_coordinator_that_the_service_does_not_hear_answers_what_its_rep
 async def test_a_coordinator_that_is_cut_off_from_everybody_stops_answering_with_its_lease(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(standing, "_PATIENCE_S", 0.02)
+    monkeypatch.setattr(coordinator_validity, "_PATIENCE_S", 0.02)
     _, one, _ = await of_one_shard()
     member = await a_member(one)
     one.lease_ms, one.heard_ms = 2_000, one.monotonic_ms

@@ -18,7 +18,7 @@ from stratalog.machines.plans.cluster_overview import (
     Known,
     overview,
 )
-from stratalog.machines.plans.node_courses import NodeCourses
+from stratalog.machines.plans.heartbeat_history import HeartbeatHistory
 from stratalog.meta_api import wire
 from stratalog.model.activity import Activity, StoppedHere, UploadActivity
 from stratalog.model.commands import CreateTopic, NoteLives, ProposeIsr
@@ -41,7 +41,7 @@ class Watched(RetirementStory):
 
     def __init__(self, nodes: int = 3) -> None:
         super().__init__(nodes)
-        self.courses = NodeCourses()
+        self.courses = HeartbeatHistory()
         for node_id in range(1, nodes + 1):
             self.tell(node_id)
 
@@ -146,14 +146,14 @@ def test_what_a_retired_node_told_last_is_nobodys_figure_any_more() -> None:
 
 def test_a_node_that_never_told_anything_has_no_figures_and_does_no_harm() -> None:
     story = Watched(1)
-    story.courses = NodeCourses()
+    story.courses = HeartbeatHistory()
     (row,) = story.shown().nodes
     assert (row.state, row.told_ms_ago, row.disk_free_bytes, row.uploads) == ("silent", -1, -1, None)
 
 
 def test_nodes_that_live_in_the_services_process_are_not_called_silent() -> None:
     story = Watched(1)
-    story.courses = NodeCourses()
+    story.courses = HeartbeatHistory()
     shown = story.shown(has_leases=False)
     assert (shown.nodes[0].state, shown.faults) == ("alive", ())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from stratalog.machines.reading.cut_vector import TieredSegment, ToldEnd, coverage, join, not_told
+from stratalog.machines.reading.consistent_cut import TieredSegment, ToldEnd, coverage, join, not_told
 from stratalog.model.ids import ShardKey
 
 SHARD, OTHER = ShardKey(UUID(int=1), 0), ShardKey(UUID(int=1), 1)

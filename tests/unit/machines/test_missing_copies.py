@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from stratalog.machines.restart.missing_copies import Standing, judge_missing
+from stratalog.machines.restart.missing_copy import Standing, judge_missing
 from stratalog.machines.restart.shard_restart import deleted_files
 from stratalog.model.ids import SegmentKey
 from stratalog.model.producers import NO_PRODUCERS

@@ -31,7 +31,7 @@ from stratalog.settings.process import ProcessSettings
 from stratalog_node.mounts.probe import DataSetProbe
 from stratalog_node.shards.catalog.lag import CatalogLag
 from stratalog_node.shards.copies.peer_reads import PeerBusy
-from stratalog_node.tier.sweep.left_behind import LeftBehind
+from stratalog_node.tier.sweep.expired_writers import ExpiredWriters
 from stratalog_node.volume import volume_node
 from stratalog_node.volume.volume_node import VolumeNode
 from support.leaving_nodes import QUICK, Leaving
@@ -299,7 +299,7 @@ async def test_who_sweeps_what_a_node_left_says_nothing_of_its_directory(
             assert mount.holder is not None
             holder = cluster.nodes[mount.holder]
             await eventually(lambda: (now := holder.catalog.mount_of(left)) is not None and now.volume is not None)
-            sweeper = LeftBehind(mount.holder, cast(Any, holder.meta), holder.catalog, 10_000)
+            sweeper = ExpiredWriters(mount.holder, cast(Any, holder.meta), holder.catalog, 10_000)
             assert await sweeper.last_epoch(left) == mount.token - 1
             snapshot = await cluster.meta.service.snapshot()
             assert [(one.state, one.is_doubted) for one in snapshot.mounts] == [(MountState.TAKING, False)]

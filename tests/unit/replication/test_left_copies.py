@@ -14,8 +14,8 @@ from stratalog.model.commands import CreateTopic, DeleteTopic
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog_node.disk.checkpoints import Checkpoints
 from stratalog_node.disk.fences import FenceBook
-from stratalog_node.replication.left_copies import LeftCopies
 from stratalog_node.replication.replica_copy import ReplicaCopy
+from stratalog_node.replication.unfollowed_copies import UnfollowedCopies
 from support.node_cluster import NodeCluster
 from support.waiting import eventually
 
@@ -51,7 +51,7 @@ class Disk:
         self.turns: list[Callable[[], object]] = []
         self.tasks: set[asyncio.Task[object]] = set()
         self._lock = asyncio.Lock()
-        self.left = LeftCopies(
+        self.left = UnfollowedCopies(
             self.on_disk,
             self.on_disk,
             lambda work: self.tasks.add(asyncio.ensure_future(work)),

@@ -133,7 +133,7 @@ async def test_clients_are_not_told_of_nodes_that_are_not_alive() -> None:
         nodes_alone = await bench.ask(3, 9, topics=[], allow_auto_topic_creation=False)
         assert [one.node_id for one in nodes_alone.brokers] == [1], "who lists groups asks all that are listed"
         assert sorted(led.values()) == [(0, 1, []), (5, -1, [2])]
-        bench.services.control.departed(bench.catalog).linger_s = 0.0
+        bench.services.control.recently_dead(bench.catalog).linger_s = 0.0
         brokers, listed, led = await told()
         assert brokers == listed == [1]
         assert sorted(led.values()) == [(0, 1, []), (5, -1, [2])]

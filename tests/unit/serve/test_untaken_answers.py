@@ -50,13 +50,13 @@ def _look(rig: ServeRig, *, after_ms: int = 1_000) -> None:
 
 async def test_answers_that_nobody_takes_are_bounded_for_the_whole_node(tmp_path: Path) -> None:
     async with _rig_without_a_timer(tmp_path, queued_max_request_bytes=_LIMIT_BYTES) as rig:
-        untaken = rig.server._control.untaken
+        unsent_answers = rig.server._control.unsent_answers
         idle = [rig.connect(send_buffer=4096, receive_buffer=4096) for _ in range(12)]
         for client in idle:
             await _ask(client)
-        await eventually(lambda: untaken.is_full and untaken._asking)
-        made = [connection for connection, _, _ in untaken._held.values()]
-        assert untaken.size_bytes <= _LIMIT_BYTES + LARGE_AT_ONCE * (2 << 20) and len(made) < len(idle)
+        await eventually(lambda: unsent_answers.is_full and unsent_answers._asking)
+        made = [connection for connection, _, _ in unsent_answers._held.values()]
+        assert unsent_answers.size_bytes <= _LIMIT_BYTES + LARGE_AT_ONCE * (2 << 20) and len(made) < len(idle)
         _look(rig, after_ms=0)
         _look(rig)
         assert not any(client.connection.is_closed for client in idle), "they may be about to read"
@@ -64,10 +64,10 @@ async def test_answers_that_nobody_takes_are_bounded_for_the_whole_node(tmp_path
             _look(rig)
         closed = [connection.is_closed for connection in made]
         assert closed == sorted(closed, reverse=True) and any(closed) and not closed[-1], "the oldest go, and no more"
-        assert 0 < untaken.size_bytes <= _LIMIT_BYTES
+        assert 0 < unsent_answers.size_bytes <= _LIMIT_BYTES
         for client in idle:
             client.close()
-        await eventually(lambda: untaken.size_bytes == 0)
+        await eventually(lambda: unsent_answers.size_bytes == 0)
 
 
 async def test_who_takes_a_little_now_and_then_is_closed_for_an_answer_of_long_ago(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ async def test_who_takes_a_little_now_and_then_is_closed_for_an_answer_of_long_a
         slow.connection.last_active_ms = rig.steady.now_ms
         assert not slow.connection.is_closed, "alone it may take its time"
         await _ask(new)
-        await eventually(lambda: rig.server._control.untaken._asking)
+        await eventually(lambda: rig.server._control.unsent_answers._asking)
         _look(rig, after_ms=0)
         await eventually(lambda: new.connection._out)
         assert slow.connection.is_closed and not new.connection.is_closed
@@ -95,7 +95,7 @@ async def test_nobody_is_closed_for_the_time_in_which_the_node_itself_stood_stil
         rig.steady.now_ms += 30_000  # their requests lay in the sockets meanwhile
         for client in clients:
             await _ask(client)
-        await eventually(lambda: rig.server._control.untaken._asking)
+        await eventually(lambda: rig.server._control.unsent_answers._asking)
         for _ in range(2):
             _look(rig, after_ms=15_000)
             assert not any(client.connection.is_closed for client in clients)
@@ -109,7 +109,7 @@ async def test_all_who_ask_for_all_topics_at_once_are_answered(tmp_path: Path) -
     async with _rig_without_a_timer(tmp_path, queued_max_request_bytes=64 << 10) as rig:
         for number in range(300):
             await rig.shard_of(f"topic-with-a-rather-long-name-{number:04d}")
-        untaken = rig.server._control.untaken
+        unsent_answers = rig.server._control.unsent_answers
         clients = [rig.connect() for _ in range(200)]
         for client in clients:
             await client.write(client.frame(3, 5, topics=None, allow_auto_topic_creation=False))
@@ -117,7 +117,7 @@ async def test_all_who_ask_for_all_topics_at_once_are_answered(tmp_path: Path) -
         for client in clients:
             answer = kafka_oracle.decode_response(3, 5, await client.read_frame())
             assert len(answer.topics) == 300
-            most = max(most, untaken.size_bytes)
+            most = max(most, unsent_answers.size_bytes)
             _look(rig)
         assert most <= (64 << 10) + LARGE_AT_ONCE * (64 << 10)
         assert not any(client.connection.is_closed for client in clients)
@@ -126,13 +126,13 @@ async def test_all_who_ask_for_all_topics_at_once_are_answered(tmp_path: Path) -
 async def test_of_those_who_wait_for_room_one_at_a_time_is_woken(tmp_path: Path) -> None:
     """Thousands would run for each answer that is taken, all but one of them in vain."""
     async with _rig_without_a_timer(tmp_path, queued_max_request_bytes=64 << 10) as rig:
-        untaken = rig.server._control.untaken
+        unsent_answers = rig.server._control.unsent_answers
         answer, clients = Answer(), [rig.connect() for _ in range(20)]
-        untaken.hold(answer, clients[0].connection, 65 << 10)
+        unsent_answers.hold(answer, clients[0].connection, 65 << 10)
         for client in clients:
             await client.write(client.frame(3, 5, topics=None, allow_auto_topic_creation=False))
-        await eventually(lambda: rig.server.stats.control_requests == len(clients) and untaken._asking)
-        assert untaken._asking == 1
+        await eventually(lambda: rig.server.stats.control_requests == len(clients) and unsent_answers._asking)
+        assert unsent_answers._asking == 1
         assert answer.release is not None
         answer.release()
         for client in clients:
@@ -187,7 +187,7 @@ async def test_an_answer_larger_than_the_limit_goes_alone_and_what_was_taken_cou
             await _ask(client)
             answer = kafka_oracle.decode_response(10, 4, await client.read_frame())
             assert len(answer.coordinators) == len(_KEYS)
-            await eventually(lambda: rig.server._control.untaken.size_bytes == 0)
+            await eventually(lambda: rig.server._control.unsent_answers.size_bytes == 0)
 
 
 _SMALL = 1_000
@@ -221,10 +221,10 @@ async def test_who_asks_on_and_takes_nothing_is_owed_one_answer_more_than_it_may
         if is_behind_fetch:
             await client.write(client.fetch_frame("flights", 0, max_wait_ms=60_000))
         await client.write(b"".join(_small(client) for _ in range(250)))
-        connection, untaken = client.connection, rig.server._control.untaken
+        connection, unsent_answers = client.connection, rig.server._control.unsent_answers
         await eventually(lambda: connection._out.size_bytes + connection._held_bytes > _HIGH_WATER_BYTES)
         await eventually(lambda: connection._parked)
-        assert 2 * size < untaken.size_bytes <= _HIGH_WATER_BYTES + size
+        assert 2 * size < unsent_answers.size_bytes <= _HIGH_WATER_BYTES + size
         if is_behind_fetch:
             rig.append(shard, b"it comes")
             assert (await client.fetched())[0].records
@@ -271,7 +271,7 @@ async def test_beyond_the_limit_each_client_is_owed_one_answer(tmp_path: Path) -
         for client in clients:
             await client.write(b"".join(_small(client) for _ in range(8)))
         await eventually(lambda: all(client.connection._parked for client in clients))
-        assert rig.server._control.untaken.size_bytes <= (64 << 10) + len(clients) * size
+        assert rig.server._control.unsent_answers.size_bytes <= (64 << 10) + len(clients) * size
         for client in clients:
             await _all_come(client, 8)
         await rig.nothing_is_held()
@@ -321,7 +321,7 @@ async def test_what_was_answered_and_who_is_gone_is_freed_at_once(tmp_path: Path
             for _ in range(3):
                 await _ask(client)
                 await client.read_frame()
-            await eventually(lambda: rig.server._control.untaken.size_bytes == 0)
+            await eventually(lambda: rig.server._control.unsent_answers.size_bytes == 0)
             assert len(left()) == before
             await leaver.write(leaver.frame(18, 0) + leaver.fetch_frame("flights", 0, max_wait_ms=60_000))
             await leaver.read_frame()

@@ -68,12 +68,12 @@ async def test_shards_with_work_hear_it_first_and_idle_ones_when_they_are_writte
         topic = await at_rest(rig)
         rig.append(rig.shard(topic, 600), b"x")
         told.clear()
-        rig.context.calm.disturbed()
+        rig.context.rolls_in_progress.note_roll()
         rig.shards.news.changed(OTHER)
         for _ in range(3):
             await asyncio.sleep(0)
         assert told == [600]
-        rig.context.calm.disturbed()
+        rig.context.rolls_in_progress.note_roll()
         rig.append(rig.shard(topic, 500), b"x")
         for _ in range(3):
             await asyncio.sleep(0)

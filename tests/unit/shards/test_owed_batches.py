@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from stratalog.kafka.error_codes import ErrorCode
-from stratalog.machines.leading import owed_batches, segment_leader
+from stratalog.machines.leading import rejected_batches, segment_leader
 from stratalog.model.errors import DiskFull
 from stratalog_node.disk.files import SegmentFile
 from support.shard_rig import ShardRig
@@ -65,9 +65,9 @@ async def test_a_batch_that_was_never_appended_is_no_duplicate(tmp_path: Path, m
         shard = await rig.shard_of()
         with full_disk(monkeypatch):
             rig.append(shard, b"a", **batch(0))
-        rig.clock.now_ms += owed_batches._LASTS_MS
+        rig.clock.now_ms += rejected_batches._LASTS_MS
         assert rig.append(shard, b"b", **batch(1)).error is ErrorCode.KAFKA_STORAGE_ERROR, "the log held no record yet"
-        rig.clock.now_ms += owed_batches._LASTS_MS
+        rig.clock.now_ms += rejected_batches._LASTS_MS
         await rig.acknowledged(shard, b"b", **batch(1))
         assert shard.chain._refusals is not None and not shard.chain._refusals.owed, "its memory is given back"
         assert rig.append(shard, b"a", **batch(0)).error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -83,7 +83,7 @@ async def test_what_is_refused_again_and_again_is_waited_for_as_long(
             for _ in range(3):
                 for sequence in (0, 1):
                     rig.append(shard, b"a", **batch(sequence))
-                rig.clock.now_ms += owed_batches._LASTS_MS - 1
+                rig.clock.now_ms += rejected_batches._LASTS_MS - 1
         assert rig.append(shard, b"b", **batch(1)).error is ErrorCode.KAFKA_STORAGE_ERROR
         await rig.acknowledged(shard, b"a", **batch(0))
 
@@ -126,7 +126,7 @@ async def test_a_producer_that_the_log_knows_is_not_told_that_what_came_too_earl
         for sequence, value in ((1, b"b"), (2, b"c")):
             await rig.acknowledged(shard, value, **batch(sequence))
         assert rig.append(shard, b"e", **batch(4)).error is ErrorCode.KAFKA_STORAGE_ERROR, "one may be on its way"
-        rig.clock.now_ms += owed_batches._LASTS_MS
+        rig.clock.now_ms += rejected_batches._LASTS_MS
         assert rig.append(shard, b"e", **batch(4)).error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         assert await rig.read_values(shard) == [b"a", b"b", b"c"]
 
@@ -170,10 +170,10 @@ async def test_of_very_many_refused_producers_the_last_ones_are_remembered(
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
         with full_disk(monkeypatch):
-            for number in range(owed_batches._MOST + 10):
+            for number in range(rejected_batches._MOST + 10):
                 rig.append(shard, b"a", **batch(0, number=number))
-        assert shard.chain._refusals is not None and len(shard.chain._refusals.owed) == owed_batches._MOST
-        assert rig.append(shard, b"b", **batch(1, number=owed_batches._MOST + 9)).error is (
+        assert shard.chain._refusals is not None and len(shard.chain._refusals.owed) == rejected_batches._MOST
+        assert rig.append(shard, b"b", **batch(1, number=rejected_batches._MOST + 9)).error is (
             ErrorCode.KAFKA_STORAGE_ERROR
         )
 

@@ -289,13 +289,13 @@ async def test_a_table_that_nobody_wrote_down_is_made_of_the_parts_in_the_object
         rig.layout.index(segment.key).unlink()
         rig.layout.segment(segment.key).unlink()
         place = (1, rig.layout, rig.threads, rig.context.descriptors, rig.context.catalog)
-        elsewhere = ProducerTables(*place, rig.cold, None)
+        other_sources = ProducerTables(*place, rig.cold, None)
         try:
             with pytest.raises(Unavailable):
-                await elsewhere.here(segment)
-            assert await elsewhere.find(segment) == known
+                await other_sources.here(segment)
+            assert await other_sources.find(segment) == known
         finally:
-            await elsewhere.close()
+            await other_sources.close()
             rig.meta.open_all()
 
 
@@ -321,7 +321,7 @@ async def with_parts_alone(rig: TieredShardRig, segments: int = 1) -> list[tuple
 
 
 @asynccontextmanager
-async def elsewhere(
+async def other_sources(
     rig: TieredShardRig, monkeypatch: pytest.MonkeyPatch, segments: Sequence[Segment]
 ) -> AsyncIterator[ProducerTables]:
     """The tables of a node that has nothing of these segments."""
@@ -346,7 +346,7 @@ async def test_of_what_was_given_up_by_force_a_store_that_is_away_is_asked_again
         async def away(*_: Any) -> None:
             raise Unavailable("the store is away")
 
-        async with elsewhere(rig, monkeypatch, [segment]) as tables:
+        async with other_sources(rig, monkeypatch, [segment]) as tables:
             with monkeypatch.context() as patch:
                 patch.setattr(ColdReader, "read", away)
                 with pytest.raises(Unavailable):
@@ -361,7 +361,7 @@ async def test_of_several_that_the_store_alone_has_each_table_follows_from_the_o
 ) -> None:
     async with TieredShardRig(tmp_path) as rig:
         found = await with_parts_alone(rig, 3)
-        async with elsewhere(rig, monkeypatch, [segment for segment, _ in found]) as tables:
+        async with other_sources(rig, monkeypatch, [segment for segment, _ in found]) as tables:
             assert await tables.producers(found[-1][0], is_far=True) == found[-1][1]
 
 
@@ -371,7 +371,7 @@ async def test_who_wrote_in_what_the_store_has_is_known_though_the_table_before_
     async with TieredShardRig(tmp_path) as rig:
         (first, _), (second, known) = await with_parts_alone(rig, 2)
         lost = replace(first, remote=RemoteCopy())
-        async with elsewhere(rig, monkeypatch, [lost, second]) as tables:
+        async with other_sources(rig, monkeypatch, [lost, second]) as tables:
             found = await tables.producers(second, is_far=True)
             assert [one.producer_id for one in found] == [3]
             assert found[0] in known
@@ -384,7 +384,7 @@ async def test_a_table_behind_a_segment_that_is_not_sealed_yet_is_waited_for(
     async with TieredShardRig(tmp_path) as rig:
         (first, _), (second, _) = await with_parts_alone(rig, segments=2)
         unsealed = replace(first, state=SegmentState.SEALING, seal=None)
-        async with elsewhere(rig, monkeypatch, [unsealed, second]) as tables:
+        async with other_sources(rig, monkeypatch, [unsealed, second]) as tables:
             with pytest.raises(Unavailable, match="not sealed yet"):
                 await tables.find(second)
 
@@ -395,7 +395,7 @@ async def test_a_copy_that_is_damaged_is_in_the_way_of_no_batches_in_the_object_
     async with TieredShardRig(tmp_path) as rig:
         ((segment, known),) = await with_parts_alone(rig)
         rig.layout.segment(segment.key).write_bytes(bytes(SEGMENT_HEADER_BYTES + 200))
-        async with elsewhere(rig, monkeypatch, [segment]) as tables:
+        async with other_sources(rig, monkeypatch, [segment]) as tables:
             assert await tables.producers(segment, is_far=True) == known
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from stratalog.machines.reading.read_sources import ReadSource
 from stratalog.model.errors import Corrupt, Unavailable
-from stratalog_node.shards.read.elsewhere import _first
+from stratalog_node.shards.read.other_sources import _first
 
 
 class Block(bytearray):

@@ -14,7 +14,7 @@ from stratalog.formats.record_batch import walk
 from stratalog.model.commands import CommitParts, RollSegment, SealSegment
 from stratalog_node.disk.checkpoints import flushed_ends
 from stratalog_node.disk.clean_stop import note_clean_stop
-from stratalog_node.shards.copies import openings as openings_module
+from stratalog_node.shards.copies import file_creations as openings_module
 from stratalog_node.shards.copies.active import ActiveSegment
 from stratalog_node.shards.flush import flusher as flusher_module
 from stratalog_node.shards.log.shard_log import ShardLog

@@ -11,7 +11,7 @@ from stratalog.settings.topic import TopicSettings
 from stratalog_meta import MetaService
 from stratalog_meta.stores.memory import MemoryStore
 from stratalog_node.shards.catalog.catalog import Catalog
-from stratalog_node.tier.sweep.left_behind import LeftBehind
+from stratalog_node.tier.sweep.expired_writers import ExpiredWriters
 from support.meta_worlds import HandClock
 
 
@@ -27,7 +27,7 @@ async def test_a_sweep_makes_nobody_forget_a_life_of_which_a_claim_stands() -> N
         await meta.perform(AcquireLock("tier/1", holder_name(f"node-1/{number}", UUID(int=number + 1)), 1, standing))
     clock.now_ms += 10
     catalog = Catalog(lambda overrides: TopicSettings.resolve(ProcessSettings(), overrides))
-    await LeftBehind(2, meta, catalog, 1_000).last_epoch(1)
+    await ExpiredWriters(2, meta, catalog, 1_000).last_epoch(1)
     clock.now_ms += 10
     back = await meta.perform(AcquireLock("tier/1", holder_name("node-1/20", UUID(int=99)), 1, standing))
     assert is_known(first, back.earlier)

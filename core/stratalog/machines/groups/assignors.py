@@ -83,8 +83,8 @@ def _uniform_by_topic(
     loads = _Loads(able, order)
     for member_id in order:
         for shard in members[member_id].target:
-            is_wanted = shard.topic_id in members[member_id].topics and shard.shard < topics.get(shard.topic_id, 0)
-            if is_wanted and shard not in owner:
+            should_follow = shard.topic_id in members[member_id].topics and shard.shard < topics.get(shard.topic_id, 0)
+            if should_follow and shard not in owner:
                 owner[shard] = member_id
                 loads.change(member_id, 1)
     # Topics that few can take go first: the others' shards make up for it.

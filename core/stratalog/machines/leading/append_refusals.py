@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from stratalog.machines.leading.chain_events import AskWhoLeads, ChainEffect, LeadRead, RefuseBatches
 from stratalog.machines.leading.leader_events import OfferedBatch, RefuseBatch
-from stratalog.machines.leading.owed_batches import OwedBatches
+from stratalog.machines.leading.rejected_batches import RejectedBatches
 from stratalog.machines.leading.segment_leader import SegmentLeader
 from stratalog.model.append import AppendFailure
 
@@ -29,7 +29,7 @@ class AppendRefusals:
     __slots__ = ("_asked", "_found", "_question", "owed")
 
     def __init__(self) -> None:
-        self.owed = OwedBatches()
+        self.owed = RejectedBatches()
         self._found: list[RefuseBatch] = []
         """Faults that are not reported yet, oldest first."""
         self._asked = 0

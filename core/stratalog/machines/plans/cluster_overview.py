@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from stratalog.machines.plans.node_courses import Told
+from stratalog.machines.plans.heartbeat_history import Told
 from stratalog.machines.plans.shard_troubles import Trouble, TroubleKind, troubles_of
 from stratalog.machines.reading.bucket_reads import BucketReads
 from stratalog.model.metadata import Node, Snapshot

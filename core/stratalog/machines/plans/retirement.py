@@ -19,7 +19,14 @@ from typing import Final, TypeAlias
 from stratalog.machines.copies.leaving import HANDOVER_MS
 from stratalog.machines.copies.leaving_survey import Survey
 from stratalog.machines.copies.recovery_rule import MIN_IN_SYNC, least_in_sync
-from stratalog.machines.plans.leaving_words import away_words, barred_words, gone_words, kept_words, named, size_of
+from stratalog.machines.plans.retirement_messages import (
+    away_words,
+    barred_words,
+    gone_words,
+    kept_words,
+    named,
+    size_of,
+)
 from stratalog.model.counting import counted
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Node, Vitals

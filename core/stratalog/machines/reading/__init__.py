@@ -3,7 +3,7 @@
 __all__ = (
     "answer_size",
     "bucket_reads",
-    "cut_vector",
+    "consistent_cut",
     "read_policy",
     "read_range",
     "read_replica",

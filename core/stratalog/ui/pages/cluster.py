@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from stratalog.admin_api.models import NodeStatus
-from stratalog.machines.plans.node_courses import Course
+from stratalog.machines.plans.heartbeat_history import Course
 from stratalog.model.errors import StratalogError
 from stratalog.model.status_page import NodeRow, Overview
 from stratalog.telemetry.plots import Series

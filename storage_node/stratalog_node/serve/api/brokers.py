@@ -3,7 +3,7 @@
 A node that has no such listener is left out, as in Kafka: an address of another one would be of another network.
 
 Nodes whose lease is over are left out, as in Kafka: clients that ask every node would wait for them. Metadata list them
-for a moment longer (`serve/departed.py`).
+for a moment longer (`serve/recently_dead_nodes.py`).
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def living_nodes(context: RequestContext) -> list[BrokerAddress]:
 
 
 def living_and_just_departed(context: RequestContext) -> list[BrokerAddress]:
-    departed = context.services.control.departed(context.services.catalog)
-    return _nodes(context, lambda node: node.is_alive or departed.just_left(node.node_id))
+    recently_dead = context.services.control.recently_dead(context.services.catalog)
+    return _nodes(context, lambda node: node.is_alive or recently_dead.just_left(node.node_id))
 
 
 def _nodes(context: RequestContext, is_listed: Callable[[Node], bool]) -> list[BrokerAddress]:

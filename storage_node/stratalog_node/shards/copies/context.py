@@ -19,15 +19,15 @@ from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.disk.spare_files import SpareFiles
 from stratalog_node.disk.threads import DiskThreads
 from stratalog_node.shards.catalog.catalog import Catalog
-from stratalog_node.shards.copies.calm import Calm
 from stratalog_node.shards.copies.cold_reads import ColdReads
 from stratalog_node.shards.copies.due_looks import DueLooks
 from stratalog_node.shards.copies.events import ShardEvents
+from stratalog_node.shards.copies.file_creations import FileCreations
 from stratalog_node.shards.copies.file_removal import FileRemoval
 from stratalog_node.shards.copies.followed_copies import FollowedCopies
-from stratalog_node.shards.copies.openings import Openings
 from stratalog_node.shards.copies.peer_reads import PeerReads
 from stratalog_node.shards.copies.producer_tables import ProducerTables
+from stratalog_node.shards.copies.rolls_in_progress import RollsInProgress
 from stratalog_node.shards.copies.sealed_points import SealedPoints
 from stratalog_node.shards.copies.stats import ShardStats
 from stratalog_node.shards.copies.stopped import StoppedShards
@@ -54,10 +54,10 @@ class ShardContext:
     stats: ShardStats
     sealed_points: SealedPoints
     gate: WriteGate
-    openings: Openings
+    file_creations: FileCreations
     followed: FollowedCopies
     """What others lead and this node has copies of."""
-    calm: Calm
+    rolls_in_progress: RollsInProgress
     looks: DueLooks
     """At the time, for shards."""
     stopped: StoppedShards
@@ -103,9 +103,9 @@ class ShardContext:
             stats,
             SealedPoints(threads, settings.log_index_cache_bytes),
             WriteGate(turn, stats),
-            Openings(turn),
+            FileCreations(turn),
             FollowedCopies(),
-            Calm(),
+            RollsInProgress(),
             DueLooks(),
             StoppedShards(),
             ProducerTables(node_id, layout, threads, descriptors, catalog, cold, peers),

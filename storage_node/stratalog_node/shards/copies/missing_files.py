@@ -1,14 +1,14 @@
 """Sealed segments whose file should be on this disk and is not: dropped when noticed, taken back when it is there.
 
 Which are missed is decided by `machines.restart.shard_restart`, what it means for a segment by
-`machines.restart.missing_copies`. A copy without its file is treated as after a restart without it, at once: reads go
+`machines.restart.missing_copy`. A copy without its file is treated as after a restart without it, at once: reads go
 to the object store, the uploader holds the segment and says why.
 """
 
 from __future__ import annotations
 
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
-from stratalog.machines.restart.missing_copies import judge_missing
+from stratalog.machines.restart.missing_copy import judge_missing
 from stratalog.machines.restart.restart_events import NoteMissing, TakeSealed
 from stratalog.machines.restart.shard_restart import judge_sealed
 from stratalog.model.ids import SegmentKey

@@ -68,7 +68,7 @@ class ShardView(Protocol):
 
     @property
     def missing(self) -> Collection[SegmentKey]:
-        """Sealed segments whose file should be on this disk, and is not: `machines.restart.missing_copies` judges what
+        """Sealed segments whose file should be on this disk, and is not: `machines.restart.missing_copy` judges what
         that means."""
         ...
 

@@ -52,7 +52,7 @@ class NodeNews:
             self._tell(shard)
             await slices.did()
         while self._untold:
-            await self._context.calm.come()
+            await self._context.rolls_in_progress.wait_until_none()
             for shard in list(islice(self._untold, UNITS_PER_SLICE)):
                 self._tell(shard)
             await asyncio.sleep(0)

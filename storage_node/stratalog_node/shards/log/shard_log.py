@@ -65,8 +65,8 @@ from stratalog.telemetry.logs import logger
 from stratalog_node.shards.catalog.rules import ShardRules
 from stratalog_node.shards.copies.active import ActiveSegment
 from stratalog_node.shards.copies.context import ShardContext
+from stratalog_node.shards.copies.file_creations import take_out_of_buffers
 from stratalog_node.shards.copies.local_copy import LocalCopy, doubt_copy
-from stratalog_node.shards.copies.openings import take_out_of_buffers
 from stratalog_node.shards.flush.shard_lookup import FoundOffset
 from stratalog_node.shards.log.append import AppendRefusal, failure_of
 from stratalog_node.shards.log.handing_over import hand_over, leave_ended
@@ -232,7 +232,7 @@ class ShardLog(Ranged):
             if self.context.gate.no_room is not None:
                 return self._step(BatchesTurnedAway(batches, self.context.gate.no_room), now_ms)
             needs_file = chain.active is None or chain.active.life is LeaderLife.DOUBTED
-            if needs_file and not self.context.openings.may_open(batches):
+            if needs_file and not self.context.file_creations.may_open(batches):
                 return self._defer(batches)
         try:
             self._step(BatchesReceived(batches), now_ms)
@@ -285,7 +285,7 @@ class ShardLog(Ranged):
             case DoubtCopy(epoch, reason):
                 doubt_copy((self.active, *self.ended, *self.copies.values()), epoch, reason)
             case AskWhoLeads(question):
-                self.workers.sealing.bearing_out.ask(self, question)
+                self.workers.sealing.leadership_check.ask(self, question)
             case TellReaders():
                 self.context.stopped.note(self.key, self.stop)
                 self.see_who_leads()

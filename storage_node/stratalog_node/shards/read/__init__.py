@@ -1,8 +1,8 @@
 """Reads a shard: from local copies, from other nodes, from the object store, by offset and by time."""
 
 __all__ = (
-    "elsewhere",
     "epochs",
+    "other_sources",
     "ranges",
     "reading",
     "replica_reads",

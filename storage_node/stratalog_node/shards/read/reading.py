@@ -1,4 +1,4 @@
-"""Reads of a shard: from the page cache on the loop, from disk on a thread, else `shards/read/elsewhere.py`.
+"""Reads of a shard: from the page cache on the loop, from disk on a thread, else `shards/read/other_sources.py`.
 
 `read_hot` is synchronous and never blocks: what is not in the page cache raises `NotCached`, and `read` goes the slow
 way. Nor is what was not checked in this life, wherever it lies: it raises `NotChecked`, and is checked once.
@@ -19,7 +19,7 @@ from stratalog.formats.index_points import IndexPoints
 from stratalog.formats.record_batch import walk
 from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.machines.reading.read_policy import ReadFrom, ReadPolicy, choose
-from stratalog.machines.restart.missing_copies import judge_missing
+from stratalog.machines.restart.missing_copy import judge_missing
 from stratalog.model.errors import Corrupt, NotFound, OutOfReach, Unavailable
 from stratalog.model.ids import ShardKey
 from stratalog.model.in_order import find
@@ -32,7 +32,7 @@ from stratalog_node.shards.copies.local_copy import Extent, LocalCopy, NotCached
 from stratalog_node.shards.copies.local_shard import LocalShard
 from stratalog_node.shards.copies.missing_files import copy_gone, look_for
 from stratalog_node.shards.copies.sealed import SealedCopy
-from stratalog_node.shards.read.elsewhere import Elsewhere, Sources
+from stratalog_node.shards.read.other_sources import OtherSources, Sources
 
 log = logger(__name__)
 
@@ -73,7 +73,7 @@ class ReadPosition(NamedTuple):
 
 
 class ShardReader:
-    def __init__(self, pool: BufferPool, limit_bytes: int, most_sliced: int, elsewhere: Elsewhere) -> None:
+    def __init__(self, pool: BufferPool, limit_bytes: int, most_sliced: int, other_sources: OtherSources) -> None:
         """`limit_bytes`: what all answers together may hold; above it each gets a small share. `most_sliced`: so many
         files at most stay open for slow clients; the rest of the descriptors are for appends."""
         self._pool = pool
@@ -81,7 +81,7 @@ class ShardReader:
         self._most_sliced = most_sliced
         self._sliced: Counter[SegmentFile] = Counter()
         """Files of which ranges are on their way to sockets, and how many of each: they share a descriptor."""
-        self._elsewhere = elsewhere
+        self._other_sources = other_sources
         self.outstanding_bytes = 0
         self.outstanding_slices = 0
         self._barred: dict[ShardKey, None] = {}
@@ -134,7 +134,7 @@ class ShardReader:
         return remote.state is RemoteState.COMPLETE or remote.commit_offset > offset
 
     def _source(self, shard: LocalShard, where: ReadPosition) -> ReadFrom:
-        in_store = where.is_in_store and self._elsewhere.has_store
+        in_store = where.is_in_store and self._other_sources.has_store
         # A copy known to be damaged is passed over where another one is; else what is whole in it is still served.
         copy = where.copy
         has_local = copy is not None and (copy.damage is None or not (in_store or self._others(shard, where)))
@@ -142,7 +142,7 @@ class ShardReader:
 
     def _others(self, shard: LocalShard, where: ReadPosition) -> Sources:
         segment = _as_listed(shard, where)
-        return () if segment is None else self._elsewhere.sources(shard, segment, is_in_store=where.is_in_store)
+        return () if segment is None else self._other_sources.sources(shard, segment, is_in_store=where.is_in_store)
 
     # On the loop ----------------------------------------------------------------------------------------------------
     def read_hot(
@@ -285,13 +285,15 @@ class ShardReader:
                 f"{shard.topic.name}-{shard.key.shard}: offset {offset} is not on this node, no node that proved "
                 "a copy can be asked now, and it is not in the object store, or no bucket is set"
             )
-        pieces = await self._elsewhere.read(shard, segment, others, offset, max_bytes, self.room_bytes)
+        pieces = await self._other_sources.read(shard, segment, others, offset, max_bytes, self.room_bytes)
         self._barred.pop(shard.key, None)
         return self._counted(list(pieces))
 
     def _is_barred(self, shard: LocalShard, where: ReadPosition) -> bool:
         """Whether the object store has it, and the topic's policy alone keeps readers out."""
-        return where.is_in_store and self._elsewhere.has_store and shard.rules.read_policy.value == ReadPolicy.DISABLE
+        return (
+            where.is_in_store and self._other_sources.has_store and shard.rules.read_policy.value == ReadPolicy.DISABLE
+        )
 
     def _tell_barred(self, shard: LocalShard, offset: int, segment: Segment | None) -> OutOfReach:
         """Count each such read; log the first of a shard, until one succeeds."""
@@ -316,7 +318,7 @@ class ShardReader:
         """Raises: Unavailable for a file that is missing, with what is lost."""
         segment = _as_listed(shard, where)
         if segment is not None and segment.key in shard.missing:
-            verdict = judge_missing(segment, shard.context.node_id, has_store=self._elsewhere.has_store)
+            verdict = judge_missing(segment, shard.context.node_id, has_store=self._other_sources.has_store)
             raise Unavailable(f"segment {segment.key}: {verdict.words}")
 
     def _without_file(self, shard: LocalShard, where: ReadPosition, offset: int, error: NotFound) -> None:

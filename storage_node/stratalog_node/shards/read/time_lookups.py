@@ -21,7 +21,7 @@ from stratalog_node.shards.copies.local_shard import LocalShard
 from stratalog_node.shards.copies.missing_files import copy_gone
 from stratalog_node.shards.copies.sealed import SealedCopy
 from stratalog_node.shards.flush.shard_lookup import FoundOffset
-from stratalog_node.shards.read.elsewhere import Elsewhere
+from stratalog_node.shards.read.other_sources import OtherSources
 from stratalog_node.shards.read.ranges import readable_end
 from stratalog_node.shards.read.time_look import NewestLook, TimeLook
 
@@ -32,8 +32,8 @@ _Found: TypeAlias = tuple[int, int] | None
 
 
 class TimeLookups:
-    def __init__(self, elsewhere: Elsewhere) -> None:
-        self._elsewhere = elsewhere
+    def __init__(self, other_sources: OtherSources) -> None:
+        self._other_sources = other_sources
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
     async def offset_for_time(self, shard: LocalShard, timestamp_ms: int) -> FoundOffset | None:
@@ -47,7 +47,7 @@ class TimeLookups:
                 shard,
                 segment,
                 lambda copy, position, offset: self._local_time(shard, copy, position, offset, timestamp_ms),
-                partial(self._elsewhere.find_by_time, shard, segment, timestamp_ms),
+                partial(self._other_sources.find_by_time, shard, segment, timestamp_ms),
             )
             if found is not None:
                 is_cut_off = shard.cut_offset is not None and found[0] >= shard.cut_offset
@@ -64,14 +64,14 @@ class TimeLookups:
         """In this node's copy, or where others are asked: it has none, or what it has is damaged or not given by the
         disk while somebody has all of the segment. `local`: with what `_readable` says."""
         here = _readable(shard, segment)
-        if here is None or (here[0].damage is not None and self._elsewhere.has_whole(shard, segment)):
+        if here is None or (here[0].damage is not None and self._other_sources.has_whole(shard, segment)):
             return await remote()
         try:
             return await local(*here)
         except NotFound:
             copy_gone(shard, here[0])
         except (Corrupt, Unavailable):
-            if not self._elsewhere.has_whole(shard, segment):
+            if not self._other_sources.has_whole(shard, segment):
                 raise
         return await remote()
 
@@ -118,7 +118,7 @@ class TimeLookups:
                 shard,
                 segment,
                 partial(self._local_max, shard, segment),
-                partial(self._elsewhere.offset_of_max_timestamp, shard, segment),
+                partial(self._other_sources.offset_of_max_timestamp, shard, segment),
             )
             if (
                 found is not None

@@ -50,7 +50,7 @@ from stratalog_node.shards.copies.context import ShardContext
 from stratalog_node.shards.copies.local_copy import LocalCopy
 from stratalog_node.shards.copies.sealed import SealedCopy
 from stratalog_node.shards.flush.flusher import Flusher
-from stratalog_node.shards.seal.bearing_out import BearingOut
+from stratalog_node.shards.seal.leadership_check import LeadershipCheck
 from stratalog_node.shards.seal.producers_before import producers_before_seal
 from stratalog_node.shards.seal.rolls import RolledShard, Rolls
 from stratalog_node.shards.seal.successors import Successors
@@ -91,7 +91,7 @@ class Sealing:
         self._meta = context.meta
         self._flusher = flusher
         self.successors = Successors(context, service_heard_ms)
-        self.bearing_out = BearingOut(context)
+        self.leadership_check = LeadershipCheck(context)
         self._seal_lines: dict[ShardKey, deque[ActiveSegment]] = {}
         self._unsealed: set[ActiveSegment] = set()
         self._rolls = Rolls(context, flusher, lambda ended: ended in self._unsealed)
@@ -117,14 +117,14 @@ class Sealing:
         """Stop; what is not sealed yet is sealed by the next start."""
         self._is_closing = True
         await self.successors.close()
-        await self.bearing_out.close()
+        await self.leadership_check.close()
         await self._tasks.cancel()
 
     # Rolls --------------------------------------------------------------------------------------------------------
     def ended(self, old: ActiveSegment, new: ActiveSegment | None = None) -> None:
         """`new`: what was rolled into just now."""
         self.successors.forget(old.key)
-        self._context.calm.disturbed()
+        self._context.rolls_in_progress.note_roll()
         self._unsealed.add(old)
         self._rolls.ended(old, new)
 
@@ -246,7 +246,7 @@ class Sealing:
         backoff = Backoff()
         block: IndexBlock | None = None
         if len(old.leader.replicas) > 1:
-            await self._context.calm.come()
+            await self._context.rolls_in_progress.wait_until_none()
         while True:
             if old not in self._unsealed:
                 return  # others seal it, or it is gone

@@ -35,8 +35,8 @@ from stratalog.model.segment import RemotePart, RemoteState, SegmentState
 from stratalog.objects.store import ObjectInfo, ObjectStore
 from stratalog.telemetry.logs import logger
 from stratalog_node.tier.store.claim import Forked
-from stratalog_node.tier.sweep.facts import Facts, read_facts
-from stratalog_node.tier.sweep.left_behind import LeftBehind
+from stratalog_node.tier.sweep.expired_writers import ExpiredWriters
+from stratalog_node.tier.sweep.sweep_metadata import SweepMetadata, read_sweep_metadata
 from stratalog_node.tier.uploads.uploader import NodeUploader
 
 log = logger(__name__)
@@ -62,11 +62,11 @@ class BundleKeeper:
         limits: BundleLimits,
         clock_ms: Callable[[], int],
         call_timeout_ms: int,
-        left_behind: LeftBehind | None = None,
+        expired_writers: ExpiredWriters | None = None,
     ) -> None:
         """With `left_behind` the bundles are of another node, whose leavings this one sweeps: what nothing refers to
         goes; what is half dead is left for its return."""
-        self._left_behind = left_behind
+        self._expired_writers = expired_writers
         self._call_timeout_s = call_timeout_ms / 1_000
         self._node_id = node_id
         self._meta = meta
@@ -101,7 +101,7 @@ class BundleKeeper:
     async def _pass(self, lock: Lock) -> None:
         names = self._uploader.names
         listed = [info async for info in self._store.list(names.node_bundles_prefix(self._node_id))]
-        if not listed and self._left_behind is not None:
+        if not listed and self._expired_writers is not None:
             self._riddles, self.foreign = {}, []
             return
         last_epoch = await self._last_epoch(lock)
@@ -110,7 +110,7 @@ class BundleKeeper:
         # Before metadata is read: what is let go later may be committed later, and metadata would not tell of it.
         attempts = self._uploader.attempts
         protected = {info.key for info in listed if attempts.is_protected(info.key)}
-        facts = await read_facts(self._meta, self._call_timeout_s)
+        facts = await read_sweep_metadata(self._meta, self._call_timeout_s)
         live = await self._live_parts(facts)
         self._part_counts = {info.key: self._part_counts[info.key] for info in listed if info.key in self._part_counts}
         self._riddles = {info.key: self._riddles[info.key] for info in listed if info.key in self._riddles}
@@ -123,7 +123,7 @@ class BundleKeeper:
             if not isinstance(name, BundleName):
                 self.foreign.append(info.key)
                 continue
-            if self._left_behind is None:
+            if self._expired_writers is None:
                 self._uploader.claim.witness(info.key, name.lock_epoch, lock.epoch, info.modified_ms)
             sizes[info.key] = info
             if live.get(info.key) and now_ms - info.modified_ms >= self._limits.max_age_ms:
@@ -133,7 +133,7 @@ class BundleKeeper:
             stored.append(StoredBundle(info.key, info.size_bytes, info.modified_ms, count, is_protected))
         plan = self._plan = plan_bundles(stored, live, self._plan, now_ms, self._limits)
         await self._delete([sizes[deletion.key] for deletion in plan.deletions], facts)
-        for rewrite in plan.rewrites if self._left_behind is None else ():
+        for rewrite in plan.rewrites if self._expired_writers is None else ():
             by_segment: dict[SegmentKey, list[RemotePart]] = defaultdict(list)
             for entry in rewrite.live:
                 by_segment[entry.segment].append(entry.part)
@@ -144,11 +144,11 @@ class BundleKeeper:
 
     async def _last_epoch(self, lock: Lock) -> int | None:
         """Under which they were written at the latest; None while another may still write them."""
-        if self._left_behind is None:
+        if self._expired_writers is None:
             return lock.epoch
-        return await self._left_behind.last_epoch(self._node_id)
+        return await self._expired_writers.last_epoch(self._node_id)
 
-    async def _live_parts(self, facts: Facts) -> dict[str, list[LivePart]]:
+    async def _live_parts(self, facts: SweepMetadata) -> dict[str, list[LivePart]]:
         """Who refers to each bundle. Read after the listing, so that a commit in between counts."""
         prefix = self._uploader.names.bundles_prefix
         live: dict[str, list[LivePart]] = defaultdict(list)
@@ -168,7 +168,7 @@ class BundleKeeper:
         return live
 
     # Deleting -------------------------------------------------------------------------------------------------------
-    async def _delete(self, due: list[ObjectInfo], facts: Facts) -> None:
+    async def _delete(self, due: list[ObjectInfo], facts: SweepMetadata) -> None:
         """Delete what metadata explains to the last part."""
         may_go: list[str] = []
         reads = 0
@@ -189,7 +189,7 @@ class BundleKeeper:
                 may_go.append(info.key)
             else:
                 self._keep(info.key, riddle, f"metadata does not name offsets below {riddle[1]} of {riddle[0]}")
-        if self._left_behind is None:
+        if self._expired_writers is None:
             self._uploader.stats.bundles_unexplained = len(self._riddles)
         if may_go:
             await self._store.delete(may_go)
@@ -200,7 +200,7 @@ class BundleKeeper:
             log.warning("bundle is left alone, run `stratalog doctor`", bundle=key, reason=reason)
         self._riddles[key] = riddle
 
-    async def _riddle(self, info: ObjectInfo, facts: Facts) -> _Riddle | None:
+    async def _riddle(self, info: ObjectInfo, facts: SweepMetadata) -> _Riddle | None:
         """The first part of a bundle that metadata does not explain; None when it explains them all. Raises: Corrupt,
         NotFound."""
         trailer = await self._trailer(info)

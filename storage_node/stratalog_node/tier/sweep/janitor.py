@@ -34,7 +34,7 @@ from stratalog_node.tier.store.side_by_side import side_by_side
 from stratalog_node.tier.store.stats import TierStats
 from stratalog_node.tier.sweep.bundle_keeper import BundleKeeper
 from stratalog_node.tier.sweep.deletion_alarm import DeletionAlarm
-from stratalog_node.tier.sweep.left_behind import LeftBehind
+from stratalog_node.tier.sweep.expired_writers import ExpiredWriters
 from stratalog_node.tier.sweep.orphan_sweep import OrphanSweep, SweepReport
 from stratalog_node.tier.sweep.pins import Pins
 from stratalog_node.tier.uploads.uploader import NodeUploader
@@ -107,7 +107,7 @@ class Janitor:
                 orphan_grace_ms=schedule.orphan_grace_ms,
                 max_age_ms=schedule.bundle_max_age_ms,
             )
-            self._left_behind = LeftBehind(node_id, meta, catalog, schedule.call_timeout_ms)
+            self._expired_writers = ExpiredWriters(node_id, meta, catalog, schedule.call_timeout_ms)
             self._keeper_of = partial(
                 BundleKeeper,
                 meta=meta,
@@ -127,7 +127,7 @@ class Janitor:
                 grace_ms=schedule.orphan_grace_ms,
                 clock_ms=clock_ms,
                 call_timeout_ms=schedule.call_timeout_ms,
-                left_behind=self._left_behind,
+                expired_writers=self._expired_writers,
             )
 
     async def start(self) -> None:
@@ -293,11 +293,11 @@ class Janitor:
         report = await self._orphans.run_once()
         await self._bundles.run_once()
         keepers = [self._bundles]
-        lost = self._left_behind.owners()
+        lost = self._expired_writers.owners()
         self._others_bundles = {node: kept for node, kept in self._others_bundles.items() if node in lost}
         for node_id in lost:
             if node_id not in self._others_bundles:
-                self._others_bundles[node_id] = self._keeper_of(node_id=node_id, left_behind=self._left_behind)
+                self._others_bundles[node_id] = self._keeper_of(node_id=node_id, expired_writers=self._expired_writers)
             keepers.append(self._others_bundles[node_id])
             await keepers[-1].run_once()
         for keeper in keepers:

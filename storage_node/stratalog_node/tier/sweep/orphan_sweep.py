@@ -26,8 +26,8 @@ from stratalog.telemetry.logs import logger
 from stratalog_node.shards.catalog.catalog import Catalog
 from stratalog_node.tier.store.claim import Forked
 from stratalog_node.tier.store.remote_copy import is_exactly, read_manifest
-from stratalog_node.tier.sweep.facts import Facts, read_facts
-from stratalog_node.tier.sweep.left_behind import LeftBehind
+from stratalog_node.tier.sweep.expired_writers import ExpiredWriters
+from stratalog_node.tier.sweep.sweep_metadata import SweepMetadata, read_sweep_metadata
 from stratalog_node.tier.uploads.uploader import NodeUploader
 
 log = logger(__name__)
@@ -70,9 +70,9 @@ class OrphanSweep:
         grace_ms: int,
         clock_ms: Callable[[], int],
         call_timeout_ms: int,
-        left_behind: LeftBehind,
+        expired_writers: ExpiredWriters,
     ) -> None:
-        self._left_behind = left_behind
+        self._expired_writers = expired_writers
         self._call_timeout_s = call_timeout_ms / 1_000
         self._node_id = node_id
         self._meta = meta
@@ -178,8 +178,8 @@ class OrphanSweep:
         oldest_ms = self._clock_ms() - self._grace_ms
         due = {one.node_id for _, objects in folders for one, _ in objects if one.modified_ms <= oldest_ms}
         epochs = {self._node_id: lock.epoch}
-        for node_id in due.intersection(self._left_behind.writers()):
-            epoch = await self._left_behind.last_epoch(node_id)
+        for node_id in due.intersection(self._expired_writers.writers()):
+            epoch = await self._expired_writers.last_epoch(node_id)
             if epoch is not None:
                 epochs[node_id] = epoch
         return OrphanRules(epochs, self._grace_ms)
@@ -191,7 +191,7 @@ class OrphanSweep:
         is_protected = self._uploader.attempts.is_protected
         protected = {listed.key for _, objects in folders for listed, _ in objects if is_protected(listed.key)}
         rules = await self._rules(folders, lock)
-        facts = await read_facts(self._meta, self._call_timeout_s)
+        facts = await read_sweep_metadata(self._meta, self._call_timeout_s)
         orphans: list[str] = []
         for start in range(0, len(folders), _MANIFESTS_AT_A_TIME):
             some = folders[start : start + _MANIFESTS_AT_A_TIME]
@@ -215,7 +215,7 @@ class OrphanSweep:
                 await self._store.delete(keys)
         report.orphans += len(orphans)
 
-    async def _told(self, key: SegmentKey, facts: Facts) -> SegmentFacts | None:
+    async def _told(self, key: SegmentKey, facts: SweepMetadata) -> SegmentFacts | None:
         """None when the folder cannot be judged: its manifest does not read."""
         segment = facts.living(key)
         try:

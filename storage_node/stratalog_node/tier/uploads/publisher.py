@@ -31,8 +31,8 @@ from stratalog_node.tier.store.stats import TierStats
 from stratalog_node.tier.uploads.attempts import Attempts
 from stratalog_node.tier.uploads.committer import Committer
 from stratalog_node.tier.uploads.key_indexer import KeyIndexer
-from stratalog_node.tier.uploads.known import KnownSegments
 from stratalog_node.tier.uploads.puts import PutRefused, put
+from stratalog_node.tier.uploads.segment_records import SegmentRecords
 from stratalog_node.tier.uploads.source import PieceReader
 
 _READS_AT_A_TIME = 8
@@ -51,7 +51,7 @@ class Publisher:
         reader: PieceReader,
         committer: Committer,
         attempts: Attempts,
-        known: KnownSegments,
+        known: SegmentRecords,
         limits: UploadLimits,
         stats: TierStats,
         table_of: Callable[[Segment], Awaitable[bytes]],

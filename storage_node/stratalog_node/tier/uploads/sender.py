@@ -29,11 +29,11 @@ from stratalog_node.shards.copies.peer_reads import PeerRefused
 from stratalog_node.tier.store.stats import TierStats
 from stratalog_node.tier.uploads.attempts import Attempts
 from stratalog_node.tier.uploads.committer import Change, Committed, Committer, outcome_of
-from stratalog_node.tier.uploads.known import KnownSegments
 from stratalog_node.tier.uploads.ledger import PartLedger
 from stratalog_node.tier.uploads.mounted_copies import DirectoryAway
 from stratalog_node.tier.uploads.parts import BuiltPart, PartBuilder
 from stratalog_node.tier.uploads.puts import PutRefused, put
+from stratalog_node.tier.uploads.segment_records import SegmentRecords
 from stratalog_node.tier.uploads.source import LocalCopyAway, PieceReader
 
 _READS_AT_A_TIME = 8
@@ -55,7 +55,7 @@ class Sender:
         builder: PartBuilder,
         committer: Committer,
         attempts: Attempts,
-        known: KnownSegments,
+        known: SegmentRecords,
         ledger: PartLedger,
         limits: UploadLimits,
         stats: TierStats,

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog_node.shards.copies.shard_view import Shards, ShardView
-from stratalog_node.tier.uploads.known import KnownSegments
 from stratalog_node.tier.uploads.mounted_copies import MountedCopies
+from stratalog_node.tier.uploads.segment_records import SegmentRecords
 
 
 class UnsentCount:
-    def __init__(self, shards: Shards, known: KnownSegments, mounted: MountedCopies) -> None:
+    def __init__(self, shards: Shards, known: SegmentRecords, mounted: MountedCopies) -> None:
         self._shards = shards
         self._known = known
         self._mounted = mounted

@@ -20,7 +20,7 @@ from typing import Any, assert_never
 from uuid import UUID, uuid4
 
 from stratalog.formats.object_names import ObjectNames
-from stratalog.machines.restart.missing_copies import judge_missing
+from stratalog.machines.restart.missing_copy import judge_missing
 from stratalog.machines.tiering.claims import holder_name
 from stratalog.machines.tiering.mounted_uploads import MountedCopy
 from stratalog.machines.tiering.upload_events import (
@@ -66,16 +66,16 @@ from stratalog_node.tier.store.lock import TierLock, tier_lock_name
 from stratalog_node.tier.store.stats import TierStats, TierStatus
 from stratalog_node.tier.uploads.attempts import Attempts
 from stratalog_node.tier.uploads.committer import Committer, MetaAway
-from stratalog_node.tier.uploads.duties import Duties
+from stratalog_node.tier.uploads.duty_changes import DutyChanges
 from stratalog_node.tier.uploads.encoder import Encoder
 from stratalog_node.tier.uploads.flush_goal import FlushGoal
 from stratalog_node.tier.uploads.key_indexer import KeyIndexer
-from stratalog_node.tier.uploads.known import KnownSegments
 from stratalog_node.tier.uploads.ledger import PartLedger
 from stratalog_node.tier.uploads.mounted_copies import DirectoryAway, MountedCopies
 from stratalog_node.tier.uploads.parts import PartBuilder
 from stratalog_node.tier.uploads.publisher import Publisher
 from stratalog_node.tier.uploads.puts import PutDoubtful, PutRefused
+from stratalog_node.tier.uploads.segment_records import SegmentRecords
 from stratalog_node.tier.uploads.sender import Sender
 from stratalog_node.tier.uploads.source import PieceReader
 from stratalog_node.tier.uploads.unsent import UnsentCount
@@ -131,7 +131,7 @@ class NodeUploader:
         self._encoder = Encoder()
         self._ledger = PartLedger()
         self.attempts = Attempts(self.names, node_id, rng, clock_ms, doubt_ms)
-        self._known = KnownSegments(cluster_id, catalog, self.names)
+        self._known = SegmentRecords(cluster_id, catalog, self.names)
         self._mounted = MountedCopies(node_id, catalog, peers, self._encoder, self.stats)
         self._unsent = UnsentCount(shards, self._known, self._mounted)
         self._machine = Uploader(limits, self._known.is_bundle_key)
@@ -192,7 +192,7 @@ class NodeUploader:
         self._catalog.on_change(self._on_change)
         await self._look_at_all()
         self._tasks = [
-            asyncio.create_task(Duties(self._catalog, self._look_at_all).follow(), name="tier-duties"),
+            asyncio.create_task(DutyChanges(self._catalog, self._look_at_all).follow(), name="tier-duties"),
             asyncio.create_task(self._run(), name="tier-uploader"),
             asyncio.create_task(self._open(), name="tier-lock"),
         ]

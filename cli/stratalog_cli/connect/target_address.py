@@ -1,9 +1,8 @@
-"""Whom a command asks: what its option or the environment names, else the context, else, for questions only, the usual
-port of this machine.
+"""The address that a command goes to: from its option or the environment, else from the context.
 
-A write never goes where nobody pointed: without an option, an environment variable or a context it is refused, and it
-says on standard error which node of which cluster it goes to. A question that nobody pointed says whom it asked.
-A context's token is shown to the addresses of that context alone.
+Only questions fall back to the usual port of this machine. A write without an option, an environment variable or a
+context is refused, and it names on standard error the node and the cluster that it goes to. A question that used the
+fallback names the address that it asked. A context's token is sent to the addresses of that context alone.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _WHERE: Final = {"meta": ". A node of `stratalog start` has such an address only
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Target:
     """Addresses, and how they came about."""
 
     addresses: str
@@ -54,23 +53,23 @@ class Asked:
             )
 
 
-def admin_asked(named: str | None) -> Asked:
+def admin_target(named: str | None) -> Target:
     """Raises: NotFound, InvalidRequest for a context that is not there or names no admin address."""
     return _asked("admin", named, DEFAULT_ADDRESS)
 
 
-def bootstrap_asked(named: str | None) -> Asked:
+def bootstrap_target(named: str | None) -> Target:
     return _asked("bootstrap", named, DEFAULT_BOOTSTRAP)
 
 
-def meta_asked(named: str | None) -> Asked:
+def meta_target(named: str | None) -> Target:
     """Nothing is usual here. Raises: InvalidRequest where nobody named it, too."""
     return _asked("meta", named, None)
 
 
-def _asked(what: str, named: str | None, usual: str | None) -> Asked:
+def _asked(what: str, named: str | None, usual: str | None) -> Target:
     if named is not None:
-        return Asked(named)
+        return Target(named)
     context = read_contexts(contexts_file(os.environ)).chosen(os.environ)
     if context is not None:
         addresses = getattr(context, what)
@@ -79,13 +78,13 @@ def _asked(what: str, named: str | None, usual: str | None) -> Asked:
                 f"context {context.name} names no --{what}: give the option, or add it with "
                 f"`stratalog context add {context.name} --replace …` and all its addresses{_WHERE.get(what, '')}"
             )
-        return Asked(addresses, context)
+        return Target(addresses, context)
     if usual is None:
         raise InvalidRequest(
             f"nothing names the {what} service: give --{what} URL, set STRATALOG_{what.upper()}, or make a context: "
             f"`stratalog context add NAME --{what} URL`{_WHERE.get(what, '')}"
         )
-    return Asked(usual, is_guessed=True)
+    return Target(usual, is_guessed=True)
 
 
 def refuse_guess(who: str, option: str, address: str) -> InvalidRequest:

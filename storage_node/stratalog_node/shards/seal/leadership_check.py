@@ -1,8 +1,8 @@
-"""Whether this node still leads what it answers for: asked of the meta service, for answers that are final.
+"""Asks the meta service whether this node still leads a shard, before an answer that clients take as final.
 
-Who was replaced hears of it by the watch, some time. Once the catalog is as new as the question, and the shard leads
-still, nobody else led it when the question was asked.
-Lives on the event loop. Cost: one read of the meta service for all who ask together.
+A leader that was replaced learns it from the watch, with a delay. Once the catalog is as new as the question and the
+shard still leads, no other node led it when the question was asked.
+Lives on the event loop. Cost: one read of the meta service for all questions that are asked together.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class ShardInDoubt(Protocol):
     def tell(self, event: ChainEvent) -> None: ...
 
 
-class BearingOut:
+class LeadershipCheck:
     def __init__(self, context: ShardContext) -> None:
         self._lag = CatalogLag(context.catalog, context.meta)
         self._tasks = TaskSet()

@@ -6,36 +6,36 @@ import asyncio
 
 import pytest
 
-from stratalog_node.shards.copies import calm
-from stratalog_node.shards.copies.calm import Calm
+from stratalog_node.shards.copies import rolls_in_progress
+from stratalog_node.shards.copies.rolls_in_progress import RollsInProgress
 from support.waiting import eventually
 
 
 async def test_whoever_waits_goes_on_at_once_where_nothing_rolled() -> None:
-    await Calm().come()
+    await RollsInProgress().wait_until_none()
 
 
 async def test_a_roll_while_somebody_waits_makes_it_wait_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calm, "CALM_S", 3_600.0)
-    quiet = Calm()
-    quiet.disturbed()
-    waiting = asyncio.create_task(quiet.come())
+    monkeypatch.setattr(rolls_in_progress, "PAUSE_S", 3_600.0)
+    quiet = RollsInProgress()
+    quiet.note_roll()
+    waiting = asyncio.create_task(quiet.wait_until_none())
     await asyncio.sleep(0)
-    quiet.disturbed()
+    quiet.note_roll()
     await asyncio.sleep(0)
     assert not waiting.done()
     waiting.cancel()
 
 
 async def test_a_node_that_rolls_all_the_time_proves_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calm, "CALM_S", 3_600.0)
-    monkeypatch.setattr(calm, "LONGEST_S", 0.01)
-    busy = Calm()
-    busy.disturbed()
-    waiting = asyncio.create_task(busy.come())
+    monkeypatch.setattr(rolls_in_progress, "PAUSE_S", 3_600.0)
+    monkeypatch.setattr(rolls_in_progress, "LONGEST_S", 0.01)
+    busy = RollsInProgress()
+    busy.note_roll()
+    waiting = asyncio.create_task(busy.wait_until_none())
 
     def rolls_again() -> bool:
-        busy.disturbed()
+        busy.note_roll()
         return waiting.done()
 
     await eventually(rolls_again)

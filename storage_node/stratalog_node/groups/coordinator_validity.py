@@ -1,13 +1,13 @@
-"""Whether this node may still answer for a shard of the group log out of its memory.
+"""Whether this node may still answer for a shard of the group log from its memory.
 
-A coordinator that the meta service does not hear may have been replaced, and not know it. Until half the lease of its
-node is over nobody replaces it. From then on it answers only what its replicas have borne out: an append of nothing
-that they acknowledge shows that no fence had been raised when they took it, and so what is in memory was the truth
-then. That holds for as long again. So with the meta service away groups go on, and a node that is cut off from its
-replicas too stops answering.
+A coordinator that cannot reach the meta service may have been replaced without knowing it. No node replaces it before
+half of its lease is over. After that it answers only what its replicas confirm: they acknowledge an empty append, which
+shows that no fence had been raised when they took it, so the memory was right at that time. The confirmation is valid
+for the same time again. So groups keep working while the meta service is away, and a node that is also cut off from its
+replicas stops answering.
 
-What changes anything is in the log before it is answered, and needs none of this.
-Thread: the event loop. Cost: two comparisons for a node that is heard; else an append per shard and lease, when asked.
+Changes are in the log before they are answered, and do not need this check.
+Thread: the event loop. Cost: two comparisons while heartbeats arrive; else one append per shard and lease, on demand.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Of which idempotent producers a batch was refused just now, that has to come again before those sent behind it.
+"""Producers whose last batch was rejected temporarily: that batch must come again before the ones sent behind it.
 
-A producer that a shard does not remember may begin with any sequence, so that one that was forgotten goes on. Were its
-first batch refused for a moment (no room on the disk, a log being healed) and the next one taken, that one would be its
-beginning, and the first could never be appended any more.
-One that the shard remembers would be told that the next one is out of order, though it only came too early. Clients
-begin a new epoch then, and send under it what they have no answer for: also what is in the log already.
-A batch may come, and be refused, before its shard is known on this node at all: `OwedBeforeShards` keeps that.
-Bounded in number and in time: a client that never repeats what was refused is not held up for long.
-Source: KAFKA-14312, KAFKA-15591; KAFKA-14920 mends it there in the same way, for transactions.
+A producer that a shard does not remember may begin with any sequence, so that a forgotten producer can continue. If its
+first batch were rejected for a moment (no room on the disk, a log being healed) and the next one taken, that one would
+be its beginning, and the first could never be appended.
+A producer that the shard remembers would get "out of order" for a batch that only came too early. Clients then begin a
+new epoch and send unanswered batches again under it, also those that are already in the log.
+A batch may be rejected before this node knows its shard at all: `RejectedBeforeShards` keeps that.
+Bounded in number and in time: a client that never repeats a rejected batch is not held up for long.
+Source: KAFKA-14312, KAFKA-15591; KAFKA-14920 has the same repair for transactions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LASTS_MS = 60_000
 """Longer than requests stay on their way. A repetition that is refused too begins it again."""
 
 
-class OwedBatches:
+class RejectedBatches:
     """Lives on the event loop. Cost: nothing for shards that refuse nothing; at most about 300 bytes per producer."""
 
     __slots__ = ("_newest_ms", "_owed")
@@ -92,7 +92,7 @@ class OwedBatches:
         return False
 
 
-class OwedBeforeShards:
+class RejectedBeforeShards:
     """Batches of idempotent producers that were refused because their shard is not known here: the client has heard of
     its topic from a node that knows more, and may send the next batch once this node knows it, too.
 

@@ -1,4 +1,4 @@
-"""What a node tells the meta service of its copies again and again, until the records say so: the loop of the looks."""
+"""Repeats a report to the meta service about this node's copies until the metadata show it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stratalog.telemetry.logs import logger
 log = logger(__name__)
 
 
-async def tell_again(look: Callable[[], Awaitable[None]], pause_s: Callable[[], float], what: str) -> None:
+async def report_repeatedly(look: Callable[[], Awaitable[None]], pause_s: Callable[[], float], what: str) -> None:
     """Without an end. `look` tells what is to be told now, and may raise as it likes."""
     while True:
         await asyncio.sleep(pause_s())

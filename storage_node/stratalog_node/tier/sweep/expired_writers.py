@@ -1,10 +1,10 @@
-"""What nodes without a lease left in the bucket: who sweeps it, and what of it can still become part of the log.
+"""Decides who sweeps the objects of nodes without a lease, and which of them can still become part of the log.
 
-A node that is not heard may run, and have an upload on its way. So its write lock is taken once its lease is over: what
-it wrote under the epochs before is fenced from then on, however late it asks. Nobody writes under that epoch, and all
-who sweep share one holder's name, so it costs one epoch however often they look. A node that comes back takes the next
-one at once.
-What a retired node left is its mount's holder's to sweep, under the mount's token: nobody else asks for that lock.
+A node that sends no heartbeats may still run, and may have an upload in flight. So the sweeper takes the node's write
+lock once its lease has ended: everything written under earlier epochs is fenced from then on. No node writes under the
+sweeper's epoch, and all sweepers share one holder name, so a sweep costs one epoch however often it runs. A node that
+returns takes the next epoch at once.
+The objects of a retired node are swept by the holder of its mount, under the mount's token.
 Cost: one command for each such node whose objects are in doubt.
 """
 
@@ -31,7 +31,7 @@ _TTL_MS: Final = 1
 """It is over at once: the epoch is what counts."""
 
 
-class LeftBehind:
+class ExpiredWriters:
     def __init__(self, node_id: int, meta: MetaClient, catalog: Catalog, call_timeout_ms: int) -> None:
         self._node_id = node_id
         self._meta = meta

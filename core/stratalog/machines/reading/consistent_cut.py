@@ -1,8 +1,9 @@
-"""Makes the vector of a consistent cut from what held nodes told, and says when the bucket holds all of it.
+"""Joins the ends that held nodes report into the vector of a consistent cut, and decides when the bucket holds all of
+it.
 
-Why it is consistent: at one moment T all leaders are held. What is below the ends was written before T; what was
-acknowledged before T lies below them, for a leader acknowledges what it has written. So a record in the cut was written
-before T, and whatever was acknowledged before that, on any shard, is in the cut.
+Why it is consistent: at one moment T all leaders are held. Records below the ends were written before T. Records
+acknowledged before T lie below the ends, because a leader acknowledges only what it has written. So a record in the cut
+was written before T, and every record that was acknowledged before that, on any shard, is in the cut.
 Pure.
 """
 

@@ -1,6 +1,6 @@
-"""The latest this node knows of the segments it uploads.
+"""The newest record that this node has of each segment that it uploads.
 
-Never goes back: an older record may come late from the watch.
+A record is never replaced by an older one, which may arrive late from the watch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from stratalog_node.shards.catalog.catalog import Catalog
 _AGES = {state: age for age, state in enumerate(SegmentState)}
 
 
-class KnownSegments:
+class SegmentRecords:
     """Unfinished segments by key, and by shard for what a moved high watermark concerns."""
 
     def __init__(self, cluster_id: str, catalog: Catalog, names: ObjectNames) -> None:

@@ -1,11 +1,10 @@
-"""What goes of copies that are not followed any more: fences and checkpoints by the hundred, files for a moment at a
-time.
+"""Removes copies that are no longer followed: fences and checkpoints in groups, files in short steps.
 
-Of a topic of a thousand shards that is deleted all copies go at once. One by one each would stand in the line of all
-that is done on the disk for copies, and what clients wait for, the first batch of another topic, or a promise by which
-a shard gets a new leader, would stand behind them for seconds.
-Lives on the event loop. Invariant: what is due stays listed until it is done, and a copy's file goes after its fence
-and checkpoint. Requires: who follows a segment again lets `settle` go first, or what is due takes from the new copy.
+When a topic of a thousand shards is deleted, all its copies are removed at once. If each removal waited its turn on the
+disk threads, the first batch of another topic, or a promise that a new leader needs, would wait behind them for
+seconds. Lives on the event loop. Invariant: a removal stays listed until it is done, and a copy's file goes after its
+fence and checkpoint. Requires: a node that follows a segment again calls `settle` first, or the removal takes the new
+copy.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _HELD_S = 0.02
 """So long files are removed before others may have the disk; one that takes longer is removed whole."""
 
 
-class LeftCopies:
+class UnfollowedCopies:
     def __init__(
         self,
         on_disk: Callable[[Callable[[], object]], Awaitable[object]],

@@ -1,5 +1,4 @@
-"""What is said of segments that a node which leaves is listed for, and that no living node has: where they are, and
-what helps.
+"""Messages about the segments that hold up a retirement: where their data are, and what helps.
 
 Pure. Source: docs/scaling-spec.md section 3.
 """

@@ -1,12 +1,12 @@
-"""Control answers that are made and not yet taken by their clients, counted for the whole node.
+"""Control answers that are built and not yet read by their clients, counted for the whole node.
 
-A connection stops being read once it has enough unsent, but the answer that a request is owed was made by then, and
-one may take tens of megabytes: a hundred clients that ask and do not read would hold gigabytes. While there is more
-than the limit, no further large answer is begun (`room`), and connections whose clients take nothing, or are still at
-an answer made long ago, are closed, the oldest answer's first. Clients that read are left alone, however many come at
-once: patience begins with the answer, not with the request, and of the time between two polls a second counts, so that
-no client pays for time in which this node's own loop stood still.
-Lives on the event loop. Cost: a look at every answer that waits, once a second, only above the limit.
+A connection is not read any more once it has enough unsent data, but the answer to its last request is built by then,
+and one answer may take tens of megabytes: a hundred clients that ask and do not read would hold gigabytes. Above the
+limit no further large answer is begun (`room`), and connections are closed whose clients read nothing, or are still
+reading an answer that was built long ago; the oldest answer goes first. Clients that read are left alone. The time
+limit begins with the answer, not with the request, and at most one second counts between two polls, so that no client
+pays for time in which this node's own loop was blocked.
+Lives on the event loop. Cost: a check of every waiting answer, once a second, only above the limit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _STILL_MS = 2 * _POLL_MS
 _LONG_MS = 10 * _POLL_MS
 
 
-class UntakenAnswers:
+class UnsentAnswers:
     def __init__(self, limit_bytes: int) -> None:
         self.size_bytes = 0
         self._limit_bytes = limit_bytes

@@ -1,6 +1,6 @@
-"""One reading of metadata, as those who delete from the store ask it: what is told of a segment, living or gone.
+"""One reading of the metadata, for deletions from the object store: the record of a segment, living or deleted.
 
-Cost of a reading: O(shards and deleted segments), not segments; of a question: O(log segments of its shard).
+Cost of a reading: O(shards and deleted segments), not O(segments). Cost of a question: O(log segments of its shard).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stratalog.model.segment import Segment
 from stratalog.model.topic import Shard
 
 
-class Facts:
+class SweepMetadata:
     def __init__(self, snapshot: Snapshot, deleted: list[Segment], purged_topics: frozenset[UUID]) -> None:
         self.snapshot = snapshot
         self._shards: dict[ShardKey, Shard] = {shard.key: shard for shard in snapshot.shards}
@@ -43,10 +43,10 @@ class Facts:
         return is_part_explained(key, end_offset, segment, self.log_start_offset(key), self.is_purged(key))
 
 
-async def read_facts(meta: MetaClient, timeout_s: float) -> Facts:
+async def read_sweep_metadata(meta: MetaClient, timeout_s: float) -> SweepMetadata:
     """The living first, then the deleted, then the purged: what moves on meanwhile is told of twice, never not at all,
     or its deletion would seem to be long past."""
     async with asyncio.timeout(timeout_s):
         snapshot = await meta.snapshot()
         deleted = await meta.deleted_segments()
-        return Facts(snapshot, deleted, await meta.purged_topics())
+        return SweepMetadata(snapshot, deleted, await meta.purged_topics())

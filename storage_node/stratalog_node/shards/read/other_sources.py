@@ -1,5 +1,7 @@
-"""Sealed data that this node has no good copy of: from other nodes and the object store, in the order of
-`machines.reading.read_sources`, until one gives it. Nothing here is on the hot path. Lives on the event loop.
+"""Reads sealed data of which this node has no good copy, from other nodes and the object store.
+
+The sources are tried in the order of `machines.reading.read_sources` until one answers. This is not on the hot path.
+Lives on the event loop.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ Sources = Sequence[tuple[ReadSource, Sequence[int]]]
 """In order; with the nodes to ask, where it is nodes."""
 
 
-class Elsewhere:
+class OtherSources:
     def __init__(self, cold: ColdReads | None, peers: PeerReads | None) -> None:
         self._cold = cold
         self._peers = peers

@@ -1,9 +1,9 @@
-"""Tells the meta service of sealed copies that it says are here, and that are gone or were found damaged: another
-uploads and serves these segments then, and this node copies them again (`following.py`).
+"""Reports sealed copies that the metadata name on this node and that are gone or damaged.
 
-The only holder says nothing: nobody else has a copy, and somebody may bring the file back. So what is told is looked at
-again, until it is there or the service does not name this node any more.
-Lives on the event loop. Cost: a look at each sealed copy every few seconds.
+Another node then uploads and serves these segments, and this node copies them again (`following.py`). The only holder
+of a copy does not report it: there is no other copy, and a person may bring the file back. Copies are checked again
+until the file is there or the metadata no longer name this node.
+Lives on the event loop. Cost: a check of each sealed copy every few seconds.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from stratalog.model.commands import ReportLostCopies
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import Segment
 from stratalog.telemetry.logs import logger
+from stratalog_node.replication.report_loop import report_repeatedly
 from stratalog_node.replication.stats import ReplicationStats
-from stratalog_node.replication.tellings import tell_again
 from stratalog_node.shards.catalog.catalog import Catalog
 from stratalog_node.shards.log.directory import ShardDirectory
 
@@ -29,7 +29,7 @@ _MOST_AT_ONCE = 1_000
 _SHARDS_PER_STEP = 64
 
 
-class LostCopies:
+class LostCopyReports:
     def __init__(
         self, node_id: int, catalog: Catalog, shards: ShardDirectory, meta: MetaClient, stats: ReplicationStats
     ) -> None:
@@ -41,7 +41,7 @@ class LostCopies:
 
     async def run(self) -> None:
         """Without an end."""
-        await tell_again(self.look, lambda: POLL_S, "lost copies")
+        await report_repeatedly(self.look, lambda: POLL_S, "lost copies")
 
     async def look(self) -> None:
         """Raises: Unavailable, Fenced."""

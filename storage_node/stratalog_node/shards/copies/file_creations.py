@@ -1,7 +1,7 @@
-"""How many segment files one turn makes: first appends to thousands of new shards must not hold the event loop.
+"""Limits how many segment files one turn creates, so that first appends to thousands of shards do not block the loop.
 
-Those beyond it wait for the next turn, their batches copied out of the receive buffers, up to so many bytes; then they
-make their files at once after all. Lives on the event loop.
+Appends beyond the limit wait for the next turn. Their batches are copied out of the receive buffers, up to a number of
+bytes; beyond it they create their files at once. Lives on the event loop.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MOST_DEFERRED_BYTES = 64 << 20
 Those beyond it make their files at once after all."""
 
 
-class Openings:
+class FileCreations:
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
         self._number = -1

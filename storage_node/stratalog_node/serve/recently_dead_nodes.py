@@ -1,8 +1,8 @@
-"""Nodes whose lease ended a moment ago: clients are told of them for a little longer.
+"""Nodes whose lease ended a moment ago, which Metadata answers still list for a short time.
 
-librdkafka takes a broker away when metadata do not list it any more, and a shard that it moves to its new leader by the
-same answer falls back to no leader: it asks again only a second later. So the answer that names the new leader still
-lists the old one. Lives on the event loop.
+librdkafka removes a broker that Metadata no longer lists. A shard whose new leader is in the same answer then has no
+leader, and the client asks again only a second later. So the answer that names the new leader still lists the old node.
+Lives on the event loop.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LINGER_S: Final = 3.0
 """A few of the looks that a client takes a second apart."""
 
 
-class Departed:
+class RecentlyDeadNodes:
     def __init__(self, catalog: Catalog) -> None:
         self.linger_s = LINGER_S
         self._since: dict[int, float] = {}

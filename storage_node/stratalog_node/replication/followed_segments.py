@@ -1,4 +1,4 @@
-"""Which segments a node follows, by what the metadata say of them. Pure."""
+"""Which segments a node follows, according to the metadata. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from stratalog.machines.reading.bucket_reads import is_served_from_bucket
 from stratalog.model.segment import RemoteState, Segment, SegmentState
 
 
-def is_wanted(segment: Segment, node_id: int, *, may_read_bucket: bool) -> bool:
+def should_follow(segment: Segment, node_id: int, *, may_read_bucket: bool) -> bool:
     """What this node is a replica of, and does not lead; of what it led to an end and does not seal any more, too.
     A sealed one where it has not proven a copy, and readers are served from copies."""
     if node_id not in segment.replicas:
@@ -20,7 +20,7 @@ def is_wanted(segment: Segment, node_id: int, *, may_read_bucket: bool) -> bool:
     return is_missed and not is_served_from_bucket(segment, may_read_bucket=may_read_bucket)
 
 
-def is_needless(segment: Segment, node_id: int, life: FollowerLife, *, may_read_bucket: bool) -> bool:
+def should_drop(segment: Segment, node_id: int, life: FollowerLife, *, may_read_bucket: bool) -> bool:
     """Whether a copy may go. What was told of it may still be on its way, and is then true; but once readers are served
     all of the segment from the object store, nobody is listed any more who was not before."""
     is_stored = segment.remote.state is RemoteState.COMPLETE
@@ -28,5 +28,5 @@ def is_needless(segment: Segment, node_id: int, life: FollowerLife, *, may_read_
         return True
     is_done = life in (FollowerLife.PROVING, FollowerLife.PROVEN, FollowerLife.SEALED)
     is_over = segment.seal is not None and node_id not in segment.local_nodes
-    is_due = is_wanted(segment, node_id, may_read_bucket=may_read_bucket)
+    is_due = should_follow(segment, node_id, may_read_bucket=may_read_bucket)
     return segment.state is SegmentState.DELETED or not (is_done or not is_over or is_due)

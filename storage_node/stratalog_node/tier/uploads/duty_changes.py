@@ -1,7 +1,6 @@
-"""Looks again whose duty each segment's upload is, when it is heard that a node is alive or is not, or who holds what
-a retired one left, and whether that is read.
+"""Assigns uploads again when a node dies or returns, or when a mount changes its holder or becomes readable.
 
-With a node's death its duties pass on; with its return they go back. Lives on the event loop, as one task.
+The uploads of a dead node pass to other nodes, and return with it. Lives on the event loop, as one task.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from stratalog.model.mounts import MountMode
 from stratalog_node.shards.catalog.catalog import Catalog
 
 
-class Duties:
+class DutyChanges:
     def __init__(self, catalog: Catalog, look_anew: Callable[[], Awaitable[None]]) -> None:
         self._look_anew = look_anew
         self._changed = asyncio.Event()

@@ -1,8 +1,8 @@
-"""Writes a group again whose deletion failed: the word of it may be in the log all the same.
+"""Writes a group to the log again after its deletion failed: the failed tombstone may be in the log all the same.
 
-A restart would then read what was written behind that word, and nothing from before it. So nobody uses the group until
-it stands in the log again, as a whole. That is done when somebody asks for the group, or the sweep comes by: of groups
-that nobody needs, a failed deletion of thousands writes nothing.
+A restart would then read only what was written behind the tombstone. So the group is not used until the log holds all
+of it again. It is written when a client asks for the group or the sweep reaches it; if the deletion of thousands of
+unused groups fails, nothing is written for them.
 Thread: the event loop. Cost: an append per 500 offsets.
 """
 
@@ -18,7 +18,7 @@ from stratalog_node.groups.snapshot import LiveKey
 from stratalog_node.slices import UNITS_PER_SLICE
 
 
-async def restate(hosted: HostedGroup) -> GroupError:
+async def rewrite_group(hosted: HostedGroup) -> GroupError:
     """NONE when the log has all of the group again; otherwise it is to be tried again."""
     if hosted.is_leaving:
         return GroupError.COORDINATOR_LOAD_IN_PROGRESS

@@ -1,7 +1,7 @@
-"""The one verdict on a segment that has no local file: was it freed, does the object store hold it, or is it lost here?
+"""The one verdict on a segment without a local file: freed, held by the object store, or lost on this node.
 
-`locate`, `verify`, `doctor`, the uploader, reads and a restart all say what is said here. Pure: the segment's record
-and whether there is an object store in, words out.
+`locate`, `verify`, `doctor`, the uploader, reads and restarts all use it. Pure: takes the segment's record and whether
+there is an object store.
 """
 
 from __future__ import annotations

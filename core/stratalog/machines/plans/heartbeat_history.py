@@ -1,8 +1,8 @@
-"""What nodes told last, and how it went lately: kept in memory by who hears their heartbeats, for the status page.
+"""What nodes last reported, and their recent throughput, in the memory of the instance that receives heartbeats.
 
-A sample of each node every `SAMPLE_EVERY_MS` at most, of the last `WINDOW_MS`, for the first `MAX_NODES` of them: about
-1 MB, however many nodes there are and however often they are heard. Times are of the caller's wall clock; one that is
-set back makes the course of a node begin again. A node that begins again counts from zero again: that shows as a gap.
+At most one sample of each node per `SAMPLE_EVERY_MS`, of the last `WINDOW_MS`, for the first `MAX_NODES` nodes: about
+1 MB, however many nodes there are. Times are of the caller's wall clock; if it is set back, a node's history begins
+again. Counters of a node that restarts begin at zero, which shows as a gap.
 
 Pure. Cost: O(1) for a heartbeat.
 """
@@ -59,7 +59,7 @@ class _Kept:
     samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=SAMPLES))
 
 
-class NodeCourses:
+class HeartbeatHistory:
     def __init__(self) -> None:
         self._kept: dict[int, _Kept] = {}
 

@@ -1,4 +1,4 @@
-"""A Python module that is not installed here: told in one line. Imports nothing that could be what is missing."""
+"""Ends a command with one line when a Python module is not installed. Imports nothing that could be missing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final, NoReturn
 _REFUSED: Final = 2
 
 
-def end_without(error: ModuleNotFoundError) -> NoReturn:
+def end_for_missing_module(error: ModuleNotFoundError) -> NoReturn:
     """Ends the process. Raises: the error, where one of our own modules is missing."""
     module = (error.name or "stratalog").partition(".")[0]
     if module.startswith("stratalog"):
