@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -30,7 +30,6 @@ from stratalog_pipeline.jobs.archive_gaps import accept, gaps_of, note_beginning
 from stratalog_pipeline.jobs.archive_piece import (
     FieldsFound,
     InferWork,
-    OpenStore,
     PieceMade,
     PieceWork,
     RecordSchema,
@@ -55,7 +54,7 @@ from stratalog_pipeline.jobs.archive_table import (
 )
 from stratalog_pipeline.jobs.put_once import put_once, put_or_read
 from stratalog_pipeline.jobs.record_kinds import PLACE, evolve
-from stratalog_pipeline.jobs.runners import Runner
+from stratalog_pipeline.jobs.runners import OnProgress, OpenStore, Runner
 from stratalog_pipeline.jobs.table_log import FieldIds, SegmentFiles, TableLog
 from stratalog_pipeline.jobs.table_types import settled
 
@@ -63,7 +62,6 @@ PIECE_BYTES: Final = 32 << 20
 _COMMIT_SEGMENTS: Final = 64
 _COMMIT_BYTES: Final = 4 << 30
 """A commit to a log takes so many segments, or bytes of them. What was not committed is read again after a kill."""
-OnProgress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import io
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -20,7 +20,6 @@ import pyarrow.parquet as pq
 
 from stratalog.formats.object_names import ObjectNames
 from stratalog.model.errors import Conflict, NotFound
-from stratalog.objects import ObjectStore
 from stratalog_pipeline.cold.cutting import PartRange
 from stratalog_pipeline.cold.part_records import CheckedPart, PartFetcher, tables_of
 from stratalog_pipeline.decode.columns import SCHEMA, UnreadBatch, Wanted
@@ -34,6 +33,7 @@ from stratalog_pipeline.jobs.record_kinds import (
     Definitions,
     ReadValues,
 )
+from stratalog_pipeline.jobs.runners import OpenStore
 from stratalog_pipeline.jobs.table_log import FieldIds, FileMade
 from stratalog_pipeline.jobs.table_types import settled, without_untyped
 
@@ -41,7 +41,6 @@ NO_TIME: Final = "__HIVE_DEFAULT_PARTITION__"
 _YEAR_1_S: Final = -62_135_596_800
 _YEAR_10000_S: Final = 253_402_300_800
 """From then on dates have no four digits for the year."""
-OpenStore = Callable[[], ObjectStore]
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,14 +29,13 @@ from stratalog.objects import ObjectStore, open_store
 from stratalog_pipeline.cold.catalog import each
 from stratalog_pipeline.jobs.held_lock import LEASE_MS, HeldLock
 from stratalog_pipeline.jobs.merge_segment import Merged, MergeWork, merge_segment
-from stratalog_pipeline.jobs.runners import Runner
+from stratalog_pipeline.jobs.runners import OnProgress, Runner
 
 TARGET_BYTES: Final = 64 << 20
 MIN_TARGET_BYTES: Final = 64 << 10
 MAX_TARGET_BYTES: Final = 512 << 20
 """A merged part is held in memory, twice."""
 _LOOKED_FOR: Final = 64
-OnProgress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ Prices come from a table that the caller gives (`Prices`): this knows of no prov
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Final
 
@@ -19,14 +19,13 @@ from stratalog.model.errors import InvalidRequest
 from stratalog.objects import ObjectInfo, ObjectStore
 from stratalog_pipeline.cold.catalog import Catalog, each
 from stratalog_pipeline.cold.committed import CommittedShard
+from stratalog_pipeline.jobs.runners import OnProgress
 
 BUCKET, LOCAL = "bucket", "local"
 _UNNAMED: Final = "(no topic)"
 _GIB: Final = 1 << 30
 _LISTED_AT_ONCE: Final = 1_000
 _SEGMENTS_AT_ONCE: Final = 256
-OnProgress = Callable[[str, int, int], None]
-"""What, how many, of how many; 0 where nobody knows yet."""
 
 
 @dataclass(frozen=True, slots=True)

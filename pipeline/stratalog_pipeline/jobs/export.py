@@ -12,7 +12,7 @@ import asyncio
 import base64
 import io
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from stratalog.formats.object_names import ObjectNames
 from stratalog.model.errors import Unavailable
 from stratalog.model.ids import ShardKey
-from stratalog.objects import ObjectStore, open_store
+from stratalog.objects import open_store
 from stratalog_pipeline.cold.catalog import Catalog
 from stratalog_pipeline.cold.committed import CommittedShard, topic_id_of
 from stratalog_pipeline.cold.cutting import Asked, PartRange, cut
@@ -34,14 +34,12 @@ from stratalog_pipeline.cold.part_records import PartFetcher, tables_of
 from stratalog_pipeline.decode.columns import SCHEMA, Wanted
 from stratalog_pipeline.jobs.export_folder import ExportFacts, ExportFolder, FilePlanned, selection_of
 from stratalog_pipeline.jobs.put_once import put_once
-from stratalog_pipeline.jobs.runners import Runner
+from stratalog_pipeline.jobs.runners import OnProgress, OpenStore, Runner
 
 PIECE_BYTES: Final = 32 << 20
 _FLUSH_S: Final = 120
 _PARTITIONER: Final = {"partitioner": "murmur2_random"}
 """Java's: what other producers send of a key goes where its exported records are."""
-OpenStore = Callable[[], ObjectStore]
-OnProgress = Callable[[str, int, int], None]
 
 
 class Shape(StrEnum):

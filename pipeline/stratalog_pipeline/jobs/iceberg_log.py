@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from stratalog.model.errors import AlreadyExists, Conflict, OutcomeUnknown, Unavailable
-from stratalog_pipeline.jobs.archive_piece import OpenStore
 from stratalog_pipeline.jobs.archive_table import Kind, TimePartition
 from stratalog_pipeline.jobs.record_kinds import DEAD, evolve
+from stratalog_pipeline.jobs.runners import OpenStore
 from stratalog_pipeline.jobs.table_log import MARK, FieldIds, FileMade, SegmentFiles, commit_in_turn
 from stratalog_pipeline.jobs.table_places import TablePlace
 from stratalog_pipeline.jobs.topic_folder import topic_folder

@@ -11,9 +11,14 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from stratalog.model.errors import StratalogError, Unavailable
+from stratalog.objects import ObjectStore
 
 T = TypeVar("T")
 R = TypeVar("R")
+OpenStore = Callable[[], ObjectStore]
+"""Opens an object store in the process that works on a piece: an open store cannot be sent to a task of Spark."""
+OnProgress = Callable[[str, int, int], None]
+"""Takes what the job works on, how many pieces are done, and how many there are (0 while that is unknown)."""
 
 
 class Runner(Protocol):

@@ -11,7 +11,7 @@ Also told: objects that nothing names. They are attempts, or newer than the meta
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -28,10 +28,7 @@ from stratalog_pipeline.cold.committed import CommittedSegment, CommittedShard
 from stratalog_pipeline.jobs.key_index_rebuild import KeyIndexRebuild, key_index_check
 from stratalog_pipeline.jobs.repair import Repaired, SegmentRepair, check_stored_size
 from stratalog_pipeline.jobs.repair_sources import open_source
-from stratalog_pipeline.jobs.runners import Runner
-
-OpenStore = Callable[[], ObjectStore]
-OnProgress = Callable[[str, int, int], None]
+from stratalog_pipeline.jobs.runners import OnProgress, OpenStore, Runner
 
 
 @dataclass(frozen=True, slots=True)
