@@ -23,7 +23,7 @@ MODULES: Final = {
         " producers record_batch record_times segment_file time_window"
     ),
     "core/stratalog/machines/leading": (
-        "append_refusals chain_events followers in_sync leader_events next_segment rejected_batches producer_table"
+        "append_refusals chain_events followers in_sync leader_events next_segment producer_table rejected_batches"
         " roll_order sealed_producers segment_leader shard_chain shard_life waiting_lines"
     ),
     "core/stratalog/machines/following": "copy_sources fetch_rounds fetch_session follower_events segment_follower",
@@ -37,10 +37,14 @@ MODULES: Final = {
         " segment_scan threads write_behind yielding_gil"
     ),
     "storage_node/stratalog_node/replication": (
-        "asked_peers copy_line first_files lag peer peer_line peer_protocol peer_reads replica replica_copy stats"
-        " followed_segments"
+        "asked_peers copy_line first_files followed_segments lag peer peer_line peer_protocol peer_reads replica"
+        " replica_copy stats"
     ),
     "storage_node/stratalog_node/serve": "*",
+    "storage_node/stratalog_node/serve/connections": "*",
+    "storage_node/stratalog_node/serve/fetching": "*",
+    "storage_node/stratalog_node/serve/producing": "*",
+    "storage_node/stratalog_node/serve/replicas": "*",
     "storage_node/stratalog_node/shards/copies": (
         "active checked_ranges context followed_copies local_copy local_shard read_back sealed sealed_points"
         " shard_view stats write_gate"
@@ -49,7 +53,7 @@ MODULES: Final = {
         "append committed_ends directory handing_over internal_append mounted shard_log workers"
     ),
     "storage_node/stratalog_node/shards/catalog": "catalog rules wait",
-    "storage_node/stratalog_node/shards/read": "other_sources epochs ranges reading replica_reads time_look",
+    "storage_node/stratalog_node/shards/read": "epochs other_sources ranges reading replica_reads time_look",
     "storage_node/stratalog_node/shards/flush": "flusher shard_lookup shared_journal space",
     "storage_node/stratalog_node/tier/uploads": "encoder parts source",
 }

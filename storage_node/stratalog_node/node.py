@@ -52,11 +52,11 @@ from stratalog_node.replication.lost_copy_reports import LostCopyReports
 from stratalog_node.replication.peer import Asker
 from stratalog_node.replication.peer_reads import NodePeerReads
 from stratalog_node.serve.api import control_apis
-from stratalog_node.serve.consumer_words import CONSUMER_WORDS
-from stratalog_node.serve.context import NodeServices
-from stratalog_node.serve.control_state import ControlState
-from stratalog_node.serve.listeners import NodeListeners, bind_listeners
-from stratalog_node.serve.registry import Registry
+from stratalog_node.serve.connections.consumer_words import CONSUMER_WORDS
+from stratalog_node.serve.connections.context import NodeServices
+from stratalog_node.serve.connections.control_state import ControlState
+from stratalog_node.serve.connections.listeners import NodeListeners, bind_listeners
+from stratalog_node.serve.connections.registry import Registry
 from stratalog_node.serve.server import KafkaServer, data_apis
 from stratalog_node.shards.assembly import LocalShards, open_shards
 from stratalog_node.shards.catalog.catalog import Catalog

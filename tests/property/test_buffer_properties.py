@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from stratalog.machines.leading.leader_events import OfferedBatch
 from stratalog.machines.leading.waiting_lines import WaitingLines
 from stratalog_node.buffers import Buffer, BufferPool
-from stratalog_node.serve.byte_budget import ByteBudget
+from stratalog_node.serve.connections.byte_budget import ByteBudget
 
 KEPT = 1 << 20
 

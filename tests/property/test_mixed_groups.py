@@ -55,7 +55,7 @@ from stratalog.model.group import GroupError, GroupRecord, GroupState
 from stratalog.model.ids import ShardKey
 from stratalog_node.groups.migration import Migration
 from stratalog_node.groups.replay import Replay
-from stratalog_node.serve.consumer_words import CONSUMER_WORDS
+from stratalog_node.serve.connections.consumer_words import CONSUMER_WORDS
 from support.classic_clients import ClassicClient, by_name
 from support.consumer_clients import Client
 from support.seen_topics import Topics

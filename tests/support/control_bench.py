@@ -25,9 +25,9 @@ from stratalog.settings.topic import TopicSettings
 from stratalog_meta.service import MetaService
 from stratalog_meta.stores.memory import MemoryStore
 from stratalog_node.serve.api import control_apis
-from stratalog_node.serve.context import ConnectionInfo, NodeServices, RequestContext
-from stratalog_node.serve.control_state import ControlState
-from stratalog_node.serve.registry import Api, Registry
+from stratalog_node.serve.connections.context import ConnectionInfo, NodeServices, RequestContext
+from stratalog_node.serve.connections.control_state import ControlState
+from stratalog_node.serve.connections.registry import Api, Registry
 from stratalog_node.shards.catalog.catalog import Catalog
 from stratalog_node.shards.flush.shard_lookup import DiskUsage, FoundOffset
 from stratalog_node.topic_changes import TopicChanges

@@ -24,7 +24,7 @@ from stratalog_node.disk.threads import DiskThreads
 from stratalog_node.replication.following import Following
 from stratalog_node.replication.peer import Asker
 from stratalog_node.replication.replica import Replica
-from stratalog_node.serve.listeners import bind
+from stratalog_node.serve.connections.listeners import bind
 from stratalog_node.shards.catalog.catalog import Catalog
 from stratalog_node.shards.copies.context import ShardContext
 from stratalog_node.shards.log.shard_log import ShardLog

@@ -20,7 +20,7 @@ from stratalog.settings.process import ProcessSettings
 from stratalog_node.groups.coordinator import CoordinatorLimits, GroupCoordinator
 from stratalog_node.groups.placement import OFFSETS_TOPIC
 from stratalog_node.groups.requests import CommitRequest, ConsumerRequest, JoinRequest, OffsetToCommit, SyncRequest
-from stratalog_node.serve.consumer_words import CONSUMER_WORDS
+from stratalog_node.serve.connections.consumer_words import CONSUMER_WORDS
 from support.memory_shard import MemoryShard
 
 R = TypeVar("R")

@@ -13,7 +13,7 @@ from typing import Any
 from stratalog.kafka import messages
 from stratalog.kafka.frames import RequestHeader
 from stratalog.kafka.schema import FieldShape, shape_of
-from stratalog_node.serve.context import ConnectionInfo, RequestContext
+from stratalog_node.serve.connections.context import ConnectionInfo, RequestContext
 from support.control_bench import ControlBench
 
 NUMBERS = {

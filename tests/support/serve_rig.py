@@ -9,10 +9,10 @@ import struct
 from typing import Any, cast
 
 from stratalog_node.serve.api import control_apis
-from stratalog_node.serve.connection import Connection
-from stratalog_node.serve.context import ConnectionInfo, NodeServices
-from stratalog_node.serve.control_state import ControlState
-from stratalog_node.serve.registry import Registry
+from stratalog_node.serve.connections.connection import Connection
+from stratalog_node.serve.connections.context import ConnectionInfo, NodeServices
+from stratalog_node.serve.connections.control_state import ControlState
+from stratalog_node.serve.connections.registry import Registry
 from stratalog_node.serve.server import KafkaServer, data_apis
 from stratalog_node.topic_changes import TopicChanges
 from support import kafka_oracle

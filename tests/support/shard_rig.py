@@ -30,7 +30,7 @@ from stratalog_meta.service import MetaService
 from stratalog_meta.stores.memory import MemoryStore
 from stratalog_node.buffers import BufferPool
 from stratalog_node.disk.layout import NodeLayout
-from stratalog_node.serve.produce import CODES, offer
+from stratalog_node.serve.producing.produce import CODES, offer
 from stratalog_node.shards.assembly import LocalShards, open_shards
 from stratalog_node.shards.catalog.catalog import Catalog
 from stratalog_node.shards.copies.cold_reads import ColdReads, RemoteBatches

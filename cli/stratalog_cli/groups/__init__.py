@@ -1,5 +1,3 @@
 """`stratalog groups`: list, describe, reset, delete."""
 
-__all__ = (
-    "groups",
-)
+__all__ = ("groups",)

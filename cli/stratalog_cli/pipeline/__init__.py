@@ -1,5 +1,3 @@
 """`stratalog pipeline`: jobs over cold data."""
 
-__all__ = (
-    "command",
-)
+__all__ = ("command",)

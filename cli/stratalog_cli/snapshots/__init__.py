@@ -1,5 +1,3 @@
 """`stratalog snapshot`: consistent cuts and restores."""
 
-__all__ = (
-    "command",
-)
+__all__ = ("command",)

@@ -1,7 +1,7 @@
 """A connection to another node for questions beside replication: many at a time, answered in their order.
 
 It begins with this node's token, whatever is asked first: where clients fill the other node's limits, only connections
-of nodes are taken (`serve/connection_places.py`), and a question that any client may ask shows no token.
+of nodes are taken (`serve/connections/connection_places.py`), and a question that any client may ask shows no token.
 Made when something is asked, and kept until the other end closes it. It is ended when nothing comes while an answer is
 due, for all answers behind that one would wait as well. An answer that comes slowly is on its way; the next reads ask
 for less. Lives on the event loop.

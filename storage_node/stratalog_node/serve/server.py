@@ -18,21 +18,21 @@ from stratalog.kafka.produce import NodeEndpoint
 from stratalog.model.listeners import INTERNAL, Listener
 from stratalog.telemetry.logs import logger
 from stratalog_node.buffers import BufferPool
-from stratalog_node.serve.answer import Answer
 from stratalog_node.serve.api.p18_api_versions import fallback_response
-from stratalog_node.serve.byte_budget import ByteBudget
-from stratalog_node.serve.connection import Connection
-from stratalog_node.serve.connection_places import ConnectionPlaces, may_be_a_node
-from stratalog_node.serve.context import ConnectionInfo, NodeServices
-from stratalog_node.serve.control import ControlDesk
-from stratalog_node.serve.fetch import PendingFetch
-from stratalog_node.serve.fetch_desk import FetchDesk
-from stratalog_node.serve.produce import ProduceHandler
-from stratalog_node.serve.read_replicas import ReadReplicas
-from stratalog_node.serve.registry import Api, Registry
-from stratalog_node.serve.replica_desk import ReplicaDesk
-from stratalog_node.serve.send_share import SendShare
-from stratalog_node.serve.serving import ServeLimits, ServeStats, Serving
+from stratalog_node.serve.connections.answer import Answer
+from stratalog_node.serve.connections.byte_budget import ByteBudget
+from stratalog_node.serve.connections.connection import Connection
+from stratalog_node.serve.connections.connection_places import ConnectionPlaces, may_be_a_node
+from stratalog_node.serve.connections.context import ConnectionInfo, NodeServices
+from stratalog_node.serve.connections.control import ControlDesk
+from stratalog_node.serve.connections.registry import Api, Registry
+from stratalog_node.serve.connections.send_share import SendShare
+from stratalog_node.serve.connections.serving import ServeLimits, ServeStats, Serving
+from stratalog_node.serve.fetching.fetch import PendingFetch
+from stratalog_node.serve.fetching.fetch_desk import FetchDesk
+from stratalog_node.serve.fetching.read_replicas import ReadReplicas
+from stratalog_node.serve.producing.produce import ProduceHandler
+from stratalog_node.serve.replicas.replica_desk import ReplicaDesk
 from stratalog_node.shards.log.directory import ShardDirectory
 from stratalog_node.shards.read.reading import ShardReader
 from stratalog_node.turn import Turn

@@ -15,7 +15,7 @@ from stratalog.model.group import GroupError
 from stratalog_node.groups.coordinator import CoordinatorLimits
 from stratalog_node.groups.room import RoomLimits
 from stratalog_node.serve.api import p68_consumer_group_heartbeat
-from stratalog_node.serve.context import ConnectionInfo, NodeServices, RequestContext
+from stratalog_node.serve.connections.context import ConnectionInfo, NodeServices, RequestContext
 from support.group_node import GroupNode, beating, committing, joining
 
 DAY_MS = 24 * 3_600_000

@@ -10,8 +10,8 @@ import pytest
 from stratalog.kafka import messages
 from stratalog.kafka.frames import decode_request_header
 from stratalog_node.serve.api import control_apis
-from stratalog_node.serve.context import ConnectionInfo, NodeServices, RequestContext
-from stratalog_node.serve.registry import Registry
+from stratalog_node.serve.connections.context import ConnectionInfo, NodeServices, RequestContext
+from stratalog_node.serve.connections.registry import Registry
 from support.control_bench import message
 from support.group_node import GroupNode, committing, subscription
 from support.kafka_oracle import decode_response, frame_of, request_class

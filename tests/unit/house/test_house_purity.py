@@ -100,7 +100,7 @@ def _imports(path: Path) -> set[str]:
             (
                 "core/stratalog/formats/",
                 "core/stratalog/kafka/",
-                "storage_node/stratalog_node/serve/connection.py",
+                "storage_node/stratalog_node/serve/connections/connection.py",
                 "storage_node/stratalog_node/groups/placement.py",
             ),
         ),

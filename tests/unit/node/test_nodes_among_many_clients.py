@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stratalog_node.replication.peer_line import PeerLine
-from stratalog_node.serve import connection_places
+from stratalog_node.serve.connections import connection_places
 from support.node_cluster import NodeCluster
 from support.raw_client import RawClient
 from support.waiting import eventually

@@ -15,7 +15,7 @@ from stratalog.model.commands import AdvanceLogStart
 from stratalog.model.errors import Unavailable
 from stratalog.model.ids import ShardKey
 from stratalog.model.segment import Segment
-from stratalog_node.serve import sealed_read
+from stratalog_node.serve.replicas import sealed_read
 from stratalog_node.shards.copies.producer_tables import ProducerTables
 from stratalog_node.shards.seal.sealing import Sealing
 from support.node_cluster import NodeCluster

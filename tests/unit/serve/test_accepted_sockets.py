@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stratalog.model.listeners import INTERNAL, Listener
-from stratalog_node.serve.listeners import bind
+from stratalog_node.serve.connections.listeners import bind
 from support.serve_rig import ServeRig
 from support.waiting import eventually
 

@@ -12,7 +12,7 @@ import pytest
 import uvloop
 
 from stratalog.model.commands import RollSegment
-from stratalog_node.serve import connection as connection_module
+from stratalog_node.serve.connections import connection as connection_module
 from support.raw_client import batch_of
 from support.serve_rig import ServeRig, WireClient
 from support.waiting import eventually

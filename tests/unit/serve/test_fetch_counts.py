@@ -11,9 +11,9 @@ import pytest
 
 from stratalog.kafka.fetch import PartitionFetch, distinct
 from stratalog.model.commands import DeleteTopic
-from stratalog_node.serve import connection as connection_module
-from stratalog_node.serve import fetch as fetch_module
-from stratalog_node.serve.fetch import PendingFetch
+from stratalog_node.serve.connections import connection as connection_module
+from stratalog_node.serve.fetching import fetch as fetch_module
+from stratalog_node.serve.fetching.fetch import PendingFetch
 from stratalog_node.shards.read.reading import ShardReader
 from support.raw_client import batch_of
 from support.serve_rig import ServeRig

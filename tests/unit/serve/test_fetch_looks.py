@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from stratalog_node.serve import fetch_desk as fetch_desk_module
-from stratalog_node.serve.fetch import PendingFetch
+from stratalog_node.serve.fetching import fetch_desk as fetch_desk_module
+from stratalog_node.serve.fetching.fetch import PendingFetch
 from support.serve_rig import ServeRig, WireClient
 from support.waiting import eventually
 

@@ -12,8 +12,8 @@ import pytest
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.commands import CreateTopic, DeleteTopic, RollSegment
 from stratalog.model.errors import OutOfReach, Unavailable
-from stratalog_node.serve import connection as connection_module
-from stratalog_node.serve import fetch as fetch_module
+from stratalog_node.serve.connections import connection as connection_module
+from stratalog_node.serve.fetching import fetch as fetch_module
 from stratalog_node.shards.copies.local_copy import LocalCopy, NotCached
 from stratalog_node.shards.log.shard_log import ShardLog
 from stratalog_node.shards.read.reading import Read, ShardReader

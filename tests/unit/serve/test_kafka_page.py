@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from stratalog_node.serve.api import control_apis
-from stratalog_node.serve.registry import Api, Registry
+from stratalog_node.serve.connections.registry import Api, Registry
 from stratalog_node.serve.server import data_apis
 from stratalog_node.serve.unsupported import UNSUPPORTED
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from stratalog.kafka import messages
-from stratalog_node.serve.connection import _HIGH_WATER_BYTES
-from stratalog_node.serve.context import RequestContext
-from stratalog_node.serve.control import LARGE_AT_ONCE
+from stratalog_node.serve.connections.connection import _HIGH_WATER_BYTES
+from stratalog_node.serve.connections.context import RequestContext
+from stratalog_node.serve.connections.control import LARGE_AT_ONCE
 from support import kafka_oracle
 from support.serve_rig import ServeRig
 from support.waiting import eventually

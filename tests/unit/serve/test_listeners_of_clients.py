@@ -13,7 +13,7 @@ from stratalog.model.ids import ShardKey
 from stratalog.model.listeners import Listener
 from stratalog.model.metadata import NodeInfo
 from stratalog_node.groups.placement import shard_of
-from stratalog_node.serve.context import ConnectionInfo
+from stratalog_node.serve.connections.context import ConnectionInfo
 from support.control_bench import ControlBench, control_bench
 from support.replica_client import ReplicaClient, ask_of, register
 from support.serve_rig import ServeRig

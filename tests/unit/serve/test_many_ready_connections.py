@@ -12,8 +12,8 @@ import uvloop
 
 from stratalog.formats.record_batch import walk
 from stratalog.formats.records import decode_records
-from stratalog_node.serve import connection as connection_module
-from stratalog_node.serve.connection import Connection
+from stratalog_node.serve.connections import connection as connection_module
+from stratalog_node.serve.connections.connection import Connection
 from support.raw_client import batch_of
 from support.serve_rig import ServeRig, WireClient
 

@@ -12,7 +12,7 @@ from stratalog.model.errors import Unavailable
 from stratalog.model.ids import ShardKey
 from stratalog.model.listeners import INTERNAL
 from stratalog_node.serve.api import p03_metadata
-from stratalog_node.serve.metadata_entries import MetadataEntries
+from stratalog_node.serve.connections.metadata_entries import MetadataEntries
 from stratalog_node.slices import UNITS_PER_SLICE
 from support.control_bench import control_bench
 from support.loop_turns import Turns

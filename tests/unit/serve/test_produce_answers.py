@@ -15,7 +15,7 @@ from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.commands import AdvanceLogStart, DeleteTopic, RollSegment
 from stratalog.model.listeners import INTERNAL, Listener
 from stratalog_node.serve import server as server_module
-from stratalog_node.serve.listeners import bind
+from stratalog_node.serve.connections.listeners import bind
 from support import kafka_oracle
 from support.raw_client import batch_of
 from support.serve_rig import ServeRig

@@ -9,7 +9,7 @@ from stratalog.kafka.error_codes import ErrorCode
 from stratalog.machines.leading.producer_table import SequenceFault
 from stratalog.machines.leading.shard_life import Stop, StopCause
 from stratalog.model.append import AppendFailure
-from stratalog_node.serve.produce import CODES
+from stratalog_node.serve.producing.produce import CODES
 
 
 def test_no_reason_is_without_a_code() -> None:

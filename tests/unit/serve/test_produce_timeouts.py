@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import tracemalloc
 
-from stratalog_node.serve.produce_timeouts import ProduceTimeouts
+from stratalog_node.serve.producing.produce_timeouts import ProduceTimeouts
 from support.waiting import eventually
 
 

@@ -14,7 +14,7 @@ from stratalog.kafka.replica_fetch import ReplicaFetch, SegmentAsk, encode_repli
 from stratalog.model.commands import CreateTopic
 from stratalog.model.ids import ShardKey
 from stratalog.model.metadata import ChangeSet, SegmentChanged
-from stratalog_node.serve.replica_session import ReplicaSession
+from stratalog_node.serve.replicas.replica_session import ReplicaSession
 from stratalog_node.shards.copies.local_copy import NotCached
 from stratalog_node.shards.log.shard_log import ShardLog
 from stratalog_node.shards.read.reading import ShardReader

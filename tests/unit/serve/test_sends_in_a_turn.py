@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog_node.serve import send_share
+from stratalog_node.serve.connections import send_share
 from support.raw_client import batch_of
 from support.serve_rig import ServeRig
 from support.waiting import eventually

@@ -15,8 +15,8 @@ from stratalog.model.listeners import Listener
 from stratalog.model.metadata import ChangeSet, NodeInfo, SegmentChanged
 from stratalog.model.segment import Segment
 from stratalog.settings.choices import ReadPolicy
-from stratalog_node.serve import read_replicas
-from stratalog_node.serve.context import ConnectionInfo
+from stratalog_node.serve.connections.context import ConnectionInfo
+from stratalog_node.serve.fetching import read_replicas
 from stratalog_node.shards.log.shard_log import ShardLog
 from support import kafka_oracle
 from support.sealed_shards import sealed_shard

@@ -10,7 +10,7 @@ from stratalog.formats.records import Record, encode_batch
 from stratalog.machines.leading.leader_events import OfferedBatch
 from stratalog.settings.process import ProcessSettings
 from stratalog.settings.topic import TopicSettings
-from stratalog_node.serve.produce import offer
+from stratalog_node.serve.producing.produce import offer
 from stratalog_node.shards.catalog.rules import ShardRules
 from support.hostile_batches import timed_batch, with_header_times
 

@@ -14,10 +14,10 @@ import pytest
 
 from stratalog.kafka.messages import EncodedBody, build, encode_entity, request_type
 from stratalog.model.errors import Unavailable
-from stratalog_node.serve.answer import Answer
-from stratalog_node.serve.connection import _HIGH_WATER_BYTES, Connection
-from stratalog_node.serve.context import RequestContext
-from stratalog_node.serve.control import LARGE_AT_ONCE
+from stratalog_node.serve.connections.answer import Answer
+from stratalog_node.serve.connections.connection import _HIGH_WATER_BYTES, Connection
+from stratalog_node.serve.connections.context import RequestContext
+from stratalog_node.serve.connections.control import LARGE_AT_ONCE
 from support import kafka_oracle
 from support.serve_rig import ServeRig, WireClient
 from support.waiting import eventually

@@ -15,7 +15,7 @@ from stratalog.model.commands import CreateTopic, RegisterNode
 from stratalog.model.ids import ShardKey
 from stratalog.model.listeners import Listener
 from stratalog.model.metadata import ChangeSet, NodeInfo, SegmentChanged
-from stratalog_node.serve.context import ConnectionInfo
+from stratalog_node.serve.connections.context import ConnectionInfo
 from stratalog_node.shards.log.shard_log import ShardLog
 from support import kafka_oracle
 from support.raw_client import batch_of

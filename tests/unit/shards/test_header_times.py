@@ -20,7 +20,7 @@ from stratalog.formats.compression import Codec
 from stratalog.formats.index_block import decode_index_block, encode_index_block
 from stratalog.formats.record_batch import parse_header
 from stratalog.model.segment import TimesKnown
-from stratalog_node.serve.produce import offer
+from stratalog_node.serve.producing.produce import offer
 from stratalog_node.shards.log.shard_log import ShardLog
 from support.hostile_batches import GARBAGE, claiming, timed_batch
 from support.shard_rig import START_MS, Asked, ShardRig

@@ -18,7 +18,7 @@ from stratalog.model.batch import BatchHeader
 from stratalog.model.errors import Corrupt
 from stratalog.model.segment import Segment
 from stratalog_node.disk import opened_batches, segment_scan
-from stratalog_node.serve.produce import offer
+from stratalog_node.serve.producing.produce import offer
 from stratalog_node.shards.copies.local_copy import LocalCopy
 from stratalog_node.shards.log.shard_log import ShardLog
 from stratalog_node.shards.read import time_look

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from stratalog_node.serve.registry import Api
+from stratalog_node.serve.connections.registry import Api
 
 MODULES = (
     "p02_list_offsets",

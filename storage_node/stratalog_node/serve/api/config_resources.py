@@ -15,7 +15,7 @@ from stratalog.model.topic import Topic
 from stratalog_node.serve.api.distinct import first_of_each
 from stratalog_node.serve.api.known_topics import learn_topics
 from stratalog_node.serve.api.topic_answers import TopicRefused, answer_to, named_twice
-from stratalog_node.serve.context import NodeServices
+from stratalog_node.serve.connections.context import NodeServices
 from stratalog_node.shards.catalog.wait import catalog_shows
 from stratalog_node.slices import Slices
 

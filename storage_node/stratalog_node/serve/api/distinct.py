@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
-from stratalog_node.serve.off_loop import off_loop
+from stratalog_node.serve.connections.off_loop import off_loop
 
 Key = TypeVar("Key", bound=Hashable)
 Thing = TypeVar("Thing")

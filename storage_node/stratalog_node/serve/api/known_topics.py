@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from uuid import UUID
 
-from stratalog_node.serve.context import NodeServices
+from stratalog_node.serve.connections.context import NodeServices
 
 
 async def learn_topics(services: NodeServices, named: Iterable[str | UUID | None]) -> None:

@@ -17,9 +17,9 @@ from stratalog.model.errors import StratalogError
 from stratalog_node.serve.api.distinct import partitions_asked
 from stratalog_node.serve.api.known_topics import learn_topics
 from stratalog_node.serve.api.placement import ANY_EPOCH, NotHere, end_unknown, led_shard, offset_error
-from stratalog_node.serve.context import RequestContext
-from stratalog_node.serve.off_loop import encoded
-from stratalog_node.serve.registry import Api
+from stratalog_node.serve.connections.context import RequestContext
+from stratalog_node.serve.connections.off_loop import encoded
+from stratalog_node.serve.connections.registry import Api
 from stratalog_node.shards.flush.shard_lookup import FoundOffset, ShardLookup
 from stratalog_node.shards.read.epochs import epoch_of_offset
 

@@ -21,8 +21,8 @@ from stratalog.model.topic import Topic
 from stratalog_node.serve.api.brokers import living_and_just_departed, living_nodes
 from stratalog_node.serve.api.distinct import first_of_each
 from stratalog_node.serve.api.placement import is_topic_name
-from stratalog_node.serve.context import NodeServices, RequestContext
-from stratalog_node.serve.registry import Api
+from stratalog_node.serve.connections.context import NodeServices, RequestContext
+from stratalog_node.serve.connections.registry import Api
 from stratalog_node.shards.catalog.wait import catalog_shows
 from stratalog_node.slices import Slices
 
@@ -50,7 +50,8 @@ async def handle(context: RequestContext, request: Any) -> messages.EncodedBody:
             version < _ALLOW_FLAG_SINCE or request.allow_auto_topic_creation
         )
         if not request.topics:
-            nodes = living_nodes  # no leader is asked for, so none is lost with a broker (serve/recently_dead_nodes.py)
+            # no leader is asked for, so none is lost with a broker (serve/connections/recently_dead_nodes.py)
+            nodes = living_nodes
         create_until = asyncio.get_running_loop().time() + _CREATE_PATIENCE_S if may_create else 0.0
         distinct, _ = await first_of_each(request.topics, lambda asked: _key(asked, version))
         for asked in distinct.values():

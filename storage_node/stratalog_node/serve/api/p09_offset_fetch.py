@@ -17,9 +17,9 @@ from stratalog.kafka.messages import EncodedBody
 from stratalog.kafka.offset_fetch import OffsetFetchEncoder
 from stratalog.model.group import NO_OFFSET, CommittedOffset, GroupError
 from stratalog_node.groups.requests import FetchedOffset, FetchedOffsets, TopicShard
-from stratalog_node.serve.context import RequestContext
-from stratalog_node.serve.off_loop import off_loop
-from stratalog_node.serve.registry import Api
+from stratalog_node.serve.connections.context import RequestContext
+from stratalog_node.serve.connections.off_loop import off_loop
+from stratalog_node.serve.connections.registry import Api
 from stratalog_node.slices import Slices, in_slices
 
 _ERROR_ON_TOP_SINCE = 2

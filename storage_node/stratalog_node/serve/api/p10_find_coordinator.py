@@ -20,9 +20,9 @@ from stratalog.model.errors import StratalogError
 from stratalog.telemetry.logs import logger
 from stratalog_node.groups.placement import OFFSETS_TOPIC, coordinator_of
 from stratalog_node.serve.api.brokers import broker_of
-from stratalog_node.serve.context import RequestContext
-from stratalog_node.serve.off_loop import encoded
-from stratalog_node.serve.registry import Api
+from stratalog_node.serve.connections.context import RequestContext
+from stratalog_node.serve.connections.off_loop import encoded
+from stratalog_node.serve.connections.registry import Api
 from stratalog_node.slices import in_slices
 
 _log = logger(__name__)

@@ -12,9 +12,9 @@ from typing import Any
 from stratalog.kafka import messages
 from stratalog.model.group import MemberProtocol
 from stratalog_node.groups.requests import JoinRequest
-from stratalog_node.serve.context import RequestContext
-from stratalog_node.serve.off_loop import encoded
-from stratalog_node.serve.registry import Api
+from stratalog_node.serve.connections.context import RequestContext
+from stratalog_node.serve.connections.off_loop import encoded
+from stratalog_node.serve.connections.registry import Api
 
 _KNOWN_ID_SINCE = 4
 _NULL_PROTOCOL_SINCE = 7

@@ -11,8 +11,8 @@ from typing import Any
 from stratalog.kafka import messages
 from stratalog.machines.groups.group_events import LeavingMember
 from stratalog.model.group import GroupError
-from stratalog_node.serve.context import RequestContext
-from stratalog_node.serve.registry import Api
+from stratalog_node.serve.connections.context import RequestContext
+from stratalog_node.serve.connections.registry import Api
 
 _BATCH_SINCE = 3
 

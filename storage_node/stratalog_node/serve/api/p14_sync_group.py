@@ -10,8 +10,8 @@ from typing import Any
 
 from stratalog.kafka import messages
 from stratalog_node.groups.requests import SyncRequest
-from stratalog_node.serve.context import RequestContext
-from stratalog_node.serve.registry import Api
+from stratalog_node.serve.connections.context import RequestContext
+from stratalog_node.serve.connections.registry import Api
 
 
 async def handle(context: RequestContext, request: Any) -> Any:

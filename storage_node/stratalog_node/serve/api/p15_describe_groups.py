@@ -15,9 +15,9 @@ from typing import Any
 from stratalog.kafka import messages
 from stratalog.machines.groups.group_events import MemberStatus
 from stratalog_node.groups.requests import DescribedGroup, put_off
-from stratalog_node.serve.context import RequestContext
-from stratalog_node.serve.off_loop import encoded
-from stratalog_node.serve.registry import Api
+from stratalog_node.serve.connections.context import RequestContext
+from stratalog_node.serve.connections.off_loop import encoded
+from stratalog_node.serve.connections.registry import Api
 
 _MEMBER_BYTES = 50
 _MAX_BYTES = 16 << 20

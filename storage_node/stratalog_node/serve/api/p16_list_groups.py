@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from stratalog.kafka import messages
-from stratalog_node.serve.context import RequestContext
-from stratalog_node.serve.off_loop import encoded
-from stratalog_node.serve.registry import Api
+from stratalog_node.serve.connections.context import RequestContext
+from stratalog_node.serve.connections.off_loop import encoded
+from stratalog_node.serve.connections.registry import Api
 
 
 async def handle(context: RequestContext, request: Any) -> Any:

@@ -14,9 +14,9 @@ from typing import Any
 
 from stratalog.kafka import messages
 from stratalog.kafka.error_codes import ErrorCode
-from stratalog_node.serve.advertised import AdvertisedApi
-from stratalog_node.serve.context import RequestContext
-from stratalog_node.serve.registry import Api
+from stratalog_node.serve.connections.advertised import AdvertisedApi
+from stratalog_node.serve.connections.context import RequestContext
+from stratalog_node.serve.connections.registry import Api
 
 _NAMES_SINCE = 3
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")

@@ -15,9 +15,9 @@ from stratalog.model.errors import StratalogError
 from stratalog_node.serve.api.distinct import partitions_asked
 from stratalog_node.serve.api.known_topics import learn_topics
 from stratalog_node.serve.api.placement import NotHere, led_shard
-from stratalog_node.serve.context import RequestContext
-from stratalog_node.serve.off_loop import encoded
-from stratalog_node.serve.registry import Api
+from stratalog_node.serve.connections.context import RequestContext
+from stratalog_node.serve.connections.off_loop import encoded
+from stratalog_node.serve.connections.registry import Api
 from stratalog_node.slices import Slices
 
 _UP_TO_HIGH_WATERMARK = -1

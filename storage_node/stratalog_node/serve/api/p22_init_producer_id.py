@@ -12,8 +12,8 @@ from typing import Any
 from stratalog.kafka import messages
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.errors import StratalogError
-from stratalog_node.serve.context import RequestContext
-from stratalog_node.serve.registry import Api
+from stratalog_node.serve.connections.context import RequestContext
+from stratalog_node.serve.connections.registry import Api
 
 
 async def handle(context: RequestContext, request: Any) -> Any:

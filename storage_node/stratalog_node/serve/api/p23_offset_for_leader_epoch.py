@@ -1,8 +1,8 @@
 """OffsetForLeaderEpoch (23): how far the log goes on unbroken from an epoch. The shard's segment list is its history.
 
 Consumers ask after every new epoch, that is after each roll, whether their position was truncated away; here only what
-a recovery gave up ever is. Worked on at its turn among the connection's requests (`serve/control.py`). Unknown epochs
-answer (-1, -1). A partition that is named repeatedly: 42.
+a recovery gave up ever is. Worked on at its turn among the connection's requests (`serve/connections/control.py`).
+Unknown epochs answer (-1, -1). A partition that is named repeatedly: 42.
 Versions: 2 must be there, librdkafka speaks no other (trap 2); replica id from 3, flexible from 4.
 """
 
@@ -16,9 +16,9 @@ from stratalog.model.errors import StratalogError
 from stratalog_node.serve.api.distinct import partitions_asked
 from stratalog_node.serve.api.known_topics import learn_topics
 from stratalog_node.serve.api.placement import led_shard, offset_error
-from stratalog_node.serve.context import RequestContext
-from stratalog_node.serve.off_loop import encoded
-from stratalog_node.serve.registry import Api
+from stratalog_node.serve.connections.context import RequestContext
+from stratalog_node.serve.connections.off_loop import encoded
+from stratalog_node.serve.connections.registry import Api
 from stratalog_node.shards.read.epochs import UNDEFINED, told_end
 from stratalog_node.slices import Slices
 

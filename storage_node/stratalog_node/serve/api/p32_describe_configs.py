@@ -18,9 +18,9 @@ from stratalog.settings.describe import SettingValue, describe_process, describe
 from stratalog_node.serve.api.config_resources import BROKER, TOPIC, topic_of
 from stratalog_node.serve.api.known_topics import learn_topics
 from stratalog_node.serve.api.topic_answers import TopicRefused, answer_to
-from stratalog_node.serve.context import NodeServices, RequestContext
-from stratalog_node.serve.off_loop import off_loop
-from stratalog_node.serve.registry import Api
+from stratalog_node.serve.connections.context import NodeServices, RequestContext
+from stratalog_node.serve.connections.off_loop import off_loop
+from stratalog_node.serve.connections.registry import Api
 from stratalog_node.slices import Slices
 
 

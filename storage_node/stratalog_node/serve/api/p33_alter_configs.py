@@ -13,9 +13,9 @@ from typing import Any
 from stratalog.kafka import messages
 from stratalog_node.serve.api.config_resources import alter_all
 from stratalog_node.serve.api.p19_create_topics import overrides_of
-from stratalog_node.serve.context import RequestContext
-from stratalog_node.serve.off_loop import encoded
-from stratalog_node.serve.registry import Api
+from stratalog_node.serve.connections.context import RequestContext
+from stratalog_node.serve.connections.off_loop import encoded
+from stratalog_node.serve.connections.registry import Api
 
 
 async def handle(context: RequestContext, request: Any) -> Any:

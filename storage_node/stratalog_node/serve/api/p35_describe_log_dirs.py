@@ -14,9 +14,9 @@ from typing import Any
 
 from stratalog.kafka import messages
 from stratalog.model.ids import ShardKey
-from stratalog_node.serve.context import NodeServices, RequestContext
-from stratalog_node.serve.off_loop import off_loop
-from stratalog_node.serve.registry import Api
+from stratalog_node.serve.connections.context import NodeServices, RequestContext
+from stratalog_node.serve.connections.off_loop import off_loop
+from stratalog_node.serve.connections.registry import Api
 from stratalog_node.shards.flush.shard_lookup import ShardLookup
 from stratalog_node.slices import Slices
 

@@ -18,9 +18,9 @@ from stratalog.model.topic import Topic
 from stratalog_node.serve.api.distinct import first_of_each
 from stratalog_node.serve.api.known_topics import learn_topics
 from stratalog_node.serve.api.topic_answers import TopicRefused, answer_to, named_twice, wait_ms
-from stratalog_node.serve.context import NodeServices, RequestContext
-from stratalog_node.serve.off_loop import encoded
-from stratalog_node.serve.registry import Api
+from stratalog_node.serve.connections.context import NodeServices, RequestContext
+from stratalog_node.serve.connections.off_loop import encoded
+from stratalog_node.serve.connections.registry import Api
 from stratalog_node.shards.catalog.wait import catalog_shows
 from stratalog_node.slices import Slices
 

@@ -15,9 +15,9 @@ from stratalog.model.errors import InvalidRequest
 from stratalog.settings.kafka_names import without
 from stratalog_node.serve.api.config_resources import alter_all
 from stratalog_node.serve.api.topic_answers import TopicRefused, repeated
-from stratalog_node.serve.context import RequestContext
-from stratalog_node.serve.off_loop import encoded
-from stratalog_node.serve.registry import Api
+from stratalog_node.serve.connections.context import RequestContext
+from stratalog_node.serve.connections.off_loop import encoded
+from stratalog_node.serve.connections.registry import Api
 
 _SET, _DELETE = 0, 1
 

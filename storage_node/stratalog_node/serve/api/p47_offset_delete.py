@@ -12,9 +12,9 @@ from typing import Any
 from stratalog.kafka import messages
 from stratalog.model.group import GroupError
 from stratalog_node.groups.requests import TopicShard
-from stratalog_node.serve.context import RequestContext
-from stratalog_node.serve.off_loop import encoded, off_loop
-from stratalog_node.serve.registry import Api
+from stratalog_node.serve.connections.context import RequestContext
+from stratalog_node.serve.connections.off_loop import encoded, off_loop
+from stratalog_node.serve.connections.registry import Api
 
 
 async def handle(context: RequestContext, request: Any) -> Any:

@@ -11,8 +11,8 @@ from typing import Any
 from stratalog.kafka import messages
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog_node.serve.api.brokers import living_nodes
-from stratalog_node.serve.context import RequestContext
-from stratalog_node.serve.registry import Api
+from stratalog_node.serve.connections.context import RequestContext
+from stratalog_node.serve.connections.registry import Api
 
 _BROKERS = 1
 

@@ -16,9 +16,9 @@ from stratalog.model.group import GroupError
 from stratalog.model.ids import ShardKey
 from stratalog_node.groups.requests import ConsumerRequest
 from stratalog_node.serve.api.shards_by_topic import by_topic
-from stratalog_node.serve.context import RequestContext
-from stratalog_node.serve.off_loop import encoded, off_loop
-from stratalog_node.serve.registry import Api
+from stratalog_node.serve.connections.context import RequestContext
+from stratalog_node.serve.connections.off_loop import encoded, off_loop
+from stratalog_node.serve.connections.registry import Api
 
 _OWN_IDS_SINCE = 1
 _MOST_OWNED = 1_000_000

@@ -16,9 +16,9 @@ from stratalog.model.group import GroupError
 from stratalog.model.ids import ShardKey
 from stratalog_node.groups.requests import DescribedConsumers
 from stratalog_node.serve.api.shards_by_topic import by_topic
-from stratalog_node.serve.context import RequestContext
-from stratalog_node.serve.off_loop import encoded
-from stratalog_node.serve.registry import Api
+from stratalog_node.serve.connections.context import RequestContext
+from stratalog_node.serve.connections.off_loop import encoded
+from stratalog_node.serve.connections.registry import Api
 
 _NOT_ASKED = -(1 << 31)
 _CLASSIC, _CONSUMER = 0, 1

@@ -10,7 +10,7 @@ import re
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.errors import Fenced, NotFound, StratalogError
 from stratalog.model.ids import ShardKey
-from stratalog_node.serve.context import NodeServices
+from stratalog_node.serve.connections.context import NodeServices
 from stratalog_node.shards.flush.shard_lookup import ShardLookup
 
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")

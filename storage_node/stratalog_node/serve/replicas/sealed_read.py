@@ -16,9 +16,9 @@ from stratalog.model.errors import Corrupt, NotFound, StratalogError
 from stratalog.model.ids import ShardKey
 from stratalog.model.segment import Segment
 from stratalog.telemetry.logs import logger
-from stratalog_node.serve.answer import Answer
-from stratalog_node.serve.connection import Connection
-from stratalog_node.serve.fetch_desk import FetchDesk
+from stratalog_node.serve.connections.answer import Answer
+from stratalog_node.serve.connections.connection import Connection
+from stratalog_node.serve.fetching.fetch_desk import FetchDesk
 from stratalog_node.shards.copies.local_copy import NotCached
 from stratalog_node.shards.copies.missing_files import copy_gone
 from stratalog_node.shards.copies.sealed import SealedCopy

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import asyncio
 
-from stratalog_node.serve.answer import Answer
-from stratalog_node.serve.connection import Connection
+from stratalog_node.serve.connections.answer import Answer
+from stratalog_node.serve.connections.connection import Connection
 
 _POLL_MS = 1_000
 _STILL_MS = 2 * _POLL_MS

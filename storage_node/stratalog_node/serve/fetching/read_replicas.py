@@ -18,8 +18,8 @@ from stratalog.kafka.fetch import FetchedPartition
 from stratalog.machines.reading.read_policy import ReadPolicy
 from stratalog.machines.reading.read_replica import reader_of
 from stratalog.model.ids import ShardKey
-from stratalog_node.serve.connection import Connection
-from stratalog_node.serve.serving import ServeStats
+from stratalog_node.serve.connections.connection import Connection
+from stratalog_node.serve.connections.serving import ServeStats
 from stratalog_node.shards.catalog.catalog import Catalog
 from stratalog_node.shards.log.shard_log import ShardLog
 from stratalog_node.shards.read.reading import ReadBuffer

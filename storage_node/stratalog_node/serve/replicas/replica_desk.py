@@ -16,11 +16,11 @@ from stratalog.kafka.frames import RequestHeader
 from stratalog.kafka.replica_fetch import NO_SESSION, ReplicaFetch, decode_replica_fetch
 from stratalog.machines.following.fetch_session import SessionFault
 from stratalog.model.metadata import Change, Life, Node, NodeChanged
-from stratalog_node.serve.connection import Connection
-from stratalog_node.serve.fetch_desk import FetchDesk
-from stratalog_node.serve.replica_round import ReplicaRound
-from stratalog_node.serve.replica_session import ReplicaSession
-from stratalog_node.serve.sealed_read import SealedRead
+from stratalog_node.serve.connections.connection import Connection
+from stratalog_node.serve.fetching.fetch_desk import FetchDesk
+from stratalog_node.serve.replicas.replica_round import ReplicaRound
+from stratalog_node.serve.replicas.replica_session import ReplicaSession
+from stratalog_node.serve.replicas.sealed_read import SealedRead
 from stratalog_node.shards.catalog.catalog import Catalog
 from stratalog_node.shards.log.directory import ShardDirectory
 

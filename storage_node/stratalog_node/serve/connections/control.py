@@ -20,13 +20,13 @@ from stratalog.kafka.errors import MalformedFrame
 from stratalog.kafka.frames import RequestHeader
 from stratalog.model.errors import StratalogError
 from stratalog.telemetry.logs import logger
-from stratalog_node.serve.answer import Parkable
-from stratalog_node.serve.connection import Connection
-from stratalog_node.serve.context import NodeServices, RequestContext
-from stratalog_node.serve.off_loop import FEW
-from stratalog_node.serve.registry import Api
-from stratalog_node.serve.serving import Serving
-from stratalog_node.serve.unsent_answers import UnsentAnswers
+from stratalog_node.serve.connections.answer import Parkable
+from stratalog_node.serve.connections.connection import Connection
+from stratalog_node.serve.connections.context import NodeServices, RequestContext
+from stratalog_node.serve.connections.off_loop import FEW
+from stratalog_node.serve.connections.registry import Api
+from stratalog_node.serve.connections.serving import Serving
+from stratalog_node.serve.connections.unsent_answers import UnsentAnswers
 
 log = logger(__name__)
 

@@ -20,7 +20,7 @@ from stratalog.machines.leading.leader_events import OfferedBatch
 from stratalog.machines.leading.rejected_batches import RejectedBeforeShards
 from stratalog.model.batch import LARGEST_BATCH_BYTES
 from stratalog.telemetry.logs import logger
-from stratalog_node.serve.serving import Serving
+from stratalog_node.serve.connections.serving import Serving
 from stratalog_node.shards.catalog.catalog import Catalog
 from stratalog_node.shards.log.shard_log import ShardLog
 from stratalog_node.slices import Slices

@@ -14,8 +14,8 @@ from stratalog.settings.process import ProcessSettings
 from stratalog.telemetry.histogram import Histogram
 from stratalog.telemetry.metrics import counter, gauge, histogram
 from stratalog_node.buffers import BufferPool
-from stratalog_node.serve.byte_budget import ByteBudget
-from stratalog_node.serve.send_share import SendShare
+from stratalog_node.serve.connections.byte_budget import ByteBudget
+from stratalog_node.serve.connections.send_share import SendShare
 from stratalog_node.turn import Turn
 
 _OF_NODES = 64

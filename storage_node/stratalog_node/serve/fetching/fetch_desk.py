@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from stratalog.kafka.error_codes import ErrorCode
-from stratalog_node.serve.read_replicas import ReadReplicas
-from stratalog_node.serve.serving import Serving
-from stratalog_node.serve.unknown_shards import missing_shard_error
+from stratalog_node.serve.connections.serving import Serving
+from stratalog_node.serve.connections.unknown_shards import missing_shard_error
+from stratalog_node.serve.fetching.read_replicas import ReadReplicas
 from stratalog_node.shards.catalog.catalog import Catalog
 from stratalog_node.shards.log.directory import ShardDirectory
 from stratalog_node.shards.read.reading import ShardReader

@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import Final
 
 from stratalog.model.listeners import INTERNAL
-from stratalog_node.serve.connection import Connection
-from stratalog_node.serve.serving import ServeLimits
+from stratalog_node.serve.connections.connection import Connection
+from stratalog_node.serve.connections.serving import ServeLimits
 
 MOST_ON_TRIAL: Final = 16
 """Beyond what clients may have. A node sends its first request at once, so it needs its place for a moment."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.kafka.fetch import FetchedPartition
 from stratalog.model.errors import Corrupt, NotFound, OutOfReach, StratalogError, Unavailable
-from stratalog_node.serve.serving import ServeStats
+from stratalog_node.serve.connections.serving import ServeStats
 from stratalog_node.shards.log.shard_log import ShardLog
 from stratalog_node.shards.read.reading import ReadBuffer
 

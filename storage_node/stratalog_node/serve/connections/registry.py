@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from stratalog_node.serve.advertised import AdvertisedApi
-from stratalog_node.serve.context import RequestContext
+from stratalog_node.serve.connections.advertised import AdvertisedApi
+from stratalog_node.serve.connections.context import RequestContext
 
 # A control request and its response are kio's generated entities, which have no common type.
 Handler = Callable[[RequestContext, Any], Awaitable[Any]]

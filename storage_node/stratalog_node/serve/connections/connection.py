@@ -27,12 +27,12 @@ from stratalog.kafka.frames import RequestHeader, decode_request_header
 from stratalog.model.errors import StratalogError
 from stratalog.telemetry.logs import logger
 from stratalog_node.buffers import Buffer
-from stratalog_node.serve.answer import Answer, Parkable
-from stratalog_node.serve.context import ConnectionInfo
-from stratalog_node.serve.control_line import ControlLine
-from stratalog_node.serve.outbox import Outbox
-from stratalog_node.serve.send_share import LITTLE_BYTES
-from stratalog_node.serve.serving import Serving
+from stratalog_node.serve.connections.answer import Answer, Parkable
+from stratalog_node.serve.connections.context import ConnectionInfo
+from stratalog_node.serve.connections.control_line import ControlLine
+from stratalog_node.serve.connections.outbox import Outbox
+from stratalog_node.serve.connections.send_share import LITTLE_BYTES
+from stratalog_node.serve.connections.serving import Serving
 
 log = logger(__name__)
 

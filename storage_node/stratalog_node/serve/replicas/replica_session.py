@@ -16,8 +16,8 @@ from stratalog.machines.leading.leader_events import BatchesReceived, FollowerFe
 from stratalog.model.ids import ShardKey
 from stratalog.model.metadata import Life
 from stratalog.model.segment import SegmentState
-from stratalog_node.serve.fetch_desk import FetchDesk
-from stratalog_node.serve.replica_cold_reads import Found, ReplicaColdReads
+from stratalog_node.serve.fetching.fetch_desk import FetchDesk
+from stratalog_node.serve.replicas.replica_cold_reads import Found, ReplicaColdReads
 from stratalog_node.shards.copies.active import ActiveSegment
 from stratalog_node.shards.log.directory import ShardDirectory
 from stratalog_node.shards.log.shard_log import ShardLog

@@ -3,8 +3,8 @@
 Sizes follow KIP-74: partitions in request order, the first non-empty one gets at least one batch, all others obey both
 limits. That holds where the first one is not in memory, too: what was found for those behind it makes room. Who waits
 is told by the high watermark (a seal, a deletion), never by polling, and counts what came instead of reading it
-(`serve/fetch_count.py`); the only timer is the client's own `max_wait_ms`. Fetch sessions are refused (session id 0):
-clients then send full lists.
+(`serve/fetching/fetch_count.py`); the only timer is the client's own `max_wait_ms`. Fetch sessions are refused (session
+id 0): clients then send full lists.
 
 All fetches together look at so many partitions in a turn of the loop (`fetch_desk.py`), whatever thousands of
 connections ask in it or wait for: the others look in the next turns, in the order in which they were told. A request
@@ -31,13 +31,13 @@ from stratalog.kafka.fetch import (
 from stratalog.kafka.frames import RequestHeader
 from stratalog.model.errors import StratalogError
 from stratalog.telemetry.logs import logger
-from stratalog_node.serve.answer import Parkable
-from stratalog_node.serve.connection import Connection
-from stratalog_node.serve.empty_batches import read_hot
-from stratalog_node.serve.fetch_count import PartitionCount
-from stratalog_node.serve.fetch_desk import FetchDesk
-from stratalog_node.serve.fetch_failures import code_of, failed
-from stratalog_node.serve.slow_reads import SlowReads
+from stratalog_node.serve.connections.answer import Parkable
+from stratalog_node.serve.connections.connection import Connection
+from stratalog_node.serve.fetching.empty_batches import read_hot
+from stratalog_node.serve.fetching.fetch_count import PartitionCount
+from stratalog_node.serve.fetching.fetch_desk import FetchDesk
+from stratalog_node.serve.fetching.fetch_failures import code_of, failed
+from stratalog_node.serve.fetching.slow_reads import SlowReads
 from stratalog_node.shards.copies.local_copy import NotCached
 from stratalog_node.shards.log.shard_log import ShardLog
 from stratalog_node.shards.read.reading import Read, ReadBuffer
@@ -386,7 +386,8 @@ class PendingFetch(Parkable):
         total: int,
         left: int,
     ) -> None:
-        """Read the rest, as much as there is room for (`serve.slow_reads`); the others are left for the next fetch.
+        """Read the rest, as much as there is room for (`serve.fetching.slow_reads`); the others are left for the next
+        fetch.
 
         `looks`: at the partitions that were not left to it, in the order of the request.
         """

@@ -16,7 +16,7 @@ from stratalog.kafka.error_codes import ErrorCode
 from stratalog.machines.following.fetch_rounds import SegmentName
 from stratalog.model.errors import Corrupt, StratalogError
 from stratalog.telemetry.logs import logger
-from stratalog_node.serve.fetch_desk import FetchDesk
+from stratalog_node.serve.fetching.fetch_desk import FetchDesk
 from stratalog_node.shards.log.shard_log import ShardLog
 from stratalog_node.shards.read.reading import Read, ReadPosition
 

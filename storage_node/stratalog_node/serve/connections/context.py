@@ -9,7 +9,7 @@ from stratalog.meta_api.client import MetaClient
 from stratalog.model.listeners import INTERNAL
 from stratalog.settings.process import ProcessSettings
 from stratalog_node.groups.coordinator import GroupCoordinator
-from stratalog_node.serve.control_state import ControlState
+from stratalog_node.serve.connections.control_state import ControlState
 from stratalog_node.shards.catalog.catalog import Catalog
 from stratalog_node.shards.flush.shard_lookup import DiskView, ShardLookups
 from stratalog_node.topic_changes import TopicChanges

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from stratalog.meta_api.client import MetaClient
-from stratalog_node.serve.advertised import AdvertisedApi
-from stratalog_node.serve.metadata_entries import MetadataEntries
-from stratalog_node.serve.producer_ids import ProducerIds
-from stratalog_node.serve.recently_dead_nodes import RecentlyDeadNodes
+from stratalog_node.serve.connections.advertised import AdvertisedApi
+from stratalog_node.serve.connections.metadata_entries import MetadataEntries
+from stratalog_node.serve.connections.producer_ids import ProducerIds
+from stratalog_node.serve.connections.recently_dead_nodes import RecentlyDeadNodes
 from stratalog_node.shards.catalog.catalog import Catalog
 from stratalog_node.shards.catalog.lag import CatalogLag
 

@@ -35,11 +35,11 @@ from stratalog.kafka.produce import (
 from stratalog.machines.leading.leader_events import OfferedBatch
 from stratalog.machines.leading.producer_table import SequenceFault
 from stratalog.model.append import AppendFailure
-from stratalog_node.serve.answer import Answer
-from stratalog_node.serve.connection import Connection
-from stratalog_node.serve.produce_timeouts import Line, ProduceTimeouts
-from stratalog_node.serve.serving import Serving
-from stratalog_node.serve.unknown_shards import UnknownShards
+from stratalog_node.serve.connections.answer import Answer
+from stratalog_node.serve.connections.connection import Connection
+from stratalog_node.serve.connections.serving import Serving
+from stratalog_node.serve.connections.unknown_shards import UnknownShards
+from stratalog_node.serve.producing.produce_timeouts import Line, ProduceTimeouts
 from stratalog_node.shards.catalog.catalog import Catalog
 from stratalog_node.shards.log.append import AppendRequest
 from stratalog_node.shards.log.shard_log import ShardLog

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Sequence
 
 from stratalog.kafka.fetch import PartitionFetch
-from stratalog_node.serve.empty_batches import read_with_records
+from stratalog_node.serve.fetching.empty_batches import read_with_records
 from stratalog_node.shards.log.shard_log import ShardLog
 from stratalog_node.shards.read.reading import Read, ShardReader
 

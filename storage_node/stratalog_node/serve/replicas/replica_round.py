@@ -11,11 +11,11 @@ from stratalog.kafka.error_codes import ErrorCode
 from stratalog.kafka.replica_fetch import ReplicaFetch, SegmentAnswer, encode_replica_answer
 from stratalog.machines.following.fetch_rounds import SegmentName
 from stratalog.telemetry.logs import logger
-from stratalog_node.serve.answer import Answer
-from stratalog_node.serve.connection import Connection
-from stratalog_node.serve.fetch_desk import FetchDesk
-from stratalog_node.serve.replica_cold_reads import SEGMENT_BYTES, Found
-from stratalog_node.serve.replica_session import ReplicaSession
+from stratalog_node.serve.connections.answer import Answer
+from stratalog_node.serve.connections.connection import Connection
+from stratalog_node.serve.fetching.fetch_desk import FetchDesk
+from stratalog_node.serve.replicas.replica_cold_reads import SEGMENT_BYTES, Found
+from stratalog_node.serve.replicas.replica_session import ReplicaSession
 from stratalog_node.shards.copies.local_copy import NotCached
 from stratalog_node.shards.read.reading import Read, ReadBuffer
 

@@ -1,0 +1,19 @@
+"""Connections of Kafka clients: frames in, answers out in order, control requests, and what all requests share."""
+
+__all__ = (
+    "advertised",
+    "answer",
+    "byte_budget",
+    "connection",
+    "connection_places",
+    "consumer_words",
+    "context",
+    "control",
+    "control_state",
+    "listeners",
+    "off_loop",
+    "registry",
+    "send_share",
+    "serving",
+    "unknown_shards",
+)

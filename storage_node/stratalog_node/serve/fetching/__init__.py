@@ -1,0 +1,7 @@
+"""Fetch requests of consumers: batches below the high watermark, hot, cold, and from other replicas."""
+
+__all__ = (
+    "fetch",
+    "fetch_desk",
+    "read_replicas",
+)
