@@ -21,9 +21,9 @@ pytest.importorskip("fastavro", reason=NO_PIPELINE)
 
 import pyarrow as pa
 
-from stratalog_pipeline.jobs.json_inference import infer_json, unite
-from stratalog_pipeline.jobs.json_records import JsonParser, json_reader
-from stratalog_pipeline.jobs.record_kinds import evolve
+from stratalog_pipeline.jobs.columns.json_inference import infer_json, unite
+from stratalog_pipeline.jobs.columns.json_records import JsonParser, json_reader
+from stratalog_pipeline.jobs.columns.record_kinds import evolve
 
 NAMES = st.sampled_from(["a", "b", "c", "ü", ""])
 INTEGERS = st.integers(-10, 10) | st.sampled_from([2**53, 2**53 + 1, -(2**63), 2**63 - 1, 2**63, 2**64, 10**38, 10**40])

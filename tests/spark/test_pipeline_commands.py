@@ -24,8 +24,8 @@ from stratalog.model.errors import InvalidRequest
 from stratalog.objects import open_store
 from stratalog_cli.entry import build_app
 from stratalog_cli.pipeline import command as pipeline_command
-from stratalog_pipeline.jobs.archive_table import TableFormat
-from stratalog_pipeline.jobs.table_places import table_place
+from stratalog_pipeline.jobs.columns.table_layout import TableFormat
+from stratalog_pipeline.jobs.tables.table_places import table_place
 from support.archived_logs import read_table
 from support.archived_tables import DAY_MS, FIRST_TIME_MS, add_segment, batch_of, json_value
 from support.cold_data import ColdShard

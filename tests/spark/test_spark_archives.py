@@ -15,10 +15,10 @@ pytest.importorskip("deltalake", reason=NO_PIPELINE)
 
 import json
 
-from stratalog_pipeline.jobs.archive import Archive, Archived
-from stratalog_pipeline.jobs.archive_table import Kind, TableFormat
+from stratalog_pipeline.jobs.archive.archive import Archive, Archived
+from stratalog_pipeline.jobs.archive.schema_files import schema_of
+from stratalog_pipeline.jobs.columns.table_layout import Kind, TableFormat
 from stratalog_pipeline.jobs.runners import on_spark, one_by_one
-from stratalog_pipeline.jobs.schema_files import schema_of
 from support.archived_logs import LogPlace, flights
 from support.archived_tables import json_value
 from support.evolving_records import avro_schema, avro_value

@@ -20,9 +20,9 @@ import pyarrow.parquet as pq
 from stratalog.formats.records import Record, encode_batch
 from stratalog.model.errors import InvalidRequest
 from stratalog.objects import ObjectStore, open_store
-from stratalog_pipeline.jobs.export import ExportOptions, Shape, export
+from stratalog_pipeline.jobs.export.export import ExportOptions, Shape, export
+from stratalog_pipeline.jobs.repair.verify import verify
 from stratalog_pipeline.jobs.runners import on_spark
-from stratalog_pipeline.jobs.verify import verify
 from support.cold_data import FIRST_TIME_MS, ColdShard
 from support.cold_reading import tell
 from support.node_process import NodeProcess

@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from stratalog.model.errors import InvalidRequest, Unavailable
 from stratalog.objects import open_store
-from stratalog_pipeline.jobs.export import ExportOptions, Shape, export
+from stratalog_pipeline.jobs.export.export import ExportOptions, Shape, export
 from stratalog_pipeline.jobs.runners import one_by_one
 from stratalog_pipeline.sending.producer import Sender
 from stratalog_pipeline.source.writer import parse_write_options

@@ -15,8 +15,8 @@ pytest.importorskip("fastavro", reason=NO_PIPELINE)
 pytest.importorskip("deltalake", reason=NO_PIPELINE)
 
 from stratalog.objects import open_store
-from stratalog_pipeline.jobs.archive_table import TableFormat
-from stratalog_pipeline.jobs.table_places import table_place
+from stratalog_pipeline.jobs.columns.table_layout import TableFormat
+from stratalog_pipeline.jobs.tables.table_places import table_place
 from support.archived_logs import LogPlace, flights
 from support.archived_tables import json_value, rows_of_table
 from support.s3_servers import NO_VERSITYGW, S3Server, versitygw_binary, versitygw_server
@@ -46,7 +46,7 @@ class Place(LogPlace):
             await store.close()
 
     def _by_metadata(self, is_dead: bool) -> list[dict[str, Any]]:
-        from stratalog_pipeline.jobs.iceberg_store import FolderCatalog, StoreIO
+        from stratalog_pipeline.jobs.tables.iceberg_store import FolderCatalog, StoreIO
 
         base = table_place(self.target).iceberg_base
         catalog = FolderCatalog(

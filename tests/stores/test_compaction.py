@@ -33,8 +33,8 @@ from stratalog_meta.bucket.rebuild import Rebuild
 from stratalog_meta.bucket.restore import restore_cut
 from stratalog_meta.stores.memory import MemoryStore
 from stratalog_node.tier.cold.cold_reader import ColdReader
-from stratalog_pipeline.jobs.key_index_rebuild import runs_to_merge
-from stratalog_pipeline.jobs.merge_segment import Merged, MergeWork
+from stratalog_pipeline.jobs.repair.key_index_rebuild import runs_to_merge
+from stratalog_pipeline.jobs.repair.merge_segment import Merged, MergeWork
 from stratalog_pipeline.jobs.runners import one_by_one
 from support.cold_data import batch_at
 from support.cold_reading import offsets, planned, put_metadata
@@ -178,7 +178,9 @@ async def test_runs_that_are_too_large_together_stay_apart(
 ) -> None:
     place.cold.key_run_parts = 20
     await fill(place, 1)
-    monkeypatch.setattr("stratalog_pipeline.jobs.merge_segment.runs_to_merge", partial(runs_to_merge, most_entries=150))
+    monkeypatch.setattr(
+        "stratalog_pipeline.jobs.repair.merge_segment.runs_to_merge", partial(runs_to_merge, most_entries=150)
+    )
     told = await place.compact()
     (after,) = await place.manifests()
 

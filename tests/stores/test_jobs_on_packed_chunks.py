@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 from stratalog.formats.records import Record, encode_batch
 from stratalog.objects import open_store
 from stratalog_pipeline.cold.cutting import Asked
-from stratalog_pipeline.jobs.archive import Archive, ArchiveOptions
-from stratalog_pipeline.jobs.export import ExportOptions, Shape, export
+from stratalog_pipeline.jobs.archive.archive import Archive, ArchiveOptions
+from stratalog_pipeline.jobs.export.export import ExportOptions, Shape, export
 from stratalog_pipeline.jobs.runners import one_by_one
 from support.cold_data import FIRST_TIME_MS
 from support.compacting import CompactWorld, compact_world

@@ -38,8 +38,8 @@ from stratalog_node.check.remote_segment import RemoteReport, check_manifest
 from stratalog_node.tier.cold.cold_reader import ColdReader
 from stratalog_node.tier.store.remote_copy import check_remote_copy, is_exactly
 from stratalog_pipeline.jobs.cost import Prices, cost_of
+from stratalog_pipeline.jobs.repair.verify import verify
 from stratalog_pipeline.jobs.runners import one_by_one
-from stratalog_pipeline.jobs.verify import verify
 from support.cold_data import batch_at
 from support.cold_reading import offsets, planned, put_metadata
 from support.compacting import CompactWorld, compact_world

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from stratalog.objects import open_store
-from stratalog_pipeline.jobs.archive import Archive, Archived, ArchiveOptions
-from stratalog_pipeline.jobs.archive_table import Kind, TableFormat
+from stratalog_pipeline.jobs.archive.archive import Archive, Archived, ArchiveOptions
+from stratalog_pipeline.jobs.columns.table_layout import Kind, TableFormat
 from stratalog_pipeline.jobs.runners import one_by_one
-from stratalog_pipeline.jobs.table_log import SegmentFiles, TableLog
-from stratalog_pipeline.jobs.table_places import TablePlace, table_place
+from stratalog_pipeline.jobs.tables.table_log import SegmentFiles, TableLog
+from stratalog_pipeline.jobs.tables.table_places import TablePlace, table_place
 from support.archived_tables import add_segment, json_value
 from support.cold_data import ColdShard
 
@@ -31,10 +31,10 @@ TWO_SEGMENTS = ([flights(0, 10), flights(10, 10)], [flights(20, 10)])
 def log_of(options: ArchiveOptions, open_target: Any = None) -> TableLog:
     place = table_place(options.target)
     if options.table is TableFormat.DELTA:
-        from stratalog_pipeline.jobs.delta_log import DeltaLog
+        from stratalog_pipeline.jobs.tables.delta_log import DeltaLog
 
         return DeltaLog(place, options.topic, options.by)
-    from stratalog_pipeline.jobs.iceberg_log import IcebergLog
+    from stratalog_pipeline.jobs.tables.iceberg_log import IcebergLog
 
     opens = open_target or partial(open_store, options.target)
     return IcebergLog(place, opens, options.topic, options.by, options.kind)

@@ -15,9 +15,9 @@ from stratalog.model.commands import CommitParts, CompleteRemote, RollSegment, S
 from stratalog.model.metadata import PartCommit
 from stratalog.model.segment import Segment
 from stratalog.objects import ObjectStore, open_store
-from stratalog_pipeline.jobs.compact import Compacted, CompactOptions, compact
+from stratalog_pipeline.jobs.repair.compact import Compacted, CompactOptions, compact
+from stratalog_pipeline.jobs.repair.verify import Verified, verify
 from stratalog_pipeline.jobs.runners import Runner, one_by_one
-from stratalog_pipeline.jobs.verify import Verified, verify
 from support.cold_data import ColdShard
 from support.copied_objects import move_objects
 from support.meta_worlds import MetaWorld, running

@@ -43,7 +43,7 @@ def descriptor_set(*fields: FieldShape) -> bytes:
 
 
 def protobuf_value(descriptors: bytes, **record: Any) -> bytes:
-    from stratalog_pipeline.jobs.protobuf_types import message_class
+    from stratalog_pipeline.jobs.columns.protobuf_types import message_class
 
     told: bytes = message_class(descriptors, "air.Flight")(**record).SerializeToString()
     return told

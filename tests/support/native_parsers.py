@@ -16,11 +16,11 @@ from typing import Any
 
 from stratalog.formats.records import Record, encode_batch
 from stratalog.model.errors import StratalogError
-from stratalog_pipeline.jobs.archive_piece import RecordSchema
-from stratalog_pipeline.jobs.archive_table import Kind
-from stratalog_pipeline.jobs.json_inference import infer_json
-from stratalog_pipeline.jobs.json_records import json_reader
-from stratalog_pipeline.jobs.schema_files import schema_of
+from stratalog_pipeline.jobs.archive.piece import RecordSchema
+from stratalog_pipeline.jobs.archive.schema_files import schema_of
+from stratalog_pipeline.jobs.columns.json_inference import infer_json
+from stratalog_pipeline.jobs.columns.json_records import json_reader
+from stratalog_pipeline.jobs.columns.table_layout import Kind
 from support.decoded_records import rows_of
 from support.evolving_records import INT32, INT64, MANY, ONE, STRING, avro_value, descriptor_set, protobuf_value
 

@@ -168,7 +168,7 @@ def _print_archived(told: dict[str, Any], topic: str, kind: ArchiveKind, *, is_d
         rows = [(str(one["shard"]), str(one["from_offset"]), str(one["to_offset"])) for one in told["gaps"]]
         print_table(["#shard", "#gone from", "#to"], rows)
     if told["dead"]:
-        from stratalog_pipeline.jobs.topic_folder import topic_folder
+        from stratalog_pipeline.jobs.columns.topic_folder import topic_folder
 
         which = counted(told["dead"], "record") if told["rows"] else f"all {counted(told['dead'], 'record')}"
         say(f"{which} could not be read as {kind}: see {topic_folder(topic)}/dead/, with the reasons")

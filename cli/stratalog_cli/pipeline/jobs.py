@@ -15,17 +15,17 @@ from stratalog.telemetry.plots import bar_chart
 from stratalog_cli.connect.local_bytes import LocalBytes
 from stratalog_cli.connect.shown_token import shown_token
 from stratalog_pipeline.cold.cutting import Asked
-from stratalog_pipeline.jobs.archive import Archive, ArchiveOptions
-from stratalog_pipeline.jobs.archive_piece import RecordSchema
-from stratalog_pipeline.jobs.archive_table import Kind, TableFormat, TimePartition
-from stratalog_pipeline.jobs.compact import CompactOptions
-from stratalog_pipeline.jobs.compact import compact as compact_segments
+from stratalog_pipeline.jobs.archive.archive import Archive, ArchiveOptions
+from stratalog_pipeline.jobs.archive.piece import RecordSchema
+from stratalog_pipeline.jobs.archive.schema_files import files_of_ids, schema_of, schema_of_writers
+from stratalog_pipeline.jobs.columns.table_layout import Kind, TableFormat, TimePartition
 from stratalog_pipeline.jobs.cost import Cost, Prices, cost_of, parse_prices, with_local
-from stratalog_pipeline.jobs.export import ExportOptions, Shape
-from stratalog_pipeline.jobs.export import export as export_records
+from stratalog_pipeline.jobs.export.export import ExportOptions, Shape
+from stratalog_pipeline.jobs.export.export import export as export_records
+from stratalog_pipeline.jobs.repair.compact import CompactOptions
+from stratalog_pipeline.jobs.repair.compact import compact as compact_segments
+from stratalog_pipeline.jobs.repair.verify import verify as verify_bucket
 from stratalog_pipeline.jobs.runners import Runner
-from stratalog_pipeline.jobs.schema_files import files_of_ids, schema_of, schema_of_writers
-from stratalog_pipeline.jobs.verify import verify as verify_bucket
 
 OnProgress = Callable[[str, int, int], None]
 _MOST_BYTES = 16 << 20

@@ -16,7 +16,7 @@ pytest.importorskip("fastavro", reason=NO_PIPELINE)
 pytest.importorskip("deltalake", reason=NO_PIPELINE)
 
 from stratalog_cli.entry import build_app
-from stratalog_pipeline.jobs.archive_table import TableFormat
+from stratalog_pipeline.jobs.columns.table_layout import TableFormat
 from support.archived_logs import LogPlace, flights
 from support.archived_tables import json_value
 from support.cold_data import ColdShard

@@ -22,10 +22,10 @@ import pyarrow.parquet as pq
 from stratalog.formats.records import Record, encode_batch
 from stratalog.model.errors import Conflict, InvalidRequest, OutcomeUnknown, Unavailable
 from stratalog.objects import ObjectStore, open_store
-from stratalog_pipeline.jobs.archive import Archive, Archived, ArchiveOptions
-from stratalog_pipeline.jobs.archive_piece import RecordSchema
-from stratalog_pipeline.jobs.archive_table import Kind, TimePartition
-from stratalog_pipeline.jobs.record_kinds import DEAD
+from stratalog_pipeline.jobs.archive.archive import Archive, Archived, ArchiveOptions
+from stratalog_pipeline.jobs.archive.piece import RecordSchema
+from stratalog_pipeline.jobs.columns.record_kinds import DEAD
+from stratalog_pipeline.jobs.columns.table_layout import Kind, TimePartition
 from stratalog_pipeline.jobs.runners import one_by_one
 from support.archived_tables import add_segment, files_of, json_value, rows_of_table
 from support.cold_data import ColdShard

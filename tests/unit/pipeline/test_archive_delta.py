@@ -19,12 +19,12 @@ import pyarrow as pa
 
 from stratalog.model.errors import Conflict, InvalidRequest, Unavailable
 from stratalog.objects import open_store
-from stratalog_pipeline.jobs import table_log
-from stratalog_pipeline.jobs.archive import Archive, Archived, ArchiveOptions
-from stratalog_pipeline.jobs.archive_piece import RecordSchema
-from stratalog_pipeline.jobs.archive_table import Kind, TableFormat, TimePartition
+from stratalog_pipeline.jobs.archive.archive import Archive, Archived, ArchiveOptions
+from stratalog_pipeline.jobs.archive.piece import RecordSchema
+from stratalog_pipeline.jobs.columns.table_layout import Kind, TableFormat, TimePartition
 from stratalog_pipeline.jobs.runners import one_by_one
-from stratalog_pipeline.jobs.table_places import table_place
+from stratalog_pipeline.jobs.tables import table_log
+from stratalog_pipeline.jobs.tables.table_places import table_place
 from support.archived_logs import TWO_SEGMENTS, CatchingLog, LogPlace, flights
 from support.archived_tables import json_value
 from support.cold_data import ColdShard
@@ -286,7 +286,7 @@ async def test_a_schema_that_turns_a_column_into_another_is_refused(place: Place
     cold = await place.fill([[json_value(0)]])
 
     async def archive(*fields: dict[str, Any]) -> Archived:
-        from stratalog_pipeline.jobs.schema_files import schema_of
+        from stratalog_pipeline.jobs.archive.schema_files import schema_of
 
         told = {"type": "record", "name": "Flight", "fields": list(fields)}
         schema = schema_of(Kind.AVRO, json.dumps(told).encode(), "schema")

@@ -28,9 +28,9 @@ from stratalog.objects import open_store
 from stratalog_pipeline.cold.catalog import Catalog
 from stratalog_pipeline.cold.committed import CommittedSegment, CommittedShard
 from stratalog_pipeline.cold.cutting import GapInLog
-from stratalog_pipeline.jobs.archive import Archived, _sealed
-from stratalog_pipeline.jobs.archive_gaps import ShardArchived, missing
-from stratalog_pipeline.jobs.archive_table import TableFormat
+from stratalog_pipeline.jobs.archive.archive import Archived, _sealed
+from stratalog_pipeline.jobs.archive.gaps import ShardArchived, missing
+from stratalog_pipeline.jobs.columns.table_layout import TableFormat
 from support.archived_logs import LogPlace, flights
 from support.cold_data import ColdShard
 
@@ -106,7 +106,7 @@ async def test_a_segment_that_was_planned_and_taken_before_it_was_done_is_a_gap(
             return iter(made)  # the fields that were found
         raise KeyboardInterrupt
 
-    from stratalog_pipeline.jobs.archive import Archive
+    from stratalog_pipeline.jobs.archive.archive import Archive
 
     with pytest.raises(KeyboardInterrupt):
         await _in_a_thread(Archive(files.options(), dies).archive)
@@ -149,7 +149,7 @@ async def test_a_gap_that_was_accepted_by_a_job_that_died_then_is_told_by_the_ne
     def dies(*_: Any) -> Any:
         raise Killed
 
-    from stratalog_pipeline.jobs.archive import Archive
+    from stratalog_pipeline.jobs.archive.archive import Archive
 
     with pytest.raises(Killed):
         await _in_a_thread(Archive(files.options(is_gap_allowed=True), dies).archive)

@@ -21,11 +21,11 @@ from pyiceberg.table import StaticTable
 
 from stratalog.model.errors import Conflict, InvalidRequest, OutcomeUnknown, Unavailable
 from stratalog.objects import open_store
-from stratalog_pipeline.jobs import table_log
-from stratalog_pipeline.jobs.archive_piece import RecordSchema
-from stratalog_pipeline.jobs.archive_table import Kind, TableFormat, TimePartition
-from stratalog_pipeline.jobs.iceberg_store import FolderCatalog, StoreIO
-from stratalog_pipeline.jobs.table_places import table_place
+from stratalog_pipeline.jobs.archive.piece import RecordSchema
+from stratalog_pipeline.jobs.columns.table_layout import Kind, TableFormat, TimePartition
+from stratalog_pipeline.jobs.tables import table_log
+from stratalog_pipeline.jobs.tables.iceberg_store import FolderCatalog, StoreIO
+from stratalog_pipeline.jobs.tables.table_places import table_place
 from support.archived_logs import TWO_SEGMENTS, CatchingLog, LogPlace, flights
 from support.archived_tables import json_value
 from support.s3_servers import moto_server

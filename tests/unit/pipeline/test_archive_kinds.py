@@ -16,9 +16,9 @@ pytest.importorskip("fastavro", reason=NO_PIPELINE)
 pytest.importorskip("deltalake", reason=NO_PIPELINE)
 
 from stratalog.model.errors import InvalidRequest
-from stratalog_pipeline.jobs.archive import Archived
-from stratalog_pipeline.jobs.archive_table import Kind, TableFormat
-from stratalog_pipeline.jobs.schema_files import files_of_ids, schema_of, schema_of_writers
+from stratalog_pipeline.jobs.archive.archive import Archived
+from stratalog_pipeline.jobs.archive.schema_files import files_of_ids, schema_of, schema_of_writers
+from stratalog_pipeline.jobs.columns.table_layout import Kind, TableFormat
 from support.archived_logs import LogPlace
 from support.archived_tables import json_value
 from support.evolving_records import (

@@ -14,7 +14,7 @@ pytest.importorskip("deltalake", reason=NO_PIPELINE)
 from stratalog.formats.compression import Codec
 from stratalog.formats.offered_batch import assign
 from stratalog.objects import open_store
-from stratalog_pipeline.jobs.archive_table import Kind, TableFormat
+from stratalog_pipeline.jobs.columns.table_layout import Kind, TableFormat
 from support.archived_logs import LogPlace, flights
 from support.archived_tables import batch_of
 from support.hostile_batches import GARBAGE, claiming

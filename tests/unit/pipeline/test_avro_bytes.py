@@ -16,9 +16,9 @@ pytest.importorskip("fastavro", reason=NO_PIPELINE)
 
 import fastavro
 
-from stratalog_pipeline.jobs.archive_table import Kind
-from stratalog_pipeline.jobs.avro_bytes import checked_by
-from stratalog_pipeline.jobs.schema_files import schema_of
+from stratalog_pipeline.jobs.archive.schema_files import schema_of
+from stratalog_pipeline.jobs.columns.avro_bytes import checked_by
+from stratalog_pipeline.jobs.columns.table_layout import Kind
 from support.hostile_schemas import LOGICAL, RECURSIVE, TYPES, encoded, logical_value, record, types_value
 
 ENUM = {"type": "enum", "name": "E", "symbols": ["A", "B"]}

@@ -17,8 +17,8 @@ import fastavro
 import pyarrow as pa
 
 from stratalog.model.errors import InvalidRequest
-from stratalog_pipeline.jobs.avro_records import avro_reader
-from stratalog_pipeline.jobs.record_kinds import Definitions
+from stratalog_pipeline.jobs.columns.avro_records import avro_reader
+from stratalog_pipeline.jobs.columns.record_kinds import Definitions
 
 DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
 CREW = {"type": "record", "name": "Crew", "fields": [{"name": "size", "type": "int", "default": 3}]}

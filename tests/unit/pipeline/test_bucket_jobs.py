@@ -23,9 +23,9 @@ from stratalog.objects import ObjectStore, open_store
 from stratalog.telemetry.plots import bar_chart
 from stratalog_pipeline.cold.cutting import Asked
 from stratalog_pipeline.jobs.cost import Cost, Prices, TopicCost, cost_of, parse_prices, with_local
-from stratalog_pipeline.jobs.export import Exported, ExportOptions, Shape, export
+from stratalog_pipeline.jobs.export.export import Exported, ExportOptions, Shape, export
+from stratalog_pipeline.jobs.repair.verify import Verified, verify
 from stratalog_pipeline.jobs.runners import one_by_one
-from stratalog_pipeline.jobs.verify import Verified, verify
 from support.archived_tables import add_segment
 from support.cold_data import ColdShard, batches_from
 from support.cold_reading import tell

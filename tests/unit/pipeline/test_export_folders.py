@@ -17,8 +17,8 @@ pytest.importorskip("fastavro", reason=NO_PIPELINE)
 from stratalog.model.errors import Conflict
 from stratalog.objects import open_store
 from stratalog_pipeline.cold.cutting import Asked, GapInLog
-from stratalog_pipeline.jobs.archive_table import TableFormat
-from stratalog_pipeline.jobs.export import Exported, ExportOptions, Shape, export
+from stratalog_pipeline.jobs.columns.table_layout import TableFormat
+from stratalog_pipeline.jobs.export.export import Exported, ExportOptions, Shape, export
 from stratalog_pipeline.jobs.runners import one_by_one
 from support.archived_logs import LogPlace, flights
 from support.cold_data import FIRST_TIME_MS, ColdShard

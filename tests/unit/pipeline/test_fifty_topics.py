@@ -30,8 +30,8 @@ from typer.testing import CliRunner, Result
 from stratalog.admin_api.client import AdminClient
 from stratalog.admin_api.models import SealRequest
 from stratalog_cli.entry import build_app
-from stratalog_pipeline.jobs.archive_table import TableFormat
-from stratalog_pipeline.jobs.topic_folder import topic_folder
+from stratalog_pipeline.jobs.columns.table_layout import TableFormat
+from stratalog_pipeline.jobs.columns.topic_folder import topic_folder
 from stratalog_pipeline.source.options import Mode, parse_options
 from stratalog_pipeline.source.planning import columns_of, plan, tables
 from support.hostile_topics import Story, is_same, says_nothing, stories

@@ -16,9 +16,9 @@ pytest.importorskip("deltalake", reason=NO_PIPELINE)
 import pyarrow as pa
 
 from stratalog.model.errors import InvalidRequest
-from stratalog_pipeline.jobs.archive_piece import RecordSchema, packed
-from stratalog_pipeline.jobs.archive_table import Kind, TableFormat
-from stratalog_pipeline.jobs.json_inference import MOST_DEPTH, MOST_FIELDS, fields_in, infer_json, is_too_deep
+from stratalog_pipeline.jobs.archive.piece import RecordSchema, packed
+from stratalog_pipeline.jobs.columns.json_inference import MOST_DEPTH, MOST_FIELDS, fields_in, infer_json, is_too_deep
+from stratalog_pipeline.jobs.columns.table_layout import Kind, TableFormat
 from support.archived_logs import LogPlace, flights
 
 

@@ -17,10 +17,10 @@ pytest.importorskip("deltalake", reason=NO_PIPELINE)
 import pyarrow as pa
 
 from stratalog.model.errors import InvalidRequest
-from stratalog_pipeline.jobs.archive_piece import RecordSchema, packed
-from stratalog_pipeline.jobs.archive_table import Kind, TableFormat
-from stratalog_pipeline.jobs.json_records import json_reader
-from stratalog_pipeline.jobs.schema_files import schema_of
+from stratalog_pipeline.jobs.archive.piece import RecordSchema, packed
+from stratalog_pipeline.jobs.archive.schema_files import schema_of
+from stratalog_pipeline.jobs.columns.json_records import json_reader
+from stratalog_pipeline.jobs.columns.table_layout import Kind, TableFormat
 from support.archived_logs import LogPlace
 from support.evolving_records import without_place
 

@@ -14,8 +14,8 @@ from support.pipeline_extra import NO_PIPELINE
 pytest.importorskip("fastavro", reason=NO_PIPELINE)
 
 from stratalog.model.errors import InvalidRequest
-from stratalog_pipeline.jobs.archive_table import Kind
-from stratalog_pipeline.jobs.schema_files import schema_of
+from stratalog_pipeline.jobs.archive.schema_files import schema_of
+from stratalog_pipeline.jobs.columns.table_layout import Kind
 from support.native_parsers import PARSERS
 
 COUNT = 1000

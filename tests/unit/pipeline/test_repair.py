@@ -23,8 +23,8 @@ from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.model.segment import RemoteState
 from stratalog.objects import ObjectStore, open_store
 from stratalog_cli.entry import build_app
+from stratalog_pipeline.jobs.repair.verify import Verified, verify
 from stratalog_pipeline.jobs.runners import one_by_one
-from stratalog_pipeline.jobs.verify import Verified, verify
 from support.cold_data import ColdShard, batches_from
 from support.cold_reading import tell
 from support.files import copy_below, files_below

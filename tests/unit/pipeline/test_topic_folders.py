@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.objects.keys import check_key
-from stratalog_pipeline.jobs.topic_folder import topic_folder
+from stratalog_pipeline.jobs.columns.topic_folder import topic_folder
 
 NAMES = st.from_regex(re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII), fullmatch=True).filter(
     lambda name: name not in (".", "..")

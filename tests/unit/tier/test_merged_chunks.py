@@ -17,7 +17,7 @@ from stratalog.model.commands import AcquireLock, DeleteTopic, ReplaceManifest
 from stratalog.model.errors import Fenced
 from stratalog.model.metadata import Lock
 from stratalog.model.segment import Segment
-from stratalog_pipeline.jobs.merge_segment import Merged, MergeWork, merge_segment
+from stratalog_pipeline.jobs.repair.merge_segment import Merged, MergeWork, merge_segment
 from support.cold_reading import Kept
 from support.tier_rig import TierRig
 

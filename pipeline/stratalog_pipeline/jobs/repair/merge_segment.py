@@ -39,8 +39,8 @@ from stratalog.model.errors import Corrupt, NotFound, StratalogError
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemotePart, SealRecord
 from stratalog.objects import ObjectStore
-from stratalog_pipeline.jobs.key_index_rebuild import KeyIndexRebuild, runs_to_merge
 from stratalog_pipeline.jobs.put_once import put_once
+from stratalog_pipeline.jobs.repair.key_index_rebuild import KeyIndexRebuild, runs_to_merge
 
 _READS_AT_A_TIME: Final = 16
 _READ_BYTES: Final = 16 << 20

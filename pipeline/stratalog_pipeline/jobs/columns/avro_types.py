@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 
 from stratalog.model.errors import InvalidRequest
-from stratalog_pipeline.jobs.table_types import widest
+from stratalog_pipeline.jobs.columns.table_types import widest
 
 _PLAIN: Final = {
     "null": pa.null(),

@@ -23,19 +23,19 @@ from stratalog.model.errors import Conflict, NotFound
 from stratalog_pipeline.cold.cutting import PartRange
 from stratalog_pipeline.cold.part_records import CheckedPart, PartFetcher, tables_of
 from stratalog_pipeline.decode.columns import SCHEMA, UnreadBatch, Wanted
-from stratalog_pipeline.jobs.archive_table import Kind, PieceDone, TableFormat, TimePartition, data_key, dead_key
-from stratalog_pipeline.jobs.json_inference import infer_json, remember, unite
-from stratalog_pipeline.jobs.json_records import json_reader
-from stratalog_pipeline.jobs.put_once import put_once
-from stratalog_pipeline.jobs.record_kinds import (
+from stratalog_pipeline.jobs.columns.json_inference import infer_json, remember, unite
+from stratalog_pipeline.jobs.columns.json_records import json_reader
+from stratalog_pipeline.jobs.columns.record_kinds import (
     DEAD,
     PLACE,
     Definitions,
     ReadValues,
 )
+from stratalog_pipeline.jobs.columns.table_layout import Kind, PieceDone, TableFormat, TimePartition, data_key, dead_key
+from stratalog_pipeline.jobs.columns.table_types import settled, without_untyped
+from stratalog_pipeline.jobs.put_once import put_once
 from stratalog_pipeline.jobs.runners import OpenStore
-from stratalog_pipeline.jobs.table_log import FieldIds, FileMade
-from stratalog_pipeline.jobs.table_types import settled, without_untyped
+from stratalog_pipeline.jobs.tables.table_log import FieldIds, FileMade
 
 NO_TIME: Final = "__HIVE_DEFAULT_PARTITION__"
 _YEAR_1_S: Final = -62_135_596_800
@@ -66,11 +66,11 @@ class RecordSchema:
         definitions = Definitions(self.definition, self.earlier, self.writers, self.is_confluent)
         match self.kind:
             case Kind.AVRO:
-                from stratalog_pipeline.jobs.avro_records import avro_reader
+                from stratalog_pipeline.jobs.columns.avro_records import avro_reader
 
                 return avro_reader(definitions, self.fields)[1]
             case Kind.PROTOBUF:
-                from stratalog_pipeline.jobs.protobuf_types import protobuf_reader
+                from stratalog_pipeline.jobs.columns.protobuf_types import protobuf_reader
 
                 return protobuf_reader(definitions, self.fields)[1]
             case _:

@@ -26,8 +26,8 @@ from stratalog_pipeline.cold.committed import CommittedSegment, CommittedShard, 
 from stratalog_pipeline.cold.cutting import OffsetRange, PartRange, cut, ranges_within
 from stratalog_pipeline.cold.progress import Gap
 from stratalog_pipeline.decode.columns import SCHEMA
-from stratalog_pipeline.jobs.archive_gaps import accept, gaps_of, note_beginning, refusal
-from stratalog_pipeline.jobs.archive_piece import (
+from stratalog_pipeline.jobs.archive.gaps import accept, gaps_of, note_beginning, refusal
+from stratalog_pipeline.jobs.archive.piece import (
     FieldsFound,
     InferWork,
     PieceMade,
@@ -36,8 +36,9 @@ from stratalog_pipeline.jobs.archive_piece import (
     archive_piece,
     infer_piece,
 )
-from stratalog_pipeline.jobs.archive_schemas import Schemas
-from stratalog_pipeline.jobs.archive_table import (
+from stratalog_pipeline.jobs.archive.schemas import Schemas
+from stratalog_pipeline.jobs.columns.record_kinds import PLACE, evolve
+from stratalog_pipeline.jobs.columns.table_layout import (
     Kind,
     SegmentPlan,
     TableFacts,
@@ -52,11 +53,10 @@ from stratalog_pipeline.jobs.archive_table import (
     segments_prefix,
     table_key,
 )
+from stratalog_pipeline.jobs.columns.table_types import settled
 from stratalog_pipeline.jobs.put_once import put_once, put_or_read
-from stratalog_pipeline.jobs.record_kinds import PLACE, evolve
 from stratalog_pipeline.jobs.runners import OnProgress, OpenStore, Runner
-from stratalog_pipeline.jobs.table_log import FieldIds, SegmentFiles, TableLog
-from stratalog_pipeline.jobs.table_types import settled
+from stratalog_pipeline.jobs.tables.table_log import FieldIds, SegmentFiles, TableLog
 
 PIECE_BYTES: Final = 32 << 20
 _COMMIT_SEGMENTS: Final = 64
@@ -344,14 +344,14 @@ def _segment(shard: CommittedShard, segment: CommittedSegment, seal: SealRecord,
 def _open_log(options: ArchiveOptions, open_target: OpenStore) -> TableLog | None:
     if options.table is TableFormat.PARQUET or options.is_dry_run:
         return None
-    from stratalog_pipeline.jobs.table_places import table_place
+    from stratalog_pipeline.jobs.tables.table_places import table_place
 
     place = table_place(options.target)
     if options.table is TableFormat.DELTA:
-        from stratalog_pipeline.jobs.delta_log import DeltaLog
+        from stratalog_pipeline.jobs.tables.delta_log import DeltaLog
 
         return DeltaLog(place, options.topic, options.by)
-    from stratalog_pipeline.jobs.iceberg_log import IcebergLog
+    from stratalog_pipeline.jobs.tables.iceberg_log import IcebergLog
 
     return IcebergLog(place, open_target, options.topic, options.by, options.kind)
 

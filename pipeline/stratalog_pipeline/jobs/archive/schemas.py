@@ -15,12 +15,12 @@ import pyarrow as pa
 
 from stratalog.model.errors import Corrupt, InvalidRequest
 from stratalog.objects import ObjectStore
-from stratalog_pipeline.jobs.archive_piece import FieldsFound, RecordSchema, packed
-from stratalog_pipeline.jobs.archive_table import Kind, TableFormat, TimePartition, schema_key, schemas_prefix
-from stratalog_pipeline.jobs.json_inference import MOST_FIELDS, fields_in, remember, unite
+from stratalog_pipeline.jobs.archive.piece import FieldsFound, RecordSchema, packed
+from stratalog_pipeline.jobs.columns.json_inference import MOST_FIELDS, fields_in, remember, unite
+from stratalog_pipeline.jobs.columns.record_kinds import evolve
+from stratalog_pipeline.jobs.columns.table_layout import Kind, TableFormat, TimePartition, schema_key, schemas_prefix
+from stratalog_pipeline.jobs.columns.table_types import check_columns, contradictions, settled
 from stratalog_pipeline.jobs.put_once import put_once
-from stratalog_pipeline.jobs.record_kinds import evolve
-from stratalog_pipeline.jobs.table_types import check_columns, contradictions, settled
 
 _TRIES: Final = 10
 

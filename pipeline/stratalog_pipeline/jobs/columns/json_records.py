@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from stratalog_pipeline.jobs.record_columns import columns_of
-from stratalog_pipeline.jobs.record_kinds import ReadRecords, ReadValues, first_line, without_schema_id
+from stratalog_pipeline.jobs.columns.record_columns import columns_of
+from stratalog_pipeline.jobs.columns.record_kinds import ReadRecords, ReadValues, first_line, without_schema_id
 
 _ROWS: Final = 4096
 _BYTES: Final = 1 << 20

@@ -14,8 +14,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from stratalog.model.errors import InvalidRequest
-from stratalog_pipeline.jobs.archive_table import TableFormat, TimePartition
-from stratalog_pipeline.jobs.record_kinds import PLACE
+from stratalog_pipeline.jobs.columns.record_kinds import PLACE
+from stratalog_pipeline.jobs.columns.table_layout import TableFormat, TimePartition
 
 _NO_NAME: Final = {
     TableFormat.PARQUET: frozenset[str](),

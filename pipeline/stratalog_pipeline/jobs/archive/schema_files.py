@@ -15,10 +15,10 @@ from typing import Any, Final
 import pyarrow as pa
 
 from stratalog.model.errors import InvalidRequest
-from stratalog_pipeline.jobs.archive_piece import RecordSchema, packed
-from stratalog_pipeline.jobs.archive_table import Kind
-from stratalog_pipeline.jobs.record_columns import is_stored
-from stratalog_pipeline.jobs.record_kinds import Definitions
+from stratalog_pipeline.jobs.archive.piece import RecordSchema, packed
+from stratalog_pipeline.jobs.columns.record_columns import is_stored
+from stratalog_pipeline.jobs.columns.record_kinds import Definitions
+from stratalog_pipeline.jobs.columns.table_layout import Kind
 
 _MOST_ID: Final = (1 << 32) - 1
 _DECIMAL: Final = re.compile(r"decimal(?:128)?\((\d{1,2})(?:, *(\d{1,2}))?\)", re.ASCII)
@@ -32,13 +32,13 @@ def schema_of(kind: Kind, body: bytes, source: str, message: str = "", is_conflu
         case Kind.JSON:
             return RecordSchema(kind, packed(_json_fields(_parsed(body, source), source)), is_confluent=is_confluent)
         case Kind.AVRO:
-            from stratalog_pipeline.jobs.avro_records import avro_reader
+            from stratalog_pipeline.jobs.columns.avro_records import avro_reader
 
             text = json.dumps(_parsed(body, source))
             fields, _ = avro_reader(Definitions(text))
             return RecordSchema(kind, packed(fields), text, is_confluent)
         case Kind.PROTOBUF:
-            from stratalog_pipeline.jobs.protobuf_types import definition_of, protobuf_reader
+            from stratalog_pipeline.jobs.columns.protobuf_types import definition_of, protobuf_reader
 
             definition = definition_of(body, message)
             fields, _ = protobuf_reader(Definitions(definition))
@@ -47,7 +47,7 @@ def schema_of(kind: Kind, body: bytes, source: str, message: str = "", is_conflu
 
 def schema_of_writers(bodies: Mapping[int, tuple[bytes, str]]) -> RecordSchema:
     """Of Avro schemas under the ids that records name, each with where it came from; the highest id is the newest."""
-    from stratalog_pipeline.jobs.avro_records import avro_reader
+    from stratalog_pipeline.jobs.columns.avro_records import avro_reader
 
     texts = {number: json.dumps(_parsed(body, source)) for number, (body, source) in bodies.items()}
     for number, text in texts.items():

@@ -16,7 +16,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
 
 from stratalog.model.errors import InvalidRequest
-from stratalog_pipeline.jobs.record_kinds import Definitions, ReadValues, row_reader, without_schema_id
+from stratalog_pipeline.jobs.columns.record_kinds import Definitions, ReadValues, row_reader, without_schema_id
 
 _DEPTH = 20
 _TYPES = {

@@ -17,7 +17,7 @@ from stratalog.objects import ObjectStore
 from stratalog_pipeline.cold.committed import CommittedShard
 from stratalog_pipeline.cold.cutting import GapInLog, gap_words
 from stratalog_pipeline.cold.progress import Gap
-from stratalog_pipeline.jobs.archive_table import (
+from stratalog_pipeline.jobs.columns.table_layout import (
     begin_key,
     decode_begin,
     decode_plan,

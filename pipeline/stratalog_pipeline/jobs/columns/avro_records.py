@@ -18,10 +18,10 @@ import fastavro
 from fastavro.read import SchemaResolutionError
 
 from stratalog.model.errors import InvalidRequest
-from stratalog_pipeline.jobs.avro_bytes import checked_by
-from stratalog_pipeline.jobs.avro_defaults import make_values
-from stratalog_pipeline.jobs.avro_types import arrow_schema_of
-from stratalog_pipeline.jobs.record_kinds import (
+from stratalog_pipeline.jobs.columns.avro_bytes import checked_by
+from stratalog_pipeline.jobs.columns.avro_defaults import make_values
+from stratalog_pipeline.jobs.columns.avro_types import arrow_schema_of
+from stratalog_pipeline.jobs.columns.record_kinds import (
     CONFLUENT_BYTES,
     Definitions,
     ReadValues,
@@ -30,7 +30,7 @@ from stratalog_pipeline.jobs.record_kinds import (
     row_reader,
     without_schema_id,
 )
-from stratalog_pipeline.jobs.table_types import widest
+from stratalog_pipeline.jobs.columns.table_types import widest
 
 Decode = Callable[[bytes], dict[str, Any]]
 

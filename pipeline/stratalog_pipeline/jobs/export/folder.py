@@ -23,9 +23,9 @@ from stratalog.objects import ObjectStore
 from stratalog_pipeline.cold.catalog import Catalog
 from stratalog_pipeline.cold.committed import CommittedShard
 from stratalog_pipeline.cold.cutting import Asked, GapInLog, PartRange, cut, gap_words, range_of
-from stratalog_pipeline.jobs.archive_table import encode_object
+from stratalog_pipeline.jobs.columns.table_layout import encode_object
+from stratalog_pipeline.jobs.columns.topic_folder import topic_folder
 from stratalog_pipeline.jobs.put_once import put_once, put_or_read
-from stratalog_pipeline.jobs.topic_folder import topic_folder
 
 _FORMAT: Final = 1
 _TRIES: Final = 10

@@ -31,7 +31,7 @@ from pyiceberg.transforms import DayTransform, HourTransform, MonthTransform
 
 from stratalog.model.errors import AlreadyExists, Conflict, NotFound, OutcomeUnknown, Unavailable
 from stratalog.objects import ObjectStore
-from stratalog_pipeline.jobs.archive_table import TimePartition
+from stratalog_pipeline.jobs.columns.table_layout import TimePartition
 
 T = TypeVar("T")
 _VERSION: Final = re.compile(r"v(\d+)\.(gz\.)?metadata\.json(\.gz)?")

@@ -25,9 +25,9 @@ from stratalog.model.errors import Corrupt, NotFound, Unavailable
 from stratalog.objects import ObjectStore, open_store
 from stratalog_pipeline.cold.catalog import Catalog
 from stratalog_pipeline.cold.committed import CommittedSegment, CommittedShard
-from stratalog_pipeline.jobs.key_index_rebuild import KeyIndexRebuild, key_index_check
-from stratalog_pipeline.jobs.repair import Repaired, SegmentRepair, check_stored_size
-from stratalog_pipeline.jobs.repair_sources import open_source
+from stratalog_pipeline.jobs.repair.key_index_rebuild import KeyIndexRebuild, key_index_check
+from stratalog_pipeline.jobs.repair.repair import Repaired, SegmentRepair, check_stored_size
+from stratalog_pipeline.jobs.repair.repair_sources import open_source
 from stratalog_pipeline.jobs.runners import OnProgress, OpenStore, Runner
 
 

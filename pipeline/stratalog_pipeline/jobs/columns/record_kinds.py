@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 
 from stratalog_pipeline.decode.columns import SCHEMA
-from stratalog_pipeline.jobs.record_columns import columns_of
+from stratalog_pipeline.jobs.columns.record_columns import columns_of
 
 PLACE: Final = pa.schema(
     [

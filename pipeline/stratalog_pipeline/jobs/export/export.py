@@ -32,7 +32,7 @@ from stratalog_pipeline.cold.committed import CommittedShard, topic_id_of
 from stratalog_pipeline.cold.cutting import Asked, PartRange, cut
 from stratalog_pipeline.cold.part_records import PartFetcher, tables_of
 from stratalog_pipeline.decode.columns import SCHEMA, Wanted
-from stratalog_pipeline.jobs.export_folder import ExportFacts, ExportFolder, FilePlanned, selection_of
+from stratalog_pipeline.jobs.export.folder import ExportFacts, ExportFolder, FilePlanned, selection_of
 from stratalog_pipeline.jobs.put_once import put_once
 from stratalog_pipeline.jobs.runners import OnProgress, OpenStore, Runner
 

@@ -29,7 +29,7 @@ from typing import Any, Final
 from stratalog.model.errors import Conflict, Corrupt
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import SealRecord
-from stratalog_pipeline.jobs.topic_folder import topic_folder
+from stratalog_pipeline.jobs.columns.topic_folder import topic_folder
 
 FORMAT = 1
 FORMAT_WITH_LOG = 2

@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from stratalog.model.errors import Conflict, InvalidRequest
-from stratalog_pipeline.jobs.archive_table import TimePartition
-from stratalog_pipeline.jobs.record_kinds import DEAD, evolve
-from stratalog_pipeline.jobs.table_log import MARK, FieldIds, FileMade, SegmentFiles, commit_in_turn, one_line
-from stratalog_pipeline.jobs.table_places import TablePlace
-from stratalog_pipeline.jobs.table_types import contradictions
-from stratalog_pipeline.jobs.topic_folder import topic_folder
+from stratalog_pipeline.jobs.columns.record_kinds import DEAD, evolve
+from stratalog_pipeline.jobs.columns.table_layout import TimePartition
+from stratalog_pipeline.jobs.columns.table_types import contradictions
+from stratalog_pipeline.jobs.columns.topic_folder import topic_folder
+from stratalog_pipeline.jobs.tables.table_log import MARK, FieldIds, FileMade, SegmentFiles, commit_in_turn, one_line
+from stratalog_pipeline.jobs.tables.table_places import TablePlace
 
 _FORGETS: Final = "delta.setTransactionRetentionDuration"
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from stratalog_pipeline.jobs.json_records import JsonParser, slices
+from stratalog_pipeline.jobs.columns.json_records import JsonParser, slices
 
 MOST_FIELDS: Final = 1_000
 """At all depths together. A --schema may have more."""

@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from stratalog.model.errors import AlreadyExists, Conflict, OutcomeUnknown, Unavailable
-from stratalog_pipeline.jobs.archive_table import Kind, TimePartition
-from stratalog_pipeline.jobs.record_kinds import DEAD, evolve
+from stratalog_pipeline.jobs.columns.record_kinds import DEAD, evolve
+from stratalog_pipeline.jobs.columns.table_layout import Kind, TimePartition
+from stratalog_pipeline.jobs.columns.topic_folder import topic_folder
 from stratalog_pipeline.jobs.runners import OpenStore
-from stratalog_pipeline.jobs.table_log import MARK, FieldIds, FileMade, SegmentFiles, commit_in_turn
-from stratalog_pipeline.jobs.table_places import TablePlace
-from stratalog_pipeline.jobs.topic_folder import topic_folder
+from stratalog_pipeline.jobs.tables.table_log import MARK, FieldIds, FileMade, SegmentFiles, commit_in_turn
+from stratalog_pipeline.jobs.tables.table_places import TablePlace
 
 _RETRIES: Final = "commit.retry.num-retries"
 """Of pyiceberg itself. It would put the same files behind another job's commit without a look at the properties."""
@@ -41,7 +41,7 @@ class IcebergLog:
         )
 
     def _grow(self, root: str, fields: Any, time_column: str | None) -> bytes:
-        from stratalog_pipeline.jobs.iceberg_fields import with_ids
+        from stratalog_pipeline.jobs.tables.iceberg_fields import with_ids
 
         found: list[bytes] = []
 
@@ -82,7 +82,7 @@ class IcebergLog:
         """Of a table, which is made where there is none: `change` is done in turn with other jobs."""
         from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, ValidationError
 
-        from stratalog_pipeline.jobs.iceberg_store import FolderCatalog, StoreIO
+        from stratalog_pipeline.jobs.tables.iceberg_store import FolderCatalog, StoreIO
 
         base = self._place.iceberg_base
         catalog = FolderCatalog(StoreIO(self._open_target, base), base, root)

@@ -27,8 +27,8 @@ from stratalog.model.segment import RemoteState, SegmentState
 from stratalog.model.tokens import Token
 from stratalog.objects import ObjectStore, open_store
 from stratalog_pipeline.cold.catalog import each
-from stratalog_pipeline.jobs.held_lock import LEASE_MS, HeldLock
-from stratalog_pipeline.jobs.merge_segment import Merged, MergeWork, merge_segment
+from stratalog_pipeline.jobs.repair.held_lock import LEASE_MS, HeldLock
+from stratalog_pipeline.jobs.repair.merge_segment import Merged, MergeWork, merge_segment
 from stratalog_pipeline.jobs.runners import OnProgress, Runner
 
 TARGET_BYTES: Final = 64 << 20

@@ -27,7 +27,7 @@ from stratalog.model.segment import RemotePart
 from stratalog.objects import ObjectStore
 from stratalog_pipeline.cold.committed import CommittedSegment
 from stratalog_pipeline.jobs.put_once import put_once
-from stratalog_pipeline.jobs.repair_sources import RepairSource
+from stratalog_pipeline.jobs.repair.repair_sources import RepairSource
 
 _Check: TypeAlias = Callable[[bytes], None]
 """Raises Corrupt for bytes that are not the object that is named."""

@@ -1,0 +1,3 @@
+"""`stratalog pipeline export`: committed records as files, or into another Kafka."""
+
+__all__ = ("export",)
