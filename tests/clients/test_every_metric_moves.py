@@ -41,8 +41,8 @@ SETTINGS: dict[str, Any] = {
 }
 
 _CLAIMS = "tests/unit/tier/test_claims_of_epochs.py"
-_COLD_READER = "tests/unit/tier/test_cold_reader.py"
-_COLD_MEMORY = "tests/unit/tier/test_cold_memory.py"
+_COLD_READER = "tests/unit/tier/cold/test_cold_reader.py"
+_COLD_MEMORY = "tests/unit/tier/cold/test_cold_memory.py"
 _TIER_FAULTS = "tests/unit/tier/test_tier_faults.py"
 _RARE = "tests/clients/test_metrics_of_rare_faults.py"
 _GROUP_LOG = "tests/unit/groups/test_group_log_keeping.py"
@@ -56,18 +56,18 @@ _MOUNTS = "tests/unit/node/test_mounted_data_sets.py"
 _DAMAGED = "tests/unit/node/test_damaged_replicas.py"
 _IN_TROUBLE = "tests/unit/node/test_followers_in_trouble.py"
 _PEERS = "tests/unit/replication/test_peers.py"
-_REPLICA_FETCHES = "tests/unit/serve/test_replica_fetches.py"
+_REPLICA_FETCHES = "tests/unit/serve/replicas/test_replica_fetches.py"
 _BACKUPS = "tests/unit/meta/test_bucket_backups.py"
 _HTTP_DOOR = "tests/unit/telemetry/test_http_door.py"
 _REGISTRY = "tests/unit/telemetry/test_metrics_registry.py"
-_DISK_WATCH = "tests/unit/shards/test_disk_watch.py"
+_DISK_WATCH = "tests/unit/shards/copies/test_disk_watch.py"
 _MEASURES = "tests/unit/node/test_measures.py"
 _MOUNT_UPLOADS = "tests/unit/node/test_uploads_of_mounts.py"
-_FIND = ("tests/unit/cli/test_find_command.py", '"searches", "records", "range_reads", "offsets_read"')
+_FIND = ("tests/unit/cli/records/test_find_command.py", '"searches", "records", "range_reads", "offsets_read"')
 
 # What cannot be had on demand from outside: metric -> (the test that moves it, through which field of a stat object).
 ELSEWHERE: dict[str, tuple[str, str]] = {
-    "stratalog_catalog_reloads_total": ("tests/unit/shards/test_catalog.py", "stats.reloads == 1"),
+    "stratalog_catalog_reloads_total": ("tests/unit/shards/catalog/test_catalog.py", "stats.reloads == 1"),
     "stratalog_disk_health_is_stuck": (_DISK_WATCH, "stats.is_stuck, watched.watch.stats.stuck_times) == (1, 1)"),
     "stratalog_disk_health_stuck_times_total": (_DISK_WATCH, "stats.stuck_times) == (1, 1)"),
     "stratalog_disk_health_oldest_call_seconds": (_DISK_WATCH, "stats.oldest_call_ms == STALL_MS - 1"),
@@ -117,7 +117,7 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     "stratalog_cold_read_waits_total": (_COLD_MEMORY, "waits > 0"),
     "stratalog_cold_read_fetch_failures_total": ("tests/stores/test_cold_reader_behind_faults.py", "fetch_failures"),
     "stratalog_cold_read_expired_unread_bytes_total": (_COLD_READER, "expired_unread_blocks"),
-    "stratalog_flush_failures_total": ("tests/unit/shards/test_flush_groups.py", "stats.failures == 1"),
+    "stratalog_flush_failures_total": ("tests/unit/shards/flush/test_flush_groups.py", "stats.failures == 1"),
     "stratalog_groups_append_failures_total": (_RARE, "append_failures"),
     "stratalog_kafka_control_errors_total": (_RARE, "control_errors"),
     "stratalog_meta_copies_differing_total": ("tests/unit/meta/test_recovery_news.py", "stats.copies_differing == 1"),
@@ -142,11 +142,14 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     "stratalog_groups_snapshots_total": (_GROUP_LOG, "snapshots"),
     "stratalog_groups_proofs_total": ("tests/unit/groups/test_groups_over_nodes.py", "stats.proofs == 1"),
     "stratalog_log_seal_failures_total": ("tests/unit/shards/test_shard_rolls.py", "seal_failures"),
-    "stratalog_log_given_up_offsets_total": ("tests/unit/shards/test_healing.py", "given_up_offsets == 2"),
-    "stratalog_log_healed_bytes_total": ("tests/unit/shards/test_healing.py", "healed_bytes == 69"),
-    "stratalog_log_healed_shards_total": ("tests/unit/shards/test_healing.py", "stats.healed_shards == 1"),
-    "stratalog_log_producers_dropped_total": ("tests/unit/shards/test_producer_memory.py", "producers_dropped == 20"),
-    "stratalog_log_damaged_copies_total": ("tests/unit/shards/test_damaged_copies.py", "damaged_copies"),
+    "stratalog_log_given_up_offsets_total": ("tests/unit/shards/restart/test_healing.py", "given_up_offsets == 2"),
+    "stratalog_log_healed_bytes_total": ("tests/unit/shards/restart/test_healing.py", "healed_bytes == 69"),
+    "stratalog_log_healed_shards_total": ("tests/unit/shards/restart/test_healing.py", "stats.healed_shards == 1"),
+    "stratalog_log_producers_dropped_total": (
+        "tests/unit/shards/log/test_producer_memory.py",
+        "producers_dropped == 20",
+    ),
+    "stratalog_log_damaged_copies_total": ("tests/unit/shards/copies/test_damaged_copies.py", "damaged_copies"),
     "stratalog_http_closed_for_fault_total": (_HTTP_DOOR, "stats.closed_for_fault == 1"),
     "stratalog_http_connections": (_HTTP_DOOR, "stats.connections == 1"),
     "stratalog_http_foreign_total": (_HTTP_DOOR, "stats.foreign == 5"),
@@ -174,7 +177,7 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     "stratalog_topic_under_replicated_shards": (_MEASURES, 'named("topic_under_replicated_shards", "flights")] == 1'),
     "stratalog_topic_under_min_isr_shards": (_MEASURES, 'named("topic_under_min_isr_shards", "flights")] == 1'),
     "stratalog_tier_commits_repeated_total": (_TIER_FAULTS, "commits_repeated"),
-    "stratalog_tier_key_indexes_built_total": ("tests/unit/tier/test_key_indexes.py", "key_indexes_built == 1"),
+    "stratalog_tier_key_indexes_built_total": ("tests/unit/tier/store/test_key_indexes.py", "key_indexes_built == 1"),
     "stratalog_tier_locks_lost_total": (_TIER_FAULTS, "locks_lost"),
     "stratalog_tier_objects_swept_total": ("tests/unit/tier/test_tier_janitor.py", "is_swept"),
     "stratalog_tier_objects_unexplained": ("tests/unit/tier/test_tier_janitor.py", "objects_unexplained"),

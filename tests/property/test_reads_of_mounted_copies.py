@@ -25,7 +25,7 @@ from stratalog_node.tier.store.stats import TierStats
 from stratalog_node.tier.uploads.encoder import Encoder
 from stratalog_node.tier.uploads.mounted_copies import DirectoryAway, MountedCopies
 from support.shard_rig import make_batch
-from unit.machines.test_mounted_uploads import SEALED, mount
+from unit.machines.tiering.test_mounted_uploads import SEALED, mount
 
 READ_BYTES = 3_000
 """The most of one read, but for what a batch needs."""

@@ -29,7 +29,7 @@ def test_whatever_is_left_out_exists() -> None:
 def test_only_make_test_alone_leaves_it_out() -> None:
     assert "not slow and not thorough" in told()
     assert "not thorough" not in told("SUITE=all")
-    assert "not thorough" not in told("ARGS=tests/unit/shards/test_healing.py")
+    assert "not thorough" not in told("ARGS=tests/unit/shards/restart/test_healing.py")
 
 
 def test_ci_runs_all_of_it() -> None:

@@ -15,7 +15,7 @@ from stratalog.objects.settings import StoreSettings
 from support.leaving_nodes import QUICK, Leaving
 from support.node_cluster import NodeCluster
 from support.tiered_shards import TieredShardRig
-from unit.shards.test_unreadable_copies import sealed
+from unit.shards.log.test_unreadable_copies import sealed
 
 VALUES_OF_NODES = [b"value-%d" % number for number in range(5)]
 

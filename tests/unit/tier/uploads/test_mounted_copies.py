@@ -19,7 +19,7 @@ from stratalog_node.shards.copies.peer_reads import PeerReads
 from stratalog_node.tier.store.stats import TierStats
 from stratalog_node.tier.uploads.encoder import Encoder
 from stratalog_node.tier.uploads.mounted_copies import DirectoryAway, MountedCopies
-from unit.machines.test_mounted_uploads import KEY, SEALED, mount
+from unit.machines.tiering.test_mounted_uploads import KEY, SEALED, mount
 
 
 class Peers:

@@ -27,7 +27,7 @@ from stratalog.machines.tiering.upload_events import (
 from stratalog.model.mounts import Mount, MountMode, MountState, Volume
 from stratalog.model.producers import ProducerTally
 from stratalog.model.segment import RemoteCopy, RemotePart, RemoteState, SealRecord, Segment, SegmentState
-from unit.machines.test_uploader_machine import LIMITS, Bench, _key, _moved, _part, _seen
+from unit.machines.tiering.test_uploader_machine import LIMITS, Bench, _key, _moved, _part, _seen
 
 KEY = _key()
 SEAL = SealRecord(0, 0, 100, 1, 2, 50_000, b"d", ProducerTally(0, b"", 10, 10), (1, 2), 3)

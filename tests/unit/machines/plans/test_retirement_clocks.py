@@ -8,7 +8,7 @@ from stratalog.machines.copies.leaving import HANDOVER_MS, is_between_holders
 from stratalog.machines.plans.retirement import SIGHTING_LASTS_MS, Served, is_verified
 from stratalog.model.retirement import Retirement, RetireMode, RetireStep, Sighting
 from support.retirement_story import INTERVAL_MS, RetirementStory
-from unit.machines.test_one_release_at_a_time import both_ready
+from unit.machines.plans.test_one_release_at_a_time import both_ready
 
 HOUR_MS = 3_600_000
 

@@ -21,7 +21,7 @@ from stratalog.model.mounts import Mount, MountedTopic, MountMode, MountState, O
 from stratalog.model.retirement import Retirement, RetireMode, RetireStep
 from stratalog.model.segment import RemoteCopy, RemotePart, RemoteState, Segment, SegmentState
 from stratalog.model.topic import Topic
-from unit.machines.test_table_mounts import GONE  # the id of who has left
+from unit.machines.table.test_table_mounts import GONE  # the id of who has left
 
 DISK = "retired-disk"
 

@@ -10,7 +10,7 @@ from stratalog.machines.copies.leaving import are_producers_lost, is_lost_by_for
 from stratalog.model.metadata import Node
 from stratalog.model.retirement import Retirement, RetireMode, RetireStep
 from stratalog.model.segment import RemoteCopy, RemoteState, SegmentState
-from unit.machines.test_mounted_uploads import SEALED
+from unit.machines.tiering.test_mounted_uploads import SEALED
 
 ALONE = replace(SEALED, local_nodes=(1,))
 OFFLOAD, VOLUME = RetireMode.OFFLOAD, RetireMode.VOLUME

@@ -20,7 +20,7 @@ from stratalog_node.tier.sweep.retention import RetentionSchedule, RetentionWork
 from support.hostile_batches import GARBAGE, claiming, timed_batch
 from support.shard_rig import NODE_ID, START_MS, ShardRig
 from support.waiting import eventually
-from unit.shards.test_header_times import put
+from unit.shards.log.test_header_times import put
 
 LIMIT_MS = 3_000
 

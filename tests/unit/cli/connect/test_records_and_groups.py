@@ -445,7 +445,8 @@ def test_a_group_that_is_not_there_is_told_as_such(ask: Asker) -> None:
 
 
 def test_a_time_finds_records_whose_producer_claims_none_in_the_header(ask: Asker) -> None:
-    """Some libraries leave `maxTimestamp` at -1. Kafka's answers are in `tests/unit/shards/test_header_times.py`."""
+    """Some libraries leave `maxTimestamp` at -1. Kafka's answers are in
+    `tests/unit/shards/log/test_header_times.py`."""
     topic = ask.topic("unstated")
     begin = int(datetime(2013, 1, 1, tzinfo=UTC).timestamp() * 1000)
     with RawClient(ask.node.bootstrap) as client:

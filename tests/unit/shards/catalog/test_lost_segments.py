@@ -8,7 +8,7 @@ from typing import Any
 from stratalog.model.metadata import Node
 from stratalog.model.segment import Segment
 from stratalog_node.shards.catalog.lost_segments import PATIENCE_MS, LostSegments
-from unit.machines.test_mounted_uploads import SEALED
+from unit.machines.tiering.test_mounted_uploads import SEALED
 
 LONELY = replace(SEALED, replicas=(1,), local_nodes=(1,))
 SHARED = replace(SEALED, replicas=(1, 2), local_nodes=(1,))
