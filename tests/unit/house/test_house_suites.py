@@ -15,7 +15,7 @@ def told(*variables: str) -> str:
     """What `make test` would run, whatever the make that runs this test was told."""
     dry = ["make", "--no-print-directory", "-n", "-o", "setup", "test", *variables]
     environment = {
-        name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "SUITE", "MFLAGS"))
+        name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "SUITE", "MFLAGS", "ARGS"))
     }
     return subprocess.run(dry, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=True).stdout
 
