@@ -61,7 +61,8 @@ async def _read(client: HttpMetaClient) -> tuple[Overview, Sequence[Trouble]]:
 def findings_of(overview: Overview, troubles: Sequence[Trouble]) -> list[str]:
     """Lines, the worst first; none where all is in order."""
     found = [] if overview.why_no_changes is None else [f"the metadata cannot change: {overview.why_no_changes}"]
-    found += [f"node {one.node_id} is {one.state}" for one in overview.nodes if one.state == _LOST]
+    lost = [f"node {one.node_id} is {one.state}" for one in overview.nodes if one.state == _LOST]
+    found += [next((fault for fault in overview.faults if fault.startswith(f"{words}:")), words) for words in lost]
     told: list[dict[str, Any]] = [
         {"topic": one.topic, "segment": {"shard": one.segment.shard}, "kind": one.kind.value, "words": one.words}
         for one in troubles
@@ -78,7 +79,7 @@ def findings_of(overview: Overview, troubles: Sequence[Trouble]) -> list[str]:
         for one in overview.retirements
         if one.waits is not None
     ]
-    return [*found, *overview.faults]
+    return [*found, *(fault for fault in overview.faults if fault not in found)]
 
 
 def _stopped(overview: Overview) -> list[NodeRow]:

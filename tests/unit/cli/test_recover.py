@@ -99,4 +99,6 @@ def test_the_health_of_any_cluster_is_told_by_its_meta_service() -> None:
         ill = run(meta, "cluster", "health")
         told = json.loads(run(meta, "cluster", "health", "-o", "json").stdout)
     assert ill.exit_code == 1 and "is not alive" in ill.stdout and "no_leader: flights-0: no leader;" in ill.stdout
+    lost = [line for line in ill.stdout.splitlines() if line.startswith("node ") and "is not alive" in line]
+    assert lost and all("start it" in line for line in lost) and len(set(lost)) == len(lost), "each node once"
     assert not told["is_in_order"] and len(told["findings"]) >= 2 and told["led"] == 0
