@@ -23,6 +23,14 @@ _WHERE = {
     "--data": "--data DIR, a data directory",
 }
 """How a command learns where to look. Each knows some of them, and it is easy to give another one's."""
+_REFUSALS = (
+    (r"Input should be a valid integer\b.*", "expected a whole number"),
+    (r"Input should be a valid number\b.*", "expected a number"),
+    (r"Input should be greater than or equal to ", "expected at least "),
+    (r"Input should be less than or equal to ", "expected at most "),
+    (r"Value error, ", ""),
+)
+"""What typer says of a value, as pydantic words it, and in plain words."""
 
 
 class PlainHelp(TyperCommand):
@@ -33,6 +41,7 @@ class PlainHelp(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except UsageError as error:
+            error.message = _plainly(error.message)
             given = getattr(error, "option_name", None)
             own = {name for param in self.params for name in param.opts}
             if given in {*_WHERE, "-b"} - own and not getattr(error, "possibilities", None):
@@ -53,6 +62,12 @@ class PlainHelp(TyperCommand):
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)
+
+
+def _plainly(message: str) -> str:
+    for pattern, words in _REFUSALS:
+        message = re.sub(f"^{pattern}", words, message)
+    return message
 
 
 def _usage(argument: Any) -> str:

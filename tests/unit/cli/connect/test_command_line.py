@@ -159,6 +159,19 @@ def test_wrong_usage_is_exit_code_2(arguments: list[str]) -> None:
     assert CliRunner().invoke(APP, arguments).exit_code == 2
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["topics", "create", "t", "--shards", "0"], "'--shards': expected at least 1"),
+        (["topics", "create", "t", "--shards", "many"], "'--shards': expected a whole number"),
+        (["completion", "fsh"], "'SHELL': 'fsh' is not one of"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_refused_in_plain_words(arguments: list[str], words: str) -> None:
+    refused = CliRunner().invoke(APP, arguments)
+    assert refused.exit_code == 2 and words in refused.stderr, refused.output
+
+
 def test_an_admin_address_without_a_port_is_refused() -> None:
     ran = CliRunner().invoke(APP, ["status", "--admin", "localhost"])
 
