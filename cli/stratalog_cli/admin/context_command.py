@@ -40,6 +40,7 @@ def _known_names() -> list[str]:
         return []
 
 
+_ADD_ONE = "add one: stratalog context add NAME --admin HOST:PORT --bootstrap HOST:PORT"
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The context's name.", autocompletion=_known_names)]
 
 
@@ -171,7 +172,7 @@ def list_all(output: OutputOption = OutputFormat.TABLE) -> None:
         columns = ("context", "admin", "bootstrap", "meta", "bucket", "token file", "cluster")
         print_table(columns, rows, give_up=("token file", "cluster", "bucket", "meta", "bootstrap"))
     else:
-        say("no contexts yet; add one: stratalog context add NAME --admin HOST:PORT --bootstrap HOST:PORT")
+        say(f"no contexts yet; {_ADD_ONE}")
 
 
 def _places(one: Context) -> tuple[str | None, ...]:
@@ -191,9 +192,8 @@ def show(
     known = _read()
     context = known.chosen(os.environ) if name is None else known.named(name)
     if context is None:
-        raise NotFound(
-            "no context is in use; `stratalog context list` shows all, `stratalog context use NAME` uses one"
-        )
+        use_one = "`stratalog context list` shows all, `stratalog context use NAME` uses one"
+        raise NotFound(f"no context is in use; {use_one if known.by_name else _ADD_ONE}")
     if output is OutputFormat.JSON:
         print_json(context.as_json() | {"is_used": context == _chosen(known)})
         return

@@ -44,7 +44,8 @@ class ClusterDirectory:
         """The plan and the pids that were noted last. Raises NotFound, InvalidRequest."""
         if not self.exists:
             raise NotFound(
-                f"there is no cluster in {self.path}: `stratalog cluster start --data {self.path}` creates one"
+                f"there is no cluster in {self.path}: name the directory of one with --data, or create one there: "
+                f"`stratalog cluster start --data {self.path}`"
             )
         try:
             cluster = (self.path / CLUSTER_FILE).read_text(encoding="utf-8")

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from stratalog.model.tokens import Token
 
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
-_WHERE: Final = {"meta": ". A node of `stratalog start` has such an address only if meta.listen is set"}
+_WHERE: Final = {
+    "meta": ". A node of `stratalog start` has such an address only if meta.listen is set; `stratalog status` shows "
+    "such a node without it"
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,6 +126,7 @@ def test_a_context_without_a_meta_service_is_told_as_such(user: User) -> None:
     ran = user.run("nodes", "list")
     assert ran.exit_code == 2 and "context prod names no --meta" in ran.stderr
     assert "only if meta.listen is set" in ran.stderr, "a single node has no such address by itself"
+    assert "`stratalog status` shows such a node" in ran.stderr
 
 
 def test_the_file_is_its_owners_and_holds_no_token(user: User, tmp_path: Path) -> None:
@@ -174,6 +175,7 @@ def test_a_file_that_cannot_be_read_is_an_error_never_no_context(user: User, tex
 
 def test_contexts_are_listed_shown_and_removed(user: User) -> None:
     assert "no contexts yet" in user.run("context", "list").stdout
+    assert "context add NAME" in user.run("context", "show").stderr, "there is none to use"
     user.run("context", "add", "a", "--meta", "http://127.0.0.1:1")
     user.run("context", "add", "b", "--bootstrap", "127.0.0.1:1")
 
