@@ -74,7 +74,7 @@ def start(
     """Run a cluster until Ctrl-C or `stratalog cluster stop`, or restart one part of it.
 
     Prints a line for each part that is ready, the command that creates a context for the cluster, the address of the
-    status page, and finally `ready bootstrap=HOST:PORT,…`. A cluster that is started again keeps its data, ports and
+    UI, and finally `ready bootstrap=HOST:PORT,…`. A cluster that is started again keeps its data, ports and
     settings; options that are given again replace the earlier ones. Settings apply to all parts.
     """
     directory = ClusterDirectory(data)

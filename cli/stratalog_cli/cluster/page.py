@@ -48,7 +48,7 @@ class ClusterPage:
         try:
             listener = await listen_on(host, port)
         except OSError as error:
-            raise Unavailable(f"the status page cannot listen on {address} ({error.strerror})") from None
+            raise Unavailable(f"the UI cannot listen on {address} ({error.strerror})") from None
         token = None if tokens is None else tokens.first
         urls = [f"http://{part.addresses['http']}" for part in self._starter.plan.of(Role.META)]
         policy = RetryPolicy(attempts=len(urls) + 1, attempt_s=_ATTEMPT_S, connect_s=_ATTEMPT_S, longest_pause_s=0.1)

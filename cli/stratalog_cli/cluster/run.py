@@ -88,10 +88,10 @@ async def _say_where_the_page_is(starter: Starter, opening: asyncio.Task[str]) -
     try:
         url = await opening
     except StratalogError as error:
-        warn(f"no status page: {error}; `stratalog cluster status` shows the same")
+        warn(f"no UI: {error}; `stratalog cluster status` shows the same")
         return
     starter.page_is_at(url)
-    say(f"status page  {url}")
+    say(f"UI  {url}")
 
 
 def _stop_by_signal(starter: Starter) -> None:

@@ -129,7 +129,7 @@ def print_status(told: ClusterStatus) -> None:
     fields = [
         ("cluster", f"{told.data}{'' if told.is_running else ' (does not run)'}"),
         ("bootstrap", told.bootstrap),
-        ("status page", told.page or "not served"),
+        ("UI", told.page or "not served"),
         ("metadata", told.store),
         ("object store", told.bucket or "none"),
     ]

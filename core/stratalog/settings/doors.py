@@ -46,7 +46,7 @@ class DoorSettings(BaseModel):
     )
     metrics_listen: Address = Field(
         default="127.0.0.1:9644",
-        description="HOST:PORT for metrics, health, the status page and the admin API (keep it private unless "
+        description="HOST:PORT for metrics, health, the UI and the admin API (keep it private unless "
         "auth.token.file is set). Port 0 picks a free port; empty turns it off.",
     )
     metrics_max_series: int = Field(

@@ -124,15 +124,12 @@ def test_where_its_address_is_taken_the_cluster_runs_without_it(stage: Stage) ->
         )
         assert process.stdout is not None
         for line in process.stdout:
-            assert not line.startswith("status page")
+            assert not line.startswith("UI")
             if line.startswith("ready bootstrap="):
                 break
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=60)
-    assert (
-        process.returncode == 0
-        and f"no status page: the status page cannot listen on {stage.plan.page_address}" in errors
-    )
+    assert process.returncode == 0 and f"no UI: the UI cannot listen on {stage.plan.page_address}" in errors
 
 
 @pytest.mark.parametrize(

@@ -244,7 +244,7 @@ def test_when_the_one_who_runs_it_is_killed_nobody_is_left(stage: Stage) -> None
         lines = [process.stdout.readline().decode() for _ in range(6)]
         assert lines[-1].startswith("ready bootstrap=127.0.0.1:"), lines
         page = json.loads((stage.directory.path / "cluster.json").read_text())["page"]
-        assert lines[-2] == f"status page  {page}\n" and page == f"http://{stage.plan.page_address}/"
+        assert lines[-2] == f"UI  {page}\n" and page == f"http://{stage.plan.page_address}/"
         assert lines[-3] == f"commands  stratalog context add NAME {stage.plan.context_options()}\n"
         assert f"--bootstrap {stage.plan.bootstrap} --meta http://" in lines[-3]
         pids = [pid for pid in stage.pids().values() if pid is not None]
