@@ -1,9 +1,10 @@
 """Which shards would go elsewhere at their next roll so that leaders and load are even: a plan over all metadata.
 
-Pure. It chooses as the meta service does at each roll (`placement`), one shard after another, as if none of the others
-were prepared: so what rolls is placed as planned, as long as nothing else rolls meanwhile. A node that does not hold
-the present segment of a shard follows first and leads with the next round, so rounds are planned until they are even,
-or nothing moves. Each move makes leaders, racks or load more even, so that comes about.
+Pure. It chooses as the meta service does at each roll (`placement`), one shard after another, and counts the shards
+whose successor is prepared where that will be, as the service does: so what rolls is placed as planned, as long as
+nothing else rolls meanwhile. A node that does not hold the present segment of a shard follows first and leads with the
+next round, so rounds are planned until they are even, or nothing moves. Each move makes leaders, racks or load more
+even, so that comes about.
 Cost: as `placement.place_next`, for each shard.
 """
 
@@ -74,12 +75,14 @@ def _is_even(counts: Sequence[int], scarcities: Sequence[int]) -> bool:
 def plan_rebalance(snapshot: Snapshot) -> Plan:
     """One round. Without a living node nothing moves."""
     topics = {topic.topic_id: topic for topic in snapshot.topics}
-    actives = [_as_it_is(shard.segments[-1]) for shard in snapshot.shards if shard.segments]
+    actives = [shard.segments[-1] for shard in snapshot.shards if shard.segments]
     actives = [one for one in actives if one.state is SegmentState.ACTIVE and one.key.topic_id in topics]
     load, led = {node.node_id: 0 for node in snapshot.nodes}, {node.node_id: 0 for node in snapshot.nodes}
+    load_now, led_now = dict(load), dict(led)
     for active in actives:
         _count(active, load, led, 1)
-    before = dict(load), dict(led)
+        _count(_as_it_is(active), load_now, led_now, 1)
+    load_after, led_after = dict(load_now), dict(led_now)
     scarcities = {node.node_id: weight_class(node) for node in snapshot.nodes}
     moves: list[Move] = []
     for active in sorted(actives, key=lambda one: (topics[one.key.topic_id].name, one.key.shard)):
@@ -90,19 +93,23 @@ def plan_rebalance(snapshot: Snapshot) -> Plan:
         chosen = place_next(active, topic.replication_factor, hosts, load, led, scarcities=scarcities)
         if chosen.leader == active.leader and set(chosen.replicas) == set(active.replicas):
             continue
-        moves.append(Move(topic.name, active, chosen))
+        present = _as_it_is(active)
+        successor = replace(present, leader=chosen.leader, replicas=chosen.replicas)
+        moves.append(Move(topic.name, present, chosen))
         _count(active, load, led, -1)
-        _count(replace(active, leader=chosen.leader, replicas=chosen.replicas), load, led, 1)
+        _count(successor, load, led, 1)
+        _count(present, load_after, led_after, -1)
+        _count(successor, load_after, led_after, 1)
     roomy = {info.node_id for info in _hosts(snapshot.nodes, 1)}
     shares = [
         Share(
             node.node_id,
             node.node_id in roomy,
             weight_class(node),
-            before[1][node.node_id],
-            before[0][node.node_id],
-            led[node.node_id],
-            load[node.node_id],
+            led_now[node.node_id],
+            load_now[node.node_id],
+            led_after[node.node_id],
+            load_after[node.node_id],
         )
         for node in sorted(snapshot.nodes, key=lambda one: one.node_id)
         if not node.is_retired
@@ -111,7 +118,7 @@ def plan_rebalance(snapshot: Snapshot) -> Plan:
 
 
 def _as_it_is(segment: Segment) -> Segment:
-    """Whatever is prepared for it."""
+    """Where it is now, whatever successor is prepared."""
     if segment.handed.prepared is None:
         return segment
     return replace(segment, handover=replace(segment.handed, prepared=None))

@@ -64,6 +64,15 @@ def test_what_was_prepared_before_the_node_came_is_prepared_anew_and_only_once()
         story.do(PrepareSegment(segments[0], first[0]))
 
 
+def test_a_shard_that_is_prepared_and_does_not_roll_counts_where_it_will_be() -> None:
+    """As the service counts it: planned otherwise, another shard rolled again and again and stayed where it was."""
+    story = TableStory(nodes=3)
+    topic = story.topic(shards=2, replicas=2)
+    joins(story, 4)
+    story.prepare(story.active(topic, 1).key)
+    until_even(story)
+
+
 def test_an_even_cluster_and_one_without_living_nodes_move_nothing() -> None:
     story = TableStory(nodes=3)
     story.topic(shards=6, replicas=1)
@@ -89,15 +98,20 @@ def test_a_full_disk_is_left_and_one_that_fills_gets_less() -> None:
     nodes=st.integers(1, 4),
     new=st.integers(1, 2),
     topics=st.lists(st.tuples(st.integers(1, 8), st.integers(2, 3)), min_size=1, max_size=3),
+    prepared=st.sets(st.integers(0, 23)),
 )
 def test_rounds_come_to_an_end_and_leave_nobody_far_from_even(
-    nodes: int, new: int, topics: list[tuple[int, int]]
+    nodes: int, new: int, topics: list[tuple[int, int]], prepared: set[int]
 ) -> None:
+    """Also while shards that nobody writes to have a prepared successor: the service counts them where that will be."""
     story = TableStory(nodes=max(nodes, 2))
     for number, (shards, replicas) in enumerate(topics):
         story.topic(f"topic-{number}", shards, min(replicas, max(nodes, 2)))
     for number in range(new):
         joins(story, 10 + number)
+    shards_of = story.table.snapshot().shards
+    for place in prepared & set(range(len(shards_of))):
+        story.prepare(shards_of[place].segments[-1].key)
     until_even(story, rounds=12)
     plan = plan_rebalance(story.table.snapshot())
     leaders = [share.leaders for share in plan.shares]
