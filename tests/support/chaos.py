@@ -131,7 +131,7 @@ class Chaos:
     def calm(self) -> None:
         """Everything is there again, and nothing needs attention."""
         self.bring_all_back()
-        self._cluster.wait_until_no_rolls()
+        self._cluster.until_calm()
 
     def bring_all_back(self) -> None:
         for name in list(self._struck):

@@ -250,9 +250,9 @@ class RealCluster:
         for part in self.plan.parts:
             self.signal(part.name, signal.SIGCONT)
         self.start(*self.down())
-        self.wait_until_no_rolls()
+        self.until_calm()
 
-    def wait_until_no_rolls(self) -> None:
+    def until_calm(self) -> None:
 
         def is_calm() -> bool:
             plan, pids = self.directory.read()

@@ -169,7 +169,7 @@ def test_tables_and_fields_take_nothing_as_markup(capsys: pytest.CaptureFixture[
 
 def test_every_command_writes_through_the_doors_that_make_text_harmless() -> None:
     """`say` and `output` are the doors; the completion script is our own text, and raw."""
-    doors = {f"cli/stratalog_cli/{name}.py" for name in ("say", "output", "completion")}
+    doors = {f"cli/stratalog_cli/{name}.py" for name in ("terminal/say", "connect/output", "terminal/completion")}
     raw = [
         f"{relative(path)}:{node.lineno}"
         for path in python_files(("cli",))
