@@ -28,11 +28,11 @@ from uuid import uuid4
 
 import uvloop
 
-from stratalog.formats.digest import EMPTY_DIGEST
-from stratalog.formats.object_names import ObjectNames
-from stratalog.formats.part import encode_part
-from stratalog.formats.record_batch import parse_header
-from stratalog.formats.records import Record, encode_batch
+from stratalog.formats.batches.record_batch import parse_header
+from stratalog.formats.batches.records import Record, encode_batch
+from stratalog.formats.bucket.object_names import ObjectNames
+from stratalog.formats.bucket.part import encode_part
+from stratalog.formats.segments.digest import EMPTY_DIGEST
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemoteCopy, RemotePart, RemoteState, Segment, SegmentIdentity, SegmentState
 from stratalog.objects import ObjectStore, open_store

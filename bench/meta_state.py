@@ -35,7 +35,7 @@ from stratalog.machines.table.records import (
 )
 from stratalog.meta_api.attempts import RetryPolicy
 from stratalog.meta_api.http_client import HttpMetaClient
-from stratalog.model.commands import ReportReplica, RollSegment
+from stratalog.model.commands.table_commands import ReportReplica, RollSegment
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Life, NodeInfo
 from stratalog.model.producers import NO_PRODUCERS, ProducerTally

@@ -18,10 +18,13 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 MODULES: Final = {
     "core/stratalog/event_loop": "*",
     "core/stratalog/kafka": "*",
-    "core/stratalog/formats": (
-        "batch_bodies batch_headers batch_scan digest envelope fields identity index_points offered_batch part"
-        " producers record_batch record_times segment_file time_window"
+    "core/stratalog/formats/batches": (
+        "batch_bodies batch_headers batch_scan offered_batch record_batch record_times time_window"
     ),
+    "core/stratalog/formats/segments": "digest index_points producers",
+    "core/stratalog/formats": "envelope fields identity",
+    "core/stratalog/formats/bucket": "part",
+    "core/stratalog/formats/disk": "segment_file",
     "core/stratalog/machines/leading": (
         "append_refusals chain_events followers in_sync leader_events next_segment producer_table rejected_batches"
         " roll_order sealed_producers segment_leader shard_chain shard_life waiting_lines"

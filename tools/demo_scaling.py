@@ -23,7 +23,7 @@ from stratalog.admin_api.wording import human_bytes
 from stratalog.meta_api.http_client import HttpMetaClient
 from stratalog.model.errors import Unavailable
 from stratalog.model.retirement import RetireMode, RetireStep, WaitReason
-from stratalog.model.retirement_status import RetirementStatus
+from stratalog.model.views.retirement_status import RetirementStatus
 
 GONE, LEFT_BEHIND = 1, 2
 """Who is retired in offload mode, and whose directory stays."""

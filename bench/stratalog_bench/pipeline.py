@@ -30,7 +30,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stratalog.formats.records import Record, encode_batch
+from stratalog.formats.batches.records import Record, encode_batch
 from stratalog.objects import open_store
 from stratalog_bench import kafka_peer, pipeline_cold
 from support.cold_data import ColdShard

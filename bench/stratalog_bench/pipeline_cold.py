@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from flights import Flights
 
-from stratalog.formats.records import Record, encode_batch
+from stratalog.formats.batches.records import Record, encode_batch
 from stratalog.objects import open_store
 from stratalog.stored.key_lookup import LookupCost, records_of
 from stratalog_pipeline.cold.catalog import Catalog, each

@@ -14,7 +14,7 @@ from typing import Any
 from stratalog.machines.plans.node_leases import NodeLeases
 from stratalog.machines.table.nodes import is_process_over
 from stratalog.machines.table.shard_table import ShardTable
-from stratalog.model.commands import NoteLives, RegisterNode
+from stratalog.model.commands.table_commands import NoteLives, RegisterNode
 from stratalog.model.errors import Fenced, LeaseHeld, StratalogError, Unavailable
 from stratalog.model.metadata import ChangeSet, Heartbeat, Life, Node, NodeChanged, Vitals
 from stratalog.telemetry.logs import logger

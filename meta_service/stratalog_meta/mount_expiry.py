@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from stratalog.machines.table.shard_table import ShardTable
+from stratalog.model.commands.mount_commands import EndMount
 from stratalog.model.errors import StratalogError
-from stratalog.model.mount_commands import EndMount
 from stratalog.telemetry.logs import logger
 from stratalog_meta.writer import TableWriter
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from stratalog.machines.copies.copy_repair import Plan, Presence, plan_moves
 from stratalog.machines.table.shard_table import ShardTable
-from stratalog.model.commands import MoveReplicas
+from stratalog.model.commands.table_commands import MoveReplicas
 from stratalog.model.errors import StratalogError
 from stratalog.model.metadata import ChangeSet, Node, NodeChanged, SegmentChanged, Snapshot, TopicChanged
 from stratalog.model.topic import Topic

@@ -17,14 +17,14 @@ from stratalog.machines.copies.leaving_survey import Survey, survey_nodes
 from stratalog.machines.plans.retirement import Action, AskMount, EndOpen, Planned, Release
 from stratalog.machines.plans.retirement_looks import Turns, is_due, is_tiered, mark_of, planned, says, turns_of
 from stratalog.machines.table.shard_table import ShardTable
+from stratalog.model.commands.mount_commands import BeginMount
+from stratalog.model.commands.retirement_commands import AdvanceRetirement, GiveUpOpen, ReleaseNode
 from stratalog.model.errors import Rejected, StratalogError
 from stratalog.model.metadata import ChangeSet, Node, NodeChanged, Snapshot, Vitals
-from stratalog.model.mount_commands import BeginMount
 from stratalog.model.mounts import MountMode
 from stratalog.model.retirement import Wait
-from stratalog.model.retirement_commands import AdvanceRetirement, GiveUpOpen, ReleaseNode
-from stratalog.model.retirement_status import RetirementStatus, words_of
 from stratalog.model.topic import Topic
+from stratalog.model.views.retirement_status import RetirementStatus, words_of
 from stratalog.telemetry.logs import logger
 from stratalog_meta.stats import RetirementStats
 from stratalog_meta.writer import TableWriter

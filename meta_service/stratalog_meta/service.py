@@ -21,17 +21,17 @@ from stratalog.machines.plans.shard_troubles import Trouble
 from stratalog.machines.rebuild.meta_backups import Witness
 from stratalog.machines.table.records import PutHeader, TableHeader
 from stratalog.machines.table.shard_table import ShardTable
-from stratalog.model.cluster_lists import ListAsk, SegmentPage, ShardPage, TopicPage, TroublePage
-from stratalog.model.commands import Command, CompleteRemote, ForgetLocal, RegisterNode
+from stratalog.model.commands.mount_commands import CreateMount, MountCut
+from stratalog.model.commands.table_commands import Command, CompleteRemote, ForgetLocal, RegisterNode
 from stratalog.model.errors import InvalidRequest, NotFound, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import ChangeSet, Heard, Heartbeat, Snapshot
-from stratalog.model.mount_commands import CreateMount, MountCut
-from stratalog.model.outline import Outline, Sums
-from stratalog.model.retirement_status import RetirementStatus
 from stratalog.model.segment import Segment, SegmentState
-from stratalog.model.status_page import Overview
 from stratalog.model.topic import Shard, Topic
+from stratalog.model.views.cluster_lists import ListAsk, SegmentPage, ShardPage, TopicPage, TroublePage
+from stratalog.model.views.outline import Outline, Sums
+from stratalog.model.views.retirement_status import RetirementStatus
+from stratalog.model.views.status_page import Overview
 from stratalog.telemetry.logs import logger
 from stratalog_meta.bucket.backups import BackupPlace, BucketBackups
 from stratalog_meta.clocks import monotonic_ms

@@ -26,7 +26,7 @@ from uuid import UUID
 
 from stratalog.machines.table.records import PutHeader, TableWrite
 from stratalog.machines.table.shard_table import Applied, ShardTable
-from stratalog.model.commands import Command
+from stratalog.model.commands.table_commands import Command
 from stratalog.model.errors import DiskFull, OutcomeUnknown, StratalogError, Unavailable
 from stratalog.model.metadata import ChangeSet
 from stratalog.telemetry.logs import logger

@@ -28,8 +28,8 @@ from stratalog.machines.table import nodes as table_nodes
 from stratalog.machines.table import remote as table_remote
 from stratalog.machines.table import segments as table_segments
 from stratalog.machines.tiering import orphans, retention
-from stratalog.model import commands
 from stratalog.model.append import AppendFailure
+from stratalog.model.commands import table_commands as commands
 from stratalog.model.errors import Fenced, StratalogError
 from stratalog.model.segment import RemoteState
 from stratalog_sim import bugs_of_directories, bugs_of_groups, bugs_of_leaving, node, retaining, shard, sweeping

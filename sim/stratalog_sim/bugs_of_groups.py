@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stratalog.machines.groups.group_events import GroupPersisted
-from stratalog.model.group import CommittedOffset, GroupError
+from stratalog.model.groups.group import CommittedOffset, GroupError
 from stratalog_sim.coordinator import Coordinators, GroupShard
 from stratalog_sim.group_snapshot import GroupSnapshot
 from stratalog_sim.process import Sleep, Task

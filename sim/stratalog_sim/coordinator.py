@@ -33,9 +33,9 @@ from stratalog.machines.groups.group_events import (
     TimePassed,
 )
 from stratalog.machines.leading.leader_events import OfferedBatch
-from stratalog.model import commands
+from stratalog.model.commands import table_commands as commands
 from stratalog.model.errors import StratalogError
-from stratalog.model.group import CommittedOffset, GroupError, GroupRecord, MemberProtocol
+from stratalog.model.groups.group import CommittedOffset, GroupError, GroupRecord, MemberProtocol
 from stratalog.model.ids import ShardKey
 from stratalog_sim.group_entries import (
     GroupEntry,

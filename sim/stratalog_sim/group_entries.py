@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from stratalog.model.group import CommittedOffset, GroupRecord, MemberRecord
+from stratalog.model.groups.group import CommittedOffset, GroupRecord, MemberRecord
 from stratalog.model.ids import ShardKey
 
 

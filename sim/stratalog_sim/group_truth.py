@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from stratalog.model.group import CommittedOffset
+from stratalog.model.groups.group import CommittedOffset
 from stratalog.model.ids import ShardKey
 from stratalog_sim.broken import Broken
 from stratalog_sim.disk import Batch

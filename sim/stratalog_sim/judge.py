@@ -15,7 +15,7 @@ from typing import Any
 
 from stratalog.machines.table.shard_table import ShardTable
 from stratalog.machines.tiering.upload_duty import uploader_of
-from stratalog.model.commands import (
+from stratalog.model.commands.table_commands import (
     Command,
     CommitParts,
     CompleteRemote,

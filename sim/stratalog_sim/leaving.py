@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from stratalog.machines.leading.leader_events import BatchesReceived, RollAsked
 from stratalog.machines.plans.leaving_turns import pause_before_look_ms, who_writes, whose_turn
-from stratalog.model import commands
+from stratalog.model.commands import table_commands as commands
+from stratalog.model.commands.retirement_commands import ReportInventory, ReportSighting
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Node
 from stratalog.model.retirement import Retirement, RetireMode, RetireStep
-from stratalog.model.retirement_commands import ReportInventory, ReportSighting
 from stratalog.model.segment import NextReplicas, RemoteState, Segment, SegmentState
 from stratalog_sim.disk import digest_of
 from stratalog_sim.process import Ask, Sleep, Task

@@ -6,12 +6,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from stratalog.model.commands import CommitParts, CompleteRemote, RegisterNode, ReplaceParts
+from stratalog.model.commands.retirement_commands import CancelRetirement, ReleaseNode, RetireNode
+from stratalog.model.commands.table_commands import CommitParts, CompleteRemote, RegisterNode, ReplaceParts
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Life, Lock
 from stratalog.model.mounts import Mount, MountedTopic
 from stratalog.model.retirement import RetireMode, WaitReason
-from stratalog.model.retirement_commands import CancelRetirement, ReleaseNode, RetireNode
 from stratalog.model.segment import RemoteState, Segment, SegmentState
 from stratalog_sim.broken import Broken
 from stratalog_sim.disk import Batch, digest_of

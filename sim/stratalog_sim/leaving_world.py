@@ -11,9 +11,7 @@ from random import Random
 from typing import Any, Final
 from uuid import UUID
 
-from stratalog.model.commands import CommitParts
-from stratalog.model.ids import ShardKey
-from stratalog.model.mount_commands import (
+from stratalog.model.commands.mount_commands import (
     BeginMount,
     CloseVolume,
     CreateMount,
@@ -23,9 +21,7 @@ from stratalog.model.mount_commands import (
     ReleaseMount,
     TakeMount,
 )
-from stratalog.model.mounts import Mount, MountState, data_set_name
-from stratalog.model.retirement import RetireMode, RetireStep
-from stratalog.model.retirement_commands import (
+from stratalog.model.commands.retirement_commands import (
     AdvanceRetirement,
     CancelRetirement,
     ReleaseNode,
@@ -33,6 +29,10 @@ from stratalog.model.retirement_commands import (
     ReportSighting,
     RetireNode,
 )
+from stratalog.model.commands.table_commands import CommitParts
+from stratalog.model.ids import ShardKey
+from stratalog.model.mounts import Mount, MountState, data_set_name
+from stratalog.model.retirement import RetireMode, RetireStep
 from stratalog.model.segment import Segment
 from stratalog_sim.broken import Broken
 from stratalog_sim.clients import MountReader

@@ -8,7 +8,7 @@ from typing import Any
 
 from stratalog.machines.groups.group_events import JoinAnswer, SyncAnswer
 from stratalog.model.errors import StratalogError
-from stratalog.model.group import CommittedOffset, GroupError
+from stratalog.model.groups.group import CommittedOffset, GroupError
 from stratalog.model.ids import ShardKey
 from stratalog_sim.clients import Client
 from stratalog_sim.coordinator import SESSION_MS, Beat, Commit, Committed, Join, Sync

@@ -19,7 +19,7 @@ from stratalog.machines.plans.retirement_looks import is_tiered
 from stratalog.machines.table.nodes import is_process_over
 from stratalog.machines.table.records import TableHeader, TableWrite
 from stratalog.machines.table.shard_table import ShardTable
-from stratalog.model.commands import Command, MoveReplicas, RegisterNode
+from stratalog.model.commands.table_commands import Command, MoveReplicas, RegisterNode
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import ChangeSet, Life, NodeChanged, SegmentChanged, SegmentPurged, Snapshot, Vitals

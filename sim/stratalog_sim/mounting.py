@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stratalog.model import commands
+from stratalog.model.commands import table_commands as commands
+from stratalog.model.commands.mount_commands import DoubtMount, ReleaseMount, TakeMount
 from stratalog.model.errors import Fenced, Rejected, StratalogError, Unavailable
 from stratalog.model.metadata import Life
-from stratalog.model.mount_commands import DoubtMount, ReleaseMount, TakeMount
 from stratalog.model.mounts import Mount, MountMode, MountState
 from stratalog.model.segment import RemoteState, Segment
 from stratalog_sim.process import Ask, Sleep, Task

@@ -18,8 +18,8 @@ from stratalog.machines.leading.resigning import must_resign
 from stratalog.machines.leading.shard_life import Life as ShardLife
 from stratalog.machines.tiering.retention import RetentionLimits
 from stratalog.machines.tiering.upload_duty import keeper_of, uploader_of
-from stratalog.model import commands
 from stratalog.model.append import AppendFailure
+from stratalog.model.commands import table_commands as commands
 from stratalog.model.errors import Fenced, StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Life, NodeInfo, Vitals

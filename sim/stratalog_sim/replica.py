@@ -38,7 +38,7 @@ from stratalog.machines.following.follower_events import (
     WritePromise,
 )
 from stratalog.machines.following.segment_follower import SegmentFollower
-from stratalog.model import commands
+from stratalog.model.commands import table_commands as commands
 from stratalog.model.errors import Conflict, StratalogError
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemoteState, Segment, SegmentState

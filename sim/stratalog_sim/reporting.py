@@ -19,7 +19,7 @@ from stratalog.machines.following.copies_to_report import (
 from stratalog.machines.following.follower_events import FollowerLife
 from stratalog.machines.restart.restart_events import NoteMissing
 from stratalog.machines.restart.shard_restart import judge_sealed
-from stratalog.model import commands
+from stratalog.model.commands import table_commands as commands
 from stratalog.model.errors import StratalogError
 from stratalog.model.segment import Segment
 from stratalog_sim.process import Sleep, Task

@@ -38,7 +38,7 @@ from stratalog.machines.restart.shard_healing import (
     TryAgain,
 )
 from stratalog.machines.restart.shard_restart import ShardRestart
-from stratalog.model import commands
+from stratalog.model.commands import table_commands as commands
 from stratalog.model.errors import NotFound, StratalogError
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import Segment

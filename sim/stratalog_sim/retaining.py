@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stratalog.machines.tiering.retention import RetentionLimits, expired, local_copies_to_free
-from stratalog.model import commands
+from stratalog.model.commands import table_commands as commands
 from stratalog.model.errors import NotFound, StratalogError
 from stratalog_sim.meta import Deleted
 from stratalog_sim.process import Ask, Task

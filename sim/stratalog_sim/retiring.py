@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from stratalog.machines.copies.leaving_survey import Survey, survey_nodes
 from stratalog.machines.plans.retirement import AskMount, EndOpen, Planned, Release
 from stratalog.machines.plans.retirement_looks import is_due, mark_of, planned, says, turns_of
+from stratalog.model.commands.mount_commands import BeginMount
+from stratalog.model.commands.retirement_commands import AdvanceRetirement, GiveUpOpen, ReleaseNode
 from stratalog.model.metadata import Node, Snapshot
-from stratalog.model.mount_commands import BeginMount
 from stratalog.model.mounts import MountMode
 from stratalog.model.retirement import Wait
-from stratalog.model.retirement_commands import AdvanceRetirement, GiveUpOpen, ReleaseNode
 from stratalog_sim.process import Sleep, Task
 
 if TYPE_CHECKING:

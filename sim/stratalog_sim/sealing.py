@@ -13,7 +13,7 @@ from stratalog.machines.leading.chain_events import SegmentFlushFailed, SegmentL
 from stratalog.machines.leading.sealed_producers import without
 from stratalog.machines.leading.segment_leader import SegmentLeader
 from stratalog.machines.restart.restart_events import Producers
-from stratalog.model import commands
+from stratalog.model.commands import table_commands as commands
 from stratalog.model.errors import Conflict, NotFound, Rejected, StratalogError
 from stratalog.model.ids import SegmentKey
 from stratalog.model.producers import ProducerTally

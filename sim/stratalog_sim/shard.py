@@ -70,8 +70,8 @@ from stratalog.machines.leading.segment_leader import SegmentLeader
 from stratalog.machines.leading.shard_chain import ShardChain
 from stratalog.machines.leading.shard_life import Stop, StopCause
 from stratalog.machines.restart.restart_events import CheckpointClaim, Producers
-from stratalog.model import commands
 from stratalog.model.append import AppendFailure
+from stratalog.model.commands import table_commands as commands
 from stratalog.model.errors import Fenced, Rejected, StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import NextReplicas

@@ -37,7 +37,7 @@ from stratalog.machines.leading.producer_table import ProducerTable
 from stratalog.machines.leading.segment_leader import SegmentLeader
 from stratalog.machines.table.records import TableHeader
 from stratalog.machines.table.shard_table import ShardTable
-from stratalog.model import commands
+from stratalog.model.commands import table_commands as commands
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Life, NodeInfo

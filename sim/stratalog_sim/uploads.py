@@ -36,7 +36,7 @@ from stratalog.machines.tiering.upload_events import (
     UploadLimits,
 )
 from stratalog.machines.tiering.uploader import Uploader
-from stratalog.model import commands
+from stratalog.model.commands import table_commands as commands
 from stratalog.model.errors import (
     AlreadyExists,
     Fenced,

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from stratalog.model.commands.mount_commands import OpenVolume
 from stratalog.model.errors import Conflict, NotFound, StratalogError
-from stratalog.model.mount_commands import OpenVolume
 from stratalog_sim.disk import Disk
 from stratalog_sim.judge import Judge
 from stratalog_sim.meta import Perform, Watch

@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from stratalog.machines.copies.rebalance import plan_rebalance
-from stratalog.model.commands import Command
+from stratalog.model.commands.retirement_commands import CancelRetirement
+from stratalog.model.commands.table_commands import Command
 from stratalog.model.errors import Rejected, StratalogError
 from stratalog.model.metadata import Snapshot
-from stratalog.model.retirement_commands import CancelRetirement
 from stratalog.model.segment import Segment
 from stratalog_sim.broken import Broken
 from stratalog_sim.judge import Judge

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from stratalog.model import commands
+from stratalog.model.commands import table_commands as commands
+from stratalog.model.commands.retirement_commands import AdvanceRetirement, ReleaseNode, ReportSighting, RetireNode
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import ChangeSet, Lock, Registration, Snapshot
-from stratalog.model.retirement_commands import AdvanceRetirement, ReleaseNode, ReportSighting, RetireNode
 from stratalog.model.segment import RemotePart, Segment
 from stratalog_sim.meta import Perform
 from stratalog_sim.process import Answer, Request

@@ -15,7 +15,7 @@ from stratalog.machines.copies.internal_topics import GROUP_LOG
 from stratalog.machines.leading.leader_events import RollPolicy
 from stratalog.machines.table.shard_table import ShardTable
 from stratalog.machines.tiering.retention import NO_LIMIT, RetentionLimits
-from stratalog.model import commands
+from stratalog.model.commands import table_commands as commands
 from stratalog.model.errors import AlreadyExists, StratalogError
 from stratalog.model.ids import ShardKey
 from stratalog.model.segment import Segment

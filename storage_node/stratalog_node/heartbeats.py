@@ -21,7 +21,7 @@ from contextlib import suppress
 from typing import Final, Protocol
 
 from stratalog.meta_api.client import CommandTaker, LifeListener
-from stratalog.model.commands import RegisterNode
+from stratalog.model.commands.table_commands import RegisterNode
 from stratalog.model.errors import Conflict, Fenced, StratalogError
 from stratalog.model.metadata import Heartbeat, Life, Registration, Vitals
 from stratalog.telemetry.logs import logger

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from stratalog.machines.copies.disk_room import scarcity_of
 from stratalog.meta_api.client import CommandTaker
-from stratalog.model.commands import RegisterNode
+from stratalog.model.commands.table_commands import RegisterNode
 from stratalog.model.metadata import Life, NodeInfo
 from stratalog.settings.choices import FlushPolicy
 from stratalog.telemetry.logs import logger

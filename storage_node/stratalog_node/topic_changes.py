@@ -17,7 +17,7 @@ from uuid import UUID
 from weakref import WeakValueDictionary
 
 from stratalog.meta_api.client import MetaClient
-from stratalog.model.commands import AlterTopic
+from stratalog.model.commands.table_commands import AlterTopic
 from stratalog.model.errors import Conflict
 from stratalog.model.topic import Topic
 from stratalog.settings.kafka_names import under_our_names

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer
 
-from stratalog.model.commands import CreateTopic
-from stratalog.model.group import GroupError
+from stratalog.model.commands.table_commands import CreateTopic
+from stratalog.model.groups.group import GroupError
 from stratalog.settings.process import ProcessSettings
 from stratalog_meta.service import MetaService
 from stratalog_meta.stores.memory import MemoryStore

@@ -11,7 +11,7 @@ import pytest
 
 from stratalog.admin_api.client import AdminClient
 from stratalog.admin_api.models import SealRequest, Tier
-from stratalog.formats.records import NEXT_OFFSET, Record, encode_batch
+from stratalog.formats.batches.records import NEXT_OFFSET, Record, encode_batch
 from support.files import files_below
 from support.foreign_clients import CLIENTS, CODECS, ForeignClient, Message
 from support.node_process import NodeProcess

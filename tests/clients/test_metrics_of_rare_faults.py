@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stratalog.model.errors import Unavailable
-from stratalog.model.group import GroupError
+from stratalog.model.groups.group import GroupError
 from stratalog.settings.process import ProcessSettings
 from stratalog_meta import open_service
 from stratalog_node.node import Listen, StorageNode, wall_ms

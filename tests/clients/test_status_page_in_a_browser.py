@@ -12,7 +12,7 @@ import pytest
 from stratalog.meta_api import wire
 from stratalog.meta_api.wire import CourseList
 from stratalog.model.activity import Activity, StoppedHere
-from stratalog.model.mount_commands import CreateMount
+from stratalog.model.commands.mount_commands import CreateMount
 from stratalog.model.retirement import RetireMode, RetireStep
 from stratalog.telemetry.door_key import DoorKey
 from stratalog_cli.cluster.page import ClusterPage

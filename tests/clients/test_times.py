@@ -10,7 +10,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as AioShard
 
-from stratalog.formats.records import NEXT_OFFSET, Record, encode_batch
+from stratalog.formats.batches.records import NEXT_OFFSET, Record, encode_batch
 from support.foreign_clients import CODECS
 from support.node_process import NodeProcess
 from support.raw_client import RawClient

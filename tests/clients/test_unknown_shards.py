@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from confluent_kafka.admin import AdminClient
 
-from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES, decode_segment_header
+from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES, decode_segment_header
 from stratalog.kafka.error_codes import ErrorCode
 from support.ledger import commit, create_topics, start_offset
 from support.node_process import NodeProcess

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from stratalog.admin_api.client import AdminClient as NodeClient
 from stratalog.admin_api.cuts import CutRequest, HoldRequest
-from stratalog.formats.cut import decode_cut
+from stratalog.formats.bucket.cut import decode_cut
 from stratalog.model.errors import Conflict, NotFound
 from support.causal_chains import out_of_order, running
 from support.files import files_below

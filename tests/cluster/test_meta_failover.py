@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from stratalog.meta_api.attempts import RetryPolicy
 from stratalog.meta_api.http_client import HttpMetaClient
-from stratalog.model.commands import CreateTopic, RegisterNode
+from stratalog.model.commands.table_commands import CreateTopic, RegisterNode
 from stratalog.model.errors import OutcomeUnknown, Unavailable
 from stratalog.model.metadata import ChangeSet, Heartbeat, Life, NodeInfo
 from support.etcd_server import EtcdServers

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from stratalog.meta_api.attempts import RetryPolicy
 from stratalog.meta_api.http_client import HttpMetaClient
 from stratalog.meta_api.transport import MAX_REQUESTS
-from stratalog.model.commands import AllocateProducerIds, CreateTopic, RegisterNode
+from stratalog.model.commands.table_commands import AllocateProducerIds, CreateTopic, RegisterNode
 from stratalog.model.metadata import Heartbeat, Life, NodeInfo
 from stratalog_cli.entry import build_app
 from support.meta_process import MetaFailed, MetaProcess

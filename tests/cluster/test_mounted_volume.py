@@ -17,8 +17,8 @@ import pytest
 from stratalog.admin_api.client import AdminClient as NodeClient
 from stratalog.admin_api.models import SealRequest
 from stratalog.meta_api.http_client import HttpMetaClient
-from stratalog.model.commands import BeginRecovery, SealUnclean
-from stratalog.model.mount_commands import BeginMount
+from stratalog.model.commands.mount_commands import BeginMount
+from stratalog.model.commands.table_commands import BeginRecovery, SealUnclean
 from stratalog.model.mounts import MountMode
 from stratalog.model.segment import Segment
 from support.meta_process import MetaProcess

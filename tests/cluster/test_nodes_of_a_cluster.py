@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from typer.testing import CliRunner
 
 from stratalog.meta_api.http_client import HttpMetaClient
-from stratalog.model.commands import RegisterNode
+from stratalog.model.commands.table_commands import RegisterNode
 from stratalog.model.metadata import NodeInfo
 from stratalog_cli.entry import build_app
 from support.meta_process import MetaProcess

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.formats.records import NEXT_OFFSET, Record, encode_batch
+from stratalog.formats.batches.records import NEXT_OFFSET, Record, encode_batch
 from stratalog.kafka.error_codes import ErrorCode
 from support.crash_drill import SETTINGS, command, paced
 from support.files import files_below

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.formats.records import NEXT_OFFSET, Record, encode_batch
+from stratalog.formats.batches.records import NEXT_OFFSET, Record, encode_batch
 from support.history import Outcome, Sent, anomalies
 from support.ledger import Place, create_topics, read_logs
 from support.node_process import NodeProcess

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from stratalog.formats.record_batch import check_batch, walk
-from stratalog.formats.records import NEXT_OFFSET, Record, encode_batch
+from stratalog.formats.batches.record_batch import check_batch, walk
+from stratalog.formats.batches.records import NEXT_OFFSET, Record, encode_batch
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.errors import Corrupt
 from support.crash_drill import SETTINGS, command, paced

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
-from stratalog.formats.record_batch import walk
-from stratalog.formats.records import decode_records
+from stratalog.formats.batches.record_batch import walk
+from stratalog.formats.batches.records import decode_records
 from support import kafka_oracle
 from support.ledger import create_topics
 from support.node_process import NodeProcess

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.model.commands import AllocateProducerIds
+from stratalog.model.commands.table_commands import AllocateProducerIds
 from stratalog_meta import open_service
 from support.meta_worlds import HandClock
 
@@ -22,7 +22,7 @@ from support.meta_worlds import HandClock
 SERVICE = """
 import asyncio, json, os, signal, sys, time
 from pathlib import Path
-from stratalog.model.commands import (
+from stratalog.model.commands.table_commands import (
     AcquireLock, AllocateProducerIds, CommitParts, CreateTopic, RegisterNode, RollSegment
 )
 from stratalog.model.metadata import NodeInfo, PartCommit

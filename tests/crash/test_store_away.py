@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stratalog.formats.records import NEXT_OFFSET, Record, encode_batch
+from stratalog.formats.batches.records import NEXT_OFFSET, Record, encode_batch
 from support.crash_drill import SETTINGS, paced
 from support.fault_proxy import FaultProxy, Reset, Rule, proxy_in_thread
 from support.history import Outcome, Place, Sent, anomalies

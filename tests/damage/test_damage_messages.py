@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from stratalog.formats.bundle import BUNDLE_TRAILER_BYTES
-from stratalog.formats.part import PART_HEADER_BYTES, check_part
-from stratalog.formats.record_batch import scan_valid_prefix
-from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES, check_identity
+from stratalog.formats.batches.record_batch import scan_valid_prefix
+from stratalog.formats.bucket.bundle import BUNDLE_TRAILER_BYTES
+from stratalog.formats.bucket.part import PART_HEADER_BYTES, check_part
+from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES, check_identity
 from stratalog.model.errors import Corrupt
 from support.damage_corpus import resealed
 from support.stored_samples import (

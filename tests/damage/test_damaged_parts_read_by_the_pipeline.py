@@ -12,7 +12,7 @@ from support.pipeline_extra import NO_PIPELINE
 
 pytest.importorskip("fastavro", reason=NO_PIPELINE)
 
-from stratalog.formats.part import PART_HEADER_BYTES
+from stratalog.formats.bucket.part import PART_HEADER_BYTES
 from stratalog.model.errors import Corrupt
 from stratalog.objects import open_store
 from stratalog_pipeline.cold.cutting import PartRange

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.formats.bundle import BUNDLE_TRAILER_BYTES
-from stratalog.formats.checkpoint import encode_checkpoint
-from stratalog.formats.index_block import IndexPoint, IndexPoints, encode_index_block
-from stratalog.formats.part import PART_HEADER_BYTES, check_part, decode_part_header
+from stratalog.formats.bucket.bundle import BUNDLE_TRAILER_BYTES
+from stratalog.formats.bucket.part import PART_HEADER_BYTES, check_part, decode_part_header
+from stratalog.formats.disk.checkpoint import encode_checkpoint
+from stratalog.formats.segments.index_block import IndexPoint, IndexPoints, encode_index_block
 from stratalog.model.errors import Corrupt, InvalidRequest
 from stratalog.model.producers import BatchMemo, ProducerSnapshot
 from support.damage_corpus import resealed

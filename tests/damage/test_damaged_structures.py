@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from stratalog.formats.bundle import BUNDLE_HEADER_BYTES, BUNDLE_TRAILER_BYTES, decode_bundle_trailer
+from stratalog.formats.bucket.bundle import BUNDLE_HEADER_BYTES, BUNDLE_TRAILER_BYTES, decode_bundle_trailer
+from stratalog.formats.bucket.part import PART_HEADER_BYTES, decode_part_header
 from stratalog.formats.envelope import identify
-from stratalog.formats.part import PART_HEADER_BYTES, decode_part_header
 from stratalog.model.errors import Corrupt
 from support.damage_corpus import (
     Damage,

@@ -7,9 +7,9 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.formats.digest import EMPTY_DIGEST
-from stratalog.formats.part import LEAST_OVERHEAD_BYTES, check_part, encode_part
-from stratalog.formats.record_batch import parse_header
+from stratalog.formats.batches.record_batch import parse_header
+from stratalog.formats.bucket.part import LEAST_OVERHEAD_BYTES, check_part, encode_part
+from stratalog.formats.segments.digest import EMPTY_DIGEST
 from stratalog.machines.tiering.chunk_merging import merge_groups
 from stratalog.model.segment import RemotePart, SegmentIdentity
 from support.cold_data import batch_at

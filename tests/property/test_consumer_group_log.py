@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.formats.group_log import ConsumersChangedEntry, ConsumersEntry, decode_entry, encode_entry
-from stratalog.model.consumer_group import (
+from stratalog.formats.groups.group_log import ConsumersChangedEntry, ConsumersEntry, decode_entry, encode_entry
+from stratalog.model.errors import Corrupt
+from stratalog.model.groups.consumer_group import (
     ClassicSide,
     ConsumerGroupChange,
     ConsumerGroupRecord,
     ConsumerMember,
     MemberState,
 )
-from stratalog.model.errors import Corrupt
-from stratalog.model.group import MemberProtocol
+from stratalog.model.groups.group import MemberProtocol
 from stratalog.model.ids import ShardKey
 
 texts = st.text(max_size=20)

@@ -20,8 +20,8 @@ from stratalog.machines.groups.consumer_group_events import (
     PersistConsumers,
 )
 from stratalog.machines.groups.group_events import GroupPersisted, PersistFailed, TimePassed
-from stratalog.model.consumer_group import ConsumerGroupRecord
-from stratalog.model.group import GroupError, GroupState
+from stratalog.model.groups.consumer_group import ConsumerGroupRecord
+from stratalog.model.groups.group import GroupError, GroupState
 from stratalog.model.ids import ShardKey
 from support.consumer_clients import Client
 from support.seen_topics import Topics

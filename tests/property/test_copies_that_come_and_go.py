@@ -7,7 +7,7 @@ import random
 import pytest
 
 from stratalog.machines.copies.copy_repair import plan_moves
-from stratalog.model.commands import MoveReplicas, NodeCommand, ReportLostCopies, ReportReplica
+from stratalog.model.commands.table_commands import MoveReplicas, NodeCommand, ReportLostCopies, ReportReplica
 from stratalog.model.ids import SegmentKey
 from support.table_stories import TableStory, record_of
 

@@ -12,13 +12,13 @@ import pytest
 from property.test_retirements import NODES, World
 from stratalog.machines.copies.leaving import is_lost_for_good
 from stratalog.machines.plans.retirement import Served
+from stratalog.model.commands.mount_commands import BeginMount, CloseVolume, DoubtMount, EndMount, OpenVolume, TakeMount
+from stratalog.model.commands.retirement_commands import RetireNode
 from stratalog.model.errors import Rejected
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Life
-from stratalog.model.mount_commands import BeginMount, CloseVolume, DoubtMount, EndMount, OpenVolume, TakeMount
 from stratalog.model.mounts import Mount, MountMode, MountState
 from stratalog.model.retirement import RetireMode
-from stratalog.model.retirement_commands import RetireNode
 from stratalog.model.segment import RemoteState, Segment, SegmentState
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.formats import index_points
-from stratalog.formats.index_block import IndexBlock, IndexBuilder, IndexPoint, IndexPoints
+from stratalog.formats.segments import index_points
+from stratalog.formats.segments.index_block import IndexBlock, IndexBuilder, IndexPoint, IndexPoints
 from stratalog.model.errors import InvalidRequest
 from support.stored_samples import IDENTITY, SEAL
 

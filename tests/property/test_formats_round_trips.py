@@ -9,25 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.formats.bundle import BundleHeader, BundleMember, check_bundle, encode_bundle
-from stratalog.formats.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
-from stratalog.formats.digest import (
-    EMPTY_DIGEST,
-    extend_digest,
-    extend_digest_over,
-    extend_digest_past,
-    extend_digest_stored,
-)
-from stratalog.formats.index_block import decode_index_block, encode_index_block
-from stratalog.formats.journal import (
-    JournalHeader,
-    decode_journal_header,
-    encode_entry_header,
-    encode_journal_header,
-    scan_journal,
-)
-from stratalog.formats.manifest import Manifest, decode_manifest, encode_manifest, manifest_digest
-from stratalog.formats.object_names import (
+from stratalog.formats.batches.record_batch import check_batch, parse_header, stored_prefix, walk
+from stratalog.formats.batches.records import Record, decode_records, encode_batch
+from stratalog.formats.bucket.bundle import BundleHeader, BundleMember, check_bundle, encode_bundle
+from stratalog.formats.bucket.manifest import Manifest, decode_manifest, encode_manifest, manifest_digest
+from stratalog.formats.bucket.object_names import (
     BundleName,
     ClaimName,
     ObjectNames,
@@ -38,10 +24,24 @@ from stratalog.formats.object_names import (
     parse_segment_file_name,
     segment_file_name,
 )
-from stratalog.formats.part import PART_HEADER_BYTES, check_part, encode_part
-from stratalog.formats.record_batch import check_batch, parse_header, stored_prefix, walk
-from stratalog.formats.records import Record, decode_records, encode_batch
-from stratalog.formats.segment_file import decode_segment_header, encode_segment_header, walk_segment
+from stratalog.formats.bucket.part import PART_HEADER_BYTES, check_part, encode_part
+from stratalog.formats.disk.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
+from stratalog.formats.disk.journal import (
+    JournalHeader,
+    decode_journal_header,
+    encode_entry_header,
+    encode_journal_header,
+    scan_journal,
+)
+from stratalog.formats.disk.segment_file import decode_segment_header, encode_segment_header, walk_segment
+from stratalog.formats.segments.digest import (
+    EMPTY_DIGEST,
+    extend_digest,
+    extend_digest_over,
+    extend_digest_past,
+    extend_digest_stored,
+)
+from stratalog.formats.segments.index_block import decode_index_block, encode_index_block
 from stratalog.model.errors import Corrupt
 from stratalog.model.segment import RemotePart
 from support.format_strategies import (

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.formats.batch_scan import scan_whole_batches
-from stratalog.formats.journal import JOURNAL_HEADER_BYTES, encode_entry_header, scan_journal
-from stratalog.formats.record_batch import parse_header, scan_valid_prefix
+from stratalog.formats.batches.batch_scan import scan_whole_batches
+from stratalog.formats.batches.record_batch import parse_header, scan_valid_prefix
+from stratalog.formats.disk.journal import JOURNAL_HEADER_BYTES, encode_entry_header, scan_journal
 from support.format_strategies import batch_runs
 from support.stored_samples import IDENTITY
 

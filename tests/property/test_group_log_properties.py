@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from stratalog.model.errors import OutcomeUnknown, Unavailable
-from stratalog.model.group import GroupError
+from stratalog.model.groups.group import GroupError
 from stratalog_node.groups.coordinator import CoordinatorLimits
 from stratalog_node.groups.log import LogLimits
 from support.group_node import GroupNode, committing, task

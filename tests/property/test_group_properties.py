@@ -27,7 +27,7 @@ from stratalog.machines.groups.group_events import (
     PersistMember,
     TimePassed,
 )
-from stratalog.model.group import GroupError, GroupRecord, GroupState, MemberProtocol
+from stratalog.model.groups.group import GroupError, GroupRecord, GroupState, MemberProtocol
 
 LIMITS = GroupLimits(
     min_session_timeout_ms=1_000,

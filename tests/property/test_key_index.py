@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.formats.batch_headers import BatchHeaders
-from stratalog.formats.batch_scan import scan_batches
-from stratalog.formats.digest import object_digest
-from stratalog.formats.key_index import (
+from stratalog.formats.batches.batch_headers import BatchHeaders
+from stratalog.formats.batches.batch_scan import scan_batches
+from stratalog.formats.batches.records import Record, decode_records, encode_batch
+from stratalog.formats.bucket.key_index import (
     KEY_PAGE_BYTES,
     KEY_PAGE_ENTRIES,
     KeyEntry,
@@ -21,8 +21,8 @@ from stratalog.formats.key_index import (
     decode_key_page,
     key_hash,
 )
-from stratalog.formats.key_runs import FILL, KeyEntries, find_keys, key_hashes
-from stratalog.formats.records import Record, decode_records, encode_batch
+from stratalog.formats.bucket.key_runs import FILL, KeyEntries, find_keys, key_hashes
+from stratalog.formats.segments.digest import object_digest
 from stratalog.model.errors import Corrupt
 
 DIGEST = b"seal digest 0123"

@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from stratalog.formats.group_log import (
+from stratalog.formats.groups.group_log import (
     ConsumersChangedEntry,
     ConsumersEntry,
     GroupEntry,
@@ -50,8 +50,8 @@ from stratalog.machines.groups.group_events import (
     SyncAnswer,
     TimePassed,
 )
-from stratalog.model.consumer_group import ConsumerGroupRecord
-from stratalog.model.group import GroupError, GroupRecord, GroupState
+from stratalog.model.groups.consumer_group import ConsumerGroupRecord
+from stratalog.model.groups.group import GroupError, GroupRecord, GroupState
 from stratalog.model.ids import ShardKey
 from stratalog_node.groups.migration import Migration
 from stratalog_node.groups.replay import Replay

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from stratalog.machines.table.records import TableHeader
 from stratalog.machines.table.shard_table import ShardTable
-from stratalog.model.commands import Command, NoteLives, RegisterNode
+from stratalog.model.commands.mount_commands import BeginMount, EndMount, MoveMount, ReleaseMount, TakeMount
+from stratalog.model.commands.table_commands import Command, NoteLives, RegisterNode
 from stratalog.model.errors import StratalogError
 from stratalog.model.metadata import Life, NodeInfo
-from stratalog.model.mount_commands import BeginMount, EndMount, MoveMount, ReleaseMount, TakeMount
 from stratalog.model.mounts import MountMode, MountState
 from support.table_stories import state_of
 

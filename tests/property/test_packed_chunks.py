@@ -13,9 +13,8 @@ from crc32c import crc32c
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from stratalog.formats.envelope import Structure, seal_envelope, seal_fixed
-from stratalog.formats.fields import FieldWriter
-from stratalog.formats.packed_chunk import (
+from stratalog.formats.batches.records import Record, encode_batch
+from stratalog.formats.bucket.packed_chunk import (
     MAX_PACK_DICTIONARY_BYTES,
     MAX_PACK_FRAME_BYTES,
     MAX_PACK_TABLE_BYTES,
@@ -28,8 +27,9 @@ from stratalog.formats.packed_chunk import (
     pack_part,
     pack_to_size,
 )
-from stratalog.formats.part import PART_HEADER_BYTES, check_part
-from stratalog.formats.records import Record, encode_batch
+from stratalog.formats.bucket.part import PART_HEADER_BYTES, check_part
+from stratalog.formats.envelope import Structure, seal_envelope, seal_fixed
+from stratalog.formats.fields import FieldWriter
 from stratalog.model.errors import Corrupt
 from support.cold_data import batch_at, batches_from
 from support.format_strategies import batch_runs

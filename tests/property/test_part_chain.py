@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.formats.digest import EMPTY_DIGEST, extend_digest
+from stratalog.formats.segments.digest import EMPTY_DIGEST, extend_digest
 from stratalog.machines.tiering.part_chain import FoundPart, choose_chain
 from stratalog.model.segment import RemotePart
 

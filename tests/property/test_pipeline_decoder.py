@@ -14,8 +14,8 @@ pytest.importorskip("fastavro", reason=NO_PIPELINE)
 
 from crc32c import crc32c
 
-from stratalog.formats.offered_batch import CRC_FROM
-from stratalog.formats.records import Record, encode_batch
+from stratalog.formats.batches.offered_batch import CRC_FROM
+from stratalog.formats.batches.records import Record, encode_batch
 from stratalog.model.errors import Corrupt
 from support.decoded_records import expected_rows, rows_of
 

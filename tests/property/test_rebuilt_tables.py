@@ -22,7 +22,7 @@ from stratalog.machines.rebuild.table import FoundTopic, Published, RebuildPlan,
 from stratalog.machines.table.records import NodeEntry, PurgedTopic, ShardRow, StoredRecord, TableHeader
 from stratalog.machines.table.shard_table import ShardTable
 from stratalog.machines.tiering.part_chain import FoundPart
-from stratalog.model.commands import AcquireLock, RegisterNode
+from stratalog.model.commands.table_commands import AcquireLock, RegisterNode
 from stratalog.model.errors import Conflict
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Lock, NodeInfo

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.formats.compression import Codec
-from stratalog.formats.record_batch import parse_header
-from stratalog.formats.record_times import NO_TIMES, Opened, times_of
-from stratalog.formats.records import NEXT_OFFSET, Record, decode_records, encode_batch, encode_empty_batches
+from stratalog.formats.batches.compression import Codec
+from stratalog.formats.batches.record_batch import parse_header
+from stratalog.formats.batches.record_times import NO_TIMES, Opened, times_of
+from stratalog.formats.batches.records import NEXT_OFFSET, Record, decode_records, encode_batch, encode_empty_batches
 from stratalog.model.errors import Corrupt
 from support.hostile_batches import GARBAGE, claiming, with_header_times
 

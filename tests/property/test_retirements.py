@@ -9,9 +9,9 @@ import pytest
 
 from stratalog.machines.plans.retirement import STALL_MS
 from stratalog.machines.table.mount_ends import has_directory
+from stratalog.model.commands.retirement_commands import AdvanceRetirement, CancelRetirement, ReleaseNode, RetireNode
 from stratalog.model.ids import SegmentKey
 from stratalog.model.retirement import Retirement, RetireMode, RetireStep
-from stratalog.model.retirement_commands import AdvanceRetirement, CancelRetirement, ReleaseNode, RetireNode
 from stratalog.model.segment import RemoteState, SegmentState
 from support.retirement_story import INTERVAL_MS, RetirementStory
 

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from stratalog.model.commands import RollSegment, SealSegment
+from stratalog.model.commands.table_commands import RollSegment, SealSegment
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import ShardKey
 from stratalog.model.segment import RemoteState

@@ -13,7 +13,7 @@ from stratalog.machines.table.dump import capture, writes_of
 from stratalog.machines.table.records import PutHeader, TableHeader
 from stratalog.machines.table.shard_table import ShardTable
 from stratalog.meta_api.watch_lines import EncodedLines, WatchReader, WatchWriter
-from stratalog.model.commands import (
+from stratalog.model.commands.table_commands import (
     AcquireLock,
     AddShards,
     AdvanceLogStart,

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 
 from stratalog.kafka.subscription import read_assignment, read_subscription, subscribed_topics, write_assignment
-from stratalog.model.consumer_group import PlacesByName, Subscription
+from stratalog.model.groups.consumer_group import PlacesByName, Subscription
 
 names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=10)
 places = st.lists(

@@ -12,7 +12,7 @@ from dataclasses import replace
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stratalog.model.commands import AdvanceLogStart
+from stratalog.model.commands.table_commands import AdvanceLogStart
 from stratalog.model.segment import RemoteState, Segment
 from support.faulty_store import Fault
 from support.tier_rig import RIG_LIMITS, TierRig

@@ -10,11 +10,11 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from stratalog.machines.table.shard_table import ShardTable
-from stratalog.model.commands import AcquireLock, Command, CommitParts, NoteLives, RegisterNode
+from stratalog.model.commands.mount_commands import BeginMount, EndMount, MoveMount, OpenVolume, ReleaseMount
+from stratalog.model.commands.table_commands import AcquireLock, Command, CommitParts, NoteLives, RegisterNode
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Life, NodeInfo, PartCommit
-from stratalog.model.mount_commands import BeginMount, EndMount, MoveMount, OpenVolume, ReleaseMount
 from stratalog.model.mounts import MountMode
 from stratalog.model.segment import RemotePart, Segment, SegmentState
 from support.table_stories import TableStory, state_of

@@ -17,7 +17,7 @@ pytest.importorskip("fastavro", reason=NO_PIPELINE)
 
 import pyarrow.parquet as pq
 
-from stratalog.formats.records import Record, encode_batch
+from stratalog.formats.batches.records import Record, encode_batch
 from stratalog.model.errors import InvalidRequest
 from stratalog.objects import ObjectStore, open_store
 from stratalog_pipeline.jobs.export.export import ExportOptions, Shape, export

@@ -11,7 +11,7 @@ from support.pipeline_extra import NO_PIPELINE, needs_spark
 
 pytest.importorskip("fastavro", reason=NO_PIPELINE)
 
-from stratalog.formats.records import Record, encode_batch
+from stratalog.formats.batches.records import Record, encode_batch
 from stratalog.model.segment import RemoteState
 from stratalog.objects import ObjectStore, open_store
 from support.cold_data import CLUSTER_ID, FIRST_TIME_MS, ColdShard, batch_at, batches_from

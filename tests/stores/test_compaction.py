@@ -19,9 +19,9 @@ from support.pipeline_extra import NO_PIPELINE
 
 pytest.importorskip("fastavro", reason=NO_PIPELINE)
 
-from stratalog.formats.object_names import is_packed
+from stratalog.formats.bucket.object_names import is_packed
 from stratalog.machines.tiering.chunk_merging import COMPACTION_LOCK, COMPACTION_WRITER
-from stratalog.model.commands import AcquireLock, AdvanceLogStart, DeleteTopic
+from stratalog.model.commands.table_commands import AcquireLock, AdvanceLogStart, DeleteTopic
 from stratalog.model.cut import Cut, CutShard
 from stratalog.model.errors import Conflict, Fenced, InvalidRequest, NotFound
 from stratalog.model.ids import SegmentKey

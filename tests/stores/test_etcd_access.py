@@ -10,7 +10,7 @@ import pytest
 
 from stratalog.meta_api.attempts import RetryPolicy
 from stratalog.meta_api.http_client import HttpMetaClient
-from stratalog.model.commands import AcquireLock
+from stratalog.model.commands.table_commands import AcquireLock
 from stratalog.model.errors import InvalidRequest, Unavailable
 from stratalog_meta.stores.etcd import rpc_pb2 as rpc
 from stratalog_meta.stores.etcd.access import PASSWORD_VARIABLE, AccessFiles, EtcdAccess, read_access

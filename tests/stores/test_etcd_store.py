@@ -14,7 +14,7 @@ import grpc
 import pytest
 
 from stratalog.machines.table.records import PutHeader, PutLock, PutSeal, PutSegmentHead, TableHeader, TableWrite
-from stratalog.model.commands import CommitParts
+from stratalog.model.commands.table_commands import CommitParts
 from stratalog.model.errors import (
     Conflict,
     Corrupt,

@@ -15,7 +15,7 @@ pytest.importorskip("fastavro", reason=NO_PIPELINE)
 
 import pyarrow.parquet as pq
 
-from stratalog.formats.records import Record, encode_batch
+from stratalog.formats.batches.records import Record, encode_batch
 from stratalog.objects import open_store
 from stratalog_pipeline.cold.cutting import Asked
 from stratalog_pipeline.jobs.archive.archive import Archive, ArchiveOptions

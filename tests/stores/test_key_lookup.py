@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from stratalog.formats.key_index import key_hash
-from stratalog.formats.manifest import Manifest
-from stratalog.formats.records import Record, encode_batch
+from stratalog.formats.batches.records import Record, encode_batch
+from stratalog.formats.bucket.key_index import key_hash
+from stratalog.formats.bucket.manifest import Manifest
 from stratalog.model.errors import Corrupt, NotFound
 from stratalog.objects import ObjectStore
 from stratalog.stored.key_lookup import LookupCost, neighbours, records_of
@@ -151,7 +151,7 @@ async def test_a_key_of_the_same_hash_is_not_taken_for_it(one_segment: tuple[Obj
 def _same_hash(key: bytes) -> bytes:
     """Of 16 bytes: whatever the first word makes of the state, the second one can make the wanted one of it. The last
     steps are the same for all keys, so they need not be undone."""
-    from stratalog.formats.key_index import HASH_FACTOR
+    from stratalog.formats.bucket.key_index import HASH_FACTOR
 
     mask = (1 << 64) - 1
     inverse = pow(HASH_FACTOR, -1, 1 << 64)
@@ -167,7 +167,7 @@ def _same_hash(key: bytes) -> bytes:
 
 
 def test_neighbours_are_bounded() -> None:
-    from stratalog.formats.key_index import KeyEntry
+    from stratalog.formats.bucket.key_index import KeyEntry
 
     entries = [KeyEntry(0, 512 + n * (1 << 20), 1 << 20) for n in range(6)] + [KeyEntry(1, 512, 9 << 20)]
     assert [len(some) for some in neighbours(entries)] == [4, 2, 1]

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from stratalog.machines.copies.internal_topics import GROUP_LOG
-from stratalog.model.commands import (
+from stratalog.model.commands.table_commands import (
     AcquireLock,
     AddShards,
     AdvanceLogStart,

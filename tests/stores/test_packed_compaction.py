@@ -17,12 +17,12 @@ from support.pipeline_extra import NO_PIPELINE
 
 pytest.importorskip("fastavro", reason=NO_PIPELINE)
 
+from stratalog.formats.batches.records import Record, encode_batch
+from stratalog.formats.bucket.manifest import PACKED_VERSIONS, decode_manifest
+from stratalog.formats.bucket.object_names import SegmentObject, SegmentObjectName, is_packed
+from stratalog.formats.bucket.packed_chunk import PACK_HEADER_BYTES, pack_to_size
+from stratalog.formats.bucket.part import PART_HEADER_BYTES, check_part
 from stratalog.formats.envelope import Structure
-from stratalog.formats.manifest import PACKED_VERSIONS, decode_manifest
-from stratalog.formats.object_names import SegmentObject, SegmentObjectName, is_packed
-from stratalog.formats.packed_chunk import PACK_HEADER_BYTES, pack_to_size
-from stratalog.formats.part import PART_HEADER_BYTES, check_part
-from stratalog.formats.records import Record, encode_batch
 from stratalog.model.cut import Cut, CutShard
 from stratalog.model.errors import Corrupt, NotFound
 from stratalog.model.ids import SegmentKey

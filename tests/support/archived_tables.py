@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stratalog.formats.records import Record, encode_batch
+from stratalog.formats.batches.records import Record, encode_batch
 from stratalog.objects import ObjectStore
 from support.cold_data import FIRST_TIME_MS, ColdShard
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from stratalog.kafka.subscription import read_assignment, read_subscription, write_assignment
 from stratalog.machines.groups.classic_members import placed
 from stratalog.machines.groups.group_events import JoinAnswer, JoinedMember, SyncAnswer
-from stratalog.model.consumer_group import PlacesByName
-from stratalog.model.group import GroupError, MemberProtocol
+from stratalog.model.groups.consumer_group import PlacesByName
+from stratalog.model.groups.group import GroupError, MemberProtocol
 from stratalog.model.ids import ShardKey
 from support.seen_topics import Topics
 

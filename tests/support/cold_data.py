@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID, uuid4
 
-from stratalog.formats.bundle import BundleHeader, BundleMember, encode_bundle
-from stratalog.formats.digest import EMPTY_DIGEST, object_digest
-from stratalog.formats.index_block import IndexBuilder, encode_index_block
-from stratalog.formats.key_index import KeyRun, key_hash
-from stratalog.formats.manifest import Manifest, encode_manifest, manifest_digest
-from stratalog.formats.object_names import ObjectNames
-from stratalog.formats.part import PART_HEADER_BYTES, decode_part_header, encode_part
-from stratalog.formats.record_batch import parse_header, walk
-from stratalog.formats.records import Record, encode_batch
+from stratalog.formats.batches.record_batch import parse_header, walk
+from stratalog.formats.batches.records import Record, encode_batch
+from stratalog.formats.bucket.bundle import BundleHeader, BundleMember, encode_bundle
+from stratalog.formats.bucket.key_index import KeyRun, key_hash
+from stratalog.formats.bucket.manifest import Manifest, encode_manifest, manifest_digest
+from stratalog.formats.bucket.object_names import ObjectNames
+from stratalog.formats.bucket.part import PART_HEADER_BYTES, decode_part_header, encode_part
+from stratalog.formats.segments.digest import EMPTY_DIGEST, object_digest
+from stratalog.formats.segments.index_block import IndexBuilder, encode_index_block
 from stratalog.model.ids import SegmentKey
 from stratalog.model.producers import NO_PRODUCERS
 from stratalog.model.segment import (
@@ -197,8 +197,8 @@ class ColdShard:
     async def _key_runs(
         self, key: SegmentKey, seal: SealRecord, parts: Sequence[RemotePart], where: dict[str, int]
     ) -> tuple[KeyRun, ...]:
-        from stratalog.formats.batch_headers import BatchHeaders  # needs numpy
-        from stratalog.formats.key_runs import KeyEntries, KeysFound, find_keys
+        from stratalog.formats.batches.batch_headers import BatchHeaders  # needs numpy
+        from stratalog.formats.bucket.key_runs import KeyEntries, KeysFound, find_keys
 
         entries, runs, from_offset = KeyEntries(), list[KeyRun](), seal.base_offset
         for number, part in enumerate(parts):

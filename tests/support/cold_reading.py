@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
-from stratalog.formats.cut import encode_cut
-from stratalog.formats.meta_snapshot import MetaSnapshotId
-from stratalog.formats.object_names import CutName, ObjectNames
+from stratalog.formats.bucket.cut import encode_cut
+from stratalog.formats.bucket.meta_snapshot import MetaSnapshotId
+from stratalog.formats.bucket.object_names import CutName, ObjectNames
 from stratalog.machines.table.dump import Captured
 from stratalog.machines.table.records import TableHeader
 from stratalog.model.cut import Cut, CutShard

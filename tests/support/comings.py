@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 from stratalog.meta_api.http_client import HttpMetaClient
+from stratalog.model.commands.retirement_commands import CancelRetirement, RetireNode
 from stratalog.model.errors import Conflict, Unavailable
 from stratalog.model.mounts import Mount, MountState, data_set_name
 from stratalog.model.retirement import RetireMode, RetireStep
-from stratalog.model.retirement_commands import CancelRetirement, RetireNode
-from stratalog.model.retirement_status import RetirementStatus
+from stratalog.model.views.retirement_status import RetirementStatus
 from stratalog_cli.admin.nodes import ask_meta
 from stratalog_cli.cluster.plan import MAX_NODES, Role
 from support.chaos import Blow, Chaos, What, blows

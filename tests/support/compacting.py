@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from stratalog.formats.manifest import Manifest, decode_manifest
-from stratalog.formats.object_names import ObjectNames
-from stratalog.model.commands import CommitParts, CompleteRemote, RollSegment, SealSegment
+from stratalog.formats.bucket.manifest import Manifest, decode_manifest
+from stratalog.formats.bucket.object_names import ObjectNames
+from stratalog.model.commands.table_commands import CommitParts, CompleteRemote, RollSegment, SealSegment
 from stratalog.model.metadata import PartCommit
 from stratalog.model.segment import Segment
 from stratalog.objects import ObjectStore, open_store

@@ -14,7 +14,7 @@ from typing import Any, cast
 from stratalog.kafka import messages
 from stratalog.kafka.frames import decode_request_header
 from stratalog.machines.copies.internal_topics import GROUP_LOG
-from stratalog.model.commands import AdvanceLogStart, CreateTopic, RegisterNode, RollSegment
+from stratalog.model.commands.table_commands import AdvanceLogStart, CreateTopic, RegisterNode, RollSegment
 from stratalog.model.errors import StratalogError, Unavailable
 from stratalog.model.ids import ShardKey
 from stratalog.model.metadata import NodeInfo

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from stratalog.formats.batch_headers import BatchHeaders
-from stratalog.formats.record_batch import parse_header
-from stratalog.formats.records import decode_records
+from stratalog.formats.batches.batch_headers import BatchHeaders
+from stratalog.formats.batches.record_batch import parse_header
+from stratalog.formats.batches.records import decode_records
 from stratalog_pipeline.decode.columns import Wanted, batches_to_columns
 
 LARGEST_TIME_MS = (1 << 63) // 1_000 - 1

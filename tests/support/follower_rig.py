@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from stratalog.meta_api.node_client import NodeMetaClient
-from stratalog.model.commands import CreateTopic, RegisterNode
+from stratalog.model.commands.table_commands import CreateTopic, RegisterNode
 from stratalog.model.ids import ShardKey
 from stratalog.model.listeners import INTERNAL, Listener
 from stratalog.model.metadata import Life, NodeInfo

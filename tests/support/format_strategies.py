@@ -8,10 +8,10 @@ from uuid import UUID
 
 from hypothesis import strategies as st
 
-from stratalog.formats.index_block import IndexPoint, IndexPoints
-from stratalog.formats.key_index import KEY_PAGE_BYTES, KEY_PAGE_ENTRIES, MAX_KEY_RUN_ENTRIES, KeyRun
-from stratalog.formats.producers import encode_table, tally_of
-from stratalog.formats.records import Record, encode_batch
+from stratalog.formats.batches.records import Record, encode_batch
+from stratalog.formats.bucket.key_index import KEY_PAGE_BYTES, KEY_PAGE_ENTRIES, MAX_KEY_RUN_ENTRIES, KeyRun
+from stratalog.formats.segments.index_block import IndexPoint, IndexPoints
+from stratalog.formats.segments.producers import encode_table, tally_of
 from stratalog.model.ids import SegmentKey
 from stratalog.model.producers import BatchMemo, ProducerRule, ProducerSnapshot, ProducerTally
 from stratalog.model.segment import SealRecord, SegmentIdentity, TimesKnown

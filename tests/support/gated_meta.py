@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import pytest
 
-from stratalog.model.commands import Command, NodeCommand
+from stratalog.model.commands.table_commands import Command, NodeCommand
 from stratalog.model.errors import OutcomeUnknown
 from stratalog.model.metadata import Life
 from stratalog_meta.service import MetaService

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from stratalog.model.commands import CreateTopic, WidenTopic
+from stratalog.model.commands.table_commands import CreateTopic, WidenTopic
 from stratalog.model.errors import Fenced, OutcomeUnknown
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Node, NodeChanged, SegmentChanged

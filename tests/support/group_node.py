@@ -10,9 +10,9 @@ from uuid import UUID, uuid5
 
 from stratalog.machines.copies.internal_topics import is_reserved, settings_to_create
 from stratalog.machines.tiering.age_clock import AgeClock
-from stratalog.model.commands import AdvanceLogStart, Command, CreateTopic
+from stratalog.model.commands.table_commands import AdvanceLogStart, Command, CreateTopic
 from stratalog.model.errors import AlreadyExists, StratalogError
-from stratalog.model.group import MemberProtocol
+from stratalog.model.groups.group import MemberProtocol
 from stratalog.model.ids import ShardKey
 from stratalog.model.metadata import Node, TopicChanged, TopicDeleted
 from stratalog.model.topic import Topic

@@ -42,7 +42,7 @@ from stratalog.machines.groups.group_events import (
     PersistMember,
     TimePassed,
 )
-from stratalog.model.group import GroupError, GroupRecord, MemberProtocol
+from stratalog.model.groups.group import GroupError, GroupRecord, MemberProtocol
 
 _ID_FIRST_SINCE, _SKIP_SINCE = 4, 9
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from stratalog.formats.object_names import SegmentObject, SegmentObjectName
+from stratalog.formats.bucket.object_names import SegmentObject, SegmentObjectName
 from stratalog.objects import ObjectStore, open_store
 from support.cold_data import ColdShard, batches_from
 from support.cold_reading import tell

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from crc32c import crc32c
 
-from stratalog.formats.compression import Codec, compress
-from stratalog.formats.offered_batch import CRC_FROM
-from stratalog.formats.records import NEXT_OFFSET, Record, encode_batch
+from stratalog.formats.batches.compression import Codec, compress
+from stratalog.formats.batches.offered_batch import CRC_FROM
+from stratalog.formats.batches.records import NEXT_OFFSET, Record, encode_batch
 
 GARBAGE = b"\xee" * 1000
 """No records, under any codec."""

@@ -19,7 +19,7 @@ import re
 from dataclasses import replace
 
 from stratalog.machines.plans.node_leases import NodeLeases
-from stratalog.model.commands import NoteLives
+from stratalog.model.commands.table_commands import NoteLives
 from stratalog.model.errors import StratalogError
 from stratalog.model.metadata import Life, Node, NodeInfo, Vitals
 

@@ -7,10 +7,10 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from stratalog.machines.copies.copy_repair import plan_moves
-from stratalog.model.commands import MoveReplicas
+from stratalog.model.commands.retirement_commands import CancelRetirement, RetireNode
+from stratalog.model.commands.table_commands import MoveReplicas
 from stratalog.model.metadata import Node, Vitals
 from stratalog.model.retirement import Retirement, RetireMode, RetireStep
-from stratalog.model.retirement_commands import CancelRetirement, RetireNode
 from stratalog_meta.clocks import monotonic_ms
 from stratalog_meta.retirements import Retirements
 from stratalog_meta.stats import RetirementStats

@@ -18,7 +18,7 @@ from typing import Any
 
 import confluent_kafka
 
-from stratalog.formats.records import NEXT_OFFSET, Record, decode_records, encode_batch
+from stratalog.formats.batches.records import NEXT_OFFSET, Record, decode_records, encode_batch
 from stratalog.kafka.error_codes import ErrorCode
 from support import kafka_oracle
 from support.history import Log, Outcome, Place, Seen, Sent

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from crc32c import crc32c
 
-from stratalog.formats.compression import compress
+from stratalog.formats.batches.compression import compress
 from stratalog.model.batch import BATCH_HEADER_BYTES
 
 NOW_MS = 1_700_000_000_000

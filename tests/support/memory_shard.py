@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 
-from stratalog.formats.record_batch import check_batch, stored_prefix
+from stratalog.formats.batches.record_batch import check_batch, stored_prefix
 from stratalog.model.batch import BatchHeader
 from stratalog.model.errors import Fenced, NotFound, OutcomeUnknown, StratalogError, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey

@@ -13,7 +13,7 @@ import pytest
 from stratalog.meta_api.attempts import RetryPolicy
 from stratalog.meta_api.client import MetaClient
 from stratalog.meta_api.http_client import HttpMetaClient
-from stratalog.model.commands import AcquireLock, CreateTopic, RegisterNode
+from stratalog.model.commands.table_commands import AcquireLock, CreateTopic, RegisterNode
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import ChangeSet, Lock, NodeInfo
 from stratalog.model.producers import NO_PRODUCERS

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from stratalog.formats.records import Record, encode_batch
+from stratalog.formats.batches.records import Record, encode_batch
 from stratalog.model.errors import StratalogError
 from stratalog_pipeline.jobs.archive.piece import RecordSchema
 from stratalog_pipeline.jobs.archive.schema_files import schema_of

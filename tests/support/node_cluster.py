@@ -16,11 +16,11 @@ from typing import Any, Self
 
 import pytest
 
-from stratalog.formats.record_batch import walk
-from stratalog.formats.records import decode_records
-from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.formats.batches.record_batch import walk
+from stratalog.formats.batches.records import decode_records
+from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.machines.leading.leader_events import OfferedBatch
-from stratalog.model.commands import CreateTopic, NoteLives
+from stratalog.model.commands.table_commands import CreateTopic, NoteLives
 from stratalog.model.errors import Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import ChangeSet, Life

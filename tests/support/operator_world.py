@@ -18,8 +18,8 @@ from uuid import UUID
 from stratalog.model.metadata import Node
 from stratalog.model.mounts import Mount, MountedTopic, MountMode, MountState, OffsetRange, Volume
 from stratalog.model.retirement import Retirement, RetireMode, RetireStep, Wait, WaitReason
-from stratalog.model.retirement_status import RetirementStatus, words_of
 from stratalog.model.topic import Topic
+from stratalog.model.views.retirement_status import RetirementStatus, words_of
 from stratalog_operator.apply.perform import RANK, TOPIC, apart
 from stratalog_operator.plan import actions as act
 from stratalog_operator.plan.decisions import is_given_up

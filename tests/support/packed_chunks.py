@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from stratalog.formats.digest import EMPTY_DIGEST
-from stratalog.formats.packed_chunk import (
+from stratalog.formats.batches.record_batch import walk
+from stratalog.formats.bucket.packed_chunk import (
     PACK_HEADER_BYTES,
     PackLayout,
     decode_pack_header,
@@ -13,8 +13,8 @@ from stratalog.formats.packed_chunk import (
     pack_part,
     unpack,
 )
-from stratalog.formats.part import encode_part
-from stratalog.formats.record_batch import walk
+from stratalog.formats.bucket.part import encode_part
+from stratalog.formats.segments.digest import EMPTY_DIGEST
 from stratalog.model.errors import Corrupt
 from stratalog.model.segment import SegmentIdentity
 from support.cold_data import batch_at

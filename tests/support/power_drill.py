@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from stratalog.formats.record_batch import walk
-from stratalog.formats.records import decode_records
+from stratalog.formats.batches.record_batch import walk
+from stratalog.formats.batches.records import decode_records
 from stratalog.kafka.error_codes import ErrorCode
 from support import kafka_oracle
 from support.crash_drill import SETTINGS, command

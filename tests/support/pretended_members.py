@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from stratalog.model.commands import RegisterNode
+from stratalog.model.commands.mount_commands import TakeMount
+from stratalog.model.commands.retirement_commands import ReportInventory, ReportSighting
+from stratalog.model.commands.table_commands import RegisterNode
 from stratalog.model.errors import Rejected
 from stratalog.model.metadata import Heartbeat, Life, Node, NodeInfo, Vitals
-from stratalog.model.mount_commands import TakeMount
 from stratalog.model.mounts import MountState
 from stratalog.model.retirement import RetireMode, RetireStep
-from stratalog.model.retirement_commands import ReportInventory, ReportSighting
 from stratalog_meta.service import MetaService
 
 _VITALS: Final = Vitals(50 << 30, 100 << 30, has_store=True)

@@ -11,8 +11,8 @@ import socket
 import struct
 from typing import Any, NamedTuple, Self
 
-from stratalog.formats.record_batch import walk
-from stratalog.formats.records import NEXT_OFFSET, Record, encode_batch
+from stratalog.formats.batches.record_batch import walk
+from stratalog.formats.batches.records import NEXT_OFFSET, Record, encode_batch
 from stratalog.model.batch import BatchHeader
 from support import kafka_oracle
 

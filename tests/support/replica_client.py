@@ -6,7 +6,7 @@ import itertools
 import struct
 from typing import NamedTuple
 
-from stratalog.formats.record_batch import walk
+from stratalog.formats.batches.record_batch import walk
 from stratalog.kafka.replica_fetch import (
     ReplicaAnswer,
     ReplicaFetch,
@@ -14,7 +14,7 @@ from stratalog.kafka.replica_fetch import (
     decode_replica_answer,
     encode_replica_fetch,
 )
-from stratalog.model.commands import RegisterNode
+from stratalog.model.commands.table_commands import RegisterNode
 from stratalog.model.metadata import NodeInfo
 from stratalog_node.shards.log.shard_log import ShardLog
 from support.serve_rig import ServeRig, WireClient

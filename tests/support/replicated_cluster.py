@@ -17,7 +17,7 @@ from stratalog.machines.copies.copy_repair import plan_moves
 from stratalog.machines.copies.recovery_rule import Waiting, decide, majority
 from stratalog.machines.table.records import TableHeader
 from stratalog.machines.table.shard_table import ShardTable
-from stratalog.model.commands import (
+from stratalog.model.commands.table_commands import (
     Command,
     CreateTopic,
     MoveReplicas,

@@ -23,12 +23,7 @@ from stratalog.machines.plans.retirement import (
     preflight,
 )
 from stratalog.machines.plans.retirement_looks import Turns, turns_of
-from stratalog.model.commands import MoveReplicas, SealSegment
-from stratalog.model.errors import Rejected
-from stratalog.model.ids import SegmentKey
-from stratalog.model.metadata import Node, Vitals
-from stratalog.model.retirement import Retirement, RetireStep, Wait
-from stratalog.model.retirement_commands import (
+from stratalog.model.commands.retirement_commands import (
     AdvanceRetirement,
     GiveUpOpen,
     ReleaseNode,
@@ -36,6 +31,11 @@ from stratalog.model.retirement_commands import (
     ReportSighting,
     RetireNode,
 )
+from stratalog.model.commands.table_commands import MoveReplicas, SealSegment
+from stratalog.model.errors import Rejected
+from stratalog.model.ids import SegmentKey
+from stratalog.model.metadata import Node, Vitals
+from stratalog.model.retirement import Retirement, RetireStep, Wait
 from stratalog.model.segment import SegmentState
 from stratalog.model.topic import Topic
 from support.table_stories import TableStory, record_of

@@ -13,13 +13,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from stratalog.formats.offered_batch import BatchFault
-from stratalog.formats.record_batch import walk
-from stratalog.formats.records import NEXT_OFFSET, Record, decode_records, encode_batch
+from stratalog.formats.batches.offered_batch import BatchFault
+from stratalog.formats.batches.record_batch import walk
+from stratalog.formats.batches.records import NEXT_OFFSET, Record, decode_records, encode_batch
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.machines.leading.producer_table import SequenceFault
 from stratalog.model.append import AppendFailure
-from stratalog.model.commands import CreateTopic, RegisterNode
+from stratalog.model.commands.table_commands import CreateTopic, RegisterNode
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import ShardKey
 from stratalog.model.metadata import Life, NodeInfo

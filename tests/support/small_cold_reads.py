@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stratalog.formats.record_batch import walk
+from stratalog.formats.batches.record_batch import walk
 from stratalog.model.segment import Segment
 from stratalog_node.tier.cold.cold_limits import ColdReadLimits
 from stratalog_node.tier.cold.cold_reader import ColdReader

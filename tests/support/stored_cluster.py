@@ -15,17 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
-from stratalog.formats.bundle import BundleHeader, BundleMember, encode_bundle
-from stratalog.formats.claim import Claim, encode_claim
-from stratalog.formats.digest import EMPTY_DIGEST, extend_digest_over, object_digest
-from stratalog.formats.index_block import IndexBuilder, encode_index_block
-from stratalog.formats.journal import JournalHeader, encode_journal_header
-from stratalog.formats.manifest import Manifest, encode_manifest, manifest_digest
-from stratalog.formats.object_names import ObjectNames
-from stratalog.formats.part import encode_part
-from stratalog.formats.record_batch import parse_header
-from stratalog.formats.records import Record, encode_batch
-from stratalog.formats.segment_file import encode_segment_header
+from stratalog.formats.batches.record_batch import parse_header
+from stratalog.formats.batches.records import Record, encode_batch
+from stratalog.formats.bucket.bundle import BundleHeader, BundleMember, encode_bundle
+from stratalog.formats.bucket.claim import Claim, encode_claim
+from stratalog.formats.bucket.manifest import Manifest, encode_manifest, manifest_digest
+from stratalog.formats.bucket.object_names import ObjectNames
+from stratalog.formats.bucket.part import encode_part
+from stratalog.formats.disk.journal import JournalHeader, encode_journal_header
+from stratalog.formats.disk.segment_file import encode_segment_header
+from stratalog.formats.segments.digest import EMPTY_DIGEST, extend_digest_over, object_digest
+from stratalog.formats.segments.index_block import IndexBuilder, encode_index_block
 from stratalog.machines.table.records import (
     NodeEntry,
     PutHeader,

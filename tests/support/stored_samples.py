@@ -7,19 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from stratalog.formats.bundle import BundleHeader, BundleMember, check_bundle, encode_bundle
-from stratalog.formats.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
-from stratalog.formats.claim import Claim, decode_claim, encode_claim
-from stratalog.formats.cut import decode_cut, encode_cut
-from stratalog.formats.digest import EMPTY_DIGEST, extend_digest_over, object_digest
-from stratalog.formats.index_block import IndexBuilder, IndexPoint, IndexPoints, decode_index_block, encode_index_block
-from stratalog.formats.journal import (
-    JournalHeader,
-    decode_journal_header,
-    encode_entry_header,
-    encode_journal_header,
-)
-from stratalog.formats.key_index import (
+from stratalog.formats.batches.record_batch import check_batch, parse_header, walk
+from stratalog.formats.batches.records import Record, encode_batch
+from stratalog.formats.bucket.bundle import BundleHeader, BundleMember, check_bundle, encode_bundle
+from stratalog.formats.bucket.claim import Claim, decode_claim, encode_claim
+from stratalog.formats.bucket.cut import decode_cut, encode_cut
+from stratalog.formats.bucket.key_index import (
     KEY_ENTRY_BYTES,
     KEY_PAGE_BYTES,
     KeyRun,
@@ -29,8 +22,8 @@ from stratalog.formats.key_index import (
     encode_key_page,
     key_hash,
 )
-from stratalog.formats.manifest import Manifest, decode_manifest, encode_manifest
-from stratalog.formats.meta_snapshot import (
+from stratalog.formats.bucket.manifest import Manifest, decode_manifest, encode_manifest
+from stratalog.formats.bucket.meta_snapshot import (
     MetaSnapshotHead,
     MetaSnapshotId,
     decode_head,
@@ -39,11 +32,24 @@ from stratalog.formats.meta_snapshot import (
     encode_pieces,
     piece_of,
 )
-from stratalog.formats.part import PART_HEADER_BYTES, check_part, encode_part
-from stratalog.formats.producers import encode_table, tally_of
-from stratalog.formats.record_batch import check_batch, parse_header, walk
-from stratalog.formats.records import Record, encode_batch
-from stratalog.formats.segment_file import decode_segment_header, encode_segment_header, walk_segment
+from stratalog.formats.bucket.part import PART_HEADER_BYTES, check_part, encode_part
+from stratalog.formats.disk.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
+from stratalog.formats.disk.journal import (
+    JournalHeader,
+    decode_journal_header,
+    encode_entry_header,
+    encode_journal_header,
+)
+from stratalog.formats.disk.segment_file import decode_segment_header, encode_segment_header, walk_segment
+from stratalog.formats.segments.digest import EMPTY_DIGEST, extend_digest_over, object_digest
+from stratalog.formats.segments.index_block import (
+    IndexBuilder,
+    IndexPoint,
+    IndexPoints,
+    decode_index_block,
+    encode_index_block,
+)
+from stratalog.formats.segments.producers import encode_table, tally_of
 from stratalog.model.batch import BatchHeader
 from stratalog.model.cut import Cut, CutShard
 from stratalog.model.ids import ShardKey

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from stratalog.machines.table.records import TableHeader
 from stratalog.machines.table.shard_table import Applied, ShardTable
-from stratalog.model.commands import (
+from stratalog.model.commands.table_commands import (
     AcquireLock,
     BeginRecovery,
     Command,

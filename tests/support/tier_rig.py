@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from stratalog.formats.digest import EMPTY_DIGEST, extend_digest
-from stratalog.formats.manifest import Manifest, decode_manifest, manifest_digest
-from stratalog.formats.object_names import ObjectNames
-from stratalog.formats.part import check_part
-from stratalog.formats.record_batch import check_batch
-from stratalog.formats.records import Record, encode_batch
+from stratalog.formats.batches.record_batch import check_batch
+from stratalog.formats.batches.records import Record, encode_batch
+from stratalog.formats.bucket.manifest import Manifest, decode_manifest, manifest_digest
+from stratalog.formats.bucket.object_names import ObjectNames
+from stratalog.formats.bucket.part import check_part
+from stratalog.formats.segments.digest import EMPTY_DIGEST, extend_digest
 from stratalog.machines.tiering.upload_events import UploadLimits
 from stratalog.model.batch import BatchHeader
-from stratalog.model.commands import CreateTopic, RegisterNode, RollSegment, SealSegment
+from stratalog.model.commands.table_commands import CreateTopic, RegisterNode, RollSegment, SealSegment
 from stratalog.model.errors import Corrupt, NotFound
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Change, NodeInfo, SegmentChanged, ShardChanged, TopicDeleted

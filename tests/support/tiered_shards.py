@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from stratalog.formats.object_names import ObjectNames
+from stratalog.formats.bucket.object_names import ObjectNames
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import Segment
 from stratalog.objects.obstore_store import open_memory

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 from stratalog.machines.plans.leaving_turns import who_writes, whose_turn
 from stratalog.model.activity import Activity, UploadActivity
-from stratalog.model.commands import CreateTopic, NoteLives, RegisterNode, RollSegment, SealSegment
+from stratalog.model.commands.mount_commands import TakeMount
+from stratalog.model.commands.retirement_commands import ReportInventory, ReportSighting, RetireNode
+from stratalog.model.commands.table_commands import CreateTopic, NoteLives, RegisterNode, RollSegment, SealSegment
 from stratalog.model.metadata import Heartbeat, Life, NodeInfo, Vitals
-from stratalog.model.mount_commands import TakeMount
 from stratalog.model.mounts import MountMode
 from stratalog.model.retirement import RetireMode, RetireStep
-from stratalog.model.retirement_commands import ReportInventory, ReportSighting, RetireNode
 from stratalog_meta import MetaService
 from stratalog_meta.api.server import MetaServer
 from stratalog_meta.retirements import VERIFY_INTERVAL_MS

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from stratalog.formats.record_batch import walk
+from stratalog.formats.batches.record_batch import walk
 from support.history import Anomaly, Place
 from support.raw_client import RawClient
 

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 import typer
 
 from stratalog.admin_api.wording import human_bytes, human_duration
+from stratalog.model.commands.retirement_commands import CancelRetirement, RetireNode
 from stratalog.model.counting import counted
 from stratalog.model.errors import NotFound, Unavailable
 from stratalog.model.metadata import Node
 from stratalog.model.retirement import RetireMode, RetireStep
-from stratalog.model.retirement_commands import CancelRetirement, RetireNode
-from stratalog.model.retirement_status import RetirementStatus
+from stratalog.model.views.retirement_status import RetirementStatus
 from stratalog.telemetry.printable import printable
 from stratalog_cli.connect.output import OutputFormat, OutputOption, console, is_watched, print_json, print_table
 from stratalog_cli.connect.target_address import meta_target

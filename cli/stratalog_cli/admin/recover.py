@@ -13,7 +13,7 @@ from typing import Annotated, Final
 import typer
 
 from stratalog.machines.plans.shard_troubles import Trouble, TroubleKind
-from stratalog.model.commands import BeginRecovery, SealUnclean
+from stratalog.model.commands.table_commands import BeginRecovery, SealUnclean
 from stratalog.model.counting import counted, nodes_named
 from stratalog.model.errors import Conflict, NotFound
 from stratalog.model.ids import SegmentKey

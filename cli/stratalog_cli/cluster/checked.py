@@ -13,7 +13,7 @@ import typer
 from stratalog.admin_api.wording import human_bytes
 from stratalog.machines.plans.shard_troubles import Trouble
 from stratalog.model.counting import counted
-from stratalog.model.status_page import NodeRow, Overview
+from stratalog.model.views.status_page import NodeRow, Overview
 from stratalog.telemetry.printable import printable
 from stratalog_cli.admin.nodes import MetaOption, ask_meta
 from stratalog_cli.cluster.status import trouble_lines

@@ -12,14 +12,12 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from stratalog.admin_api.next_steps import CHECK_STORE, RESTORE_OBJECT
-from stratalog.formats.bundle import check_bundle
-from stratalog.formats.claim import Claim, decode_claim
-from stratalog.formats.cut import decode_cut
-from stratalog.formats.digest import EMPTY_DIGEST, object_digest
-from stratalog.formats.index_block import decode_index_block
-from stratalog.formats.manifest import Manifest, decode_manifest
-from stratalog.formats.meta_snapshot import MetaSnapshotId, decode_head, decode_piece
-from stratalog.formats.object_names import (
+from stratalog.formats.bucket.bundle import check_bundle
+from stratalog.formats.bucket.claim import Claim, decode_claim
+from stratalog.formats.bucket.cut import decode_cut
+from stratalog.formats.bucket.manifest import Manifest, decode_manifest
+from stratalog.formats.bucket.meta_snapshot import MetaSnapshotId, decode_head, decode_piece
+from stratalog.formats.bucket.object_names import (
     BundleName,
     ClaimName,
     CutName,
@@ -30,7 +28,9 @@ from stratalog.formats.object_names import (
     SegmentObjectName,
     is_one_part,
 )
-from stratalog.formats.part import PartHeader, check_part, decode_part_header
+from stratalog.formats.bucket.part import PartHeader, check_part, decode_part_header
+from stratalog.formats.segments.digest import EMPTY_DIGEST, object_digest
+from stratalog.formats.segments.index_block import decode_index_block
 from stratalog.machines.tiering.claims import NEXT_STEP, is_known
 from stratalog.model.counting import counted
 from stratalog.model.errors import Corrupt, NotFound, StratalogError

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from stratalog.admin_api.next_steps import CHECK_VOLUME
-from stratalog.formats.journal import JOURNAL_HEADER_BYTES, decode_journal_header
-from stratalog.formats.object_names import parse_index_file_name, parse_segment_file_name
+from stratalog.formats.bucket.object_names import parse_index_file_name, parse_segment_file_name
+from stratalog.formats.disk.journal import JOURNAL_HEADER_BYTES, decode_journal_header
 from stratalog.machines.restart.missing_copy import RESTORE_VOLUME, judge_missing
 from stratalog.machines.restart.shard_restart import written_end
 from stratalog.model.errors import Corrupt, NotFound, StratalogError

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stratalog.formats.object_names import is_packed
-from stratalog.formats.part import PART_HEADER_BYTES, decode_part_header
+from stratalog.formats.bucket.object_names import is_packed
+from stratalog.formats.bucket.part import PART_HEADER_BYTES, decode_part_header
 from stratalog.model.errors import InvalidRequest
 from stratalog_cli.connect.output import OutputFormat, OutputOption, print_fields, print_json_line, print_table
 

@@ -12,19 +12,20 @@ from typing import Protocol, TypeAlias
 from crc32c import crc32c
 
 from stratalog.admin_api.wording import human_time
-from stratalog.formats.bundle import (
+from stratalog.formats.batches.compression import Codec
+from stratalog.formats.batches.records import decode_records
+from stratalog.formats.bucket.bundle import (
     BUNDLE_TRAILER_BYTES,
     decode_bundle_directory,
     decode_bundle_header,
     decode_bundle_trailer,
 )
-from stratalog.formats.claim import decode_claim
-from stratalog.formats.compression import Codec
-from stratalog.formats.cut import decode_cut
-from stratalog.formats.envelope import Structure, identify
-from stratalog.formats.index_block import decode_index_block
-from stratalog.formats.index_points import IndexPoints
-from stratalog.formats.journal import (
+from stratalog.formats.bucket.claim import decode_claim
+from stratalog.formats.bucket.cut import decode_cut
+from stratalog.formats.bucket.manifest import decode_manifest
+from stratalog.formats.bucket.meta_snapshot import decode_head
+from stratalog.formats.bucket.part import PART_HEADER_BYTES, decode_part_header, decode_part_index
+from stratalog.formats.disk.journal import (
     JOURNAL_ENTRY_HEADER_BYTES,
     JOURNAL_HEADER_BYTES,
     JournalEntryHead,
@@ -32,12 +33,11 @@ from stratalog.formats.journal import (
     decode_entry_head,
     decode_journal_header,
 )
-from stratalog.formats.manifest import decode_manifest
-from stratalog.formats.meta_snapshot import decode_head
-from stratalog.formats.part import PART_HEADER_BYTES, decode_part_header, decode_part_index
-from stratalog.formats.producers import decode_table
-from stratalog.formats.records import decode_records
-from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES, decode_segment_header
+from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES, decode_segment_header
+from stratalog.formats.envelope import Structure, identify
+from stratalog.formats.segments.index_block import decode_index_block
+from stratalog.formats.segments.index_points import IndexPoints
+from stratalog.formats.segments.producers import decode_table
 from stratalog.model.batch import BatchHeader
 from stratalog.model.errors import Corrupt
 from stratalog.model.segment import SealRecord, SegmentIdentity

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from stratalog.formats.records import Record
+from stratalog.formats.batches.records import Record
 from stratalog.model.errors import NotFound
 from stratalog.model.ids import ShardKey
 from stratalog.objects import open_store

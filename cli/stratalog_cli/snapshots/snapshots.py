@@ -16,8 +16,8 @@ from uuid import UUID
 from stratalog.admin_api.client import AdminClient
 from stratalog.admin_api.cuts import Confirmed, CutRequest, Held, HoldRequest
 from stratalog.admin_api.models import SealRequest, SegmentInfo, TopicInfo
-from stratalog.formats.cut import check_cut_name, decode_cut, encode_cut
-from stratalog.formats.object_names import CutName, ObjectNames
+from stratalog.formats.bucket.cut import check_cut_name, decode_cut, encode_cut
+from stratalog.formats.bucket.object_names import CutName, ObjectNames
 from stratalog.machines.reading.consistent_cut import TieredSegment, ToldEnd, coverage, join, not_told
 from stratalog.model.counting import counted
 from stratalog.model.cut import Cut, CutShard

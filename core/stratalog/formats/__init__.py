@@ -1,10 +1,9 @@
-"""The bytes of files and objects: the one place that packs and unpacks what is stored (docs/formats.md).
+"""The bytes of files and objects: only these modules pack and unpack what is stored (docs/formats.md).
 
-Which structure is where: `record_batch` and `records` (Kafka's batch v2 and what is in it), `offered_batch` (one as a
-client sent it), `segment_file`, `index_block`, `part`, `bundle`, `manifest`, `claim`, `checkpoint`, `journal`,
-`group_log`, `object_names`, `digest`. Below them: `fields`, `envelope`, `identity`, `seal`, `producers`,
-`index_points`, `compression`.
+`bucket` has the objects in the bucket, `disk` the files of a node, `groups` the records of the group log. These use
+`segments` (digest, index points, producers, seal) and `batches` (Kafka's batch v2 and its records).
+`fields`, `envelope` and `identity` are the pieces that every structure shares.
 
-Pure functions over bytes and views. A reader refuses anything malformed with `Corrupt(reason, source, position)` and
-allocates nothing on the word of a length field.
+Pure functions over bytes and views. A reader refuses anything malformed with `Corrupt(reason, source, position)`, and
+checks a length field against the bytes that are there before it allocates.
 """

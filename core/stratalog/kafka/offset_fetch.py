@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 
 from stratalog.kafka.varint import encode_varint
-from stratalog.model.group import CommittedOffset
+from stratalog.model.groups.group import CommittedOffset
 
 _ERROR_ON_TOP_SINCE, _THROTTLE_SINCE, _EPOCH_SINCE, _FLEXIBLE_SINCE, _GROUPS_SINCE = 2, 3, 5, 6, 8
 _I16, _I32 = struct.Struct(">h"), struct.Struct(">i")

@@ -13,7 +13,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 
-from stratalog.model.consumer_group import PlacesByName, Subscription
+from stratalog.model.groups.consumer_group import PlacesByName, Subscription
 
 _HEAD = struct.Struct(">hi")
 _SIZE = struct.Struct(">i")

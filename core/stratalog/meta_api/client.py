@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from typing import Protocol, TypeVar
 from uuid import UUID
 
-from stratalog.model.commands import Command
+from stratalog.model.commands.table_commands import Command
 from stratalog.model.metadata import ChangeSet, Heard, Heartbeat, Snapshot
 from stratalog.model.segment import Segment
 from stratalog.model.topic import Topic
@@ -23,8 +23,8 @@ class CommandTaker(Protocol):
     """What those need who only change metadata."""
 
     async def perform(self, command: Command[R], *, validate_only: bool = False) -> R:
-        """Make a change (`stratalog.model.commands` has them all); answered when it is durable. With `validate_only`
-        nothing is changed: the answer, or the refusal, is what it would come to now."""
+        """Make a change (`stratalog.model.commands.table_commands` has them all); answered when it is durable. With
+        `validate_only` nothing is changed: the answer, or the refusal, is what it would come to now."""
         ...
 
 

@@ -24,18 +24,18 @@ from stratalog.meta_api.streams import SnapshotReader
 from stratalog.meta_api.transport import Transport
 from stratalog.meta_api.watch_lines import WatchReader
 from stratalog.meta_api.wire import SegmentCommand
-from stratalog.model.cluster_lists import ListAsk, SegmentPage, ShardPage, TopicPage, TroublePage
-from stratalog.model.commands import Command
+from stratalog.model.commands.table_commands import Command
 from stratalog.model.errors import OutcomeUnknown, StratalogError, Unauthorized, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import ChangeSet, Heard, Heartbeat, Node, Snapshot
 from stratalog.model.mounts import Mount
-from stratalog.model.outline import Outline
-from stratalog.model.retirement_status import RetirementStatus
 from stratalog.model.segment import Segment
-from stratalog.model.status_page import Overview
 from stratalog.model.tokens import Token
 from stratalog.model.topic import Shard, Topic
+from stratalog.model.views.cluster_lists import ListAsk, SegmentPage, ShardPage, TopicPage, TroublePage
+from stratalog.model.views.outline import Outline
+from stratalog.model.views.retirement_status import RetirementStatus
+from stratalog.model.views.status_page import Overview
 
 R = TypeVar("R")
 _HEARTBEAT: Final = RetryPolicy(attempts=2, attempt_s=1.0)

@@ -12,7 +12,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from stratalog.meta_api.client import MetaForNodes
-from stratalog.model.commands import Command, NodeCommand
+from stratalog.model.commands.table_commands import Command, NodeCommand
 from stratalog.model.metadata import ChangeSet, Heard, Heartbeat, Life, Snapshot
 from stratalog.model.segment import Segment
 from stratalog.model.topic import Topic

@@ -16,8 +16,7 @@ from stratalog.machines.plans.shard_troubles import Trouble
 from stratalog.meta_api.json_shape import JsonShape, NotOfShape, field_name
 from stratalog.meta_api.problems import Problem, from_problem
 from stratalog.model.bounds import Count
-from stratalog.model.cluster_lists import SegmentPage, ShardPage, TopicPage, TroublePage
-from stratalog.model.commands import (
+from stratalog.model.commands.table_commands import (
     COMMANDS,
     BeginRecovery,
     Command,
@@ -32,11 +31,12 @@ from stratalog.model.commands import (
 from stratalog.model.errors import OutcomeUnknown, StratalogError
 from stratalog.model.metadata import Heard, Heartbeat, Node
 from stratalog.model.mounts import Mount
-from stratalog.model.outline import Outline
-from stratalog.model.retirement_status import RetirementStatus
 from stratalog.model.segment import Segment
-from stratalog.model.status_page import Overview
 from stratalog.model.topic import Shard, Topic
+from stratalog.model.views.cluster_lists import SegmentPage, ShardPage, TopicPage, TroublePage
+from stratalog.model.views.outline import Outline
+from stratalog.model.views.retirement_status import RetirementStatus
+from stratalog.model.views.status_page import Overview
 
 R = TypeVar("R")
 

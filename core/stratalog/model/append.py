@@ -1,6 +1,6 @@
 """What becomes of a batch that was offered to a shard's log: appended, or not, and why not.
 
-What is wrong with the batch itself is said by `formats.offered_batch.BatchFault`, with its sequence by
+What is wrong with the batch itself is said by `formats.batches.offered_batch.BatchFault`, with its sequence by
 `machines.leading.producer_table.SequenceFault`.
 """
 

@@ -45,7 +45,7 @@ class ProducerTally:
 
     count: Count
     digest: bytes
-    """Over the table's bytes (`formats/producers.py`); empty where the table is."""
+    """Over the table's bytes (`formats/segments/producers.py`); empty where the table is."""
     limit: Count
     expiration_ms: Count
 

@@ -16,8 +16,8 @@ from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from stratalog.formats.object_names import is_packed
-from stratalog.formats.packed_chunk import (
+from stratalog.formats.bucket.object_names import is_packed
+from stratalog.formats.bucket.packed_chunk import (
     PACK_HEADER_BYTES,
     PackHeader,
     PackLayout,
@@ -25,7 +25,7 @@ from stratalog.formats.packed_chunk import (
     decode_pack_header,
     decode_pack_table,
 )
-from stratalog.formats.part import PART_HEADER_BYTES
+from stratalog.formats.bucket.part import PART_HEADER_BYTES
 from stratalog.model.errors import Corrupt, Unavailable
 from stratalog.objects.keys import check_range
 from stratalog.objects.stats import StoreStats

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeVar
 
-from stratalog.formats.key_index import KeyEntry, decode_key_overflow, decode_key_page, key_hash
-from stratalog.formats.manifest import Manifest
-from stratalog.formats.record_batch import walk
-from stratalog.formats.records import MAX_DECODED_BYTES, FramePace, KeyMatches, Record, records_of_key
+from stratalog.formats.batches.record_batch import walk
+from stratalog.formats.batches.records import MAX_DECODED_BYTES, FramePace, KeyMatches, Record, records_of_key
+from stratalog.formats.bucket.key_index import KeyEntry, decode_key_overflow, decode_key_page, key_hash
+from stratalog.formats.bucket.manifest import Manifest
 from stratalog.model.errors import Corrupt
 from stratalog.objects import ObjectStore
 

@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Final
 from uuid import UUID
 
-from stratalog.formats.meta_snapshot import (
+from stratalog.formats.bucket.meta_snapshot import (
     Item,
     MetaSnapshotHead,
     MetaSnapshotId,
@@ -24,7 +24,7 @@ from stratalog.formats.meta_snapshot import (
     encode_pieces,
     piece_of,
 )
-from stratalog.formats.object_names import MetaSnapshotName, ObjectNames
+from stratalog.formats.bucket.object_names import MetaSnapshotName, ObjectNames
 from stratalog.machines.rebuild.meta_backups import FoundSnapshot
 from stratalog.machines.table.dump import Captured, writes_of
 from stratalog.machines.table.records import StoredRecord

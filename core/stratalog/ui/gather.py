@@ -16,7 +16,7 @@ from stratalog.admin_api.looks import HistoryAnswer
 from stratalog.admin_api.models import NodeStatus
 from stratalog.machines.plans.heartbeat_history import Course
 from stratalog.model.errors import NotFound, StratalogError, Unavailable
-from stratalog.model.status_page import NodeRow, Overview
+from stratalog.model.views.status_page import NodeRow, Overview
 from stratalog.ui.host import ClusterLooks, UiHost
 from stratalog.ui.node_doors import NodeDoors
 

@@ -8,9 +8,9 @@ from typing import Protocol, runtime_checkable
 
 from stratalog.machines.plans.heartbeat_history import Course
 from stratalog.model.addresses import is_loopback
-from stratalog.model.cluster_lists import ListAsk, SegmentPage, ShardPage, TopicPage, TroublePage
-from stratalog.model.status_page import Overview
 from stratalog.model.tokens import Token
+from stratalog.model.views.cluster_lists import ListAsk, SegmentPage, ShardPage, TopicPage, TroublePage
+from stratalog.model.views.status_page import Overview
 
 
 @runtime_checkable

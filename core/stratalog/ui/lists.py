@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import quote, urlencode
 
-from stratalog.model.cluster_lists import ListAsk
 from stratalog.model.errors import InvalidRequest
+from stratalog.model.views.cluster_lists import ListAsk
 
 SIZES: Final = (25, 50, 100, 250)
 _LONGEST_SEARCH: Final = 300

@@ -34,14 +34,14 @@ from stratalog.meta_api.wire import (
     TopicList,
     TroubleList,
 )
-from stratalog.model.cluster_lists import MAX_LISTED, ListAsk, SegmentPage, ShardPage, TopicPage, TroublePage
 from stratalog.model.errors import InvalidRequest, OutcomeUnknown, StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Heard, Heartbeat
-from stratalog.model.outline import Outline
 from stratalog.model.segment import Segment
-from stratalog.model.status_page import Overview
 from stratalog.model.topic import Shard, Topic
+from stratalog.model.views.cluster_lists import MAX_LISTED, ListAsk, SegmentPage, ShardPage, TopicPage, TroublePage
+from stratalog.model.views.outline import Outline
+from stratalog.model.views.status_page import Overview
 from stratalog.telemetry.logs import logger
 from stratalog_meta.service import MetaService
 

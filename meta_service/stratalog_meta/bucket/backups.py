@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
-from stratalog.formats.cut import check_cut_name, decode_cut
-from stratalog.formats.meta_snapshot import MetaSnapshotId
-from stratalog.formats.object_names import CutName, ObjectNames
+from stratalog.formats.bucket.cut import check_cut_name, decode_cut
+from stratalog.formats.bucket.meta_snapshot import MetaSnapshotId
+from stratalog.formats.bucket.object_names import CutName, ObjectNames
 from stratalog.machines.rebuild.meta_backups import (
     LOCK,
     Witness,
@@ -31,7 +31,7 @@ from stratalog.machines.rebuild.meta_backups import (
 from stratalog.machines.table.dump import capture
 from stratalog.machines.table.locks import MAX_LASTING_HOLDERS
 from stratalog.machines.table.shard_table import ShardTable
-from stratalog.model.commands import AcquireLock, ReleaseLock
+from stratalog.model.commands.table_commands import AcquireLock, ReleaseLock
 from stratalog.model.cut import Cut
 from stratalog.model.errors import Conflict, Fenced, NotFound, StratalogError, Unavailable
 from stratalog.model.ids import SegmentKey

@@ -11,13 +11,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
-from stratalog.formats.digest import EMPTY_DIGEST, object_digest
-from stratalog.formats.fields import Buffer
-from stratalog.formats.index_block import encode_index_block
-from stratalog.formats.index_points import IndexBuilder
-from stratalog.formats.manifest import Manifest, encode_manifest, manifest_digest
-from stratalog.formats.object_names import ObjectNames, is_packed
-from stratalog.formats.part import (
+from stratalog.formats.batches.record_batch import walk
+from stratalog.formats.batches.records import encode_empty_batches
+from stratalog.formats.bucket.manifest import Manifest, encode_manifest, manifest_digest
+from stratalog.formats.bucket.object_names import ObjectNames, is_packed
+from stratalog.formats.bucket.part import (
     PART_HEADER_BYTES,
     PartIndex,
     check_part,
@@ -25,9 +23,11 @@ from stratalog.formats.part import (
     decode_part_index,
     encode_part,
 )
-from stratalog.formats.producers import encode_table, tally_of
-from stratalog.formats.record_batch import walk
-from stratalog.formats.records import encode_empty_batches
+from stratalog.formats.fields import Buffer
+from stratalog.formats.segments.digest import EMPTY_DIGEST, object_digest
+from stratalog.formats.segments.index_block import encode_index_block
+from stratalog.formats.segments.index_points import IndexBuilder
+from stratalog.formats.segments.producers import encode_table, tally_of
 from stratalog.machines.leading.producer_table import ProducerTable
 from stratalog.machines.leading.sealed_producers import Producers, sealed_table
 from stratalog.machines.rebuild.shard import PlannedSegment

@@ -13,11 +13,11 @@ from itertools import islice
 from typing import Final
 from uuid import UUID
 
-from stratalog.formats.index_block import decode_index_block
-from stratalog.formats.manifest import decode_manifest
-from stratalog.formats.meta_snapshot import MetaSnapshotHead
-from stratalog.formats.object_names import ObjectNames
-from stratalog.formats.producers import decode_table
+from stratalog.formats.bucket.manifest import decode_manifest
+from stratalog.formats.bucket.meta_snapshot import MetaSnapshotHead
+from stratalog.formats.bucket.object_names import ObjectNames
+from stratalog.formats.segments.index_block import decode_index_block
+from stratalog.formats.segments.producers import decode_table
 from stratalog.machines.leading.sealed_producers import Producers
 from stratalog.machines.rebuild.meta_backups import FoundSnapshot
 from stratalog.machines.rebuild.shard import LostRange, PlannedSegment, ShardPlan

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from stratalog.formats.manifest import Manifest, decode_manifest
-from stratalog.formats.object_names import ObjectNames, SegmentObject, SegmentObjectName
-from stratalog.formats.part import PART_HEADER_BYTES, decode_part_header
+from stratalog.formats.bucket.manifest import Manifest, decode_manifest
+from stratalog.formats.bucket.object_names import ObjectNames, SegmentObject, SegmentObjectName
+from stratalog.formats.bucket.part import PART_HEADER_BYTES, decode_part_header
 from stratalog.machines.leading.sealed_producers import Producers
 from stratalog.machines.rebuild.shard import PlannedSegment, ShardPlan
 from stratalog.machines.rebuild.table import Published, RebuildPlan, records_of

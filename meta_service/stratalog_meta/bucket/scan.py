@@ -17,10 +17,10 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 from uuid import UUID
 
-from stratalog.formats.bundle import BUNDLE_TRAILER_BYTES, decode_bundle_directory, decode_bundle_trailer
-from stratalog.formats.claim import decode_claim
-from stratalog.formats.manifest import Manifest, decode_manifest, manifest_digest
-from stratalog.formats.object_names import (
+from stratalog.formats.bucket.bundle import BUNDLE_TRAILER_BYTES, decode_bundle_directory, decode_bundle_trailer
+from stratalog.formats.bucket.claim import decode_claim
+from stratalog.formats.bucket.manifest import Manifest, decode_manifest, manifest_digest
+from stratalog.formats.bucket.object_names import (
     BundleName,
     ClaimName,
     CutName,
@@ -30,7 +30,7 @@ from stratalog.formats.object_names import (
     SegmentObjectName,
     is_packed,
 )
-from stratalog.formats.part import PART_HEADER_BYTES, PartHeader, decode_part_header
+from stratalog.formats.bucket.part import PART_HEADER_BYTES, PartHeader, decode_part_header
 from stratalog.machines.rebuild.meta_backups import FoundSnapshot
 from stratalog.machines.rebuild.shard import FoundManifest, FoundSegment
 from stratalog.machines.rebuild.table import FoundTopic, Scan

@@ -10,11 +10,11 @@ from contextlib import suppress
 from uuid import UUID
 
 from stratalog.meta_api.client import CommandTaker
-from stratalog.model.commands import AlterTopic, CreateTopic, DeleteTopic
+from stratalog.model.commands.mount_commands import CreateMount, EndMount
+from stratalog.model.commands.retirement_commands import CancelRetirement, RetireNode
+from stratalog.model.commands.table_commands import AlterTopic, CreateTopic, DeleteTopic
 from stratalog.model.errors import AlreadyExists, Conflict, NotFound
-from stratalog.model.mount_commands import CreateMount, EndMount
 from stratalog.model.retirement import RetireMode
-from stratalog.model.retirement_commands import CancelRetirement, RetireNode
 from stratalog.settings.process import ProcessSettings
 from stratalog.settings.topic import TopicSettings
 from stratalog_operator.plan import actions as act

@@ -17,10 +17,10 @@ from stratalog.meta_api.http_client import HttpMetaClient
 from stratalog.model.errors import InvalidRequest, StratalogError
 from stratalog.model.metadata import Node
 from stratalog.model.mounts import MountMode
-from stratalog.model.outline import Outline
 from stratalog.model.retirement import Retirement, RetireStep, WaitReason
-from stratalog.model.retirement_status import RetirementStatus, words_of
-from stratalog.model.status_page import Overview
+from stratalog.model.views.outline import Outline
+from stratalog.model.views.retirement_status import RetirementStatus, words_of
+from stratalog.model.views.status_page import Overview
 from stratalog_operator.kube.together import together
 from stratalog_operator.observe.sums import disks_used, mount_sums, node_sums, store_away_seconds, topic_sums
 from stratalog_operator.plan.observed import SeenMeta

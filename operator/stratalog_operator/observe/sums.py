@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Final
 from uuid import UUID
 
-from stratalog.model.outline import Outline
-from stratalog.model.status_page import Overview
+from stratalog.model.views.outline import Outline
+from stratalog.model.views.status_page import Overview
 from stratalog_operator.plan.observed import MountSums, NodeSums, TopicSums
 
 HICCUP_SECONDS: Final = 5

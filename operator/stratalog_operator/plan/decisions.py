@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from stratalog.model.metadata import Node
 from stratalog.model.retirement import WaitReason
-from stratalog.model.retirement_status import RetirementStatus
+from stratalog.model.views.retirement_status import RetirementStatus
 from stratalog_operator.plan.actions import AskRetire, DropDecision, NoteDisk, Offer
 from stratalog_operator.plan.observed import Observed, SeenClaim, SeenCluster, SeenNode
 from stratalog_operator.resources.names import (

@@ -12,8 +12,8 @@ from uuid import UUID
 
 from stratalog.model.metadata import Node
 from stratalog.model.mounts import Mount
-from stratalog.model.retirement_status import RetirementStatus
 from stratalog.model.topic import Topic
+from stratalog.model.views.retirement_status import RetirementStatus
 from stratalog_operator.plan.ownership import Fields
 from stratalog_operator.resources.cluster import StorageClusterSpec, StorageClusterStatus
 from stratalog_operator.resources.mount import ReadOnlyMountSpec, ReadOnlyMountStatus

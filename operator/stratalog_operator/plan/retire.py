@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 from stratalog.model.counting import counted
 from stratalog.model.retirement import RetireMode, RetireStep, WaitReason
-from stratalog.model.retirement_status import RetirementStatus
+from stratalog.model.views.retirement_status import RetirementStatus
 from stratalog_operator.plan import release
 from stratalog_operator.plan.actions import AskRetire, CancelRetire, GuardClaim, Offer
 from stratalog_operator.plan.decisions import force_words

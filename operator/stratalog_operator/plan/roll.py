@@ -16,7 +16,7 @@ from typing import Final
 
 from stratalog.model.counting import counted
 from stratalog.model.retirement import RetireStep, WaitReason
-from stratalog.model.retirement_status import RetirementStatus
+from stratalog.model.views.retirement_status import RetirementStatus
 from stratalog_operator.plan.actions import Offer, StopPod
 from stratalog_operator.plan.nodes import is_past_serving, lost_claim
 from stratalog_operator.plan.observed import Observed, SeenPod

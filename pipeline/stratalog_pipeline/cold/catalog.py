@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 from uuid import UUID
 
-from stratalog.formats.cut import check_cut_name, decode_cut
-from stratalog.formats.manifest import Manifest, decode_manifest, manifest_digest
-from stratalog.formats.object_names import CutName, ObjectNames, SegmentObject, SegmentObjectName
+from stratalog.formats.bucket.cut import check_cut_name, decode_cut
+from stratalog.formats.bucket.manifest import Manifest, decode_manifest, manifest_digest
+from stratalog.formats.bucket.object_names import CutName, ObjectNames, SegmentObject, SegmentObjectName
 from stratalog.machines.table.records import PurgedTopic, StoredRecord
 from stratalog.model.cut import Cut
 from stratalog.model.errors import Corrupt, InvalidRequest, NotFound

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from stratalog.formats.digest import EMPTY_DIGEST
+from stratalog.formats.segments.digest import EMPTY_DIGEST
 from stratalog.model.errors import NotFound
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemotePart, SealRecord

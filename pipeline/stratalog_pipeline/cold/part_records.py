@@ -17,12 +17,12 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from stratalog.formats.batch_headers import BatchHeaders
-from stratalog.formats.batch_scan import BatchPlaces, scan_batches
-from stratalog.formats.digest import extend_digest_over
-from stratalog.formats.manifest import decode_manifest
-from stratalog.formats.object_names import ObjectNames, SegmentObject, SegmentObjectName
-from stratalog.formats.part import PART_HEADER_BYTES, PartHeader, decode_part_header
+from stratalog.formats.batches.batch_headers import BatchHeaders
+from stratalog.formats.batches.batch_scan import BatchPlaces, scan_batches
+from stratalog.formats.bucket.manifest import decode_manifest
+from stratalog.formats.bucket.object_names import ObjectNames, SegmentObject, SegmentObjectName
+from stratalog.formats.bucket.part import PART_HEADER_BYTES, PartHeader, decode_part_header
+from stratalog.formats.segments.digest import extend_digest_over
 from stratalog.machines.tiering.chunk_merging import last_to_stay
 from stratalog.model.errors import Corrupt, NotFound
 from stratalog.objects import ObjectStore, open_store

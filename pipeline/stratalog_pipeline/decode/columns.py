@@ -14,11 +14,11 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from stratalog.formats.batch_bodies import groups_of
-from stratalog.formats.batch_headers import BatchHeaders
+from stratalog.formats.batches.batch_bodies import groups_of
+from stratalog.formats.batches.batch_headers import BatchHeaders
+from stratalog.formats.batches.record_frames import Bodies, Frames, Longs, find_frames
+from stratalog.formats.batches.records import MAX_DECODED_BYTES
 from stratalog.formats.fields import Buffer
-from stratalog.formats.record_frames import Bodies, Frames, Longs, find_frames
-from stratalog.formats.records import MAX_DECODED_BYTES
 from stratalog.model.errors import Corrupt
 from stratalog_pipeline.decode.headers import header_column
 from stratalog_pipeline.decode.pieces import cut_out

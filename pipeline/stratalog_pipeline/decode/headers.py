@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import numpy as np
 import pyarrow as pa
 
-from stratalog.formats.record_frames import Bodies, Bytes, Frames, Longs, read_varints
+from stratalog.formats.batches.record_frames import Bodies, Bytes, Frames, Longs, read_varints
 from stratalog_pipeline.decode.pieces import cut_out
 
 _STEPS = 16

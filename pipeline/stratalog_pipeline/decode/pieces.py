@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from stratalog.formats.batches.record_frames import Longs
 from stratalog.formats.fields import Buffer
-from stratalog.formats.record_frames import Longs
 
 
 def cut_out(data: Buffer, at: Longs, size: Longs) -> pa.Array:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Final
 
-from stratalog.formats.object_names import BundleName, ObjectNames, SegmentObjectName
+from stratalog.formats.bucket.object_names import BundleName, ObjectNames, SegmentObjectName
 from stratalog.model.errors import InvalidRequest
 from stratalog.objects import ObjectInfo, ObjectStore
 from stratalog_pipeline.cold.catalog import Catalog, each

@@ -21,9 +21,9 @@ from typing import Final, TypeVar
 
 from stratalog.admin_api.find import MOST_RECORDS, FindAnswer, FoundRecord, LedElsewhere, NotSearched, found_record
 from stratalog.event_loop.fair_turns import FairTurns
-from stratalog.formats.manifest import Manifest, decode_manifest, manifest_digest
-from stratalog.formats.record_batch import walk
-from stratalog.formats.records import records_of_key
+from stratalog.formats.batches.record_batch import walk
+from stratalog.formats.batches.records import records_of_key
+from stratalog.formats.bucket.manifest import Manifest, decode_manifest, manifest_digest
 from stratalog.model.errors import Corrupt, InvalidRequest, NotFound, StratalogError, Unavailable
 from stratalog.model.segment import RemoteState, Segment
 from stratalog.model.topic import Topic

@@ -8,11 +8,11 @@ from contextlib import suppress
 
 from stratalog.admin_api.models import Location, Tier
 from stratalog.admin_api.next_steps import GIVE_BUCKET
-from stratalog.formats.index_block import decode_index_block
-from stratalog.formats.manifest import decode_manifest
-from stratalog.formats.part import PART_HEADER_BYTES, decode_part_header, decode_part_index
-from stratalog.formats.record_batch import parse_header, walk
-from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.formats.batches.record_batch import parse_header, walk
+from stratalog.formats.bucket.manifest import decode_manifest
+from stratalog.formats.bucket.part import PART_HEADER_BYTES, decode_part_header, decode_part_index
+from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.formats.segments.index_block import decode_index_block
 from stratalog.machines.reading.read_sources import ReadSource, provers, sources
 from stratalog.machines.restart.missing_copy import judge_missing
 from stratalog.model.batch import BATCH_HEADER_BYTES, BatchHeader

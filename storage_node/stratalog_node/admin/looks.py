@@ -40,15 +40,15 @@ from stratalog.admin_api.looks import (
     cut_bytes,
 )
 from stratalog.event_loop.fair_turns import FairTurns
-from stratalog.formats.record_batch import walk
-from stratalog.formats.records import Record, decode_records
+from stratalog.formats.batches.record_batch import walk
+from stratalog.formats.batches.records import Record, decode_records
 from stratalog.machines.groups.consumer_group_events import ConsumerGroupStatus
 from stratalog.machines.groups.group_events import GroupStatus, MemberStatus
 from stratalog.machines.plans.cluster_lists import page_of
-from stratalog.model.cluster_lists import ListAsk
-from stratalog.model.consumer_group import ConsumerMember, PlacesByName
 from stratalog.model.errors import InvalidRequest, NotFound, StratalogError
+from stratalog.model.groups.consumer_group import ConsumerMember, PlacesByName
 from stratalog.model.ids import ShardKey
+from stratalog.model.views.cluster_lists import ListAsk
 from stratalog_node.admin.describe import settings_in_force, shard_info
 from stratalog_node.admin.services import AdminServices
 from stratalog_node.groups.hosted import HostedGroup

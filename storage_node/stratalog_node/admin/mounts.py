@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from stratalog.admin_api.mounts import CreateMountRequest, EndMountRequest, MountInfo, MoveMountRequest
 from stratalog.event_loop.fair_turns import FairTurns
 from stratalog.machines.reading.bucket_reads import is_readable_without_nodes
-from stratalog.model.mount_commands import CreateMount, EndMount, MoveMount
+from stratalog.model.commands.mount_commands import CreateMount, EndMount, MoveMount
 from stratalog.model.mounts import Mount, MountMode
 from stratalog.model.segment import Segment
 from stratalog_node.admin.services import AdminServices

@@ -35,8 +35,8 @@ from stratalog.admin_api.rolls import RollElsewhereRequest, RollingElsewhere, Se
 from stratalog.admin_api.wording import human_duration
 from stratalog.event_loop.fair_turns import FairTurns
 from stratalog.machines.leading.shard_life import Stop
-from stratalog.model import commands
-from stratalog.model.commands import DeleteTopic
+from stratalog.model.commands import table_commands as commands
+from stratalog.model.commands.table_commands import DeleteTopic
 from stratalog.model.counting import counted
 from stratalog.model.errors import InvalidRequest, NotFound
 from stratalog.model.ids import ShardKey

@@ -17,8 +17,8 @@ from stratalog.admin_api.looks import LookFrom
 from stratalog.admin_api.models import AlterTopic, CreateTopic, SealRequest, VerifyRequest
 from stratalog.admin_api.mounts import CreateMountRequest, EndMountRequest, MoveMountRequest
 from stratalog.admin_api.rolls import RollElsewhereRequest
-from stratalog.model.cluster_lists import ListAsk
 from stratalog.model.errors import InvalidRequest, StratalogError
+from stratalog.model.views.cluster_lists import ListAsk
 from stratalog.telemetry.door import body_of
 from stratalog.telemetry.logs import logger
 from stratalog_node.admin.find import Wish

@@ -6,8 +6,8 @@ without a gap, the epoch, and it carries the seal digest. Memory: one window and
 
 from __future__ import annotations
 
-from stratalog.formats.digest import EMPTY_DIGEST, extend_digest
-from stratalog.formats.record_batch import first_timestamp_ms, scan_valid_prefix, walk
+from stratalog.formats.batches.record_batch import first_timestamp_ms, scan_valid_prefix, walk
+from stratalog.formats.segments.digest import EMPTY_DIGEST, extend_digest
 from stratalog.model.batch import BATCH_HEADER_BYTES, LARGEST_BATCH_BYTES, BatchHeader
 from stratalog.model.errors import Corrupt
 

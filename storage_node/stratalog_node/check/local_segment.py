@@ -10,8 +10,8 @@ from pathlib import Path
 
 from stratalog.admin_api.models import Finding
 from stratalog.admin_api.next_steps import RESTORE_FILE
-from stratalog.formats.index_block import IndexBlock, decode_index_block
-from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES, check_identity, decode_segment_header
+from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES, check_identity, decode_segment_header
+from stratalog.formats.segments.index_block import IndexBlock, decode_index_block
 from stratalog.model.errors import Corrupt, NotFound, Unavailable
 from stratalog.model.segment import SealRecord, SegmentIdentity
 from stratalog_node.check.batch_stream import BatchStream

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 
 from stratalog.admin_api.models import Finding
 from stratalog.admin_api.next_steps import CHECK_STORE, RESTORE_OBJECT
-from stratalog.formats.digest import EMPTY_DIGEST, object_digest
-from stratalog.formats.index_block import decode_index_block
-from stratalog.formats.manifest import Manifest, decode_manifest, manifest_digest
-from stratalog.formats.object_names import is_one_part
-from stratalog.formats.part import PartHeader, check_part
+from stratalog.formats.bucket.manifest import Manifest, decode_manifest, manifest_digest
+from stratalog.formats.bucket.object_names import is_one_part
+from stratalog.formats.bucket.part import PartHeader, check_part
+from stratalog.formats.segments.digest import EMPTY_DIGEST, object_digest
+from stratalog.formats.segments.index_block import decode_index_block
 from stratalog.model.errors import Corrupt, NotFound, StratalogError
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemotePart, RemoteState, SealRecord, Segment

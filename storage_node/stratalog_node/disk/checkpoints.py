@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rocksdict import AccessType, DbClosedError, Options, Rdict, WriteBatch
 
-from stratalog.formats.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
+from stratalog.formats.disk.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
 from stratalog.machines.leading.disk_health import DiskCall
 from stratalog.model.errors import Corrupt, Unavailable
 from stratalog.model.ids import SegmentKey

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from stratalog.formats.journal import (
+from stratalog.formats.disk.journal import (
     JOURNAL_HEADER_BYTES,
     JournalEntry,
     JournalHeader,

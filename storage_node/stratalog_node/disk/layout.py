@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
-from stratalog.formats.object_names import parse_segment_file_name, segment_file_name
+from stratalog.formats.bucket.object_names import parse_segment_file_name, segment_file_name
 from stratalog.model.ids import SegmentKey, ShardKey
 
 UNCONFIRMED_SUFFIX = ".unconfirmed"

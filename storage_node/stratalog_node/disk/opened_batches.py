@@ -10,9 +10,9 @@ from __future__ import annotations
 import threading
 import time
 
+from stratalog.formats.batches.offered_batch import LARGEST_DECODED_BYTES
+from stratalog.formats.batches.record_times import BatchTimes, Opened, times_of
 from stratalog.formats.fields import Buffer
-from stratalog.formats.offered_batch import LARGEST_DECODED_BYTES
-from stratalog.formats.record_times import BatchTimes, Opened, times_of
 from stratalog.model.batch import BatchHeader
 
 _USUAL_BYTES = 16 << 20

@@ -3,7 +3,7 @@
 Recovery, sealing and verification share it. Blocking; for disk threads. Every CRC is checked. Where the index is to
 have true times, as for a seal, each batch is opened for them; else they are those that the headers claim.
 Cost: about 2 us a batch and the bytes once, in windows. The interpreter is given up every 60 us or so, not with each
-batch (formats/batch_scan.py, disk/yielding_gil.py).
+batch (formats/batches/batch_scan.py, disk/yielding_gil.py).
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from stratalog.formats.batch_scan import scan_whole_batches
-from stratalog.formats.digest import EMPTY_DIGEST, extend_digest, extend_digest_over
-from stratalog.formats.index_points import IndexBuilder
-from stratalog.formats.record_batch import first_timestamp_ms, parse_header, scan_valid_prefix
-from stratalog.formats.record_times import BatchTimes
+from stratalog.formats.batches.batch_scan import scan_whole_batches
+from stratalog.formats.batches.record_batch import first_timestamp_ms, parse_header, scan_valid_prefix
+from stratalog.formats.batches.record_times import BatchTimes
+from stratalog.formats.segments.digest import EMPTY_DIGEST, extend_digest, extend_digest_over
+from stratalog.formats.segments.index_points import IndexBuilder
 from stratalog.machines.leading.producer_table import ProducerTable
 from stratalog.model.batch import BATCH_HEADER_BYTES, BatchHeader
 from stratalog.model.ids import SegmentKey

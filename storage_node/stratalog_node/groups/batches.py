@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from stratalog.formats.group_log import KeyValue
-from stratalog.formats.record_batch import walk
-from stratalog.formats.records import NEXT_OFFSET, Record, encode_batch
+from stratalog.formats.batches.record_batch import walk
+from stratalog.formats.batches.records import NEXT_OFFSET, Record, encode_batch
+from stratalog.formats.groups.group_log import KeyValue
 from stratalog.model.batch import BatchHeader
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from stratalog.model.consumer_group import PlacesByName, Subscription
-from stratalog.model.group import MemberProtocol
+from stratalog.model.groups.consumer_group import PlacesByName, Subscription
+from stratalog.model.groups.group import MemberProtocol
 
 _MAX_METADATA_BYTES: Final = 1 << 20
 """Of one member of a consumer group: each JoinGroup is read."""

@@ -16,7 +16,7 @@ import re2
 from stratalog.machines.groups.consumer_group import ConsumerGroup
 from stratalog.machines.groups.consumer_group_events import ConsumerAnswer, ConsumerHeartbeat, SeenTopic
 from stratalog.machines.groups.group import Group
-from stratalog.model.group import GroupError, GroupState
+from stratalog.model.groups.group import GroupError, GroupState
 from stratalog.model.metadata import Change, TopicChanged, TopicDeleted
 from stratalog.model.topic import Topic
 from stratalog_node.groups.hosted import HostedGroup

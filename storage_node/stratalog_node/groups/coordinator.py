@@ -30,7 +30,7 @@ from stratalog.machines.groups.group_events import (
     MembersLeft,
     SyncAnswer,
 )
-from stratalog.model.group import GroupError
+from stratalog.model.groups.group import GroupError
 from stratalog.model.ids import ShardKey
 from stratalog.model.metadata import Change, NodeChanged, SegmentChanged, ShardChanged, TopicChanged, TopicDeleted
 from stratalog.model.mounts import OffsetRange

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from typing import Final
 from uuid import UUID
 
-from stratalog.formats.group_log import OffsetEntry, encode_entry
-from stratalog.model.group import GroupError
+from stratalog.formats.groups.group_log import OffsetEntry, encode_entry
+from stratalog.model.groups.group import GroupError
 from stratalog.model.ids import ShardKey
 from stratalog_node.groups.hosted import GroupShard, ShardState
 from stratalog_node.groups.stats import GroupStats

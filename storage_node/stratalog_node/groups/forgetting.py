@@ -13,11 +13,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from uuid import UUID
 
-from stratalog.formats.group_log import GroupEntry, encode_entry
+from stratalog.formats.groups.group_log import GroupEntry, encode_entry
 from stratalog.machines.groups.consumer_group import ConsumerGroup
 from stratalog.machines.groups.group_offsets import OffsetExpiry
-from stratalog.model.consumer_group import ConsumerGroupRecord
-from stratalog.model.group import CONSUMER_PROTOCOL_TYPE, CommittedOffset, GroupError, GroupRecord, GroupState
+from stratalog.model.groups.consumer_group import ConsumerGroupRecord
+from stratalog.model.groups.group import CONSUMER_PROTOCOL_TYPE, CommittedOffset, GroupError, GroupRecord, GroupState
 from stratalog.model.ids import ShardKey
 from stratalog.telemetry.logs import logger
 from stratalog_node.groups.group_rewrite import rewrite_group

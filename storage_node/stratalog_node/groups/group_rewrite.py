@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 
-from stratalog.formats.group_log import KeyValue, encode_entry
-from stratalog.model.group import GroupError
+from stratalog.formats.groups.group_log import KeyValue, encode_entry
+from stratalog.model.groups.group import GroupError
 from stratalog.model.ids import ShardKey
 from stratalog_node.groups.hosted import HostedGroup
 from stratalog_node.groups.snapshot import LiveKey

@@ -11,11 +11,11 @@ import asyncio
 from collections.abc import Iterator
 from enum import Enum
 
-from stratalog.formats.group_log import ConsumersEntry, GroupEntry, LogEntry, OffsetEntry
+from stratalog.formats.groups.group_log import ConsumersEntry, GroupEntry, LogEntry, OffsetEntry
 from stratalog.machines.groups.consumer_group import ConsumerGroup
 from stratalog.machines.groups.group import Group
-from stratalog.model.consumer_group import ConsumerGroupRecord
-from stratalog.model.group import CommittedOffset, GroupError, GroupRecord
+from stratalog.model.groups.consumer_group import ConsumerGroupRecord
+from stratalog.model.groups.group import CommittedOffset, GroupError, GroupRecord
 from stratalog.model.ids import ShardKey
 from stratalog_node.groups.log import GroupLog
 from stratalog_node.groups.snapshot import LiveKey

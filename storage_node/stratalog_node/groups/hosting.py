@@ -17,10 +17,10 @@ from stratalog.event_loop.task_set import TaskSet
 from stratalog.machines.groups.consumer_group import ConsumerGroup
 from stratalog.machines.groups.group import Group
 from stratalog.meta_api.client import CommandTaker
-from stratalog.model.commands import AdvanceLogStart
-from stratalog.model.consumer_group import ConsumerGroupRecord
+from stratalog.model.commands.table_commands import AdvanceLogStart
 from stratalog.model.errors import Corrupt, Fenced, StratalogError
-from stratalog.model.group import CommittedOffset, GroupError, GroupRecord, GroupState
+from stratalog.model.groups.consumer_group import ConsumerGroupRecord
+from stratalog.model.groups.group import CommittedOffset, GroupError, GroupRecord, GroupState
 from stratalog.model.ids import ShardKey
 from stratalog.model.mounts import OffsetRange
 from stratalog.model.segment import Segment

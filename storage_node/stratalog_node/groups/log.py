@@ -20,9 +20,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from stratalog.formats.group_log import KeyValue, LogOpened, encode_entry
+from stratalog.formats.groups.group_log import KeyValue, LogOpened, encode_entry
 from stratalog.model.errors import Fenced, OutcomeUnknown, StratalogError, Unavailable
-from stratalog.model.group import GroupError
+from stratalog.model.groups.group import GroupError
 from stratalog.model.mounts import OffsetRange
 from stratalog.model.segment import GapReason, Segment
 from stratalog.telemetry.logs import logger

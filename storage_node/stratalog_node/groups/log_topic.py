@@ -15,7 +15,7 @@ from uuid import UUID
 
 from stratalog.event_loop.task_set import TaskSet
 from stratalog.meta_api.client import CommandTaker
-from stratalog.model.commands import CreateTopic, WidenTopic
+from stratalog.model.commands.table_commands import CreateTopic, WidenTopic
 from stratalog.model.errors import AlreadyExists, StratalogError, Unavailable
 from stratalog.model.ids import ShardKey
 from stratalog.model.topic import Topic

@@ -13,7 +13,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeAlias, TypeVar, assert_never, cast
 
-from stratalog.formats.group_log import ConsumersChangedEntry, ConsumersEntry, GroupEntry, MemberEntry, encode_entry
+from stratalog.formats.groups.group_log import (
+    ConsumersChangedEntry,
+    ConsumersEntry,
+    GroupEntry,
+    MemberEntry,
+    encode_entry,
+)
 from stratalog.machines.groups.consumer_group import ConsumerGroup
 from stratalog.machines.groups.consumer_group_events import (
     AnswerConsumer,
@@ -42,9 +48,9 @@ from stratalog.machines.groups.group_events import (
     SyncAnswer,
     TimePassed,
 )
-from stratalog.model.consumer_group import ConsumerGroupRecord
 from stratalog.model.errors import InvalidRequest
-from stratalog.model.group import GroupError, GroupRecord, MemberRecord
+from stratalog.model.groups.consumer_group import ConsumerGroupRecord
+from stratalog.model.groups.group import GroupError, GroupRecord, MemberRecord
 from stratalog_node.groups.attention import Attention
 from stratalog_node.groups.deadlines import DeadlineHeap
 from stratalog_node.groups.hosted import HostedGroup, entry_of

@@ -21,7 +21,7 @@ from stratalog.machines.groups.consumer_group_events import (
 from stratalog.machines.groups.group import Group
 from stratalog.machines.groups.group_conversion import Said, downgraded, upgraded
 from stratalog.machines.groups.group_events import GroupLimits
-from stratalog.model.group import CONSUMER_PROTOCOL_TYPE, GroupError, GroupRecord, GroupState, MemberRecord
+from stratalog.model.groups.group import CONSUMER_PROTOCOL_TYPE, GroupError, GroupRecord, GroupState, MemberRecord
 from stratalog_node.groups.client_words import ClientWords
 
 _MAX_BYTES: Final = 4 << 20

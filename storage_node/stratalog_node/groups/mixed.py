@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from stratalog.machines.groups.consumer_group_events import ClassicBeat, ClassicJoined, SeenTopics, ShareAnswer
 from stratalog.machines.groups.group_events import HeartbeatReceived, JoinAnswer, MemberJoined, MemberSynced, SyncAnswer
-from stratalog.model.consumer_group import PlacesByName
-from stratalog.model.group import CONSUMER_PROTOCOL_TYPE, GroupError
+from stratalog.model.groups.consumer_group import PlacesByName
+from stratalog.model.groups.group import CONSUMER_PROTOCOL_TYPE, GroupError
 from stratalog.model.ids import ShardKey
 from stratalog_node.groups.client_words import ClientWords
 from stratalog_node.groups.hosted import HostedGroup

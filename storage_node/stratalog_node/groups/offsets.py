@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import UUID
 
-from stratalog.formats.group_log import KeyValue, OffsetEntry, encode_entry
-from stratalog.model.group import NEVER_EXPIRES, CommittedOffset, GroupError
+from stratalog.formats.groups.group_log import KeyValue, OffsetEntry, encode_entry
+from stratalog.model.groups.group import NEVER_EXPIRES, CommittedOffset, GroupError
 from stratalog.model.ids import ShardKey
 from stratalog.model.metadata import Node
 from stratalog.model.topic import Topic

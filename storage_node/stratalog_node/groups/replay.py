@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from stratalog.formats.batches.records import decode_pairs
 from stratalog.formats.fields import Buffer
-from stratalog.formats.group_log import (
+from stratalog.formats.groups.group_log import (
     ConsumersChangedEntry,
     ConsumersEntry,
     GroupEntry,
@@ -23,10 +24,9 @@ from stratalog.formats.group_log import (
     decode_entry,
     is_committed,
 )
-from stratalog.formats.records import decode_pairs
 from stratalog.model.batch import BatchHeader
-from stratalog.model.consumer_group import ConsumerGroupRecord
-from stratalog.model.group import CommittedOffset, GroupRecord
+from stratalog.model.groups.consumer_group import ConsumerGroupRecord
+from stratalog.model.groups.group import CommittedOffset, GroupRecord
 from stratalog.model.ids import ShardKey
 from stratalog.model.mounts import OffsetRange
 

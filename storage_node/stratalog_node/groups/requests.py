@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from stratalog.machines.groups.consumer_group_events import ConsumerGroupStatus
 from stratalog.machines.groups.group_events import GroupStatus
-from stratalog.model.group import NO_GENERATION, CommittedOffset, GroupError, GroupState, MemberProtocol
+from stratalog.model.groups.group import NO_GENERATION, CommittedOffset, GroupError, GroupState, MemberProtocol
 from stratalog.model.ids import ShardKey
 
 

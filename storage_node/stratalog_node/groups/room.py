@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-from stratalog.model.group import CommittedOffset
+from stratalog.model.groups.group import CommittedOffset
 from stratalog_node.groups.stats import GroupStats
 
 _OFFSET_BYTES = 250

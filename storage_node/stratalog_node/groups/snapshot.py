@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol, TypeAlias
 
-from stratalog.formats.group_log import KeyValue, LogEntry, SnapshotBegun, SnapshotEnded, encode_entry
+from stratalog.formats.groups.group_log import KeyValue, LogEntry, SnapshotBegun, SnapshotEnded, encode_entry
 from stratalog.model.ids import ShardKey
 from stratalog_node.groups.batches import size_of
 

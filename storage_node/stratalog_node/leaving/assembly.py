@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from stratalog.formats.object_names import ObjectNames
+from stratalog.formats.bucket.object_names import ObjectNames
 from stratalog.meta_api.client import MetaClient
 from stratalog.model.activity import Activity
 from stratalog.model.ids import ShardKey

@@ -12,13 +12,13 @@ import json
 from collections.abc import Callable
 from typing import Final
 
-from stratalog.formats.object_names import InventoryName, ObjectNames
+from stratalog.formats.bucket.object_names import InventoryName, ObjectNames
 from stratalog.machines.plans.leaving_turns import pause_before_look_ms, who_writes, whose_turn
 from stratalog.meta_api.client import MetaClient
+from stratalog.model.commands.retirement_commands import ReportInventory, ReportSighting
 from stratalog.model.errors import AlreadyExists, Corrupt, OutcomeUnknown, StratalogError
 from stratalog.model.metadata import Node
 from stratalog.model.retirement import Retirement, RetireStep
-from stratalog.model.retirement_commands import ReportInventory, ReportSighting
 from stratalog.model.segment import Segment
 from stratalog.objects.store import ObjectStore
 from stratalog.telemetry.logs import logger

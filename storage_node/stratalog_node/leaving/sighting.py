@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from stratalog.formats.manifest import decode_manifest, manifest_digest
+from stratalog.formats.bucket.manifest import decode_manifest, manifest_digest
 from stratalog.model.counting import counted
 from stratalog.model.errors import Corrupt, NotFound, StratalogError
 from stratalog.model.ids import SegmentKey

@@ -21,9 +21,9 @@ from typing import Final, TypeAlias
 from stratalog.event_loop.task_set import TaskSet
 from stratalog.machines.backoff import longest_pause
 from stratalog.meta_api.node_client import NodeMetaClient
+from stratalog.model.commands.mount_commands import DoubtMount, ReleaseMount, TakeMount
 from stratalog.model.errors import Fenced, StratalogError
 from stratalog.model.metadata import Change, Life, MountChanged, MountEnded
-from stratalog.model.mount_commands import DoubtMount, ReleaseMount, TakeMount
 from stratalog.model.mounts import Mount, MountMode, MountState
 from stratalog.telemetry.logs import logger
 from stratalog_node.mounts.stats import MountStats

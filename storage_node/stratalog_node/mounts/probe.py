@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from stratalog.event_loop.task_set import TaskSet
-from stratalog.formats.object_names import ObjectNames
+from stratalog.formats.bucket.object_names import ObjectNames
 from stratalog.machines.tiering.mounted_uploads import why_closed
 from stratalog.model.errors import Unavailable
 from stratalog.model.mounts import Mount, MountMode

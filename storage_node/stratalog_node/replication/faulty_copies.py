@@ -19,7 +19,7 @@ from stratalog.machines.following.copies_to_report import (
     led_to_the_end,
 )
 from stratalog.meta_api.client import MetaClient
-from stratalog.model.commands import ReportFaultyCopies
+from stratalog.model.commands.table_commands import ReportFaultyCopies
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import Segment
 from stratalog.telemetry.logs import logger

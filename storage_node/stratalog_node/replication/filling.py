@@ -31,7 +31,7 @@ from stratalog.machines.restart.shard_healing import (
     StoreAsked,
     TryAgain,
 )
-from stratalog.model.commands import AdvanceLogStart
+from stratalog.model.commands.table_commands import AdvanceLogStart
 from stratalog.model.errors import Rejected, StratalogError
 from stratalog.model.ids import SegmentKey
 from stratalog.settings.choices import UncleanSeal

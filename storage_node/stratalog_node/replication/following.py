@@ -13,14 +13,14 @@ from typing import Any
 from uuid import UUID
 
 from stratalog.event_loop.task_set import TaskSet
-from stratalog.formats.checkpoint import Checkpoint
+from stratalog.formats.disk.checkpoint import Checkpoint
 from stratalog.kafka.replica_fetch import SegmentAnswer
 from stratalog.machines.following.copies_to_report import is_counted_on
 from stratalog.machines.following.fetch_rounds import SegmentName, segment_name
 from stratalog.machines.following.follower_events import Ask, FollowerLife, RangeRefusal, RangeRefused, SegmentGone
 from stratalog.machines.following.segment_follower import SegmentFollower
 from stratalog.machines.leading.sealed_producers import Producers
-from stratalog.model.commands import NodeCommand, ReportReplica
+from stratalog.model.commands.table_commands import NodeCommand, ReportReplica
 from stratalog.model.errors import Corrupt, StratalogError, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Change, SegmentChanged, ShardChanged, TopicChanged, TopicDeleted

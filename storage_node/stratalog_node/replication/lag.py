@@ -12,7 +12,7 @@ import heapq
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import Segment
 from stratalog.telemetry.metrics import MetricRegistry

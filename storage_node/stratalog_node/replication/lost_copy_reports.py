@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 
 from stratalog.machines.following.copies_to_report import lost_untold
 from stratalog.meta_api.client import MetaClient
-from stratalog.model.commands import ReportLostCopies
+from stratalog.model.commands.table_commands import ReportLostCopies
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import Segment
 from stratalog.telemetry.logs import logger

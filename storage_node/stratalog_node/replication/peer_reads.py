@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from stratalog.formats.batch_scan import scan_batches
-from stratalog.formats.producers import most_table_bytes
-from stratalog.formats.record_batch import parse_header
+from stratalog.formats.batches.batch_scan import scan_batches
+from stratalog.formats.batches.record_batch import parse_header
+from stratalog.formats.segments.producers import most_table_bytes
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.kafka.errors import MalformedFrame
 from stratalog.kafka.replica_fetch import SegmentAnswer, SegmentAsk, decode_replica_answer

@@ -9,9 +9,9 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, Protocol, assert_never
 
-from stratalog.formats.batch_scan import check_batches
-from stratalog.formats.checkpoint import Checkpoint
-from stratalog.formats.record_batch import offset_and_epoch, parse_header
+from stratalog.formats.batches.batch_scan import check_batches
+from stratalog.formats.batches.record_batch import offset_and_epoch, parse_header
+from stratalog.formats.disk.checkpoint import Checkpoint
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.kafka.replica_fetch import SegmentAnswer
 from stratalog.machines.following.copy_sources import fills_it
@@ -56,7 +56,7 @@ from stratalog.machines.following.follower_events import (
 )
 from stratalog.machines.following.segment_follower import SegmentFollower
 from stratalog.model.batch import BATCH_HEADER_BYTES
-from stratalog.model.commands import NodeCommand, PromiseFence, ReportReplica
+from stratalog.model.commands.table_commands import NodeCommand, PromiseFence, ReportReplica
 from stratalog.model.errors import Conflict, Corrupt, NotFound, StratalogError
 from stratalog.model.ids import SegmentKey
 from stratalog.model.producers import ProducerSnapshot, ProducerTally

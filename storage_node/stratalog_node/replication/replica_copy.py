@@ -11,18 +11,18 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from stratalog.formats.checkpoint import Checkpoint
-from stratalog.formats.index_block import encode_index_block
-from stratalog.formats.index_points import IndexBuilder, IndexPoint, IndexPoints
-from stratalog.formats.producers import NO_TABLE
-from stratalog.formats.record_batch import parse_header, walk
-from stratalog.formats.segment_file import (
+from stratalog.formats.batches.record_batch import parse_header, walk
+from stratalog.formats.disk.checkpoint import Checkpoint
+from stratalog.formats.disk.segment_file import (
     SEGMENT_HEADER_BYTES,
     check_identity,
     decode_segment_header,
     encode_segment_header,
 )
-from stratalog.formats.tail_damage import TailKind, judge_tail
+from stratalog.formats.disk.tail_damage import TailKind, judge_tail
+from stratalog.formats.segments.index_block import encode_index_block
+from stratalog.formats.segments.index_points import IndexBuilder, IndexPoint, IndexPoints
+from stratalog.formats.segments.producers import NO_TABLE
 from stratalog.machines.leading.sealed_producers import Producers
 from stratalog.model.batch import BATCH_HEADER_BYTES, BatchHeader
 from stratalog.model.errors import Corrupt

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable
 
-from stratalog.formats.object_names import ObjectNames
+from stratalog.formats.bucket.object_names import ObjectNames
 from stratalog.machines.tiering.retention import DiskPressure
 from stratalog.meta_api.client import MetaClient
 from stratalog.model.counting import counted

@@ -18,9 +18,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
-from stratalog.formats.digest import EMPTY_DIGEST, extend_digest_past
-from stratalog.formats.index_points import IndexPoints
-from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES, decode_segment_header
+from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES, decode_segment_header
+from stratalog.formats.segments.digest import EMPTY_DIGEST, extend_digest_past
+from stratalog.formats.segments.index_points import IndexPoints
 from stratalog.model.errors import Corrupt, NotFound, Unavailable
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import SealRecord

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from stratalog.formats.index_points import IndexPoints
+from stratalog.formats.segments.index_points import IndexPoints
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.kafka.replica_fetch import SegmentAnswer, SegmentAsk
 from stratalog.model.errors import Corrupt, StratalogError, Unavailable

@@ -19,9 +19,9 @@ from typing import Final
 
 from stratalog.event_loop.task_set import TaskSet
 from stratalog.meta_api.client import MetaClient
+from stratalog.model.commands.mount_commands import CloseVolume, OpenVolume
 from stratalog.model.errors import InvalidRequest, NotFound, StratalogError, Unavailable
 from stratalog.model.metadata import Change, MountChanged, MountEnded
-from stratalog.model.mount_commands import CloseVolume, OpenVolume
 from stratalog.model.mounts import Mount, data_set_name
 from stratalog.model.retirement import RetireMode, RetireStep
 from stratalog.settings.process import ProcessSettings

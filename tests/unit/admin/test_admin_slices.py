@@ -15,7 +15,14 @@ import pytest
 
 from stratalog.admin_api.models import VerifySegment
 from stratalog.machines.leading.shard_life import Stop
-from stratalog.model.commands import AcquireLock, CommitParts, CreateTopic, RegisterNode, RollSegment, SealSegment
+from stratalog.model.commands.table_commands import (
+    AcquireLock,
+    CommitParts,
+    CreateTopic,
+    RegisterNode,
+    RollSegment,
+    SealSegment,
+)
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import NodeInfo, PartCommit
 from stratalog.model.segment import Segment

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from stratalog.admin_api.looks import LookFrom, ShardLookedAt
-from stratalog.formats.records import Record
+from stratalog.formats.batches.records import Record
 from stratalog.model.ids import ShardKey
 from stratalog_node.admin.looks import _Look
 from stratalog_node.measures.history import History, Sums

@@ -21,7 +21,7 @@ from typer.testing import CliRunner, Result
 from stratalog.admin_api.client import AdminClient
 from stratalog.admin_api.models import AlterTopic
 from stratalog.admin_api.rolls import RollElsewhereRequest, SegmentName
-from stratalog.formats.claim import Claim, encode_claim
+from stratalog.formats.bucket.claim import Claim, encode_claim
 from stratalog_cli.entry import build_app
 from support.node_process import NodeProcess
 from support.waiting import eventually_sync

@@ -11,11 +11,11 @@ from uuid import UUID
 import pytest
 from typer.testing import CliRunner
 
-from stratalog.formats.bundle import BundleHeader, BundleMember, encode_bundle
-from stratalog.formats.claim import Claim, encode_claim
-from stratalog.formats.digest import EMPTY_DIGEST
-from stratalog.formats.manifest import decode_manifest
-from stratalog.formats.object_names import ObjectNames
+from stratalog.formats.bucket.bundle import BundleHeader, BundleMember, encode_bundle
+from stratalog.formats.bucket.claim import Claim, encode_claim
+from stratalog.formats.bucket.manifest import decode_manifest
+from stratalog.formats.bucket.object_names import ObjectNames
+from stratalog.formats.segments.digest import EMPTY_DIGEST
 from stratalog.objects import open_store
 from stratalog_cli.entry import build_app
 from stratalog_node.check.remote_segment import RemoteReport, check_manifest
@@ -190,7 +190,7 @@ def test_a_gap_between_parts_is_told(cluster: StoredCluster) -> None:
 
 def test_a_part_that_does_not_go_on_from_the_one_before_is_found(cluster: StoredCluster) -> None:
     """Whole by itself, at the right offsets, but not made of the segment's batches."""
-    from stratalog.formats.object_names import ObjectNames
+    from stratalog.formats.bucket.object_names import ObjectNames
 
     pieces, _ = part_of(identity_of(1, 30), batches_of(1, 40, 50), b"\x07" * 16)
     key = ObjectNames("", "c1").chunk(segment_key(1), 40, 50, node_id=1, lock_epoch=1, attempt=3)

@@ -10,8 +10,8 @@ from uuid import UUID
 import pytest
 from typer.testing import CliRunner
 
-from stratalog.formats.journal import JournalHeader, encode_entry_header, encode_journal_header
-from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.formats.disk.journal import JournalHeader, encode_entry_header, encode_journal_header
+from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.model.ids import SegmentKey
 from stratalog.objects.directory import DirectoryStore
 from stratalog_cli.entry import build_app

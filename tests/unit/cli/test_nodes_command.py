@@ -12,10 +12,10 @@ from contextlib import contextmanager
 import pytest
 from typer.testing import CliRunner, Result
 
-from stratalog.model.commands import CreateTopic, NoteLives, RegisterNode, RollSegment, SealSegment
+from stratalog.model.commands.retirement_commands import RetireNode
+from stratalog.model.commands.table_commands import CreateTopic, NoteLives, RegisterNode, RollSegment, SealSegment
 from stratalog.model.ids import ShardKey
 from stratalog.model.metadata import Life, NodeInfo
-from stratalog.model.retirement_commands import RetireNode
 from stratalog_cli.entry import build_app
 from stratalog_meta.api.server import MetaServer
 from stratalog_meta.service import MetaService

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from stratalog.model.activity import Activity
-from stratalog.model.commands import BeginRecovery, CreateTopic, NoteLives, PromiseFence, RegisterNode
+from stratalog.model.commands.table_commands import BeginRecovery, CreateTopic, NoteLives, PromiseFence, RegisterNode
 from stratalog.model.ids import ShardKey
 from stratalog.model.metadata import Heartbeat, Life, NodeInfo, Vitals
 from stratalog_cli.entry import build_app

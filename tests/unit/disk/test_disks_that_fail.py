@@ -14,7 +14,7 @@ from support.disk_faults import EIO, NO_COMPILER, OK, DiskFaults, has_compiler
 pytestmark = pytest.mark.skipif(not has_compiler(), reason=NO_COMPILER)
 
 CHECKPOINTS = """
-from stratalog.formats.checkpoint import Checkpoint
+from stratalog.formats.disk.checkpoint import Checkpoint
 from stratalog.model.errors import Unavailable
 from stratalog_node.disk.checkpoints import Checkpoints
 
@@ -76,7 +76,7 @@ BEGIN = """
 import sys
 from pathlib import Path
 from uuid import UUID
-from stratalog.formats.index_points import IndexBuilder
+from stratalog.formats.segments.index_points import IndexBuilder
 from stratalog.machines.leading.disk_health import DiskHealth
 from stratalog.model.ids import SegmentKey
 

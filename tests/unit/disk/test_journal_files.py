@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stratalog.formats.journal import JOURNAL_HEADER_BYTES, JournalHeader
+from stratalog.formats.disk.journal import JOURNAL_HEADER_BYTES, JournalHeader
 from stratalog.model.errors import DiskFull, Unavailable
 from stratalog.model.ids import SegmentKey
 from stratalog_node.disk.journal_file import JournalFile, list_journals, read_journal, replay

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stratalog.model.group import GroupError, GroupState
+from stratalog.model.groups.group import GroupError, GroupState
 from stratalog_node.groups import attention as attention_module
 from stratalog_node.groups.attention import Attention
 from support.group_node import GroupNode, joining, syncing

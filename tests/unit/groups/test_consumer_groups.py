@@ -11,7 +11,7 @@ import pytest
 from stratalog.kafka import messages
 from stratalog.kafka.reader import read_entity
 from stratalog.machines.groups.group_events import LeavingMember
-from stratalog.model.group import GroupError
+from stratalog.model.groups.group import GroupError
 from stratalog_node.groups.coordinator import CoordinatorLimits
 from stratalog_node.groups.room import RoomLimits
 from stratalog_node.serve.api import p68_consumer_group_heartbeat

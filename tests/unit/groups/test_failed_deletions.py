@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from stratalog.model.errors import OutcomeUnknown
-from stratalog.model.group import GroupError
+from stratalog.model.groups.group import GroupError
 from stratalog_node.groups.coordinator import CoordinatorLimits
 from stratalog_node.groups.log import LogLimits
 from support.group_node import GroupNode, committing, joining, syncing

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stratalog.model.errors import Unavailable
-from stratalog.model.group import GroupError, GroupState
+from stratalog.model.groups.group import GroupError, GroupState
 from stratalog_node.groups.requests import CommitRequest, OffsetToCommit, TopicShard
 from stratalog_node.shards.catalog import lag as catalog_lag
 from support.group_node import GroupNode, committing

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from stratalog.model.errors import Unavailable
-from stratalog.model.group import GroupError
+from stratalog.model.groups.group import GroupError
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import GapReason, GivenUp, Handover, RemoteCopy, RemoteState, Segment, SegmentState
 from stratalog.telemetry.logs import configure_logs

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from stratalog.formats.group_log import GroupEntry, encode_entry
-from stratalog.formats.records import NEXT_OFFSET, Record, encode_batch
-from stratalog.model.commands import CreateTopic
+from stratalog.formats.batches.records import NEXT_OFFSET, Record, encode_batch
+from stratalog.formats.groups.group_log import GroupEntry, encode_entry
+from stratalog.model.commands.table_commands import CreateTopic
 from stratalog.model.errors import Unavailable
-from stratalog.model.group import GroupError
+from stratalog.model.groups.group import GroupError
 from stratalog_node.groups.coordinator import CoordinatorLimits
 from stratalog_node.groups.log import LogLimits
 from stratalog_node.groups.requests import TopicShard

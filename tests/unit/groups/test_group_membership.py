@@ -8,7 +8,7 @@ import pytest
 
 from stratalog.machines.groups.group_events import JoinAnswer, LeavingMember
 from stratalog.model.errors import OutcomeUnknown, Unavailable
-from stratalog.model.group import GroupError, GroupState
+from stratalog.model.groups.group import GroupError, GroupState
 from stratalog_node.groups.coordinator import CoordinatorLimits
 from support.group_node import GroupNode, committing, joining, syncing, task
 from support.waiting import eventually

@@ -8,9 +8,9 @@ import pytest
 
 from stratalog.kafka.subscription import read_assignment, write_assignment
 from stratalog.machines.groups.group_events import JoinAnswer, LeavingMember
-from stratalog.model.consumer_group import PlacesByName
 from stratalog.model.errors import Unavailable
-from stratalog.model.group import GroupError, MemberProtocol
+from stratalog.model.groups.consumer_group import PlacesByName
+from stratalog.model.groups.group import GroupError, MemberProtocol
 from stratalog_node.groups.requests import SyncRequest
 from support.group_node import GroupNode, beating, committing, joining, subscription, syncing, task
 

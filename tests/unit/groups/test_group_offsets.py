@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from stratalog.model.commands import CreateTopic
+from stratalog.model.commands.table_commands import CreateTopic
 from stratalog.model.errors import OutcomeUnknown, Unavailable
-from stratalog.model.group import GroupError, GroupState, MemberProtocol
+from stratalog.model.groups.group import GroupError, GroupState, MemberProtocol
 from stratalog.model.topic import Topic
 from stratalog_node.groups import log_topic
 from stratalog_node.groups.requests import TopicShard

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from stratalog.model.group import GroupError, GroupState, MemberProtocol
+from stratalog.model.groups.group import GroupError, GroupState, MemberProtocol
 from stratalog_node.groups.coordinator import CoordinatorLimits
 from stratalog_node.groups.hosted import HostedGroup
 from stratalog_node.groups.log import LogLimits

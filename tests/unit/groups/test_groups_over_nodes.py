@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from stratalog.machines.groups.group_events import LeavingMember
-from stratalog.model.commands import WidenTopic
+from stratalog.model.commands.table_commands import WidenTopic
 from stratalog.model.errors import Unavailable
-from stratalog.model.group import GroupError, GroupState
+from stratalog.model.groups.group import GroupError, GroupState
 from stratalog_node.groups import coordinator_validity
 from stratalog_node.groups.requests import TopicShard
 from support.group_cluster import ClusterNode, GroupCluster

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from stratalog.machines.groups.group_members import Member, Roster
-from stratalog.model.group import GroupError
+from stratalog.model.groups.group import GroupError
 from support.group_node import GroupNode, joining, syncing, task
 from support.loop_turns import Turns
 

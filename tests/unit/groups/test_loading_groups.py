@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from stratalog.model.group import CommittedOffset, GroupError, GroupState
+from stratalog.model.groups.group import CommittedOffset, GroupError, GroupState
 from stratalog.model.ids import ShardKey
 from stratalog_node import backoff
 from stratalog_node.groups.coordinator import CoordinatorLimits

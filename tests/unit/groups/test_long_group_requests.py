@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from stratalog.machines.groups.group_events import LeavingMember
-from stratalog.model.group import GroupError
+from stratalog.model.groups.group import GroupError
 from stratalog.model.metadata import TopicDeleted
 from stratalog.model.topic import Topic
 from stratalog_node.groups.requests import CommitRequest, OffsetToCommit, TopicShard

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stratalog.machines.groups.group_events import LeavingMember
 from stratalog.model.errors import Unavailable
-from stratalog.model.group import GroupError, GroupState
+from stratalog.model.groups.group import GroupError, GroupState
 from support.group_node import GroupNode, committing, joining, syncing, task
 
 DAY_MS = 24 * 3_600_000

@@ -8,7 +8,7 @@ import pytest
 
 from stratalog.kafka import messages
 from stratalog.kafka.offset_fetch import OffsetFetchEncoder
-from stratalog.model.group import CommittedOffset
+from stratalog.model.groups.group import CommittedOffset
 
 FOUND = {
     "orders": [(0, CommittedOffset(5, 3, "", -1)), (7, CommittedOffset(1 << 40, -1, "ü" * 200, -1))],

@@ -6,17 +6,17 @@ import pytest
 
 from stratalog.machines.copies.copy_repair import plan_moves
 from stratalog.machines.plans.retirement import Release, Served
-from stratalog.model.commands import AcquireLock, MoveReplicas, RegisterNode, ReplicaMove
-from stratalog.model.errors import Conflict, Fenced, InvalidRequest, NotFound
-from stratalog.model.metadata import NodeInfo, Vitals
-from stratalog.model.retirement import RetireMode, RetireStep, WaitReason
-from stratalog.model.retirement_commands import (
+from stratalog.model.commands.retirement_commands import (
     AdvanceRetirement,
     CancelRetirement,
     ReleaseNode,
     ReportSighting,
     RetireNode,
 )
+from stratalog.model.commands.table_commands import AcquireLock, MoveReplicas, RegisterNode, ReplicaMove
+from stratalog.model.errors import Conflict, Fenced, InvalidRequest, NotFound
+from stratalog.model.metadata import NodeInfo, Vitals
+from stratalog.model.retirement import RetireMode, RetireStep, WaitReason
 from stratalog.model.segment import SegmentState
 from support.retirement_story import INTERVAL_MS, RetirementStory, is_tiered
 
@@ -110,7 +110,7 @@ def test_where_nobody_else_lives_a_cordoned_node_goes_on_writing() -> None:
 
 def test_topics_of_the_service_follow_the_nodes_down() -> None:
     from stratalog.machines.copies.internal_topics import GROUP_LOG
-    from stratalog.model.commands import CreateTopic
+    from stratalog.model.commands.table_commands import CreateTopic
 
     story = RetirementStory(nodes=3)
     log = story.do(CreateTopic(GROUP_LOG, 1, 3, is_internal=True)).result

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stratalog.model.retirement import Retirement, RetireMode, RetireStep
-from stratalog.model.retirement_status import words_of
+from stratalog.model.views.retirement_status import words_of
 
 
 def test_each_step_says_something_of_its_own() -> None:

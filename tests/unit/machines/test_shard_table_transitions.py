@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from stratalog.model.commands import (
+from stratalog.model.commands.table_commands import (
     AdvanceLogStart,
     BeginRecovery,
     CompleteRemote,

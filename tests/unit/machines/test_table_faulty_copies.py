@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 from tests.support.table_stories import TableStory, record_of, state_of
 
-from stratalog.model.commands import ProposeIsr, ReportFaultyCopies, ReportReplica
+from stratalog.model.commands.table_commands import ProposeIsr, ReportFaultyCopies, ReportReplica
 from stratalog.model.errors import InvalidRequest
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import Doubt, Segment, SegmentState

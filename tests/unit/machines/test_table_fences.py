@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stratalog.model.commands import BeginRecovery, PrepareSegment, ProposeIsr, TableCommand
+from stratalog.model.commands.table_commands import BeginRecovery, PrepareSegment, ProposeIsr, TableCommand
 from stratalog.model.errors import Fenced
 from support.table_stories import TableStory, promise, state_of
 

@@ -7,12 +7,12 @@ from uuid import uuid4
 
 import pytest
 
-from stratalog.model.commands import AdvanceLogStart, DeleteTopic, SealSegment
+from stratalog.model.commands.mount_commands import CreateMount, EndMount, MountCut, MoveMount, TakeMount
+from stratalog.model.commands.table_commands import AdvanceLogStart, DeleteTopic, SealSegment
 from stratalog.model.cut import CutShard
 from stratalog.model.errors import AlreadyExists, Conflict, Fenced, InvalidRequest, NotFound
 from stratalog.model.ids import ShardKey
 from stratalog.model.metadata import MountEnded
-from stratalog.model.mount_commands import CreateMount, EndMount, MountCut, MoveMount, TakeMount
 from stratalog.model.mounts import MountMode, MountState, OffsetRange
 from stratalog.model.segment import TimesKnown
 from stratalog.model.topic import Topic

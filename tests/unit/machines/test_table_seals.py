@@ -8,7 +8,7 @@ import pytest
 
 from stratalog.machines.following.follower_events import ServiceTold
 from stratalog.machines.tiering.upload_duty import uploader_of
-from stratalog.model.commands import (
+from stratalog.model.commands.table_commands import (
     AdvanceLogStart,
     ForgetLocal,
     ProposeIsr,

@@ -10,11 +10,18 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from stratalog.formats.object_names import ObjectNames
+from stratalog.formats.bucket.object_names import ObjectNames
 from stratalog.machines.rebuild.meta_backups import FoundSnapshot
 from stratalog.machines.table.dump import capture, writes_of
 from stratalog.machines.table.shard_table import ShardTable
-from stratalog.model.commands import CommitParts, CompleteRemote, CreateTopic, ForgetLocal, RollSegment, SealSegment
+from stratalog.model.commands.table_commands import (
+    CommitParts,
+    CompleteRemote,
+    CreateTopic,
+    ForgetLocal,
+    RollSegment,
+    SealSegment,
+)
 from stratalog.model.errors import Conflict, Corrupt, Fenced, Unavailable
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import PartCommit

@@ -13,12 +13,12 @@ import pytest
 from stratalog.machines.plans.cluster_overview import Known, overview
 from stratalog.meta_api.http_client import HttpMetaClient
 from stratalog.model.activity import Activity, StoppedHere
-from stratalog.model.cluster_lists import ListAsk
-from stratalog.model.commands import NoteLives
+from stratalog.model.commands.table_commands import NoteLives
 from stratalog.model.errors import InvalidRequest, NotFound, NotLeader
 from stratalog.model.metadata import Snapshot
 from stratalog.model.retirement import RetireStep
-from stratalog.model.status_page import Overview
+from stratalog.model.views.cluster_lists import ListAsk
+from stratalog.model.views.status_page import Overview
 from stratalog_meta.api.server import MetaServer
 from stratalog_meta.seldom import FRESH_MS, SeldomMade
 from stratalog_meta.service import MetaService

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stratalog.model.commands import CreateTopic, NoteLives, RegisterNode
+from stratalog.model.commands.table_commands import CreateTopic, NoteLives, RegisterNode
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import ShardKey
 from stratalog.model.metadata import Life, NodeInfo

@@ -15,7 +15,7 @@ from stratalog.meta_api.attempts import Repeat
 from stratalog.meta_api.gathered import MOST_TOGETHER, GatheredCommands
 from stratalog.meta_api.http_client import HttpMetaClient
 from stratalog.meta_api.wire import SEGMENT_COMMANDS, SEGMENT_COMMANDS_PATH, SegmentCommands
-from stratalog.model.commands import ProposeIsr, RollSegment
+from stratalog.model.commands.table_commands import ProposeIsr, RollSegment
 from stratalog.model.errors import Conflict, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import Segment

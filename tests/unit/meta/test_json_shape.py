@@ -12,7 +12,7 @@ from pydantic_core import ValidationError
 
 from stratalog.meta_api.json_shape import JsonObject, JsonShape, NotOfShape, describe, field_name
 from stratalog.meta_api.wire import COMMAND_WIRES, SEGMENT, SEGMENT_COMMANDS, SegmentCommands
-from stratalog.model.commands import (
+from stratalog.model.commands.table_commands import (
     COMMANDS,
     CreateTopic,
     ForgetLocal,

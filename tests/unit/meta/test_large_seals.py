@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from stratalog.meta_api import wire
-from stratalog.model.commands import ReportReplica
+from stratalog.model.commands.table_commands import ReportReplica
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Life
 from stratalog.model.producers import ProducerTally

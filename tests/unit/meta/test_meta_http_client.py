@@ -13,7 +13,7 @@ import pytest
 from stratalog.meta_api.attempts import RetryPolicy
 from stratalog.meta_api.http_client import HttpMetaClient
 from stratalog.meta_api.transport import MAX_REQUESTS, Transport
-from stratalog.model.commands import (
+from stratalog.model.commands.table_commands import (
     AddShards,
     AlterTopic,
     CreateTopic,

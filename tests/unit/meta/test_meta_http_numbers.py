@@ -13,7 +13,20 @@ import pytest
 
 from stratalog.machines.copies.internal_topics import GROUP_LOG
 from stratalog.meta_api.wire import wire_of
-from stratalog.model.commands import (
+from stratalog.model.commands.mount_commands import (
+    BeginMount,
+    CloseVolume,
+    CreateMount,
+    DoubtMount,
+    EndMount,
+    MountCut,
+    MoveMount,
+    OpenVolume,
+    ReleaseMount,
+    TakeMount,
+)
+from stratalog.model.commands.retirement_commands import CancelRetirement, ReportInventory, ReportSighting, RetireNode
+from stratalog.model.commands.table_commands import (
     COMMANDS,
     AcquireLock,
     AddShards,
@@ -47,21 +60,8 @@ from stratalog.model.commands import (
 from stratalog.model.cut import CutShard
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Life, NodeInfo, PartCommit, PartReplacement
-from stratalog.model.mount_commands import (
-    BeginMount,
-    CloseVolume,
-    CreateMount,
-    DoubtMount,
-    EndMount,
-    MountCut,
-    MoveMount,
-    OpenVolume,
-    ReleaseMount,
-    TakeMount,
-)
 from stratalog.model.mounts import MountMode
 from stratalog.model.producers import ProducerTally
-from stratalog.model.retirement_commands import CancelRetirement, ReportInventory, ReportSighting, RetireNode
 from stratalog.model.segment import RemotePart, SealRecord
 from support.meta_worlds import MetaWorld, part, running, seal_record
 

@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 
 from stratalog.meta_api.streams import SnapshotReader
-from stratalog.model.commands import AdvanceLogStart, CommitParts, RollSegment
+from stratalog.model.commands.table_commands import AdvanceLogStart, CommitParts, RollSegment
 from stratalog.model.errors import Unavailable
 from stratalog.telemetry.door_limits import DoorLimits
 from stratalog_meta import MetaService

@@ -12,7 +12,7 @@ from stratalog.meta_api.attempts import RetryPolicy
 from stratalog.meta_api.http_client import HttpMetaClient
 from stratalog.meta_api.problems import CONTENT_TYPE, to_problem
 from stratalog.meta_api.wire import PROBLEM
-from stratalog.model.commands import AllocateProducerIds, CreateTopic, RegisterNode
+from stratalog.model.commands.table_commands import AllocateProducerIds, CreateTopic, RegisterNode
 from stratalog.model.errors import NotFound, NotLeader, OutcomeUnknown
 from stratalog.model.metadata import ChangeSet, NodeInfo
 from support.elections import Instances, instances

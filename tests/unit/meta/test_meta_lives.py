@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from stratalog.meta_api.http_client import HttpMetaClient
-from stratalog.model.commands import AllocateProducerIds, RegisterNode
+from stratalog.model.commands.table_commands import AllocateProducerIds, RegisterNode
 from stratalog.model.errors import Conflict, Fenced, LeaseHeld, NotLeader, OutcomeUnknown, Unavailable
 from stratalog.model.metadata import Heard, Heartbeat, Life, NodeInfo
 from stratalog_meta import MetaService

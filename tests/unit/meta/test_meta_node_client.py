@@ -9,7 +9,7 @@ import pytest
 
 from stratalog.meta_api.client import MetaClient
 from stratalog.meta_api.node_client import NodeMetaClient
-from stratalog.model.commands import AllocateProducerIds, RegisterNode
+from stratalog.model.commands.table_commands import AllocateProducerIds, RegisterNode
 from stratalog.model.errors import Fenced
 from stratalog.model.metadata import Life, NodeInfo
 from support.meta_worlds import running

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from stratalog.machines.table.records import TableWrite
-from stratalog.model.commands import CreateTopic, RegisterNode, ReportReplica, RollSegment
+from stratalog.model.commands.table_commands import CreateTopic, RegisterNode, ReportReplica, RollSegment
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Heartbeat, Life, NodeInfo
 from stratalog.model.segment import Segment

@@ -9,7 +9,7 @@ import pytest
 
 from stratalog.meta_api.attempts import UNAUTHORIZED_ATTEMPTS, RetryPolicy
 from stratalog.meta_api.http_client import HttpMetaClient
-from stratalog.model.commands import CreateTopic, RegisterNode
+from stratalog.model.commands.table_commands import CreateTopic, RegisterNode
 from stratalog.model.errors import Unauthorized
 from stratalog.model.metadata import Heartbeat, Life, NodeInfo
 from stratalog.model.tokens import Token

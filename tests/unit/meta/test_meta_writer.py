@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Coroutine
 import pytest
 
 from stratalog.machines.table.shard_table import ShardTable
-from stratalog.model.commands import (
+from stratalog.model.commands.table_commands import (
     AcquireLock,
     AddShards,
     AdvanceLogStart,

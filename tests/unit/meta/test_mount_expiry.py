@@ -6,10 +6,10 @@ from collections.abc import Awaitable
 
 import pytest
 
-from stratalog.model.commands import CreateTopic, RegisterNode, RollSegment, SealSegment
+from stratalog.model.commands.mount_commands import CreateMount
+from stratalog.model.commands.table_commands import CreateTopic, RegisterNode, RollSegment, SealSegment
 from stratalog.model.ids import ShardKey
 from stratalog.model.metadata import NodeInfo
-from stratalog.model.mount_commands import CreateMount
 from stratalog_meta.mount_expiry import MountExpiry
 from stratalog_meta.service import MetaService
 from stratalog_meta.stores.memory import MemoryStore

@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from stratalog.meta_api.http_client import HttpMetaClient
-from stratalog.model.commands import (
+from stratalog.model.commands.table_commands import (
     BeginRecovery,
     CreateTopic,
     PromiseFence,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stratalog.model.commands import BeginRecovery, CreateTopic, PromiseFence, RegisterNode
+from stratalog.model.commands.table_commands import BeginRecovery, CreateTopic, PromiseFence, RegisterNode
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Heartbeat, Life, NodeInfo
 from stratalog.model.segment import SegmentState

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from stratalog.machines.plans.retirement import STALL_MS
-from stratalog.model.commands import (
+from stratalog.model.commands.retirement_commands import ReportSighting, RetireNode
+from stratalog.model.commands.table_commands import (
     AcquireLock,
     CommitParts,
     CompleteRemote,
@@ -24,9 +25,8 @@ from stratalog.model.commands import (
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Heartbeat, Life, NodeInfo, PartCommit, Vitals
 from stratalog.model.retirement import RetireMode, RetireStep, WaitReason
-from stratalog.model.retirement_commands import ReportSighting, RetireNode
-from stratalog.model.retirement_status import RetirementStatus
 from stratalog.model.segment import RemotePart
+from stratalog.model.views.retirement_status import RetirementStatus
 from stratalog_meta.retirements import Retirements
 from stratalog_meta.service import MetaService
 from stratalog_meta.stats import RetirementStats

@@ -9,7 +9,8 @@ from uuid import UUID
 import pytest
 
 from stratalog.machines.table.records import NodeEntry, PutNode
-from stratalog.model.commands import CreateTopic, RegisterNode
+from stratalog.model.commands.retirement_commands import CancelRetirement, RetireNode
+from stratalog.model.commands.table_commands import CreateTopic, RegisterNode
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import NodeInfo
 from stratalog.model.retirement import (
@@ -21,7 +22,6 @@ from stratalog.model.retirement import (
     Wait,
     WaitReason,
 )
-from stratalog.model.retirement_commands import CancelRetirement, RetireNode
 from stratalog.stored.encoding import decode, encode
 from stratalog.stored.retirement_encoding import decode_retirement, encode_retirement
 from stratalog_meta.service import MetaService

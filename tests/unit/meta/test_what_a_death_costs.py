@@ -6,7 +6,7 @@ from uuid import UUID
 
 from stratalog.machines.table.records import PutNode, PutSegmentHead, TableHeader
 from stratalog.machines.table.shard_table import ShardTable
-from stratalog.model.commands import CreateTopic, NoteLives, RegisterNode
+from stratalog.model.commands.table_commands import CreateTopic, NoteLives, RegisterNode
 from stratalog.model.metadata import Life, NodeInfo, SegmentChanged
 from stratalog.stored import encoding
 from stratalog_meta.stores.etcd.layout import MAX_OPERATIONS

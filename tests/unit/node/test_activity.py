@@ -10,7 +10,7 @@ import pytest
 from stratalog.machines.leading.chain_events import ShardStopped
 from stratalog.machines.leading.shard_life import Stop, StopCause
 from stratalog.model.activity import MAX_STOPPED_TOLD
-from stratalog.model.commands import CreateTopic
+from stratalog.model.commands.table_commands import CreateTopic
 from stratalog.model.ids import ShardKey
 from stratalog.objects.opening import open_store
 from stratalog_node.activity import ActivityTeller

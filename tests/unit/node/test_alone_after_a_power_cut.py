@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 
-from stratalog.model.commands import RollSegment
+from stratalog.model.commands.table_commands import RollSegment
 from stratalog_node.shards.read.epochs import told_end
 from support.node_cluster import NodeCluster
 from support.waiting import eventually

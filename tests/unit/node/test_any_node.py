@@ -21,7 +21,7 @@ from confluent_kafka.admin import (
 )
 
 from stratalog.kafka.error_codes import ErrorCode
-from stratalog.model.commands import NoteLives
+from stratalog.model.commands.table_commands import NoteLives
 from stratalog_node.node import StorageNode
 from support import kafka_oracle
 from support.raw_client import RawClient

@@ -16,8 +16,8 @@ import kafka
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from stratalog.formats.record_batch import walk
-from stratalog.formats.records import encode_empty_batches
+from stratalog.formats.batches.record_batch import walk
+from stratalog.formats.batches.records import encode_empty_batches
 from stratalog.machines.leading.leader_events import OfferedBatch
 from stratalog_node.node import wall_ms
 from stratalog_node.shards.log.internal_append import InternalAppend

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.model.commands import CreateTopic
+from stratalog.model.commands.table_commands import CreateTopic
 from stratalog.objects.opening import open_store
 from stratalog.settings.process import ProcessSettings
 from stratalog_meta.service import MetaService

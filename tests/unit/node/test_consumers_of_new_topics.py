@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stratalog.kafka.error_codes import ErrorCode
-from stratalog.model.commands import CreateTopic
+from stratalog.model.commands.table_commands import CreateTopic
 from stratalog.model.ids import ShardKey
 from stratalog_node.shards.catalog import lag as catalog_lag
 from support.node_cluster import NodeCluster

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stratalog.model.commands import ReportLostCopies, ReportReplica
+from stratalog.model.commands.table_commands import ReportLostCopies, ReportReplica
 from stratalog.model.errors import DiskFull, Unavailable
 from stratalog_node.node import wall_ms
 from stratalog_node.replication import following, replica

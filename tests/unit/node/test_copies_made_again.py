@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
-from stratalog.formats.record_batch import ATTRIBUTES_AT, walk
-from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.formats.batches.record_batch import ATTRIBUTES_AT, walk
+from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.machines.copies.copy_repair import plan_moves
 from stratalog.machines.following.follower_events import FollowerLife
-from stratalog.model.commands import MoveReplicas, ReportReplica
+from stratalog.model.commands.table_commands import MoveReplicas, ReportReplica
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog_node.disk.files import SegmentFile

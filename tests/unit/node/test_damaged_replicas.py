@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.formats.record_batch import parse_header, scan_valid_prefix
-from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.formats.batches.record_batch import parse_header, scan_valid_prefix
+from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.machines.leading.shard_life import StopCause
-from stratalog.model.commands import SealUnclean
+from stratalog.model.commands.table_commands import SealUnclean
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import GapReason, GivenUp, SegmentState, Vote
 from support.node_cluster import NodeCluster

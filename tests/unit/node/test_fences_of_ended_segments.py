@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stratalog.model.commands import BeginRecovery, ProposeIsr, ReportReplica
+from stratalog.model.commands.table_commands import BeginRecovery, ProposeIsr, ReportReplica
 from stratalog.model.errors import Unavailable
 from stratalog.model.ids import ShardKey
 from stratalog_node.disk.files import FlushLost

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.formats.record_batch import parse_header, scan_valid_prefix
-from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.formats.batches.record_batch import parse_header, scan_valid_prefix
+from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.machines.leading.shard_life import StopCause
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import SegmentState, Vote

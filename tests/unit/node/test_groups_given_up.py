@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from stratalog.model.commands.mount_commands import EndMount
 from stratalog.model.errors import Rejected
-from stratalog.model.group import GroupError
+from stratalog.model.groups.group import GroupError
 from stratalog.model.ids import ShardKey
-from stratalog.model.mount_commands import EndMount
 from stratalog.model.retirement import RetireMode, RetireStep
 from stratalog_node.groups.coordinator import GroupCoordinator
 from stratalog_node.groups.placement import OFFSETS_TOPIC, coordinator_of, shard_of

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from stratalog.model.commands import AllocateProducerIds, BeginRecovery, CreateTopic
+from stratalog.model.commands.table_commands import AllocateProducerIds, BeginRecovery, CreateTopic
 from stratalog.model.errors import OutcomeUnknown
-from stratalog.model.group import GroupError
+from stratalog.model.groups.group import GroupError
 from stratalog.model.ids import ShardKey
 from stratalog.model.segment import SegmentState
 from stratalog_node.groups.coordinator import GroupCoordinator

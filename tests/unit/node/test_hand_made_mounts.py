@@ -11,10 +11,10 @@ import pytest
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from stratalog.model.commands import AdvanceLogStart, NoteLives
+from stratalog.model.commands.mount_commands import BeginMount, CreateMount, EndMount, MountCut, MoveMount
+from stratalog.model.commands.table_commands import AdvanceLogStart, NoteLives
 from stratalog.model.cut import CutShard
 from stratalog.model.ids import ShardKey
-from stratalog.model.mount_commands import BeginMount, CreateMount, EndMount, MountCut, MoveMount
 from stratalog.model.mounts import Mount, MountMode, MountState
 from stratalog_node.shards.log.shard_log import ShardLog
 from support.several_nodes import TOPIC, SeveralNodes, several_nodes

@@ -11,7 +11,7 @@ import pytest
 
 from stratalog.machines.plans.node_leases import NodeLeases
 from stratalog.meta_api.http_client import HttpMetaClient
-from stratalog.model.commands import AllocateProducerIds, RegisterNode
+from stratalog.model.commands.table_commands import AllocateProducerIds, RegisterNode
 from stratalog.model.errors import Conflict, Fenced, LeaseHeld, Unavailable
 from stratalog.model.metadata import Life, Node, NodeInfo
 from stratalog.settings.process import ProcessSettings

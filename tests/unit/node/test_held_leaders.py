@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 from stratalog.admin_api.cuts import CutRequest, HoldRequest
-from stratalog.model.commands import BeginRecovery
+from stratalog.model.commands.table_commands import BeginRecovery
 from stratalog_node.admin.cuts import CutAdmin
 from support.node_cluster import NodeCluster
 from support.waiting import eventually

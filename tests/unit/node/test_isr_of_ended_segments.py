@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.machines.leading.chain_events import ShardStopped
 from stratalog.machines.leading.shard_life import Stop, StopCause
-from stratalog.model.commands import BeginRecovery, ProposeIsr, ReportReplica
+from stratalog.model.commands.table_commands import BeginRecovery, ProposeIsr, ReportReplica
 from stratalog.model.errors import Fenced, Unavailable
 from stratalog.model.ids import ShardKey
 from support.node_cluster import NodeCluster

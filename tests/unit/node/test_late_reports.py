@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stratalog.model.commands import AcquireLock, CommitParts, CompleteRemote, ReportReplica
+from stratalog.model.commands.table_commands import AcquireLock, CommitParts, CompleteRemote, ReportReplica
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import PartCommit
 from stratalog.model.segment import RemotePart

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.formats.object_names import ObjectNames
+from stratalog.formats.bucket.object_names import ObjectNames
+from stratalog.model.commands.retirement_commands import ReportSighting, RetireNode
 from stratalog.model.errors import Unavailable
 from stratalog.model.metadata import Node
 from stratalog.model.retirement import RetireStep, Wait, WaitReason
-from stratalog.model.retirement_commands import ReportSighting, RetireNode
 from stratalog.objects.obstore_store import open_memory
 from stratalog.objects.settings import StoreSettings
 from stratalog.settings.process import ProcessSettings

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from stratalog.model.commands import CreateTopic
+from stratalog.model.commands.table_commands import CreateTopic
 from stratalog.model.ids import ShardKey
 from stratalog.model.topic import Topic
 from stratalog.telemetry.metrics import MetricRegistry

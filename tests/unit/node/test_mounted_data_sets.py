@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.formats.object_names import ObjectNames
-from stratalog.model.commands import NoteLives, RegisterNode
+from stratalog.formats.bucket.object_names import ObjectNames
+from stratalog.model.commands.mount_commands import BeginMount, TakeMount
+from stratalog.model.commands.table_commands import NoteLives, RegisterNode
 from stratalog.model.errors import Fenced
 from stratalog.model.metadata import Life, NodeInfo
-from stratalog.model.mount_commands import BeginMount, TakeMount
 from stratalog.model.mounts import Mount, MountMode, MountState
 from stratalog.model.segment import RemoteState
 from stratalog.objects.obstore_store import open_memory

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from stratalog.machines.table.shard_table import ShardTable
+from stratalog.model.commands.mount_commands import CreateMount, EndMount, MountCut
 from stratalog.model.cut import CutShard
 from stratalog.model.errors import Conflict
 from stratalog.model.ids import ShardKey
-from stratalog.model.mount_commands import CreateMount, EndMount, MountCut
 from stratalog.model.mounts import Mount, MountState
 from stratalog.model.retirement import RetireMode, RetireStep
 from stratalog.model.segment import GapReason, RemoteState, SegmentState

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stratalog.model.commands import BeginRecovery
+from stratalog.model.commands.table_commands import BeginRecovery
 from support.node_cluster import NodeCluster
 from support.waiting import eventually
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.model.commands import CreateTopic, RegisterNode
+from stratalog.model.commands.table_commands import CreateTopic, RegisterNode
 from stratalog.model.errors import InvalidRequest, Unavailable
 from stratalog.objects.opening import open_store
 from stratalog.objects.settings import StoreSettings

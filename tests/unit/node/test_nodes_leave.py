@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from stratalog.machines.leading.sealed_producers import Producers
-from stratalog.model.commands import CommitParts, NoteLives, ReportReplica
+from stratalog.model.commands.table_commands import CommitParts, NoteLives, ReportReplica
 from stratalog.model.errors import Fenced, StratalogError, Unavailable
 from stratalog.model.ids import ShardKey
 from stratalog.model.retirement import RetireMode, RetireStep, WaitReason

@@ -12,7 +12,7 @@ import pytest
 
 from stratalog.meta_api.attempts import RetryPolicy
 from stratalog.meta_api.http_client import HttpMetaClient
-from stratalog.model.commands import AcquireLock, CreateTopic, RegisterNode
+from stratalog.model.commands.table_commands import AcquireLock, CreateTopic, RegisterNode
 from stratalog.model.errors import Corrupt, Fenced, InvalidRequest
 from stratalog.model.metadata import Heartbeat, Life, NodeInfo
 from stratalog.settings.process import ProcessSettings

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from stratalog.formats.index_block import decode_index_block
-from stratalog.formats.producers import decode_table, most_table_bytes
-from stratalog.model.commands import AdvanceLogStart
+from stratalog.formats.segments.index_block import decode_index_block
+from stratalog.formats.segments.producers import decode_table, most_table_bytes
+from stratalog.model.commands.table_commands import AdvanceLogStart
 from stratalog.model.errors import Unavailable
 from stratalog.model.ids import ShardKey
 from stratalog.model.segment import Segment

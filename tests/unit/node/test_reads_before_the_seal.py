@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from stratalog.formats.record_batch import walk
-from stratalog.model.commands import NoteLives, ReportReplica
+from stratalog.formats.batches.record_batch import walk
+from stratalog.model.commands.table_commands import NoteLives, ReportReplica
 from stratalog.model.ids import ShardKey
 from stratalog.model.segment import SegmentState
 from stratalog_node.shards.log.shard_log import ShardLog

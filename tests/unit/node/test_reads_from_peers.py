@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from stratalog.formats.record_batch import walk
+from stratalog.formats.batches.record_batch import walk
 from stratalog.model.errors import Unavailable
 from stratalog.model.ids import ShardKey
 from stratalog.model.segment import RemoteState, TimesKnown

@@ -14,7 +14,7 @@ from aiokafka import AIOKafkaConsumer
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 from kafka import KafkaConsumer
 
-from stratalog.model.commands import NoteLives
+from stratalog.model.commands.table_commands import NoteLives
 from stratalog.model.ids import ShardKey
 from stratalog_node.shards.copies.checked_ranges import CheckedRanges
 from support.java_client import JavaTools

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.formats.object_names import ObjectNames
+from stratalog.formats.bucket.object_names import ObjectNames
 from stratalog.model.cut import Cut, CutShard
 from stratalog.model.errors import Corrupt, StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey

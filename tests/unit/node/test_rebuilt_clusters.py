@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stratalog.machines.table.shard_table import ShardTable
-from stratalog.model.commands import AdvanceLogStart, AlterTopic
+from stratalog.model.commands.table_commands import AdvanceLogStart, AlterTopic
 from stratalog.model.cut import Cut, CutShard
 from stratalog.model.errors import AlreadyExists, Conflict, NotFound
 from stratalog.model.ids import ShardKey

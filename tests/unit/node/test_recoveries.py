@@ -11,7 +11,7 @@ import pytest
 
 from stratalog.machines.leading.shard_life import StopCause
 from stratalog.machines.plans.shard_troubles import TroubleKind, troubles
-from stratalog.model.commands import BeginRecovery, CreateTopic, PromiseFence, ReportReplica, SealUnclean
+from stratalog.model.commands.table_commands import BeginRecovery, CreateTopic, PromiseFence, ReportReplica, SealUnclean
 from stratalog.model.errors import Conflict, InvalidRequest, Unavailable
 from stratalog.model.ids import ShardKey
 from stratalog.model.segment import GapReason, GivenUp

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
-from stratalog.model.commands import BeginRecovery, ReportReplica, SealSegment, SealUnclean
+from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.model.commands.table_commands import BeginRecovery, ReportReplica, SealSegment, SealUnclean
 from stratalog.model.ids import ShardKey
 from support.node_cluster import NodeCluster
 from support.waiting import eventually

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.machines.following.follower_events import FollowerLife
-from stratalog.model.commands import AdvanceLogStart
+from stratalog.model.commands.table_commands import AdvanceLogStart
 from stratalog.objects.obstore_store import open_memory
 from stratalog.objects.settings import StoreSettings
 from stratalog_node.disk.inspection import inspect_file

@@ -13,7 +13,14 @@ from typing import Any
 
 import pytest
 
-from stratalog.model.commands import BeginRecovery, CreateTopic, PrepareSegment, ProposeIsr, ReportReplica, RollSegment
+from stratalog.model.commands.table_commands import (
+    BeginRecovery,
+    CreateTopic,
+    PrepareSegment,
+    ProposeIsr,
+    ReportReplica,
+    RollSegment,
+)
 from stratalog.model.errors import Fenced, OutcomeUnknown
 from stratalog.model.ids import ShardKey
 from stratalog_node.shards.copies import file_removal

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.model.commands import PrepareSegment, RollSegment
+from stratalog.model.commands.table_commands import PrepareSegment, RollSegment
 from stratalog_node.node import monotonic_ms
 from stratalog_node.shards.seal.successors import FRESH_MS
 from support.node_cluster import NodeCluster

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stratalog.formats.record_batch import walk
+from stratalog.formats.batches.record_batch import walk
 from stratalog.model.errors import Unavailable
 from support.node_cluster import NodeCluster
 from support.waiting import eventually

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from stratalog.machines.table.shard_table import ShardTable
-from stratalog.model.commands import AdvanceLogStart
+from stratalog.model.commands.mount_commands import TakeMount
+from stratalog.model.commands.table_commands import AdvanceLogStart
 from stratalog.model.errors import Fenced
 from stratalog.model.ids import SegmentKey, ShardKey
-from stratalog.model.mount_commands import TakeMount
 from stratalog.model.mounts import Mount, MountState
 from stratalog.model.retirement import RetireMode, RetireStep
 from stratalog.model.segment import RemoteState, Segment, SegmentState

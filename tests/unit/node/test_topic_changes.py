@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from stratalog.model.commands import AlterTopic, CreateTopic, DeleteTopic, RegisterNode
+from stratalog.model.commands.table_commands import AlterTopic, CreateTopic, DeleteTopic, RegisterNode
 from stratalog.model.errors import Conflict, InvalidRequest, NotFound
 from stratalog.model.metadata import NodeInfo
 from stratalog.model.topic import Topic

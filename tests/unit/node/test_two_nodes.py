@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
-from stratalog.model.commands import BeginRecovery, CreateTopic, ProposeIsr
+from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.model.commands.table_commands import BeginRecovery, CreateTopic, ProposeIsr
 from stratalog.settings.process import ProcessSettings
 from stratalog_meta.service import MetaService
 from stratalog_meta.stores.memory import MemoryStore

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
-from stratalog.formats.object_names import ObjectNames
-from stratalog.formats.record_batch import walk
-from stratalog.formats.records import decode_records
-from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
-from stratalog.model.commands import AlterTopic, CommitParts, DeleteTopic, ReplaceParts
+from stratalog.formats.batches.record_batch import walk
+from stratalog.formats.batches.records import decode_records
+from stratalog.formats.bucket.object_names import ObjectNames
+from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.model.commands.mount_commands import BeginMount, CloseVolume, EndMount, MoveMount
+from stratalog.model.commands.table_commands import AlterTopic, CommitParts, DeleteTopic, ReplaceParts
 from stratalog.model.errors import Conflict, Unavailable
 from stratalog.model.ids import ShardKey
-from stratalog.model.mount_commands import BeginMount, CloseVolume, EndMount, MoveMount
 from stratalog.model.mounts import MountMode, MountState
 from stratalog.model.retirement import RetireMode, RetireStep
 from stratalog.model.segment import RemoteState, Segment

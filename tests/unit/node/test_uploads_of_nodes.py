@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.model.commands import CommitParts, CompleteRemote
+from stratalog.model.commands.table_commands import CommitParts, CompleteRemote
 from stratalog.model.ids import ShardKey
 from stratalog.model.segment import RemoteState, Segment
 from stratalog.objects.obstore_store import open_memory

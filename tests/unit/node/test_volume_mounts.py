@@ -22,9 +22,9 @@ from stratalog.kafka.replica_fetch import (
     decode_replica_answer,
     encode_replica_fetch,
 )
+from stratalog.model.commands.mount_commands import BeginMount, CloseVolume, DoubtMount, EndMount, OpenVolume, TakeMount
 from stratalog.model.errors import Conflict, Fenced, InvalidRequest, NotFound, Unavailable
 from stratalog.model.ids import ShardKey
-from stratalog.model.mount_commands import BeginMount, CloseVolume, DoubtMount, EndMount, OpenVolume, TakeMount
 from stratalog.model.mounts import Mount, MountMode, MountState
 from stratalog.model.retirement import RetireMode, RetireStep
 from stratalog.settings.process import ProcessSettings

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from stratalog.model.commands.mount_commands import OpenVolume
 from stratalog.model.errors import NotFound
-from stratalog.model.mount_commands import OpenVolume
 from stratalog.model.retirement import RetireMode, RetireStep
 from stratalog.settings.process import ProcessSettings
 from stratalog_node.volume.volume_node import VolumeNode

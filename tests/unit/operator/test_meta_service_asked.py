@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 
 from stratalog.meta_api.http_client import HttpMetaClient
-from stratalog.model.commands import CreateTopic, ProposeIsr, RegisterNode
+from stratalog.model.commands.table_commands import CreateTopic, ProposeIsr, RegisterNode
 from stratalog.model.errors import InvalidRequest, Unavailable
 from stratalog.model.ids import ShardKey
 from stratalog.model.metadata import Node, NodeInfo
 from stratalog.model.retirement import Retirement, RetireMode, RetireStep, Wait, WaitReason
-from stratalog.model.retirement_status import RetirementStatus, words_of
+from stratalog.model.views.retirement_status import RetirementStatus, words_of
 from stratalog_meta.api import server
 from stratalog_meta.api.server import MetaServer
 from stratalog_meta.service import MetaService

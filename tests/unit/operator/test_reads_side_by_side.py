@@ -9,9 +9,9 @@ import pytest
 
 from stratalog.meta_api.http_client import HttpMetaClient
 from stratalog.model.errors import NotFound, StratalogError, Unavailable
-from stratalog.model.outline import Outline, ShardHealth, Sums
-from stratalog.model.retirement_status import RetirementStatus
-from stratalog.model.status_page import Overview
+from stratalog.model.views.outline import Outline, ShardHealth, Sums
+from stratalog.model.views.retirement_status import RetirementStatus
+from stratalog.model.views.status_page import Overview
 from stratalog_operator.kube.client import path_of
 from stratalog_operator.kube.together import together
 from stratalog_operator.observe.meta_service import HttpMetaSight

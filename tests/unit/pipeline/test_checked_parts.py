@@ -14,7 +14,7 @@ from support.pipeline_extra import NO_PIPELINE
 
 pytest.importorskip("fastavro", reason=NO_PIPELINE)
 
-from stratalog.formats.object_names import ObjectNames
+from stratalog.formats.bucket.object_names import ObjectNames
 from stratalog.model.errors import Corrupt, NotFound
 from stratalog.model.segment import RemoteState
 from stratalog.objects import ObjectStore, open_store

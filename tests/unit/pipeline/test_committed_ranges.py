@@ -180,7 +180,7 @@ async def test_a_topic_that_is_not_there_is_said_to_be_missing(store: ObjectStor
 
 async def test_several_clusters_in_a_bucket_are_told_apart(store: ObjectStore) -> None:
     await ColdShard(store).add(two_parts(0))
-    from stratalog.formats.object_names import ObjectNames
+    from stratalog.formats.bucket.object_names import ObjectNames
 
     await ColdShard(store, names=ObjectNames("", "other")).add([batches_from(0, 5)])
     with pytest.raises(InvalidRequest, match=f"{CLUSTER_ID}, other"):

@@ -10,9 +10,9 @@ pytest.importorskip("fastavro", reason=NO_PIPELINE)
 
 import numpy as np
 
-from stratalog.formats.compression import Codec, TooLarge
-from stratalog.formats.record_batch import parse_header
-from stratalog.formats.records import Record, encode_batch
+from stratalog.formats.batches.compression import Codec, TooLarge
+from stratalog.formats.batches.record_batch import parse_header
+from stratalog.formats.batches.records import Record, encode_batch
 from stratalog.model.errors import Corrupt
 from stratalog_pipeline.decode import columns
 from stratalog_pipeline.decode.columns import Wanted
@@ -55,7 +55,7 @@ def test_a_control_batch_has_no_rows_and_a_transactional_one_has() -> None:
 
 
 def test_an_empty_batch_has_no_rows() -> None:
-    from stratalog.formats.records import encode_empty_batches
+    from stratalog.formats.batches.records import encode_empty_batches
 
     assert rows_of([encode_empty_batches(0, 50, epoch=4), batch(50, 2)]) == expected_rows([batch(50, 2)])
 

@@ -10,7 +10,7 @@ from support.pipeline_extra import NO_PIPELINE
 
 pytest.importorskip("fastavro", reason=NO_PIPELINE)
 
-from stratalog.formats.compression import Codec
+from stratalog.formats.batches.compression import Codec
 from stratalog.objects import open_store
 from stratalog_pipeline.cold.catalog import Catalog
 from stratalog_pipeline.source.planning import first_offset_at

@@ -14,9 +14,15 @@ from typing import Any
 
 import pytest
 
-from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.machines.following.follower_events import FollowerLife, SegmentNamed
-from stratalog.model.commands import AlterTopic, BeginRecovery, DeleteTopic, PromiseFence, ReportFaultyCopies
+from stratalog.model.commands.table_commands import (
+    AlterTopic,
+    BeginRecovery,
+    DeleteTopic,
+    PromiseFence,
+    ReportFaultyCopies,
+)
 from stratalog.model.ids import SegmentKey
 from stratalog_node.disk.checkpoints import flushed_ends
 from stratalog_node.replication import following

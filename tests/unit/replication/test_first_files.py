@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from stratalog.model.commands import CreateTopic
+from stratalog.model.commands.table_commands import CreateTopic
 from stratalog.model.ids import ShardKey
 from stratalog_node.disk import files
 from stratalog_node.disk.durable_files import made_file

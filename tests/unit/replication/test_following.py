@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.kafka.replica_fetch import SegmentAnswer
 from stratalog.machines.following.follower_events import FollowerLife
-from stratalog.model.commands import BeginRecovery, DeleteTopic, PromiseFence
+from stratalog.model.commands.table_commands import BeginRecovery, DeleteTopic, PromiseFence
 from stratalog.model.errors import Unavailable
 from stratalog_node.check.local_segment import check_segment_file
 from stratalog_node.replication.replica import Replica

@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from stratalog.model.commands import CreateTopic, DeleteTopic
+from stratalog.model.commands.table_commands import CreateTopic, DeleteTopic
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog_node.disk.checkpoints import Checkpoints
 from stratalog_node.disk.fences import FenceBook

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.model.commands import RollSegment
+from stratalog.model.commands.table_commands import RollSegment
 from support.raw_client import batch_of
 from support.serve_rig import ServeRig, WireClient
 from support.shard_rig import START_MS, ShardRig

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
-from stratalog.formats.compression import Codec
-from stratalog.formats.offered_batch import CRC_FROM, LARGEST_DECODED_BYTES, LEAST_RECORD_BYTES, most_records
-from stratalog.formats.records import NEXT_OFFSET, Record, encode_batch
+from stratalog.formats.batches.compression import Codec
+from stratalog.formats.batches.offered_batch import CRC_FROM, LARGEST_DECODED_BYTES, LEAST_RECORD_BYTES, most_records
+from stratalog.formats.batches.records import NEXT_OFFSET, Record, encode_batch
 from stratalog.kafka.error_codes import ErrorCode
 from support import kafka_oracle
 from support.raw_client import PRODUCE_VERSION, batch_of

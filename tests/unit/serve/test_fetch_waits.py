@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stratalog.kafka.error_codes import ErrorCode
-from stratalog.model.commands import CreateTopic, DeleteTopic, RollSegment
+from stratalog.model.commands.table_commands import CreateTopic, DeleteTopic, RollSegment
 from stratalog.model.errors import OutOfReach, Unavailable
 from stratalog_node.serve.connections import connection as connection_module
 from stratalog_node.serve.fetching import fetch as fetch_module

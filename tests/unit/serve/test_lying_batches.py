@@ -13,12 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.formats.batch_headers import BatchHeaders
-from stratalog.formats.key_runs import find_keys
-from stratalog.formats.offered_batch import FaultyBatch, assign, check_offered
-from stratalog.formats.record_batch import check_batch, parse_header
-from stratalog.formats.record_times import Opened, times_of
-from stratalog.formats.records import decode_records, first_offset_at_or_after, offset_of_max_timestamp, records_of_key
+from stratalog.formats.batches.batch_headers import BatchHeaders
+from stratalog.formats.batches.offered_batch import FaultyBatch, assign, check_offered
+from stratalog.formats.batches.record_batch import check_batch, parse_header
+from stratalog.formats.batches.record_times import Opened, times_of
+from stratalog.formats.batches.records import (
+    decode_records,
+    first_offset_at_or_after,
+    offset_of_max_timestamp,
+    records_of_key,
+)
+from stratalog.formats.bucket.key_runs import find_keys
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.errors import Corrupt
 from stratalog_pipeline.decode.columns import Wanted, batches_to_columns

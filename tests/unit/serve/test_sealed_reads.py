@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stratalog.formats.record_batch import walk
+from stratalog.formats.batches.record_batch import walk
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.kafka.replica_fetch import (
     FINAL_EPOCH,

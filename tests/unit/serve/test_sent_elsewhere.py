@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stratalog.kafka.error_codes import ErrorCode
-from stratalog.model.commands import RegisterNode
+from stratalog.model.commands.table_commands import RegisterNode
 from stratalog.model.listeners import Listener
 from stratalog.model.metadata import ChangeSet, NodeInfo, SegmentChanged
 from stratalog.model.segment import Segment

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from stratalog.machines.copies.internal_topics import GROUP_LOG
-from stratalog.model.commands import CreateTopic
+from stratalog.model.commands.table_commands import CreateTopic
 from stratalog.model.metadata import ChangeSet
 from support.control_bench import ControlBench, control_bench
 

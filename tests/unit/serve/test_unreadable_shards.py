@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from stratalog.kafka.error_codes import ErrorCode
-from stratalog.model.commands import SealSegment
+from stratalog.model.commands.table_commands import SealSegment
 from stratalog_node.shards.log.shard_log import ShardLog
 from support import kafka_oracle
 from support.serve_rig import ServeRig, WireClient

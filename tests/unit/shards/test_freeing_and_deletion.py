@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from stratalog.kafka.error_codes import ErrorCode
-from stratalog.model.commands import CreateTopic, DeleteTopic, RollSegment, SealSegment
+from stratalog.model.commands.table_commands import CreateTopic, DeleteTopic, RollSegment, SealSegment
 from stratalog.model.errors import NotFound, StratalogError
 from stratalog_node.disk.file_slice import FileSlice
 from stratalog_node.shards.copies import file_removal

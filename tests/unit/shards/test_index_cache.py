@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.model.commands import DeleteTopic
+from stratalog.model.commands.table_commands import DeleteTopic
 from stratalog_node.shards.copies.local_copy import NotCached
 from stratalog_node.shards.log.shard_log import ShardLog
 from support.shard_rig import ShardRig

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.formats.index_block import decode_index_block
-from stratalog.formats.record_times import BatchTimes
+from stratalog.formats.batches.record_times import BatchTimes
+from stratalog.formats.segments.index_block import decode_index_block
 from stratalog.machines.leading.producer_table import ProducerTable
 from stratalog.model.batch import BatchHeader
 from stratalog_node.disk.files import SegmentFile

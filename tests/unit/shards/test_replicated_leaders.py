@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.formats.index_block import decode_index_block
+from stratalog.formats.segments.index_block import decode_index_block
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.machines.leading.chain_events import SegmentHeard
 from stratalog.machines.leading.leader_events import FollowerFetched, NodeHeard
-from stratalog.model.commands import (
+from stratalog.model.commands.table_commands import (
     AcquireLock,
     AdvanceLogStart,
     BeginRecovery,

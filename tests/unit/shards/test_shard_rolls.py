@@ -7,7 +7,7 @@ from pathlib import Path
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.machines.leading.chain_events import ShardStopped
 from stratalog.machines.leading.shard_life import Stop, StopCause
-from stratalog.model.commands import BeginRecovery, RollSegment, SealSegment
+from stratalog.model.commands.table_commands import BeginRecovery, RollSegment, SealSegment
 from stratalog.model.errors import OutcomeUnknown, Unavailable
 from stratalog.model.segment import SegmentState
 from support.shard_rig import ShardRig

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stratalog.machines.leading.shard_life import StopCause
-from stratalog.model.commands import DeleteTopic, RollSegment, SealSegment
+from stratalog.model.commands.table_commands import DeleteTopic, RollSegment, SealSegment
 from stratalog.model.errors import Fenced
 from stratalog.telemetry.metrics import MetricRegistry
 from stratalog_node.shards.copies.stopped import add_stopped_metric

@@ -10,9 +10,9 @@ from uuid import UUID
 
 import pytest
 
-from stratalog.formats.claim import Claim, decode_claim, encode_claim
+from stratalog.formats.bucket.claim import Claim, decode_claim, encode_claim
 from stratalog.machines.table.locks import EARLIER_HOLDERS
-from stratalog.model.commands import AcquireLock, AdvanceLogStart
+from stratalog.model.commands.table_commands import AcquireLock, AdvanceLogStart
 from stratalog.model.segment import Segment
 from stratalog_meta.stores.memory import MemoryStore
 from support.faulty_store import Fault, FaultyStore

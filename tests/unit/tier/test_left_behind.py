@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stratalog.machines.tiering.upload_duty import sweeper_of
-from stratalog.model.commands import AcquireLock, CommitParts, NoteLives, RegisterNode
+from stratalog.model.commands.table_commands import AcquireLock, CommitParts, NoteLives, RegisterNode
 from stratalog.model.errors import Fenced
 from stratalog.model.metadata import Life, Lock, NodeInfo, PartCommit
 from stratalog.model.segment import RemotePart, Segment

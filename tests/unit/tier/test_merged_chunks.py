@@ -13,7 +13,7 @@ from support.pipeline_extra import NO_PIPELINE
 pytest.importorskip("fastavro", reason=NO_PIPELINE)
 
 from stratalog.machines.tiering.chunk_merging import COMPACTION_LOCK
-from stratalog.model.commands import AcquireLock, DeleteTopic, ReplaceManifest
+from stratalog.model.commands.table_commands import AcquireLock, DeleteTopic, ReplaceManifest
 from stratalog.model.errors import Fenced
 from stratalog.model.metadata import Lock
 from stratalog.model.segment import Segment

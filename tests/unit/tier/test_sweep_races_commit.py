@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stratalog.model.commands import Command, CommitParts, CompleteRemote
+from stratalog.model.commands.table_commands import Command, CommitParts, CompleteRemote
 from support.gated_meta import perform_instead
 from support.tier_rig import TierRig
 from support.waiting import eventually

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from stratalog.formats.object_names import SegmentObjectName
-from stratalog.model.commands import AcquireLock, AdvanceLogStart, Command, CommitParts, DeleteTopic
+from stratalog.formats.bucket.object_names import SegmentObjectName
+from stratalog.model.commands.table_commands import AcquireLock, AdvanceLogStart, Command, CommitParts, DeleteTopic
 from stratalog.model.errors import Conflict, Fenced, OutcomeUnknown, Unavailable
 from stratalog.model.metadata import Lock
 from stratalog.model.segment import RemoteState

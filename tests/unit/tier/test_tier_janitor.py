@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stratalog.model.commands import AdvanceLogStart, DeleteTopic
+from stratalog.model.commands.table_commands import AdvanceLogStart, DeleteTopic
 from stratalog.model.errors import Unavailable
 from stratalog.model.segment import Segment
 from support.faulty_store import Fault

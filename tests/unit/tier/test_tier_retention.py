@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stratalog.machines.tiering.retention import DiskPressure
-from stratalog.model.commands import AlterTopic, Command, ForgetLocal
+from stratalog.model.commands.table_commands import AlterTopic, Command, ForgetLocal
 from stratalog.model.errors import OutcomeUnknown
 from stratalog.model.segment import Segment, SegmentState
 from support.gated_meta import perform_instead

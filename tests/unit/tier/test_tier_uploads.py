@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from stratalog.model.commands import AlterTopic
+from stratalog.model.commands.table_commands import AlterTopic
 from stratalog.model.errors import Unavailable
 from stratalog.model.segment import RemoteState
 from support.tier_rig import RIG_LIMITS, TierRig

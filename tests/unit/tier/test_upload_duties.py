@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stratalog.model.commands import NoteLives
+from stratalog.model.commands.table_commands import NoteLives
 from stratalog.model.metadata import Life
 from stratalog.model.segment import RemoteCopy, RemoteState
 from stratalog_node.slices import UNITS_PER_SLICE

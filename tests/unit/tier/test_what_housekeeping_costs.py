@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stratalog.model.commands import AdvanceLogStart
+from stratalog.model.commands.table_commands import AdvanceLogStart
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import Segment
 from support.tier_rig import RIG_LIMITS, RigShard, TierRig

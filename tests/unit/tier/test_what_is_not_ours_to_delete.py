@@ -8,7 +8,7 @@ from typing import Any
 import obstore
 import pytest
 
-from stratalog.model.commands import AdvanceLogStart, DeleteTopic
+from stratalog.model.commands.table_commands import AdvanceLogStart, DeleteTopic
 from stratalog.model.segment import Segment
 from support.tier_rig import NODE_ID, RIG_LIMITS, RigShard, TierRig
 from support.waiting import eventually

@@ -19,8 +19,8 @@ from stratalog.admin_api.looks import (
     ShardLookedAt,
     cut_bytes,
 )
-from stratalog.model.cluster_lists import TopicLine, TroubleLine
 from stratalog.model.topic import Topic
+from stratalog.model.views.cluster_lists import TopicLine, TroubleLine
 from stratalog.ui.gather import Failure
 from stratalog.ui.host import Process
 from stratalog.ui.lists import ListState

@@ -21,7 +21,7 @@ from typing import Final
 
 from stratalog.machines.copies.recovery_rule import is_quorum
 from stratalog.machines.reading.bucket_reads import BucketReads, is_readable_without_nodes
-from stratalog.model.commands import ReplicaMove
+from stratalog.model.commands.table_commands import ReplicaMove
 from stratalog.model.metadata import Node, Snapshot
 from stratalog.model.retirement import RetireMode
 from stratalog.model.segment import Segment, SegmentState

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from stratalog.model.commands import ContinueWithout, SilentReplicas
+from stratalog.model.commands.table_commands import ContinueWithout, SilentReplicas
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Life, Node
 from stratalog.model.segment import Segment, SegmentState

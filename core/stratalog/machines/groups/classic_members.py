@@ -14,8 +14,8 @@ from stratalog.machines.groups.consumer_arrivals import begun_anew
 from stratalog.machines.groups.consumer_group_events import ClassicJoined, ConsumerLimits, SeenTopics
 from stratalog.machines.groups.consumer_roster import ConsumerRoster
 from stratalog.machines.groups.group_events import MemberSynced
-from stratalog.model.consumer_group import ClassicSide, ConsumerMember, MemberState, PlacesByName
-from stratalog.model.group import CONSUMER_PROTOCOL_TYPE, GroupError
+from stratalog.model.groups.consumer_group import ClassicSide, ConsumerMember, MemberState, PlacesByName
+from stratalog.model.groups.group import CONSUMER_PROTOCOL_TYPE, GroupError
 from stratalog.model.ids import ShardKey
 
 

@@ -17,7 +17,7 @@ from stratalog.machines.groups.consumer_group_events import (
     ShareAnswer,
 )
 from stratalog.machines.groups.group_events import AnswerJoin, AnswerLeave, JoinAnswer
-from stratalog.model.group import GroupError
+from stratalog.model.groups.group import GroupError
 
 
 class WaitingAnswers:

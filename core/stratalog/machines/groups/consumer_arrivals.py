@@ -10,9 +10,9 @@ from dataclasses import replace
 
 from stratalog.machines.groups.consumer_group_events import ConsumerAnswer, ConsumerHeartbeat, ConsumerLimits
 from stratalog.machines.groups.consumer_roster import ConsumerRoster
-from stratalog.model.consumer_group import LEFT_FOR_A_WHILE, ConsumerMember, MemberState
 from stratalog.model.counting import counted
-from stratalog.model.group import GroupError
+from stratalog.model.groups.consumer_group import LEFT_FOR_A_WHILE, ConsumerMember, MemberState
+from stratalog.model.groups.group import GroupError
 from stratalog.model.ids import ShardKey
 
 JOINS, LEAVES = 0, -1

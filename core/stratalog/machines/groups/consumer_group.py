@@ -66,14 +66,14 @@ from stratalog.machines.groups.group_events import (
 )
 from stratalog.machines.groups.reconciling import reconciled
 from stratalog.machines.groups.subscriptions import Subscriptions, wish_of
-from stratalog.model.consumer_group import (
+from stratalog.model.groups.consumer_group import (
     LEFT_FOR_A_WHILE,
     ConsumerGroupChange,
     ConsumerGroupRecord,
     ConsumerMember,
     MemberState,
 )
-from stratalog.model.group import CONSUMER_PROTOCOL_TYPE, GroupError, GroupState
+from stratalog.model.groups.group import CONSUMER_PROTOCOL_TYPE, GroupError, GroupState
 from stratalog.model.ids import ShardKey
 
 _TARGET_UNITS_PER_MS, _TARGETS_AHEAD_MS = 25, 2_000

@@ -23,8 +23,8 @@ from stratalog.machines.groups.group_events import (
     PersistFailed,
     TimePassed,
 )
-from stratalog.model.consumer_group import ConsumerGroupChange, ConsumerGroupRecord, ConsumerMember, Subscription
-from stratalog.model.group import GroupError, GroupState
+from stratalog.model.groups.consumer_group import ConsumerGroupChange, ConsumerGroupRecord, ConsumerMember, Subscription
+from stratalog.model.groups.group import GroupError, GroupState
 from stratalog.model.ids import ShardKey
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from stratalog.model.consumer_group import ConsumerMember
+from stratalog.model.groups.consumer_group import ConsumerMember
 from stratalog.model.ids import ShardKey
 
 

@@ -45,7 +45,7 @@ from stratalog.machines.groups.group_events import (
     TimePassed,
 )
 from stratalog.machines.groups.group_members import Member, Roster, member_of
-from stratalog.model.group import GroupError, GroupRecord, GroupState
+from stratalog.model.groups.group import GroupError, GroupRecord, GroupState
 
 
 class Group:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Set
 
 from stratalog.machines.groups.group_events import GroupLimits, GroupStatus, JoinAnswer, MemberJoined, MemberSynced
 from stratalog.machines.groups.group_members import Member, Roster, member_of
-from stratalog.model.group import GroupError, GroupRecord, GroupState
+from stratalog.model.groups.group import GroupError, GroupRecord, GroupState
 
 FOREVER = 1 << 62
 _GROUP_BYTES, _MEMBER_BYTES, _PENDING_BYTES = 2_500, 1_200, 300

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from stratalog.machines.groups.assignors import DEFAULT_ASSIGNOR
 from stratalog.machines.groups.classic_members import placed
 from stratalog.machines.groups.consumer_group_events import SeenTopics
-from stratalog.model.consumer_group import (
+from stratalog.model.groups.consumer_group import (
     ClassicSide,
     ConsumerGroupRecord,
     ConsumerMember,
@@ -21,7 +21,7 @@ from stratalog.model.consumer_group import (
     PlacesByName,
     Subscription,
 )
-from stratalog.model.group import CONSUMER_PROTOCOL_TYPE, GroupRecord, MemberRecord
+from stratalog.model.groups.group import CONSUMER_PROTOCOL_TYPE, GroupRecord, MemberRecord
 from stratalog.model.ids import ShardKey
 
 

@@ -8,7 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from stratalog.model.group import NO_GENERATION, GroupError, GroupRecord, GroupState, MemberProtocol, MemberRecord
+from stratalog.model.groups.group import (
+    NO_GENERATION,
+    GroupError,
+    GroupRecord,
+    GroupState,
+    MemberProtocol,
+    MemberRecord,
+)
 
 
 @dataclass(frozen=True, slots=True)

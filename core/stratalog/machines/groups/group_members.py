@@ -20,7 +20,7 @@ from stratalog.machines.groups.group_events import (
     MemberStatus,
     SyncAnswer,
 )
-from stratalog.model.group import GroupError, MemberProtocol, MemberRecord
+from stratalog.model.groups.group import GroupError, MemberProtocol, MemberRecord
 
 
 class Member:

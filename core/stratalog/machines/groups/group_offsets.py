@@ -9,7 +9,7 @@ from collections.abc import Set
 from dataclasses import dataclass
 from uuid import UUID
 
-from stratalog.model.group import NEVER_EXPIRES, CommittedOffset, GroupState
+from stratalog.model.groups.group import NEVER_EXPIRES, CommittedOffset, GroupState
 from stratalog.model.ids import ShardKey
 
 

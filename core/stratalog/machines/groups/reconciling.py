@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Set
 from dataclasses import replace
 
-from stratalog.model.consumer_group import ConsumerMember, MemberState
+from stratalog.model.groups.consumer_group import ConsumerMember, MemberState
 from stratalog.model.ids import ShardKey
 
 

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from uuid import UUID
 
 from stratalog.machines.groups.consumer_group_events import SeenTopics
-from stratalog.model.consumer_group import ConsumerMember
+from stratalog.model.groups.consumer_group import ConsumerMember
 
 Wish: TypeAlias = tuple[tuple[str, ...], str]
 """Names of topics, and a regular expression."""

@@ -14,7 +14,11 @@ from uuid import UUID
 from stratalog.machines.plans.cluster_overview import LONGEST_TEXT, place_of_sealed
 from stratalog.machines.plans.shard_troubles import Trouble, TroubleKind, troubles_of
 from stratalog.machines.reading.bucket_reads import BucketReads
-from stratalog.model.cluster_lists import (
+from stratalog.model.errors import InvalidRequest
+from stratalog.model.metadata import Node, Snapshot
+from stratalog.model.segment import RemoteState, Segment, SegmentState
+from stratalog.model.topic import Shard, Topic
+from stratalog.model.views.cluster_lists import (
     MAX_LISTED,
     ListAsk,
     SegmentLine,
@@ -27,11 +31,7 @@ from stratalog.model.cluster_lists import (
     TroubleLine,
     TroublePage,
 )
-from stratalog.model.errors import InvalidRequest
-from stratalog.model.metadata import Node, Snapshot
-from stratalog.model.outline import TopicSums
-from stratalog.model.segment import RemoteState, Segment, SegmentState
-from stratalog.model.topic import Shard, Topic
+from stratalog.model.views.outline import TopicSums
 
 T = TypeVar("T")
 Column: TypeAlias = Callable[[T], Any]

@@ -16,9 +16,9 @@ from stratalog.machines.copies.recovery_rule import least_in_sync
 from stratalog.machines.plans.shard_troubles import Trouble, TroubleKind, troubles_of_active
 from stratalog.model.metadata import Snapshot
 from stratalog.model.mounts import Mount, MountMode, OffsetRange
-from stratalog.model.outline import MountSums, NodeSums, ShardHealth, Sums, TopicSums, TopicTrouble
 from stratalog.model.segment import RemoteState, SealRecord, Segment
 from stratalog.model.topic import Shard, Topic
+from stratalog.model.views.outline import MountSums, NodeSums, ShardHealth, Sums, TopicSums, TopicTrouble
 
 MAX_UNWELL: Final = 20
 MAX_RANGES: Final = 100

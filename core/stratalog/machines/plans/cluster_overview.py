@@ -20,9 +20,10 @@ from stratalog.machines.reading.bucket_reads import BucketReads
 from stratalog.model.metadata import Node, Snapshot
 from stratalog.model.mounts import Mount, MountMode, MountState
 from stratalog.model.retirement import RetireStep
-from stratalog.model.retirement_status import RetirementStatus
 from stratalog.model.segment import RemoteState, Segment, SegmentState
-from stratalog.model.status_page import (
+from stratalog.model.topic import Shard, Topic
+from stratalog.model.views.retirement_status import RetirementStatus
+from stratalog.model.views.status_page import (
     MountRow,
     NodeRow,
     Overview,
@@ -34,7 +35,6 @@ from stratalog.model.status_page import (
     TroubleCount,
     TroubledShard,
 )
-from stratalog.model.topic import Shard, Topic
 
 T = TypeVar("T")
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from stratalog.machines.copies.disk_room import scarcity_of
-from stratalog.model.commands import NoteLives, ScarcityNoted
+from stratalog.model.commands.table_commands import NoteLives, ScarcityNoted
 from stratalog.model.errors import Fenced, LeaseHeld
 from stratalog.model.metadata import Life, Node, NodeInfo, Vitals
 

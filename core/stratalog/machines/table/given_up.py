@@ -14,8 +14,8 @@ from stratalog.machines.copies.leaving import Presence, is_waited_for_in_vain
 from stratalog.machines.copies.recovery_rule import is_quorum
 from stratalog.machines.table.recovery import begin_recovery, seal_unclean
 from stratalog.machines.table.state import TableTransaction
-from stratalog.model.commands import BeginRecovery, SealUnclean
-from stratalog.model.retirement_commands import GiveUpOpen
+from stratalog.model.commands.retirement_commands import GiveUpOpen
+from stratalog.model.commands.table_commands import BeginRecovery, SealUnclean
 from stratalog.model.segment import Segment, SegmentState
 
 

@@ -19,10 +19,10 @@ from uuid import UUID
 from stratalog.machines.table.bounds import INT64_MAX
 from stratalog.machines.table.mounts import MAX_MOUNTS
 from stratalog.machines.table.state import RECORDS_PER_STEP, ShardEntry, Steps, TableTransaction
+from stratalog.model.commands.mount_commands import CreateMount, MountCut
 from stratalog.model.cut import CutShard
 from stratalog.model.errors import AlreadyExists, Conflict, InvalidRequest, LimitExceeded, NotFound
 from stratalog.model.ids import ShardKey
-from stratalog.model.mount_commands import CreateMount, MountCut
 from stratalog.model.mounts import Mount, MountedTopic, MountMode, MountState, OffsetRange
 from stratalog.model.segment import SegmentState
 from stratalog.model.topic import Topic

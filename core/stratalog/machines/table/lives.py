@@ -22,7 +22,7 @@ from stratalog.machines.copies.recovery_rule import Decided, decide, has_a_say, 
 from stratalog.machines.table.bounds import check_segments_named
 from stratalog.machines.table.recovery import end_at_longest, go_on, taken_from_leader
 from stratalog.machines.table.state import RECORDS_PER_STEP, Steps, TableTransaction, kept
-from stratalog.model.commands import ContinueWithout, ReportFaultyCopies
+from stratalog.model.commands.table_commands import ContinueWithout, ReportFaultyCopies
 from stratalog.model.errors import InvalidRequest
 from stratalog.model.metadata import Life
 from stratalog.model.segment import Doubt, GapReason, GivenUp, Segment, SegmentState

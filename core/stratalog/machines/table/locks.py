@@ -13,7 +13,7 @@ from typing import Final
 
 from stratalog.machines.table.bounds import MAX_LEASE_MS, MAX_LOCKS, MAX_NAME_CHARACTERS
 from stratalog.machines.table.state import TableTransaction
-from stratalog.model.commands import AcquireLock, AllocateProducerIds, ProducerIdBlock, ReleaseLock
+from stratalog.model.commands.table_commands import AcquireLock, AllocateProducerIds, ProducerIdBlock, ReleaseLock
 from stratalog.model.errors import Conflict, Fenced, InvalidRequest, LimitExceeded
 from stratalog.model.metadata import Lock
 

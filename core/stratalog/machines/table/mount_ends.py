@@ -17,9 +17,9 @@ from stratalog.machines.reading.bucket_reads import is_readable_without_nodes, r
 from stratalog.machines.table.mounts import free_mount
 from stratalog.machines.table.segments import without_copies
 from stratalog.machines.table.state import RECORDS_PER_STEP, Steps, TableState, TableTransaction
+from stratalog.model.commands.mount_commands import EndMount
 from stratalog.model.counting import counted
 from stratalog.model.errors import Conflict, InvalidRequest
-from stratalog.model.mount_commands import EndMount
 from stratalog.model.mounts import DATA_SET_PREFIX, Mount, MountMode, MountState, data_set_name
 from stratalog.model.retirement import MAX_GIVEN_UP_LISTED, Retirement, RetireStep
 from stratalog.model.segment import RemoteState, Segment, SegmentState

@@ -20,9 +20,7 @@ from stratalog.machines.table.locks import NOBODY, earlier_holders
 from stratalog.machines.table.records import NodeEntry
 from stratalog.machines.table.state import TableState, TableTransaction
 from stratalog.model.addresses import LAST_PORT, is_host
-from stratalog.model.errors import Conflict, Fenced, InvalidRequest, LimitExceeded, NotFound
-from stratalog.model.metadata import Life, Lock, life_name
-from stratalog.model.mount_commands import (
+from stratalog.model.commands.mount_commands import (
     BeginMount,
     CloseVolume,
     DoubtMount,
@@ -31,6 +29,8 @@ from stratalog.model.mount_commands import (
     ReleaseMount,
     TakeMount,
 )
+from stratalog.model.errors import Conflict, Fenced, InvalidRequest, LimitExceeded, NotFound
+from stratalog.model.metadata import Life, Lock, life_name
 from stratalog.model.mounts import Mount, MountMode, MountState, Volume, data_set_name
 
 MAX_MOUNTS: Final = 10_000

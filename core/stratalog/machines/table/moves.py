@@ -15,7 +15,7 @@ from stratalog.machines.copies.recovery_rule import is_quorum
 from stratalog.machines.reading.bucket_reads import is_served_from_bucket
 from stratalog.machines.table.segments import without_copies
 from stratalog.machines.table.state import RECORDS_PER_STEP, Steps, TableTransaction, kept
-from stratalog.model.commands import MoveReplicas, ReplicaMove
+from stratalog.model.commands.table_commands import MoveReplicas, ReplicaMove
 from stratalog.model.segment import Segment, SegmentState
 
 

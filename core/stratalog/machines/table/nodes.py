@@ -18,7 +18,7 @@ from stratalog.machines.table.mounts import lives_changed, refuse_if_mounted
 from stratalog.machines.table.records import NodeEntry
 from stratalog.machines.table.state import Steps, TableTransaction
 from stratalog.model.addresses import LAST_PORT, is_host
-from stratalog.model.commands import NoteLives, RegisterNode
+from stratalog.model.commands.table_commands import NoteLives, RegisterNode
 from stratalog.model.errors import Conflict, Fenced, InvalidRequest
 from stratalog.model.listeners import why_not_registered
 from stratalog.model.metadata import Life, Registration, life_name

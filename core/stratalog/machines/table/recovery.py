@@ -16,7 +16,7 @@ from typing import Final
 from stratalog.machines.copies.placement import place_next
 from stratalog.machines.copies.recovery_rule import Decided, decide, is_quorum
 from stratalog.machines.table.state import TableTransaction, describe_segment
-from stratalog.model.commands import BeginRecovery, PromiseFence, SealUnclean
+from stratalog.model.commands.table_commands import BeginRecovery, PromiseFence, SealUnclean
 from stratalog.model.counting import nodes_named
 from stratalog.model.errors import Conflict, Fenced, InvalidRequest
 from stratalog.model.ids import MAX_OFFSET, SegmentKey

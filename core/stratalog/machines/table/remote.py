@@ -16,7 +16,13 @@ from stratalog.machines.table.bounds import INT64_MAX, MAX_DIGEST_BYTES, is_obje
 from stratalog.machines.table.locks import check_lock
 from stratalog.machines.table.state import RECORDS_PER_STEP, Steps, TableTransaction, describe_segment
 from stratalog.machines.tiering.upload_duty import uploader_of
-from stratalog.model.commands import CommitParts, CompleteRemote, PartOutcomes, ReplaceManifest, ReplaceParts
+from stratalog.model.commands.table_commands import (
+    CommitParts,
+    CompleteRemote,
+    PartOutcomes,
+    ReplaceManifest,
+    ReplaceParts,
+)
 from stratalog.model.errors import Conflict, Fenced, InvalidRequest, Rejected, StratalogError
 from stratalog.model.ids import MAX_OFFSET, SegmentKey
 from stratalog.model.metadata import Life, PartCommit, PartReplacement

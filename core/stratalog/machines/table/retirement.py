@@ -23,6 +23,16 @@ from stratalog.machines.table.mounts import lives_changed
 from stratalog.machines.table.records import NodeEntry
 from stratalog.machines.table.segments import without_copies
 from stratalog.machines.table.state import RECORDS_PER_STEP, Steps, TableState, TableTransaction
+from stratalog.model.commands.retirement_commands import (
+    AdvanceRetirement,
+    CancelRetirement,
+    GiveUpOpen,
+    ReleaseNode,
+    ReportInventory,
+    ReportSighting,
+    RetirementCommand,
+    RetireNode,
+)
 from stratalog.model.errors import Conflict, InvalidRequest, LimitExceeded, NotFound
 from stratalog.model.metadata import life_name
 from stratalog.model.mounts import data_set_name
@@ -33,16 +43,6 @@ from stratalog.model.retirement import (
     RetireMode,
     RetireStep,
     Sighting,
-)
-from stratalog.model.retirement_commands import (
-    AdvanceRetirement,
-    CancelRetirement,
-    GiveUpOpen,
-    ReleaseNode,
-    ReportInventory,
-    ReportSighting,
-    RetirementCommand,
-    RetireNode,
 )
 from stratalog.model.segment import RemoteState, Segment
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from stratalog.machines.table.recovery import choose_next, plan_successor
 from stratalog.machines.table.segments import check_leader
 from stratalog.machines.table.state import TableTransaction, describe_segment, kept
-from stratalog.model.commands import PrepareSegment, RollSegment
+from stratalog.model.commands.table_commands import PrepareSegment, RollSegment
 from stratalog.model.errors import Conflict, Fenced, InvalidRequest
 from stratalog.model.ids import MAX_OFFSET, SegmentKey
 from stratalog.model.segment import GivenUp, Segment, SegmentState

@@ -22,7 +22,7 @@ from stratalog.machines.reading.bucket_reads import is_served_from_bucket
 from stratalog.machines.table.bounds import is_seal_in_bounds
 from stratalog.machines.table.recovery import go_on, taken_from_leader
 from stratalog.machines.table.state import Steps, TableTransaction, describe_segment, kept
-from stratalog.model.commands import ReportReplica, SealSegment
+from stratalog.model.commands.table_commands import ReportReplica, SealSegment
 from stratalog.model.errors import Conflict, InvalidRequest
 from stratalog.model.segment import Handover, ReplicaReport, SealRecord, Segment, SegmentState
 

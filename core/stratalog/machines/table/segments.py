@@ -11,7 +11,7 @@ from stratalog.machines.reading.bucket_reads import is_readable_without_nodes
 from stratalog.machines.table.bounds import check_segments_named
 from stratalog.machines.table.state import RECORDS_PER_STEP, Steps, TableState, TableTransaction, describe_segment, kept
 from stratalog.machines.tiering.upload_duty import keeper_of
-from stratalog.model.commands import ForgetLocal, ProposeIsr, PurgeSegments, ReportLostCopies
+from stratalog.model.commands.table_commands import ForgetLocal, ProposeIsr, PurgeSegments, ReportLostCopies
 from stratalog.model.counting import nodes_named
 from stratalog.model.errors import Conflict, Fenced, InvalidRequest
 from stratalog.model.metadata import Life

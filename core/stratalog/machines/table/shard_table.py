@@ -36,12 +36,13 @@ from stratalog.machines.table.invariants import check_invariants
 from stratalog.machines.table.load import load_state
 from stratalog.machines.table.records import StoredRecord, TableHeader, TableWrite
 from stratalog.machines.table.state import Steps, TableState, TableTransaction
-from stratalog.model import commands, mount_commands
-from stratalog.model.commands import Command, TableCommand, TableResult
+from stratalog.model.commands import mount_commands
+from stratalog.model.commands import table_commands as commands
+from stratalog.model.commands.mount_commands import MountCommand
+from stratalog.model.commands.retirement_commands import RetirementCommand
+from stratalog.model.commands.table_commands import Command, TableCommand, TableResult
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import ChangeSet, Snapshot
-from stratalog.model.mount_commands import MountCommand
-from stratalog.model.retirement_commands import RetirementCommand
 from stratalog.model.segment import Segment
 from stratalog.model.topic import Shard, Topic
 

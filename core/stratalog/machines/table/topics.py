@@ -17,7 +17,7 @@ from stratalog.machines.reading.bucket_reads import READ_POLICY, is_only_in_buck
 from stratalog.machines.table.hand_mounts import forget_topic
 from stratalog.machines.table.lives import FLUSH_POLICY, FSYNC
 from stratalog.machines.table.state import RECORDS_PER_STEP, Steps, TableTransaction
-from stratalog.model.commands import (
+from stratalog.model.commands.table_commands import (
     AddShards,
     AdvanceLogStart,
     AlterTopic,

@@ -10,7 +10,7 @@ from typing import Final
 from stratalog.admin_api.models import NodeStatus
 from stratalog.machines.plans.heartbeat_history import Course
 from stratalog.model.errors import StratalogError
-from stratalog.model.status_page import NodeRow, Overview
+from stratalog.model.views.status_page import NodeRow, Overview
 from stratalog.telemetry.plots import Series
 from stratalog.ui.gather import Gatherer, shown_nodes
 from stratalog.ui.host import Process

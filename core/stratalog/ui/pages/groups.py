@@ -17,8 +17,8 @@ from stratalog.admin_api.looks import (
     GroupList,
 )
 from stratalog.machines.plans.cluster_lists import page_of
-from stratalog.model.cluster_lists import MAX_LISTED, ListAsk
 from stratalog.model.errors import NotFound, Unavailable
+from stratalog.model.views.cluster_lists import MAX_LISTED, ListAsk
 from stratalog.ui.gather import Gatherer
 from stratalog.ui.lists import ListState, address
 from stratalog.ui.page import Page, Query

@@ -16,8 +16,8 @@ from urllib.parse import urlencode
 
 from stratalog.admin_api.find import FindAnswer, FoundRecord, bytes_of
 from stratalog.admin_api.looks import Bytes, LookedRecord, LookFrom, RecordLook, ShardLookedAt, cut_bytes
-from stratalog.model.cluster_lists import ListAsk, ShardLine
 from stratalog.model.errors import InvalidRequest, NotFound, StratalogError
+from stratalog.model.views.cluster_lists import ListAsk, ShardLine
 from stratalog.ui.gather import Failure, Gatherer
 from stratalog.ui.lists import address, number, place
 from stratalog.ui.node_doors import is_plain_url

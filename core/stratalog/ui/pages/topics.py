@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 from stratalog.admin_api.looks import LedShards, TopicSettingsInForce
 from stratalog.admin_api.models import SettingInForce, ShardInfo
-from stratalog.model.cluster_lists import ShardLine
+from stratalog.model.views.cluster_lists import ShardLine
 from stratalog.ui.gather import Failure, Gatherer
 from stratalog.ui.lists import ListState, place
 from stratalog.ui.page import Page, Query

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from stratalog.formats.object_names import ObjectNames
+from stratalog.formats.bucket.object_names import ObjectNames
 from stratalog.model.errors import Conflict, NotFound
 from stratalog_pipeline.cold.cutting import PartRange
 from stratalog_pipeline.cold.part_records import CheckedPart, PartFetcher, tables_of

@@ -20,7 +20,7 @@ from uuid import UUID
 
 from stratalog.machines.tiering.chunk_merging import COMPACTION_LOCK
 from stratalog.meta_api.http_client import HttpMetaClient
-from stratalog.model.commands import ReplaceManifest
+from stratalog.model.commands.table_commands import ReplaceManifest
 from stratalog.model.errors import Conflict, InvalidRequest, NotFound, OutcomeUnknown
 from stratalog.model.metadata import Snapshot
 from stratalog.model.segment import RemoteState, SegmentState

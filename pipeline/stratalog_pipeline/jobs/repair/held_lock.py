@@ -16,7 +16,7 @@ from uuid import uuid4
 
 from stratalog.meta_api.client import MetaClient
 from stratalog.meta_api.http_client import HttpMetaClient
-from stratalog.model.commands import AcquireLock, ReleaseLock
+from stratalog.model.commands.table_commands import AcquireLock, ReleaseLock
 from stratalog.model.errors import Conflict, Fenced, StratalogError
 from stratalog.model.metadata import Lock
 

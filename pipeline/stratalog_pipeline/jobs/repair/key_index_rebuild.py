@@ -13,12 +13,12 @@ from typing import Final
 
 import numpy as np
 
-from stratalog.formats.batch_headers import BatchHeaders
-from stratalog.formats.digest import object_digest
-from stratalog.formats.key_index import KeyRun
-from stratalog.formats.key_runs import KeyEntries, find_keys
-from stratalog.formats.manifest import Manifest
-from stratalog.formats.part import PART_HEADER_BYTES
+from stratalog.formats.batches.batch_headers import BatchHeaders
+from stratalog.formats.bucket.key_index import KeyRun
+from stratalog.formats.bucket.key_runs import KeyEntries, find_keys
+from stratalog.formats.bucket.manifest import Manifest
+from stratalog.formats.bucket.part import PART_HEADER_BYTES
+from stratalog.formats.segments.digest import object_digest
 from stratalog.model.errors import Corrupt
 
 MERGED_RUN_ENTRIES: Final = 1 << 22

@@ -20,12 +20,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from stratalog.formats.digest import EMPTY_DIGEST, object_digest
-from stratalog.formats.key_index import KeyRun
-from stratalog.formats.manifest import Manifest, decode_manifest, encode_manifest, manifest_digest
-from stratalog.formats.object_names import ObjectNames, is_packed
-from stratalog.formats.packed_chunk import is_worth_packing, pack_part
-from stratalog.formats.part import (
+from stratalog.formats.batches.record_batch import walk
+from stratalog.formats.bucket.key_index import KeyRun
+from stratalog.formats.bucket.manifest import Manifest, decode_manifest, encode_manifest, manifest_digest
+from stratalog.formats.bucket.object_names import ObjectNames, is_packed
+from stratalog.formats.bucket.packed_chunk import is_worth_packing, pack_part
+from stratalog.formats.bucket.part import (
     LEAST_OVERHEAD_BYTES,
     PART_HEADER_BYTES,
     PartHeader,
@@ -33,7 +33,7 @@ from stratalog.formats.part import (
     decode_part_header,
     encode_part,
 )
-from stratalog.formats.record_batch import walk
+from stratalog.formats.segments.digest import EMPTY_DIGEST, object_digest
 from stratalog.machines.tiering.chunk_merging import COMPACTION_WRITER, merge_groups
 from stratalog.model.errors import Corrupt, NotFound, StratalogError
 from stratalog.model.ids import SegmentKey

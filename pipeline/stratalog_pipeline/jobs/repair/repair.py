@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
 
-from stratalog.formats.digest import EMPTY_DIGEST, object_digest
-from stratalog.formats.manifest import Manifest, decode_manifest, manifest_digest
-from stratalog.formats.object_names import ObjectNames, is_one_part, is_packed
-from stratalog.formats.packed_chunk import pack_to_size
-from stratalog.formats.part import PartHeader, check_part
+from stratalog.formats.bucket.manifest import Manifest, decode_manifest, manifest_digest
+from stratalog.formats.bucket.object_names import ObjectNames, is_one_part, is_packed
+from stratalog.formats.bucket.packed_chunk import pack_to_size
+from stratalog.formats.bucket.part import PartHeader, check_part
+from stratalog.formats.segments.digest import EMPTY_DIGEST, object_digest
 from stratalog.model.errors import Corrupt, NotFound, StratalogError
 from stratalog.model.segment import RemotePart
 from stratalog.objects import ObjectStore

@@ -13,22 +13,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from stratalog.formats.batch_headers import BatchHeaders
-from stratalog.formats.digest import EMPTY_DIGEST, extend_digest_over, object_digest
-from stratalog.formats.index_block import IndexBuilder, decode_index_block, encode_index_block
-from stratalog.formats.key_index import KeyRun
-from stratalog.formats.key_runs import KeyEntries, find_keys
-from stratalog.formats.manifest import Manifest
-from stratalog.formats.object_names import (
+from stratalog.formats.batches.batch_headers import BatchHeaders
+from stratalog.formats.batches.record_batch import walk
+from stratalog.formats.bucket.key_index import KeyRun
+from stratalog.formats.bucket.key_runs import KeyEntries, find_keys
+from stratalog.formats.bucket.manifest import Manifest
+from stratalog.formats.bucket.object_names import (
     ObjectNames,
     SegmentObject,
     SegmentObjectName,
     index_file_name,
     segment_file_name,
 )
-from stratalog.formats.part import PART_HEADER_BYTES, encode_part
-from stratalog.formats.record_batch import walk
-from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES, check_identity, decode_segment_header
+from stratalog.formats.bucket.part import PART_HEADER_BYTES, encode_part
+from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES, check_identity, decode_segment_header
+from stratalog.formats.segments.digest import EMPTY_DIGEST, extend_digest_over, object_digest
+from stratalog.formats.segments.index_block import IndexBuilder, decode_index_block, encode_index_block
 from stratalog.model.errors import Corrupt, NotFound
 from stratalog.model.segment import TimesKnown
 from stratalog.objects import ObjectStore, open_store

@@ -15,12 +15,12 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from stratalog.formats.digest import EMPTY_DIGEST, object_digest
-from stratalog.formats.index_block import IndexBuilder, decode_index_block
-from stratalog.formats.manifest import Manifest
-from stratalog.formats.object_names import BundleName, ObjectNames, SegmentObjectName
-from stratalog.formats.part import PART_HEADER_BYTES, check_part
-from stratalog.formats.record_batch import walk
+from stratalog.formats.batches.record_batch import walk
+from stratalog.formats.bucket.manifest import Manifest
+from stratalog.formats.bucket.object_names import BundleName, ObjectNames, SegmentObjectName
+from stratalog.formats.bucket.part import PART_HEADER_BYTES, check_part
+from stratalog.formats.segments.digest import EMPTY_DIGEST, object_digest
+from stratalog.formats.segments.index_block import IndexBuilder, decode_index_block
 from stratalog.model.errors import Corrupt, NotFound, Unavailable
 from stratalog.objects import ObjectStore, open_store
 from stratalog_pipeline.cold.catalog import Catalog

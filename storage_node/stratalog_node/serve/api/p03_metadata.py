@@ -15,7 +15,7 @@ from uuid import UUID
 from stratalog.kafka import messages
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.kafka.metadata import encode_metadata, encode_topic
-from stratalog.model.commands import CreateTopic
+from stratalog.model.commands.table_commands import CreateTopic
 from stratalog.model.errors import AlreadyExists, InvalidRequest, LimitExceeded, StratalogError
 from stratalog.model.topic import Topic
 from stratalog_node.serve.api.brokers import living_and_just_departed, living_nodes

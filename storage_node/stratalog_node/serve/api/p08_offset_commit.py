@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from stratalog.kafka import messages
-from stratalog.model.group import NO_GENERATION, GroupError
+from stratalog.model.groups.group import NO_GENERATION, GroupError
 from stratalog_node.groups.requests import CommitRequest, OffsetToCommit
 from stratalog_node.serve.connections.context import RequestContext
 from stratalog_node.serve.connections.off_loop import encoded, off_loop

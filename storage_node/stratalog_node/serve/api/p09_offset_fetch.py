@@ -15,7 +15,7 @@ from typing import Any
 
 from stratalog.kafka.messages import EncodedBody
 from stratalog.kafka.offset_fetch import OffsetFetchEncoder
-from stratalog.model.group import NO_OFFSET, CommittedOffset, GroupError
+from stratalog.model.groups.group import NO_OFFSET, CommittedOffset, GroupError
 from stratalog_node.groups.requests import FetchedOffset, FetchedOffsets, TopicShard
 from stratalog_node.serve.connections.context import RequestContext
 from stratalog_node.serve.connections.off_loop import off_loop

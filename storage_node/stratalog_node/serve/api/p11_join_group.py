@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from stratalog.kafka import messages
-from stratalog.model.group import MemberProtocol
+from stratalog.model.groups.group import MemberProtocol
 from stratalog_node.groups.requests import JoinRequest
 from stratalog_node.serve.connections.context import RequestContext
 from stratalog_node.serve.connections.off_loop import encoded

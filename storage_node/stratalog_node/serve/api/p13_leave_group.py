@@ -10,7 +10,7 @@ from typing import Any
 
 from stratalog.kafka import messages
 from stratalog.machines.groups.group_events import LeavingMember
-from stratalog.model.group import GroupError
+from stratalog.model.groups.group import GroupError
 from stratalog_node.serve.connections.context import RequestContext
 from stratalog_node.serve.connections.registry import Api
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from stratalog.kafka import messages
 from stratalog.kafka.error_codes import ErrorCode
-from stratalog.model.commands import CreateTopic
+from stratalog.model.commands.table_commands import CreateTopic
 from stratalog.model.errors import InvalidRequest, Reserved, StratalogError
 from stratalog.model.topic import Topic
 from stratalog.settings.describe import SettingValue, describe_topic

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from stratalog.kafka import messages
 from stratalog.kafka.error_codes import ErrorCode
-from stratalog.model.commands import DeleteTopic
+from stratalog.model.commands.table_commands import DeleteTopic
 from stratalog.model.errors import Reserved, StratalogError
 from stratalog.model.topic import Topic
 from stratalog_node.serve.api.distinct import first_of_each

@@ -11,7 +11,7 @@ from typing import Any
 from stratalog.kafka import messages
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.machines.copies.internal_topics import refuse_internal
-from stratalog.model.commands import AddShards
+from stratalog.model.commands.table_commands import AddShards
 from stratalog.model.counting import counted
 from stratalog.model.errors import InvalidRequest, LimitExceeded, StratalogError
 from stratalog.model.topic import Topic

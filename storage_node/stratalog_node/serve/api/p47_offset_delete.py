@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from stratalog.kafka import messages
-from stratalog.model.group import GroupError
+from stratalog.model.groups.group import GroupError
 from stratalog_node.groups.requests import TopicShard
 from stratalog_node.serve.connections.context import RequestContext
 from stratalog_node.serve.connections.off_loop import encoded, off_loop

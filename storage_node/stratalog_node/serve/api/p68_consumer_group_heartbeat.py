@@ -12,7 +12,7 @@ from typing import Any
 
 from stratalog.kafka import messages
 from stratalog.machines.groups.consumer_group_events import ConsumerAnswer, shards_of
-from stratalog.model.group import GroupError
+from stratalog.model.groups.group import GroupError
 from stratalog.model.ids import ShardKey
 from stratalog_node.groups.requests import ConsumerRequest
 from stratalog_node.serve.api.shards_by_topic import by_topic

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from stratalog.kafka import messages
-from stratalog.model.consumer_group import ConsumerMember
-from stratalog.model.group import GroupError
+from stratalog.model.groups.consumer_group import ConsumerMember
+from stratalog.model.groups.group import GroupError
 from stratalog.model.ids import ShardKey
 from stratalog_node.groups.requests import DescribedConsumers
 from stratalog_node.serve.api.shards_by_topic import by_topic

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Iterator
 
 from stratalog.meta_api.client import CommandTaker
-from stratalog.model.commands import AllocateProducerIds
+from stratalog.model.commands.table_commands import AllocateProducerIds
 from stratalog.model.errors import StratalogError
 from stratalog.telemetry.logs import logger
 

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from stratalog.event_loop.task_set import TaskSet
-from stratalog.formats.offered_batch import FaultyBatch, check_offered
+from stratalog.formats.batches.offered_batch import FaultyBatch, check_offered
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.machines.leading.chain_events import BatchesRefusedBefore
 from stratalog.machines.leading.leader_events import OfferedBatch

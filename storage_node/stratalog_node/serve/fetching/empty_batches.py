@@ -10,8 +10,8 @@ Lives on the event loop. Cost: a division for each partition that is answered.
 
 from __future__ import annotations
 
-from stratalog.formats.record_batch import walk
-from stratalog.formats.records import Record, encode_batch
+from stratalog.formats.batches.record_batch import walk
+from stratalog.formats.batches.records import Record, encode_batch
 from stratalog.model.batch import BATCH_HEADER_BYTES
 from stratalog_node.shards.copies.local_shard import LocalShard
 from stratalog_node.shards.read.reading import Read, ReadBuffer, ShardReader

@@ -2,7 +2,7 @@
 acknowledged.
 
 Per request work only; records are looked at only for their times, and only where the topic's window asks for it
-(`formats/time_window.py`). Appends keep arrival order per connection, because a batch joins its
+(`formats/batches/time_window.py`). Appends keep arrival order per connection, because a batch joins its
 shard's pending list while its frame is being read.
 Source: docs/kafka.md "Produce"; KIP-98 for sequences.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
-from stratalog.formats.offered_batch import (
+from stratalog.formats.batches.offered_batch import (
     LOG_APPEND_TIME_BIT,
     LZ4,
     ZSTD,
@@ -22,7 +22,7 @@ from stratalog.formats.offered_batch import (
     clear_append_time,
     stamp_append_time,
 )
-from stratalog.formats.time_window import time_fault
+from stratalog.formats.batches.time_window import time_fault
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.kafka.frames import RequestHeader
 from stratalog.kafka.produce import (

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from stratalog.formats.index_points import INDEX_INTERVAL_BYTES, IndexBuilder
-from stratalog.formats.offered_batch import assign
-from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.formats.batches.offered_batch import assign
+from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.formats.segments.index_points import INDEX_INTERVAL_BYTES, IndexBuilder
 from stratalog.machines.leading.leader_events import OfferedBatch, PersistBatches
 from stratalog.machines.leading.segment_leader import SegmentLeader
 from stratalog.model.segment import SegmentIdentity

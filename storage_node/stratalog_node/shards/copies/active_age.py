@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.model.segment import TimesKnown
 from stratalog_node.shards.copies.active import ActiveSegment
 from stratalog_node.shards.copies.local_shard import LocalShard

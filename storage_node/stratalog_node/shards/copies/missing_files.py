@@ -7,7 +7,7 @@ to the object store, the uploader holds the segment and says why.
 
 from __future__ import annotations
 
-from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.machines.restart.missing_copy import judge_missing
 from stratalog.machines.restart.restart_events import NoteMissing, TakeSealed
 from stratalog.machines.restart.shard_restart import judge_sealed

@@ -16,10 +16,10 @@ from dataclasses import replace
 from functools import partial
 
 from stratalog.event_loop.task_set import TaskSet
-from stratalog.formats.index_block import decode_index_block
-from stratalog.formats.producers import NO_TABLE, decode_table, encode_table, table_fault
-from stratalog.formats.record_batch import walk
-from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.formats.batches.record_batch import walk
+from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.formats.segments.index_block import decode_index_block
+from stratalog.formats.segments.producers import NO_TABLE, decode_table, encode_table, table_fault
 from stratalog.machines.leading.producer_table import ProducerTable
 from stratalog.machines.leading.sealed_producers import Producers, sealed_table
 from stratalog.model.errors import Corrupt, NotFound, StratalogError, Unavailable

@@ -12,8 +12,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from stratalog.formats.index_points import IndexBuilder
-from stratalog.formats.record_times import BatchTimes
+from stratalog.formats.batches.record_times import BatchTimes
+from stratalog.formats.segments.index_points import IndexBuilder
 from stratalog.machines.leading.producer_table import ProducerTable
 from stratalog.model.batch import BatchHeader
 from stratalog.model.errors import Corrupt

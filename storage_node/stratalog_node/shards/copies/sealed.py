@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stratalog.formats.index_block import decode_index_block
-from stratalog.formats.index_points import IndexPoints
+from stratalog.formats.segments.index_block import decode_index_block
+from stratalog.formats.segments.index_points import IndexPoints
 from stratalog.machines.leading.producer_table import ProducerTable
 from stratalog.model.errors import Corrupt
 from stratalog.model.ids import SegmentKey

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from stratalog.formats.index_points import POINT_BYTES, IndexPoints
+from stratalog.formats.segments.index_points import POINT_BYTES, IndexPoints
 from stratalog.telemetry.metrics import counter, gauge
 from stratalog_node.disk.threads import DiskThreads
 from stratalog_node.shards.copies.local_copy import LocalCopy

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
-from stratalog.formats.record_times import BatchTimes
+from stratalog.formats.batches.record_times import BatchTimes
 from stratalog.model.batch import BatchHeader
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import Segment

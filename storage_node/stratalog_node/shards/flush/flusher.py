@@ -20,7 +20,7 @@ from functools import partial
 from typing import Protocol
 
 from stratalog.event_loop.task_set import TaskSet
-from stratalog.formats.checkpoint import Checkpoint
+from stratalog.formats.disk.checkpoint import Checkpoint
 from stratalog.machines.leading.chain_events import ChainEvent, SegmentFlushFailed, SegmentHeard
 from stratalog.machines.leading.leader_events import BatchesPersisted, PersistBatches
 from stratalog.model.errors import NotFound, StratalogError

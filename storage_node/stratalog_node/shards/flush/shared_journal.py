@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from stratalog.formats.journal import JournalHeader
-from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.formats.disk.journal import JournalHeader
+from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.model.errors import NotFound, Unavailable
 from stratalog.telemetry.logs import logger
 from stratalog_node.disk.journal_file import JournalFile, remove_journal

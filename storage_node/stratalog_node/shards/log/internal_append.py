@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
-from stratalog.formats.record_batch import check_batch
+from stratalog.formats.batches.record_batch import check_batch
 from stratalog.machines.leading.leader_events import OfferedBatch
 from stratalog.model.append import AppendFailure
 from stratalog.model.errors import DiskFull, Fenced, OutcomeUnknown, StratalogError, Unavailable

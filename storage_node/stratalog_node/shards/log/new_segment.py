@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from stratalog.formats.index_points import IndexBuilder
-from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES, encode_segment_header
+from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES, encode_segment_header
+from stratalog.formats.segments.index_points import IndexBuilder
 from stratalog.machines.leading.chain_events import ActiveNamed, ActiveUnknown
 from stratalog.machines.leading.leader_events import SegmentRecord
 from stratalog.machines.leading.sealed_producers import as_seen

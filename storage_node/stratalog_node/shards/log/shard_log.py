@@ -54,7 +54,7 @@ from stratalog.machines.leading.leader_events import (
 from stratalog.machines.leading.shard_chain import ShardChain
 from stratalog.machines.leading.shard_life import Stop, StopCause
 from stratalog.model.append import AppendFailure
-from stratalog.model.commands import AdvanceLogStart
+from stratalog.model.commands.table_commands import AdvanceLogStart
 from stratalog.model.errors import DiskFull, OutcomeUnknown, StratalogError, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.in_order import find

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from stratalog.formats.index_points import IndexPoints
-from stratalog.formats.record_times import BatchTimes
+from stratalog.formats.batches.record_times import BatchTimes
+from stratalog.formats.segments.index_points import IndexPoints
 from stratalog.model.batch import BatchHeader
 from stratalog.model.errors import NotFound
 from stratalog.model.ids import SegmentKey

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from stratalog.formats.index_points import IndexPoints
-from stratalog.formats.record_batch import walk
-from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.formats.batches.record_batch import walk
+from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.formats.segments.index_points import IndexPoints
 from stratalog.machines.reading.read_policy import ReadFrom, ReadPolicy, choose
 from stratalog.machines.restart.missing_copy import judge_missing
 from stratalog.model.errors import Corrupt, NotFound, OutOfReach, Unavailable

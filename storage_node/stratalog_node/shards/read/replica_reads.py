@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stratalog.formats.index_points import IndexPoints
+from stratalog.formats.segments.index_points import IndexPoints
 from stratalog.model.in_order import place_of
 from stratalog.model.segment import Segment, SegmentState
 from stratalog_node.disk.opened_batches import opened_times

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from stratalog.formats.compression import TooLarge
-from stratalog.formats.record_batch import check_batch
-from stratalog.formats.record_times import BatchTimes, Opened
-from stratalog.formats.records import OffsetAndTime, first_offset_at_or_after, offset_of_max_timestamp
+from stratalog.formats.batches.compression import TooLarge
+from stratalog.formats.batches.record_batch import check_batch
+from stratalog.formats.batches.record_times import BatchTimes, Opened
+from stratalog.formats.batches.records import OffsetAndTime, first_offset_at_or_after, offset_of_max_timestamp
 from stratalog.model.batch import BatchHeader
 from stratalog.model.errors import Corrupt
 from stratalog_node.disk.opened_batches import opened_times

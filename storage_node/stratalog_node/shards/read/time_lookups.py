@@ -12,7 +12,7 @@ from functools import partial
 from typing import TypeAlias
 
 from stratalog.formats.fields import NO_TIMESTAMP_MS
-from stratalog.formats.index_points import IndexPoints
+from stratalog.formats.segments.index_points import IndexPoints
 from stratalog.model.errors import Corrupt, NotFound, Unavailable
 from stratalog.model.segment import Segment, TimesKnown
 from stratalog_node.shards.copies.active import ActiveSegment

@@ -16,9 +16,9 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from functools import partial
 
-from stratalog.formats.digest import extend_digest_over
-from stratalog.formats.records import encode_empty_batches
-from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.formats.batches.records import encode_empty_batches
+from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.formats.segments.digest import extend_digest_over
 from stratalog.machines.restart.shard_healing import OffsetRange
 from stratalog.model.errors import Conflict, Corrupt, NotFound, Unavailable
 from stratalog.model.segment import Segment

@@ -35,7 +35,7 @@ from stratalog.machines.restart.shard_healing import (
     StoreAsked,
     TryAgain,
 )
-from stratalog.model.commands import AdvanceLogStart, RollSegment
+from stratalog.model.commands.table_commands import AdvanceLogStart, RollSegment
 from stratalog.model.errors import Rejected, StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Change, SegmentChanged

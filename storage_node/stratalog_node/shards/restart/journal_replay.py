@@ -8,8 +8,8 @@ it: the journal may go.
 
 from __future__ import annotations
 
-from stratalog.formats.journal import JournalEntry
-from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES, encode_segment_header
+from stratalog.formats.disk.journal import JournalEntry
+from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES, encode_segment_header
 from stratalog.machines.restart.shard_restart import counts_in_journal
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import SegmentIdentity

@@ -12,16 +12,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import assert_never
 
-from stratalog.formats.checkpoint import Checkpoint
-from stratalog.formats.index_points import IndexBuilder, IndexPoint
-from stratalog.formats.record_batch import walk
-from stratalog.formats.segment_file import (
+from stratalog.formats.batches.record_batch import walk
+from stratalog.formats.disk.checkpoint import Checkpoint
+from stratalog.formats.disk.segment_file import (
     SEGMENT_HEADER_BYTES,
     check_identity,
     decode_segment_header,
     encode_segment_header,
 )
-from stratalog.formats.tail_damage import TailKind, judge_tail
+from stratalog.formats.disk.tail_damage import TailKind, judge_tail
+from stratalog.formats.segments.index_points import IndexBuilder, IndexPoint
 from stratalog.machines.leading.segment_leader import SegmentLeader
 from stratalog.machines.restart.restart_events import (
     CheckpointTraced,

@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import assert_never
 
-from stratalog.formats.checkpoint import Checkpoint
+from stratalog.formats.disk.checkpoint import Checkpoint
 from stratalog.machines.leading.sealed_producers import as_seen
 from stratalog.machines.leading.shard_life import Stop, StopCause
 from stratalog.machines.leading.shared_segments import is_shared, shared_before_own

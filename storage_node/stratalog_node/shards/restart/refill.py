@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from contextlib import aclosing
 
-from stratalog.formats.digest import extend_digest_over
-from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.formats.segments.digest import extend_digest_over
 from stratalog.machines.leading.producer_table import ProducerTable
 from stratalog.machines.restart.shard_healing import FileRefilled, Obstacle
 from stratalog.model.errors import Conflict, Corrupt, NotFound

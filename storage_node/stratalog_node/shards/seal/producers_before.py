@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stratalog.formats.producers import encode_table, tally_of
+from stratalog.formats.segments.producers import encode_table, tally_of
 from stratalog.machines.leading.sealed_producers import Producers, sealed_table, without
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey

@@ -14,7 +14,7 @@ from typing import Protocol
 from stratalog.machines.leading.chain_events import RollConfirmed, SegmentFlushed, SegmentFlushFailed, ShardStopped
 from stratalog.machines.leading.leader_events import SegmentRecord
 from stratalog.machines.leading.shard_life import Stop, StopCause
-from stratalog.model.commands import RollSegment
+from stratalog.model.commands.table_commands import RollSegment
 from stratalog.model.errors import NotFound, Rejected, StratalogError
 from stratalog.model.ids import SegmentKey
 from stratalog.telemetry.logs import logger

@@ -15,8 +15,8 @@ from functools import partial
 from typing import Any, Protocol, assert_never
 
 from stratalog.event_loop.task_set import TaskSet
-from stratalog.formats.index_block import IndexBlock, encode_index_block
-from stratalog.formats.producers import encode_table, tally_of
+from stratalog.formats.segments.index_block import IndexBlock, encode_index_block
+from stratalog.formats.segments.producers import encode_table, tally_of
 from stratalog.machines.leading.chain_events import (
     ConfirmRoll,
     DropEmptySegment,
@@ -36,8 +36,8 @@ from stratalog.machines.leading.leader_events import (
     ProposeIsr,
 )
 from stratalog.machines.leading.sealed_producers import Producers, sealed_table
-from stratalog.model import commands
-from stratalog.model.commands import AdvanceLogStart
+from stratalog.model.commands import table_commands as commands
+from stratalog.model.commands.table_commands import AdvanceLogStart
 from stratalog.model.errors import Conflict, Corrupt, Fenced, NotFound, Rejected, StratalogError, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import RemoteState, SealRecord, Segment, SegmentState

@@ -17,7 +17,7 @@ from stratalog.event_loop.task_set import TaskSet
 from stratalog.machines.leading.chain_events import ChainEvent, SuccessorNamed, SuccessorUnknown
 from stratalog.machines.leading.leader_events import RollAsked
 from stratalog.machines.leading.segment_leader import SegmentLeader
-from stratalog.model.commands import PrepareSegment
+from stratalog.model.commands.table_commands import PrepareSegment
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import NextReplicas

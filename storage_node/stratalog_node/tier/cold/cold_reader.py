@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TypeVar
 
-from stratalog.formats.index_block import INDEX_INTERVAL_BYTES
-from stratalog.formats.object_names import ObjectNames
+from stratalog.formats.bucket.object_names import ObjectNames
+from stratalog.formats.segments.index_block import INDEX_INTERVAL_BYTES
 from stratalog.machines.reading.read_range import ReadRange
 from stratalog.machines.reading.read_window import Block, ReadWindow, WindowStatus
 from stratalog.model.errors import Corrupt, NotFound, Unavailable

@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractAsyncContextManager
 
+from stratalog.formats.batches.record_batch import parse_header
+from stratalog.formats.bucket.part import PartHeader
 from stratalog.formats.fields import NO_TIMESTAMP_MS
-from stratalog.formats.index_points import IndexPoints
-from stratalog.formats.part import PartHeader
-from stratalog.formats.record_batch import parse_header
+from stratalog.formats.segments.index_points import IndexPoints
 from stratalog.model.segment import RemotePart, RemoteState, Segment, TimesKnown
 from stratalog_node.shards.read.time_look import NewestLook, TimeLook
 from stratalog_node.tier.cold.block_cache import HeldBlock

@@ -10,10 +10,16 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from stratalog.formats.batch_scan import scan_batches
+from stratalog.formats.batches.batch_scan import scan_batches
+from stratalog.formats.bucket.part import (
+    PART_HEADER_BYTES,
+    PartHeader,
+    PartIndex,
+    decode_part_header,
+    decode_part_index,
+)
 from stratalog.formats.envelope import ENVELOPE_BYTES
-from stratalog.formats.index_block import INDEX_INTERVAL_BYTES, POINT_BYTES
-from stratalog.formats.part import PART_HEADER_BYTES, PartHeader, PartIndex, decode_part_header, decode_part_index
+from stratalog.formats.segments.index_block import INDEX_INTERVAL_BYTES, POINT_BYTES
 from stratalog.machines.reading.read_window import Block
 from stratalog.model.errors import Corrupt
 from stratalog.model.ids import SegmentKey

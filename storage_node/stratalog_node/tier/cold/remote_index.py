@@ -15,10 +15,10 @@ from concurrent.futures import Executor
 from contextlib import contextmanager
 from typing import Any, TypeAlias, TypeVar
 
-from stratalog.formats.digest import object_digest
-from stratalog.formats.index_block import IndexBlock, decode_index_block
-from stratalog.formats.manifest import Manifest, decode_manifest, manifest_digest
-from stratalog.formats.part import PART_HEADER_BYTES, PartHeader
+from stratalog.formats.bucket.manifest import Manifest, decode_manifest, manifest_digest
+from stratalog.formats.bucket.part import PART_HEADER_BYTES, PartHeader
+from stratalog.formats.segments.digest import object_digest
+from stratalog.formats.segments.index_block import IndexBlock, decode_index_block
 from stratalog.model.errors import Corrupt, NotFound, Unavailable
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemotePart, RemoteState, SealRecord, Segment, SegmentIdentity

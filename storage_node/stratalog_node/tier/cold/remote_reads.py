@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
-from stratalog.formats.object_names import ObjectNames
+from stratalog.formats.bucket.object_names import ObjectNames
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import Segment
 from stratalog.objects.store import ObjectStore

@@ -13,8 +13,8 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from uuid import UUID
 
-from stratalog.formats.claim import Claim, decode_claim, encode_claim
-from stratalog.formats.object_names import ClaimName, ObjectNames
+from stratalog.formats.bucket.claim import Claim, decode_claim, encode_claim
+from stratalog.formats.bucket.object_names import ClaimName, ObjectNames
 from stratalog.machines.table.locks import MAX_LASTING_HOLDERS
 from stratalog.machines.tiering.claims import (
     NEXT_STEP,

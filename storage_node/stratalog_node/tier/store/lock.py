@@ -12,7 +12,7 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 
 from stratalog.meta_api.client import MetaClient
-from stratalog.model.commands import AcquireLock, ReleaseLock
+from stratalog.model.commands.table_commands import AcquireLock, ReleaseLock
 from stratalog.model.errors import Conflict, StratalogError
 from stratalog.model.metadata import Lock
 from stratalog.telemetry.logs import logger

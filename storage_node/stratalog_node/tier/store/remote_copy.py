@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from stratalog.formats.manifest import Manifest, decode_manifest, manifest_digest
-from stratalog.formats.object_names import ObjectNames, SegmentObject, SegmentObjectName
+from stratalog.formats.bucket.manifest import Manifest, decode_manifest, manifest_digest
+from stratalog.formats.bucket.object_names import ObjectNames, SegmentObject, SegmentObjectName
 from stratalog.model.errors import Corrupt, NotFound
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import SealRecord, Segment

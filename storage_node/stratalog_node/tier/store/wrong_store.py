@@ -5,7 +5,7 @@ given up though the right one has them.
 
 from __future__ import annotations
 
-from stratalog.formats.object_names import ObjectNames
+from stratalog.formats.bucket.object_names import ObjectNames
 from stratalog.objects.store import ObjectStore
 
 

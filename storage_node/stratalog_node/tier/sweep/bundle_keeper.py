@@ -13,13 +13,13 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable
 
-from stratalog.formats.bundle import (
+from stratalog.formats.bucket.bundle import (
     BUNDLE_TRAILER_BYTES,
     BundleTrailer,
     decode_bundle_directory,
     decode_bundle_trailer,
 )
-from stratalog.formats.object_names import BundleName
+from stratalog.formats.bucket.object_names import BundleName
 from stratalog.machines.tiering.bundles import (
     EMPTY_PLAN,
     BundleLimits,

@@ -16,9 +16,9 @@ from typing import Final
 from stratalog.machines.tiering.chunk_merging import COMPACTION_WRITER
 from stratalog.machines.tiering.upload_duty import sweeper_of
 from stratalog.meta_api.client import MetaClient
-from stratalog.model.commands import AcquireLock
+from stratalog.model.commands.mount_commands import NOT_ASKED, DoubtMount, TakeMount
+from stratalog.model.commands.table_commands import AcquireLock
 from stratalog.model.errors import Conflict, Fenced
-from stratalog.model.mount_commands import NOT_ASKED, DoubtMount, TakeMount
 from stratalog.model.mounts import Mount, MountMode, MountState
 from stratalog_node.shards.catalog.catalog import Catalog
 from stratalog_node.tier.store.lock import tier_lock_name

@@ -17,10 +17,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from stratalog.formats.object_names import ObjectNames, SegmentObject, SegmentObjectName
+from stratalog.formats.bucket.object_names import ObjectNames, SegmentObject, SegmentObjectName
 from stratalog.machines.tiering.bundles import BundleLimits
 from stratalog.meta_api.client import MetaClient
-from stratalog.model.commands import ForgetLocal, PurgeSegments
+from stratalog.model.commands.table_commands import ForgetLocal, PurgeSegments
 from stratalog.model.errors import NotFound
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Change, SegmentChanged, TopicDeleted

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
-from stratalog.formats.object_names import SegmentObject, SegmentObjectName
+from stratalog.formats.bucket.object_names import SegmentObject, SegmentObjectName
 from stratalog.machines.tiering.orphans import ListedObject, OrphanRules, SegmentFacts, Verdict, classify_folder
 from stratalog.meta_api.client import MetaClient
 from stratalog.model.errors import Corrupt, NotFound

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from stratalog.formats.cut import decode_cut
-from stratalog.formats.object_names import CutName, ObjectNames
+from stratalog.formats.bucket.cut import decode_cut
+from stratalog.formats.bucket.object_names import CutName, ObjectNames
 from stratalog.model.cut import Cut, CutShard
 from stratalog.model.errors import NotFound
 from stratalog.model.ids import ShardKey

@@ -17,7 +17,7 @@ from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
-from stratalog.formats.object_names import ObjectNames
+from stratalog.formats.bucket.object_names import ObjectNames
 from stratalog.machines.reading.bucket_reads import is_readable_without_nodes
 from stratalog.machines.tiering.retention import (
     DiskPressure,
@@ -32,7 +32,7 @@ from stratalog.machines.tiering.retention import (
     local_copies_to_free,
 )
 from stratalog.meta_api.client import MetaClient
-from stratalog.model.commands import AdvanceLogStart, ForgetLocal
+from stratalog.model.commands.table_commands import AdvanceLogStart, ForgetLocal
 from stratalog.model.errors import Conflict, Corrupt, NotFound, Unavailable
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemoteState, Segment, SegmentState

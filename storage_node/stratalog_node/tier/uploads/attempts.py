@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from stratalog.formats.object_names import ObjectNames
+from stratalog.formats.bucket.object_names import ObjectNames
 from stratalog.model.ids import SegmentKey
 
 _ATTEMPT_SPAN = 1 << 48

@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 
-from stratalog.formats.object_names import ObjectNames, SegmentObject, SegmentObjectName
-from stratalog.formats.part import PART_HEADER_BYTES
-from stratalog.formats.record_batch import walk
+from stratalog.formats.batches.record_batch import walk
+from stratalog.formats.bucket.object_names import ObjectNames, SegmentObject, SegmentObjectName
+from stratalog.formats.bucket.part import PART_HEADER_BYTES
 from stratalog.model.errors import Conflict, Corrupt, NotFound, Unavailable
 from stratalog.model.segment import RemotePart, Segment
 from stratalog.objects.store import ObjectStore

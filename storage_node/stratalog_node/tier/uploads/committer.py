@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from stratalog.machines.tiering.upload_events import Gone, Moved, PieceOutcome, Unreadable, UploadLimits
 from stratalog.meta_api.client import MetaClient
-from stratalog.model.commands import CommitParts, ReplaceParts
+from stratalog.model.commands.table_commands import CommitParts, ReplaceParts
 from stratalog.model.errors import OutcomeUnknown, StratalogError, Unavailable
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Lock, PartCommit, PartReplacement

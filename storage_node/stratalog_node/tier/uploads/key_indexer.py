@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
-from stratalog.formats.digest import object_digest
-from stratalog.formats.key_index import KeyRun
-from stratalog.formats.part import PART_HEADER_BYTES
+from stratalog.formats.bucket.key_index import KeyRun
+from stratalog.formats.bucket.part import PART_HEADER_BYTES
+from stratalog.formats.segments.digest import object_digest
 from stratalog.machines.tiering.upload_events import Piece, UploadLimits
 from stratalog.model.errors import Corrupt
 from stratalog.model.ids import SegmentKey
@@ -34,8 +34,8 @@ from stratalog_node.tier.uploads.puts import put
 from stratalog_node.tier.uploads.source import PieceData, PieceReader
 
 if TYPE_CHECKING:
-    from stratalog.formats.batch_headers import BatchHeaders
-    from stratalog.formats.key_runs import KeyEntries, KeysFound
+    from stratalog.formats.batches.batch_headers import BatchHeaders
+    from stratalog.formats.bucket.key_runs import KeyEntries, KeysFound
 
 RUN_ENTRIES: Final = 1 << 20
 """A run with so many is put, and the next one begun (docs/formats.md section 16)."""
@@ -94,7 +94,7 @@ class KeyIndexer:
         key = segment.key
         if not parts or not self._is_wanted(key):
             return ()
-        from stratalog.formats.key_runs import KeyEntries
+        from stratalog.formats.bucket.key_runs import KeyEntries
 
         async with self._turn:
             building = _Building(key, seal, lock_epoch, attempt, in_flight, KeyEntries(), seal.base_offset, [])
@@ -153,8 +153,8 @@ def _run_of(entries: KeyEntries, segment_digest: bytes) -> tuple[bytes, bytes, i
 
 
 def _groups_of(data: PieceData) -> Iterator[tuple[BatchHeaders, KeysFound]]:
-    from stratalog.formats.batch_headers import BatchHeaders
-    from stratalog.formats.key_runs import find_keys
+    from stratalog.formats.batches.batch_headers import BatchHeaders
+    from stratalog.formats.bucket.key_runs import find_keys
 
     positions = [0, *accumulate(header.size_bytes for header in data.headers)]
     body = bytes(data.data)

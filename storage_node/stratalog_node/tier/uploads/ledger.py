@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from stratalog.formats.digest import EMPTY_DIGEST
-from stratalog.formats.part import PartIndex
+from stratalog.formats.bucket.part import PartIndex
+from stratalog.formats.segments.digest import EMPTY_DIGEST
 from stratalog.model.ids import SegmentKey
 
 

@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stratalog.formats.bundle import BundleEntry, BundleHeader, BundleMember, encode_bundle
+from stratalog.formats.bucket.bundle import BundleEntry, BundleHeader, BundleMember, encode_bundle
+from stratalog.formats.bucket.part import (
+    PART_HEADER_BYTES,
+    PartIndex,
+    decode_part_header,
+    decode_part_index,
+    encode_part,
+)
 from stratalog.formats.fields import Buffer
-from stratalog.formats.part import PART_HEADER_BYTES, PartIndex, decode_part_header, decode_part_index, encode_part
 from stratalog.machines.tiering.upload_events import PART_OVERHEAD_BYTES, Piece
 from stratalog.model.segment import SegmentIdentity
 from stratalog_node.tier.uploads.encoder import Encoder

@@ -12,14 +12,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 
-from stratalog.formats.digest import EMPTY_DIGEST, object_digest
-from stratalog.formats.index_block import encode_index_block
-from stratalog.formats.index_points import IndexBuilder
-from stratalog.formats.manifest import Manifest, encode_manifest, manifest_digest
-from stratalog.formats.part import PartIndex
+from stratalog.formats.bucket.manifest import Manifest, encode_manifest, manifest_digest
+from stratalog.formats.bucket.part import PartIndex
+from stratalog.formats.segments.digest import EMPTY_DIGEST, object_digest
+from stratalog.formats.segments.index_block import encode_index_block
+from stratalog.formats.segments.index_points import IndexBuilder
 from stratalog.machines.tiering.upload_events import Gone, Moved, PieceOutcome, Publish, Unreadable, UploadLimits
 from stratalog.meta_api.client import MetaClient
-from stratalog.model.commands import CompleteRemote
+from stratalog.model.commands.table_commands import CompleteRemote
 from stratalog.model.errors import Conflict, Corrupt, NotFound, StratalogError
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Lock

@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 
-from stratalog.formats.object_names import BundleName, ObjectNames
+from stratalog.formats.bucket.object_names import BundleName, ObjectNames
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import Segment, SegmentIdentity, SegmentState
 from stratalog_node.shards.catalog.catalog import Catalog

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from stratalog.formats.bundle import BundleHeader
+from stratalog.formats.bucket.bundle import BundleHeader
 from stratalog.machines.tiering.bundles import run_starts
 from stratalog.machines.tiering.upload_events import (
     Gone,

@@ -10,11 +10,11 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from stratalog.formats.batches.record_batch import walk
+from stratalog.formats.batches.record_times import BatchTimes
+from stratalog.formats.bucket.part import PART_HEADER_BYTES, PartHeader, PartIndex, check_part, decode_part_header
+from stratalog.formats.bucket.part import decode_part_index as decode_index
 from stratalog.formats.fields import Buffer
-from stratalog.formats.part import PART_HEADER_BYTES, PartHeader, PartIndex, check_part, decode_part_header
-from stratalog.formats.part import decode_part_index as decode_index
-from stratalog.formats.record_batch import walk
-from stratalog.formats.record_times import BatchTimes
 from stratalog.machines.tiering.upload_events import Piece, TooLarge, UploadLimits
 from stratalog.model.batch import BatchHeader
 from stratalog.model.errors import Corrupt, NotFound, Unavailable

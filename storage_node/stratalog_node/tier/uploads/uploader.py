@@ -19,7 +19,7 @@ from itertools import islice
 from typing import Any, assert_never
 from uuid import UUID, uuid4
 
-from stratalog.formats.object_names import ObjectNames
+from stratalog.formats.bucket.object_names import ObjectNames
 from stratalog.machines.restart.missing_copy import judge_missing
 from stratalog.machines.tiering.claims import holder_name
 from stratalog.machines.tiering.mounted_uploads import MountedCopy

@@ -17,7 +17,7 @@ import pytest
 from stratalog.meta_api import wire
 from stratalog.meta_api.wire import CourseList
 from stratalog.model.addresses import parse_address
-from stratalog.model.status_page import Overview, ShardSums, Tiers, TierSum
+from stratalog.model.views.status_page import Overview, ShardSums, Tiers, TierSum
 from stratalog_cli.cluster.page import ClusterPage, part_rows
 from stratalog_cli.cluster.plan import Asked, first_plan
 from support.cluster_ports import free_block

@@ -23,8 +23,8 @@ from stratalog.admin_api.models import (
     VerifySegment,
     VerifyStart,
 )
-from stratalog.formats.records import Record, encode_batch
-from stratalog.formats.segment_file import encode_segment_header
+from stratalog.formats.batches.records import Record, encode_batch
+from stratalog.formats.disk.segment_file import encode_segment_header
 from stratalog.model.segment import SegmentIdentity
 from stratalog_cli.connect.output import print_fields, print_table
 from stratalog_cli.entry import build_app

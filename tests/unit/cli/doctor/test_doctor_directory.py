@@ -13,8 +13,8 @@ import pytest
 from rocksdict import Options, Rdict
 from typer.testing import CliRunner
 
-from stratalog.formats.records import Record, encode_batch
-from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.formats.batches.records import Record, encode_batch
+from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.model.segment import RemoteCopy, RemoteState
 from stratalog_cli.doctor.directory import check_directory, read_metadata
 from stratalog_cli.doctor.examination import Examination
@@ -220,7 +220,7 @@ def test_files_that_nobody_knows_are_pointed_out(cluster: StoredCluster) -> None
 
 
 def test_an_unconfirmed_roll_is_data_and_is_checked(cluster: StoredCluster) -> None:
-    from stratalog.formats.segment_file import encode_segment_header
+    from stratalog.formats.disk.segment_file import encode_segment_header
     from support.stored_cluster import identity_of
 
     rolled = cluster.layout.segment(segment_key(0)._replace(epoch=3, base_offset=60))

@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 
 from stratalog.admin_api.client import AdminClient
 from stratalog.admin_api.find import FindAnswer, LedElsewhere, found_record
-from stratalog.formats.manifest import Manifest
+from stratalog.formats.bucket.manifest import Manifest
 from stratalog.model.errors import InvalidRequest, NotFound
 from stratalog_cli.connect.group_reset import Bounds
 from stratalog_cli.entry import build_app

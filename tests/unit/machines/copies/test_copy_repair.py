@@ -9,7 +9,7 @@ import pytest
 
 from stratalog.machines.copies.copy_repair import MOST_UNDER_WAY, Plan, Presence, plan_moves
 from stratalog.machines.plans.shard_troubles import TroubleKind, troubles
-from stratalog.model.commands import (
+from stratalog.model.commands.table_commands import (
     ForgetLocal,
     MoveReplicas,
     NoteLives,

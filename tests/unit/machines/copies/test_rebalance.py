@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stratalog.machines.copies.rebalance import Plan, plan_rebalance
-from stratalog.model.commands import NoteLives, PrepareSegment, RegisterNode, ScarcityNoted
+from stratalog.model.commands.table_commands import NoteLives, PrepareSegment, RegisterNode, ScarcityNoted
 from stratalog.model.errors import Fenced
 from stratalog.model.metadata import NodeInfo
 from stratalog.model.segment import SegmentState

@@ -8,7 +8,13 @@ import pytest
 from tests.support.table_stories import TableStory, record_of, state_of
 
 from stratalog.machines.copies.recovery_patience import LOOKS_PER_PATIENCE, RecoveryPatience
-from stratalog.model.commands import ContinueWithout, NoteLives, ProposeIsr, ReportReplica, SilentReplicas
+from stratalog.model.commands.table_commands import (
+    ContinueWithout,
+    NoteLives,
+    ProposeIsr,
+    ReportReplica,
+    SilentReplicas,
+)
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Life
 from stratalog.model.segment import Doubt, GapReason, GivenUp, SegmentState

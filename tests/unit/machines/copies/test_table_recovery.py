@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from stratalog.machines.copies.recovery_rule import Waiting, decide
-from stratalog.model.commands import (
+from stratalog.model.commands.table_commands import (
     AdvanceLogStart,
     AlterTopic,
     BeginRecovery,

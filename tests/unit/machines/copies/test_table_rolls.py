@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from stratalog.machines.copies.placement import place_next
-from stratalog.model.commands import (
+from stratalog.model.commands.table_commands import (
     BeginRecovery,
     NoteLives,
     PrepareSegment,

@@ -29,8 +29,8 @@ from stratalog.machines.groups.group_events import (
     MemberSynced,
     TimePassed,
 )
-from stratalog.model.consumer_group import MemberState, PlacesByName, Subscription
-from stratalog.model.group import GroupError, GroupRecord, GroupState, MemberProtocol, MemberRecord
+from stratalog.model.groups.consumer_group import MemberState, PlacesByName, Subscription
+from stratalog.model.groups.group import GroupError, GroupRecord, GroupState, MemberProtocol, MemberRecord
 from stratalog.model.ids import ShardKey
 from support.seen_topics import Topics
 

@@ -24,8 +24,8 @@ from stratalog.machines.groups.group_events import (
     PersistFailed,
     TimePassed,
 )
-from stratalog.model.consumer_group import ConsumerGroupRecord
-from stratalog.model.group import GroupError, GroupState
+from stratalog.model.groups.consumer_group import ConsumerGroupRecord
+from stratalog.model.groups.group import GroupError, GroupState
 from stratalog.model.ids import ShardKey
 
 TOPIC = UUID(int=1)

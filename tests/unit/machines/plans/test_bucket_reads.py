@@ -9,13 +9,13 @@ from stratalog.machines.plans.retirement import Served
 from stratalog.machines.plans.shard_troubles import TroubleKind, troubles
 from stratalog.machines.reading.bucket_reads import BucketReads
 from stratalog.machines.restart.shard_restart import judge_sealed
-from stratalog.model.commands import AdvanceLogStart, AlterTopic, ForgetLocal, RegisterNode
+from stratalog.model.commands.mount_commands import BeginMount, EndMount
+from stratalog.model.commands.retirement_commands import RetireNode
+from stratalog.model.commands.table_commands import AdvanceLogStart, AlterTopic, ForgetLocal, RegisterNode
 from stratalog.model.errors import Conflict, InvalidRequest
 from stratalog.model.metadata import NodeInfo
-from stratalog.model.mount_commands import BeginMount, EndMount
 from stratalog.model.mounts import MountMode
 from stratalog.model.retirement import RetireMode, RetireStep, WaitReason
-from stratalog.model.retirement_commands import RetireNode
 from stratalog.model.segment import RemoteState, Segment
 from stratalog.model.topic import Topic
 from support.retirement_story import RetirementStory

@@ -20,13 +20,13 @@ from stratalog.machines.plans.cluster_lists import (
     trouble_page,
 )
 from stratalog.machines.plans.shard_troubles import Trouble, TroubleKind
-from stratalog.model.cluster_lists import MAX_LISTED, ListAsk, SegmentPage
 from stratalog.model.errors import InvalidRequest
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Node
-from stratalog.model.outline import TopicSums
 from stratalog.model.segment import RemoteCopy, RemoteState, Segment, SegmentState
 from stratalog.model.topic import Shard, Topic
+from stratalog.model.views.cluster_lists import MAX_LISTED, ListAsk, SegmentPage
+from stratalog.model.views.outline import TopicSums
 from support.meta_worlds import seal_record
 
 T = TypeVar("T")

@@ -13,10 +13,10 @@ from stratalog.machines.plans.cluster_outline import MAX_UNWELL, health, sums
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Node, Snapshot
 from stratalog.model.mounts import Mount, MountedTopic, MountMode, MountState, OffsetRange
-from stratalog.model.outline import MountSums, NodeSums, ShardHealth, Sums, TopicSums
 from stratalog.model.producers import NO_PRODUCERS
 from stratalog.model.segment import RemoteCopy, RemotePart, RemoteState, SealRecord, Segment, SegmentState
 from stratalog.model.topic import Shard, Topic
+from stratalog.model.views.outline import MountSums, NodeSums, ShardHealth, Sums, TopicSums
 
 TOPIC = UUID(int=7)
 T = TypeVar("T")

@@ -21,13 +21,13 @@ from stratalog.machines.plans.cluster_overview import (
 from stratalog.machines.plans.heartbeat_history import HeartbeatHistory
 from stratalog.meta_api import wire
 from stratalog.model.activity import Activity, StoppedHere, UploadActivity
-from stratalog.model.commands import CreateTopic, NoteLives, ProposeIsr
+from stratalog.model.commands.retirement_commands import AdvanceRetirement, RetireNode
+from stratalog.model.commands.table_commands import CreateTopic, NoteLives, ProposeIsr
 from stratalog.model.metadata import Life, Vitals
 from stratalog.model.mounts import Mount, MountedTopic, MountMode, MountState, Volume
 from stratalog.model.retirement import Retirement, RetireMode, RetireStep, Wait, WaitReason
-from stratalog.model.retirement_commands import AdvanceRetirement, RetireNode
-from stratalog.model.retirement_status import RetirementStatus, words_of
-from stratalog.model.status_page import NodeRow, Overview
+from stratalog.model.views.retirement_status import RetirementStatus, words_of
+from stratalog.model.views.status_page import NodeRow, Overview
 from support.retirement_story import RetirementStory
 from support.table_stories import NEW_ID
 

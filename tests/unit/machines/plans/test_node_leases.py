@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stratalog.machines.plans.node_leases import NodeLeases
-from stratalog.model.commands import NoteLives
+from stratalog.model.commands.table_commands import NoteLives
 from stratalog.model.metadata import Life, Node
 
 LEASE_MS = 2_000

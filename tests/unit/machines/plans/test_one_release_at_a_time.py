@@ -7,8 +7,8 @@ import pytest
 from stratalog.machines.copies.leaving import HANDOVER_MS
 from stratalog.machines.plans.retirement import STALL_MS, Release, Served
 from stratalog.machines.plans.retirement_looks import mark_of
+from stratalog.model.commands.retirement_commands import AdvanceRetirement, ReleaseNode, RetireNode
 from stratalog.model.retirement import Retirement, RetireStep, Wait, WaitReason
-from stratalog.model.retirement_commands import AdvanceRetirement, ReleaseNode, RetireNode
 from support.retirement_story import INTERVAL_MS, RetirementStory
 
 TIERED = {"remote.storage.enable": "true"}

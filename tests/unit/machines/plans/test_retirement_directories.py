@@ -6,12 +6,12 @@ from __future__ import annotations
 import pytest
 
 from stratalog.machines.plans.retirement import Served
-from stratalog.model.commands import AdvanceLogStart, MoveReplicas, ReplicaMove, ReportLostCopies
+from stratalog.model.commands.mount_commands import BeginMount, EndMount, OpenVolume
+from stratalog.model.commands.retirement_commands import RetireNode
+from stratalog.model.commands.table_commands import AdvanceLogStart, MoveReplicas, ReplicaMove, ReportLostCopies
 from stratalog.model.ids import SegmentKey
-from stratalog.model.mount_commands import BeginMount, EndMount, OpenVolume
 from stratalog.model.mounts import MountMode
 from stratalog.model.retirement import RetireMode, RetireStep, Wait, WaitReason
-from stratalog.model.retirement_commands import RetireNode
 from support.retirement_story import RetirementStory
 
 

@@ -9,13 +9,13 @@ import pytest
 from stratalog.machines.plans.leaving_turns import who_writes, whose_turn
 from stratalog.machines.plans.retirement import SIGHTING_LASTS_MS, EndOpen, Served
 from stratalog.machines.plans.shard_troubles import troubles
-from stratalog.model.commands import MoveReplicas, NoteLives, ProposeIsr, ReplicaMove, SealUnclean
+from stratalog.model.commands.mount_commands import BeginMount, EndMount
+from stratalog.model.commands.retirement_commands import GiveUpOpen, ReleaseNode, RetireNode
+from stratalog.model.commands.table_commands import MoveReplicas, NoteLives, ProposeIsr, ReplicaMove, SealUnclean
 from stratalog.model.errors import Conflict, InvalidRequest
 from stratalog.model.ids import SegmentKey
-from stratalog.model.mount_commands import BeginMount, EndMount
 from stratalog.model.mounts import MountMode
 from stratalog.model.retirement import RetireMode, RetireStep, WaitReason
-from stratalog.model.retirement_commands import GiveUpOpen, ReleaseNode, RetireNode
 from stratalog.model.segment import GapReason, GivenUp, Segment
 from support.retirement_story import INTERVAL_MS, RetirementStory
 

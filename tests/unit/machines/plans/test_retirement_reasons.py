@@ -10,10 +10,10 @@ import pytest
 
 from stratalog.machines.copies.leaving_survey import Found, Survey
 from stratalog.machines.plans.retirement import Observed, Release, Served, Why, plan
+from stratalog.model.commands.retirement_commands import RetireNode
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Node
 from stratalog.model.retirement import Retirement, RetireMode, RetireStep, Sighting, WaitReason
-from stratalog.model.retirement_commands import RetireNode
 from stratalog.model.segment import GapReason, SegmentState
 from support.retirement_story import INTERVAL_MS, RetirementStory
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from stratalog.machines.plans.shard_troubles import Trouble, TroubleKind, troubles
-from stratalog.model.commands import ProposeIsr, ReportLostCopies, SealUnclean
+from stratalog.model.commands.table_commands import ProposeIsr, ReportLostCopies, SealUnclean
 from stratalog.model.ids import SegmentKey
 from stratalog.model.producers import ProducerTally
 from stratalog.model.segment import GapReason, GivenUp, Segment

@@ -8,16 +8,16 @@ import pytest
 from stratalog.machines.copies.leaving import is_lost_for_good
 from stratalog.machines.plans.retirement import Served
 from stratalog.machines.plans.shard_troubles import TroubleKind, troubles
-from stratalog.model.commands import AdvanceLogStart, PurgeSegments, ReportLostCopies
+from stratalog.model.commands.mount_commands import BeginMount, CloseVolume, DoubtMount, EndMount, OpenVolume, TakeMount
+from stratalog.model.commands.retirement_commands import RetireNode
+from stratalog.model.commands.table_commands import AdvanceLogStart, PurgeSegments, ReportLostCopies
 from stratalog.model.errors import Conflict, Fenced, InvalidRequest, NotFound
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Life, MountEnded
-from stratalog.model.mount_commands import BeginMount, CloseVolume, DoubtMount, EndMount, OpenVolume, TakeMount
 from stratalog.model.mounts import Mount, MountMode, MountState
 from stratalog.model.retirement import LostRange, RetireMode, RetireStep
-from stratalog.model.retirement_commands import RetireNode
-from stratalog.model.retirement_status import words_of
 from stratalog.model.segment import Segment
+from stratalog.model.views.retirement_status import words_of
 from support.retirement_story import RetirementStory
 
 

@@ -12,11 +12,11 @@ from stratalog.machines.rebuild.shard import FoundManifest, FoundSegment
 from stratalog.machines.rebuild.table import Published, RebuildPlan, Scan, plan_rebuild, records_of
 from stratalog.machines.table.records import NodeEntry, ShardRow, StoredRecord, TableHeader
 from stratalog.machines.table.shard_table import ShardTable
-from stratalog.model.commands import RegisterNode
+from stratalog.model.commands.mount_commands import OpenVolume
+from stratalog.model.commands.table_commands import RegisterNode
 from stratalog.model.errors import Fenced, InvalidRequest
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Lock, NodeInfo
-from stratalog.model.mount_commands import OpenVolume
 from stratalog.model.mounts import Mount, MountedTopic, MountMode, MountState, OffsetRange, Volume
 from stratalog.model.retirement import Retirement, RetireMode, RetireStep
 from stratalog.model.segment import RemoteCopy, RemotePart, RemoteState, Segment, SegmentState

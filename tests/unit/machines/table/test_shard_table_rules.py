@@ -19,7 +19,7 @@ from stratalog.machines.table.records import (
     TableHeader,
 )
 from stratalog.machines.table.shard_table import ShardTable
-from stratalog.model.commands import (
+from stratalog.model.commands.table_commands import (
     AcquireLock,
     AddShards,
     AdvanceLogStart,

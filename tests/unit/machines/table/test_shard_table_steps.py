@@ -11,7 +11,7 @@ import pytest
 from stratalog.machines.table.records import TableHeader
 from stratalog.machines.table.shard_table import Applied, ShardTable
 from stratalog.machines.table.state import RECORDS_PER_STEP
-from stratalog.model.commands import (
+from stratalog.model.commands.table_commands import (
     AcquireLock,
     AddShards,
     AdvanceLogStart,

@@ -10,7 +10,7 @@ from tests.support.table_stories import CLUSTER_ID, TableStory, state_of
 from stratalog.machines.plans.node_leases import STUCK_AGAIN_AFTER, NodeLeases
 from stratalog.machines.table.records import PutHeader, PutNode, TableHeader
 from stratalog.machines.table.shard_table import ShardTable
-from stratalog.model.commands import NoteLives, ProposeIsr
+from stratalog.model.commands.table_commands import NoteLives, ProposeIsr
 from stratalog.model.errors import Conflict
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Life

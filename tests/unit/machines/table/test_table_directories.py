@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stratalog.machines.table.nodes import is_process_over
-from stratalog.model.commands import PrepareSegment, RegisterNode, RollSegment
+from stratalog.model.commands.table_commands import PrepareSegment, RegisterNode, RollSegment
 from stratalog.model.errors import Fenced
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Registration

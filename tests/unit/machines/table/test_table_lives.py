@@ -9,7 +9,7 @@ import pytest
 
 from stratalog.machines.table.records import PutHeader, TableHeader
 from stratalog.machines.table.shard_table import ShardTable
-from stratalog.model.commands import (
+from stratalog.model.commands.table_commands import (
     COMMANDS,
     AcquireLock,
     AdvanceLogStart,

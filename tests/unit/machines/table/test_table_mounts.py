@@ -8,7 +8,18 @@ import pytest
 
 from stratalog.machines.table import mounts as table_mounts
 from stratalog.machines.table.state import TableState
-from stratalog.model.commands import (
+from stratalog.model.commands.mount_commands import (
+    BeginMount,
+    CloseVolume,
+    DoubtMount,
+    EndMount,
+    MoveMount,
+    OpenVolume,
+    ReleaseMount,
+    TakeMount,
+)
+from stratalog.model.commands.retirement_commands import RetireNode
+from stratalog.model.commands.table_commands import (
     AcquireLock,
     CommitParts,
     CompleteRemote,
@@ -20,19 +31,8 @@ from stratalog.model.commands import (
 from stratalog.model.errors import Conflict, Fenced, InvalidRequest, NotFound
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Lock, MountChanged, MountEnded, NodeInfo, PartCommit
-from stratalog.model.mount_commands import (
-    BeginMount,
-    CloseVolume,
-    DoubtMount,
-    EndMount,
-    MoveMount,
-    OpenVolume,
-    ReleaseMount,
-    TakeMount,
-)
 from stratalog.model.mounts import Mount, MountMode, MountState, Volume
 from stratalog.model.retirement import RetireMode
-from stratalog.model.retirement_commands import RetireNode
 from stratalog.model.segment import RemotePart, RemoteState, Segment
 from support.table_stories import TableStory, record_of
 

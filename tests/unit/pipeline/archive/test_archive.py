@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from stratalog.formats.records import Record, encode_batch
+from stratalog.formats.batches.records import Record, encode_batch
 from stratalog.model.errors import Conflict, InvalidRequest, OutcomeUnknown, Unavailable
 from stratalog.objects import ObjectStore, open_store
 from stratalog_pipeline.jobs.archive.archive import Archive, Archived, ArchiveOptions

@@ -248,7 +248,7 @@ async def test_dead_letters_are_a_table_with_offsets_and_reasons(place: Place) -
 
 
 async def test_raw_records_keep_everything_and_unknown_times_have_a_place(place: Place) -> None:
-    from stratalog.formats.records import Record, encode_batch
+    from stratalog.formats.batches.records import Record, encode_batch
 
     store = open_store(place.bucket)
     records = [Record(n, at, None, json_value(n)) for n, at in enumerate((-1, 9_000_000_000_000_000, 0))]

@@ -19,7 +19,7 @@ pytest.importorskip("deltalake", reason=NO_PIPELINE)
 
 import deltalake
 
-from stratalog.formats.object_names import ObjectNames
+from stratalog.formats.bucket.object_names import ObjectNames
 from stratalog.model.errors import Conflict
 from stratalog.model.ids import SegmentKey
 from stratalog.model.producers import NO_PRODUCERS

@@ -11,8 +11,8 @@ from support.pipeline_extra import NO_PIPELINE
 pytest.importorskip("fastavro", reason=NO_PIPELINE)
 pytest.importorskip("deltalake", reason=NO_PIPELINE)
 
-from stratalog.formats.compression import Codec
-from stratalog.formats.offered_batch import assign
+from stratalog.formats.batches.compression import Codec
+from stratalog.formats.batches.offered_batch import assign
 from stratalog.objects import open_store
 from stratalog_pipeline.jobs.columns.table_layout import Kind, TableFormat
 from support.archived_logs import LogPlace, flights

@@ -19,7 +19,7 @@ pytest.importorskip("fastavro", reason=NO_PIPELINE)
 from confluent_kafka import Producer
 from typer.testing import CliRunner
 
-from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.model.segment import RemoteState
 from stratalog.objects import ObjectStore, open_store
 from stratalog_cli.entry import build_app

@@ -263,7 +263,7 @@ async def test_dead_letters_are_a_table_with_offsets_and_reasons(place: Place) -
 
 @pytest.mark.parametrize("by", list(TimePartition))
 async def test_raw_records_keep_everything_but_times_beyond_the_calendar(place: Place, by: TimePartition) -> None:
-    from stratalog.formats.records import Record, encode_batch
+    from stratalog.formats.batches.records import Record, encode_batch
     from support.cold_data import ColdShard
 
     store = open_store(place.bucket)

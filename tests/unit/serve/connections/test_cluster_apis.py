@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import pytest
 
-from stratalog.model.commands import NoteLives, RegisterNode
+from stratalog.model.commands.table_commands import NoteLives, RegisterNode
 from stratalog.model.errors import Unavailable
 from stratalog.model.ids import ShardKey
 from stratalog.model.metadata import NodeInfo

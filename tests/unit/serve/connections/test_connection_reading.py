@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from stratalog.model.commands import RollSegment
+from stratalog.model.commands.table_commands import RollSegment
 from stratalog_node.serve.connections import connection as connection_module
 from support.raw_client import batch_of
 from support.serve_rig import ServeRig, WireClient

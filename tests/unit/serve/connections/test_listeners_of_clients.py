@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stratalog.model.commands import RegisterNode
+from stratalog.model.commands.table_commands import RegisterNode
 from stratalog.model.ids import ShardKey
 from stratalog.model.listeners import Listener
 from stratalog.model.metadata import NodeInfo

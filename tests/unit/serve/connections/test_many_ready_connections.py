@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from stratalog.formats.record_batch import walk
-from stratalog.formats.records import decode_records
+from stratalog.formats.batches.record_batch import walk
+from stratalog.formats.batches.records import decode_records
 from stratalog_node.serve.connections import connection as connection_module
 from stratalog_node.serve.connections.connection import Connection
 from support.raw_client import batch_of

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from stratalog.model.commands import AddShards, Command, DeleteTopic
+from stratalog.model.commands.table_commands import AddShards, Command, DeleteTopic
 from stratalog.model.errors import Unavailable
 from stratalog.model.ids import ShardKey
 from stratalog.model.listeners import INTERNAL

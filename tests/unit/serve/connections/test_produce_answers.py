@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from stratalog.kafka.error_codes import ErrorCode
-from stratalog.model.commands import AdvanceLogStart, DeleteTopic, RollSegment
+from stratalog.model.commands.table_commands import AdvanceLogStart, DeleteTopic, RollSegment
 from stratalog.model.listeners import INTERNAL, Listener
 from stratalog_node.serve import server as server_module
 from stratalog_node.serve.connections.listeners import bind

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stratalog.kafka.fetch import PartitionFetch, distinct
-from stratalog.model.commands import DeleteTopic
+from stratalog.model.commands.table_commands import DeleteTopic
 from stratalog_node.serve.connections import connection as connection_module
 from stratalog_node.serve.fetching import fetch as fetch_module
 from stratalog_node.serve.fetching.fetch import PendingFetch

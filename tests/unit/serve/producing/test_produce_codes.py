@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stratalog.formats.offered_batch import BatchFault
+from stratalog.formats.batches.offered_batch import BatchFault
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.machines.leading.producer_table import SequenceFault
 from stratalog.machines.leading.shard_life import Stop, StopCause

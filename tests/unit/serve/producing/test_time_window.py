@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from stratalog.formats.compression import Codec
-from stratalog.formats.offered_batch import BatchFault
-from stratalog.formats.records import Record, encode_batch
+from stratalog.formats.batches.compression import Codec
+from stratalog.formats.batches.offered_batch import BatchFault
+from stratalog.formats.batches.records import Record, encode_batch
 from stratalog.machines.leading.leader_events import OfferedBatch
 from stratalog.settings.process import ProcessSettings
 from stratalog.settings.topic import TopicSettings

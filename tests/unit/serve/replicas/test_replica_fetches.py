@@ -11,7 +11,7 @@ import pytest
 
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.kafka.replica_fetch import ReplicaFetch, SegmentAsk, encode_replica_fetch
-from stratalog.model.commands import CreateTopic
+from stratalog.model.commands.table_commands import CreateTopic
 from stratalog.model.ids import ShardKey
 from stratalog.model.metadata import ChangeSet, SegmentChanged
 from stratalog_node.serve.replicas.replica_session import ReplicaSession

@@ -7,7 +7,7 @@ import random
 from itertools import pairwise
 from pathlib import Path
 
-from stratalog.model.commands import (
+from stratalog.model.commands.table_commands import (
     AddShards,
     AdvanceLogStart,
     AlterTopic,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.formats.record_batch import LENGTH_AT
-from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.formats.batches.record_batch import LENGTH_AT
+from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.machines.leading.chain_events import SegmentFlushFailed
 from stratalog.model.errors import Corrupt
 from stratalog_node.shards.copies.local_copy import NotCached

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from stratalog.formats.producers import encode_table, tally_of
-from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.formats.segments.producers import encode_table, tally_of
 from stratalog.machines.leading.sealed_producers import Producers, sealed_table
 from stratalog.machines.leading.shard_life import StopCause
 from stratalog.meta_api.wire import wire_of
-from stratalog.model.commands import AdvanceLogStart, CompleteRemote, RollSegment, SealSegment
+from stratalog.model.commands.table_commands import AdvanceLogStart, CompleteRemote, RollSegment, SealSegment
 from stratalog.model.errors import Corrupt, Unavailable
 from stratalog.model.metadata import Node
 from stratalog.model.retirement import Retirement, RetireMode, RetireStep

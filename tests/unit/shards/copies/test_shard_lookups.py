@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from stratalog.formats.index_points import INDEX_INTERVAL_BYTES
-from stratalog.model.commands import RollSegment, SealSegment
+from stratalog.formats.segments.index_points import INDEX_INTERVAL_BYTES
+from stratalog.model.commands.table_commands import RollSegment, SealSegment
 from stratalog.model.errors import Unavailable
 from stratalog_node.shards.copies.local_copy import LocalCopy
 from support.shard_rig import START_MS, ShardRig

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.formats.part import check_part
-from stratalog.formats.record_batch import walk
-from stratalog.model.commands import CommitParts, RollSegment, SealSegment
+from stratalog.formats.batches.record_batch import walk
+from stratalog.formats.bucket.part import check_part
+from stratalog.model.commands.table_commands import CommitParts, RollSegment, SealSegment
 from stratalog_node.disk.checkpoints import flushed_ends
 from stratalog_node.disk.clean_stop import note_clean_stop
 from stratalog_node.shards.copies import file_creations as openings_module

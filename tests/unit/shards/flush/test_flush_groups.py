@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.machines.leading.chain_events import ChainEvent, SegmentFlushFailed
 from stratalog.machines.leading.shard_life import StopCause
-from stratalog.model.commands import RollSegment, SealSegment
+from stratalog.model.commands.table_commands import RollSegment, SealSegment
 from stratalog.model.errors import Unavailable
 from stratalog_node.disk.files import FlushLost, SegmentFile
 from stratalog_node.disk.journal_file import list_journals, read_journal

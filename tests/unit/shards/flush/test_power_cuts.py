@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.kafka.error_codes import ErrorCode
-from stratalog.model.commands import DeleteTopic, RollSegment, SealSegment
+from stratalog.model.commands.table_commands import DeleteTopic, RollSegment, SealSegment
 from stratalog_node.disk.journal_file import list_journals
 from stratalog_node.shards.flush import shared_journal
 from stratalog_node.shards.flush.flusher import DIRECT_FILES

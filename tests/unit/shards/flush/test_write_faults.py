@@ -14,7 +14,7 @@ from stratalog.kafka.error_codes import ErrorCode
 from stratalog.machines.leading.leader_events import PersistBatches
 from stratalog.machines.leading.roll_order import RollOrder
 from stratalog.machines.leading.sealed_producers import Producers
-from stratalog.model.commands import RollSegment
+from stratalog.model.commands.table_commands import RollSegment
 from stratalog.model.errors import DiskFull, OutcomeUnknown, StratalogError, Unavailable
 from stratalog_node.disk.journal_file import JournalFile
 from stratalog_node.shards.copies.active import ActiveSegment

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from stratalog.formats.checkpoint import Checkpoint
-from stratalog.formats.index_points import IndexPoints
-from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.formats.disk.checkpoint import Checkpoint
+from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.formats.segments.index_points import IndexPoints
 from stratalog.machines.leading.shard_life import StopCause
-from stratalog.model.commands import AdvanceLogStart
+from stratalog.model.commands.table_commands import AdvanceLogStart
 from stratalog.model.ids import SegmentKey
 from stratalog_node.disk.checkpoints import Checkpoints, flushed_ends
 from stratalog_node.disk.files import SegmentFile

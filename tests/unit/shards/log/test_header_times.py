@@ -16,9 +16,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stratalog.formats.compression import Codec
-from stratalog.formats.index_block import decode_index_block, encode_index_block
-from stratalog.formats.record_batch import parse_header
+from stratalog.formats.batches.compression import Codec
+from stratalog.formats.batches.record_batch import parse_header
+from stratalog.formats.segments.index_block import decode_index_block, encode_index_block
 from stratalog.model.segment import TimesKnown
 from stratalog_node.serve.producing.produce import offer
 from stratalog_node.shards.log.shard_log import ShardLog

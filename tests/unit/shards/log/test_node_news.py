@@ -10,7 +10,7 @@ import pytest
 
 from stratalog.machines.leading.chain_events import ChainEvent
 from stratalog.machines.leading.leader_events import NodeHeard
-from stratalog.model.commands import RegisterNode
+from stratalog.model.commands.table_commands import RegisterNode
 from stratalog.model.metadata import NodeInfo
 from stratalog.model.topic import Topic
 from stratalog_node.shards.log.ages import look_at_due

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stratalog.model.commands import PurgeSegments
+from stratalog.model.commands.table_commands import PurgeSegments
 from stratalog.model.errors import DiskFull
 from stratalog_node.disk.files import SegmentFile
 from stratalog_node.shards.log.ages import forget_silent_producers

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.model.commands import RollSegment
+from stratalog.model.commands.table_commands import RollSegment
 from stratalog_node.shards.log.shard_log import ShardLog
 from support.shard_rig import ShardRig
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.formats.checkpoint import Checkpoint
-from stratalog.formats.index_points import IndexPoints
-from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.formats.disk.checkpoint import Checkpoint
+from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.formats.segments.index_points import IndexPoints
 from stratalog.kafka.error_codes import ErrorCode
-from stratalog.model.commands import DeleteTopic, SealSegment
+from stratalog.model.commands.table_commands import DeleteTopic, SealSegment
 from stratalog_node.shards.log.shard_log import ShardLog
 from support.shard_rig import ShardRig
 from support.waiting import eventually

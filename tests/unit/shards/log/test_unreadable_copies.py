@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.formats.record_batch import walk
-from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.formats.batches.record_batch import walk
+from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.model.errors import Unavailable
 from stratalog_node.disk.files import SegmentFile
 from stratalog_node.shards.log.shard_log import ShardLog

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from stratalog.formats.compression import Codec
-from stratalog.formats.record_times import BatchTimes
+from stratalog.formats.batches.compression import Codec
+from stratalog.formats.batches.record_times import BatchTimes
 from stratalog.model.batch import BatchHeader
 from stratalog.model.errors import Corrupt
 from stratalog.model.segment import Segment

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from stratalog.formats.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.machines.leading.shard_life import StopCause
 from stratalog.machines.restart.restart_events import FileStep, OpenFile, RestartEvent
-from stratalog.model.commands import AdvanceLogStart, DeleteTopic, SealSegment
+from stratalog.model.commands.table_commands import AdvanceLogStart, DeleteTopic, SealSegment
 from stratalog.model.errors import NotFound, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import SegmentState

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stratalog.formats.record_batch import walk
+from stratalog.formats.batches.record_batch import walk
 from stratalog.model.errors import Unavailable
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemoteState, Segment

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.formats.object_names import ObjectNames
-from stratalog.formats.record_batch import check_batch, walk
+from stratalog.formats.batches.record_batch import check_batch, walk
+from stratalog.formats.bucket.object_names import ObjectNames
 from stratalog.model.errors import Corrupt, NotFound, Unavailable
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemoteState, Segment

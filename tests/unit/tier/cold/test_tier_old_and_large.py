@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from stratalog.formats.record_batch import walk
-from stratalog.model.commands import RollSegment
+from stratalog.formats.batches.record_batch import walk
+from stratalog.model.commands.table_commands import RollSegment
 from stratalog_node.tier.cold.cold_limits import ColdReadLimits
 from stratalog_node.tier.cold.cold_reader import ColdReader
 from support.tier_rig import RIG_LIMITS, TierRig

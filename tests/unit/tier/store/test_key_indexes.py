@@ -8,14 +8,14 @@ import struct
 import pytest
 from crc32c import crc32c
 
-from stratalog.formats.digest import object_digest
-from stratalog.formats.key_index import decode_key_page, key_hash
-from stratalog.formats.manifest import Manifest
-from stratalog.formats.object_names import SegmentObject, SegmentObjectName
-from stratalog.formats.part import PART_HEADER_BYTES
-from stratalog.formats.record_batch import check_batch
-from stratalog.formats.records import Record, decode_records, encode_batch
-from stratalog.model.commands import AdvanceLogStart
+from stratalog.formats.batches.record_batch import check_batch
+from stratalog.formats.batches.records import Record, decode_records, encode_batch
+from stratalog.formats.bucket.key_index import decode_key_page, key_hash
+from stratalog.formats.bucket.manifest import Manifest
+from stratalog.formats.bucket.object_names import SegmentObject, SegmentObjectName
+from stratalog.formats.bucket.part import PART_HEADER_BYTES
+from stratalog.formats.segments.digest import object_digest
+from stratalog.model.commands.table_commands import AdvanceLogStart
 from stratalog.model.segment import Segment
 from stratalog_node.check.remote_segment import check_remote_segment
 from stratalog_node.tier.store.remote_copy import check_remote_copy
@@ -96,7 +96,7 @@ async def test_a_topic_that_does_not_ask_gets_no_key_index() -> None:
 
 async def test_an_index_of_many_keys_goes_on_in_further_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stratalog_node.tier.uploads.key_indexer.RUN_ENTRIES", 20)
-    monkeypatch.setattr("stratalog.formats.key_runs.GROUP_BYTES", 400)
+    monkeypatch.setattr("stratalog.formats.bucket.key_runs.GROUP_BYTES", 400)
     async with TierRig() as rig:
         shard = rig.shard(await rig.create_topic(index_keys="true"))
         await rig.start_uploader()

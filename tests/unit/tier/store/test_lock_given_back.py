@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from stratalog.machines.table.locks import NOBODY
-from stratalog.model.commands import AcquireLock, Command, RegisterNode
+from stratalog.model.commands.table_commands import AcquireLock, Command, RegisterNode
 from stratalog.model.errors import Conflict
 from stratalog.model.metadata import Lock, NodeInfo
 from stratalog_meta.service import MetaService

@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from stratalog.formats.compression import Codec
-from stratalog.formats.object_names import ObjectNames
+from stratalog.formats.batches.compression import Codec
+from stratalog.formats.bucket.object_names import ObjectNames
 from stratalog_node.shards.log.shard_log import ShardLog
 from stratalog_node.tier.store.stats import TierStats
 from stratalog_node.tier.sweep.retention import RetentionSchedule, RetentionWorker

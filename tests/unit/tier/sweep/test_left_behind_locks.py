@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from stratalog.machines.tiering.claims import holder_name, is_known, name_ending
-from stratalog.model.commands import AcquireLock
+from stratalog.model.commands.table_commands import AcquireLock
 from stratalog.settings.process import ProcessSettings
 from stratalog.settings.topic import TopicSettings
 from stratalog_meta import MetaService

@@ -1,0 +1,3 @@
+"""Records of the group log: classic groups and consumer groups."""
+
+__all__ = ("group_log",)

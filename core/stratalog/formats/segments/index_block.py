@@ -1,0 +1,125 @@
+"""The index block of a sealed segment: identity, seal record, table of producers, index points (docs/formats.md section
+5).
+
+It lies beside the segment file (`.idx`) and in the object store (`.index`). With the segment's batches the block is a
+seal record that can be rebuilt. Immutable once made. The table of producers is read only by who asks for it, and is the
+one that the seal speaks of or is not there: beside a file it may be missing, in the object store never.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from stratalog.formats.envelope import Structure, open_envelope, seal_envelope, version_in
+from stratalog.formats.fields import Buffer, FieldReader, FieldWriter
+from stratalog.formats.identity import read_identity, write_identity
+from stratalog.formats.segments.index_points import (
+    INDEX_INTERVAL_BYTES,
+    POINT_BYTES,
+    IndexBuilder,
+    IndexPoint,
+    IndexPoints,
+    scan_range,
+)
+from stratalog.formats.segments.producers import NO_TABLE, table_fault
+from stratalog.formats.segments.seal import read_seal, write_seal
+from stratalog.model.errors import InvalidRequest
+from stratalog.model.segment import SealRecord, SegmentIdentity, TimesKnown
+
+__all__ = [
+    "INDEX_INTERVAL_BYTES",
+    "POINT_BYTES",
+    "IndexBlock",
+    "IndexBuilder",
+    "IndexPoint",
+    "IndexPoints",
+    "decode_index_block",
+    "encode_index_block",
+]
+
+
+_CLAIMED_TIMES_VERSION = 2
+"""Of blocks whose times are those of the batches' headers."""
+_ANY_MS = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class IndexBlock:
+    """Positions count from the segment's first batch."""
+
+    identity: SegmentIdentity
+    seal: SealRecord
+    points: IndexPoints
+    table: bytes = NO_TABLE
+    """Of producers at its end, as `formats/segments/producers.py` writes it; none, too, where it was not known when the
+    block was written."""
+
+    @property
+    def has_table(self) -> bool:
+        return len(self.table) > 0 or not self.seal.producers.count
+
+    def position_for_offset(self, offset: int) -> tuple[int, int]:
+        """Scan `[position, next position)` for the batch that contains `offset`."""
+        return scan_range(self.points, self.points.before_offset(offset), self.seal.size_bytes)
+
+    def position_for_time(self, timestamp_ms: int) -> tuple[int, int] | None:
+        """Where to scan for the first batch with a record of `timestamp_ms` or later; None when there is none."""
+        if not self.seal.size_bytes or (self.points.has_true_times and self.seal.is_older_than(timestamp_ms)):
+            return None
+        return scan_range(self.points, self.points.before_time(timestamp_ms), self.seal.size_bytes)
+
+
+def encode_index_block(
+    identity: SegmentIdentity,
+    seal: SealRecord,
+    points: IndexPoints,
+    table: bytes = NO_TABLE,
+    *,
+    is_old: bool = False,
+) -> bytes:
+    """`is_old`: as older releases wrote it, to make one again. The block says that its times are true if those of its
+    points are. Raises: InvalidRequest when identity, seal, points and table are not of one segment."""
+    if not points.has_true_times:
+        seal = replace(seal, times_known=TimesKnown.CLAIMED)
+    out = FieldWriter()
+    write_identity(out, identity)
+    write_seal(out, seal, epoch=identity.epoch, base_offset=identity.base_offset, has_times_known=not is_old)
+    fault = _points_fault(seal, points) or (table_fault(table, seal.producers) if table else None)
+    if fault is not None:
+        raise InvalidRequest(fault)
+    points.write(out)
+    out.u8(1 if table else 0, "tables of producers")
+    out.raw(table)
+    return seal_envelope(Structure.INDEX_BLOCK, out.getvalue(), version=_CLAIMED_TIMES_VERSION if is_old else None)
+
+
+def decode_index_block(data: Buffer, *, source: str) -> IndexBlock:
+    """`data` is the whole file or object. Raises: Corrupt."""
+    is_old = version_in(data) == _CLAIMED_TIMES_VERSION
+    version = _CLAIMED_TIMES_VERSION if is_old else None
+    fields = open_envelope(data, Structure.INDEX_BLOCK, source=source, position=0, version=version)
+    identity = read_identity(fields)
+    seal = read_seal(fields, epoch=identity.epoch, base_offset=identity.base_offset, has_times_known=not is_old)
+    points = IndexPoints.read(fields, has_true_times=seal.times_known is not TimesKnown.CLAIMED)
+    fault = _points_fault(seal, points)
+    if fault is not None:
+        fields.refuse(fault, back=len(points) * POINT_BYTES)
+    table = _read_table(fields, seal)
+    fields.finish()
+    return IndexBlock(identity, seal, points, table)
+
+
+def _read_table(fields: FieldReader, seal: SealRecord) -> bytes:
+    tables = fields.u8("tables of producers")
+    if tables > 1:
+        fields.refuse(f"{tables} tables of producers: there is one or none", back=1)
+    table = bytes(fields.take(fields.remaining, "table of producers")) if tables else NO_TABLE
+    fault = table_fault(table, seal.producers) if tables else None
+    if fault is not None:
+        fields.refuse(fault, back=len(table))
+    return table
+
+
+def _points_fault(seal: SealRecord, points: IndexPoints) -> str | None:
+    newest_ms = _ANY_MS if seal.times_known is TimesKnown.CLAIMED else seal.max_timestamp_ms
+    return points.fault_within(seal.base_offset, seal.end_offset, seal.size_bytes, newest_ms)

@@ -1,0 +1,7 @@
+"""Commands to the meta service: each changes the shard table in one transaction, or is rejected."""
+
+__all__ = (
+    "mount_commands",
+    "retirement_commands",
+    "table_commands",
+)

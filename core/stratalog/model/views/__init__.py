@@ -1,0 +1,8 @@
+"""What people are shown of a cluster: outline, lists, node status, progress of retirements."""
+
+__all__ = (
+    "cluster_lists",
+    "outline",
+    "retirement_status",
+    "status_page",
+)
