@@ -14,14 +14,13 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from functools import partial
 from typing import Final, TypeVar
 
 import aiohttp
 
-from stratalog.meta_api.asked import Asked
 from stratalog.meta_api.attempts import AttemptLog, Repeat, RetryPolicy
 from stratalog.meta_api.endpoints import MAX_HOPS, Endpoints
 from stratalog.meta_api.wire import foreign, read_problem
@@ -36,13 +35,41 @@ MAX_REQUESTS: Final = 32
 """So many at once; further ones wait their turn, before their time begins to run."""
 
 
+class RequestsInFlight:
+    """The requests to each instance, so that all of them end once another instance is known to lead.
+
+    An instance that was replaced while it hung would otherwise hold its callers until their patience ends.
+    """
+
+    def __init__(self) -> None:
+        self._by_url: dict[str, set[Callable[[], None]]] = {}
+
+    @contextmanager
+    def at(self, url: str, give_up: Callable[[], None]) -> Iterator[None]:
+        """A request to `url` is in flight inside this context. `give_up` ends it, and may be called more than once."""
+        requests = self._by_url.setdefault(url, set())
+        requests.add(give_up)
+        try:
+            yield
+        finally:
+            requests.discard(give_up)
+            if not requests and self._by_url.get(url) is requests:
+                del self._by_url[url]
+
+    def give_up_all_but(self, url: str) -> None:
+        for other, requests in list(self._by_url.items()):
+            if other != url:
+                for give_up in list(requests):
+                    give_up()
+
+
 class Transport:
     """One service, of one instance or several."""
 
     def __init__(self, endpoints: Endpoints, policy: RetryPolicy, token: Token | None = None) -> None:
         """`token` is asked for what to show with each request; empty: nothing."""
         self._endpoints = endpoints
-        self._asked = Asked()
+        self._in_flight = RequestsInFlight()
         self._policy = policy
         self._token = token
         self._random = random.Random()
@@ -141,7 +168,7 @@ class Transport:
                 raise
             else:
                 self._endpoints.answered(url)
-                self._asked.leave_all_but(url)
+                self._in_flight.give_up_all_but(url)
                 return answer
 
     def _goes_on(self, error: NotLeader, url: str) -> bool:
@@ -150,7 +177,7 @@ class Transport:
             self._endpoints.failed(url)
             return False
         self._endpoints.leads(error.leader)
-        self._asked.leave_all_but(self._endpoints.present)
+        self._in_flight.give_up_all_but(self._endpoints.present)
         return True
 
     async def _attempt(self, url: str, path: str, body: bytes | None, repeat: Repeat, attempt_s: float) -> bytes:
@@ -163,7 +190,7 @@ class Transport:
         headers = self._headers() if body is None else self._headers() | {"Content-Type": "application/json"}
         try:
             async with asyncio.timeout(attempt_s) as limit:
-                with self._asked.at(url, partial(_end, limit)):
+                with self._in_flight.at(url, partial(_end, limit)):
                     async with session.request(
                         method, url + path, data=body, headers=headers, allow_redirects=False
                     ) as response:
@@ -203,7 +230,7 @@ class Transport:
                 if response.status != 200:
                     problem = read_problem(response.status, await response.read(), where)
                     raise Unavailable(str(problem)) if isinstance(problem, OutcomeUnknown) else problem
-                with self._asked.at(url, response.close):
+                with self._in_flight.at(url, response.close):
                     yield _lines(response.content, silence_s, where)
             finally:
                 response.close()  # what is left of a stream is not read

@@ -1,5 +1,8 @@
 """A directory as an object store: for one machine, and for file systems that are shared.
 
+A listing gives keys in the byte order in which a bucket lists them. Names are compared as parts of whole keys, so a
+folder counts with its slash (`a-b` < `a/b` < `a0`). Cost: a page of a listing reads the folders on its way and holds
+their names; it does not enter folders that lie wholly before the page.
 Durability: see `objects.directory_files`.
 Threads: files are touched in this store's own threads, never on the event loop; a file system that hangs blocks
 these threads and every call runs into its deadline. Reads (get, head) have threads of their own, so that neither they
@@ -11,8 +14,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import stat
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -36,8 +40,7 @@ from stratalog.objects.directory_files import (
     read_range,
     read_range_into,
 )
-from stratalog.objects.directory_listing import list_page
-from stratalog.objects.keys import check_key, check_prefix, check_range
+from stratalog.objects.keys import check_key, check_prefix, check_range, folder_of, is_segment
 from stratalog.objects.probe import probe_store
 from stratalog.objects.reused_buffers import ReusedBuffers
 from stratalog.objects.settings import StoreSettings
@@ -211,3 +214,37 @@ def classify(error: Exception, operation: Operation, where: str) -> Failure:
         case _:
             # Before the link nothing is seen under the name: nothing was done.
             return Failure(FailureKind.OTHER, Unavailable(f"{what}: {error}; try later"), is_retriable=True)
+
+
+def list_page(root: Path, prefix: str, after: str, limit: int) -> list[ObjectInfo]:
+    """At most `limit` objects whose key starts with `prefix` and is above `after`."""
+    page: list[ObjectInfo] = []
+    for info in _walk(root, folder_of(prefix), prefix, after):
+        page.append(info)
+        if len(page) == limit:
+            break
+    return page
+
+
+def _walk(root: Path, folder: str, prefix: str, after: str) -> Iterator[ObjectInfo]:
+    try:
+        with os.scandir(root / folder) as entries:
+            names = sorted(
+                entry.name + "/" if entry.is_dir(follow_symlinks=False) else entry.name
+                for entry in entries
+                if is_segment(entry.name)
+            )
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for name in names:
+        key = folder + name
+        if name.endswith("/"):
+            should_follow = key.startswith(prefix) or prefix.startswith(key)
+            if should_follow and (key > after or after.startswith(key)):
+                yield from _walk(root, key, prefix, after)
+        elif key > after and key.startswith(prefix):
+            try:
+                status = os.stat(root / key, follow_symlinks=False)
+            except FileNotFoundError:
+                continue  # deleted while we walked
+            yield ObjectInfo(key, status.st_size, status.st_mtime_ns // 1_000_000)

@@ -60,9 +60,18 @@ from stratalog.model.metadata import (
     TopicChanged,
     TopicDeleted,
 )
-from stratalog.model.mounts import Mount
+from stratalog.model.mounts import Mount, MountedTopic, MountMode, MountState, OffsetRange, Volume
 from stratalog.model.parts import PartList
 from stratalog.model.producers import NO_PRODUCERS, ProducerTally
+from stratalog.model.retirement import (
+    LostRange,
+    Retirement,
+    RetireMode,
+    RetireStep,
+    Sighting,
+    Wait,
+    WaitReason,
+)
 from stratalog.model.segment import (
     Doubt,
     GapReason,
@@ -80,8 +89,6 @@ from stratalog.model.segment import (
     Vote,
 )
 from stratalog.model.topic import Shard, Topic
-from stratalog.stored.mount_encoding import mount_fields, read_mount
-from stratalog.stored.retirement_encoding import decode_retirement, encode_retirement
 
 FORMAT: Final = 1
 HEADER_KEY: Final = b"a"
@@ -488,3 +495,100 @@ class _Decoder:
 
 
 _NO_COPY: Final = RemoteCopy()
+
+
+def mount_fields(mount: Mount) -> tuple[object, ...]:
+    """In their order; more are only ever added at the end."""
+    held = (mount.token, mount.holder, mount.holder_epoch)
+    topics = [(topic.topic_id.hex, topic.name, topic.ranges) for topic in mount.topics]
+    volume = None if mount.volume is None else (mount.volume.host, mount.volume.port, mount.volume.start_id)
+    of_node = (mount.mode, mount.node_id, mount.storage_id, mount.rack)
+    return (*of_node, mount.state, *held, mount.created_ms, volume, topics, mount.expires_ms, mount.is_doubted)
+
+
+def read_mount(name: str, fields: Json) -> Mount:
+    mode, node_id, storage_id, rack, state, token, holder, holder_epoch, created_ms = fields[:9]
+    volume = Volume(*fields[9]) if len(fields) > 9 and fields[9] is not None else None
+    topics = tuple(
+        MountedTopic(UUID(hex=topic_id), topic, tuple([OffsetRange(*one) for one in ranges]))
+        for topic_id, topic, ranges in (fields[10] if len(fields) > 10 else ())
+    )
+    return Mount(
+        name,
+        MountMode(mode),
+        node_id,
+        storage_id,
+        MountState(state),
+        token,
+        created_ms,
+        rack,
+        holder,
+        holder_epoch,
+        volume,
+        topics,
+        fields[11] if len(fields) > 11 else 0,
+        fields[12] if len(fields) > 12 else False,
+    )
+
+
+def encode_retirement(record: Retirement | None) -> list[object] | None:
+    if record is None:
+        return None
+    wait = record.wait
+    return [
+        record.storage_id,
+        record.mode,
+        record.step,
+        record.begun_ms,
+        record.step_since_ms,
+        None if wait is None else [wait.reason, wait.words, wait.since_ms],
+        [
+            [
+                one.by_node,
+                one.at_ms,
+                one.segments,
+                [_key_fields(key) for key in one.unconfirmed],
+                one.unconfirmed_count,
+                one.is_differing,
+                one.words,
+            ]
+            for one in record.sightings
+        ],
+        record.inventory_key,
+        record.is_forced,
+        [[_key_fields(lost.segment), lost.base_offset, lost.end_offset] for lost in record.given_up],
+        record.given_up_count,
+        record.is_volume_lost,
+    ]
+
+
+def decode_retirement(fields: Any) -> Retirement | None:
+    """Raises ValueError, TypeError or LookupError for what is none."""
+    if fields is None:
+        return None
+    wait = fields[5]
+    return Retirement(
+        fields[0],
+        RetireMode(fields[1]),
+        RetireStep(fields[2]),
+        fields[3],
+        fields[4],
+        None if wait is None else Wait(WaitReason(wait[0]), wait[1], wait[2]),
+        tuple(
+            Sighting(one[0], one[1], one[2], tuple(map(_key_from_fields, one[3])), one[4], one[5], one[6])
+            for one in fields[6]
+        ),
+        fields[7],
+        fields[8],
+        tuple(LostRange(_key_from_fields(one[0]), one[1], one[2]) for one in fields[9]),
+        fields[10],
+        fields[11] if len(fields) > 11 else False,
+    )
+
+
+def _key_fields(key: SegmentKey) -> list[object]:
+    return [key.topic_id.hex, key.shard, key.epoch, key.base_offset]
+
+
+def _key_from_fields(fields: Any) -> SegmentKey:
+    return SegmentKey(UUID(hex=fields[0]), fields[1], fields[2], fields[3])

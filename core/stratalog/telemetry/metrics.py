@@ -12,8 +12,10 @@ pays. Whoever puts the process together registers the object:
 
     registry.add("stratalog_upload", stats)        ->  stratalog_upload_chunks_total, ..._in_flight_bytes, ...
 
-Names and units are Prometheus's (`metric_names`): a field that is kept in milliseconds (`oldest_ms`) or microseconds
-(`busy_us`) is shown in seconds, under a name that says so.
+Names follow Prometheus's rules, and registration checks them: base units (seconds, bytes), the unit at the end and
+before `_total`, no word twice. A field in milliseconds (`oldest_ms`) or microseconds (`busy_us`) is shown in seconds.
+Names begin with `stratalog_`; metrics that every process has begin with `process_`, as dashboards for any program
+expect. The page is Prometheus's text format, version 0.0.4; a test reads it with Prometheus's own parser.
 
 Invariant: a metric once registered never vanishes from the page: if reading it fails it reads NaN, and
 `stratalog_metric_read_failures_total` counts that (F88). Each registered metric can be listed (`descriptions`), so that
@@ -26,15 +28,78 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+import re
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
 from stratalog.event_loop.fair_turns import FairTurns
-from stratalog.telemetry.exposition import HEAD, rows_of
 from stratalog.telemetry.histogram import Histogram
 from stratalog.telemetry.logs import logger
-from stratalog.telemetry.metric_names import fault_of, in_base_units
+
+_NAME: Final = re.compile(r"(stratalog|process)_[a-z][a-z0-9_]*")
+_BASE: Final = ("seconds", "bytes")
+_SCALED: Final = {"_ms": 1e-3, "_us": 1e-6}
+_OTHER_UNITS: Final = frozenset(
+    ("ms", "us", "ns", "millis", "milliseconds", "microseconds", "minutes", "hours", "kib", "mib", "gib")
+)
+
+
+def in_base_units(name: str) -> tuple[str, float]:
+    """A field's name as a metric's, and by what its value is multiplied."""
+    for suffix, scale in _SCALED.items():
+        if name.endswith(suffix):
+            return f"{name.removesuffix(suffix)}_seconds", scale
+    return name, 1
+
+
+def fault_of(name: str, *, is_counter: bool) -> str | None:
+    """What is wrong with a metric's name; None when nothing is."""
+    if not _NAME.fullmatch(name) or is_counter != name.endswith("_total"):
+        return "the name must begin with stratalog_, and only counters end in _total"
+    words = name.removesuffix("_total").split("_")
+    if other := _OTHER_UNITS.intersection(words):
+        return f"{min(other)} is not a base unit: seconds and bytes are"
+    if any(unit in words[:-1] for unit in _BASE):
+        return "the unit must be at the end"
+    stems = [word.removesuffix("s") for word in words]
+    if twice := sorted({stem for stem in stems if stems.count(stem) > 1}):
+        return f"it says {twice[0]} twice"
+    return None
+
+
+_HEAD: Final = "# HELP {name} {help}\n# TYPE {name} {kind}\n"
+"""Before the lines of one metric. A help text has no line break and no backslash."""
+
+_ESCAPED: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+
+
+def _rows_of(name: str, label_names: Iterable[str], labels: Iterable[str], value: float | Histogram) -> list[str]:
+    """The lines of one value, or of a histogram with its buckets."""
+    pairs = [f'{label}="{text.translate(_ESCAPED)}"' for label, text in zip(label_names, labels, strict=True)]
+    if not isinstance(value, Histogram):
+        return [f"{name}{_braced(pairs)} {_number(value)}\n"]
+    rows = []
+    for bound, count in value.cumulative():
+        bucket = _braced([*pairs, f'le="{bound}"'])
+        rows.append(f"{name}_bucket{bucket} {_number(count)}\n")
+    shown = _braced(pairs)
+    rows.append(f"{name}_count{shown} {_number(value.count)}\n")
+    rows.append(f"{name}_sum{shown} {_number(value.total * value.scale)}\n")
+    return rows
+
+
+def _braced(pairs: list[str]) -> str:
+    return f"{{{','.join(pairs)}}}" if pairs else ""
+
+
+def _number(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    return str(int(value)) if value == int(value) and abs(value) < 1 << 53 else repr(float(value))
+
 
 Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
 Labels: TypeAlias = Mapping[str, str]
@@ -185,9 +250,9 @@ class MetricRegistry:
         made = 0
         # The failures come last, so that the same page already tells of those met while it was made.
         for description, sources in sorted(self._families.values(), key=lambda one: "read_failures" in one[0].name):
-            lines.append(HEAD.format(name=description.name, help=description.help, kind=description.kind))
+            lines.append(_HEAD.format(name=description.name, help=description.help, kind=description.kind))
             for labels, value in self._read_all(description, sources):
-                rows = rows_of(description.name, description.label_names, labels, value)
+                rows = _rows_of(description.name, description.label_names, labels, value)
                 lines += rows
                 made += len(rows)
                 if made >= _ROWS_PER_SLICE:

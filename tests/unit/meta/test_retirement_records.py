@@ -22,8 +22,7 @@ from stratalog.model.retirement import (
     Wait,
     WaitReason,
 )
-from stratalog.stored.encoding import decode, encode
-from stratalog.stored.retirement_encoding import decode_retirement, encode_retirement
+from stratalog.stored.encoding import decode, decode_retirement, encode, encode_retirement
 from stratalog_meta.service import MetaService
 from stratalog_meta.stores.memory import MemoryStore
 from support.meta_worlds import HandClock

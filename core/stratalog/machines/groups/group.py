@@ -17,10 +17,10 @@ Source: docs/kafka.md "Groups"; KIP-62, 134, 345, 394, 814 and the behaviour of 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import assert_never
+from dataclasses import dataclass
+from typing import TypeAlias, assert_never
 
 from stratalog.machines.groups.group_book import FOREVER, GroupBook
-from stratalog.machines.groups.group_durable import Assigning, Awaiting, Returning
 from stratalog.machines.groups.group_events import (
     AnswerHeartbeat,
     AnswerJoin,
@@ -46,6 +46,30 @@ from stratalog.machines.groups.group_events import (
 )
 from stratalog.machines.groups.group_members import Member, Roster, member_of
 from stratalog.model.groups.group import GroupError, GroupRecord, GroupState
+
+
+# What a group waits for while a record of it is being written to the log, by the ticket of `PersistGroup` or
+# `PersistMember`.
+@dataclass(frozen=True, slots=True)
+class Assigning:
+    """The leader's assignments are being made durable."""
+
+    generation: int
+    assignments: dict[str, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Returning:
+    """A static member came back to a stable group under a new id, which is being made durable."""
+
+    generation: int
+    member_id: str
+    waiter: int
+    answer: JoinAnswer
+
+
+Awaiting: TypeAlias = Assigning | Returning | None
+"""None: no request waits for the record."""
 
 
 class Group:

@@ -1,13 +1,17 @@
-"""How hard a struggling service may be asked: a window of requests that shrinks on "no", and a pause with jitter.
+"""Limits requests to a service in trouble: a window that shrinks with each refusal, and a pause with jitter.
 
-One gate stands before the object store and one before the meta service, for the whole node: with the store away ten
-thousand waiting shards cost one trial per pause, not ten thousand (F45, F51, F80).
+A node has one gate for the object store and one for the meta service (`UploadGates`). While the store is away, ten
+thousand waiting shards cost one attempt per pause, not ten thousand (F45, F51, F80). Directories of retired nodes have
+gates of their own (`upload_directories`). Plain data.
 Invariant: 1 <= window <= max_requests.
 """
 
 from __future__ import annotations
 
+from typing import assert_never
+
 from stratalog.machines.backoff import pause_after
+from stratalog.machines.tiering.upload_events import ReportStore, TaskFailed, TaskFailure, UploadLimits
 
 
 class ServiceGate:
@@ -59,3 +63,52 @@ class ServiceGate:
             self.away_since_ms = now_ms
             return True
         return False
+
+
+_STORE, _META = "object store", "meta service"
+
+
+class UploadGates:
+    """The two gates of a node's uploader; reports when a service is away, and when it is back."""
+
+    def __init__(self, limits: UploadLimits) -> None:
+        self._doubts = limits.doubts_before_backoff
+        self.store, self.meta = (
+            ServiceGate(limits.max_requests, limits.backoff_ms, limits.backoff_cap_ms) for _ in range(2)
+        )
+
+    def may_begin(self, running: int, now_ms: int) -> bool:
+        """Whether a further task may begin while `running` tasks run."""
+        return self.store.may_begin(running, now_ms) and self.meta.may_begin(running, now_ms)
+
+    @property
+    def open_at_ms(self) -> int:
+        return max(self.store.open_at_ms, self.meta.open_at_ms)
+
+    def stored(self, now_ms: int) -> list[ReportStore]:
+        """An upload was stored and committed: both services answered."""
+        return [
+            *_back(_STORE, self.store.answered(), now_ms),
+            *_back(_META, self.meta.answered(), now_ms),
+        ]
+
+    def failed(self, failed: TaskFailed, now_ms: int) -> list[ReportStore]:
+        match failed.failure:
+            case TaskFailure.DOUBTFUL:
+                is_news, service = self.store.doubted(now_ms, failed.jitter, self._doubts), _STORE
+            case TaskFailure.REFUSED:
+                is_news, service = self.store.refused(now_ms, failed.jitter), _STORE
+            case TaskFailure.META_AWAY:
+                is_news, service = self.meta.refused(now_ms, failed.jitter), _META
+            case TaskFailure.LOCK_LOST | TaskFailure.CANCELLED | TaskFailure.DIRECTORY_AWAY | TaskFailure.FAULT:
+                # `LockLost` reports a lost lock. This answer may be about an epoch that ended long ago.
+                return []
+            case _:
+                assert_never(failed.failure)
+        return [ReportStore(service, is_away=True, reason=failed.reason, away_ms=0)] if is_news else []
+
+
+def _back(service: str, away_since_ms: int | None, now_ms: int) -> list[ReportStore]:
+    if away_since_ms is None:
+        return []
+    return [ReportStore(service, is_away=False, reason="", away_ms=now_ms - away_since_ms)]

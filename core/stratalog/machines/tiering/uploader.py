@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from stratalog.machines.tiering.bundles import IsBundleKey
+from stratalog.machines.tiering.service_gate import UploadGates
 from stratalog.machines.tiering.upload_directories import DirectoryReads, Place
 from stratalog.machines.tiering.upload_events import (
     CancelTask,
@@ -47,7 +48,6 @@ from stratalog.machines.tiering.upload_events import (
     UploaderEvent,
     UploadLimits,
 )
-from stratalog.machines.tiering.upload_gates import UploadGates
 from stratalog.machines.tiering.upload_pieces import PieceChooser
 from stratalog.machines.tiering.upload_state import SegmentUpload, UploaderStatus
 from stratalog.model.ids import SegmentKey
