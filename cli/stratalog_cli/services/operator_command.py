@@ -1,4 +1,4 @@
-"""`stratalog operator start`: reads the options, then runs the operator (`stratalog_operator.process`)."""
+"""`stratalog operator …`: options of the commands; `operator_actions` runs them."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def start(
     namespaces = _watched(namespace, all_namespaces)
     if listen:
         split_address(listen, "--listen")
-    from stratalog_cli.services.operator_start import run_operator
+    from stratalog_cli.services.operator_actions import run_operator
 
     run_operator(namespaces, listen, allowed_hosts, lease_namespace, lease_name, log_level)
 
@@ -102,7 +102,7 @@ def check(
     Run it with the operator's own account and environment. It changes nothing. Exit code 1 on findings.
     """
     namespaces = _watched(namespace, all_namespaces)
-    from stratalog_cli.services.operator_check import check_operator
+    from stratalog_cli.services.operator_actions import check_operator
 
     check_operator(namespaces, lease_namespace, lease_name)
 
@@ -114,7 +114,7 @@ def release(namespace: NamespaceOption = None, all_namespaces: AllNamespacesOpti
     1 if something still waits.
     """
     namespaces = _watched(namespace, all_namespaces)
-    from stratalog_cli.services.operator_release import release_deleted
+    from stratalog_cli.services.operator_actions import release_deleted
 
     release_deleted(namespaces)
 

@@ -7,9 +7,10 @@ mounts are many, whatever these hold.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Generator, Iterable, Iterator
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import TypeVar
+from typing import Final, TypeVar
+from uuid import UUID
 
 from stratalog.machines.plans.cluster_outline import health, sums
 from stratalog.machines.plans.shard_troubles import TroubleKind
@@ -22,8 +23,7 @@ from stratalog.model.views.outline import Outline
 from stratalog.model.views.retirement_status import RetirementStatus, words_of
 from stratalog.model.views.status_page import Overview
 from stratalog_operator.kube.together import together
-from stratalog_operator.observe.sums import disks_used, mount_sums, node_sums, store_away_seconds, topic_sums
-from stratalog_operator.plan.observed import SeenMeta
+from stratalog_operator.plan.observed import MountSums, NodeSums, SeenMeta, TopicSums
 
 MadeT = TypeVar("MadeT")
 
@@ -142,3 +142,51 @@ def _words(record: Retirement, told: RetirementStatus) -> str:
 
 def _stands(record: Retirement) -> tuple[RetireStep, WaitReason | None]:
     return record.step, None if record.wait is None else record.wait.reason
+
+
+HICCUP_SECONDS: Final = 5
+"""An object store that took nothing for less is not said to be away."""
+
+
+def topic_sums(outline: Outline) -> dict[UUID, TopicSums]:
+    troubles = {one.topic: one.words for one in outline.health.topics}
+    names = {topic.topic_id: topic.name for topic in outline.topics}
+    return {
+        one.topic_id: TopicSums(
+            one.hot_bytes,
+            one.cold_bytes,
+            one.unsent_bytes,
+            one.oldest_offset,
+            troubles.get(names.get(one.topic_id, ""), ""),
+        )
+        for one in outline.sums.topics
+    }
+
+
+def node_sums(outline: Outline, used: Mapping[int, int]) -> dict[int, NodeSums]:
+    return {one.node_id: NodeSums(one.segments, one.leaders, used.get(one.node_id)) for one in outline.sums.nodes}
+
+
+def mount_sums(outline: Outline) -> dict[str, MountSums]:
+    return {one.name: MountSums(one.segments, one.bytes, one.ranges) for one in outline.sums.mounts}
+
+
+def disks_used(overview: Overview | None) -> dict[int, int]:
+    """Percent of each disk, of those that have told."""
+    rows = () if overview is None else overview.nodes
+    return {
+        row.node_id: 100 * (row.disk_total_bytes - row.disk_free_bytes) // row.disk_total_bytes
+        for row in rows
+        if row.disk_total_bytes > 0 and 0 <= row.disk_free_bytes <= row.disk_total_bytes
+    }
+
+
+def store_away_seconds(overview: Overview) -> int | None:
+    """None while no node that is alive has told of an object store."""
+    away = [
+        row.uploads.store_away_ms // 1000 for row in overview.nodes if row.uploads is not None and row.state == "alive"
+    ]
+    if not away:
+        return None
+    longest = max(away)
+    return 0 if longest < HICCUP_SECONDS else longest

@@ -14,8 +14,7 @@ from stratalog.model.topic import Topic
 from stratalog.model.views import outline
 from stratalog.model.views.outline import Outline, ShardHealth, TopicTrouble
 from stratalog.model.views.status_page import NodeRow, Overview, ShardSums, Tiers, TierSum, TroubleCount, TroubledShard
-from stratalog_operator.observe.meta_service import seen_meta
-from stratalog_operator.observe.sums import store_away_seconds
+from stratalog_operator.observe.meta_service import seen_meta, store_away_seconds
 from stratalog_operator.plan.observed import MountSums, NodeSums, TopicSums
 
 TOPIC = UUID(int=7)

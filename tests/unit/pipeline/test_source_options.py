@@ -15,8 +15,7 @@ pytest.importorskip("fastavro", reason=NO_PIPELINE)
 from stratalog.model.errors import InvalidRequest
 from stratalog_pipeline.cold.cutting import Asked
 from stratalog_pipeline.source.filters import narrow
-from stratalog_pipeline.source.options import Mode, Point, parse_options
-from stratalog_pipeline.source.sizes import parse_bytes, parse_duration_ms
+from stratalog_pipeline.source.options import Mode, Point, parse_bytes, parse_duration_ms, parse_options
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stratalog.objects import BucketSettings, LifecycleRule, Move, Unknown, Versioning
-from stratalog_cli.doctor.bucket_rules import findings_of, shown
+from stratalog_cli.doctor.bucket_settings import findings_of, shown
 
 TIDY = LifecycleRule("tidy", aborts_multipart=True, expires_old_versions=True)
 
