@@ -49,7 +49,7 @@ MODULES: Final = {
     "storage_node/stratalog_node/serve/producing": "*",
     "storage_node/stratalog_node/serve/replicas": "*",
     "storage_node/stratalog_node/shards/copies": (
-        "active checked_ranges context followed_copies local_copy local_shard read_back sealed sealed_points"
+        "active context followed_copies local_copy local_shard read_back sealed sealed_points"
         " shard_view stats write_gate"
     ),
     "storage_node/stratalog_node/shards/log": (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog_node.shards.copies.checked_ranges import CheckedRanges
+from stratalog_node.shards.copies.local_copy import CheckedRanges
 
 SIZE = 40
 RANGES = st.tuples(st.integers(0, SIZE - 1), st.integers(1, SIZE)).map(lambda pair: (pair[0], pair[0] + pair[1]))

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from stratalog.event_loop.task_set import TaskSet
@@ -26,7 +27,7 @@ from stratalog.model.errors import Fenced, StratalogError
 from stratalog.model.metadata import Change, Life, MountChanged, MountEnded
 from stratalog.model.mounts import Mount, MountMode, MountState
 from stratalog.telemetry.logs import logger
-from stratalog_node.mounts.stats import MountStats
+from stratalog.telemetry.metrics import counter, gauge
 from stratalog_node.shards.catalog.catalog import Catalog
 from stratalog_node.shards.copies.peer_reads import MOST_LOOKS, PeerBusy
 
@@ -44,6 +45,16 @@ _DOUBTED_AFTER: Final = 2
 
 _Place: TypeAlias = tuple[str, int]
 """Name and token of a mount."""
+
+
+@dataclass(slots=True)
+class MountStats:
+    """What this node does as the holder of mounts. Register as `stratalog_mounts`."""
+
+    held: int = gauge("Mounts that this node holds and serves.")
+    waiting: int = gauge("Mounts that this node is to hold and cannot read yet; its log says why.")
+    taken: int = counter("Mounts that this node began to serve.")
+    given_up: int = counter("Mounts that this node gave up, for it could not read what is mounted.")
 
 
 def _has_work(mount: Mount) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 
 from stratalog.formats.bucket.object_names import ObjectNames
 from stratalog.machines.tiering.retention import DiskPressure
+from stratalog.machines.tiering.upload_events import UploadLimits
 from stratalog.meta_api.client import MetaClient
 from stratalog.model.counting import counted
 from stratalog.model.ids import SegmentKey
@@ -23,11 +24,41 @@ from stratalog_node.shards.catalog.catalog import Catalog
 from stratalog_node.shards.copies.events import ShardEvents
 from stratalog_node.shards.copies.peer_reads import PeerReads
 from stratalog_node.shards.copies.shard_view import LocalCopies, Shards
-from stratalog_node.tier.limits import janitor_schedule, retention_schedule, upload_limits
 from stratalog_node.tier.store.stats import TierStats
-from stratalog_node.tier.sweep.janitor import Janitor
-from stratalog_node.tier.sweep.retention import RetentionWorker
+from stratalog_node.tier.sweep.janitor import Janitor, JanitorSchedule
+from stratalog_node.tier.sweep.retention import RetentionSchedule, RetentionWorker
 from stratalog_node.tier.uploads.uploader import NodeUploader
+
+_MOST_DELETION_INTERVAL_MS = 30_000
+_LEAST_DELETION_INTERVAL_MS = 100
+
+
+def upload_limits(settings: ProcessSettings) -> UploadLimits:
+    return UploadLimits(
+        chunk_bytes=settings.remote_upload_chunk_bytes,
+        bundle_bytes=settings.remote_upload_bundle_bytes,
+        interval_ms=settings.remote_upload_interval_ms,
+        in_flight_bytes=settings.remote_upload_max_inflight_bytes,
+        put_timeout_ms=settings.remote_upload_timeout_ms,
+    )
+
+
+def retention_schedule(settings: ProcessSettings) -> RetentionSchedule:
+    return RetentionSchedule(
+        interval_ms=settings.log_retention_check_interval_ms,
+        hard_limit_bytes=settings.local_hard_limit_bytes,
+    )
+
+
+def janitor_schedule(settings: ProcessSettings) -> JanitorSchedule:
+    interval_ms = min(_MOST_DELETION_INTERVAL_MS, max(_LEAST_DELETION_INTERVAL_MS, settings.remote_delete_delay_ms))
+    return JanitorSchedule(
+        interval_ms=interval_ms,
+        delete_delay_ms=settings.remote_delete_delay_ms,
+        orphan_grace_ms=settings.remote_orphan_grace_ms,
+        sweep_interval_ms=settings.remote_orphan_sweep_interval_ms,
+        bundle_max_age_ms=settings.remote_bundle_max_age_ms,
+    )
 
 
 class NodeTier:

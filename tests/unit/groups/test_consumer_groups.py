@@ -14,7 +14,7 @@ from stratalog.machines.groups.group_events import LeavingMember
 from stratalog.model.groups.group import GroupError
 from stratalog_node.groups.coordinator import CoordinatorLimits
 from stratalog_node.groups.room import RoomLimits
-from stratalog_node.serve.api import p68_consumer_group_heartbeat
+from stratalog_node.serve.api.groups import p68_consumer_group_heartbeat
 from stratalog_node.serve.connections.context import ConnectionInfo, NodeServices, RequestContext
 from support.group_node import GroupNode, beating, committing, joining
 

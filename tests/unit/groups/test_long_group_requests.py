@@ -13,7 +13,7 @@ from stratalog.model.groups.group import GroupError
 from stratalog.model.metadata import TopicDeleted
 from stratalog.model.topic import Topic
 from stratalog_node.groups.requests import CommitRequest, OffsetToCommit, TopicShard
-from stratalog_node.serve.api import p09_offset_fetch, p15_describe_groups
+from stratalog_node.serve.api.groups import p09_offset_fetch, p15_describe_groups
 from support.group_node import GroupNode, Topics, committing, joining, syncing, task
 from support.loop_turns import Turns
 from unit.groups.test_group_apis import ask

@@ -80,7 +80,7 @@ async def test_topics_are_made_changed_and_deleted_by_any_node(three: SeveralNod
 async def test_metadata_are_the_same_at_each_node_and_name_who_is_gone(
     three: SeveralNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stratalog_node.serve.connections.recently_dead_nodes.LINGER_S", 0.0)
+    monkeypatch.setattr("stratalog_node.serve.connections.control_state.LINGER_S", 0.0)
     key = await three.topic(shards=SHARDS)
 
     def told(node: StorageNode) -> tuple[Any, ...]:

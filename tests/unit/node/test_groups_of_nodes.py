@@ -15,7 +15,7 @@ from stratalog_node.groups.coordinator import GroupCoordinator
 from stratalog_node.groups.placement import OFFSETS_TOPIC, coordinator_of
 from stratalog_node.groups.requests import TopicShard
 from stratalog_node.node import StorageNode
-from stratalog_node.serve.connections.producer_ids import ProducerIds
+from stratalog_node.serve.connections.control_state import ProducerIds
 from support.group_node import committing, joining, syncing
 from support.node_cluster import NodeCluster
 from support.waiting import eventually

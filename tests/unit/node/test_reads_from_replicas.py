@@ -16,7 +16,7 @@ from kafka import KafkaConsumer
 
 from stratalog.model.commands.table_commands import NoteLives
 from stratalog.model.ids import ShardKey
-from stratalog_node.shards.copies.checked_ranges import CheckedRanges
+from stratalog_node.shards.copies.local_copy import CheckedRanges
 from support.java_client import JavaTools
 from support.several_nodes import TOPIC, SeveralNodes, several_nodes
 from support.waiting import eventually

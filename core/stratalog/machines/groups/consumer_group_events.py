@@ -68,7 +68,7 @@ class ConsumerLimits:
 class ConsumerHeartbeat:
     """A ConsumerGroupHeartbeat. None: not changed since the last one.
 
-    Requires: what the caller can judge alone is in order (`serve/api/p68_consumer_group_heartbeat.py`).
+    Requires: what the caller can judge alone is in order (`serve/api/groups/p68_consumer_group_heartbeat.py`).
     """
 
     waiter: int

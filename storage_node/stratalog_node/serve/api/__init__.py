@@ -1,7 +1,7 @@
 """The handlers of all control APIs, one module per API key.
 
-A module `pNN_name.py` declares `API = Api(...)`; add its name here. Modules load when `control_apis` is first called,
-so that importing the package costs nothing.
+A module `pNN_name.py` declares `API = Api(...)`; add its name here (APIs of consumer groups lie in `groups`). Modules
+load when `control_apis` is first called, so that importing the package costs nothing.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from stratalog_node.serve.connections.registry import Api
 MODULES = (
     "p02_list_offsets",
     "p03_metadata",
-    "p08_offset_commit",
-    "p09_offset_fetch",
-    "p10_find_coordinator",
-    "p11_join_group",
-    "p12_heartbeat",
-    "p13_leave_group",
-    "p14_sync_group",
-    "p15_describe_groups",
-    "p16_list_groups",
+    "groups.p08_offset_commit",
+    "groups.p09_offset_fetch",
+    "groups.p10_find_coordinator",
+    "groups.p11_join_group",
+    "groups.p12_heartbeat",
+    "groups.p13_leave_group",
+    "groups.p14_sync_group",
+    "groups.p15_describe_groups",
+    "groups.p16_list_groups",
     "p18_api_versions",
     "p19_create_topics",
     "p20_delete_topics",
@@ -32,12 +32,12 @@ MODULES = (
     "p33_alter_configs",
     "p35_describe_log_dirs",
     "p37_create_partitions",
-    "p42_delete_groups",
+    "groups.p42_delete_groups",
     "p44_incremental_alter_configs",
-    "p47_offset_delete",
+    "groups.p47_offset_delete",
     "p60_describe_cluster",
-    "p68_consumer_group_heartbeat",
-    "p69_consumer_group_describe",
+    "groups.p68_consumer_group_heartbeat",
+    "groups.p69_consumer_group_describe",
 )
 
 

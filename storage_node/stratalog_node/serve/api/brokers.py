@@ -3,7 +3,7 @@
 A node that has no such listener is left out, as in Kafka: an address of another one would be of another network.
 
 Nodes whose lease is over are left out, as in Kafka: clients that ask every node would wait for them. Metadata list them
-for a moment longer (`serve/connections/recently_dead_nodes.py`).
+for a moment longer (`serve/connections/control_state.py`).
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ async def handle(context: RequestContext, request: Any) -> messages.EncodedBody:
             version < _ALLOW_FLAG_SINCE or request.allow_auto_topic_creation
         )
         if not request.topics:
-            # no leader is asked for, so none is lost with a broker (serve/connections/recently_dead_nodes.py)
+            # no leader is asked for, so none is lost with a broker (serve/connections/control_state.py)
             nodes = living_nodes
         create_until = asyncio.get_running_loop().time() + _CREATE_PATIENCE_S if may_create else 0.0
         distinct, _ = await first_of_each(request.topics, lambda asked: _key(asked, version))

@@ -29,7 +29,6 @@ from stratalog.telemetry.logs import logger
 from stratalog_node.buffers import Buffer
 from stratalog_node.serve.connections.answer import Answer, Parkable
 from stratalog_node.serve.connections.context import ConnectionInfo
-from stratalog_node.serve.connections.control_line import ControlLine
 from stratalog_node.serve.connections.outbox import Outbox
 from stratalog_node.serve.connections.send_share import LITTLE_BYTES
 from stratalog_node.serve.connections.serving import Serving
@@ -53,6 +52,44 @@ _CROWDED_BYTES = 64 << 10
 _TURN_BYTES = 1 << 20
 """What one connection sends in a turn: a quarter of a millisecond, and others wait for it. Half of that
 took a fifth more CPU per byte, in turns and wake-ups of the client."""
+
+
+class ControlLine:
+    """The control requests of one connection: worked off one after the other, as clients expect it. Lives on the event
+    loop.
+
+    `broken` is called when nobody will answer the request under way: the node stops, or a handler's own task was
+    cancelled.
+    """
+
+    __slots__ = ("_broken", "_loop", "_task", "_waiting")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, broken: Callable[[str], None]) -> None:
+        self._loop = loop
+        self._broken = broken
+        self._waiting: list[Callable[[], Awaitable[None]]] = []  # not a deque: an empty one takes 760 bytes
+        self._task: asyncio.Task[None] | None = None
+
+    def add(self, work: Callable[[], Awaitable[None]]) -> None:
+        self._waiting.append(work)
+        if self._task is None:
+            self._task = self._loop.create_task(self._work_off())
+
+    def close(self) -> None:
+        """The connection is gone."""
+        self._waiting.clear()
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _work_off(self) -> None:
+        try:
+            while self._waiting:
+                await self._waiting.pop(0)()
+        except asyncio.CancelledError:
+            self._broken("a request was cancelled")
+            raise
+        finally:
+            self._task = None
 
 
 class Connection:

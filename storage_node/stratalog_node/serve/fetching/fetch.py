@@ -3,7 +3,7 @@
 Sizes follow KIP-74: partitions in request order, the first non-empty one gets at least one batch, all others obey both
 limits. That holds where the first one is not in memory, too: what was found for those behind it makes room. Who waits
 is told by the high watermark (a seal, a deletion), never by polling, and counts what came instead of reading it
-(`serve/fetching/fetch_count.py`); the only timer is the client's own `max_wait_ms`. Fetch sessions are refused (session
+(`PartitionCount`); the only timer is the client's own `max_wait_ms`. Fetch sessions are refused (session
 id 0): clients then send full lists.
 
 All fetches together look at so many partitions in a turn of the loop (`fetch_desk.py`), whatever thousands of
@@ -29,14 +29,13 @@ from stratalog.kafka.fetch import (
     encode_fetch_response,
 )
 from stratalog.kafka.frames import RequestHeader
-from stratalog.model.errors import StratalogError
+from stratalog.model.errors import Corrupt, NotFound, OutOfReach, StratalogError, Unavailable
 from stratalog.telemetry.logs import logger
 from stratalog_node.serve.connections.answer import Parkable
 from stratalog_node.serve.connections.connection import Connection
+from stratalog_node.serve.connections.serving import ServeStats
 from stratalog_node.serve.fetching.empty_batches import read_hot
-from stratalog_node.serve.fetching.fetch_count import PartitionCount
 from stratalog_node.serve.fetching.fetch_desk import FetchDesk
-from stratalog_node.serve.fetching.fetch_failures import code_of, failed
 from stratalog_node.serve.fetching.slow_reads import SlowReads
 from stratalog_node.shards.copies.local_copy import NotCached
 from stratalog_node.shards.log.shard_log import ShardLog
@@ -59,6 +58,79 @@ _OF_ITSELF = 4
 """A fetch costs as much as so many of its partitions, without them."""
 _FRAME_BYTES = 32
 """A partition of the frame, for what a look costs; one with a long name counts as several."""
+
+
+class PartitionCount:
+    """How many bytes a waiting fetch could read of one partition: what its last check found, and what was appended
+    since.
+
+    A fetch that waits for `min_bytes` adds up appends without reading them. It checks all its partitions again only
+    once the sum may be enough, or when something other than an append happened to a shard.
+    Lives on the event loop. Cost: below a microsecond for each append and waiting fetch.
+    """
+
+    __slots__ = ("_active", "_grows", "_is_cut", "_log_start_offset", "_most_bytes", "_position", "size_bytes")
+
+    def __init__(self, shard: ShardLog, wanted: PartitionFetch, read: Read | None) -> None:
+        """`read`: what the look found, None when there was nothing below the high watermark."""
+        active = self._active = shard.active
+        self._log_start_offset = shard.log_start_offset
+        self._most_bytes = wanted.max_bytes
+        self.size_bytes = read.size_bytes if read is not None else 0
+        end_offset = read.next_offset if read is not None else wanted.fetch_offset
+        # An answer has batches of one segment, up to a limit: behind what was cut short there nothing is added.
+        self._is_cut = end_offset < shard.high_watermark
+        self._grows = False
+        self._position = 0
+        if active is not None:
+            self._grows = end_offset == shard.high_watermark and wanted.fetch_offset >= active.key.base_offset
+            self._position = active.hw_position
+
+    def grow(self, shard: ShardLog) -> int | None:
+        """The shard moved: how many bytes more it could give. None: look again to know."""
+        active = self._active
+        if shard.active is not active or shard.log_start_offset != self._log_start_offset or shard.stop is not None:
+            return None
+        if not shard.is_leader:
+            return None
+        if self._is_cut:
+            return 0
+        if active is None or not self._grows:
+            return None
+        position, before = active.hw_position, self.size_bytes
+        size = min(before + position - self._position, self._most_bytes)
+        self._position = position
+        if size <= before:
+            return 0
+        self.size_bytes = size
+        return size - before
+
+
+def code_of(error: StratalogError, stats: ServeStats) -> int:
+    """The error code of a partition whose read failed. Clients retry all of them, unless the user must hear of it."""
+    if isinstance(error, NotFound):
+        return ErrorCode.OFFSET_NOT_AVAILABLE
+    if isinstance(error, Corrupt):
+        # The client must hear of it: behind a retriable code a consumer would wait forever and not know why.
+        return ErrorCode.CORRUPT_MESSAGE
+    if isinstance(error, OutOfReach):
+        # What Kafka answers where remote storage fails: clients go on, and say so to their users.
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+    if isinstance(error, Unavailable):
+        stats.reads_unavailable += 1
+        # Retriable: consumers must not jump because a store is slow (F40).
+        return ErrorCode.KAFKA_STORAGE_ERROR
+    return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def failed(partition: int, code: int, shard: ShardLog | None) -> FetchedPartition[ReadBuffer]:
+    """The answer for a partition that the node cannot read."""
+    if shard is not None and not shard.is_leader:
+        # Whatever a replica cannot read its leader may.
+        return FetchedPartition(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1, -1, current_leader=shard.leader)
+    if shard is None or not shard.is_end_known:
+        return FetchedPartition(partition, code, -1, -1, -1)
+    return FetchedPartition(partition, code, shard.high_watermark, shard.last_stable_offset, shard.log_start_offset)
 
 
 class PendingFetch(Parkable):

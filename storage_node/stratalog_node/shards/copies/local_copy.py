@@ -8,6 +8,7 @@ headers.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -21,7 +22,6 @@ from stratalog.model.ids import SegmentKey
 from stratalog_node.disk.files import SegmentFile
 from stratalog_node.disk.segment_scan import WINDOW_BYTES
 from stratalog_node.disk.yielding_gil import yielding_gil
-from stratalog_node.shards.copies.checked_ranges import CheckedRanges
 
 ReadBytes = Callable[[int, int], "bytes | memoryview"]
 """(position, size) -> at most that many bytes, fewer only at the end of the batches."""
@@ -29,6 +29,51 @@ ReadBytes = Callable[[int, int], "bytes | memoryview"]
 _HINTS = 64
 _PARSE_NS = 500
 _HEADER_VIEW = memoryview(bytearray(BATCH_HEADER_BYTES))
+_MOST_RANGES = 64
+"""Ranges that are remembered of one copy. Above that the shortest is dropped, and the next read of it checks it
+again."""
+
+
+class CheckedRanges:
+    """Which bytes of a local copy this process has checked since it started. Only these are served from the page cache
+    without another check: readahead or another process may have put the others there straight from the disk.
+
+    Cost: one comparison for a segment that this process writes or seals, which is checked from some position on; else a
+    search among at most `_MOST_RANGES` ranges, which merge as a reader proceeds.
+
+    Positions count from the first batch. Lives on the event loop.
+    """
+
+    __slots__ = ("_ends", "_starts", "all_from")
+
+    def __init__(self, all_from: int) -> None:
+        self.all_from = all_from
+        """From here on everything is checked, also what is still to be written."""
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        """Of ranges below `all_from`, ascending, that neither overlap nor touch."""
+
+    def covers(self, start: int, end: int) -> bool:
+        if start >= self.all_from:
+            return True
+        place = bisect_right(self._starts, start) - 1
+        return place >= 0 and end <= self._ends[place]
+
+    def add(self, start: int, end: int) -> None:
+        if start >= self.all_from:
+            return
+        first = bisect_left(self._ends, start)
+        last = bisect_right(self._starts, end)
+        if first < last:
+            start, end = min(start, self._starts[first]), max(end, self._ends[last - 1])
+        if end >= self.all_from:
+            self.all_from = start
+            del self._starts[first:], self._ends[first:]
+            return
+        self._starts[first:last], self._ends[first:last] = [start], [end]
+        if len(self._starts) > _MOST_RANGES:
+            shortest = min(range(len(self._starts)), key=lambda place: self._ends[place] - self._starts[place])
+            del self._starts[shortest], self._ends[shortest]
 
 
 class NotCached(Exception):

@@ -42,6 +42,7 @@ from stratalog.machines.leading.leader_events import (
     BatchesReceived,
     BatchesWritten,
     LeaderLife,
+    NodeHeard,
     OfferedBatch,
     PersistBatches,
     PolicyChanged,
@@ -71,12 +72,22 @@ from stratalog_node.shards.flush.shard_lookup import FoundOffset
 from stratalog_node.shards.log.append import AppendRefusal, failure_of
 from stratalog_node.shards.log.handing_over import hand_over, leave_ended
 from stratalog_node.shards.log.internal_append import append_internally
-from stratalog_node.shards.log.lost_nodes import hear_who_is_lost
 from stratalog_node.shards.log.new_segment import InheritedProducers, name_active, open_new
 from stratalog_node.shards.log.workers import ShardWorkers
 from stratalog_node.shards.read.ranges import Ranged
 
 log = logger(__name__)
+
+
+def report_lost_nodes(shard: ShardLog) -> None:
+    """Tell the leader of a segment that was just opened which nodes are dead or cannot write, so that the shard's first
+    batch does not wait for them.
+
+    Called on the event loop, after the step that opened the segment.
+    """
+    for node in shard.context.catalog.nodes():
+        if not node.is_alive or not node.can_write:
+            shard.tell(NodeHeard(node.node_id, node.epoch, node.is_alive, node.can_write))
 
 
 class FetchWaiter(Protocol):
@@ -353,7 +364,7 @@ class ShardLog(Ranged):
                 self.workers.flusher.note_written(self, new)
         self.wake_waiters()
         if effect.leader.followers is not None:
-            asyncio.get_running_loop().call_soon(hear_who_is_lost, self)
+            asyncio.get_running_loop().call_soon(report_lost_nodes, self)
         return SegmentOpened()
 
     def _write_failed(self, error: StratalogError) -> None:

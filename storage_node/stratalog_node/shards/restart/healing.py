@@ -3,10 +3,10 @@
 A power cut takes the tail of a file that was not flushed, though parts of it are in the object store, and metadata
 say so. Until the file is whole again the shard refuses with a retriable error; everything else serves. What is brought
 back, passed over, given up or named as lost is decided by `machines.restart.shard_healing`; this does its steps, those
-about the file in `shards/restart/refill.py` and `shards/restart/giving_up.py`. The bytes are written where they were,
-so what lies behind a damaged place stays; they are checked against the digest chain of the parts, and flushed before
-the shard is read again. Lives on the event loop; files are written on the background threads. A store that is away
-holds up these shards only.
+about the file in `shards/restart/healed_file.py` and `shards/restart/giving_up.py`. The bytes are written where they
+were, so what lies behind a damaged place stays; they are checked against the digest chain of the parts, and flushed
+before the shard is read again. Lives on the event loop; files are written on the background threads. A store that is
+away holds up these shards only.
 """
 
 from __future__ import annotations

@@ -2,31 +2,96 @@
 
 A sealed segment's index block names the few batches to look into; a segment that is still being uploaded is searched by
 its parts' headers and indexes. Where these have only the times that clients claimed, as an older release wrote them,
-all batches are looked into, and what that shows of a sealed segment is kept (`tier/cold/times_found.py`), so that the
+all batches are looked into, and what that shows of a sealed segment is kept (`TimesFound`), so that the
 next look-up does not read it again. Batches are opened on the cold readers' threads.
 """
 
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
 
 from stratalog.formats.batches.record_batch import parse_header
 from stratalog.formats.bucket.part import PartHeader
 from stratalog.formats.fields import NO_TIMESTAMP_MS
 from stratalog.formats.segments.index_points import IndexPoints
+from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemotePart, RemoteState, Segment, TimesKnown
 from stratalog_node.shards.read.time_look import NewestLook, TimeLook
 from stratalog_node.tier.cold.block_cache import HeldBlock
 from stratalog_node.tier.cold.remote_index import RemoteIndex
 from stratalog_node.tier.cold.remote_walk import remote_end_offset
-from stratalog_node.tier.cold.times_found import TimesFound
 
 _HEADERS_AT_ONCE = 8
 
+_MOST_SEGMENTS = 4_096
+_MOST_TIMES = 32
+
 Hold = Callable[[Segment, int], AbstractAsyncContextManager[HeldBlock]]
+
+
+@dataclass(slots=True)
+class _SegmentTimes:
+    """Of one segment: no record before `offsets[i]` is as late as `times_ms[i]`. Both ascend."""
+
+    times_ms: list[int] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+    newest: tuple[int, int] | None = None
+
+
+class TimesFound:
+    """Results of earlier look-ups by time in sealed segments whose index has only the times that clients claimed.
+
+    An older release sealed such a segment. A look-up that finds no record in it reads all of it. Its records never
+    change, so the result stays valid and spares the next look-up that read.
+    Bounded: the segments used last, and some times of each. Memory: some 100 bytes per time. Lives on the event loop.
+    """
+
+    __slots__ = ("_segments",)
+
+    def __init__(self) -> None:
+        self._segments: dict[SegmentKey, _SegmentTimes] = {}
+        """In the order of their last use."""
+
+    def none_before(self, key: SegmentKey, timestamp_ms: int) -> int:
+        """The offset before which no record is that late; -1 if nothing is known."""
+        found = self._segments.get(key)
+        at = bisect_right(found.times_ms, timestamp_ms) - 1 if found is not None else -1
+        return found.offsets[at] if found is not None and at >= 0 else -1
+
+    def newest(self, key: SegmentKey) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record with the highest time."""
+        found = self._segments.get(key)
+        return None if found is None else found.newest
+
+    def note(self, key: SegmentKey, timestamp_ms: int, offset: int) -> None:
+        """No record before `offset` has that time or a later one."""
+        found = self._used(key)
+        if offset <= self.none_before(key, timestamp_ms):
+            return
+        first = bisect_left(found.times_ms, timestamp_ms)
+        last = bisect_right(found.offsets, offset)
+        # Those of later times that reach no further say nothing any more.
+        found.times_ms[first : max(first, last)] = [timestamp_ms]
+        found.offsets[first : max(first, last)] = [offset]
+        if len(found.times_ms) > _MOST_TIMES:
+            del found.times_ms[0], found.offsets[0]
+
+    def note_newest(self, key: SegmentKey, offset: int, timestamp_ms: int, end_offset: int) -> None:
+        """The first record with the highest time; the segment ends at `end_offset`."""
+        self._used(key).newest = offset, timestamp_ms
+        self.note(key, timestamp_ms + 1, end_offset)
+
+    def _used(self, key: SegmentKey) -> _SegmentTimes:
+        found = self._segments.pop(key, None) or _SegmentTimes()
+        self._segments[key] = found
+        if len(self._segments) > _MOST_SEGMENTS:
+            del self._segments[next(iter(self._segments))]
+        return found
 
 
 class TimeSearch:

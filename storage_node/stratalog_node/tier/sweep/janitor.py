@@ -11,11 +11,12 @@ Cost: a listing and two deletions in the store per hundred segments of a shard, 
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 from stratalog.formats.bucket.object_names import ObjectNames, SegmentObject, SegmentObjectName
 from stratalog.machines.tiering.bundles import BundleLimits
@@ -33,7 +34,6 @@ from stratalog_node.tier.store.rounds import Rounds
 from stratalog_node.tier.store.side_by_side import side_by_side
 from stratalog_node.tier.store.stats import TierStats
 from stratalog_node.tier.sweep.bundle_keeper import BundleKeeper
-from stratalog_node.tier.sweep.deletion_alarm import DeletionAlarm
 from stratalog_node.tier.sweep.expired_writers import ExpiredWriters
 from stratalog_node.tier.sweep.orphan_sweep import OrphanSweep, SweepReport
 from stratalog_node.tier.sweep.pins import Pins
@@ -47,6 +47,56 @@ _SHARDS_SIDE_BY_SIDE = 4
 _OTHER_OBJECTS = 1_000
 _OBJECTS_PER_SEGMENT = 16
 """A listing of a shard is given up where it shows more than these two allow."""
+_RINGS_PER_GRACE: Final = 16
+
+
+class DeletionAlarm:
+    """Rings when the grace period of deletions is over, with one timer for any number of deletions.
+
+    Deletions that follow each other closely share one ring, at most a sixteenth of the grace period after the first of
+    them is due, and never before the last of them is. `ring` is called on the event loop, once per group of deletions.
+    Lives on the event loop. Cost: O(1) per deletion; memory for 16 rings.
+    """
+
+    def __init__(self, grace_s: float, ring: Callable[[], None]) -> None:
+        self._grace_s = grace_s
+        self._ring = ring
+        self._begun: deque[float] = deque()
+        """When the first deletion of each coming ring happened; at most `_RINGS_PER_GRACE` + 1 entries."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
+
+    def deleted(self) -> None:
+        """Something was deleted now."""
+        if self._is_closed:
+            return
+        now = asyncio.get_running_loop().time()
+        if not self._begun or now - self._begun[-1] >= self._grain_s:
+            self._begun.append(now)
+        if self._timer is None:
+            self._arm()
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._begun.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    @property
+    def _grain_s(self) -> float:
+        return self._grace_s / _RINGS_PER_GRACE
+
+    def _arm(self) -> None:
+        due = self._begun[0] + self._grain_s + self._grace_s
+        self._timer = asyncio.get_running_loop().call_at(due, self._rung)
+
+    def _rung(self) -> None:
+        self._timer = None
+        self._begun.popleft()
+        if self._begun:
+            self._arm()
+        self._ring()
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,18 @@ from stratalog.machines.tiering.uploader import Uploader
 from stratalog.meta_api.client import MetaClient
 from stratalog.model.errors import Fenced
 from stratalog.model.ids import SegmentKey, ShardKey
-from stratalog.model.metadata import Change, Lock, SegmentChanged, ShardChanged, TopicChanged, TopicDeleted
+from stratalog.model.metadata import (
+    Change,
+    Lock,
+    MountChanged,
+    MountEnded,
+    NodeChanged,
+    SegmentChanged,
+    ShardChanged,
+    TopicChanged,
+    TopicDeleted,
+)
+from stratalog.model.mounts import MountMode
 from stratalog.model.segment import RemotePart, RemoteState, Segment, SegmentState
 from stratalog.objects.store import ObjectStore
 from stratalog.telemetry.logs import logger
@@ -66,7 +77,6 @@ from stratalog_node.tier.store.lock import TierLock, tier_lock_name
 from stratalog_node.tier.store.stats import TierStats, TierStatus
 from stratalog_node.tier.uploads.attempts import Attempts
 from stratalog_node.tier.uploads.committer import Committer, MetaAway
-from stratalog_node.tier.uploads.duty_changes import DutyChanges
 from stratalog_node.tier.uploads.encoder import Encoder
 from stratalog_node.tier.uploads.flush_goal import FlushGoal
 from stratalog_node.tier.uploads.key_indexer import KeyIndexer
@@ -86,6 +96,34 @@ log = logger(__name__)
 _FLUSH_POLL_S = 0.01
 _SHARDS_PER_TURN = 1_000
 """Shards whose high watermark is looked at in one step of the loop (about 10 us each)."""
+
+
+class DutyChanges:
+    """Assigns uploads again when a node dies or returns, or when a mount changes its holder or becomes readable.
+
+    The uploads of a dead node pass to other nodes, and return with it. Lives on the event loop, as one task.
+    """
+
+    def __init__(self, catalog: Catalog, look_anew: Callable[[], Awaitable[None]]) -> None:
+        self._look_anew = look_anew
+        self._changed = asyncio.Event()
+        catalog.on_change(self._on_change)
+
+    def _on_change(self, change: Change) -> None:
+        match change:
+            case NodeChanged() | MountEnded():
+                self._changed.set()
+            case MountChanged(mount) if mount.mode is MountMode.VOLUME:
+                self._changed.set()
+            case _:
+                pass
+
+    async def follow(self) -> None:
+        """Runs until it is cancelled."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            await self._look_anew()
 
 
 class NodeUploader:

@@ -14,7 +14,7 @@ from stratalog.model.metadata import NodeInfo
 from stratalog_node.groups.placement import shard_of
 from stratalog_node.serve.api import control_apis
 from stratalog_node.serve.api.p18_api_versions import fallback_response
-from stratalog_node.serve.connections.producer_ids import PRODUCER_ID_BLOCK
+from stratalog_node.serve.connections.control_state import PRODUCER_ID_BLOCK
 from stratalog_node.serve.connections.registry import Api, Registry
 from support.control_bench import ControlBench, control_bench
 from support.kafka_oracle import SERVED, UNKNOWN_TO_IT, decode_response

@@ -30,8 +30,8 @@ from stratalog_node.disk.files import SegmentFile
 from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.shards.log.shard_log import ShardLog
 from stratalog_node.shards.restart import healing
+from stratalog_node.shards.restart.healed_file import CommittedRange
 from stratalog_node.shards.restart.opening import OpenedFiles
-from stratalog_node.shards.restart.refill import CommittedRange
 from stratalog_node.tier.uploads.committed_ranges import CommittedRanges
 from support.faulty_store import FaultyStore
 from support.shard_rig import ShardRig

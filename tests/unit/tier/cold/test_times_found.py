@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from stratalog.model.ids import SegmentKey
 from stratalog.objects import ObjectStore, open_store
-from stratalog_node.tier.cold import times_found
+from stratalog_node.tier.cold import cold_times
 from stratalog_node.tier.cold.cold_limits import ColdReadLimits
 from stratalog_node.tier.cold.cold_reader import ColdReader
-from stratalog_node.tier.cold.times_found import TimesFound
+from stratalog_node.tier.cold.cold_times import TimesFound
 from support.cold_data import FIRST_TIME_MS, ColdShard, batches_from
 from support.hostile_batches import with_header_times
 
@@ -72,8 +72,8 @@ def test_what_is_known_is_true_and_no_answer_is_found_twice(times: list[int], as
 
 
 def test_it_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(times_found, "_MOST_SEGMENTS", 3)
-    monkeypatch.setattr(times_found, "_MOST_FACTS", 4)
+    monkeypatch.setattr(cold_times, "_MOST_SEGMENTS", 3)
+    monkeypatch.setattr(cold_times, "_MOST_TIMES", 4)
     found = TimesFound()
     for epoch in range(5):
         for time_ms in range(10):

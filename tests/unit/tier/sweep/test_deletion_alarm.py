@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from stratalog_node.tier.sweep.deletion_alarm import DeletionAlarm
+from stratalog_node.tier.sweep.janitor import DeletionAlarm
 from support.waiting import eventually
 
 

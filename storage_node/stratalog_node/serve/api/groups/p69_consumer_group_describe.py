@@ -15,7 +15,7 @@ from stratalog.model.groups.consumer_group import ConsumerMember
 from stratalog.model.groups.group import GroupError
 from stratalog.model.ids import ShardKey
 from stratalog_node.groups.requests import DescribedConsumers
-from stratalog_node.serve.api.shards_by_topic import by_topic
+from stratalog_node.serve.api.groups.shards_by_topic import by_topic
 from stratalog_node.serve.connections.context import RequestContext
 from stratalog_node.serve.connections.off_loop import encoded
 from stratalog_node.serve.connections.registry import Api

@@ -15,7 +15,7 @@ from stratalog.machines.groups.consumer_group_events import ConsumerAnswer, shar
 from stratalog.model.groups.group import GroupError
 from stratalog.model.ids import ShardKey
 from stratalog_node.groups.requests import ConsumerRequest
-from stratalog_node.serve.api.shards_by_topic import by_topic
+from stratalog_node.serve.api.groups.shards_by_topic import by_topic
 from stratalog_node.serve.connections.context import RequestContext
 from stratalog_node.serve.connections.off_loop import encoded, off_loop
 from stratalog_node.serve.connections.registry import Api
