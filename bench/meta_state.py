@@ -21,18 +21,7 @@ from uuid import UUID
 
 import aiohttp
 
-from stratalog.machines.table.records import (
-    NodeEntry,
-    PutHeader,
-    PutNode,
-    PutSeal,
-    PutSegmentHead,
-    PutShard,
-    PutTopic,
-    ShardRow,
-    TableHeader,
-    TableWrite,
-)
+from stratalog.machines.table import records as table_records
 from stratalog.meta_api.attempts import RetryPolicy
 from stratalog.meta_api.http_client import HttpMetaClient
 from stratalog.model.commands.table_commands import ReportReplica, RollSegment
@@ -65,27 +54,29 @@ def seal_of(key: SegmentKey, replicas: tuple[int, ...], producers: ProducerTally
     )
 
 
-def commands(shards: int, segments: int, producers: int) -> Iterator[list[TableWrite]]:
+def commands(shards: int, segments: int, producers: int) -> Iterator[list[table_records.TableWrite]]:
     """Each list is what one command would write."""
     for number in range(1, NODES + 1):
         info = NodeInfo(number, f"disk-{number}", "127.0.0.1", 9_000 + number)
-        yield [PutNode(NodeEntry(info, 1, token=number))]
+        yield [table_records.PutNode(table_records.NodeEntry(info, 1, token=number))]
     for topic_number in range(-(-shards // SHARDS_OF_A_TOPIC)):
         count = min(SHARDS_OF_A_TOPIC, shards - topic_number * SHARDS_OF_A_TOPIC)
         topic = Topic(f"topic-{topic_number}", UUID(int=topic_number + 1), count, REPLICAS, {}, START_MS)
-        yield [PutTopic(topic)]
+        yield [table_records.PutTopic(topic)]
         for shard in range(count):
             yield from shard_commands(ShardKey(topic.topic_id, shard), segments, producers)
 
 
-def shard_commands(shard: ShardKey, segments: int, producers: int) -> Iterator[list[TableWrite]]:
+def shard_commands(shard: ShardKey, segments: int, producers: int) -> Iterator[list[table_records.TableWrite]]:
     replicas = tuple((shard.shard + at) % NODES + 1 for at in range(REPLICAS))
     for epoch in range(segments + 1):
         key = SegmentKey(shard.topic_id, shard.shard, epoch, epoch * RECORDS_OF_A_SEGMENT)
-        written: list[TableWrite] = [] if epoch else [PutShard(ShardRow(shard, 0))]
+        written: list[table_records.TableWrite] = (
+            [] if epoch else [table_records.PutShard(table_records.ShardRow(shard, 0))]
+        )
         if epoch == segments:
             active = Segment(key, SegmentState.ACTIVE, replicas[0], replicas, replicas, 0, START_MS)
-            yield [*written, PutSegmentHead(active)]
+            yield [*written, table_records.PutSegmentHead(active)]
             continue
         seal = seal_of(key, replicas, producers_at(producers, key.base_offset + RECORDS_OF_A_SEGMENT))
         sealed = Segment(
@@ -100,7 +91,7 @@ def shard_commands(shard: ShardKey, segments: int, producers: int) -> Iterator[l
             seal,
             tuple(sorted(replicas)),
         )
-        yield [*written, PutSegmentHead(sealed), PutSeal(key, seal)]
+        yield [*written, table_records.PutSegmentHead(sealed), table_records.PutSeal(key, seal)]
 
 
 async def fill(chosen: argparse.Namespace) -> dict[str, object]:
@@ -128,7 +119,9 @@ async def fill(chosen: argparse.Namespace) -> dict[str, object]:
 
 async def write(store: MetaStore, chosen: argparse.Namespace) -> int:
     assert await store.load() == [], "an empty store is asked for"
-    turn: list[list[TableWrite]] = [[PutHeader(TableHeader(str(UUID(int=1)), 1, 1_000_000))]]
+    turn: list[list[table_records.TableWrite]] = [
+        [table_records.PutHeader(table_records.TableHeader(str(UUID(int=1)), 1, 1_000_000))]
+    ]
     written = 0
     for command in commands(chosen.shards, chosen.segments, chosen.producers):
         turn.append(command)

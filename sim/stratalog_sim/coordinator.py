@@ -13,25 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, assert_never
 
 from stratalog.machines.copies.internal_topics import GROUP_LOG
+from stratalog.machines.groups import group_events
 from stratalog.machines.groups.group import Group
-from stratalog.machines.groups.group_events import (
-    AnswerHeartbeat,
-    AnswerJoin,
-    AnswerLeave,
-    AnswerSync,
-    GroupClosed,
-    GroupEffect,
-    GroupEvent,
-    GroupLimits,
-    GroupPersisted,
-    HeartbeatReceived,
-    MemberJoined,
-    MemberSynced,
-    PersistFailed,
-    PersistGroup,
-    PersistMember,
-    TimePassed,
-)
 from stratalog.machines.leading.leader_events import OfferedBatch
 from stratalog.model.commands import table_commands as commands
 from stratalog.model.errors import StratalogError
@@ -56,7 +39,9 @@ from stratalog_sim.shard import Offer
 if TYPE_CHECKING:
     from stratalog_sim.node import NodeLife
 
-LIMITS = GroupLimits(min_session_timeout_ms=100, initial_rebalance_delay_ms=60, new_member_join_timeout_ms=1_500)
+LIMITS = group_events.GroupLimits(
+    min_session_timeout_ms=100, initial_rebalance_delay_ms=60, new_member_join_timeout_ms=1_500
+)
 SESSION_MS = 900
 _RETRY_MS = 60
 _READ_MS = 300
@@ -221,7 +206,7 @@ class GroupShard:
     def close(self) -> None:
         self.is_closed = True
         for hosted in list(self.groups.values()):
-            self.step(hosted, GroupClosed(GroupError.NOT_COORDINATOR))
+            self.step(hosted, group_events.GroupClosed(GroupError.NOT_COORDINATOR))
         pending, self._pending = self._pending, []
         for _, done in pending:
             done(GroupError.NOT_COORDINATOR)
@@ -283,12 +268,14 @@ class GroupShard:
                 self.step(hosted, self._joined(waiter, sender, ask))
             case Sync():
                 self._waiters[waiter] = sender, request
-                event = MemberSynced(waiter, ask.member_id, None, ask.generation, None, None, ask.assignments)
+                event = group_events.MemberSynced(
+                    waiter, ask.member_id, None, ask.generation, None, None, ask.assignments
+                )
                 self.step(hosted, event)
             case Beat():
                 if self._may_answer(sender, request):
                     self._waiters[waiter] = sender, request
-                    self.step(hosted, HeartbeatReceived(waiter, ask.member_id, None, ask.generation))
+                    self.step(hosted, group_events.HeartbeatReceived(waiter, ask.member_id, None, ask.generation))
             case Commit():
                 self._commit(sender, request, hosted, ask)
             case Committed():
@@ -297,9 +284,9 @@ class GroupShard:
             case _:
                 raise AssertionError(f"{ask} is nothing for a coordinator")
 
-    def _joined(self, waiter: int, sender: str, ask: Join) -> MemberJoined:
+    def _joined(self, waiter: int, sender: str, ask: Join) -> group_events.MemberJoined:
         new_id = f"{sender}.{self._node.network.next_number()}"
-        return MemberJoined(
+        return group_events.MemberJoined(
             waiter,
             ask.member_id,
             new_id,
@@ -355,7 +342,7 @@ class GroupShard:
         self.submit(NothingEntry(), done)
 
     # The machine ----------------------------------------------------------------------------------------------------
-    def step(self, hosted: _Hosted, event: GroupEvent) -> None:
+    def step(self, hosted: _Hosted, event: group_events.GroupEvent) -> None:
         for effect in hosted.machine.step(event, self._node.scheduler.now_ms):
             self._perform(hosted, effect)
         hosted.machine.check_invariants()
@@ -369,19 +356,19 @@ class GroupShard:
 
     def _wake(self, hosted: _Hosted, due_ms: int) -> None:
         if not self.is_closed and hosted.machine.next_deadline_ms() == due_ms:
-            self.step(hosted, TimePassed())
+            self.step(hosted, group_events.TimePassed())
 
-    def _perform(self, hosted: _Hosted, effect: GroupEffect) -> None:
+    def _perform(self, hosted: _Hosted, effect: group_events.GroupEffect) -> None:
         match effect:
-            case AnswerJoin(waiter, answer) | AnswerSync(waiter, answer):
+            case group_events.AnswerJoin(waiter, answer) | group_events.AnswerSync(waiter, answer):
                 self._answer(waiter, answer)
-            case AnswerHeartbeat(waiter, error):
+            case group_events.AnswerHeartbeat(waiter, error):
                 self._answer(waiter, error)
-            case AnswerLeave(waiter, errors):
+            case group_events.AnswerLeave(waiter, errors):
                 self._answer(waiter, errors)
-            case PersistGroup(ticket, record):
+            case group_events.PersistGroup(ticket, record):
                 self._persist(hosted, ticket, GroupEntry(hosted.machine.group_id, record))
-            case PersistMember(ticket, generation, member):
+            case group_events.PersistMember(ticket, generation, member):
                 self._persist(hosted, ticket, MemberEntry(hosted.machine.group_id, generation, member))
             case _:
                 assert_never(effect)
@@ -392,7 +379,10 @@ class GroupShard:
                 is_durable = error is GroupError.NONE
                 if is_durable:
                     hosted.durable = _kept(hosted.durable, entry)
-                self.step(hosted, GroupPersisted(ticket) if is_durable else PersistFailed(ticket, error))
+                self.step(
+                    hosted,
+                    group_events.GroupPersisted(ticket) if is_durable else group_events.PersistFailed(ticket, error),
+                )
 
         self.submit(entry, done)
 

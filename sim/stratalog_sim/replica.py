@@ -5,38 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never
 
-from stratalog.machines.following.follower_events import (
-    AppendFailed,
-    AppendRange,
-    Ask,
-    AskNobody,
-    CheckedRange,
-    CopyDamaged,
-    CopyProven,
-    CutTail,
-    DataFlushed,
-    DropCopy,
-    FillCopy,
-    FlushData,
-    FlushLost,
-    FollowerEffect,
-    FollowerEvent,
-    MoveHighWatermark,
-    PromiseFailed,
-    PromiseWritten,
-    ProveCopy,
-    RangeAppended,
-    SegmentGone,
-    SegmentNamed,
-    ServiceNotTold,
-    ServiceTold,
-    TailCut,
-    TellFault,
-    TellPromise,
-    TellReplica,
-    TimePassed,
-    WritePromise,
-)
+from stratalog.machines.following import follower_events
 from stratalog.machines.following.segment_follower import SegmentFollower
 from stratalog.model.commands import table_commands as commands
 from stratalog.model.errors import Conflict, StratalogError
@@ -53,10 +22,10 @@ _FLUSH_MS = 8
 _RETRY_MS = 100
 
 
-def named(segment: Segment) -> SegmentNamed:
+def named(segment: Segment) -> follower_events.SegmentNamed:
     """What a follower hears of a record."""
     is_ended = segment.state in (SegmentState.SEALING, SegmentState.SEALED)
-    return SegmentNamed(
+    return follower_events.SegmentNamed(
         segment.leader,
         segment.replicas,
         segment.isr,
@@ -104,10 +73,10 @@ class ReplicaShell:
         """Another shell has its place: what was on its way for this one changes nothing."""
 
     # The machine ----------------------------------------------------------------------------------------------------
-    def step(self, event: FollowerEvent) -> None:
+    def step(self, event: follower_events.FollowerEvent) -> None:
         if self.is_closed:
             return
-        answer: FollowerEvent | None = event
+        answer: follower_events.FollowerEvent | None = event
         while answer is not None:
             effects, answer = self.machine.step(answer, self.node.scheduler.now_ms), None
             for effect in effects:
@@ -121,49 +90,49 @@ class ReplicaShell:
 
     def heard(self, segment: Segment | None) -> None:
         if segment is None or should_drop(segment, self.node.node_id):
-            self.step(SegmentGone())
+            self.step(follower_events.SegmentGone())
         else:
             self.step(named(segment))
 
     def _time_passed(self) -> None:
         self._wake_ms = None
-        self.step(TimePassed())
+        self.step(follower_events.TimePassed())
 
-    def _perform(self, effect: FollowerEffect) -> FollowerEvent | None:
+    def _perform(self, effect: follower_events.FollowerEffect) -> follower_events.FollowerEvent | None:
         match effect:
-            case Ask():
+            case follower_events.Ask():
                 self.node.following.ask(self.key, effect)
-            case AskNobody():
+            case follower_events.AskNobody():
                 self.node.following.ask(self.key, None)
-            case AppendRange(found):
+            case follower_events.AppendRange(found):
                 return self._append(found)
-            case CutTail(end_offset):
+            case follower_events.CutTail(end_offset):
                 self.node.disk.seen.pop(self.key, None)
                 cells = self.node.disk.files[self.key].whole(self.key)
                 self.node.disk.truncate(self.key, sum(1 for one in cells if one.end_offset <= end_offset))
                 self.node.tell("cuts", self.key, f"at {end_offset}")
-                return TailCut()
-            case FillCopy(end_offset):
+                return follower_events.TailCut()
+            case follower_events.FillCopy(end_offset):
                 self.node.spawn(self.node.following.fill(self, end_offset))
-            case FlushData():
+            case follower_events.FlushData():
                 self.node.on_disk(_FLUSH_MS, self._flush, self.machine.end_offset)
-            case WritePromise(fence):
+            case follower_events.WritePromise(fence):
                 self.node.on_disk(_FLUSH_MS, self._write_promise, fence)
-            case TellPromise():
+            case follower_events.TellPromise():
                 self.node.spawn(self._tell_promise(effect))
-            case ProveCopy(end_offset):
+            case follower_events.ProveCopy(end_offset):
                 self.node.on_disk(_FLUSH_MS, self._prove, end_offset)
-            case TellReplica():
+            case follower_events.TellReplica():
                 self.node.spawn(self._tell_replica(effect))
-            case MoveHighWatermark(high_watermark):
+            case follower_events.MoveHighWatermark(high_watermark):
                 self.node.judge.follower_serves(self.node.node_id, self.key, high_watermark)
                 self.node.committed_grew(self.key.shard_key, self.key.epoch)
-            case DropCopy():
+            case follower_events.DropCopy():
                 self.is_gone = True
                 if self.key in self.node.disk.files:
                     self.node.judge.freed(self.node.node_id, self.key, is_replica=False)
                     self.node.disk.remove(self.key)
-            case TellFault(reason):
+            case follower_events.TellFault(reason):
                 self.node.tell("fault of", self.key, reason)
                 self.node.spawn(self._look_at_fault())
             case _:
@@ -175,7 +144,7 @@ class ReplicaShell:
         self.node.following.look_at_fault(self)
 
     # Data -----------------------------------------------------------------------------------------------------------
-    def _append(self, found: CheckedRange) -> FollowerEvent:
+    def _append(self, found: follower_events.CheckedRange) -> follower_events.FollowerEvent:
         disk = self.node.disk
         try:
             if self.key not in disk.files:
@@ -183,8 +152,8 @@ class ReplicaShell:
             self.cut_damage()
             disk.append(self.key, list(found.payload))
         except DiskFailed:
-            return AppendFailed()
-        return RangeAppended()
+            return follower_events.AppendFailed()
+        return follower_events.RangeAppended()
 
     @property
     def is_damaged(self) -> bool:
@@ -202,21 +171,21 @@ class ReplicaShell:
 
     def _flush(self, end_offset: int) -> None:
         if self.key in self.node.disk.files and self.node.disk.flush(self.key):
-            self.step(DataFlushed(end_offset))
+            self.step(follower_events.DataFlushed(end_offset))
         else:
-            self.step(FlushLost("the disk lost a page"))
+            self.step(follower_events.FlushLost("the disk lost a page"))
 
     # Promises and proofs ----------------------------------------------------------------------------------------------
     def _write_promise(self, fence: int) -> None:
         disk = self.node.disk
         disk.touch()
         if disk.fails_flushes:
-            self.step(PromiseFailed())
+            self.step(follower_events.PromiseFailed())
             return
         disk.fences[self.key] = fence
-        self.step(PromiseWritten(fence))
+        self.step(follower_events.PromiseWritten(fence))
 
-    def _tell_promise(self, promise: TellPromise) -> Task:
+    def _tell_promise(self, promise: follower_events.TellPromise) -> Task:
         yield Sleep(1)
         self.node.judge.promised(self.node.node_id, self.key, promise.fence)
         seen = self.node.disk.seen.get(self.key, 0) if self.is_damaged else 0
@@ -225,11 +194,11 @@ class ReplicaShell:
         )
         yield from self._tell(command)
 
-    def _tell_replica(self, report: TellReplica) -> Task:
+    def _tell_replica(self, report: follower_events.TellReplica) -> Task:
         proof = proof_of(self.node, self.key, report.end_offset, report.size_bytes, report.digest)
         if proof is None:
             yield Sleep(50)
-            self.step(ServiceNotTold())
+            self.step(follower_events.ServiceNotTold())
             return
         listed = self.node.view.segment(self.key)
         version = listed.isr_version if listed is not None else -1
@@ -243,11 +212,11 @@ class ReplicaShell:
             record = self.machine.record
             is_wrong = isinstance(error, Conflict) and isinstance(command, commands.ReportReplica)
             if is_wrong and record is not None and record.is_sealed:
-                self.step(CopyDamaged(str(error)))
+                self.step(follower_events.CopyDamaged(str(error)))
             else:
-                self.step(ServiceNotTold())
+                self.step(follower_events.ServiceNotTold())
         else:
-            self.step(ServiceTold.answered(segment, self.node.node_id))
+            self.step(follower_events.ServiceTold.answered(segment, self.node.node_id))
 
     def _prove(self, end_offset: int) -> None:
         if self.is_closed:
@@ -255,7 +224,7 @@ class ReplicaShell:
         disk = self.node.disk
         file = disk.files.get(self.key)
         if file is None and end_offset > self.key.base_offset:
-            self.step(CopyDamaged("there is no file"))
+            self.step(follower_events.CopyDamaged("there is no file"))
             return
         if file is None and disk.is_full:
             self.node.scheduler.after(_RETRY_MS, self.node, self._prove, end_offset)
@@ -264,11 +233,11 @@ class ReplicaShell:
             disk.make(self.key)
         self.cut_damage()
         if not disk.flush(self.key):
-            self.step(CopyDamaged("the disk lost a page"))
+            self.step(follower_events.CopyDamaged("the disk lost a page"))
             return
         batches = (file or DiskFile()).whole(self.key)
         if (batches[-1].end_offset if batches else self.key.base_offset) != end_offset:
-            self.step(CopyDamaged("its batches end elsewhere"))
+            self.step(follower_events.CopyDamaged("its batches end elsewhere"))
             return
         disk.sealed[self.key] = None
-        self.step(CopyProven(sum(batch.size_bytes for batch in batches), digest_of(batches)))
+        self.step(follower_events.CopyProven(sum(batch.size_bytes for batch in batches), digest_of(batches)))

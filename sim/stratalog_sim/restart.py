@@ -11,32 +11,7 @@ from stratalog.machines.leading.producer_table import ProducerTable
 from stratalog.machines.leading.sealed_producers import as_seen
 from stratalog.machines.leading.segment_leader import SegmentLeader
 from stratalog.machines.leading.shard_life import Stop, StopCause
-from stratalog.machines.restart.restart_events import (
-    FileOpened,
-    FileScanned,
-    FilesListed,
-    Heal,
-    Producers,
-    RecoveredLog,
-    RecoveredSegment,
-    RestartStep,
-    Serve,
-    ShardMetadata,
-    StepFailed,
-    StopShard,
-)
-from stratalog.machines.restart.shard_healing import (
-    AttemptBegun,
-    AttemptFailed,
-    FileRefilled,
-    HealingStep,
-    Obstacle,
-    OffsetRange,
-    ShardHealing,
-    StopHealing,
-    StoreAsked,
-    TryAgain,
-)
+from stratalog.machines.restart import restart_events, shard_healing
 from stratalog.machines.restart.shard_restart import ShardRestart
 from stratalog.model.commands import table_commands as commands
 from stratalog.model.errors import NotFound, StratalogError
@@ -61,7 +36,7 @@ class ShardStart(RestartSteps):
         self._shard = shard
         self._restart = ShardRestart(shard.node.node_id, doubted_epoch)
         self._owed: list[int] = []
-        self._missing: Heal | None = None
+        self._missing: restart_events.Heal | None = None
         self._is_waiting = False
         self._is_healing_over = False
 
@@ -103,12 +78,12 @@ class ShardStart(RestartSteps):
         own = [one for one in view.segments(key) if not shard.node.is_shared(one.key) or one.seal is not None]
         found = ((one.key, table_of(shard.node, one)) for one in own if one.seal is not None)
         tables = {one: as_seen(table, shard.node.now_ms) for one, table in found if table is not None}
-        metadata = ShardMetadata(tuple(own), view.log_start(key), shard.is_fsync, tables)
+        metadata = restart_events.ShardMetadata(tuple(own), view.log_start(key), shard.is_fsync, tables)
         # What is shared with others is followed, or was never acknowledged: see `Following`.
         files = frozenset(one for one in self._disk.files if one.shard_key == key and not shard.node.is_shared(one))
         claims = {one: said[-1] for one, said in self._disk.checkpoints.items() if one.shard_key == key}
         self._owed, self._missing, self._is_waiting = [], None, False
-        self.do_pass(self._restart, FilesListed(metadata if key in view.shards else None, files, claims))
+        self.do_pass(self._restart, restart_events.FilesListed(metadata if key in view.shards else None, files, claims))
         if self._is_waiting:
             shard.step(ShardRecovered((), None, 0, -1, Stop("a table of producers is away", StopCause.HEALING)))
             shard.node.spawn(self._list_later())
@@ -124,23 +99,23 @@ class ShardStart(RestartSteps):
         self._shard.node.tell(f"lacks the table of producers of epoch {segment.epoch}")
         self._is_waiting = True
 
-    def ended(self, how: Serve | Heal | StopShard) -> None:
+    def ended(self, how: restart_events.Serve | restart_events.Heal | restart_events.StopShard) -> None:
         tell = self._shard.node.tell
         match how:
-            case Serve(log):
+            case restart_events.Serve(log):
                 self._take(log, None)
-            case Heal(segment, local_end, known_end, log):
+            case restart_events.Heal(segment, local_end, known_end, log):
                 tell(f"misses [{local_end}, {known_end}) of epoch {segment.epoch}")
                 self._missing = how
                 self._take(log, Stop("it heals", StopCause.HEALING))
-            case StopShard(why, log):
+            case restart_events.StopShard(why, log):
                 tell(f"cannot open shard {self._shard.key.shard}: {why}")
                 self._take(log, Stop(why, StopCause.UNREADABLE))
 
-    def begins(self, step: RestartStep) -> None:
+    def begins(self, step: restart_events.RestartStep) -> None:
         pass
 
-    def begins_healing(self, step: HealingStep) -> None:
+    def begins_healing(self, step: shard_healing.HealingStep) -> None:
         pass
 
     def owes_seal(self, key: SegmentKey) -> None:
@@ -150,31 +125,33 @@ class ShardStart(RestartSteps):
         self._shard.node.judge.freed(self._shard.node.node_id, key)
         self._disk.remove(key)
 
-    def open_file(self, key: SegmentKey) -> FileOpened:
-        return FileOpened(key, self._disk.files[key].size_bytes, has_header=True)
+    def open_file(self, key: SegmentKey) -> restart_events.FileOpened:
+        return restart_events.FileOpened(key, self._disk.files[key].size_bytes, has_header=True)
 
     def set_aside(self, key: SegmentKey) -> None:
         self._disk.touch()
         del self._disk.files[key]
         self._disk.set_aside += 1
 
-    def make_anew(self, key: SegmentKey) -> StepFailed | None:
+    def make_anew(self, key: SegmentKey) -> restart_events.StepFailed | None:
         try:
             self._disk.make(key)
         except DiskFailed as error:
-            return StepFailed(None, str(error))
+            return restart_events.StepFailed(None, str(error))
         return None
 
     def cut(self, key: SegmentKey, position: int) -> None:
         self._disk.truncate(key, _cell_at(self._disk.files[key], position))
 
-    def flush(self, key: SegmentKey) -> StepFailed | None:
-        return None if self._disk.flush(key) else StepFailed(key, "the disk lost a page")
+    def flush(self, key: SegmentKey) -> restart_events.StepFailed | None:
+        return None if self._disk.flush(key) else restart_events.StepFailed(key, "the disk lost a page")
 
     def revoke(self, keys: tuple[SegmentKey, ...]) -> None:
         self._disk.revoke(keys)
 
-    def scan(self, key: SegmentKey, from_position: int, producers: Producers) -> FileScanned:
+    def scan(
+        self, key: SegmentKey, from_position: int, producers: restart_events.Producers
+    ) -> restart_events.FileScanned:
         cells = self._disk.files[key].cells
         listed = self._shard.node.view.segment(key)
         before = producers_before(self._shard.node, listed) if listed is not None and not from_position else None
@@ -188,7 +165,7 @@ class ShardStart(RestartSteps):
                 break
             table.replay(header_of(cell), self._shard.node.now_ms)
             offset, position = cell.end_offset, position + cell.size_bytes
-        return FileScanned(key, position, offset, table.snapshot())
+        return restart_events.FileScanned(key, position, offset, table.snapshot())
 
     def is_led_to(self, key: SegmentKey) -> bool:
         claim, offset, position = self._disk.checkpoints[key][-1], key.base_offset, 0
@@ -200,7 +177,7 @@ class ShardStart(RestartSteps):
             offset, position = cell.end_offset, position + cell.size_bytes
         return (position, offset) == (claim.position, claim.end_offset)
 
-    def _take(self, found: RecoveredLog, stop: Stop | None) -> None:
+    def _take(self, found: restart_events.RecoveredLog, stop: Stop | None) -> None:
         shard = self._shard
         node = shard.node
         is_hidden = any(one.seal is None and node.is_shared(one.key) for one in node.view.segments(shard.key))
@@ -222,7 +199,7 @@ class ShardStart(RestartSteps):
                 served = min(one.end_offset, shard.chain.high_watermark)
                 shard.node.judge.moved_high_watermark(shard.node.node_id, one.key, served)
 
-    def _leader_of(self, found: RecoveredSegment) -> SegmentLeader:
+    def _leader_of(self, found: restart_events.RecoveredSegment) -> SegmentLeader:
         node = self._shard.node
         return SegmentLeader(
             found.key,
@@ -242,11 +219,11 @@ class ShardStart(RestartSteps):
     def _heal_all(self) -> Task:
         """Attempts, until the shard serves or cannot: each pass may find that something else is missing."""
         while self._missing is not None and not self._is_healing_over:
-            missing, healing = self._missing, ShardHealing(self._missing)
+            missing, healing = self._missing, shard_healing.ShardHealing(self._missing)
             key = missing.segment.key
             while self._missing is missing and not self._is_healing_over:
                 view = self._shard.node.view
-                begun = AttemptBegun(
+                begun = shard_healing.AttemptBegun(
                     view.segment(key), view.log_start(self._shard.key), key in self._disk.files, may_give_up=False
                 )
                 yield from self.do_attempt(healing, begun)
@@ -257,33 +234,33 @@ class ShardStart(RestartSteps):
         yield Sleep(_RETRY_MS)
         return None
 
-    def healing_ended(self, how: TryAgain | StopHealing) -> None:
-        if isinstance(how, StopHealing):
+    def healing_ended(self, how: shard_healing.TryAgain | shard_healing.StopHealing) -> None:
+        if isinstance(how, shard_healing.StopHealing):
             self._is_healing_over = True
             self._shard.node.tell(f"cannot heal: {how.why} {how.lost}")
 
-    def give_up(self, key: SegmentKey, holes: tuple[OffsetRange, ...], end_offset: int) -> None:
+    def give_up(self, key: SegmentKey, holes: tuple[shard_healing.OffsetRange, ...], end_offset: int) -> None:
         raise AssertionError(f"nothing is given up here, not {holes} of {key} either")
 
-    def ask_store(self, segment: Segment, ranges: tuple[OffsetRange, ...]) -> Work:
+    def ask_store(self, segment: Segment, ranges: tuple[shard_healing.OffsetRange, ...]) -> Work:
         try:
             missed = yield from self._missed(segment, ranges)
         except StratalogError as error:
-            return AttemptFailed(str(error), is_final=False)
-        return StoreAsked(tuple(missed), self._shard.node.view.segment(segment.key), may_give_up=False)
+            return shard_healing.AttemptFailed(str(error), is_final=False)
+        return shard_healing.StoreAsked(tuple(missed), self._shard.node.view.segment(segment.key), may_give_up=False)
 
     def end_segment(self, key: SegmentKey, end_offset: int) -> Work:
         try:
             yield self._shard.node.ask_meta(commands.RollSegment(key, end_offset))
         except StratalogError as error:
-            return AttemptFailed(str(error), is_final=False)
+            return shard_healing.AttemptFailed(str(error), is_final=False)
         return None
 
     def drop_segment(self, key: SegmentKey, log_start: int) -> Work:
         try:
             yield self._shard.node.ask_meta(commands.AdvanceLogStart(key.shard_key, log_start))
         except StratalogError as error:
-            return AttemptFailed(str(error), is_final=False)
+            return shard_healing.AttemptFailed(str(error), is_final=False)
         return None
 
     def refill(self, segment: Segment, end_offset: int) -> Work:
@@ -294,16 +271,20 @@ class ShardStart(RestartSteps):
             whole = file.whole(key)
             at = whole[-1].end_offset if whole else key.base_offset
             if at >= end_offset:
-                return FileRefilled(at) if self._disk.flush(key) else AttemptFailed("flush failed", is_final=True)
+                return (
+                    shard_healing.FileRefilled(at)
+                    if self._disk.flush(key)
+                    else shard_healing.AttemptFailed("flush failed", is_final=True)
+                )
             part = next((one for one in segment.remote.parts if one.base_offset <= at < one.end_offset), None)
             if part is None:
-                return FileRefilled(at, Obstacle.NOT_COMMITTED)
+                return shard_healing.FileRefilled(at, shard_healing.Obstacle.NOT_COMMITTED)
             try:
                 found = yield Ask("store", Get(part.object_key))
             except NotFound:
-                return FileRefilled(at, Obstacle.NOT_THERE, "no such object")
+                return shard_healing.FileRefilled(at, shard_healing.Obstacle.NOT_THERE, "no such object")
             except StratalogError as error:
-                return AttemptFailed(str(error), is_final=False)
+                return shard_healing.AttemptFailed(str(error), is_final=False)
             batches = [b for one in found if one.key == key for b in one.batches if b.base_offset >= at]
             self._disk.touch()
             behind = file.cells[len(whole) + 1 :]
@@ -313,8 +294,8 @@ class ShardStart(RestartSteps):
             file.cells = [*whole, *batches, *rest]
             file.flushed = min(file.flushed, len(whole))
 
-    def _missed(self, segment: Segment, ranges: tuple[OffsetRange, ...]):  # type: ignore[no-untyped-def]
-        missed: list[OffsetRange] = []
+    def _missed(self, segment: Segment, ranges: tuple[shard_healing.OffsetRange, ...]):  # type: ignore[no-untyped-def]
+        missed: list[shard_healing.OffsetRange] = []
         for begin, end in ranges:
             for part in segment.remote.parts:
                 if part.end_offset <= begin or part.base_offset >= end:

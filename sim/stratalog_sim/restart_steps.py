@@ -11,63 +11,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator
 from typing import Any, TypeAlias, assert_never
 
-from stratalog.machines.restart.restart_events import (
-    CheckpointTraced,
-    ConfirmRoll,
-    CutTail,
-    FileScanned,
-    FilesListed,
-    FlushFile,
-    FreeLeftover,
-    Heal,
-    MakeAnew,
-    NoteMissing,
-    OpenFile,
-    Producers,
-    ReadProducers,
-    RestartEvent,
-    RestartStep,
-    RevokeCheckpoints,
-    RevokeStale,
-    ScanFile,
-    SealEnded,
-    Serve,
-    SetAside,
-    StepFailed,
-    StopShard,
-    TakeSealed,
-    TraceCheckpoint,
-)
-from stratalog.machines.restart.shard_healing import (
-    AskStore,
-    AttemptBegun,
-    AttemptFailed,
-    DropSegment,
-    EndSegment,
-    GiveUp,
-    HealingEvent,
-    HealingStep,
-    ListFiles,
-    OffsetRange,
-    Pause,
-    Refill,
-    ShardHealing,
-    StopHealing,
-    TryAgain,
-)
+from stratalog.machines.restart import restart_events, shard_healing
 from stratalog.machines.restart.shard_restart import ShardRestart
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import Segment
 
-Work: TypeAlias = Generator[Any, Any, HealingEvent | None]
+Work: TypeAlias = Generator[Any, Any, shard_healing.HealingEvent | None]
 """May wait for something; its result answers the step."""
 
 
 class RestartSteps(ABC):
     # A pass ---------------------------------------------------------------------------------------------------------
-    def do_pass(self, restart: ShardRestart, listed: FilesListed) -> None:
+    def do_pass(self, restart: ShardRestart, listed: restart_events.FilesListed) -> None:
         """Until the machine wants nothing more; how it ends `ended` is told."""
-        event: RestartEvent | None = listed
+        event: restart_events.RestartEvent | None = listed
         while event is not None:
             steps, event = restart.step(event), None
             restart.check_invariants()
@@ -75,76 +32,78 @@ class RestartSteps(ABC):
                 self.begins(step)
                 event = self.do_step(step)
                 if event is not None:
-                    is_last = number == len(steps) or isinstance(event, StepFailed)
+                    is_last = number == len(steps) or isinstance(event, restart_events.StepFailed)
                     assert is_last, f"{steps[number:]} come behind {step}, which is answered"
                     break
 
-    def do_step(self, step: RestartStep) -> RestartEvent | None:
+    def do_step(self, step: restart_events.RestartStep) -> restart_events.RestartEvent | None:
         match step:
-            case TakeSealed() | NoteMissing() | ConfirmRoll():
+            case restart_events.TakeSealed() | restart_events.NoteMissing() | restart_events.ConfirmRoll():
                 return None
-            case SealEnded(key):
+            case restart_events.SealEnded(key):
                 self.owes_seal(key)
-            case FreeLeftover(key):
+            case restart_events.FreeLeftover(key):
                 self.free(key)
-            case OpenFile(key):
+            case restart_events.OpenFile(key):
                 return self.open_file(key)
-            case SetAside(key):
+            case restart_events.SetAside(key):
                 self.set_aside(key)
-            case MakeAnew(key):
+            case restart_events.MakeAnew(key):
                 return self.make_anew(key)
-            case ScanFile(key, from_position, producers):
+            case restart_events.ScanFile(key, from_position, producers):
                 return self.scan(key, from_position, producers)
-            case TraceCheckpoint(key):
-                return CheckpointTraced(key, self.is_led_to(key))
-            case CutTail(key, position):
+            case restart_events.TraceCheckpoint(key):
+                return restart_events.CheckpointTraced(key, self.is_led_to(key))
+            case restart_events.CutTail(key, position):
                 return self.cut(key, position)
-            case FlushFile(key):
+            case restart_events.FlushFile(key):
                 return self.flush(key)
-            case RevokeCheckpoints(keys) | RevokeStale(keys):
+            case restart_events.RevokeCheckpoints(keys) | restart_events.RevokeStale(keys):
                 self.revoke(keys)
-            case ReadProducers(segment):
+            case restart_events.ReadProducers(segment):
                 self.lacks_table(segment)
-            case Serve() | Heal() | StopShard():
+            case restart_events.Serve() | restart_events.Heal() | restart_events.StopShard():
                 self.ended(step)
             case _:
                 assert_never(step)
         return None
 
     # An attempt to heal ---------------------------------------------------------------------------------------------
-    def do_attempt(self, healing: ShardHealing, begun: AttemptBegun) -> Generator[Any, Any, None]:
-        event: HealingEvent | None = begun
+    def do_attempt(
+        self, healing: shard_healing.ShardHealing, begun: shard_healing.AttemptBegun
+    ) -> Generator[Any, Any, None]:
+        event: shard_healing.HealingEvent | None = begun
         while event is not None:
             steps, event = healing.step(event), None
             for number, step in enumerate(steps, 1):
                 self.begins_healing(step)
                 event = yield from self.heal_step(step)
                 if event is not None:
-                    assert number == len(steps) or isinstance(event, AttemptFailed), f"{step} is answered"
+                    assert number == len(steps) or isinstance(event, shard_healing.AttemptFailed), f"{step} is answered"
                     break
 
-    def heal_step(self, step: HealingStep) -> Work:
+    def heal_step(self, step: shard_healing.HealingStep) -> Work:
         match step:
-            case MakeAnew(key):
+            case restart_events.MakeAnew(key):
                 failed = self.make_anew(key)
-                return None if failed is None else AttemptFailed(failed.why, is_final=False)
-            case Refill(segment, end_offset):
+                return None if failed is None else shard_healing.AttemptFailed(failed.why, is_final=False)
+            case shard_healing.Refill(segment, end_offset):
                 return (yield from self.refill(segment, end_offset))
-            case AskStore(segment, ranges):
+            case shard_healing.AskStore(segment, ranges):
                 return (yield from self.ask_store(segment, ranges))
-            case Pause():
+            case shard_healing.Pause():
                 yield from self.pause()
-            case GiveUp(segment, holes, end_offset):
+            case shard_healing.GiveUp(segment, holes, end_offset):
                 self.give_up(segment.key, holes, end_offset)
-            case RevokeCheckpoints(keys):
+            case restart_events.RevokeCheckpoints(keys):
                 self.revoke(keys)
-            case EndSegment(key, end_offset):
+            case shard_healing.EndSegment(key, end_offset):
                 return (yield from self.end_segment(key, end_offset))
-            case DropSegment(key, log_start):
+            case shard_healing.DropSegment(key, log_start):
                 return (yield from self.drop_segment(key, log_start))
-            case ListFiles():
+            case shard_healing.ListFiles():
                 self.list_files()
-            case TryAgain() | StopHealing():
+            case shard_healing.TryAgain() | shard_healing.StopHealing():
                 self.healing_ended(step)
             case _:
                 assert_never(step)
@@ -152,11 +111,11 @@ class RestartSteps(ABC):
 
     # Who has the files ----------------------------------------------------------------------------------------------
     @abstractmethod
-    def begins(self, step: RestartStep) -> None:
+    def begins(self, step: restart_events.RestartStep) -> None:
         """Before each step of a pass."""
 
     @abstractmethod
-    def begins_healing(self, step: HealingStep) -> None:
+    def begins_healing(self, step: shard_healing.HealingStep) -> None:
         """Before each step of an attempt."""
 
     @abstractmethod
@@ -171,45 +130,47 @@ class RestartSteps(ABC):
     def free(self, key: SegmentKey) -> None: ...
 
     @abstractmethod
-    def open_file(self, key: SegmentKey) -> RestartEvent: ...
+    def open_file(self, key: SegmentKey) -> restart_events.RestartEvent: ...
 
     @abstractmethod
     def set_aside(self, key: SegmentKey) -> None: ...
 
     @abstractmethod
-    def make_anew(self, key: SegmentKey) -> StepFailed | None: ...
+    def make_anew(self, key: SegmentKey) -> restart_events.StepFailed | None: ...
 
     @abstractmethod
-    def scan(self, key: SegmentKey, from_position: int, producers: Producers) -> FileScanned: ...
+    def scan(
+        self, key: SegmentKey, from_position: int, producers: restart_events.Producers
+    ) -> restart_events.FileScanned: ...
 
     @abstractmethod
     def is_led_to(self, key: SegmentKey) -> bool:
         """Whether whole batches lead to the checkpoint's place and offset."""
 
     @abstractmethod
-    def cut(self, key: SegmentKey, position: int) -> StepFailed | None: ...
+    def cut(self, key: SegmentKey, position: int) -> restart_events.StepFailed | None: ...
 
     @abstractmethod
-    def flush(self, key: SegmentKey) -> StepFailed | None: ...
+    def flush(self, key: SegmentKey) -> restart_events.StepFailed | None: ...
 
     @abstractmethod
     def revoke(self, keys: tuple[SegmentKey, ...]) -> None: ...
 
     @abstractmethod
-    def ended(self, how: Serve | Heal | StopShard) -> None: ...
+    def ended(self, how: restart_events.Serve | restart_events.Heal | restart_events.StopShard) -> None: ...
 
     @abstractmethod
     def refill(self, segment: Segment, end_offset: int) -> Work: ...
 
     @abstractmethod
-    def ask_store(self, segment: Segment, ranges: tuple[OffsetRange, ...]) -> Work: ...
+    def ask_store(self, segment: Segment, ranges: tuple[shard_healing.OffsetRange, ...]) -> Work: ...
 
     @abstractmethod
     def pause(self) -> Work:
         """Of a moment."""
 
     @abstractmethod
-    def give_up(self, key: SegmentKey, holes: tuple[OffsetRange, ...], end_offset: int) -> None: ...
+    def give_up(self, key: SegmentKey, holes: tuple[shard_healing.OffsetRange, ...], end_offset: int) -> None: ...
 
     @abstractmethod
     def end_segment(self, key: SegmentKey, end_offset: int) -> Work: ...
@@ -222,4 +183,4 @@ class RestartSteps(ABC):
         """A pass again."""
 
     @abstractmethod
-    def healing_ended(self, how: TryAgain | StopHealing) -> None: ...
+    def healing_ended(self, how: shard_healing.TryAgain | shard_healing.StopHealing) -> None: ...

@@ -11,58 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, assert_never
 
-from stratalog.machines.leading.chain_events import (
-    AcknowledgeBatches,
-    ActiveNamed,
-    ActiveUnknown,
-    AppendFailed,
-    AskWhoLeads,
-    ChainEffect,
-    ChainEvent,
-    ConfirmRoll,
-    DoubtCopy,
-    DropEmptySegment,
-    EmptySegmentKept,
-    FlushSegment,
-    HandOver,
-    LeadRead,
-    LeaveSegment,
-    NameActive,
-    NameSuccessor,
-    OpeningFailed,
-    OpenSegment,
-    PrepareSuccessorOf,
-    ProposeIsrOf,
-    RefuseBatches,
-    RollConfirmed,
-    SealSegment,
-    SegmentFlushed,
-    SegmentFlushFailed,
-    SegmentHeard,
-    SegmentLeft,
-    SegmentOpened,
-    ShardStopped,
-    SuccessorNamed,
-    SuccessorUnknown,
-    TellReaders,
-)
+from stratalog.machines.leading import chain_events, leader_events
 from stratalog.machines.leading.chain_invariants import check_chain
-from stratalog.machines.leading.leader_events import (
-    BatchesPersisted,
-    BatchesReceived,
-    BatchesWritten,
-    FenceRaised,
-    IsrCommitted,
-    OfferedBatch,
-    PersistBatches,
-    ProposalReadBack,
-    ProposeIsr,
-    RefuseBatch,
-    RollAsked,
-    RollPolicy,
-    SegmentRecord,
-    TimePassed,
-)
 from stratalog.machines.leading.next_look import next_look_ms
 from stratalog.machines.leading.producer_table import ProducerTable
 from stratalog.machines.leading.sealed_producers import as_seen
@@ -104,7 +54,7 @@ class Offer:
 class ShardShell:
     """One shard on a node that lists it."""
 
-    def __init__(self, node: NodeLife, key: ShardKey, policy: RollPolicy, *, is_fsync: bool) -> None:
+    def __init__(self, node: NodeLife, key: ShardKey, policy: leader_events.RollPolicy, *, is_fsync: bool) -> None:
         self.node = node
         self.key = key
         self.policy = policy
@@ -121,7 +71,7 @@ class ShardShell:
         self.inherited: Producers | None = None
         self.named: dict[SegmentKey, NextReplicas | None] = {}
         """Who was named just now to go on behind a segment."""
-        self.pending: list[OfferedBatch] = []
+        self.pending: list[leader_events.OfferedBatch] = []
         self._seals = SealLine(self)
         self.damaged: dict[SegmentKey, None] = {}
         """Led to their end, and not to be sealed here."""
@@ -143,27 +93,27 @@ class ShardShell:
         self.inherited = None
 
     # Turns ----------------------------------------------------------------------------------------------------------
-    def offer(self, batches: list[OfferedBatch]) -> None:
+    def offer(self, batches: list[leader_events.OfferedBatch]) -> None:
         if not self.pending:
             self.node.scheduler.after(0, self.node, self.turn)
         self.pending += batches
 
     def turn(self) -> None:
         batches, self.pending = self.pending, []
-        self.step(BatchesReceived(batches))
+        self.step(leader_events.BatchesReceived(batches))
 
     def look_at_age(self) -> None:
         """As the product: time is not told where it can do nothing."""
         now_ms = self.node.scheduler.now_ms
         at_ms = next_look_ms(self.chain, now_ms)
         if at_ms is not None and at_ms <= now_ms:
-            self.step(TimePassed(now_ms))
+            self.step(leader_events.TimePassed(now_ms))
 
     def ask_roll(self) -> None:
-        self.step(RollAsked())
+        self.step(leader_events.RollAsked())
 
-    def step(self, event: ChainEvent) -> None:
-        answer: ChainEvent | None = event
+    def step(self, event: chain_events.ChainEvent) -> None:
+        answer: chain_events.ChainEvent | None = event
         while answer is not None:
             effects, answer = self.chain.step(answer, self.node.now_ms), None
             for effect in effects:
@@ -171,46 +121,46 @@ class ShardShell:
                 answer = self._perform(effect)
         check_chain(self.chain)
 
-    def _perform(self, effect: ChainEffect) -> ChainEvent | None:
+    def _perform(self, effect: chain_events.ChainEffect) -> chain_events.ChainEvent | None:
         match effect:
-            case PersistBatches():
+            case leader_events.PersistBatches():
                 return self._persist(effect)
-            case AcknowledgeBatches(epoch, high_watermark, batches):
+            case chain_events.AcknowledgeBatches(epoch, high_watermark, batches):
                 self._acknowledge(epoch, high_watermark, batches)
-            case RefuseBatch(batch, why):
+            case leader_events.RefuseBatch(batch, why):
                 self._answer(batch, why.value if not isinstance(why, AppendFailure) else why)
-            case RefuseBatches(batches, why, _):
+            case chain_events.RefuseBatches(batches, why, _):
                 for batch in batches:
                     self._answer(batch, why)
-            case NameActive():
+            case chain_events.NameActive():
                 return self._name_active()
-            case OpenSegment():
+            case chain_events.OpenSegment():
                 return self._open(effect)
-            case DoubtCopy(epoch, reason):
+            case chain_events.DoubtCopy(epoch, reason):
                 self.node.tell(f"doubts its copy of epoch {epoch}: {reason}")
-            case TellReaders():
+            case chain_events.TellReaders():
                 stop = self.chain.stop
                 self.node.tell(f"stops shard {self.key.shard}: {stop.cause.value if stop else ''}")
-            case FlushSegment(epoch):
+            case chain_events.FlushSegment(epoch):
                 self.node.spawn(self._flush_ended(self._key_of(epoch)))
-            case ConfirmRoll(epoch, end_offset):
+            case chain_events.ConfirmRoll(epoch, end_offset):
                 self.node.spawn(self._confirm(self._key_of(epoch), end_offset))
-            case DropEmptySegment(epoch, log_start_offset):
+            case chain_events.DropEmptySegment(epoch, log_start_offset):
                 self.node.spawn(self._drop_empty(epoch, log_start_offset))
-            case SealSegment(epoch):
+            case chain_events.SealSegment(epoch):
                 self._seals.later(self._key_of(epoch))
-            case NameSuccessor():
+            case chain_events.NameSuccessor():
                 return self._name_successor()
-            case PrepareSuccessorOf(epoch):
+            case chain_events.PrepareSuccessorOf(epoch):
                 self.node.spawn(self._prepare(self._key_of(epoch)))
-            case HandOver(epoch):
+            case chain_events.HandOver(epoch):
                 self.node.tell(f"hands shard {self.key.shard} over behind epoch {epoch}")
                 self.node.following.forget_begun(self.key, epoch)
-            case AskWhoLeads(question):
+            case chain_events.AskWhoLeads(question):
                 self.node.spawn(self._read_lead(self.chain, question))
-            case LeaveSegment(epoch):
+            case chain_events.LeaveSegment(epoch):
                 self.node.following.left(self.key, epoch)
-            case ProposeIsrOf(epoch, proposal):
+            case chain_events.ProposeIsrOf(epoch, proposal):
                 self.node.spawn(self._propose(self._key_of(epoch), proposal))
             case _:
                 assert_never(effect)
@@ -225,7 +175,7 @@ class ShardShell:
         return self.chain.ended if active is None else (*self.chain.ended, active)
 
     # Appending ------------------------------------------------------------------------------------------------------
-    def _persist(self, effect: PersistBatches) -> ChainEvent:
+    def _persist(self, effect: leader_events.PersistBatches) -> chain_events.ChainEvent:
         active = self.chain.active
         assert active is not None
         key = active.key
@@ -246,29 +196,29 @@ class ShardShell:
         try:
             self.disk.append(key, batches, as_leader=True)
         except DiskFailed as error:
-            return AppendFailed(AppendFailure.NO_ROOM, str(error))
+            return chain_events.AppendFailed(AppendFailure.NO_ROOM, str(error))
         self.node.note_dirty(self, key)
         self.node.following.sessions.moved(key)
         if not self.is_fsync:
-            return BatchesPersisted(effect.end_offset)
+            return leader_events.BatchesPersisted(effect.end_offset)
         self.node.on_disk(_FLUSH_MS, self._flush_group, key, effect.end_offset)
-        return BatchesWritten()
+        return leader_events.BatchesWritten()
 
     def _flush_group(self, key: SegmentKey, end_offset: int) -> None:
         if key not in self.disk.files:
             return
         if self.disk.flush(key):
-            self.step(SegmentHeard(key.epoch, BatchesPersisted(end_offset)))
+            self.step(chain_events.SegmentHeard(key.epoch, leader_events.BatchesPersisted(end_offset)))
         else:
-            self.step(SegmentFlushFailed(key.epoch, "the disk lost a page"))
+            self.step(chain_events.SegmentFlushFailed(key.epoch, "the disk lost a page"))
 
-    def _acknowledge(self, epoch: int, high_watermark: int, batches: list[OfferedBatch]) -> None:
+    def _acknowledge(self, epoch: int, high_watermark: int, batches: list[leader_events.OfferedBatch]) -> None:
         self.node.judge.moved_high_watermark(self.node.node_id, self._key_of(epoch), high_watermark)
         self.node.committed_grew(self.key, epoch)
         for batch in batches:
             self._answer(batch, batch.base_offset)
 
-    def _answer(self, batch: OfferedBatch, what: int | AppendFailure | str) -> None:
+    def _answer(self, batch: leader_events.OfferedBatch, what: int | AppendFailure | str) -> None:
         offer: Offer = batch.request
         assert offer.answers[batch.slot] is None, "a batch is answered once"
         offer.answers[batch.slot] = what
@@ -276,43 +226,43 @@ class ShardShell:
             offer.done(tuple(offer.answers))
 
     # Segments -------------------------------------------------------------------------------------------------------
-    def _name_active(self) -> ChainEvent:
+    def _name_active(self) -> chain_events.ChainEvent:
         segment = self.node.view.active(self.key)
         if segment is None:
-            return ActiveUnknown()
+            return chain_events.ActiveUnknown()
         inherited = self.inherited
         if inherited is None:
             inherited = producers_before(self.node, segment)
         table = None if inherited is None else ProducerTable(as_seen(inherited, self.node.now_ms))
-        return ActiveNamed(segment.key, SegmentRecord.of(segment), table)
+        return chain_events.ActiveNamed(segment.key, leader_events.SegmentRecord.of(segment), table)
 
-    def _name_successor(self) -> ChainEvent:
+    def _name_successor(self) -> chain_events.ChainEvent:
         active = self.chain.active
         assert active is not None
         segment = self.node.view.segment(active.key)
         prepared = segment.handed.prepared if segment is not None else None
         prepared = self.named.get(active.key) or prepared
         if prepared is not None and self.node.has_service:
-            return SuccessorNamed(prepared.leader, prepared.replicas)
+            return chain_events.SuccessorNamed(prepared.leader, prepared.replicas)
         if active.replicas == (self.node.node_id,):
-            return SuccessorNamed(self.node.node_id, active.replicas)
-        return SuccessorUnknown()
+            return chain_events.SuccessorNamed(self.node.node_id, active.replicas)
+        return chain_events.SuccessorUnknown()
 
     def _prepare(self, key: SegmentKey) -> Task:
         with suppress(StratalogError):  # asked again when it is wanted
             yield self.node.ask_meta(commands.PrepareSegment(key))
 
-    def _propose(self, key: SegmentKey, proposal: ProposeIsr) -> Task:
+    def _propose(self, key: SegmentKey, proposal: leader_events.ProposeIsr) -> Task:
         was_refused = False
         try:
             taken = yield self.node.ask_meta(commands.ProposeIsr(key, proposal.isr, proposal.version))
         except Fenced:
-            self.step(SegmentHeard(key.epoch, FenceRaised(key.epoch + 1)))
+            self.step(chain_events.SegmentHeard(key.epoch, leader_events.FenceRaised(key.epoch + 1)))
             return
         except StratalogError as error:
             was_refused = isinstance(error, Rejected)
         else:
-            self.step(SegmentHeard(key.epoch, IsrCommitted(taken.isr, taken.isr_version)))
+            self.step(chain_events.SegmentHeard(key.epoch, leader_events.IsrCommitted(taken.isr, taken.isr_version)))
             return
         while True:
             yield Sleep(_RETRY_MS)
@@ -322,8 +272,8 @@ class ShardShell:
             except StratalogError:
                 continue
         if read is not None:
-            event = ProposalReadBack(proposal, read.isr, read.isr_version, was_refused)
-            self.step(SegmentHeard(key.epoch, event))
+            event = leader_events.ProposalReadBack(proposal, read.isr, read.isr_version, was_refused)
+            self.step(chain_events.SegmentHeard(key.epoch, event))
 
     def _read_lead(self, chain: ShardChain, question: int) -> Task:
         is_known = False
@@ -334,9 +284,9 @@ class ShardShell:
                     break
                 yield Sleep(_RETRY_MS)
         if self.chain is chain:  # else it stopped, and who waited was told
-            self.step(LeadRead(question, is_known))
+            self.step(chain_events.LeadRead(question, is_known))
 
-    def _open(self, effect: OpenSegment) -> ChainEvent:
+    def _open(self, effect: chain_events.OpenSegment) -> chain_events.ChainEvent:
         key = effect.leader.key
         behind = next((one for one in self.leaders() if one.key.epoch == key.epoch - 1), None)
         # Else no other node goes on under that name, and this one opens the file again whether it is confirmed or not.
@@ -344,21 +294,21 @@ class ShardShell:
         try:
             self.disk.make(key, is_ahead=effect.is_roll and is_others)
         except DiskFailed as error:
-            return OpeningFailed(AppendFailure.NO_ROOM, str(error))
+            return chain_events.OpeningFailed(AppendFailure.NO_ROOM, str(error))
         self.inherited = None
         self.node.tell(f"opens epoch {key.epoch} of shard {key.shard} at {key.base_offset}")
         if effect.is_roll and len(effect.leader.producers):
             self.node.note_dirty(self, key)
-        return SegmentOpened()
+        return chain_events.SegmentOpened()
 
     def _flush_ended(self, key: SegmentKey) -> Task:
         yield self.node.disk_work(_FLUSH_MS)
         if key not in self.disk.files:
             return
         if self.disk.flush(key):
-            self.step(SegmentFlushed(key.epoch))
+            self.step(chain_events.SegmentFlushed(key.epoch))
         else:
-            self.step(SegmentFlushFailed(key.epoch, "the disk lost a page"))
+            self.step(chain_events.SegmentFlushFailed(key.epoch, "the disk lost a page"))
 
     def _confirm(self, key: SegmentKey, end_offset: int) -> Task:
         following = SegmentKey(key.topic_id, key.shard, key.epoch + 1, end_offset)
@@ -370,22 +320,26 @@ class ShardShell:
                 break
             except Rejected as refusal:
                 if any(one.key == key for one in self.chain.ended):  # else others seal it by now
-                    self.step(ShardStopped(Stop(f"roll refused: {refusal}", StopCause.DEPOSED)))
+                    self.step(chain_events.ShardStopped(Stop(f"roll refused: {refusal}", StopCause.DEPOSED)))
                 return
             except StratalogError:
                 yield Sleep(_RETRY_MS)
         if following in self.disk.files and opened.leader == self.node.node_id:
             self.disk.files[following].is_ahead = False
-        self.step(RollConfirmed(key.epoch, self.node.view.log_start(self.key), SegmentRecord.of(opened)))
+        self.step(
+            chain_events.RollConfirmed(
+                key.epoch, self.node.view.log_start(self.key), leader_events.SegmentRecord.of(opened)
+            )
+        )
         self.node.following.sessions.moved(opened.key)
 
     def _drop_empty(self, epoch: int, log_start_offset: int) -> Task:
         try:
             yield self.node.ask_meta(commands.AdvanceLogStart(self.key, log_start_offset))
         except StratalogError:
-            self.step(EmptySegmentKept(epoch))
+            self.step(chain_events.EmptySegmentKept(epoch))
         else:
-            self.step(SegmentLeft(epoch))
+            self.step(chain_events.SegmentLeft(epoch))
 
     # Background -----------------------------------------------------------------------------------------------------
     def checkpoint(self, key: SegmentKey) -> None:

@@ -13,26 +13,7 @@ from uuid import UUID
 
 from stratalog.machines.following import follower_events as told
 from stratalog.machines.following.segment_follower import SegmentFollower
-from stratalog.machines.leading.leader_events import (
-    Acknowledge,
-    BatchesPersisted,
-    BatchesReceived,
-    FollowerFetched,
-    IsrCommitted,
-    LagChecked,
-    LeaderEffect,
-    LeaderEvent,
-    LeaderLife,
-    NodeHeard,
-    OfferedBatch,
-    PersistBatches,
-    ProposalReadBack,
-    ProposeIsr,
-    RecordHeard,
-    RollPolicy,
-    SegmentRecord,
-    StopLeading,
-)
+from stratalog.machines.leading import leader_events
 from stratalog.machines.leading.producer_table import ProducerTable
 from stratalog.machines.leading.segment_leader import SegmentLeader
 from stratalog.machines.table.records import TableHeader
@@ -48,7 +29,7 @@ from stratalog_sim.replica import named
 
 Choice: TypeAlias = tuple[str, int, int]
 """What, of which node, of which epoch."""
-Heard: TypeAlias = tuple[told.SegmentNamed, SegmentRecord]
+Heard: TypeAlias = tuple[told.SegmentNamed, leader_events.SegmentRecord]
 """All that a node hears of a record; what others promised and reported is not in it."""
 _HEADER = TableHeader("small", 0, 1)
 _WAIT_MS = 5_000
@@ -81,8 +62,8 @@ class SmallPart:
     fence: int = 0
     leader: SegmentLeader | None = None
     follower: SegmentFollower | None = None
-    proposal: ProposeIsr | None = None
-    unread: ProposeIsr | None = None
+    proposal: leader_events.ProposeIsr | None = None
+    unread: leader_events.ProposeIsr | None = None
     asks: told.Ask | None = None
     inbox: told.RangeArrived | None = None
     words: tuple[told.TellPromise | told.TellReplica, ...] = ()
@@ -104,7 +85,7 @@ class SmallWorld:
     def __init__(self, nodes: int, budget: Budget, *, is_quorum: bool = False) -> None:
         self.table = ShardTable.empty(_HEADER)
         self.left = {name: getattr(budget, name) for name in Budget.__slots__}
-        self.policy = RollPolicy(1 << 40, 1 << 40, lag_ms=10, is_quorum=is_quorum)
+        self.policy = leader_events.RollPolicy(1 << 40, 1 << 40, lag_ms=10, is_quorum=is_quorum)
         self.nodes = {node_id: SmallNode() for node_id in range(1, nodes + 1)}
         for node_id in self.nodes:
             self._register(node_id)
@@ -155,7 +136,7 @@ class SmallWorld:
 
     def _choices_of(self, part: SmallPart) -> list[str]:
         left, leader, found = self.left, part.leader, list[str]()
-        if leader is not None and leader.life is LeaderLife.OPEN:
+        if leader is not None and leader.life is leader_events.LeaderLife.OPEN:
             found += ["write"] * (left["writes"] > 0) + ["lag"] * (left["lags"] > 0)
             if left["rolls"] and leader.is_wholly_committed and leader.end_offset > leader.key.base_offset:
                 found += ["roll"] + ["roll, answer lost"] * (left["losses"] > 0)
@@ -198,12 +179,12 @@ class SmallWorld:
         match what:
             case "write":
                 self.left["writes"] -= 1
-                batch = OfferedBatch(None, 10, 1, 0, -1, -1, -1, -1, None, None)
-                self._lead(node_id, epoch, BatchesReceived([batch]))
+                batch = leader_events.OfferedBatch(None, 10, 1, 0, -1, -1, -1, -1, None, None)
+                self._lead(node_id, epoch, leader_events.BatchesReceived([batch]))
             case "lag":
                 self.left["lags"] -= 1
                 for at_ms in (0, 1_000):
-                    self._lead(node_id, epoch, LagChecked(at_ms))
+                    self._lead(node_id, epoch, leader_events.LagChecked(at_ms))
             case "roll" | "roll, answer lost":
                 self.left["rolls"] -= 1
                 self._roll(node_id, epoch, is_told=what == "roll")
@@ -212,7 +193,7 @@ class SmallWorld:
             case "read back":
                 proposal, part.unread, record = part.unread, None, self.record(epoch)
                 assert proposal is not None and record is not None
-                event = ProposalReadBack(proposal, record.isr, record.isr_version, was_refused=False)
+                event = leader_events.ProposalReadBack(proposal, record.isr, record.isr_version, was_refused=False)
                 self._lead(node_id, epoch, event)
             case "fetch":
                 self._fetch(node_id, epoch, part)
@@ -247,7 +228,7 @@ class SmallWorld:
                 if node_id in segment.replicas and segment.seal is None:
                     self._open(node_id, segment)
             elif part.leader is not None:
-                self._lead(node_id, segment.epoch, RecordHeard(SegmentRecord.of(segment)))
+                self._lead(node_id, segment.epoch, leader_events.RecordHeard(leader_events.SegmentRecord.of(segment)))
             elif part.follower is not None:
                 self._follow(node_id, segment.epoch, named(segment))
                 if segment.seal is not None and node_id in segment.local_nodes:
@@ -257,7 +238,7 @@ class SmallWorld:
         ]
         for epoch, part in node.parts.items():
             for other, life_epoch, is_alive in lives if part.leader is not None else ():
-                self._lead(node_id, epoch, NodeHeard(other, life_epoch, is_alive))
+                self._lead(node_id, epoch, leader_events.NodeHeard(other, life_epoch, is_alive))
 
     def _open(self, node_id: int, segment: Segment) -> None:
         """It is listed as a replica, and has nothing of it."""
@@ -278,24 +259,24 @@ class SmallWorld:
             self._follow(node_id, segment.epoch, named(segment))
 
     # Leading --------------------------------------------------------------------------------------------------------
-    def _lead(self, node_id: int, epoch: int, event: LeaderEvent) -> None:
+    def _lead(self, node_id: int, epoch: int, event: leader_events.LeaderEvent) -> None:
         part = self.nodes[node_id].parts[epoch]
         if part.leader is None:
             return
-        effects: list[LeaderEffect] = part.leader.step(event, self.now_ms)
+        effects: list[leader_events.LeaderEffect] = part.leader.step(event, self.now_ms)
         part.leader.check_invariants()
         for effect in effects:
             match effect:
-                case PersistBatches(batches):
+                case leader_events.PersistBatches(batches):
                     for _ in batches:
                         self.written += 1
                         self._write(node_id, part, epoch, (self.written,))
-                    self._lead(node_id, epoch, BatchesPersisted(effect.end_offset))
-                case Acknowledge(_, high_watermark):
+                    self._lead(node_id, epoch, leader_events.BatchesPersisted(effect.end_offset))
+                case leader_events.Acknowledge(_, high_watermark):
                     self._decide(epoch, high_watermark)
-                case ProposeIsr():
+                case leader_events.ProposeIsr():
                     part.proposal = effect
-                case StopLeading():
+                case leader_events.StopLeading():
                     self._begin_following(node_id, part.leader.key)
                 case _:
                     raise AssertionError(effect)
@@ -329,7 +310,7 @@ class SmallWorld:
             part.unread = proposal
             return
         if is_told:
-            self._lead(node_id, epoch, IsrCommitted(taken.isr, taken.isr_version))
+            self._lead(node_id, epoch, leader_events.IsrCommitted(taken.isr, taken.isr_version))
         else:
             part.unread = proposal
 
@@ -424,7 +405,7 @@ class SmallWorld:
         base, high, copy = record.base_offset, 0, peer.copy
         leader = peer.leader
         if leader is not None:
-            self._lead(ask.node_id, epoch, FollowerFetched(node_id, ask.offset, self.nodes[node_id].life))
+            self._lead(ask.node_id, epoch, leader_events.FollowerFetched(node_id, ask.offset, self.nodes[node_id].life))
             high = leader.high_watermark
         elif record.end_offset is not None:
             copy = copy[: record.end_offset - base]
@@ -533,7 +514,7 @@ def digest_of(numbers: tuple[int, ...]) -> bytes:
 
 
 def heard(segment: Segment) -> Heard:
-    return named(segment), SegmentRecord.of(segment)
+    return named(segment), leader_events.SegmentRecord.of(segment)
 
 
 def settled(world: SmallWorld) -> SmallWorld:

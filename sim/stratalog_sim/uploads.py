@@ -8,33 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, assert_never
 
+from stratalog.machines.tiering import upload_events
 from stratalog.machines.tiering.mounted_uploads import MountedCopy, most_unsent_bytes, mounted_copy
-from stratalog.machines.tiering.upload_events import (
-    CancelTask,
-    CommittedGrew,
-    Gone,
-    LockGained,
-    LockLost,
-    Moved,
-    NothingThere,
-    Piece,
-    PieceOutcome,
-    Publish,
-    ReportHeld,
-    ReportStore,
-    SegmentGone,
-    SegmentSeen,
-    SendBundle,
-    SendChunk,
-    TaskEnded,
-    TaskFailed,
-    TaskFailure,
-    TimePassed,
-    Unreadable,
-    UploaderEffect,
-    UploaderEvent,
-    UploadLimits,
-)
 from stratalog.machines.tiering.uploader import Uploader
 from stratalog.model.commands import table_commands as commands
 from stratalog.model.errors import (
@@ -59,7 +34,7 @@ from stratalog_sim.sweeping import Sweeping
 if TYPE_CHECKING:
     from stratalog_sim.node import NodeLife
 
-LIMITS = UploadLimits(
+LIMITS = upload_events.UploadLimits(
     chunk_bytes=60,
     bundle_bytes=4_000,
     interval_ms=400,
@@ -125,14 +100,14 @@ class Uploads:
         if segment is None or segment.remote.state is RemoteState.COMPLETE or not node.uploads_segment(segment):
             self._mounted.pop(key, None)
             if self._machine.knows(key):
-                self.step(SegmentGone(key))
+                self.step(upload_events.SegmentGone(key))
             return
         mounted = self.mounted(segment)
         if self._mounted.get(key) not in (None, mounted):
-            self.step(SegmentGone(key))
+            self.step(upload_events.SegmentGone(key))
         self._mounted[key] = mounted
         self.step(
-            SegmentSeen(
+            upload_events.SegmentSeen(
                 key,
                 segment.seal is not None,
                 segment.end_offset,
@@ -152,7 +127,7 @@ class Uploads:
     def grew(self, key: SegmentKey) -> None:
         segment = self._node.view.segment(key)
         if segment is not None and self._machine.knows(key):
-            self.step(CommittedGrew(key, self.unsent_bytes(segment)))
+            self.step(upload_events.CommittedGrew(key, self.unsent_bytes(segment)))
 
     def unsent_bytes(self, segment: Segment) -> int:
         if self.mounted(segment) is not None:
@@ -163,7 +138,7 @@ class Uploads:
         begin = max(segment.base_offset, self._machine.commit_offset(segment.key) or 0, segment.remote.commit_offset)
         return sum(batch.size_bytes for batch in shard.committed_batches(segment.key, begin))
 
-    def step(self, event: UploaderEvent) -> None:
+    def step(self, event: upload_events.UploaderEvent) -> None:
         effects = self._machine.step(event, self._node.scheduler.now_ms)
         self._machine.check_invariants()
         for effect in effects:
@@ -176,19 +151,19 @@ class Uploads:
 
     def _time_passed(self) -> None:
         self._wake_ms = None
-        self.step(TimePassed())
+        self.step(upload_events.TimePassed())
 
-    def _perform(self, effect: UploaderEffect) -> None:
+    def _perform(self, effect: upload_events.UploaderEffect) -> None:
         match effect:
-            case SendChunk(task, piece):
+            case upload_events.SendChunk(task, piece):
                 self._node.spawn(self._guarded(task, self._send(task, (piece,), "chunk")))
-            case SendBundle(task, pieces):
+            case upload_events.SendBundle(task, pieces):
                 self._node.spawn(self._guarded(task, self._send(task, pieces, "bundle")))
-            case Publish(task, key, parts):
+            case upload_events.Publish(task, key, parts):
                 self._node.spawn(self._guarded(task, self._publish(task, key, tuple(parts))))
-            case CancelTask():
+            case upload_events.CancelTask():
                 pass  # it goes on, and is told that the segment is gone
-            case ReportStore() | ReportHeld():
+            case upload_events.ReportStore() | upload_events.ReportHeld():
                 self._node.tell(f"{effect}")
             case _:
                 assert_never(effect)
@@ -199,21 +174,21 @@ class Uploads:
                 yield Sleep(left_ms)
             yield from work
         except DirectoryAway as error:
-            self._fail(task, TaskFailure.DIRECTORY_AWAY, error)
+            self._fail(task, upload_events.TaskFailure.DIRECTORY_AWAY, error)
         except AlreadyExists as error:
-            self._fail(task, TaskFailure.DOUBTFUL, error)
+            self._fail(task, upload_events.TaskFailure.DOUBTFUL, error)
         except Fenced as error:
-            self._fail(task, TaskFailure.LOCK_LOST, error)
+            self._fail(task, upload_events.TaskFailure.LOCK_LOST, error)
             self._let_go()
         except OutcomeUnknown as error:
-            self._fail(task, TaskFailure.DOUBTFUL, error)
+            self._fail(task, upload_events.TaskFailure.DOUBTFUL, error)
         except Unavailable as error:
-            self._fail(task, TaskFailure.REFUSED, error)
+            self._fail(task, upload_events.TaskFailure.REFUSED, error)
         except Rejected as error:
-            self._fail(task, TaskFailure.REFUSED, error)
+            self._fail(task, upload_events.TaskFailure.REFUSED, error)
 
-    def _fail(self, task: int, failure: TaskFailure, error: Exception) -> None:
-        self.step(TaskFailed(task, failure, str(error), self._node.scheduler.rng.random()))
+    def _fail(self, task: int, failure: upload_events.TaskFailure, error: Exception) -> None:
+        self.step(upload_events.TaskFailed(task, failure, str(error), self._node.scheduler.rng.random()))
 
     # The lock -------------------------------------------------------------------------------------------------------
     def _hold_lock(self) -> Task:
@@ -226,7 +201,7 @@ class Uploads:
                     self._let_go()
                 if self.lock is None:
                     self.lock = lock
-                    self.step(LockGained(lock.epoch))
+                    self.step(upload_events.LockGained(lock.epoch))
                 self.lock = lock
             except Rejected:
                 if self.lock is not None:
@@ -237,7 +212,7 @@ class Uploads:
 
     def _let_go(self) -> None:
         self.lock = None
-        self.step(LockLost())
+        self.step(upload_events.LockLost())
 
     def _held(self) -> Lock:
         if self.lock is None:
@@ -245,10 +220,10 @@ class Uploads:
         return self.lock
 
     # Sending --------------------------------------------------------------------------------------------------------
-    def _send(self, task: int, pieces: tuple[Piece, ...], kind: str) -> Task:
-        lock, outcomes = self._held(), list[PieceOutcome]()
+    def _send(self, task: int, pieces: tuple[upload_events.Piece, ...], kind: str) -> Task:
+        lock, outcomes = self._held(), list[upload_events.PieceOutcome]()
         self._attempt += 1
-        read: list[tuple[Piece, StoredPart]] = []
+        read: list[tuple[upload_events.Piece, StoredPart]] = []
         for piece in pieces:
             found = yield from self._read(piece)
             if isinstance(found, StoredPart):
@@ -264,27 +239,27 @@ class Uploads:
             yield Ask("store", Put(name, tuple(part for _, part in read)), LIMITS.put_timeout_ms)
             outcomes += yield from self._commit(lock, name, read)
             del self._in_flight[name]
-        self.step(TaskEnded(task, tuple(outcomes)))
+        self.step(upload_events.TaskEnded(task, tuple(outcomes)))
 
-    def _read(self, piece: Piece):  # type: ignore[no-untyped-def]  # a task with a result
+    def _read(self, piece: upload_events.Piece):  # type: ignore[no-untyped-def]  # a task with a result
         node = self._node
         segment, shard = node.view.segment(piece.key), node.shards.get(piece.key.shard_key)
         if segment is None:
-            return Gone(piece.key)
+            return upload_events.Gone(piece.key)
         if piece.replaces:
             parts: list[StoredPart] = []
             for one in piece.replaces:
                 try:
                     body = yield Ask("store", Get(one.object_key))
                 except NotFound as error:
-                    return Unreadable(piece.key, str(error), is_final=False)
+                    return upload_events.Unreadable(piece.key, str(error), is_final=False)
                 parts += [part for part in body if part.key == piece.key and _begins(part, one)]
             batches = tuple(batch for part in parts for batch in part.batches)
             return StoredPart(piece.key, batches, parts[0].digest_before, parts[-1].digest_after)
         if (mounted := self.mounted(segment)) is not None:
             return (yield from self._read_mounted(piece, segment, mounted))
         if shard is None:
-            return Gone(piece.key)
+            return upload_events.Gone(piece.key)
         file = node.disk.files.get(piece.key)
         taken: list[Batch] = []
         size = 0
@@ -294,7 +269,7 @@ class Uploads:
             taken.append(batch)
             size += batch.size_bytes
         if not taken or file is None or taken[0].base_offset != piece.base_offset:
-            return NothingThere(piece.key, self.unsent_bytes(segment))
+            return upload_events.NothingThere(piece.key, self.unsent_bytes(segment))
         before = b""
         for batch in file.whole(piece.key):
             if batch.base_offset >= piece.base_offset:
@@ -305,7 +280,7 @@ class Uploads:
             after = extend_digest(after, batch)
         return StoredPart(piece.key, tuple(taken), before, after)
 
-    def _read_mounted(self, piece: Piece, segment: Segment, mounted: MountedCopy):  # type: ignore[no-untyped-def]
+    def _read_mounted(self, piece: upload_events.Piece, segment: Segment, mounted: MountedCopy):  # type: ignore[no-untyped-def]
         """From the first directory that is read."""
         if mounted.away is not None:
             raise DirectoryAway(mounted.away)
@@ -319,24 +294,26 @@ class Uploads:
             except StratalogError as error:
                 raise DirectoryAway(str(error)) from error
             if not found or found[0].base_offset != offset:
-                return Unreadable(piece.key, f"the directory does not serve {offset}", is_final=False)
+                return upload_events.Unreadable(piece.key, f"the directory does not serve {offset}", is_final=False)
             taken += found
             offset = taken[-1].end_offset
         before = b""
         if piece.base_offset > segment.base_offset:
             last = segment.remote.parts[-1] if segment.remote.parts else None
             if last is None or last.end_offset != piece.base_offset:  # news of its own commit is on its way
-                return NothingThere(piece.key, most_unsent_bytes(segment))
+                return upload_events.NothingThere(piece.key, most_unsent_bytes(segment))
             body = yield Ask("store", Get(last.object_key))
             before = next(part.digest_after for part in body if part.key == piece.key and _begins(part, last))
         after = before
         for batch in taken:
             after = extend_digest(after, batch)
         if offset == segment.seal.end_offset and after != segment.seal.digest:
-            return Unreadable(piece.key, "the directory has other batches than were sealed", is_final=True)
+            return upload_events.Unreadable(
+                piece.key, "the directory has other batches than were sealed", is_final=True
+            )
         return StoredPart(piece.key, tuple(taken), before, after)
 
-    def _commit(self, lock: Lock, name: str, read: list[tuple[Piece, StoredPart]]):  # type: ignore[no-untyped-def]
+    def _commit(self, lock: Lock, name: str, read: list[tuple[upload_events.Piece, StoredPart]]):  # type: ignore[no-untyped-def]
         appends: list[PartCommit] = []
         moves: list[PartReplacement] = []
         position = 0
@@ -348,7 +325,7 @@ class Uploads:
                 moves.append(PartReplacement(piece.key, piece.replaces, (part,)))
             else:
                 appends.append(PartCommit(piece.key, piece.base_offset, part))
-        outcomes: list[PieceOutcome] = []
+        outcomes: list[upload_events.PieceOutcome] = []
         if appends:
             answers = yield from self._insist(commands.CommitParts(lock, tuple(appends)))
             outcomes += [self._outcome_of(one.segment, said) for one, said in zip(appends, answers, strict=True)]
@@ -357,20 +334,20 @@ class Uploads:
             outcomes += [self._outcome_of(one.segment, said) for one, said in zip(moves, answers, strict=True)]
         return outcomes
 
-    def _outcome_of(self, key: SegmentKey, answer: Segment | StratalogError) -> PieceOutcome:
+    def _outcome_of(self, key: SegmentKey, answer: Segment | StratalogError) -> upload_events.PieceOutcome:
         refusal = answer if isinstance(answer, StratalogError) else None
         segment = self._node.view.segment(key) if isinstance(answer, StratalogError) else answer
         if segment is None or segment.deleted_ms is not None or segment.remote.state is RemoteState.COMPLETE:
-            return Gone(key)
+            return upload_events.Gone(key)
         if refusal is not None and segment.remote.commit_offset <= (self._machine.commit_offset(key) or 0):
-            return Unreadable(key, f"the meta service refuses the commit: {refusal}", is_final=False)
+            return upload_events.Unreadable(key, f"the meta service refuses the commit: {refusal}", is_final=False)
         offset = max(segment.remote.commit_offset, segment.base_offset)
         shard = self._node.shards.get(key.shard_key)
         if self.mounted(segment) is not None:
             unsent = most_unsent_bytes(segment)
         else:
             unsent = sum(one.size_bytes for one in shard.committed_batches(key, offset)) if shard is not None else 0
-        return Moved(key, offset, segment.remote.parts, unsent, is_ours=refusal is None)
+        return upload_events.Moved(key, offset, segment.remote.parts, unsent, is_ours=refusal is None)
 
     def _insist(self, command: commands.Command[Any]):  # type: ignore[no-untyped-def]
         """Ask until there is an answer: only for commands that are harmless when repeated."""
@@ -388,23 +365,31 @@ class Uploads:
         lock = self._held()
         segment = self._node.view.segment(key)
         if segment is None or segment.seal is None:
-            self.step(TaskEnded(task, (Gone(key),)))
+            self.step(upload_events.TaskEnded(task, (upload_events.Gone(key),)))
             return
         stored: list[StoredPart] = []
         for one in parts:
             try:
                 body = yield Ask("store", Get(one.object_key))
             except NotFound as error:
-                self.step(TaskEnded(task, (Unreadable(key, str(error), is_final=False),)))
+                self.step(upload_events.TaskEnded(task, (upload_events.Unreadable(key, str(error), is_final=False),)))
                 return
             stored += [part for part in body if part.key == key and _begins(part, one)]
         batches = [batch for part in stored for batch in part.batches]
         if digest_of(batches) != segment.seal.digest:
-            self.step(TaskEnded(task, (Unreadable(key, "its parts are not the sealed segment", is_final=True),)))
+            self.step(
+                upload_events.TaskEnded(
+                    task, (upload_events.Unreadable(key, "its parts are not the sealed segment", is_final=True),)
+                )
+            )
             return
         producers = table_of(self._node, segment)
         if producers is None:
-            self.step(TaskEnded(task, (Unreadable(key, "its table of producers is away", is_final=False),)))
+            self.step(
+                upload_events.TaskEnded(
+                    task, (upload_events.Unreadable(key, "its table of producers is away", is_final=False),)
+                )
+            )
             return
         self._attempt += 1
         name = f"manifest-n{self._node.node_id}.{lock.epoch}.{self._attempt}-e{key.epoch}"
@@ -418,9 +403,9 @@ class Uploads:
         except Fenced:
             raise
         except Rejected as refusal:
-            self.step(TaskEnded(task, (Unreadable(key, str(refusal), is_final=False),)))
+            self.step(upload_events.TaskEnded(task, (upload_events.Unreadable(key, str(refusal), is_final=False),)))
             return
-        self.step(TaskEnded(task, (Gone(key),)))
+        self.step(upload_events.TaskEnded(task, (upload_events.Gone(key),)))
 
 
 def _begins(stored: StoredPart, part: RemotePart) -> bool:

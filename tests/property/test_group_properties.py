@@ -6,30 +6,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from stratalog.machines.groups import group_events
 from stratalog.machines.groups.group import Group
-from stratalog.machines.groups.group_events import (
-    AnswerHeartbeat,
-    AnswerJoin,
-    AnswerLeave,
-    AnswerSync,
-    GroupClosed,
-    GroupEvent,
-    GroupLimits,
-    GroupPersisted,
-    HeartbeatReceived,
-    JoinAnswer,
-    LeavingMember,
-    MemberJoined,
-    MembersLeft,
-    MemberSynced,
-    PersistFailed,
-    PersistGroup,
-    PersistMember,
-    TimePassed,
-)
 from stratalog.model.groups.group import GroupError, GroupRecord, GroupState, MemberProtocol
 
-LIMITS = GroupLimits(
+LIMITS = group_events.GroupLimits(
     min_session_timeout_ms=1_000,
     max_session_timeout_ms=20_000,
     initial_rebalance_delay_ms=3_000,
@@ -57,7 +38,7 @@ class Clients(RuleBasedStateMachine):
         self.answered: set[int] = set()
         self.waiters = 0
         self.births = 0
-        self.persisting: list[PersistGroup | PersistMember] = []
+        self.persisting: list[group_events.PersistGroup | group_events.PersistMember] = []
         self.durable: GroupRecord | None = None
         self.has_lost = False
         self.durable_generation = 0
@@ -72,7 +53,7 @@ class Clients(RuleBasedStateMachine):
         self.births += 1
         instance_id = f"i{client % 3}" if static else None
         member_id = "" if forget else self.ids.get(client, "")
-        event = MemberJoined(
+        event = group_events.MemberJoined(
             waiter=self.waiter("join", client),
             member_id=member_id,
             new_member_id=f"m{self.births}",
@@ -93,7 +74,7 @@ class Clients(RuleBasedStateMachine):
         given = tuple((member_id, f"{member_id}!".encode()) for member_id in self.ids.values())
         generation = self.generations.get(client, 0)
         self.step(
-            MemberSynced(
+            group_events.MemberSynced(
                 self.waiter("sync", client), self.ids.get(client, "?"), None, generation, "consumer", None, given
             )
         )
@@ -101,12 +82,14 @@ class Clients(RuleBasedStateMachine):
     @rule(client=clients)
     def beat(self, client: int) -> None:
         waiter = self.waiter("beat", client)
-        self.step(HeartbeatReceived(waiter, self.ids.get(client, "?"), None, self.generations.get(client, 0)))
+        self.step(
+            group_events.HeartbeatReceived(waiter, self.ids.get(client, "?"), None, self.generations.get(client, 0))
+        )
 
     @rule(leavers=st.lists(clients, min_size=1, max_size=3))
     def leave(self, leavers: list[int]) -> None:
-        members = tuple(LeavingMember(self.ids.get(client, "?"), None) for client in leavers)
-        self.step(MembersLeft(self.waiter("leave", leavers[0]), members))
+        members = tuple(group_events.LeavingMember(self.ids.get(client, "?"), None) for client in leavers)
+        self.step(group_events.MembersLeft(self.waiter("leave", leavers[0]), members))
 
     @rule(client=clients)
     def commit(self, client: int) -> None:
@@ -127,13 +110,13 @@ class Clients(RuleBasedStateMachine):
             effect = self.persisting.pop(0)
             self.has_lost = self.has_lost or is_lost
             if is_lost:
-                self.step(PersistFailed(effect.ticket, GroupError.COORDINATOR_NOT_AVAILABLE))
+                self.step(group_events.PersistFailed(effect.ticket, GroupError.COORDINATOR_NOT_AVAILABLE))
             else:
                 self.keep(effect)
-                self.step(GroupPersisted(effect.ticket))
+                self.step(group_events.GroupPersisted(effect.ticket))
 
-    def keep(self, effect: PersistGroup | PersistMember) -> None:
-        if isinstance(effect, PersistGroup):
+    def keep(self, effect: group_events.PersistGroup | group_events.PersistMember) -> None:
+        if isinstance(effect, group_events.PersistGroup):
             record = effect.record
         else:
             assert self.durable is not None and self.durable.generation == effect.generation
@@ -154,26 +137,26 @@ class Clients(RuleBasedStateMachine):
             if deadline_ms is None or deadline_ms > until_ms:
                 break
             self.now_ms = max(self.now_ms, deadline_ms)
-            self.step(TimePassed())
+            self.step(group_events.TimePassed())
         else:
             raise AssertionError("the group wakes forever")
         self.now_ms = until_ms
 
-    def step(self, event: GroupEvent) -> None:
+    def step(self, event: group_events.GroupEvent) -> None:
         for effect in self.group.step(event, self.now_ms):
             match effect:
-                case AnswerJoin(waiter, answer):
+                case group_events.AnswerJoin(waiter, answer):
                     self.joined(self.take(waiter, "join"), answer)
-                case AnswerSync(waiter, answer):
+                case group_events.AnswerSync(waiter, answer):
                     client = self.take(waiter, "sync")
                     if answer.error is GroupError.NONE:
                         assert self.group.state is GroupState.STABLE
                         assert answer.assignment in (b"", f"{self.ids[client]}!".encode()), "someone else's work"
-                case AnswerHeartbeat(waiter, _):
+                case group_events.AnswerHeartbeat(waiter, _):
                     self.take(waiter, "beat")
-                case AnswerLeave(waiter, _):
+                case group_events.AnswerLeave(waiter, _):
                     self.take(waiter, "leave")
-                case PersistGroup() | PersistMember():
+                case group_events.PersistGroup() | group_events.PersistMember():
                     self.persisting.append(effect)
 
     def take(self, waiter: int, kind: str) -> int:
@@ -183,7 +166,7 @@ class Clients(RuleBasedStateMachine):
         assert asked == kind, "the wrong kind of answer"
         return client
 
-    def joined(self, client: int, answer: JoinAnswer) -> None:
+    def joined(self, client: int, answer: group_events.JoinAnswer) -> None:
         if answer.error is GroupError.MEMBER_ID_REQUIRED:
             self.ids[client] = answer.member_id
         elif answer.error is GroupError.NONE:
@@ -219,7 +202,7 @@ class Clients(RuleBasedStateMachine):
         self.pass_time(LONGEST_MS)
         assert not self.open, "a request was never answered"
         assert self.group.state is GroupState.EMPTY, "members live on though nobody sends heartbeats"
-        self.step(GroupClosed(GroupError.NOT_COORDINATOR))
+        self.step(group_events.GroupClosed(GroupError.NOT_COORDINATOR))
         assert self.group.next_deadline_ms() is None
 
 

@@ -22,6 +22,7 @@ from stratalog.formats.groups.group_log import (
     encode_entry,
 )
 from stratalog.kafka.subscription import read_subscription, write_assignment
+from stratalog.machines.groups import group_events
 from stratalog.machines.groups.consumer_group import ConsumerGroup
 from stratalog.machines.groups.consumer_group_events import (
     AnswerConsumer,
@@ -34,22 +35,6 @@ from stratalog.machines.groups.consumer_group_events import (
     PersistConsumers,
 )
 from stratalog.machines.groups.group import Group
-from stratalog.machines.groups.group_events import (
-    AnswerHeartbeat,
-    AnswerJoin,
-    AnswerSync,
-    GroupLimits,
-    GroupPersisted,
-    HeartbeatReceived,
-    LeavingMember,
-    MemberJoined,
-    MembersLeft,
-    MemberSynced,
-    PersistFailed,
-    PersistGroup,
-    SyncAnswer,
-    TimePassed,
-)
 from stratalog.model.groups.consumer_group import ConsumerGroupRecord
 from stratalog.model.groups.group import GroupError, GroupRecord, GroupState
 from stratalog.model.ids import ShardKey
@@ -60,7 +45,7 @@ from support.classic_clients import ClassicClient, by_name
 from support.consumer_clients import Client
 from support.seen_topics import Topics
 
-LIMITS = GroupLimits(initial_rebalance_delay_ms=0)
+LIMITS = group_events.GroupLimits(initial_rebalance_delay_ms=0)
 CONSUMERS = ConsumerLimits()
 
 
@@ -96,16 +81,16 @@ class MixedGroups(RuleBasedStateMachine):
                 self.writes[ticket] = ConsumersEntry("g", record, 0)
             case PersistConsumers(ticket, change):
                 self.writes[ticket] = ConsumersChangedEntry("g", change, 0)
-            case PersistGroup(ticket, record):
+            case group_events.PersistGroup(ticket, record):
                 self.writes[ticket] = GroupEntry("g", record, 0)
             case AnswerConsumer(waiter, answer):
                 self.tell(waiter, answer)
             case AnswerShare(waiter, share):
                 assignment = write_assignment(by_name(share.shards, self.topics))
-                self.tell(waiter, SyncAnswer(share.error, None, share.protocol_name, assignment))
-            case AnswerJoin(waiter, answer) | AnswerSync(waiter, answer):
+                self.tell(waiter, group_events.SyncAnswer(share.error, None, share.protocol_name, assignment))
+            case group_events.AnswerJoin(waiter, answer) | group_events.AnswerSync(waiter, answer):
                 self.tell(waiter, answer)
-            case AnswerHeartbeat(waiter, error):
+            case group_events.AnswerHeartbeat(waiter, error):
                 self.tell(waiter, error)
 
     def tell(self, waiter: int, answer: Any) -> None:
@@ -113,7 +98,7 @@ class MixedGroups(RuleBasedStateMachine):
             if waiter in client.asks and client.asks.pop(waiter):
                 if isinstance(client, Client):
                     self.consumer_hears(client, answer)
-                elif isinstance(answer, SyncAnswer):
+                elif isinstance(answer, group_events.SyncAnswer):
                     client.hears_share(answer)
                 elif isinstance(answer, GroupError):
                     if answer is not GroupError.NONE:
@@ -137,9 +122,9 @@ class MixedGroups(RuleBasedStateMachine):
         del self.writes[ticket]
         if is_durable:
             self.apply(entry)
-            self.step(GroupPersisted(ticket))
+            self.step(group_events.GroupPersisted(ticket))
         else:
-            self.step(PersistFailed(ticket, GroupError.COORDINATOR_NOT_AVAILABLE))
+            self.step(group_events.PersistFailed(ticket, GroupError.COORDINATOR_NOT_AVAILABLE))
 
     def write_all(self) -> None:
         while self.writes:
@@ -190,14 +175,16 @@ class MixedGroups(RuleBasedStateMachine):
             client.asks.clear()  # it is still at giving up what it must
             return
         if client.phase == "sync":
-            self.step(MemberSynced(waiter, client.member_id, None, client.generation, None, None, client.given))
+            self.step(
+                group_events.MemberSynced(waiter, client.member_id, None, client.generation, None, None, client.given)
+            )
         elif client.phase == "beat":
-            beat = HeartbeatReceived(waiter, client.member_id, None, client.generation)
+            beat = group_events.HeartbeatReceived(waiter, client.member_id, None, client.generation)
             self.step(beat if isinstance(self.group, Group) else ClassicBeat(beat, self.topics))
         else:
             client.begins_to_join()
             self.numbers += 1
-            join = MemberJoined(
+            join = group_events.MemberJoined(
                 waiter,
                 client.member_id,
                 f"{client.name}-{self.numbers}",
@@ -271,7 +258,7 @@ class MixedGroups(RuleBasedStateMachine):
         if not says_so:
             return
         if isinstance(client, ClassicClient):
-            self.step(MembersLeft(self.waiter, (LeavingMember(client.member_id, None),)))
+            self.step(group_events.MembersLeft(self.waiter, (group_events.LeavingMember(client.member_id, None),)))
         elif isinstance(self.group, ConsumerGroup):
             self.step(ConsumerHeartbeat(self.waiter, client.member_id, -1, self.topics))
 
@@ -288,7 +275,7 @@ class MixedGroups(RuleBasedStateMachine):
     @rule(seconds=st.integers(1, 30))
     def time(self, seconds: int) -> None:
         self.now_ms += seconds * 1000
-        self.step(TimePassed())
+        self.step(group_events.TimePassed())
 
     @rule(are_written=st.booleans())
     def coordinator_dies(self, are_written: bool) -> None:
@@ -348,7 +335,7 @@ class MixedGroups(RuleBasedStateMachine):
         for _ in range(40):
             self.now_ms += 3_000
             self.write_all()
-            self.step(TimePassed())
+            self.step(group_events.TimePassed())
             for client in list(self.clients.values()):
                 client.gives_up()
                 self.act(client)

@@ -11,54 +11,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from stratalog.machines.following.follower_events import (
-    AppendFailed,
-    AppendRange,
-    Ask,
-    AskNobody,
-    CheckedRange,
-    CopyProven,
-    CutTail,
-    DataFlushed,
-    FollowerEffect,
-    FollowerEvent,
-    FollowerLife,
-    MoveHighWatermark,
-    PromiseFailed,
-    PromiseWritten,
-    ProveCopy,
-    RangeAppended,
-    RangeArrived,
-    RangeRefusal,
-    RangeRefused,
-    SegmentNamed,
-    ServiceNotTold,
-    ServiceTold,
-    TailCut,
-    TellFault,
-    TellPromise,
-    TellReplica,
-    TimePassed,
-    WritePromise,
-)
+from stratalog.machines.following import follower_events
 from stratalog.machines.following.segment_follower import _INNOCENT_STRAYS, SegmentFollower
-from stratalog.machines.leading.leader_events import (
-    Acknowledge,
-    BatchesPersisted,
-    BatchesReceived,
-    FenceRaised,
-    FollowerFetched,
-    IsrCommitted,
-    LagChecked,
-    LeaderEffect,
-    LeaderLife,
-    OfferedBatch,
-    PersistBatches,
-    ProposalReadBack,
-    ProposeIsr,
-    RollPolicy,
-    StopLeading,
-)
+from stratalog.machines.leading import leader_events
 from stratalog.machines.leading.producer_table import ProducerTable
 from stratalog.machines.leading.segment_leader import SegmentLeader
 from stratalog.model.ids import SegmentKey
@@ -99,10 +54,10 @@ class Replica:
     copy: list[Batch] = field(default_factory=list)
     durable_end: int = 0
     promise_on_disk: int = 0
-    asks: Ask | None = None
-    promise: WritePromise | None = None
-    proof: ProveCopy | None = None
-    words: list[TellPromise | TellReplica] = field(default_factory=list)
+    asks: follower_events.Ask | None = None
+    promise: follower_events.WritePromise | None = None
+    proof: follower_events.ProveCopy | None = None
+    words: list[follower_events.TellPromise | follower_events.TellReplica] = field(default_factory=list)
     voted_end: int | None = None
     life: int = 0
     stale: int = 0
@@ -119,9 +74,14 @@ class Replication(RuleBasedStateMachine):
         self.is_fsync = is_fsync
         isr = (1, 3, 4) if is_first_out else (1, 2, 3, 4)
         self.isr, self.isr_version = isr, 0
-        self.proposal: ProposeIsr | None = None
+        self.proposal: leader_events.ProposeIsr | None = None
         self.leader = SegmentLeader(
-            KEY, LEADER, RollPolicy(1 << 40, 1 << 40, lag_ms=100), ProducerTable(), isr=isr, replicas=REPLICAS
+            KEY,
+            LEADER,
+            leader_events.RollPolicy(1 << 40, 1 << 40, lag_ms=100),
+            ProducerTable(),
+            isr=isr,
+            replicas=REPLICAS,
         )
         self.log: list[Batch] = []
         self.wire: list[Fetch | Answer] = []
@@ -138,17 +98,17 @@ class Replication(RuleBasedStateMachine):
         self.produce([2, 3, 1])
 
     # The leader -----------------------------------------------------------------------------------------------------
-    def perform(self, effects: list[LeaderEffect]) -> None:
+    def perform(self, effects: list[leader_events.LeaderEffect]) -> None:
         for effect in effects:
             match effect:
-                case PersistBatches(batches):
+                case leader_events.PersistBatches(batches):
                     self.log += [(b.base_offset, b.end_offset, len(self.log) + n) for n, b in enumerate(batches)]
-                    self.perform(self.leader.step(BatchesPersisted(effect.end_offset), self.now_ms))
-                case Acknowledge(_, high_watermark):
+                    self.perform(self.leader.step(leader_events.BatchesPersisted(effect.end_offset), self.now_ms))
+                case leader_events.Acknowledge(_, high_watermark):
                     self.acknowledged = max(self.acknowledged, high_watermark)
-                case ProposeIsr():
+                case leader_events.ProposeIsr():
                     self.proposal = effect
-                case StopLeading():
+                case leader_events.StopLeading():
                     pass
                 case _:
                     raise AssertionError(f"not expected: {effect}")
@@ -156,15 +116,15 @@ class Replication(RuleBasedStateMachine):
     @rule(counts=st.lists(st.integers(1, 5), min_size=1, max_size=3))
     def produce(self, counts: list[int]) -> None:
         if len(self.log) < 60:
-            batches = [OfferedBatch(b"", 10, count, 0, -1, -1, -1, 1, None, None) for count in counts]
-            if self.leader.life is not LeaderLife.FENCED:
-                self.perform(self.leader.step(BatchesReceived(batches), self.now_ms))
+            batches = [leader_events.OfferedBatch(b"", 10, count, 0, -1, -1, -1, 1, None, None) for count in counts]
+            if self.leader.life is not leader_events.LeaderLife.FENCED:
+                self.perform(self.leader.step(leader_events.BatchesReceived(batches), self.now_ms))
 
     @precondition(lambda self: self.proposal is None)
     @rule()
     def look_for_lag(self) -> None:
         self.now_ms += 100
-        self.perform(self.leader.step(LagChecked(self.now_ms), self.now_ms))
+        self.perform(self.leader.step(leader_events.LagChecked(self.now_ms), self.now_ms))
 
     @precondition(lambda self: self.proposal is not None)
     @rule(is_lost=st.booleans())
@@ -177,12 +137,12 @@ class Replication(RuleBasedStateMachine):
         if is_accepted and not is_lost:
             self.hear_isr()
         else:
-            news = ProposalReadBack(proposal, self.isr, self.isr_version, was_refused=not is_accepted)
+            news = leader_events.ProposalReadBack(proposal, self.isr, self.isr_version, was_refused=not is_accepted)
             self.perform(self.leader.step(news, self.now_ms))
 
     @rule()
     def hear_isr(self) -> None:
-        self.perform(self.leader.step(IsrCommitted(self.isr, self.isr_version), self.now_ms))
+        self.perform(self.leader.step(leader_events.IsrCommitted(self.isr, self.isr_version), self.now_ms))
 
     # The wire -------------------------------------------------------------------------------------------------------
     @rule(node=FOLLOWER)
@@ -220,15 +180,17 @@ class Replication(RuleBasedStateMachine):
         found = None
         if message.found:
             base, end = message.found[0][0], message.found[-1][1]
-            found = CheckedRange(KEY.epoch, base, end, 10 * len(message.found), message.found)
+            found = follower_events.CheckedRange(KEY.epoch, base, end, 10 * len(message.found), message.found)
             self.replicas[message.node_id].stale += base != self.replicas[message.node_id].follower.end_offset
-        self.tell(message.node_id, RangeArrived(message.sender, found, message.high_watermark), fails=fails)
+        self.tell(
+            message.node_id, follower_events.RangeArrived(message.sender, found, message.high_watermark), fails=fails
+        )
 
     def answer(self, fetch: Fetch, batches: int) -> None:
         if fetch.to == LEADER:
             if fetch.life != self.replicas[fetch.node_id].life:
                 return  # its token is an old one
-            fetched = FollowerFetched(fetch.node_id, fetch.offset, fetch.life)
+            fetched = leader_events.FollowerFetched(fetch.node_id, fetch.offset, fetch.life)
             self.perform(self.leader.step(fetched, self.now_ms))
             log, high_watermark = self.log, self.leader.high_watermark
         else:
@@ -242,42 +204,42 @@ class Replication(RuleBasedStateMachine):
     def lose(self, pick: int) -> None:
         lost = self.wire.pop(pick % len(self.wire))
         if isinstance(lost, Fetch) and lost.life == self.replicas[lost.node_id].life:
-            self.tell(lost.node_id, RangeRefused(lost.to, RangeRefusal.UNREACHABLE))
+            self.tell(lost.node_id, follower_events.RangeRefused(lost.to, follower_events.RangeRefusal.UNREACHABLE))
 
     # The followers --------------------------------------------------------------------------------------------------
-    def tell(self, node: int, event: FollowerEvent, *, fails: bool = False) -> None:
+    def tell(self, node: int, event: follower_events.FollowerEvent, *, fails: bool = False) -> None:
         replica = self.replicas[node]
         for effect in replica.follower.step(event, self.now_ms):
             self.do(node, replica, effect, fails=fails)
         replica.follower.check_invariants()
 
-    def do(self, node: int, replica: Replica, effect: FollowerEffect, *, fails: bool) -> None:
+    def do(self, node: int, replica: Replica, effect: follower_events.FollowerEffect, *, fails: bool) -> None:
         match effect:
-            case Ask():
+            case follower_events.Ask():
                 replica.asks = effect
-            case AskNobody():
+            case follower_events.AskNobody():
                 replica.asks = None
-            case AppendRange(found) if fails:
-                self.tell(node, AppendFailed())
-            case AppendRange(found):
+            case follower_events.AppendRange(found) if fails:
+                self.tell(node, follower_events.AppendFailed())
+            case follower_events.AppendRange(found):
                 assert replica.voted_end is None or self.end_offset is not None, "took data after its promise"
                 replica.copy += found.payload
-                self.tell(node, RangeAppended())
-            case CutTail(end_offset):
+                self.tell(node, follower_events.RangeAppended())
+            case follower_events.CutTail(end_offset):
                 replica.copy = [batch for batch in replica.copy if batch[1] <= end_offset]
                 assert replica.end_offset == end_offset, "cut inside a batch"
                 replica.durable_end = min(replica.durable_end, end_offset)
-                self.tell(node, TailCut())
-            case WritePromise():
+                self.tell(node, follower_events.TailCut())
+            case follower_events.WritePromise():
                 replica.promise = effect
-            case ProveCopy():
+            case follower_events.ProveCopy():
                 replica.proof = effect
-            case TellPromise() | TellReplica():
+            case follower_events.TellPromise() | follower_events.TellReplica():
                 replica.words.append(effect)
-            case MoveHighWatermark(mark):
+            case follower_events.MoveHighWatermark(mark):
                 most = self.acknowledged if self.end_offset is None else max(self.acknowledged, self.end_offset)
                 assert mark <= most, "serves what was never committed"
-            case TellFault(reason):
+            case follower_events.TellFault(reason):
                 # This wire brings old answers again and again, as no connection does.
                 is_told_of_old_ones = "does not follow" in reason and replica.stale > _INNOCENT_STRAYS
                 assert is_told_of_old_ones, f"node {node}: {reason}"
@@ -288,7 +250,7 @@ class Replication(RuleBasedStateMachine):
     def flush(self, node: int) -> None:
         replica = self.replicas[node]
         replica.durable_end = replica.end_offset
-        self.tell(node, DataFlushed(replica.durable_end))
+        self.tell(node, follower_events.DataFlushed(replica.durable_end))
 
     @rule(node=FOLLOWER)
     def see_record(self, node: int) -> None:
@@ -296,7 +258,7 @@ class Replication(RuleBasedStateMachine):
         proven = tuple(self.digests) if sealed else ()
         self.tell(
             node,
-            SegmentNamed(
+            follower_events.SegmentNamed(
                 LEADER,
                 REPLICAS,
                 self.isr,
@@ -341,7 +303,9 @@ class Replication(RuleBasedStateMachine):
         if promise is not None:
             if is_written:
                 replica.promise_on_disk = promise.fence
-            self.tell(node, PromiseWritten(promise.fence) if is_written else PromiseFailed())
+            self.tell(
+                node, follower_events.PromiseWritten(promise.fence) if is_written else follower_events.PromiseFailed()
+            )
 
     @rule(node=FOLLOWER)
     def prove(self, node: int) -> None:
@@ -349,7 +313,7 @@ class Replication(RuleBasedStateMachine):
         proof, replica.proof = replica.proof, None
         if proof is not None:
             assert proof.end_offset == replica.end_offset == self.end_offset
-            self.tell(node, CopyProven(10 * len(replica.copy), repr(replica.copy).encode()))
+            self.tell(node, follower_events.CopyProven(10 * len(replica.copy), repr(replica.copy).encode()))
 
     @rule(node=FOLLOWER, is_told=st.booleans(), is_heard=st.booleans())
     def tell_service(self, node: int, is_told: bool, is_heard: bool) -> None:
@@ -358,20 +322,20 @@ class Replication(RuleBasedStateMachine):
             return
         word = replica.words.pop(0)
         if is_told:
-            if isinstance(word, TellReplica):
+            if isinstance(word, follower_events.TellReplica):
                 self.digests[node] = word.digest
             else:
                 assert replica.promise_on_disk >= word.fence, "told before it was on the disk"
                 assert word.end_offset == replica.end_offset
                 assert self.votes.get(node, word.end_offset) == word.end_offset, "another voice in the same life"
                 self.votes[node] = replica.voted_end = word.end_offset
-        self.tell(node, ServiceTold() if is_told and is_heard else ServiceNotTold())
+        self.tell(node, follower_events.ServiceTold() if is_told and is_heard else follower_events.ServiceNotTold())
 
     @rule(span_ms=st.sampled_from((1, 50, 2_000)))
     def wait(self, span_ms: int) -> None:
         self.now_ms += span_ms
         for node in FOLLOWERS:
-            self.tell(node, TimePassed())
+            self.tell(node, follower_events.TimePassed())
 
     # The recovery -----------------------------------------------------------------------------------------------------
     @precondition(lambda self: len(self.log) > 4)
@@ -382,7 +346,7 @@ class Replication(RuleBasedStateMachine):
     @precondition(lambda self: self.fence)
     @rule()
     def tell_the_leader_of_the_fence(self) -> None:
-        self.perform(self.leader.step(FenceRaised(FENCE), self.now_ms))
+        self.perform(self.leader.step(leader_events.FenceRaised(FENCE), self.now_ms))
 
     @precondition(lambda self: self.end_offset is None and not set(self.votes).isdisjoint(self.isr))
     @rule(is_one_enough=st.booleans())
@@ -421,7 +385,7 @@ class Replication(RuleBasedStateMachine):
     def sealed_copies_are_equal(self) -> None:
         assert len({*getattr(self, "digests", {}).values()}) < 2
         for replica in getattr(self, "replicas", {}).values():
-            if replica.follower.life is FollowerLife.SEALED:
+            if replica.follower.life is follower_events.FollowerLife.SEALED:
                 assert replica.end_offset == self.end_offset
 
 

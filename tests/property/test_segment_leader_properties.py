@@ -13,33 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from stratalog.machines.leading.leader_events import (
-    Acknowledge,
-    BatchesPersisted,
-    BatchesReceived,
-    BatchesWritten,
-    FenceRaised,
-    FlushFailed,
-    FollowerFetched,
-    IsrCommitted,
-    LagChecked,
-    LeaderEffect,
-    LeaderLife,
-    NodeHeard,
-    OfferedBatch,
-    OpeningConfirmed,
-    PersistBatches,
-    PersistFailed,
-    ProposalReadBack,
-    ProposeIsr,
-    RefuseBatch,
-    RollFailed,
-    RollPolicy,
-    RollPutOff,
-    RollSegment,
-    SegmentRecord,
-    SuccessorOpened,
-)
+from stratalog.machines.leading import leader_events
 from stratalog.machines.leading.producer_table import ProducerTable
 from stratalog.machines.leading.segment_leader import SegmentLeader
 from stratalog.model.ids import SegmentKey
@@ -59,7 +33,7 @@ class LivingLeader(RuleBasedStateMachine):
         self.leader = SegmentLeader(
             SegmentKey(uuid.UUID(int=1), 0, 0, 0),
             1,
-            RollPolicy(5_000, 10**9, lag_ms=LAG_MS, is_quorum=self.is_quorum),
+            leader_events.RollPolicy(5_000, 10**9, lag_ms=LAG_MS, is_quorum=self.is_quorum),
             ProducerTable(),
             isr=REPLICAS,
             is_confirmed=False,
@@ -74,12 +48,12 @@ class LivingLeader(RuleBasedStateMachine):
         self.written = 0
         self.persisted = 0
         self.promised = 0
-        self.asked: list[ProposeIsr] = []
+        self.asked: list[leader_events.ProposeIsr] = []
         """Their senders still wait for an answer."""
-        self.on_their_way: list[ProposeIsr] = []
-        self.refused: list[ProposeIsr] = []
-        self.reads: list[tuple[ProposalReadBack, dict[int, int]]] = []
-        self.fetches: list[FollowerFetched] = []
+        self.on_their_way: list[leader_events.ProposeIsr] = []
+        self.refused: list[leader_events.ProposeIsr] = []
+        self.reads: list[tuple[leader_events.ProposalReadBack, dict[int, int]]] = []
+        self.fetches: list[leader_events.FollowerFetched] = []
         self.steady_ms = 0
         self.has_ended = False
         self.is_over = False
@@ -93,18 +67,18 @@ class LivingLeader(RuleBasedStateMachine):
         if is_confirmed:
             self.confirm()
 
-    def perform(self, effects: list[LeaderEffect], *, fails: bool = False) -> None:
+    def perform(self, effects: list[leader_events.LeaderEffect], *, fails: bool = False) -> None:
         for effect in effects:
             match effect:
-                case PersistBatches(batches, _, _, end_offset):
+                case leader_events.PersistBatches(batches, _, _, end_offset):
                     if fails:
-                        self.perform(self.leader.step(PersistFailed(), 0))
+                        self.perform(self.leader.step(leader_events.PersistFailed(), 0))
                         return
                     assert batches[0].base_offset == self.written
                     self.written = end_offset
                     self.ends += [batch.end_offset for batch in batches]
-                    self.perform(self.leader.step(BatchesWritten(), 0))
-                case Acknowledge(leader_mark, high_watermark):
+                    self.perform(self.leader.step(leader_events.BatchesWritten(), 0))
+                case leader_events.Acknowledge(leader_mark, high_watermark):
                     assert not self.is_over, "acknowledged after a fence or a failed flush"
                     assert high_watermark >= self.promised, "the high watermark fell"
                     assert leader_mark <= self.persisted
@@ -113,12 +87,12 @@ class LivingLeader(RuleBasedStateMachine):
                         holders = [node for node, held in self.held.items() if held >= high_watermark]
                         assert len(holders) >= 2, "most of the replicas do not hold it"
                     self.promised = high_watermark
-                case ProposeIsr():
+                case leader_events.ProposeIsr():
                     assert all(effect.version > other.version for other in self.asked), "a proposal at a time"
                     assert 1 in effect.isr
                     self.asked.append(effect)
                     self.on_their_way.append(effect)
-                case RollSegment(end_offset):
+                case leader_events.RollSegment(end_offset):
                     assert end_offset == self.written
                     self.has_ended = True
                 case _:
@@ -130,30 +104,32 @@ class LivingLeader(RuleBasedStateMachine):
         counts=st.lists(st.integers(1, 9), min_size=1, max_size=5), came=st.sampled_from(["fails", "waits", "flushed"])
     )
     def receive(self, counts: list[int], came: str) -> None:
-        self.perform(self.leader.step(BatchesReceived(batches_of(counts)), 0), fails=came == "fails")
+        self.perform(self.leader.step(leader_events.BatchesReceived(batches_of(counts)), 0), fails=came == "fails")
         if came == "flushed":
             self.flush()
 
     @rule()
     def flush(self) -> None:
         self.persisted = self.held[1] = self.written
-        self.perform(self.leader.step(BatchesPersisted(self.written), 0))
+        self.perform(self.leader.step(leader_events.BatchesPersisted(self.written), 0))
 
     @precondition(lambda self: self.has_ended and not self.is_over)
     @rule(came=st.sampled_from(["opened", "failed", "put off"]))
     def answer_roll(self, came: str) -> None:
         if came == "opened":
-            self.perform(self.leader.step(SuccessorOpened(self.leader.producers.snapshot()), 0))
+            self.perform(self.leader.step(leader_events.SuccessorOpened(self.leader.producers.snapshot()), 0))
             assert self.leader.producers_at_end is not None
         elif self.leader.producers_at_end is None:
             self.has_ended = False
             if came == "failed":
-                self.perform(self.leader.step(RollFailed(), 0))
+                self.perform(self.leader.step(leader_events.RollFailed(), 0))
             else:
-                effects = self.leader.step(RollPutOff(batches_of([1, 1])), 0)
-                assert not any(isinstance(effect, RollSegment) for effect in effects)
+                effects = self.leader.step(leader_events.RollPutOff(batches_of([1, 1])), 0)
+                assert not any(isinstance(effect, leader_events.RollSegment) for effect in effects)
                 assert self.leader.size_bytes <= 2 * self.leader.policy.segment_bytes
-                assert sum(isinstance(effect, RefuseBatch | PersistBatches) for effect in effects) in (1, 2)
+                assert sum(
+                    isinstance(effect, leader_events.RefuseBatch | leader_events.PersistBatches) for effect in effects
+                ) in (1, 2)
                 self.perform(effects)
 
     # Followers ----------------------------------------------------------------------------------------------------
@@ -162,8 +138,8 @@ class LivingLeader(RuleBasedStateMachine):
         """A follower can only hold what the leader has written, by whole batches, and asks with what it holds."""
         wanted = self.held[member] + (self.written - self.held[member]) * share
         self.held[member] = max(end for end in self.ends if end <= max(wanted, self.held[member]))
-        assert self.leader.step(FollowerFetched(4, self.written), 0) == [], "a stranger"
-        fetched = FollowerFetched(member, self.held[member], self.lives[member])
+        assert self.leader.step(leader_events.FollowerFetched(4, self.written), 0) == [], "a stranger"
+        fetched = leader_events.FollowerFetched(member, self.held[member], self.lives[member])
         if is_late:
             self.fetches.append(fetched)
         else:
@@ -188,12 +164,12 @@ class LivingLeader(RuleBasedStateMachine):
 
     def hear_lives(self, lives: dict[int, int]) -> None:
         for node, life in lives.items():
-            self.perform(self.leader.step(NodeHeard(node, life), 0))
+            self.perform(self.leader.step(leader_events.NodeHeard(node, life), 0))
 
     @rule(span_ms=st.sampled_from([1, LAG_MS // 2, LAG_MS]))
     def look_for_lag(self, span_ms: int) -> None:
         self.steady_ms += span_ms
-        self.perform(self.leader.step(LagChecked(self.steady_ms), 0))
+        self.perform(self.leader.step(leader_events.LagChecked(self.steady_ms), 0))
 
     # The meta service ---------------------------------------------------------------------------------------------
     def decide(self, isr: tuple[int, ...]) -> None:
@@ -211,7 +187,7 @@ class LivingLeader(RuleBasedStateMachine):
             return
         self.asked.remove(proposal)
         if is_taken:
-            self.perform(self.leader.step(IsrCommitted(self.meta_isr, self.meta_version), 0))
+            self.perform(self.leader.step(leader_events.IsrCommitted(self.meta_isr, self.meta_version), 0))
         else:
             self.refused.append(proposal)
 
@@ -221,8 +197,8 @@ class LivingLeader(RuleBasedStateMachine):
         """The proposal may be on its way still."""
         self.begin_read(self.asked.pop(0), was_refused=False)
 
-    def begin_read(self, proposal: ProposeIsr, *, was_refused: bool) -> None:
-        read = ProposalReadBack(proposal, self.meta_isr, self.meta_version, was_refused)
+    def begin_read(self, proposal: leader_events.ProposeIsr, *, was_refused: bool) -> None:
+        read = leader_events.ProposalReadBack(proposal, self.meta_isr, self.meta_version, was_refused)
         self.reads.append((read, dict(self.lives)))
 
     @precondition(lambda self: self.refused)
@@ -243,20 +219,22 @@ class LivingLeader(RuleBasedStateMachine):
         """Tells of any record there was, in any order."""
         isr, version, lives = data.draw(st.sampled_from(self.history))
         self.hear_lives(lives)
-        self.perform(self.leader.step(IsrCommitted(isr, version), 0))
+        self.perform(self.leader.step(leader_events.IsrCommitted(isr, version), 0))
 
     @precondition(lambda self: not self.leader.is_confirmed)
     @rule()
     def confirm(self) -> None:
         isr, version, _ = self.history[0]
-        self.perform(self.leader.step(OpeningConfirmed(SegmentRecord(1, REPLICAS, isr, version)), 0))
+        self.perform(
+            self.leader.step(leader_events.OpeningConfirmed(leader_events.SegmentRecord(1, REPLICAS, isr, version)), 0)
+        )
 
     @precondition(lambda self: self.written > 150)
     @rule(is_fence=st.booleans())
     def end_it(self, is_fence: bool) -> None:
         self.is_over = True
-        self.perform(self.leader.step(FenceRaised(1) if is_fence else FlushFailed(), 0))
-        assert self.leader.life in (LeaderLife.FENCED, LeaderLife.FLUSH_FAILED)
+        self.perform(self.leader.step(leader_events.FenceRaised(1) if is_fence else leader_events.FlushFailed(), 0))
+        assert self.leader.life in (leader_events.LeaderLife.FENCED, leader_events.LeaderLife.FLUSH_FAILED)
 
     # What holds ---------------------------------------------------------------------------------------------------
     @invariant()
@@ -277,8 +255,8 @@ class LivingQuorumLeader(LivingLeader):
     is_quorum = True
 
 
-def batches_of(counts: list[int]) -> list[OfferedBatch]:
-    return [OfferedBatch(b"", 100, count, 0, -1, -1, -1, -1, None, None) for count in counts]
+def batches_of(counts: list[int]) -> list[leader_events.OfferedBatch]:
+    return [leader_events.OfferedBatch(b"", 100, count, 0, -1, -1, -1, -1, None, None) for count in counts]
 
 
 LivingLeader.TestCase.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)

@@ -12,58 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from stratalog.machines.leading.chain_events import (
-    AcknowledgeBatches,
-    ActiveNamed,
-    AppendFailed,
-    AskWhoLeads,
-    ChainEffect,
-    ChainEvent,
-    ConfirmRoll,
-    DoubtCopy,
-    DropEmptySegment,
-    EmptySegmentKept,
-    FlushSegment,
-    HandOver,
-    LeadRead,
-    LeaveSegment,
-    NameActive,
-    NameSuccessor,
-    OpeningFailed,
-    OpenSegment,
-    PrepareSuccessorOf,
-    ProposeIsrOf,
-    RefuseBatches,
-    RollConfirmed,
-    SealSegment,
-    SegmentFlushed,
-    SegmentFlushFailed,
-    SegmentHeard,
-    SegmentLeft,
-    SegmentOpened,
-    ShardStopped,
-    SuccessorNamed,
-    SuccessorUnknown,
-    TellReaders,
-)
+from stratalog.machines.leading import chain_events, leader_events
 from stratalog.machines.leading.chain_invariants import check_chain
-from stratalog.machines.leading.leader_events import (
-    BatchesPersisted,
-    BatchesReceived,
-    BatchesWritten,
-    FenceRaised,
-    FollowerFetched,
-    IsrCommitted,
-    LagChecked,
-    LeaderLife,
-    OfferedBatch,
-    PersistBatches,
-    RefuseBatch,
-    RollAsked,
-    RollPolicy,
-    SegmentRecord,
-    TimePassed,
-)
 from stratalog.machines.leading.next_look import next_look_ms
 from stratalog.machines.leading.producer_table import ProducerTable
 from stratalog.machines.leading.segment_leader import SegmentLeader
@@ -80,7 +30,7 @@ PRODUCERS = 3
 class ChainLife(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.chain = ShardChain(SHARD, NODE, RollPolicy(100, 10**9))
+        self.chain = ShardChain(SHARD, NODE, leader_events.RollPolicy(100, 10**9))
         self.now_ms = 0
         self.listed = SegmentKey(SHARD.topic_id, SHARD.shard, 0, 0)
         self.disk_fails = self.is_fsync = False
@@ -101,15 +51,15 @@ class ChainLife(RuleBasedStateMachine):
         self.fenced: set[int] = set()
         self.lost: set[int] = set()
         self.sealed: list[int] = []
-        self.due: list[ChainEffect] = []
+        self.due: list[chain_events.ChainEffect] = []
         self.answers: dict[str, str] = {}
-        self.offered: dict[str, OfferedBatch] = {}
+        self.offered: dict[str, leader_events.OfferedBatch] = {}
         self.sequences = [0] * PRODUCERS
         self.number = 0
 
     # The shell ----------------------------------------------------------------------------------------------------
-    def step(self, event: ChainEvent) -> None:
-        answer: ChainEvent | None = event
+    def step(self, event: chain_events.ChainEvent) -> None:
+        answer: chain_events.ChainEvent | None = event
         while answer is not None:
             effects, answer = self.chain.step(answer, self.now_ms), None
             for effect in effects:
@@ -117,50 +67,67 @@ class ChainLife(RuleBasedStateMachine):
                 answer = self.perform(effect)
         check_chain(self.chain)
 
-    def perform(self, effect: ChainEffect) -> ChainEvent | None:
+    def perform(self, effect: chain_events.ChainEffect) -> chain_events.ChainEvent | None:
         match effect:
-            case PersistBatches(batches, _, _, end_offset):
+            case leader_events.PersistBatches(batches, _, _, end_offset):
                 if self.disk_fails:
-                    return AppendFailed(AppendFailure.NO_ROOM, "full")
+                    return chain_events.AppendFailed(AppendFailure.NO_ROOM, "full")
                 for batch in batches:
                     assert batch.base_offset == len(self.log), "offsets have a gap, or are given twice"
                     self.log += [batch.slot] * batch.record_count
                 assert end_offset == len(self.log)
-                return BatchesWritten() if self.is_fsync else BatchesPersisted(end_offset)
-            case AcknowledgeBatches(epoch, high_watermark, batches):
+                return leader_events.BatchesWritten() if self.is_fsync else leader_events.BatchesPersisted(end_offset)
+            case chain_events.AcknowledgeBatches(epoch, high_watermark, batches):
                 self.acknowledged(epoch, high_watermark, batches)
-            case RefuseBatch(batch, why):
+            case leader_events.RefuseBatch(batch, why):
                 self.answer(batch, why.name)
-            case RefuseBatches(batches, why):
+            case chain_events.RefuseBatches(batches, why):
                 for batch in batches:
                     self.answer(batch, why.name)
-            case NameActive():
+            case chain_events.NameActive():
                 if self.moved:
-                    return ActiveNamed(self.listed, SegmentRecord(FOLLOWER, (FOLLOWER,), (FOLLOWER,), 0), None)
-                record = SegmentRecord(NODE, (NODE, FOLLOWER), self.isr[0], 0)
-                return ActiveNamed(self.listed, record, ProducerTable())
-            case NameSuccessor(epoch):
+                    return chain_events.ActiveNamed(
+                        self.listed, leader_events.SegmentRecord(FOLLOWER, (FOLLOWER,), (FOLLOWER,), 0), None
+                    )
+                record = leader_events.SegmentRecord(NODE, (NODE, FOLLOWER), self.isr[0], 0)
+                return chain_events.ActiveNamed(self.listed, record, ProducerTable())
+            case chain_events.NameSuccessor(epoch):
                 assert self.chain.active is not None and self.chain.active.key.epoch == epoch
-                return SuccessorNamed(self.next[0], self.next) if self.next else SuccessorUnknown()
-            case HandOver(epoch):
+                return (
+                    chain_events.SuccessorNamed(self.next[0], self.next)
+                    if self.next
+                    else chain_events.SuccessorUnknown()
+                )
+            case chain_events.HandOver(epoch):
                 self.begun[epoch + 1] = len(self.log)
                 self.moved = True
-            case OpenSegment(leader):
+            case chain_events.OpenSegment(leader):
                 if self.disk_fails:
-                    return OpeningFailed(AppendFailure.NO_ROOM, "full")
+                    return chain_events.OpeningFailed(AppendFailure.NO_ROOM, "full")
                 assert leader.key.base_offset == len(self.log)
                 self.begun[leader.key.epoch] = leader.key.base_offset
                 if leader.key.epoch not in self.isr:
                     # Not all that were prepared need be there when it is opened.
                     self.isr[leader.key.epoch] = leader.isr if self.number % 2 else (NODE,)
-                return SegmentOpened()
-            case FlushSegment() | ConfirmRoll() | SealSegment() | DropEmptySegment():
+                return chain_events.SegmentOpened()
+            case (
+                chain_events.FlushSegment()
+                | chain_events.ConfirmRoll()
+                | chain_events.SealSegment()
+                | chain_events.DropEmptySegment()
+            ):
                 known = [leader.key.epoch for leader in self.chain.ended]
                 assert effect.epoch in known, f"{effect} is about a segment that is gone"
                 self.due.append(effect)
-            case AskWhoLeads():
+            case chain_events.AskWhoLeads():
                 self.due.append(effect)
-            case ProposeIsrOf() | PrepareSuccessorOf() | DoubtCopy() | LeaveSegment() | TellReaders():
+            case (
+                chain_events.ProposeIsrOf()
+                | chain_events.PrepareSuccessorOf()
+                | chain_events.DoubtCopy()
+                | chain_events.LeaveSegment()
+                | chain_events.TellReaders()
+            ):
                 pass
         return None
 
@@ -168,11 +135,11 @@ class ChainLife(RuleBasedStateMachine):
     def led(self) -> list[SegmentLeader]:
         return [*self.chain.ended, *filter(None, [self.chain.active])]
 
-    def answer(self, batch: OfferedBatch, said: str) -> None:
+    def answer(self, batch: leader_events.OfferedBatch, said: str) -> None:
         assert batch.slot not in self.answers, f"{batch.slot}: {self.answers[batch.slot]}, and now {said}"
         self.answers[batch.slot] = said
 
-    def acknowledged(self, epoch: int, high_watermark: int, batches: list[OfferedBatch]) -> None:
+    def acknowledged(self, epoch: int, high_watermark: int, batches: list[leader_events.OfferedBatch]) -> None:
         assert epoch not in self.lost | self.fenced or not high_watermark > self.begun[epoch]
         is_shown = any(batch.acks and batch.end_offset > self.begun[epoch] for batch in batches)
         for earlier in range(epoch):
@@ -210,15 +177,17 @@ class ChainLife(RuleBasedStateMachine):
             if repeats and producer >= 0:
                 self.number += 1
                 batches.append(self.make(count, size, acks, producer, sequence))
-        self.step(BatchesReceived(batches))
+        self.step(leader_events.BatchesReceived(batches))
         for producer in {batch.producer_id for batch in batches} - {-1}:
             known = self.producers_next(producer)
             if known is not None:
                 self.sequences[producer] = known
 
-    def make(self, count: int, size: int, acks: int, producer: int, sequence: int) -> OfferedBatch:
+    def make(self, count: int, size: int, acks: int, producer: int, sequence: int) -> leader_events.OfferedBatch:
         name = f"b{self.number}"
-        batch = OfferedBatch(None, size, count, 0, producer, 0 if producer >= 0 else -1, sequence, acks, None, name)
+        batch = leader_events.OfferedBatch(
+            None, size, count, 0, producer, 0 if producer >= 0 else -1, sequence, acks, None, name
+        )
         self.offered[name] = batch
         return batch
 
@@ -229,7 +198,7 @@ class ChainLife(RuleBasedStateMachine):
 
     @rule()
     def roll(self) -> None:
-        self.step(RollAsked())
+        self.step(leader_events.RollAsked())
 
     @rule(replicas=st.sampled_from([(NODE,), (NODE, FOLLOWER), None]))
     def prepare(self, replicas: tuple[int, ...] | None) -> None:
@@ -246,16 +215,16 @@ class ChainLife(RuleBasedStateMachine):
         """Nothing comes of what is proposed."""
         self.now_ms += 20_000
         for leader in self.led:
-            self.step(SegmentHeard(leader.key.epoch, LagChecked(self.now_ms)))
+            self.step(chain_events.SegmentHeard(leader.key.epoch, leader_events.LagChecked(self.now_ms)))
 
     @rule(passed_ms=st.sampled_from([0, 1_000, 40_000, 2 * 10**9]))
     def time_does_nothing_where_it_need_not_be_told(self, passed_ms: int) -> None:
         self.now_ms += passed_ms
         at_ms = next_look_ms(self.chain, self.now_ms)
         if at_ms is None or at_ms > self.now_ms:
-            assert self.chain.step(TimePassed(self.now_ms), self.now_ms) == []
+            assert self.chain.step(leader_events.TimePassed(self.now_ms), self.now_ms) == []
         else:
-            self.step(TimePassed(self.now_ms))
+            self.step(leader_events.TimePassed(self.now_ms))
 
     @rule(fails=st.booleans())
     def disk(self, fails: bool) -> None:
@@ -270,7 +239,7 @@ class ChainLife(RuleBasedStateMachine):
     def flush(self, data: st.DataObject) -> None:
         leader = data.draw(st.sampled_from(self.led))
         if leader.key.epoch not in self.lost:
-            self.step(SegmentHeard(leader.key.epoch, BatchesPersisted(leader.end_offset)))
+            self.step(chain_events.SegmentHeard(leader.key.epoch, leader_events.BatchesPersisted(leader.end_offset)))
 
     @precondition(lambda self: self.led)
     @rule(share=st.floats(0, 1))
@@ -279,26 +248,26 @@ class ChainLife(RuleBasedStateMachine):
         for leader in self.led:
             at = min(self.held[FOLLOWER], leader.end_offset)
             if at >= leader.key.base_offset:
-                self.step(SegmentHeard(leader.key.epoch, FollowerFetched(FOLLOWER, at)))
+                self.step(chain_events.SegmentHeard(leader.key.epoch, leader_events.FollowerFetched(FOLLOWER, at)))
 
     @precondition(lambda self: self.led and self.isr[0] != (NODE,))
     @rule()
     def shrink(self) -> None:
         self.isr[0] = (NODE,)
-        self.step(SegmentHeard(0, IsrCommitted((NODE,), 1)))
+        self.step(chain_events.SegmentHeard(0, leader_events.IsrCommitted((NODE,), 1)))
 
     @precondition(lambda self: self.due)
     @rule(data=st.data(), goes_well=st.booleans())
     def do_what_is_due(self, data: st.DataObject, goes_well: bool) -> None:
         match self.due.pop(data.draw(st.integers(0, len(self.due) - 1))):
-            case FlushSegment(epoch):
+            case chain_events.FlushSegment(epoch):
                 if goes_well:
                     self.flushed[epoch] = len(self.log)
-                    self.step(SegmentFlushed(epoch))
+                    self.step(chain_events.SegmentFlushed(epoch))
                 else:
                     self.lost.add(epoch)
-                    self.step(SegmentFlushFailed(epoch, "lost"))
-            case ConfirmRoll(epoch, end_offset):
+                    self.step(chain_events.SegmentFlushFailed(epoch, "lost"))
+            case chain_events.ConfirmRoll(epoch, end_offset):
                 assert epoch in self.flushed and epoch not in self.lost, "told before it was on the disk"
                 assert sorted(self.durable_by_meta) == list(range(epoch)), "told out of order"
                 assert end_offset == self.begun[epoch + 1]
@@ -307,17 +276,17 @@ class ChainLife(RuleBasedStateMachine):
                 opened = None
                 if epoch + 1 in self.isr:
                     isr = self.isr[epoch + 1]
-                    opened = SegmentRecord(NODE, (NODE, FOLLOWER), isr, 0)
-                self.step(RollConfirmed(epoch, 0 if goes_well else end_offset, opened))
-            case SealSegment(epoch):
+                    opened = leader_events.SegmentRecord(NODE, (NODE, FOLLOWER), isr, 0)
+                self.step(chain_events.RollConfirmed(epoch, 0 if goes_well else end_offset, opened))
+            case chain_events.SealSegment(epoch):
                 assert epoch in self.durable_by_meta and epoch not in self.lost
                 self.sealed.append(epoch)
-                self.step(SegmentLeft(epoch))
-            case DropEmptySegment(epoch):
+                self.step(chain_events.SegmentLeft(epoch))
+            case chain_events.DropEmptySegment(epoch):
                 assert self.begun[epoch] == self.durable_by_meta[epoch], "it has records"
-                self.step(SegmentLeft(epoch) if goes_well else EmptySegmentKept(epoch))
-            case AskWhoLeads(question):
-                self.step(LeadRead(question, is_known=goes_well))
+                self.step(chain_events.SegmentLeft(epoch) if goes_well else chain_events.EmptySegmentKept(epoch))
+            case chain_events.AskWhoLeads(question):
+                self.step(chain_events.LeadRead(question, is_known=goes_well))
             case _:
                 raise AssertionError("nothing else is done later")
 
@@ -328,9 +297,9 @@ class ChainLife(RuleBasedStateMachine):
         if is_fence:
             epoch = self.chain.active.key.epoch
             self.fenced.add(epoch)
-            self.step(SegmentHeard(epoch, FenceRaised(epoch)))
+            self.step(chain_events.SegmentHeard(epoch, leader_events.FenceRaised(epoch)))
         else:
-            self.step(ShardStopped(Stop("because", cause)))
+            self.step(chain_events.ShardStopped(Stop("because", cause)))
 
     # What holds ---------------------------------------------------------------------------------------------------
     @invariant()
@@ -349,7 +318,7 @@ class ChainLife(RuleBasedStateMachine):
     def a_segment_that_is_lost_is_never_acknowledged_again(self) -> None:
         for leader in self.led:
             if leader.key.epoch in self.lost:
-                assert leader.life in (LeaderLife.FLUSH_FAILED, LeaderLife.FENCED)
+                assert leader.life in (leader_events.LeaderLife.FLUSH_FAILED, leader_events.LeaderLife.FENCED)
         if self.lost:
             assert self.chain.life is Life.STOPPED
 

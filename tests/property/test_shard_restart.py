@@ -12,20 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stratalog.machines.leading.shard_life import StopCause
-from stratalog.machines.restart.restart_events import (
-    CheckpointClaim,
-    CutTail,
-    FreeLeftover,
-    Heal,
-    MakeAnew,
-    RestartEvent,
-    RestartStep,
-    RevokeCheckpoints,
-    RevokeStale,
-    Serve,
-    SetAside,
-    StopShard,
-)
+from stratalog.machines.restart import restart_events
 from stratalog.machines.restart.shard_healing import (
     GiveUp,
     HealingStep,
@@ -82,38 +69,38 @@ class WatchedWorld(World):
             if segment.state in (SegmentState.ACTIVE, SegmentState.SEALING)
         }
 
-    def do_step(self, step: RestartStep) -> RestartEvent | None:
+    def do_step(self, step: restart_events.RestartStep) -> restart_events.RestartEvent | None:
         listed = {segment.key: segment for segment in self.segments}
         unsealed = self.unsealed()
         match step:
-            case CutTail(key, position):
+            case restart_events.CutTail(key, position):
                 end = key.base_offset + position // BATCH_BYTES
                 assert end == whole_end(self, key), f"whole batches cut from {key}"
                 if key in unsealed:
                     assert end >= known_end(self, unsealed[key]), f"{key} cut below what is known"
-            case FreeLeftover(key):
+            case restart_events.FreeLeftover(key):
                 assert listed[key].remote.state is RemoteState.COMPLETE
                 assert NODE not in listed[key].local_nodes
-            case SetAside(key):
+            case restart_events.SetAside(key):
                 assert key not in listed or self.files[key].is_headless
-            case MakeAnew(key):
+            case restart_events.MakeAnew(key):
                 assert key not in self.files or not self.files[key].cells
-            case RevokeCheckpoints(keys) | RevokeStale(keys):
+            case restart_events.RevokeCheckpoints(keys) | restart_events.RevokeStale(keys):
                 for key in keys:
                     if key in unsealed and not self.is_topic_deleted:
                         assert whole_end(self, key) >= known_end(self, unsealed[key]), f"{key}: its witness is gone"
-            case Serve():
+            case restart_events.Serve():
                 self._check_served(step, unsealed)
-            case Heal(segment, local_end, end):
+            case restart_events.Heal(segment, local_end, end):
                 assert local_end < end == known_end(self, segment)
                 assert step.log.active is None and step.log.high_watermark >= end
-            case StopShard():
+            case restart_events.StopShard():
                 assert step.log.active is None
             case _:
                 pass
         return super().do_step(step)
 
-    def _check_served(self, step: Serve, unsealed: dict[SegmentKey, Segment]) -> None:
+    def _check_served(self, step: restart_events.Serve, unsealed: dict[SegmentKey, Segment]) -> None:
         log = step.log
         found = [*log.ended, *([log.active] if log.active is not None else [])]
         ends = {one.key: one.end_offset for one in found}
@@ -131,9 +118,9 @@ class WatchedWorld(World):
 
     def heal_step(self, step: HealingStep) -> Work:
         match step:
-            case MakeAnew(key):
+            case restart_events.MakeAnew(key):
                 assert key not in self.files
-            case RevokeCheckpoints(keys):
+            case restart_events.RevokeCheckpoints(keys):
                 for key in keys:
                     assert whole_end(self, key) >= known_end(self, self.unsealed()[key])
             case GiveUp(segment, holes, _):
@@ -152,7 +139,7 @@ class WatchedWorld(World):
         """A start, and healing until it ends."""
         self.start(doubted_epoch)
         for _ in range(len(self.segments) + 2):
-            if not isinstance(self.outcome, Heal | TryAgain):
+            if not isinstance(self.outcome, restart_events.Heal | TryAgain):
                 return
             self.attempt()
         assert isinstance(self.outcome, TryAgain), "healing goes round in circles"
@@ -211,7 +198,7 @@ def _add_checkpoint(draw: st.DrawFn, world: World, key: SegmentKey, length: int)
     if size_bytes == place * BATCH_BYTES or size_bytes <= place * BATCH_BYTES < flushed * BATCH_BYTES:
         place = flushed  # one that is wrong and just where the file ends, now or later, is believed: nothing is read
     end_offset = key.base_offset + flushed
-    world.checkpoints[key] = CheckpointClaim(place * BATCH_BYTES, end_offset, producers_at(end_offset))
+    world.checkpoints[key] = restart_events.CheckpointClaim(place * BATCH_BYTES, end_offset, producers_at(end_offset))
 
 
 @given(worlds(), st.sampled_from([None, -1, 0, 1, 2]))
@@ -221,7 +208,7 @@ def test_nothing_that_is_known_to_have_been_written_is_cut_or_passed_over(
 ) -> None:
     """What must hold is in `WatchedWorld`."""
     world.live(doubted_epoch)
-    assert isinstance(world.outcome, Serve | StopShard | StopHealing | TryAgain)
+    assert isinstance(world.outcome, restart_events.Serve | restart_events.StopShard | StopHealing | TryAgain)
     if isinstance(world.outcome, StopHealing) and world.outcome.cause is StopCause.DATA_LOST:
         assert world.outcome.lost, "what is lost is not named"
         assert world.missing is not None
@@ -247,14 +234,14 @@ def test_a_restart_that_is_cut_short_between_any_two_steps_is_begun_anew_and_end
     world.steps_left = -1
     world.live(None)
     assert type(world.outcome) is type(whole.outcome)
-    if isinstance(world.outcome, Serve) and isinstance(whole.outcome, Serve):
+    if isinstance(world.outcome, restart_events.Serve) and isinstance(whole.outcome, restart_events.Serve):
         assert world.outcome.log.high_watermark == whole.outcome.log.high_watermark
         assert _ends(world.outcome) == _ends(whole.outcome)
     if isinstance(world.outcome, StopHealing) and isinstance(whole.outcome, StopHealing):
         assert world.outcome.lost == whole.outcome.lost
 
 
-def _ends(served: Serve) -> list[tuple[SegmentKey, int]]:
+def _ends(served: restart_events.Serve) -> list[tuple[SegmentKey, int]]:
     """Without those that nothing was written to: whether they have a file makes no difference."""
     log = served.log
     found = [*log.ended, *([log.active] if log.active is not None else [])]
@@ -265,12 +252,12 @@ def _ends(served: Serve) -> list[tuple[SegmentKey, int]]:
 @settings(max_examples=200, deadline=None)
 def test_a_restart_that_served_finds_nothing_to_do_at_the_next_one(world: WatchedWorld) -> None:
     world.live(None)
-    if not isinstance(world.outcome, Serve):
+    if not isinstance(world.outcome, restart_events.Serve):
         return
     first, world.said = world.outcome, []
     files = deepcopy(world.files)
     world.live(first.log.doubted_epoch)
-    assert isinstance(world.outcome, Serve) and _ends(world.outcome) == _ends(first)
+    assert isinstance(world.outcome, restart_events.Serve) and _ends(world.outcome) == _ends(first)
     assert world.files == files
     touched: list[Callable[[str], bool]] = [
         lambda said, verb=verb: said.startswith(verb) for verb in ("cut", "set", "make", "free", "revoke", "heal")

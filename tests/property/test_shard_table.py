@@ -13,36 +13,7 @@ from stratalog.machines.table.dump import capture, writes_of
 from stratalog.machines.table.records import PutHeader, TableHeader
 from stratalog.machines.table.shard_table import ShardTable
 from stratalog.meta_api.watch_lines import EncodedLines, WatchReader, WatchWriter
-from stratalog.model.commands.table_commands import (
-    AcquireLock,
-    AddShards,
-    AdvanceLogStart,
-    AllocateProducerIds,
-    AlterTopic,
-    BeginRecovery,
-    CommitParts,
-    CompleteRemote,
-    CreateTopic,
-    DeleteTopic,
-    ForgetLocal,
-    NoteLives,
-    PrepareSegment,
-    ProducerIdBlock,
-    PromiseFence,
-    ProposeIsr,
-    PurgeSegments,
-    RegisterNode,
-    ReleaseLock,
-    ReplaceManifest,
-    ReplaceParts,
-    ReportFaultyCopies,
-    ReportLostCopies,
-    ReportReplica,
-    RollSegment,
-    SealSegment,
-    SealUnclean,
-    TableCommand,
-)
+from stratalog.model.commands import table_commands
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import (
@@ -139,7 +110,7 @@ class ShardTableMachine(RuleBasedStateMachine):
             else:
                 self.items[key] = value
 
-    def do(self, command: TableCommand, new_id: UUID = NEW_ID) -> object:
+    def do(self, command: table_commands.TableCommand, new_id: UUID = NEW_ID) -> object:
         """The result, or None when the command was refused."""
         before = state_of(self.table)
         try:
@@ -175,42 +146,42 @@ class ShardTableMachine(RuleBasedStateMachine):
     @initialize(shards=st.integers(1, 2), replicas=st.integers(1, 3), policy=st.sampled_from(["isr", "quorum"]))
     def begin(self, shards: int, replicas: int, policy: str) -> None:
         for node_id in (1, 2, 3):
-            self.do(RegisterNode(NodeInfo(node_id, "storage", "host", 9092)))
+            self.do(table_commands.RegisterNode(NodeInfo(node_id, "storage", "host", 9092)))
         self.topic_count += 1
-        self.do(CreateTopic("a", shards, replicas, {"acks.policy": policy}), UUID(int=self.topic_count))
+        self.do(table_commands.CreateTopic("a", shards, replicas, {"acks.policy": policy}), UUID(int=self.topic_count))
         self.acquire_lock("x", 0)
 
     @rule(node_id=st.integers(1, 4), rack=st.sampled_from([None, "a", "b"]), count=st.integers(0, 3))
     def register_node_and_take_ids(self, node_id: int, rack: str | None, count: int) -> None:
-        self.do(RegisterNode(NodeInfo(node_id, "storage", "host", 9092, rack)))
-        self.do(AllocateProducerIds(count))
+        self.do(table_commands.RegisterNode(NodeInfo(node_id, "storage", "host", 9092, rack)))
+        self.do(table_commands.AllocateProducerIds(count))
 
     @rule(node_id=st.integers(1, 4), epoch=st.integers(1, 3), is_lost=st.booleans())
     def note_lives(self, node_id: int, epoch: int, is_lost: bool) -> None:
         lives = (Life(node_id, epoch),)
-        self.do(NoteLives(lost=lives) if is_lost else NoteLives(heard=lives))
+        self.do(table_commands.NoteLives(lost=lives) if is_lost else table_commands.NoteLives(heard=lives))
 
     @rule(node_id=st.integers(1, 4), epoch=st.integers(1, 3))
     def ask_as_some_life(self, node_id: int, epoch: int) -> None:
         known = self.table.state.nodes.get(node_id)
-        answer = self.do(AllocateProducerIds(1, caller=Life(node_id, epoch)))
+        answer = self.do(table_commands.AllocateProducerIds(1, caller=Life(node_id, epoch)))
         is_present = known is not None and known.node_epoch == epoch
-        assert isinstance(answer, ProducerIdBlock) is is_present, "only the present life is heard"
+        assert isinstance(answer, table_commands.ProducerIdBlock) is is_present, "only the present life is heard"
 
     @rule(name=st.sampled_from("abc"), shards=st.integers(0, 3), replicas=st.integers(1, 3))
     def create_topic(self, name: str, shards: int, replicas: int) -> None:
         self.topic_count += 1
-        self.do(CreateTopic(name, shards, replicas, {"k": name}), UUID(int=self.topic_count))
+        self.do(table_commands.CreateTopic(name, shards, replicas, {"k": name}), UUID(int=self.topic_count))
 
     @rule(chance=CHANCE, shards=st.integers(1, 3), value=st.sampled_from(["", "1", "é"]))
     def add_shards_and_alter(self, chance: int, shards: int, value: str) -> None:
-        self.do(AddShards(self.a_topic(chance), shards))
-        self.do(AlterTopic(self.a_topic(chance), {"retention.ms": value}))
+        self.do(table_commands.AddShards(self.a_topic(chance), shards))
+        self.do(table_commands.AlterTopic(self.a_topic(chance), {"retention.ms": value}))
 
     @rule(chance=CHANCE, really=st.integers(0, 3))
     def delete_topic(self, chance: int, really: int) -> None:
         if really == 0:
-            self.do(DeleteTopic(self.a_topic(chance)))
+            self.do(table_commands.DeleteTopic(self.a_topic(chance)))
 
     # Segments
     @rule(chance=CHANCE, length=st.integers(-1, 6))
@@ -218,7 +189,7 @@ class ShardTableMachine(RuleBasedStateMachine):
         segment = self.a_segment(chance)
         known = self.table.state.find_segment(segment)
         reached = max(segment.base_offset, known.remote.commit_offset) if known is not None else 0
-        self.do(RollSegment(segment, reached + length))
+        self.do(table_commands.RollSegment(segment, reached + length))
 
     @rule(chance=CHANCE, node=st.integers(1, 4), which=st.integers(0, 3))
     def seal(self, chance: int, node: int, which: int) -> None:
@@ -227,13 +198,13 @@ class ShardTableMachine(RuleBasedStateMachine):
             replicas = known.replicas if which else (node,)
             for replica in known.replicas if which and len(known.replicas) > 1 else ():
                 self.report(known.key, replica)
-            self.do(SealSegment(known.key, record_of(known.key, known.end_offset or 0, replicas)))
+            self.do(table_commands.SealSegment(known.key, record_of(known.key, known.end_offset or 0, replicas)))
 
     def report(self, key: SegmentKey, node: int, digest: bytes = b"digest") -> None:
         known, entry = self.table.state.find_segment(key), self.table.state.nodes.get(node)
         if known is not None and entry is not None:
             proof = replace(record_of(key, known.end_offset or 0, (node,)), digest=digest)
-            self.do(ReportReplica(key, proof, caller=entry.life))
+            self.do(table_commands.ReportReplica(key, proof, caller=entry.life))
 
     @rule(chance=CHANCE, node=st.integers(1, 4), digest=st.sampled_from([b"digest", b"digest", b"other"]))
     def report_one(self, chance: int, node: int, digest: bytes) -> None:
@@ -241,7 +212,7 @@ class ShardTableMachine(RuleBasedStateMachine):
 
     @rule(chance=CHANCE)
     def prepare(self, chance: int) -> None:
-        self.do(PrepareSegment(self.a_segment(chance)))
+        self.do(table_commands.PrepareSegment(self.a_segment(chance)))
 
     # Lives
     @rule(lost=st.sets(st.integers(1, 4), max_size=3), heard=st.sets(st.integers(1, 4), max_size=3))
@@ -249,7 +220,7 @@ class ShardTableMachine(RuleBasedStateMachine):
         nodes = self.table.state.nodes
         lives = {node_id: nodes[node_id].life for node_id in nodes}
         self.do(
-            NoteLives(
+            table_commands.NoteLives(
                 tuple(lives[node_id] for node_id in sorted(lost) if node_id in lives),
                 tuple(lives[node_id] for node_id in sorted(heard) if node_id in lives),
             )
@@ -261,7 +232,9 @@ class ShardTableMachine(RuleBasedStateMachine):
         if known is not None:
             storage = f"storage-{known.node_epoch}" if is_wiped and not is_clean else known.info.storage_id
             info = replace(known.info, storage_id=storage)
-            self.do(RegisterNode(info, boot_id=boot_id, stopped_epoch=known.node_epoch if is_clean else 0))
+            self.do(
+                table_commands.RegisterNode(info, boot_id=boot_id, stopped_epoch=known.node_epoch if is_clean else 0)
+            )
 
     @rule(
         chance=CHANCE, node=st.integers(1, 4), length=st.integers(0, 4), is_whole=st.booleans(), fence=st.integers(0, 9)
@@ -271,62 +244,64 @@ class ShardTableMachine(RuleBasedStateMachine):
         if known is not None and entry is not None:
             end_offset = known.base_offset + length
             under = known.fence if fence else fence
-            self.do(PromiseFence(known.key, under, end_offset, end_offset, is_whole, caller=entry.life))
+            self.do(table_commands.PromiseFence(known.key, under, end_offset, end_offset, is_whole, caller=entry.life))
 
     @rule(chance=CHANCE, really=st.integers(0, 3))
     def seal_unclean(self, chance: int, really: int) -> None:
         if really == 0:
-            self.do(SealUnclean(self.a_segment(chance)))
+            self.do(table_commands.SealUnclean(self.a_segment(chance)))
 
     @rule(chance=CHANCE, count=st.integers(0, 2), behind=st.integers(0, 3))
     def propose_isr(self, chance: int, count: int, behind: int) -> None:
         known = self.table.state.find_segment(self.a_segment(chance))
         if known is not None:
-            self.do(ProposeIsr(known.key, known.replicas[:count], known.isr_version - behind // 3))
+            self.do(table_commands.ProposeIsr(known.key, known.replicas[:count], known.isr_version - behind // 3))
 
     @rule(chance=CHANCE, really=st.integers(0, 3))
     def begin_recovery(self, chance: int, really: int) -> None:
         if really == 0:
-            self.do(BeginRecovery(self.a_segment(chance)))
+            self.do(table_commands.BeginRecovery(self.a_segment(chance)))
 
     @rule(chance=CHANCE, offset=st.integers(0, 12))
     def advance_log_start(self, chance: int, offset: int) -> None:
-        self.do(AdvanceLogStart(self.a_segment(chance).shard_key, offset))
+        self.do(table_commands.AdvanceLogStart(self.a_segment(chance).shard_key, offset))
 
     @rule(chance=CHANCE, other=CHANCE, node=st.integers(1, 2))
     def forget_local(self, chance: int, other: int, node: int) -> None:
-        self.do(ForgetLocal((self.a_segment(chance),), node))
-        self.do(ForgetLocal((self.a_segment(chance), self.a_segment(other)), node))
+        self.do(table_commands.ForgetLocal((self.a_segment(chance),), node))
+        self.do(table_commands.ForgetLocal((self.a_segment(chance), self.a_segment(other)), node))
 
     @rule(chance=CHANCE, node=st.integers(1, 4))
     def report_lost_copies(self, chance: int, node: int) -> None:
         entry = self.table.state.nodes.get(node)
         if entry is not None:
-            self.do(ReportLostCopies((self.a_segment(chance), self.a_segment(chance + 1)), caller=entry.life))
+            self.do(
+                table_commands.ReportLostCopies((self.a_segment(chance), self.a_segment(chance + 1)), caller=entry.life)
+            )
 
     @rule(chance=CHANCE, node=st.integers(1, 4))
     def report_faulty_copies(self, chance: int, node: int) -> None:
         entry = self.table.state.nodes.get(node)
         if entry is not None:
             segments = (self.a_segment(chance), self.a_segment(chance + 1))
-            self.do(ReportFaultyCopies(segments, caller=entry.life))
+            self.do(table_commands.ReportFaultyCopies(segments, caller=entry.life))
 
     @rule(chance=CHANCE)
     def purge(self, chance: int) -> None:
         segment = self.a_segment(chance)
-        self.do(PurgeSegments((segment, segment)))
+        self.do(table_commands.PurgeSegments((segment, segment)))
 
     # Remote copies, locks
     @rule(holder=st.sampled_from("xxy"), wait_ms=st.sampled_from([0, 5, 2_000]))
     def acquire_lock(self, holder: str, wait_ms: int) -> None:
         self.now_ms += wait_ms
-        result = self.do(AcquireLock("tier", holder, 1_000))
+        result = self.do(table_commands.AcquireLock("tier", holder, 1_000))
         if isinstance(result, Lock):
             self.locks.append(result)
 
     @rule(chance=CHANCE)
     def release_lock(self, chance: int) -> None:
-        self.do(ReleaseLock(self.a_lock(chance)))
+        self.do(table_commands.ReleaseLock(self.a_lock(chance)))
         self.acquire_lock("x", 0)
 
     @rule(chance=CHANCE, other=CHANCE, length=st.integers(0, 4), behind=st.integers(0, 5))
@@ -340,7 +315,7 @@ class ShardTableMachine(RuleBasedStateMachine):
             if known is not None and known.end_offset is not None and behind:
                 end = min(end, known.end_offset)
             commits.append(PartCommit(key, base, RemotePart(f"chunk-{base}-{end}", 0, 10, base, end)))
-        self.do(CommitParts(self.a_lock(chance), tuple(commits)))
+        self.do(table_commands.CommitParts(self.a_lock(chance), tuple(commits)))
 
     @rule(chance=CHANCE, first=st.integers(0, 2), count=st.integers(1, 3), name=st.sampled_from("pq"))
     def replace_parts(self, chance: int, first: int, count: int, name: str) -> None:
@@ -348,16 +323,18 @@ class ShardTableMachine(RuleBasedStateMachine):
         old = tuple(known.remote.parts[first : first + count]) if known is not None else ()
         if known is not None and old:
             merged = RemotePart(name, 0, 30, old[0].base_offset, old[-1].end_offset)
-            self.do(ReplaceParts(self.a_lock(chance), (PartReplacement(known.key, old, (merged,)),)))
+            self.do(table_commands.ReplaceParts(self.a_lock(chance), (PartReplacement(known.key, old, (merged,)),)))
 
     @rule(chance=CHANCE, manifest=st.sampled_from(["m", "n"]))
     def complete(self, chance: int, manifest: str) -> None:
-        self.do(CompleteRemote(self.a_lock(chance), self.a_segment(chance), manifest, b"digest", 10))
+        self.do(table_commands.CompleteRemote(self.a_lock(chance), self.a_segment(chance), manifest, b"digest", 10))
 
     @rule(chance=CHANCE, manifest=st.sampled_from(["m", "n", "merged"]), digest=st.sampled_from([b"digest", b"new"]))
     def replace_manifest(self, chance: int, manifest: str, digest: bytes) -> None:
         known = self.table.state.find_segment(self.a_segment(chance))
-        command = ReplaceManifest(self.a_lock(chance), self.a_segment(chance), digest, manifest, b"new", 20)
+        command = table_commands.ReplaceManifest(
+            self.a_lock(chance), self.a_segment(chance), digest, manifest, b"new", 20
+        )
         replaced = self.do(command)
         if isinstance(replaced, Segment):
             assert known is not None and known.remote.state is RemoteState.COMPLETE
@@ -374,17 +351,21 @@ class ShardTableMachine(RuleBasedStateMachine):
                 return
             reached = max(key.base_offset, known.remote.commit_offset)
             if known.state is SegmentState.ACTIVE:
-                self.do(RollSegment(key, max(reached, self.table.shard(key.shard_key).log_start_offset) + length))
+                self.do(
+                    table_commands.RollSegment(
+                        key, max(reached, self.table.shard(key.shard_key).log_start_offset) + length
+                    )
+                )
             elif known.state is SegmentState.SEALING:
                 for node in known.replicas if len(known.replicas) > 1 else ():
                     self.report(key, node)
-                self.do(SealSegment(key, record_of(key, known.end_offset or 0, known.replicas)))
+                self.do(table_commands.SealSegment(key, record_of(key, known.end_offset or 0, known.replicas)))
             elif reached != known.end_offset:
                 piece = RemotePart(f"rest-{reached}", 0, 10, reached, known.end_offset or 0)
-                self.do(CommitParts(self.locks[-1], (PartCommit(key, reached, piece),)))
+                self.do(table_commands.CommitParts(self.locks[-1], (PartCommit(key, reached, piece),)))
             else:
-                self.do(CompleteRemote(self.locks[-1], key, "m", b"digest", 10))
-                self.do(ForgetLocal((key,), known.replicas[0]))
+                self.do(table_commands.CompleteRemote(self.locks[-1], key, "m", b"digest", 10))
+                self.do(table_commands.ForgetLocal((key,), known.replicas[0]))
 
     # What is always so
     @invariant()

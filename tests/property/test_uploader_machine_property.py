@@ -9,37 +9,12 @@ from uuid import UUID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stratalog.machines.tiering.upload_events import (
-    CancelTask,
-    CommittedGrew,
-    FlushAsked,
-    Gone,
-    LockGained,
-    LockLost,
-    Moved,
-    NothingThere,
-    Piece,
-    PieceOutcome,
-    Publish,
-    RewriteAsked,
-    SegmentGone,
-    SegmentSeen,
-    SendBundle,
-    SendChunk,
-    TaskEnded,
-    TaskFailed,
-    TaskFailure,
-    TimePassed,
-    TooLarge,
-    Unreadable,
-    UploaderEvent,
-    UploadLimits,
-)
+from stratalog.machines.tiering import upload_events
 from stratalog.machines.tiering.uploader import Uploader
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemotePart
 
-LIMITS = UploadLimits(
+LIMITS = upload_events.UploadLimits(
     chunk_bytes=5_000, bundle_bytes=20_000, in_flight_bytes=40_000, max_requests=3, interval_ms=100, merge_parts=3,
     backoff_ms=10, backoff_cap_ms=100, hold_ms=50,
 )  # fmt: skip
@@ -63,15 +38,17 @@ class Model:
     def committed(self) -> int:
         return self.parts[-1].end_offset if self.parts else 0
 
-    def moved(self, is_ours: bool = True) -> Moved:
-        return Moved(self.key, self.committed, tuple(self.parts), self.end - self.committed, is_ours)
+    def moved(self, is_ours: bool = True) -> upload_events.Moved:
+        return upload_events.Moved(self.key, self.committed, tuple(self.parts), self.end - self.committed, is_ours)
 
-    def seen(self) -> SegmentSeen:
+    def seen(self) -> upload_events.SegmentSeen:
         end = self.end if self.is_sealed else None
         unsent = self.end - self.committed
         directories = () if self.away is not None else (self.key.shard // 2,)
         where = {"directories": directories if self.is_mounted else None, "away": self.away}
-        return SegmentSeen(self.key, self.is_sealed, end, self.committed, tuple(self.parts), True, unsent, **where)
+        return upload_events.SegmentSeen(
+            self.key, self.is_sealed, end, self.committed, tuple(self.parts), True, unsent, **where
+        )
 
 
 class World:
@@ -84,20 +61,20 @@ class World:
             for shard, size in ((4, 12_000), (5, 300), (6, 40_000))
         ]
         self.by_key = {model.key: model for model in self.models}
-        self.tasks: dict[int, SendChunk | SendBundle | Publish] = {}
+        self.tasks: dict[int, upload_events.SendChunk | upload_events.SendBundle | upload_events.Publish] = {}
         self.now_ms = 0
         self.objects = 0
         self.has_lock = False
         self.tell(*(model.seen() for model in self.models))
 
-    def tell(self, *events: UploaderEvent) -> None:
+    def tell(self, *events: upload_events.UploaderEvent) -> None:
         for effect in self.machine.step_all(events, self.now_ms):
             match effect:
-                case SendChunk(task) | SendBundle(task) | Publish(task):
+                case upload_events.SendChunk(task) | upload_events.SendBundle(task) | upload_events.Publish(task):
                     assert self.has_lock, "nothing begins without the lock"
                     assert not any(self.is_read_there(piece) and self.away(piece) for piece in pieces_of(effect))
                     self.tasks[task] = effect
-                case CancelTask(task):
+                case upload_events.CancelTask(task):
                     self.cancelled(task)
                 case _:
                     pass
@@ -108,22 +85,22 @@ class World:
         pieces = [piece for effect in self.tasks.values() for piece in pieces_of(effect)]
         assert sum(map(self.is_read_there, pieces)) <= LIMITS.mounted_requests, "few are read in directories at a time"
 
-    def is_read_there(self, piece: Piece) -> bool:
+    def is_read_there(self, piece: upload_events.Piece) -> bool:
         return self.by_key[piece.key].is_mounted and piece.max_bytes > 0 and not piece.replaces
 
-    def away(self, piece: Piece) -> str | None:
+    def away(self, piece: upload_events.Piece) -> str | None:
         return self.by_key[piece.key].away
 
     def cancelled(self, task: int) -> None:
         del self.tasks[task]
-        self.tell(TaskFailed(task, TaskFailure.CANCELLED, "", 0.0))
+        self.tell(upload_events.TaskFailed(task, upload_events.TaskFailure.CANCELLED, "", 0.0))
 
     # What may happen ------------------------------------------------------------------------------------------------
     def grow(self, number: int, size: int) -> None:
         model = self.models[number]
         if not model.is_sealed and not model.is_gone:
             model.end += size
-            self.tell(CommittedGrew(model.key, model.end - model.committed))
+            self.tell(upload_events.CommittedGrew(model.key, model.end - model.committed))
 
     def seal(self, number: int) -> None:
         model = self.models[number]
@@ -133,7 +110,7 @@ class World:
 
     def delete(self, number: int) -> None:
         self.models[number].is_gone = True
-        self.tell(SegmentGone(self.models[number].key))
+        self.tell(upload_events.SegmentGone(self.models[number].key))
 
     def read_there(self, number: int, is_read: bool) -> None:
         model = self.models[4 + number % 3]
@@ -144,54 +121,54 @@ class World:
     def rewrite(self, number: int) -> None:
         model = self.models[number]
         some = tuple(part for part in model.parts if part.object_key.startswith("b") and self.rng.random() < 0.5)
-        self.tell(RewriteAsked(model.key, some))
+        self.tell(upload_events.RewriteAsked(model.key, some))
 
     def lock(self, is_held: bool) -> None:
         self.has_lock = is_held
-        self.tell(LockGained(1) if is_held else LockLost())
+        self.tell(upload_events.LockGained(1) if is_held else upload_events.LockLost())
 
     def time(self, ms: int) -> None:
         self.now_ms += ms
-        self.tell(TimePassed())
+        self.tell(upload_events.TimePassed())
 
-    def answer(self, failure: TaskFailure | None, is_odd: bool) -> None:
+    def answer(self, failure: upload_events.TaskFailure | None, is_odd: bool) -> None:
         if not self.tasks:
             return
         task = self.rng.choice(sorted(self.tasks))
         effect = self.tasks.pop(task)
         if failure is not None:
-            if failure is TaskFailure.LOCK_LOST:
-                failure = TaskFailure.DOUBTFUL
-            self.tell(TaskFailed(task, failure, "why not", self.rng.random()))
+            if failure is upload_events.TaskFailure.LOCK_LOST:
+                failure = upload_events.TaskFailure.DOUBTFUL
+            self.tell(upload_events.TaskFailed(task, failure, "why not", self.rng.random()))
             return
         self.objects += 1
-        if isinstance(effect, Publish):
-            outcomes: tuple[PieceOutcome, ...] = (self.publish(effect),)
+        if isinstance(effect, upload_events.Publish):
+            outcomes: tuple[upload_events.PieceOutcome, ...] = (self.publish(effect),)
         else:
-            name = f"{'b' if isinstance(effect, SendBundle) else 'c'}{self.objects}"
+            name = f"{'b' if isinstance(effect, upload_events.SendBundle) else 'c'}{self.objects}"
             outcomes = tuple(self.outcome(piece, name, is_odd) for piece in pieces_of(effect))
-        self.tell(TaskEnded(task, outcomes))
+        self.tell(upload_events.TaskEnded(task, outcomes))
 
-    def publish(self, effect: Publish) -> PieceOutcome:
+    def publish(self, effect: upload_events.Publish) -> upload_events.PieceOutcome:
         model = self.by_key[effect.key]
         if not model.is_gone:
             assert model.is_sealed and model.committed == model.end
             assert effect.parts == tuple(model.parts)
             assert not any(part.object_key.startswith("b") for part in effect.parts), "all parts are at home"
             model.is_complete = True
-        return Gone(effect.key)
+        return upload_events.Gone(effect.key)
 
-    def outcome(self, piece: Piece, name: str, is_odd: bool) -> PieceOutcome:
+    def outcome(self, piece: upload_events.Piece, name: str, is_odd: bool) -> upload_events.PieceOutcome:
         model = self.by_key[piece.key]
         if model.is_gone:
-            return Gone(piece.key)
+            return upload_events.Gone(piece.key)
         if is_odd and not piece.replaces and self.rng.random() < 0.3:
-            return TooLarge(piece.key, self.rng.randint(1, model.end - model.committed))
+            return upload_events.TooLarge(piece.key, self.rng.randint(1, model.end - model.committed))
         if is_odd and self.rng.random() < 0.5:
             return self.rng.choice(
                 [
-                    NothingThere(piece.key, model.end - model.committed),
-                    Unreadable(piece.key, "bad CRC", is_final=False),
+                    upload_events.NothingThere(piece.key, model.end - model.committed),
+                    upload_events.Unreadable(piece.key, "bad CRC", is_final=False),
                     model.moved(is_ours=False),
                 ]
             )
@@ -221,19 +198,21 @@ class World:
             if wake_ms is None:
                 break
             self.now_ms = max(self.now_ms, wake_ms)
-            self.tell(TimePassed())
+            self.tell(upload_events.TimePassed())
         else:
             raise AssertionError(f"it never ends: {self.machine.describe(self.now_ms)}")
 
 
-def pieces_of(effect: SendChunk | SendBundle | Publish) -> tuple[Piece, ...]:
+def pieces_of(
+    effect: upload_events.SendChunk | upload_events.SendBundle | upload_events.Publish,
+) -> tuple[upload_events.Piece, ...]:
     match effect:
-        case SendChunk(_, piece):
+        case upload_events.SendChunk(_, piece):
             return (piece,)
-        case SendBundle(_, pieces):
+        case upload_events.SendBundle(_, pieces):
             return pieces
-        case Publish(_, key):
-            return (Piece(key, 0, 0),)
+        case upload_events.Publish(_, key):
+            return (upload_events.Piece(key, 0, 0),)
 
 
 numbers = st.integers(0, 6)
@@ -242,7 +221,7 @@ steps = st.one_of(
     st.tuples(st.just("grow"), numbers, st.sampled_from([1, 50, 900])),
     st.tuples(st.just("answer"), st.just(None), st.booleans()),
     st.tuples(st.just("answer"), st.just(None), st.just(False)),
-    st.tuples(st.just("answer"), st.sampled_from(list(TaskFailure)), st.just(False)),
+    st.tuples(st.just("answer"), st.sampled_from(list(upload_events.TaskFailure)), st.just(False)),
     st.tuples(st.just("time"), st.integers(1, 150)),
     st.tuples(st.just("time"), st.just(100)),
     st.tuples(st.just("seal"), numbers),
@@ -264,7 +243,7 @@ def test_whatever_is_answered_all_that_is_committed_gets_there_and_the_machine_c
     world.lock(True)
     for name, *details in plot:
         if name == "flush":
-            world.tell(FlushAsked())
+            world.tell(upload_events.FlushAsked())
         else:
             getattr(world, name)(*details)
     world.drain()

@@ -16,29 +16,7 @@ from uuid import UUID
 import pytest
 from rocksdict import Options, Rdict
 
-from stratalog.machines.table.records import (
-    DropMount,
-    DropPart,
-    DropPurgedTopic,
-    DropSegment,
-    DropShard,
-    DropTopic,
-    NodeEntry,
-    PurgedTopic,
-    PutHeader,
-    PutLock,
-    PutMount,
-    PutNode,
-    PutPart,
-    PutPurgedTopic,
-    PutSeal,
-    PutSegmentHead,
-    PutShard,
-    PutTopic,
-    ShardRow,
-    TableHeader,
-    TableWrite,
-)
+from stratalog.machines.table import records as table_records
 from stratalog.machines.table.shard_table import ShardTable
 from stratalog.model.errors import Corrupt, InvalidRequest, Unavailable
 from stratalog.model.ids import MAX_OFFSET, SegmentKey, ShardKey
@@ -55,12 +33,12 @@ from support.meta_worlds import STORE_KINDS, make_store, placed
 
 TOPIC_ID = UUID("4b186ce9-ec7d-4a13-9932-91a9e41c24b5")
 SHARD = ShardKey(TOPIC_ID, 9_999)
-HEADER = TableHeader("cluster-1", 7, MAX_OFFSET - 1)
+HEADER = table_records.TableHeader("cluster-1", 7, MAX_OFFSET - 1)
 TOPIC = Topic("__consumer_offsets", TOPIC_ID, 10_000, 3, {"retention.ms": "-1", "note": "größer\n\x00"}, 5, True)
 LISTENERS = (Listener("outside", "public.example", 30_001), Listener("v6", "fd00::1", 1))
-NODE = NodeEntry(NodeInfo(2**31 - 1, "storage", "::1", 65_535, None, LISTENERS, False), 3)
+NODE = table_records.NodeEntry(NodeInfo(2**31 - 1, "storage", "::1", 65_535, None, LISTENERS, False), 3)
 LOCK = Lock("tier/ß/1", "node-1/4", 9, MAX_OFFSET, ("node-1/3", "node-ß/2"))
-PURGED = PurgedTopic(UUID(int=99), 12)
+PURGED = table_records.PurgedTopic(UUID(int=99), 12)
 SEAL = SealRecord(
     2**31 - 1,
     5,
@@ -119,30 +97,30 @@ HAND_MADE = Mount(
 )
 
 
-def writes_of(segment: Segment) -> list[TableWrite]:
-    writes: list[TableWrite] = [PutSegmentHead(segment)]
+def writes_of(segment: Segment) -> list[table_records.TableWrite]:
+    writes: list[table_records.TableWrite] = [table_records.PutSegmentHead(segment)]
     if segment.seal is not None:
-        writes.append(PutSeal(segment.key, segment.seal))
-    writes.extend(PutPart(segment.key, part) for part in segment.remote.parts)
+        writes.append(table_records.PutSeal(segment.key, segment.seal))
+    writes.extend(table_records.PutPart(segment.key, part) for part in segment.remote.parts)
     return writes
 
 
-EVERYTHING: list[TableWrite] = [
-    PutTopic(TOPIC),
-    PutShard(ShardRow(SHARD, MAX_OFFSET)),
+EVERYTHING: list[table_records.TableWrite] = [
+    table_records.PutTopic(TOPIC),
+    table_records.PutShard(table_records.ShardRow(SHARD, MAX_OFFSET)),
     *writes_of(SEALED),
     *writes_of(COMPLETE),
     *writes_of(ACTIVE),
-    PutNode(NODE),
-    PutLock(LOCK),
-    PutMount(MOUNT),
-    PutMount(HAND_MADE),
-    PutMount(replace(MOUNT, name="gone")),
-    DropMount("gone"),
-    PutPurgedTopic(PURGED),
-    PutPurgedTopic(PurgedTopic(UUID(int=98), 1)),
-    DropPurgedTopic(UUID(int=98)),
-    PutHeader(HEADER),
+    table_records.PutNode(NODE),
+    table_records.PutLock(LOCK),
+    table_records.PutMount(MOUNT),
+    table_records.PutMount(HAND_MADE),
+    table_records.PutMount(replace(MOUNT, name="gone")),
+    table_records.DropMount("gone"),
+    table_records.PutPurgedTopic(PURGED),
+    table_records.PutPurgedTopic(table_records.PurgedTopic(UUID(int=98), 1)),
+    table_records.DropPurgedTopic(UUID(int=98)),
+    table_records.PutHeader(HEADER),
 ]
 
 
@@ -177,7 +155,7 @@ async def test_what_was_written_is_loaded_and_the_header_comes_first(store: Meta
         HAND_MADE,
         PURGED,
         TOPIC,
-        ShardRow(SHARD, MAX_OFFSET),
+        table_records.ShardRow(SHARD, MAX_OFFSET),
         SEALED,
         COMPLETE,
         ACTIVE,
@@ -187,36 +165,53 @@ async def test_what_was_written_is_loaded_and_the_header_comes_first(store: Meta
 
 async def test_the_last_write_of_a_record_stands(store: MetaStore) -> None:
     await store.load()
-    await store.write([[PutHeader(TableHeader("c", 1, 1)), PutLock(LOCK)], [PutHeader(TableHeader("c", 2, 1))]])
-    await store.write([[PutLock(replace(LOCK, epoch=10))]])
-    assert await reloaded(store) == [TableHeader("c", 2, 1), replace(LOCK, epoch=10)]
+    await store.write(
+        [
+            [table_records.PutHeader(table_records.TableHeader("c", 1, 1)), table_records.PutLock(LOCK)],
+            [table_records.PutHeader(table_records.TableHeader("c", 2, 1))],
+        ]
+    )
+    await store.write([[table_records.PutLock(replace(LOCK, epoch=10))]])
+    assert await reloaded(store) == [table_records.TableHeader("c", 2, 1), replace(LOCK, epoch=10)]
 
 
 async def test_what_was_dropped_is_gone(store: MetaStore) -> None:
     await store.load()
     await store.write([EVERYTHING])
-    drops: list[TableWrite] = [
-        DropTopic(TOPIC_ID),
-        DropPurgedTopic(PURGED.topic_id),
-        DropShard(SHARD),
-        DropMount(MOUNT.name),
-        DropMount(HAND_MADE.name),
-        DropSegment(ACTIVE.key),
-        DropSegment(COMPLETE.key),
+    drops: list[table_records.TableWrite] = [
+        table_records.DropTopic(TOPIC_ID),
+        table_records.DropPurgedTopic(PURGED.topic_id),
+        table_records.DropShard(SHARD),
+        table_records.DropMount(MOUNT.name),
+        table_records.DropMount(HAND_MADE.name),
+        table_records.DropSegment(ACTIVE.key),
+        table_records.DropSegment(COMPLETE.key),
     ]
-    drops += [DropPart(SEALED.key, part.base_offset) for part in PARTS[1:]]
+    drops += [table_records.DropPart(SEALED.key, part.base_offset) for part in PARTS[1:]]
     await store.write([drops])
     records = await reloaded(store)
     (segment,) = [record for record in records if isinstance(record, Segment)]
     assert segment.key == SEALED.key and tuple(segment.remote.parts) == PARTS[:1]
-    assert [type(record) for record in records if not isinstance(record, Segment)] == [TableHeader, Lock, NodeEntry]
+    assert [type(record) for record in records if not isinstance(record, Segment)] == [
+        table_records.TableHeader,
+        Lock,
+        table_records.NodeEntry,
+    ]
 
 
 async def test_a_part_can_be_dropped_and_put_in_one_transaction(store: MetaStore) -> None:
     await store.load()
     merged = RemotePart("merged", 0, 20, 5, 7)
-    await store.write([[PutHeader(HEADER), *writes_of(SEALED)]])
-    await store.write([[DropPart(SEALED.key, 5), DropPart(SEALED.key, 6), PutPart(SEALED.key, merged)]])
+    await store.write([[table_records.PutHeader(HEADER), *writes_of(SEALED)]])
+    await store.write(
+        [
+            [
+                table_records.DropPart(SEALED.key, 5),
+                table_records.DropPart(SEALED.key, 6),
+                table_records.PutPart(SEALED.key, merged),
+            ]
+        ]
+    )
     (segment,) = [record for record in await reloaded(store) if isinstance(record, Segment)]
     assert tuple(segment.remote.parts[:2]) == (merged, PARTS[2])
 
@@ -235,7 +230,15 @@ async def filled(directory: Path) -> Path:
     store = RocksStore(directory / "deep" / "meta")
     await store.load()
     topic = replace(TOPIC, shard_count=1)
-    await store.write([[PutHeader(HEADER), PutTopic(topic), PutShard(ShardRow(ACTIVE.key.shard_key, 0))]])
+    await store.write(
+        [
+            [
+                table_records.PutHeader(HEADER),
+                table_records.PutTopic(topic),
+                table_records.PutShard(table_records.ShardRow(ACTIVE.key.shard_key, 0)),
+            ]
+        ]
+    )
     await store.write([writes_of(ACTIVE)])
     await store.close()
     return directory / "deep" / "meta"
@@ -288,7 +291,7 @@ def killed_log(tmp_path: Path) -> Path:
 
 async def test_what_a_killed_process_wrote_is_there(killed_log: Path) -> None:
     store = RocksStore(killed_log.parent)
-    assert [type(record) for record in await store.load()] == [TableHeader, Lock, Lock]
+    assert [type(record) for record in await store.load()] == [table_records.TableHeader, Lock, Lock]
     await store.close()
 
 
@@ -334,8 +337,8 @@ async def test_damage_below_the_log_is_refused_with_the_next_step(
     directory = tmp_path / "meta"
     store = RocksStore(directory)
     await store.load()
-    locks = [PutLock(Lock(f"lock {number}", f"{number * 7919:0200x}", 1, 1)) for number in range(500)]
-    await store.write([[PutHeader(HEADER), *locks]])
+    locks = [table_records.PutLock(Lock(f"lock {number}", f"{number * 7919:0200x}", 1, 1)) for number in range(500)]
+    await store.write([[table_records.PutHeader(HEADER), *locks]])
     await store.close()
     (path,) = directory.glob(pattern)
     damage(path)
@@ -435,7 +438,7 @@ async def test_a_place_that_cannot_hold_a_store_is_refused_in_words(tmp_path: Pa
     with pytest.raises(Unavailable, match="metadata directory"):
         await RocksStore(tmp_path / "file" / "meta").load()
     with pytest.raises(Unavailable, match="not open"):
-        await RocksStore(tmp_path / "meta").write([[PutHeader(HEADER)]])
+        await RocksStore(tmp_path / "meta").write([[table_records.PutHeader(HEADER)]])
 
 
 async def test_a_loaded_store_is_a_true_table(tmp_path: Path) -> None:

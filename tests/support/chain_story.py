@@ -39,62 +39,8 @@ import uuid
 from collections import deque
 from dataclasses import replace
 
-from stratalog.machines.leading.chain_events import (
-    AcknowledgeBatches,
-    ActiveNamed,
-    AppendFailed,
-    AskWhoLeads,
-    BatchesTurnedAway,
-    ChainEffect,
-    ChainEvent,
-    ConfirmRoll,
-    DoubtCopy,
-    DropEmptySegment,
-    EmptySegmentKept,
-    FlushSegment,
-    HandOver,
-    LeadRead,
-    LeaveSegment,
-    NameActive,
-    NameSuccessor,
-    OpeningFailed,
-    OpenSegment,
-    PrepareSuccessorOf,
-    ProposeIsrOf,
-    RefuseBatches,
-    RollConfirmed,
-    SealSegment,
-    SegmentFlushed,
-    SegmentFlushFailed,
-    SegmentHeard,
-    SegmentLeft,
-    SegmentOpened,
-    ServiceBegun,
-    ShardRecovered,
-    ShardStopped,
-    SuccessorNamed,
-    SuccessorUnknown,
-    TellReaders,
-)
+from stratalog.machines.leading import chain_events, leader_events
 from stratalog.machines.leading.chain_invariants import check_chain
-from stratalog.machines.leading.leader_events import (
-    BatchesPersisted,
-    BatchesReceived,
-    BatchesWritten,
-    FenceRaised,
-    FollowerFetched,
-    IsrCommitted,
-    LagChecked,
-    OfferedBatch,
-    PersistBatches,
-    PolicyChanged,
-    RecordHeard,
-    RefuseBatch,
-    RollAsked,
-    RollPolicy,
-    SegmentRecord,
-    TimePassed,
-)
 from stratalog.machines.leading.producer_table import ProducerTable
 from stratalog.machines.leading.segment_leader import SegmentLeader
 from stratalog.machines.leading.shard_chain import ShardChain
@@ -104,7 +50,7 @@ from stratalog.model.ids import SegmentKey, ShardKey
 
 NODE = 1
 SHARD = ShardKey(uuid.UUID(int=1), 0)
-POLICY = RollPolicy(segment_bytes=100, segment_ms=60_000)
+POLICY = leader_events.RollPolicy(segment_bytes=100, segment_ms=60_000)
 _BATCH = re.compile(r"(?P<name>[a-z]+\d*)(\*(?P<count>\d+))?(\((?P<size>\d+)\))?(?P<acks>[!?]?)")
 _ACKS = {"": -1, "!": 1, "?": 0}
 _FAILURES = {
@@ -137,10 +83,10 @@ class ChainStory:
         self.log_start = 0
         self.held_flushes: list[int] = []
         self.held_drops: list[int] | None = None
-        self.held_confirmations: list[ConfirmRoll] = []
+        self.held_confirmations: list[chain_events.ConfirmRoll] = []
         self.confirmed: set[int] = set()
         self.isr_version = 0
-        self.due: deque[ChainEvent] = deque()
+        self.due: deque[chain_events.ChainEvent] = deque()
 
     def play(self, story: str) -> str:
         self.out = []
@@ -161,27 +107,27 @@ class ChainStory:
     def _command(self, words: list[str]) -> None:
         match words:
             case ["offer", *rest]:
-                self.step(BatchesReceived(batches_of(rest)))
+                self.step(leader_events.BatchesReceived(batches_of(rest)))
             case ["no", "room", "for", *rest]:
-                self.step(BatchesTurnedAway(batches_of(rest), "the disk is full"))
+                self.step(chain_events.BatchesTurnedAway(batches_of(rest), "the disk is full"))
             case ["roll"]:
-                self.step(RollAsked())
+                self.step(leader_events.RollAsked())
             case ["wait", span_ms]:
                 self.now_ms += int(span_ms)
-                self.step(TimePassed(self.now_ms))
+                self.step(leader_events.TimePassed(self.now_ms))
             case ["disk", state]:
                 self.disk = state
             case ["flushes", speed]:
                 self.has_slow_flushes = speed == "slow"
             case ["flushed", epoch, offset]:
-                self.step(SegmentHeard(int(epoch), BatchesPersisted(int(offset))))
+                self.step(chain_events.SegmentHeard(int(epoch), leader_events.BatchesPersisted(int(offset))))
             case ["flush", "of", epoch, "fails"]:
-                self.step(SegmentFlushFailed(int(epoch), "the disk lost a page"))
+                self.step(chain_events.SegmentFlushFailed(int(epoch), "the disk lost a page"))
             case ["ended", state]:
                 self.holds_ended_flushes = state == "held"
                 held, self.held_flushes = self.held_flushes, []
                 for ended in held:
-                    self.step(SegmentFlushed(ended))
+                    self.step(chain_events.SegmentFlushed(ended))
             case ["meta", state]:
                 self.meta = state
                 held_rolls, self.held_confirmations = self.held_confirmations, []
@@ -206,34 +152,42 @@ class ChainStory:
                 self.next = tuple(map(int, nodes[:at]))
                 self.next_isr = tuple(map(int, nodes[at + 1 :])) or None
             case ["needs", count]:
-                self.step(PolicyChanged(replace(POLICY, min_insync_replicas=int(count))))
+                self.step(leader_events.PolicyChanged(replace(POLICY, min_insync_replicas=int(count))))
             case ["by", "quorum"]:
-                self.step(PolicyChanged(replace(POLICY, is_quorum=True)))
+                self.step(leader_events.PolicyChanged(replace(POLICY, is_quorum=True)))
             case ["isr", epoch, *nodes]:
                 self.isr_version += 1
-                self.step(SegmentHeard(int(epoch), IsrCommitted(tuple(map(int, nodes)), self.isr_version)))
+                self.step(
+                    chain_events.SegmentHeard(
+                        int(epoch), leader_events.IsrCommitted(tuple(map(int, nodes)), self.isr_version)
+                    )
+                )
             case ["follower", follower, "has", offset, "of", epoch]:
                 node, _, life = follower.partition("/")
-                self.step(SegmentHeard(int(epoch), FollowerFetched(int(node), int(offset), int(life or 0))))
+                self.step(
+                    chain_events.SegmentHeard(
+                        int(epoch), leader_events.FollowerFetched(int(node), int(offset), int(life or 0))
+                    )
+                )
             case ["look", "for", "lag", "in", epoch]:
-                self.step(SegmentHeard(int(epoch), LagChecked(self.now_ms)))
+                self.step(chain_events.SegmentHeard(int(epoch), leader_events.LagChecked(self.now_ms)))
             case ["record", epoch, "leader", node, "fence", fence]:
-                heard = SegmentRecord(int(node), (NODE, 2, 3), (NODE, 2, 3), 0, int(fence))
-                self.step(SegmentHeard(int(epoch), RecordHeard(heard)))
+                heard = leader_events.SegmentRecord(int(node), (NODE, 2, 3), (NODE, 2, 3), 0, int(fence))
+                self.step(chain_events.SegmentHeard(int(epoch), leader_events.RecordHeard(heard)))
             case ["fence", epoch]:
-                self.step(SegmentHeard(int(epoch), FenceRaised(int(epoch))))
+                self.step(chain_events.SegmentHeard(int(epoch), leader_events.FenceRaised(int(epoch))))
             case ["drops", "held"]:
                 self.held_drops = []
             case ["drops", "fail"]:
                 for ended in self.held_drops or ():
-                    self.step(EmptySegmentKept(ended))
+                    self.step(chain_events.EmptySegmentKept(ended))
                 self.held_drops = None
             case ["deleted"]:
-                self.step(ShardStopped(Stop("the topic was deleted", StopCause.DELETED)))
+                self.step(chain_events.ShardStopped(Stop("the topic was deleted", StopCause.DELETED)))
             case ["fault"]:
-                self.step(ShardStopped(Stop("a fault in the node", StopCause.FAULT)))
+                self.step(chain_events.ShardStopped(Stop("a fault in the node", StopCause.FAULT)))
             case ["leads", question, answer]:
-                self.step(LeadRead(int(question), is_known=answer == "still"))
+                self.step(chain_events.LeadRead(int(question), is_known=answer == "still"))
             case ["log", "start", offset]:
                 self.log_start = int(offset)
             case ["compare", epoch]:
@@ -270,103 +224,111 @@ class ChainStory:
         owed = tuple(leader.key.epoch for leader in leaders[:-1] if leader.key.epoch < self.listed.epoch)
         active = leaders.pop() if leaders else None
         known = [leader.high_watermark for leader in [*leaders, *filter(None, [active])] if leader.is_confirmed]
-        self.step(ShardRecovered(tuple(leaders), active, max(known, default=0), doubted))
-        self.step(ServiceBegun(owed))
+        self.step(chain_events.ShardRecovered(tuple(leaders), active, max(known, default=0), doubted))
+        self.step(chain_events.ServiceBegun(owed))
 
     # The shell ------------------------------------------------------------------------------------------------------
-    def step(self, event: ChainEvent) -> None:
+    def step(self, event: chain_events.ChainEvent) -> None:
         """The event and what comes of it; work that a node does beside its turns is done behind it."""
         self.due.append(event)
         self._run()
 
     def _run(self) -> None:
         while self.due:
-            answer: ChainEvent | None = self.due.popleft()
+            answer: chain_events.ChainEvent | None = self.due.popleft()
             while answer is not None:
                 effects, answer = self.chain.step(answer, self.now_ms), None
                 for effect in effects:
                     assert answer is None, "an effect behind one that is answered at once"
                     answer = self._perform(effect)
 
-    def _perform(self, effect: ChainEffect) -> ChainEvent | None:
+    def _perform(self, effect: chain_events.ChainEffect) -> chain_events.ChainEvent | None:
         say = self.out.append
         match effect:
-            case PersistBatches(batches, _, _, end_offset):
+            case leader_events.PersistBatches(batches, _, _, end_offset):
                 assert self.chain.active is not None
                 if self.disk != "fine":
                     say(f"  writing {names_of(batches)} fails")
-                    return AppendFailed(*_FAILURES[self.disk])
+                    return chain_events.AppendFailed(*_FAILURES[self.disk])
                 say(f"  segment {self.chain.active.key.epoch}: writes {names_of(batches)} up to {end_offset}")
-                return BatchesWritten() if self.has_slow_flushes else BatchesPersisted(end_offset)
-            case AcknowledgeBatches(epoch, high_watermark, batches):
+                return (
+                    leader_events.BatchesWritten()
+                    if self.has_slow_flushes
+                    else leader_events.BatchesPersisted(end_offset)
+                )
+            case chain_events.AcknowledgeBatches(epoch, high_watermark, batches):
                 answered = f", acknowledges {_placed(batches)}" if batches else ""
                 say(f"  segment {epoch}: readers see up to {high_watermark}{answered}")
-            case RefuseBatch(batch, why):
+            case leader_events.RefuseBatch(batch, why):
                 say(f"  {names_of([batch])}: {why.name}")
-            case RefuseBatches(batches, why, message):
+            case chain_events.RefuseBatches(batches, why, message):
                 say(f"  {names_of(batches)}: {why.name}, {message}")
-            case NameActive():
-                record = SegmentRecord(self.first_leader, self.first_replicas, self.first_isr, 0)
-                return ActiveNamed(self.listed, record, ProducerTable() if self.has_producers else None)
-            case NameSuccessor():
-                return SuccessorNamed(self.next[0], self.next) if self.next else SuccessorUnknown()
-            case PrepareSuccessorOf(epoch):
+            case chain_events.NameActive():
+                record = leader_events.SegmentRecord(self.first_leader, self.first_replicas, self.first_isr, 0)
+                return chain_events.ActiveNamed(self.listed, record, ProducerTable() if self.has_producers else None)
+            case chain_events.NameSuccessor():
+                return (
+                    chain_events.SuccessorNamed(self.next[0], self.next)
+                    if self.next
+                    else chain_events.SuccessorUnknown()
+                )
+            case chain_events.PrepareSuccessorOf(epoch):
                 if self.next != (NODE,):  # one that is alone with its service does nothing
                     say(f"  asks meta who follows segment {epoch}")
-            case HandOver(epoch):
+            case chain_events.HandOver(epoch):
                 say(f"  segment {epoch} ended, and another node goes on")
-            case OpenSegment(leader):
+            case chain_events.OpenSegment(leader):
                 if self.disk != "fine":
                     say(f"  segment {leader.key.epoch} at {leader.key.base_offset} cannot be made")
-                    return OpeningFailed(*_FAILURES[self.disk])
+                    return chain_events.OpeningFailed(*_FAILURES[self.disk])
                 say(f"  opens segment {leader.key.epoch} at {leader.key.base_offset}")
-                return SegmentOpened()
-            case FlushSegment(epoch):
+                return chain_events.SegmentOpened()
+            case chain_events.FlushSegment(epoch):
                 say(f"  flushes segment {epoch}, which ended")
                 if self.holds_ended_flushes:
                     self.held_flushes.append(epoch)
                 else:
-                    self.due.append(SegmentFlushed(epoch))
-            case ConfirmRoll():
+                    self.due.append(chain_events.SegmentFlushed(epoch))
+            case chain_events.ConfirmRoll():
                 say(f"  tells meta that segment {effect.epoch} ended at {effect.end_offset}")
                 self._confirm(effect)
-            case SealSegment(epoch):
+            case chain_events.SealSegment(epoch):
                 say(f"  seals segment {epoch}")
-                self.due.append(SegmentLeft(epoch))
-            case DropEmptySegment(epoch, offset):
+                self.due.append(chain_events.SegmentLeft(epoch))
+            case chain_events.DropEmptySegment(epoch, offset):
                 say(f"  has segment {epoch}, which is empty, deleted below {offset}")
                 if self.held_drops is None:
-                    self.due.append(SegmentLeft(epoch))
+                    self.due.append(chain_events.SegmentLeft(epoch))
                 else:
                     self.held_drops.append(epoch)
-            case ProposeIsrOf(epoch, proposal):
+            case chain_events.ProposeIsrOf(epoch, proposal):
                 say(f"  segment {epoch}: proposes ISR {' '.join(map(str, proposal.isr))}")
-            case LeaveSegment(epoch):
+            case chain_events.LeaveSegment(epoch):
                 say(f"  leaves segment {epoch} to others, who seal it")
-            case DoubtCopy(epoch):
+            case chain_events.DoubtCopy(epoch):
                 say(f"  segment {epoch}: its file is in doubt")
-            case AskWhoLeads(question):
+            case chain_events.AskWhoLeads(question):
                 say(f"  asks meta who leads, {question}")
-            case TellReaders():
+            case chain_events.TellReaders():
                 say("  readers are told")
         return None
 
-    def _confirm(self, roll: ConfirmRoll) -> None:
+    def _confirm(self, roll: chain_events.ConfirmRoll) -> None:
         if self.meta == "away":
             self.held_confirmations.append(roll)
         elif self.meta == "refuses":
-            self.due.append(ShardStopped(Stop("roll refused: another leads", StopCause.DEPOSED)))
+            self.due.append(chain_events.ShardStopped(Stop("roll refused: another leads", StopCause.DEPOSED)))
         else:
             self.listed = SegmentKey(SHARD.topic_id, SHARD.shard, roll.epoch + 1, roll.end_offset)
             assert self.next is not None
-            opened = SegmentRecord(self.next[0], self.next, self.next_isr or self.next, 0)
+            opened = leader_events.SegmentRecord(self.next[0], self.next, self.next_isr or self.next, 0)
             self.first_leader, self.first_isr, self.first_replicas = self.next[0], opened.isr, self.next
-            self.due.append(RollConfirmed(roll.epoch, self.log_start, opened))
+            self.due.append(chain_events.RollConfirmed(roll.epoch, self.log_start, opened))
 
 
-def batches_of(words: list[str]) -> list[OfferedBatch]:
+def batches_of(words: list[str]) -> list[leader_events.OfferedBatch]:
     """`a*3!`, or `a from 7/1 0`: see the module."""
-    batches: list[OfferedBatch] = []
+    batches: list[leader_events.OfferedBatch] = []
     line = deque(words)
     while line:
         found = _BATCH.fullmatch(word := line.popleft())
@@ -378,7 +340,7 @@ def batches_of(words: list[str]) -> list[OfferedBatch]:
             who, _, life = line.popleft().partition("/")
             producer, epoch, sequence = int(who), int(life or 0), int(line.popleft())
         batches.append(
-            OfferedBatch(
+            leader_events.OfferedBatch(
                 None,
                 int(found["size"] or 10),
                 int(found["count"] or 1),
@@ -394,9 +356,9 @@ def batches_of(words: list[str]) -> list[OfferedBatch]:
     return batches
 
 
-def names_of(batches: list[OfferedBatch]) -> str:
+def names_of(batches: list[leader_events.OfferedBatch]) -> str:
     return " ".join(batch.slot for batch in batches)
 
 
-def _placed(batches: list[OfferedBatch]) -> str:
+def _placed(batches: list[leader_events.OfferedBatch]) -> str:
     return " ".join(f"{batch.slot}@{batch.base_offset}" for batch in batches)

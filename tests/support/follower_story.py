@@ -22,43 +22,7 @@ from __future__ import annotations
 
 import uuid
 
-from stratalog.machines.following.follower_events import (
-    AppendFailed,
-    AppendRange,
-    Ask,
-    AskNobody,
-    CheckedRange,
-    CopyDamaged,
-    CopyFilled,
-    CopyProven,
-    CutFailed,
-    CutTail,
-    DataFlushed,
-    DropCopy,
-    FillCopy,
-    FlushData,
-    FlushLost,
-    FollowerEffect,
-    FollowerEvent,
-    MoveHighWatermark,
-    PromiseFailed,
-    PromiseWritten,
-    ProveCopy,
-    RangeAppended,
-    RangeArrived,
-    RangeRefusal,
-    RangeRefused,
-    SegmentGone,
-    SegmentNamed,
-    ServiceNotTold,
-    ServiceTold,
-    TailCut,
-    TellFault,
-    TellPromise,
-    TellReplica,
-    TimePassed,
-    WritePromise,
-)
+from stratalog.machines.following import follower_events
 from stratalog.machines.following.segment_follower import SegmentFollower
 from stratalog.model.ids import SegmentKey
 
@@ -105,55 +69,57 @@ class FollowerStory:
             case _:
                 self._hear(self._event(words))
 
-    def _hear(self, event: FollowerEvent) -> None:
+    def _hear(self, event: follower_events.FollowerEvent) -> None:
         effects = self.follower.step(event, self.now_ms)
         self.follower.check_invariants()
         self.out += [f"  {_said(effect)}" for effect in effects]
-        if effects and isinstance(effects[-1], AppendRange | CutTail):
+        if effects and isinstance(effects[-1], follower_events.AppendRange | follower_events.CutTail):
             fails, self.fails_next = self.fails_next, False
-            if isinstance(effects[-1], AppendRange):
-                self._hear(AppendFailed() if fails else RangeAppended())
+            if isinstance(effects[-1], follower_events.AppendRange):
+                self._hear(follower_events.AppendFailed() if fails else follower_events.RangeAppended())
             else:
-                self._hear(CutFailed() if fails else TailCut())
+                self._hear(follower_events.CutFailed() if fails else follower_events.TailCut())
 
-    def _event(self, words: list[str]) -> FollowerEvent:
+    def _event(self, words: list[str]) -> follower_events.FollowerEvent:
         match words:
             case ["record", *said]:
                 return _record(said)
             case ["gone"]:
-                return SegmentGone()
+                return follower_events.SegmentGone()
             case ["node", node, "sends", offsets, *more]:
                 base, end = map(int, offsets.split(".."))
                 epoch = _number_after(more, "epoch")
-                found = CheckedRange(KEY.epoch if epoch is None else epoch, base, end, 10 * (end - base), b"")
-                return RangeArrived(int(node), found, int(words[-1]))
+                found = follower_events.CheckedRange(
+                    KEY.epoch if epoch is None else epoch, base, end, 10 * (end - base), b""
+                )
+                return follower_events.RangeArrived(int(node), found, int(words[-1]))
             case ["node", node, "has", "no", "more", "hw", high_watermark]:
-                return RangeArrived(int(node), None, int(high_watermark))
+                return follower_events.RangeArrived(int(node), None, int(high_watermark))
             case ["node", node, "refuses", why]:
-                return RangeRefused(int(node), RangeRefusal[why])
+                return follower_events.RangeRefused(int(node), follower_events.RangeRefusal[why])
             case ["flushed", offset]:
-                return DataFlushed(int(offset))
+                return follower_events.DataFlushed(int(offset))
             case ["flush", "lost"]:
-                return FlushLost("the disk lost a page")
+                return follower_events.FlushLost("the disk lost a page")
             case ["promise", "failed"]:
-                return PromiseFailed()
+                return follower_events.PromiseFailed()
             case ["promise", fence, "written"]:
-                return PromiseWritten(int(fence))
+                return follower_events.PromiseWritten(int(fence))
             case ["filled", "up", "to", offset]:
-                return CopyFilled(int(offset))
+                return follower_events.CopyFilled(int(offset))
             case ["proven", size_bytes, "bytes"]:
-                return CopyProven(int(size_bytes), b"digest")
+                return follower_events.CopyProven(int(size_bytes), b"digest")
             case ["damaged"]:
-                return CopyDamaged("a batch has another CRC")
+                return follower_events.CopyDamaged("a batch has another CRC")
             case ["told"]:
-                return ServiceTold()
+                return follower_events.ServiceTold()
             case ["told", "it", "is", "sealed"]:
-                return ServiceTold(is_settled=True)
+                return follower_events.ServiceTold(is_settled=True)
             case ["not", "told"]:
-                return ServiceNotTold()
+                return follower_events.ServiceNotTold()
             case ["wait", span_ms]:
                 self.now_ms += int(span_ms)
-                return TimePassed()
+                return follower_events.TimePassed()
             case _:
                 raise ValueError(f"no such command: {words}")
 
@@ -161,7 +127,7 @@ class FollowerStory:
 _NAMES = ("leader", "isr", "fence", "ends", "source", "sealed", "of", "by")
 
 
-def _record(words: list[str]) -> SegmentNamed:
+def _record(words: list[str]) -> follower_events.SegmentNamed:
     fields: dict[str, list[int]] = {}
     name = ""
     for word in words:
@@ -171,7 +137,7 @@ def _record(words: list[str]) -> SegmentNamed:
         else:
             fields[name].append(int(word))
     one = {name: numbers[0] for name, numbers in fields.items() if numbers}
-    return SegmentNamed(
+    return follower_events.SegmentNamed(
         one.get("leader"),
         tuple(fields.get("of", (1, 2, 3))),
         tuple(fields.get("isr", ())),
@@ -189,32 +155,32 @@ def _number_after(words: list[str], name: str) -> int | None:
     return next(int(word) for word in words[words.index(name) + 1 :] if word.isdigit())
 
 
-def _said(effect: FollowerEffect) -> str:
+def _said(effect: follower_events.FollowerEffect) -> str:
     match effect:
-        case Ask(node_id, offset, is_throttled):
+        case follower_events.Ask(node_id, offset, is_throttled):
             return f"ask node {node_id} at {offset}" + (", throttled" if is_throttled else "")
-        case AskNobody():
+        case follower_events.AskNobody():
             return "ask nobody"
-        case AppendRange(found):
+        case follower_events.AppendRange(found):
             return f"append {found.base_offset}..{found.end_offset}"
-        case CutTail(end_offset):
+        case follower_events.CutTail(end_offset):
             return f"cut to {end_offset}"
-        case FillCopy(end_offset):
+        case follower_events.FillCopy(end_offset):
             return f"fill up to {end_offset}"
-        case FlushData():
+        case follower_events.FlushData():
             return "flush"
-        case WritePromise(fence):
+        case follower_events.WritePromise(fence):
             return f"write the promise of fence {fence}"
-        case TellPromise(fence, end_offset, high_watermark, is_tail_whole):
+        case follower_events.TellPromise(fence, end_offset, high_watermark, is_tail_whole):
             tail = "whole" if is_tail_whole else "not whole"
             return f"tell the promise of fence {fence}: ends at {end_offset}, hw {high_watermark}, tail {tail}"
-        case ProveCopy(end_offset):
+        case follower_events.ProveCopy(end_offset):
             return f"prove all up to {end_offset}"
-        case TellReplica(end_offset, size_bytes, _):
+        case follower_events.TellReplica(end_offset, size_bytes, _):
             return f"tell the digest of {size_bytes} bytes up to {end_offset}"
-        case MoveHighWatermark(high_watermark):
+        case follower_events.MoveHighWatermark(high_watermark):
             return f"serve below {high_watermark}"
-        case DropCopy():
+        case follower_events.DropCopy():
             return "drop the copy"
-        case TellFault(reason):
+        case follower_events.TellFault(reason):
             return f"say: {reason}"

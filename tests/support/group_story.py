@@ -21,27 +21,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from stratalog.machines.groups import group_events
 from stratalog.machines.groups.group import Group
-from stratalog.machines.groups.group_events import (
-    AnswerHeartbeat,
-    AnswerJoin,
-    AnswerLeave,
-    AnswerSync,
-    GroupClosed,
-    GroupEffect,
-    GroupEvent,
-    GroupLimits,
-    GroupPersisted,
-    HeartbeatReceived,
-    LeavingMember,
-    MemberJoined,
-    MembersLeft,
-    MemberSynced,
-    PersistFailed,
-    PersistGroup,
-    PersistMember,
-    TimePassed,
-)
 from stratalog.model.groups.group import GroupError, GroupRecord, MemberProtocol
 
 _ID_FIRST_SINCE, _SKIP_SINCE = 4, 9
@@ -49,14 +30,14 @@ _ID_FIRST_SINCE, _SKIP_SINCE = 4, 9
 
 class GroupStory:
     def __init__(self) -> None:
-        self.limits = GroupLimits(min_session_timeout_ms=1_000, initial_rebalance_delay_ms=3_000)
+        self.limits = group_events.GroupLimits(min_session_timeout_ms=1_000, initial_rebalance_delay_ms=3_000)
         self.now_ms = 1_000
         self.group = Group("orders", self.limits)
         self.ids: dict[str, str] = {}
         self.births: dict[str, int] = {}
         self.waiters: dict[int, str] = {}
         self.last_waiter = 0
-        self.held: list[PersistGroup | PersistMember] | None = None
+        self.held: list[group_events.PersistGroup | group_events.PersistMember] | None = None
         self.durable: GroupRecord | None = None
         self.out: list[str] = []
 
@@ -86,11 +67,15 @@ class GroupStory:
                 self._sync(rest)
             case "beat":
                 name, generation = rest[0], self._generation(rest)
-                self._step(HeartbeatReceived(self._waiter(name), self._id(name), None, generation))
+                self._step(group_events.HeartbeatReceived(self._waiter(name), self._id(name), None, generation))
             case "leave" if rest[0] == "instance":
-                self._step(MembersLeft(self._waiter("leave"), (LeavingMember("", rest[1]),)))
+                self._step(group_events.MembersLeft(self._waiter("leave"), (group_events.LeavingMember("", rest[1]),)))
             case "leave":
-                self._step(MembersLeft(self._waiter("leave"), tuple(LeavingMember(self._id(n), None) for n in rest)))
+                self._step(
+                    group_events.MembersLeft(
+                        self._waiter("leave"), tuple(group_events.LeavingMember(self._id(n), None) for n in rest)
+                    )
+                )
             case "commit":
                 self._commit(rest)
             case "wait":
@@ -108,7 +93,7 @@ class GroupStory:
                 self.limits = replace(self.limits, max_members=int(rest[0]))
                 self.group = Group("orders", self.limits)
             case "close":
-                self._step(GroupClosed(GroupError.NOT_COORDINATOR))
+                self._step(group_events.GroupClosed(GroupError.NOT_COORDINATOR))
             case _:
                 raise ValueError(f"no such command: {words}")
 
@@ -120,7 +105,7 @@ class GroupStory:
             self.births[name] += 1
         session_ms = int(options.get("session", "10000"))
         self._step(
-            MemberJoined(
+            group_events.MemberJoined(
                 waiter=self._waiter(name),
                 member_id=member_id,
                 new_member_id=f"{name}-{self.births[name]}",
@@ -144,7 +129,9 @@ class GroupStory:
         given = [word.split("=") for word in words if "=" in word]
         assignments = tuple((self._id(to), what.encode()) for to, what in given)
         self._step(
-            MemberSynced(self._waiter(name), self._id(name), None, self._generation(words), None, None, assignments)
+            group_events.MemberSynced(
+                self._waiter(name), self._id(name), None, self._generation(words), None, None, assignments
+            )
         )
 
     def _commit(self, words: list[str]) -> None:
@@ -160,19 +147,19 @@ class GroupStory:
             self.now_ms = max(self.now_ms, deadline_ms)
             state = self.group.state
             mark = len(self.out)
-            self._step(TimePassed())
+            self._step(group_events.TimePassed())
             if self.group.state is not state and len(self.out) > mark:
                 self.out.insert(mark, f"  after {span_ms - (until_ms - self.now_ms)} ms:")
         self.now_ms = until_ms
 
     # Steps ------------------------------------------------------------------------------------------------------
-    def _step(self, event: GroupEvent) -> None:
+    def _step(self, event: group_events.GroupEvent) -> None:
         for effect in self.group.step(event, self.now_ms):
             self._perform(effect)
 
-    def _perform(self, effect: GroupEffect) -> None:
+    def _perform(self, effect: group_events.GroupEffect) -> None:
         match effect:
-            case AnswerJoin(waiter, answer):
+            case group_events.AnswerJoin(waiter, answer):
                 name = self.waiters.pop(waiter)
                 if answer.error is GroupError.MEMBER_ID_REQUIRED:
                     self.ids[name] = answer.member_id
@@ -191,31 +178,31 @@ class GroupStory:
                         f"  {name}: is {answer.member_id} in generation {answer.generation}, "
                         f"{answer.protocol_name}, {role}{skips}"
                     )
-            case AnswerSync(waiter, answer):
+            case group_events.AnswerSync(waiter, answer):
                 name = self.waiters.pop(waiter)
                 said = answer.assignment.decode() or "nothing"
                 told = f"gets {said}" if answer.error is GroupError.NONE else f"sync refused, {_said(answer.error)}"
                 self.out.append(f"  {name}: {told}")
-            case AnswerHeartbeat(waiter, error):
+            case group_events.AnswerHeartbeat(waiter, error):
                 self.out.append(f"  {self.waiters.pop(waiter)}: {_said(error)}")
-            case AnswerLeave(waiter, errors):
+            case group_events.AnswerLeave(waiter, errors):
                 del self.waiters[waiter]
                 self.out.append(f"  left: {', '.join(_said(error) for error in errors)}")
-            case PersistGroup() | PersistMember():
+            case group_events.PersistGroup() | group_events.PersistMember():
                 if self.held is not None:
                     self.held.append(effect)
                 else:
                     self._settle(effect, is_lost=False)
 
-    def _settle(self, effect: PersistGroup | PersistMember, *, is_lost: bool) -> None:
+    def _settle(self, effect: group_events.PersistGroup | group_events.PersistMember, *, is_lost: bool) -> None:
         if is_lost:
-            self._step(PersistFailed(effect.ticket, GroupError.COORDINATOR_NOT_AVAILABLE))
+            self._step(group_events.PersistFailed(effect.ticket, GroupError.COORDINATOR_NOT_AVAILABLE))
             return
-        if isinstance(effect, PersistGroup):
+        if isinstance(effect, group_events.PersistGroup):
             self.durable = effect.record
         elif self.durable is not None:
             self.durable = self.durable.with_returned(effect.member)
-        self._step(GroupPersisted(effect.ticket))
+        self._step(group_events.GroupPersisted(effect.ticket))
 
     def _waiter(self, name: str) -> int:
         self.last_waiter += 1

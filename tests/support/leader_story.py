@@ -27,46 +27,14 @@ from __future__ import annotations
 import uuid
 from itertools import takewhile
 
-from stratalog.machines.leading.leader_events import (
-    Acknowledge,
-    AnswerDuplicate,
-    BatchesPersisted,
-    BatchesReceived,
-    BatchesWritten,
-    FenceRaised,
-    FlushFailed,
-    FollowerFetched,
-    IsrCommitted,
-    LagChecked,
-    LeaderEffect,
-    LeaderEvent,
-    NodeHeard,
-    OpeningConfirmed,
-    PersistBatches,
-    PersistFailed,
-    PolicyChanged,
-    PrepareSuccessor,
-    ProposalReadBack,
-    ProposeIsr,
-    RecordHeard,
-    RefuseBatch,
-    RollAsked,
-    RollFailed,
-    RollPolicy,
-    RollPutOff,
-    RollSegment,
-    SegmentRecord,
-    StopLeading,
-    SuccessorOpened,
-    TimePassed,
-)
+from stratalog.machines.leading import leader_events
 from stratalog.machines.leading.producer_table import ProducerTable
 from stratalog.machines.leading.segment_leader import SegmentLeader
 from stratalog.model.ids import SegmentKey
 from support.chain_story import batches_of, names_of
 
 KEY = SegmentKey(uuid.UUID(int=1), 0, 0, 0)
-POLICY = RollPolicy(segment_bytes=100, segment_ms=60_000)
+POLICY = leader_events.RollPolicy(segment_bytes=100, segment_ms=60_000)
 
 
 class LeaderStory:
@@ -74,7 +42,7 @@ class LeaderStory:
         self.now_ms = 0
         self.leader = SegmentLeader(KEY, 1, POLICY, ProducerTable(), isr=(1,))
         self.out: list[str] = []
-        self.proposals: list[ProposeIsr] = []
+        self.proposals: list[leader_events.ProposeIsr] = []
 
     def play(self, story: str) -> str:
         """The story with what really happened; equal to the story when it is true."""
@@ -97,7 +65,7 @@ class LeaderStory:
             self._begin(words[1:])
             return
         for effect in self.leader.step(self._event(words), self.now_ms):
-            if isinstance(effect, ProposeIsr):
+            if isinstance(effect, leader_events.ProposeIsr):
                 self.proposals.append(effect)
             self.out.append(f"  {_said(effect)}")
 
@@ -107,7 +75,7 @@ class LeaderStory:
         self.leader = SegmentLeader(
             KEY,
             1,
-            RollPolicy(POLICY.segment_bytes, POLICY.segment_ms, needed, is_quorum="quorum" in words),
+            leader_events.RollPolicy(POLICY.segment_bytes, POLICY.segment_ms, needed, is_quorum="quorum" in words),
             ProducerTable(),
             isr=(1, *others),
             replicas=(1, *(_nodes_after("of", words) or others)),
@@ -116,58 +84,60 @@ class LeaderStory:
             end_offset=int(words[-1]) if "doubted" in words else None,
         )
 
-    def _event(self, words: list[str]) -> LeaderEvent:
+    def _event(self, words: list[str]) -> leader_events.LeaderEvent:
         match words:
             case ["offer", *batches]:
-                return BatchesReceived(batches_of(batches))
+                return leader_events.BatchesReceived(batches_of(batches))
             case ["written"]:
-                return BatchesWritten()
+                return leader_events.BatchesWritten()
             case ["persisted", offset]:
-                return BatchesPersisted(int(offset))
+                return leader_events.BatchesPersisted(int(offset))
             case ["failed"]:
-                return PersistFailed()
+                return leader_events.PersistFailed()
             case ["follower", follower, "has", offset]:
                 node, _, life = follower.partition("/")
-                return FollowerFetched(int(node), int(offset), int(life or 0))
+                return leader_events.FollowerFetched(int(node), int(offset), int(life or 0))
             case ["node", node, "began", "life", life]:
-                return NodeHeard(int(node), int(life))
+                return leader_events.NodeHeard(int(node), int(life))
             case ["node", node, "of", "life", life, "is", state]:
-                return NodeHeard(int(node), int(life), is_alive=state != "dead", can_write=state != "stuck")
+                return leader_events.NodeHeard(
+                    int(node), int(life), is_alive=state != "dead", can_write=state != "stuck"
+                )
             case ["look", "for", "lag"]:
-                return LagChecked(self.now_ms)
+                return leader_events.LagChecked(self.now_ms)
             case ["isr", *nodes, "version", version]:
-                return IsrCommitted(tuple(map(int, nodes)), int(version))
+                return leader_events.IsrCommitted(tuple(map(int, nodes)), int(version))
             case ["read", "back", "isr", *_]:
                 proposed = _nodes_after("of", words) or _nodes_after("silence", words)
                 proposal = next(p for p in reversed(self.proposals) if p.isr == proposed)
                 isr, version = _nodes_after("isr", words), int(words[words.index("version") + 1])
-                return ProposalReadBack(proposal, isr, version, "refusal" in words)
+                return leader_events.ProposalReadBack(proposal, isr, version, "refusal" in words)
             case ["record", *_]:
-                return RecordHeard(self._record(words))
+                return leader_events.RecordHeard(self._record(words))
             case ["confirmed", *rest]:
-                return OpeningConfirmed(self._record(rest) if rest else None)
+                return leader_events.OpeningConfirmed(self._record(rest) if rest else None)
             case ["fence"]:
-                return FenceRaised(1)
+                return leader_events.FenceRaised(1)
             case ["flush", "fails"]:
-                return FlushFailed()
+                return leader_events.FlushFailed()
             case ["roll"]:
-                return RollAsked()
+                return leader_events.RollAsked()
             case ["wait", span_ms]:
                 self.now_ms += int(span_ms)
-                return TimePassed()
+                return leader_events.TimePassed()
             case ["next", "segment", "opened"]:
-                return SuccessorOpened(self.leader.producers.snapshot())
+                return leader_events.SuccessorOpened(self.leader.producers.snapshot())
             case ["next", "segment", "failed"]:
-                return RollFailed()
+                return leader_events.RollFailed()
             case ["nobody", "is", "next", *batches]:
-                return RollPutOff(batches_of(batches))
+                return leader_events.RollPutOff(batches_of(batches))
             case ["limit", size_bytes]:
-                return PolicyChanged(RollPolicy(int(size_bytes), POLICY.segment_ms))
+                return leader_events.PolicyChanged(leader_events.RollPolicy(int(size_bytes), POLICY.segment_ms))
             case _:
                 raise ValueError(f"no such command: {words}")
 
-    def _record(self, words: list[str]) -> SegmentRecord:
-        return SegmentRecord(
+    def _record(self, words: list[str]) -> leader_events.SegmentRecord:
+        return leader_events.SegmentRecord(
             leader=None if "sealed" in words else int(words[words.index("leader") + 1]) if "leader" in words else 1,
             replicas=(1, *_nodes_after("of", words)) if "of" in words else self.leader.replicas,
             isr=_nodes_after("isr", words),
@@ -183,22 +153,22 @@ def _nodes_after(word: str, words: list[str]) -> tuple[int, ...]:
     return tuple(map(int, takewhile(str.isdigit, words[words.index(word) + 1 :])))
 
 
-def _said(effect: LeaderEffect) -> str:
+def _said(effect: leader_events.LeaderEffect) -> str:
     match effect:
-        case PersistBatches(batches, _, _, end_offset):
+        case leader_events.PersistBatches(batches, _, _, end_offset):
             placed = " ".join(f"{batch.slot}@{batch.base_offset}" for batch in batches)
             return f"write {placed}, up to {end_offset}"
-        case Acknowledge(leader_mark, high_watermark):
+        case leader_events.Acknowledge(leader_mark, high_watermark):
             return f"acknowledge acks=1 below {leader_mark}, acks=all below {high_watermark}"
-        case AnswerDuplicate(batch, duplicate):
+        case leader_events.AnswerDuplicate(batch, duplicate):
             return f"{batch.slot} is in the log already, at {duplicate.base_offset}"
-        case RefuseBatch(batch, why):
+        case leader_events.RefuseBatch(batch, why):
             return f"refuse {batch.slot}: {why.name}"
-        case RollSegment(end_offset, remaining):
+        case leader_events.RollSegment(end_offset, remaining):
             return f"roll at {end_offset}" + (f", {names_of(remaining)} to the next segment" if remaining else "")
-        case ProposeIsr(isr, version):
+        case leader_events.ProposeIsr(isr, version):
             return f"propose ISR {' '.join(map(str, isr))} under version {version}"
-        case PrepareSuccessor():
+        case leader_events.PrepareSuccessor():
             return "have the next segment prepared"
-        case StopLeading():
+        case leader_events.StopLeading():
             return "stop leading"

@@ -17,19 +17,7 @@ from stratalog.machines.copies.copy_repair import plan_moves
 from stratalog.machines.copies.recovery_rule import Waiting, decide, majority
 from stratalog.machines.table.records import TableHeader
 from stratalog.machines.table.shard_table import ShardTable
-from stratalog.model.commands.table_commands import (
-    Command,
-    CreateTopic,
-    MoveReplicas,
-    NoteLives,
-    PrepareSegment,
-    PromiseFence,
-    ProposeIsr,
-    RegisterNode,
-    ReportReplica,
-    RollSegment,
-    SealUnclean,
-)
+from stratalog.model.commands import table_commands
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Life, NodeInfo
@@ -85,7 +73,7 @@ class ReplicatedCluster:
         self.by_quorum = policy == "quorum"
         self.table = ShardTable.empty(TableHeader("cluster", 0, 1))
         self.nodes = {number: SmallNode(number) for number in range(1, nodes + 1)}
-        self.wire: list[tuple[Command[Any], Answered]] = []
+        self.wire: list[tuple[table_commands.Command[Any], Answered]] = []
         self.truth: dict[SegmentKey, list[int]] = {}
         """What its only leader appended to each segment."""
         self.acked: dict[SegmentKey, int] = {}
@@ -96,10 +84,10 @@ class ReplicatedCluster:
         self._next = 0
         for number in self.nodes:
             self.start(number)
-        self.apply(CreateTopic("orders", shards, replicas, {"acks.policy": policy}))
+        self.apply(table_commands.CreateTopic("orders", shards, replicas, {"acks.policy": policy}))
 
     # The service ------------------------------------------------------------------------------------------------
-    def apply(self, command: Command[Any]) -> Any:
+    def apply(self, command: table_commands.Command[Any]) -> Any:
         """The result, or the refusal. Undone and done again, it comes to the same."""
         before = state_of(self.table)
         try:
@@ -114,7 +102,7 @@ class ReplicatedCluster:
         assert state_of(self.table) == after, f"not the same again: {command}"
         return applied.result
 
-    def ask(self, command: Command[Any], answered: Answered = lambda _: None) -> None:
+    def ask(self, command: table_commands.Command[Any], answered: Answered = lambda _: None) -> None:
         self.wire.append((command, answered))
 
     def deliver(self, number: int, *, is_kept: bool = False, is_answered: bool = True) -> None:
@@ -133,7 +121,9 @@ class ReplicatedCluster:
         if node.life is not None:
             return
         info = NodeInfo(number, f"storage-{number}-{node.storage}", "host", 9092)
-        told = self.apply(RegisterNode(info, boot_id=f"boot-{node.boot}", stopped_epoch=node.stopped_epoch))
+        told = self.apply(
+            table_commands.RegisterNode(info, boot_id=f"boot-{node.boot}", stopped_epoch=node.stopped_epoch)
+        )
         node.life = Life(number, told.node_epoch)
 
     def stop(self, number: int, how: str, kept: int) -> None:
@@ -165,9 +155,9 @@ class ReplicatedCluster:
         node = self.nodes[number]
         entry = self.table.state.nodes[number]
         if not is_alive:
-            self.apply(NoteLives(lost=(entry.life,)))
+            self.apply(table_commands.NoteLives(lost=(entry.life,)))
         elif node.life == entry.life:
-            self.apply(NoteLives(heard=(entry.life,)))
+            self.apply(table_commands.NoteLives(heard=(entry.life,)))
 
     # Leading and following --------------------------------------------------------------------------------------
     def watch(self, number: int) -> None:
@@ -257,7 +247,10 @@ class ReplicatedCluster:
             )
             if isr != leading.isr:
                 leading.pending = (isr, leading.version)
-                self.ask(ProposeIsr(key, isr, leading.version, caller=node.life), self._isr_answer(leading, isr))
+                self.ask(
+                    table_commands.ProposeIsr(key, isr, leading.version, caller=node.life),
+                    self._isr_answer(leading, isr),
+                )
 
     def _isr_answer(self, leading: Leading, isr: tuple[int, ...]) -> Answered:
         def answered(result: Any) -> None:
@@ -270,14 +263,14 @@ class ReplicatedCluster:
     # The end ----------------------------------------------------------------------------------------------------
     def prepare(self, number: int) -> None:
         for key in self.nodes[number].leads:
-            self.ask(PrepareSegment(key, caller=self.nodes[number].life))
+            self.ask(table_commands.PrepareSegment(key, caller=self.nodes[number].life))
 
     def roll(self, number: int) -> None:
         node = self.nodes[number]
         for key, leading in node.leads.items():
             if not leading.has_ended:
                 leading.has_ended = True
-                self.ask(RollSegment(key, node.end(key), caller=node.life))
+                self.ask(table_commands.RollSegment(key, node.end(key), caller=node.life))
 
     def promise(self, number: int) -> None:
         node = self.nodes[number]
@@ -288,7 +281,7 @@ class ReplicatedCluster:
                 continue
             node.leads.pop(key, None)
             node.promised.add(key)
-            vote = PromiseFence(
+            vote = table_commands.PromiseFence(
                 key, segment.fence, node.end(key), node.known_hw.get(key, 0), is_tail_whole=True, caller=node.life
             )
             self.ask(vote)
@@ -321,7 +314,9 @@ class ReplicatedCluster:
                 del log[segment.end_offset - segment.base_offset :]
             if node.end(key) == segment.end_offset:
                 node.flushed[key] = len(log)
-                self.ask(ReportReplica(key, proof_of(segment, log), segment.isr_version, caller=node.life))
+                self.ask(
+                    table_commands.ReportReplica(key, proof_of(segment, log), segment.isr_version, caller=node.life)
+                )
 
     def move(self, away: set[int], steady: set[int]) -> None:
         """The service fills what has too few replicas, and lets go of what is too many."""
@@ -330,7 +325,7 @@ class ReplicatedCluster:
             try:
                 next(steps)
             except StopIteration as done:
-                self.apply(MoveReplicas(tuple(done.value.moves)))
+                self.apply(table_commands.MoveReplicas(tuple(done.value.moves)))
                 return
 
     # What must hold ---------------------------------------------------------------------------------------------
@@ -388,7 +383,7 @@ class ReplicatedCluster:
                     assert set(decision.nodes) <= lost | told, (
                         f"waits for {decision.nodes}, who could answer: {segment}"
                     )
-                    self.apply(SealUnclean(segment.key))
+                    self.apply(table_commands.SealUnclean(segment.key))
 
 
 def digest_of(log: list[int]) -> bytes:

@@ -15,34 +15,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from stratalog.machines.restart.restart_events import (
-    CheckpointClaim,
-    FileDamaged,
-    FileOpened,
-    FileScanned,
-    FilesListed,
-    Heal,
-    Producers,
-    RestartEvent,
-    RestartStep,
-    Serve,
-    ShardMetadata,
-    StepFailed,
-    StopShard,
-)
-from stratalog.machines.restart.shard_healing import (
-    AttemptBegun,
-    AttemptFailed,
-    FileRefilled,
-    HealingEvent,
-    HealingStep,
-    Obstacle,
-    OffsetRange,
-    ShardHealing,
-    StopHealing,
-    StoreAsked,
-    TryAgain,
-)
+from stratalog.machines.restart import restart_events, shard_healing
 from stratalog.machines.restart.shard_restart import ShardRestart
 from stratalog.model.ids import SegmentKey
 from stratalog.model.producers import NO_PRODUCERS, ProducerSnapshot, ProducerTally
@@ -64,7 +37,7 @@ def key_of(epoch: int, base_offset: int) -> SegmentKey:
     return SegmentKey(TOPIC, 0, epoch, base_offset)
 
 
-def producers_at(offset: int) -> Producers:
+def producers_at(offset: int) -> restart_events.Producers:
     return (ProducerSnapshot(7, 0, offset, ()),) if offset > 0 else ()
 
 
@@ -134,7 +107,7 @@ class World(RestartSteps):
     files: dict[SegmentKey, DrawnFile] = field(default_factory=dict)
     kept: dict[SegmentKey, list[str]] = field(default_factory=dict)
     """Under other names, for a human."""
-    checkpoints: dict[SegmentKey, CheckpointClaim] = field(default_factory=dict)
+    checkpoints: dict[SegmentKey, restart_events.CheckpointClaim] = field(default_factory=dict)
     has_store: bool = True
     is_store_away: bool = False
     store_lacks: set[int] = field(default_factory=set)
@@ -145,16 +118,23 @@ class World(RestartSteps):
     said: list[str] = field(default_factory=list)
     reads_tables_late: bool = False
     """Tables of producers are read when a pass asks for them."""
-    tables: dict[SegmentKey, Producers] = field(default_factory=dict)
+    tables: dict[SegmentKey, restart_events.Producers] = field(default_factory=dict)
     """What was read of them."""
     steps_left: int = -1
     """After so many the power goes; -1: never."""
     steps_done: int = 0
 
     restart: ShardRestart = field(default_factory=lambda: ShardRestart(NODE, -1))
-    outcome: Serve | Heal | StopShard | StopHealing | TryAgain | None = None
-    missing: Heal | None = None
-    healing: ShardHealing | None = None
+    outcome: (
+        restart_events.Serve
+        | restart_events.Heal
+        | restart_events.StopShard
+        | shard_healing.StopHealing
+        | shard_healing.TryAgain
+        | None
+    ) = None
+    missing: restart_events.Heal | None = None
+    healing: shard_healing.ShardHealing | None = None
 
     def __repr__(self) -> str:
         """Drawn, for who reads why a property fails."""
@@ -185,30 +165,34 @@ class World(RestartSteps):
 
     def attempt(self) -> None:
         """One of healing, and all that follows from it."""
-        assert isinstance(self.outcome, Heal | TryAgain) and self.missing is not None, "nothing is missing"
+        assert isinstance(self.outcome, restart_events.Heal | shard_healing.TryAgain) and self.missing is not None, (
+            "nothing is missing"
+        )
         if self.healing is None:
-            self.healing = ShardHealing(self.missing)
+            self.healing = shard_healing.ShardHealing(self.missing)
         key = self.missing.segment.key
         segment = next((segment for segment in self.segments if segment.key == key), None)
         self.outcome = None
         for _ in self.do_attempt(
-            self.healing, AttemptBegun(segment, self.log_start, key in self.files, self.may_give_up)
+            self.healing, shard_healing.AttemptBegun(segment, self.log_start, key in self.files, self.may_give_up)
         ):
             raise AssertionError("nothing is waited for here")
 
     def list_files(self) -> None:
         sealed = {one.key: producers_at(one.end_offset or 0) for one in self.segments if one.seal is not None}
         tables = self.tables if self.reads_tables_late else sealed
-        metadata = ShardMetadata(tuple(self.segments), self.log_start, self.is_fsync, dict(tables))
-        listed = FilesListed(None if self.is_topic_deleted else metadata, frozenset(self.files), dict(self.checkpoints))
+        metadata = restart_events.ShardMetadata(tuple(self.segments), self.log_start, self.is_fsync, dict(tables))
+        listed = restart_events.FilesListed(
+            None if self.is_topic_deleted else metadata, frozenset(self.files), dict(self.checkpoints)
+        )
         self.outcome = None
         self.do_pass(self.restart, listed)
 
-    def begins(self, step: RestartStep) -> None:
+    def begins(self, step: restart_events.RestartStep) -> None:
         self._count()
         self.said.append(in_words(step))
 
-    def begins_healing(self, step: HealingStep) -> None:
+    def begins_healing(self, step: shard_healing.HealingStep) -> None:
         self._count()
         self._say(healing_in_words(step))
 
@@ -236,8 +220,8 @@ class World(RestartSteps):
         self.tables[segment.key] = producers_at(segment.seal.end_offset)
         self.list_files()
 
-    def flush(self, key: SegmentKey) -> StepFailed | None:
-        return StepFailed(key, "input/output error") if key in self.failing else None
+    def flush(self, key: SegmentKey) -> restart_events.StepFailed | None:
+        return restart_events.StepFailed(key, "input/output error") if key in self.failing else None
 
     def free(self, key: SegmentKey) -> None:
         del self.files[key]
@@ -253,9 +237,9 @@ class World(RestartSteps):
         cells = claim.position // BATCH_BYTES
         return cells == claim.end_offset - key.base_offset and not set(file.cells[:cells]) & set("0/")
 
-    def cut(self, key: SegmentKey, position: int) -> StepFailed | None:
+    def cut(self, key: SegmentKey, position: int) -> restart_events.StepFailed | None:
         if key in self.failing:
-            return StepFailed(key, "input/output error")
+            return restart_events.StepFailed(key, "input/output error")
         self.files[key].cells = self.files[key].cells[: position // BATCH_BYTES]
         return None
 
@@ -263,20 +247,22 @@ class World(RestartSteps):
         for key in keys:
             self.checkpoints.pop(key, None)
 
-    def ended(self, how: Serve | Heal | StopShard) -> None:
+    def ended(self, how: restart_events.Serve | restart_events.Heal | restart_events.StopShard) -> None:
         self.outcome = how
-        if isinstance(how, Heal):
+        if isinstance(how, restart_events.Heal):
             self.missing, self.healing = how, None
 
-    def open_file(self, key: SegmentKey) -> RestartEvent:
+    def open_file(self, key: SegmentKey) -> restart_events.RestartEvent:
         file = self.files[key]
         if file.is_unreadable:
-            return StepFailed(key, "permission denied")
+            return restart_events.StepFailed(key, "permission denied")
         if file.is_foreign:
-            return FileDamaged(key, "wrong identity")
-        return FileOpened(key, file.size_bytes, has_header=not file.is_headless)
+            return restart_events.FileDamaged(key, "wrong identity")
+        return restart_events.FileOpened(key, file.size_bytes, has_header=not file.is_headless)
 
-    def scan(self, key: SegmentKey, from_position: int, producers: Producers) -> FileScanned:
+    def scan(
+        self, key: SegmentKey, from_position: int, producers: restart_events.Producers
+    ) -> restart_events.FileScanned:
         file, claim = self.files[key], self.checkpoints.get(key)
         first = from_position // BATCH_BYTES
         # A checkpoint at a wrong place: its offset does not follow there, so no batch does.
@@ -287,17 +273,17 @@ class World(RestartSteps):
             end_offset = claim.end_offset
         records = [cell for cell in range(first, last) if file.cells[cell] == "."]
         at_end = producers_at(key.base_offset + records[-1] + 1) if records else producers
-        return FileScanned(key, last * BATCH_BYTES, end_offset, at_end)
+        return restart_events.FileScanned(key, last * BATCH_BYTES, end_offset, at_end)
 
     # Steps of healing -------------------------------------------------------------------------------------------------
     def refill(self, segment: Segment, end_offset: int) -> Work:
         return at_once(self._refill(segment, end_offset))
 
-    def ask_store(self, segment: Segment, ranges: tuple[OffsetRange, ...]) -> Work:
+    def ask_store(self, segment: Segment, ranges: tuple[shard_healing.OffsetRange, ...]) -> Work:
         if self.is_store_away and self.has_store and ranges:
-            return at_once(AttemptFailed("connection refused", is_final=False))
+            return at_once(shard_healing.AttemptFailed("connection refused", is_final=False))
         now = next((one for one in self.segments if one.key == segment.key), None)
-        return at_once(StoreAsked(tuple(self._missed(ranges)), now, self.may_give_up))
+        return at_once(shard_healing.StoreAsked(tuple(self._missed(ranges)), now, self.may_give_up))
 
     def pause(self) -> Work:
         return at_once(None)
@@ -313,35 +299,35 @@ class World(RestartSteps):
         self.segments = [one for one in self.segments if one.end_offset is None or one.end_offset > log_start]
         return at_once(None)
 
-    def healing_ended(self, how: TryAgain | StopHealing) -> None:
+    def healing_ended(self, how: shard_healing.TryAgain | shard_healing.StopHealing) -> None:
         self.outcome = how
 
-    def _refill(self, segment: Segment, end_offset: int) -> HealingEvent:
+    def _refill(self, segment: Segment, end_offset: int) -> shard_healing.HealingEvent:
         key = segment.key
         file, committed_end = self.files[key], segment.remote.commit_offset
         while True:
             at = key.base_offset + file.whole_from(0)
             if at >= end_offset:
-                return FileRefilled(at)
+                return shard_healing.FileRefilled(at)
             if at >= committed_end:
-                return FileRefilled(at, Obstacle.NOT_COMMITTED)
+                return shard_healing.FileRefilled(at, shard_healing.Obstacle.NOT_COMMITTED)
             if not self.has_store:
-                return FileRefilled(at, Obstacle.NO_STORE)
+                return shard_healing.FileRefilled(at, shard_healing.Obstacle.NO_STORE)
             if self.is_store_away:
-                return AttemptFailed("connection refused", is_final=False)
+                return shard_healing.AttemptFailed("connection refused", is_final=False)
             if at in self.store_lacks or at in self.store_garbles:
                 self.store_garbles.discard(at)
-                return FileRefilled(at, Obstacle.NOT_THERE, "no such object")
+                return shard_healing.FileRefilled(at, shard_healing.Obstacle.NOT_THERE, "no such object")
             file.put(at - key.base_offset, ".")
 
-    def _missed(self, ranges: tuple[OffsetRange, ...]) -> Iterator[OffsetRange]:
+    def _missed(self, ranges: tuple[shard_healing.OffsetRange, ...]) -> Iterator[shard_healing.OffsetRange]:
         """Each offset is a part of its own."""
         for begin, end in ranges:
             for offset in range(begin, end):
                 if offset in self.store_lacks or not self.has_store:
                     yield (offset, offset + 1)
 
-    def give_up(self, key: SegmentKey, holes: tuple[OffsetRange, ...], end_offset: int) -> None:
+    def give_up(self, key: SegmentKey, holes: tuple[shard_healing.OffsetRange, ...], end_offset: int) -> None:
         file, first = self.files[key], holes[0][0] - key.base_offset
         self.kept.setdefault(key, []).append(file.cells[first:])
         given_up = {offset for begin, end in holes for offset in range(begin, end)}
@@ -349,7 +335,7 @@ class World(RestartSteps):
         file.cells = file.cells[:first] + "".join(cells)
 
 
-def at_once(answer: HealingEvent | None) -> Work:
+def at_once(answer: shard_healing.HealingEvent | None) -> Work:
     """Nothing is waited for here."""
     return answer
     yield

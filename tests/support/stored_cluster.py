@@ -26,20 +26,7 @@ from stratalog.formats.disk.journal import JournalHeader, encode_journal_header
 from stratalog.formats.disk.segment_file import encode_segment_header
 from stratalog.formats.segments.digest import EMPTY_DIGEST, extend_digest_over, object_digest
 from stratalog.formats.segments.index_block import IndexBuilder, encode_index_block
-from stratalog.machines.table.records import (
-    NodeEntry,
-    PutHeader,
-    PutLock,
-    PutNode,
-    PutPart,
-    PutSeal,
-    PutSegmentHead,
-    PutShard,
-    PutTopic,
-    ShardRow,
-    TableHeader,
-    TableWrite,
-)
+from stratalog.machines.table import records as table_records
 from stratalog.machines.tiering.claims import holder_name
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Lock, NodeInfo
@@ -206,12 +193,12 @@ def _store_bucket(
 
 async def _store_metadata(directory: Path, seals: dict[int, SealRecord], remote: dict[int, RemoteCopy]) -> None:
     shard = ShardKey(TOPIC_ID, 0)
-    writes: list[TableWrite] = [
-        PutHeader(TableHeader(CLUSTER_ID, 9, 0)),
-        PutNode(NodeEntry(NodeInfo(NODE_ID, "s", "127.0.0.1", 9092), 1)),
-        PutLock(Lock("tier/1", holder_name("node-1/1", NONCE), 1, NOW_MS)),
-        PutTopic(Topic(TOPIC, TOPIC_ID, 1, 1, {}, NOW_MS)),
-        PutShard(ShardRow(shard, 0)),
+    writes: list[table_records.TableWrite] = [
+        table_records.PutHeader(table_records.TableHeader(CLUSTER_ID, 9, 0)),
+        table_records.PutNode(table_records.NodeEntry(NodeInfo(NODE_ID, "s", "127.0.0.1", 9092), 1)),
+        table_records.PutLock(Lock("tier/1", holder_name("node-1/1", NONCE), 1, NOW_MS)),
+        table_records.PutTopic(Topic(TOPIC, TOPIC_ID, 1, 1, {}, NOW_MS)),
+        table_records.PutShard(table_records.ShardRow(shard, 0)),
     ]
     for epoch in BASE_OFFSETS:
         seal = seals.get(epoch)
@@ -230,10 +217,10 @@ async def _store_metadata(directory: Path, seals: dict[int, SealRecord], remote:
             local_nodes=(NODE_ID,) if seal else (),
             remote=copy,
         )
-        writes.append(PutSegmentHead(segment))
+        writes.append(table_records.PutSegmentHead(segment))
         if seal is not None:
-            writes.append(PutSeal(key, seal))
-        writes += [PutPart(key, part) for part in copy.parts]
+            writes.append(table_records.PutSeal(key, seal))
+        writes += [table_records.PutPart(key, part) for part in copy.parts]
     store = RocksStore(directory)
     await store.load()
     await store.write([writes])

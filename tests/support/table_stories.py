@@ -9,23 +9,7 @@ from uuid import UUID
 
 from stratalog.machines.table.records import TableHeader
 from stratalog.machines.table.shard_table import Applied, ShardTable
-from stratalog.model.commands.table_commands import (
-    AcquireLock,
-    BeginRecovery,
-    Command,
-    CommitParts,
-    CompleteRemote,
-    ContinueWithout,
-    CreateTopic,
-    NoteLives,
-    PrepareSegment,
-    PromiseFence,
-    RegisterNode,
-    ReportReplica,
-    RollSegment,
-    SealSegment,
-    SilentReplicas,
-)
+from stratalog.model.commands import table_commands
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Life, Lock, NodeInfo, PartCommit
 from stratalog.model.producers import NO_PRODUCERS, ProducerTally
@@ -45,9 +29,9 @@ class TableStory:
         self.now_ms = 1_000
         self._next_topic = 0
         for node_id in range(1, nodes + 1):
-            self.do(RegisterNode(NodeInfo(node_id, f"storage-{node_id}", "host", 9092)))
+            self.do(table_commands.RegisterNode(NodeInfo(node_id, f"storage-{node_id}", "host", 9092)))
 
-    def do(self, command: Command[R], new_id: UUID = NEW_ID) -> Applied[R]:
+    def do(self, command: table_commands.Command[R], new_id: UUID = NEW_ID) -> Applied[R]:
         applied = self.table.apply(command, self.now_ms, new_id)
         self.table.check_invariants()
         return applied
@@ -56,31 +40,33 @@ class TableStory:
         self, name: str = "orders", shards: int = 1, replicas: int = 1, settings: Mapping[str, str] | None = None
     ) -> Topic:
         self._next_topic += 1
-        return self.do(CreateTopic(name, shards, replicas, settings or {}), UUID(int=self._next_topic)).result
+        return self.do(
+            table_commands.CreateTopic(name, shards, replicas, settings or {}), UUID(int=self._next_topic)
+        ).result
 
     def active(self, topic: Topic, shard: int = 0) -> Segment:
         return self.table.shard(ShardKey(topic.topic_id, shard)).segments[-1]
 
     def roll(self, segment: SegmentKey, end_offset: int) -> Segment:
-        return self.do(RollSegment(segment, end_offset)).result
+        return self.do(table_commands.RollSegment(segment, end_offset)).result
 
     def seal(self, segment: SegmentKey) -> Segment:
         """Seal with a record that says what the table says."""
         known = self.table.segment(segment)
         assert known.end_offset is not None
-        return self.do(SealSegment(segment, record_of(segment, known.end_offset))).result
+        return self.do(table_commands.SealSegment(segment, record_of(segment, known.end_offset))).result
 
     def lock(self, name: str = "tier/1", holder: str = "node-1/1") -> Lock:
-        return self.do(AcquireLock(name, holder, 10_000)).result
+        return self.do(table_commands.AcquireLock(name, holder, 10_000)).result
 
     def commit(self, lock: Lock, segment: SegmentKey, base_offset: int, end_offset: int) -> object:
         """The outcome of one commit: a segment, or the refusal as a value."""
         piece = RemotePart(f"chunk-{base_offset}-{end_offset}", 0, 10, base_offset, end_offset)
-        (outcome,) = self.do(CommitParts(lock, (PartCommit(segment, base_offset, piece),))).result
+        (outcome,) = self.do(table_commands.CommitParts(lock, (PartCommit(segment, base_offset, piece),))).result
         return outcome
 
     def complete(self, lock: Lock, segment: SegmentKey) -> Segment:
-        return self.do(CompleteRemote(lock, segment, "manifest", b"digest", 10)).result
+        return self.do(table_commands.CompleteRemote(lock, segment, "manifest", b"digest", 10)).result
 
     def segment(self, key: SegmentKey) -> Segment:
         return self.table.segment(key)
@@ -92,28 +78,28 @@ class TableStory:
 
     def die(self, *node_ids: int) -> None:
         """Their leases end, all in one transaction."""
-        self.do(NoteLives(lost=tuple(self.life(node_id) for node_id in node_ids)))
+        self.do(table_commands.NoteLives(lost=tuple(self.life(node_id) for node_id in node_ids)))
 
     def is_heard(self, node_id: int) -> None:
-        self.do(NoteLives(heard=(self.life(node_id),)))
+        self.do(table_commands.NoteLives(heard=(self.life(node_id),)))
 
     def start(self, node_id: int, *, is_clean: bool = True, is_wiped: bool = False, boot_id: str = "") -> None:
         """A new life; `is_wiped`: on an empty disk."""
         known = self.table.state.nodes[node_id]
         info = replace(known.info, storage_id=known.info.storage_id + "'") if is_wiped else known.info
-        self.do(RegisterNode(info, stopped_epoch=known.node_epoch if is_clean else 0, boot_id=boot_id))
+        self.do(table_commands.RegisterNode(info, stopped_epoch=known.node_epoch if is_clean else 0, boot_id=boot_id))
 
     def roll_new(self, name: str) -> Segment:
         """The second segment of a new topic."""
         return self.roll(self.active(self.topic(name)).key, 1)
 
     def prepare(self, segment: SegmentKey) -> NextReplicas:
-        prepared = self.do(PrepareSegment(segment)).result.handed.prepared
+        prepared = self.do(table_commands.PrepareSegment(segment)).result.handed.prepared
         assert prepared is not None
         return prepared
 
     def recover(self, segment: SegmentKey) -> Segment:
-        return self.do(BeginRecovery(segment)).result
+        return self.do(table_commands.BeginRecovery(segment)).result
 
     def promise(
         self, segment: SegmentKey, node_id: int, end_offset: int, *, is_whole: bool = True, high_watermark: int = 0
@@ -124,7 +110,9 @@ class TableStory:
 
     def leave_out(self, segment: SegmentKey, *node_ids: int) -> Segment:
         """Their promises did not come in time."""
-        self.do(ContinueWithout((SilentReplicas(segment, tuple(map(self.life, node_ids))),)))
+        self.do(
+            table_commands.ContinueWithout((table_commands.SilentReplicas(segment, tuple(map(self.life, node_ids))),))
+        )
         return self.segment(segment)
 
     def report(
@@ -137,7 +125,7 @@ class TableStory:
         known = self.table.segment(segment)
         assert known.end_offset is not None
         proof = replace(record_of(segment, known.end_offset, (node_id,)), digest=digest, producers=producers)
-        return self.do(ReportReplica(segment, proof, caller=self.life(node_id))).result
+        return self.do(table_commands.ReportReplica(segment, proof, caller=self.life(node_id))).result
 
 
 def promise(
@@ -148,10 +136,10 @@ def promise(
     *,
     is_whole: bool = True,
     high_watermark: int = 0,
-) -> PromiseFence:
+) -> table_commands.PromiseFence:
     """The promise of a node in its present life, under the segment's fence."""
     fence = story.table.segment(segment).fence
-    return PromiseFence(segment, fence, end_offset, high_watermark, is_whole, caller=story.life(node_id))
+    return table_commands.PromiseFence(segment, fence, end_offset, high_watermark, is_whole, caller=story.life(node_id))
 
 
 def record_of(segment: SegmentKey, end_offset: int, replicas: tuple[int, ...] = (1,)) -> SealRecord:

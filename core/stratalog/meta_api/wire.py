@@ -16,18 +16,7 @@ from stratalog.machines.plans.shard_troubles import Trouble
 from stratalog.meta_api.json_shape import JsonShape, NotOfShape, field_name
 from stratalog.meta_api.problems import Problem, from_problem
 from stratalog.model.bounds import Count
-from stratalog.model.commands.table_commands import (
-    COMMANDS,
-    BeginRecovery,
-    Command,
-    CompleteRemote,
-    PrepareSegment,
-    PromiseFence,
-    ProposeIsr,
-    ReportReplica,
-    RollSegment,
-    SealSegment,
-)
+from stratalog.model.commands import table_commands
 from stratalog.model.errors import OutcomeUnknown, StratalogError
 from stratalog.model.metadata import Heard, Heartbeat, Node
 from stratalog.model.mounts import Mount
@@ -121,38 +110,38 @@ PROBLEM: Final[JsonShape[Problem]] = JsonShape(Problem)
 class CommandWire(Generic[R]):
     """One kind of command: where it is sent, what is sent, what comes back."""
 
-    kind: type[Command[R]]
+    kind: type[table_commands.Command[R]]
     answers: object
     """The type of its answer."""
     path: str
-    body: JsonShape[Command[R]]
+    body: JsonShape[table_commands.Command[R]]
     answer: JsonShape[R]
 
 
-def _wire(kind: type[Command[Any]]) -> CommandWire[Any]:
+def _wire(kind: type[table_commands.Command[Any]]) -> CommandWire[Any]:
     (base,) = vars(kind)["__orig_bases__"]  # Command[...], which says what it answers
     (answers,) = get_args(base)
     path = f"/v1/commands/{field_name(kind).replace('_', '-')}"
     return CommandWire(kind, answers, path, JsonShape(kind, is_asked=True), JsonShape(answers))
 
 
-COMMAND_WIRES: Final = {kind: _wire(kind) for kind in COMMANDS}
+COMMAND_WIRES: Final = {kind: _wire(kind) for kind in table_commands.COMMANDS}
 
 
-def wire_of(command: Command[R]) -> CommandWire[R]:
+def wire_of(command: table_commands.Command[R]) -> CommandWire[R]:
     return COMMAND_WIRES[type(command)]
 
 
 # Commands that go together --------------------------------------------------------------------------------------
 SegmentCommand: TypeAlias = (
-    PrepareSegment
-    | RollSegment
-    | SealSegment
-    | ReportReplica
-    | ProposeIsr
-    | BeginRecovery
-    | PromiseFence
-    | CompleteRemote
+    table_commands.PrepareSegment
+    | table_commands.RollSegment
+    | table_commands.SealSegment
+    | table_commands.ReportReplica
+    | table_commands.ProposeIsr
+    | table_commands.BeginRecovery
+    | table_commands.PromiseFence
+    | table_commands.CompleteRemote
 )
 """About one segment, and answered with it."""
 

@@ -15,35 +15,7 @@ from dataclasses import replace
 from typing import Any, Final, TypeAlias, assert_never
 from uuid import UUID
 
-from stratalog.machines.table.records import (
-    KEPT_CHANGE_SETS,
-    DropMount,
-    DropPart,
-    DropPurgedTopic,
-    DropSegment,
-    DropShard,
-    DropTopic,
-    NodeEntry,
-    NotedChange,
-    NotedChanges,
-    PurgedTopic,
-    PutChanges,
-    PutHeader,
-    PutLock,
-    PutMount,
-    PutNode,
-    PutPart,
-    PutPurgedTopic,
-    PutSeal,
-    PutSegmentHead,
-    PutShard,
-    PutTopic,
-    SegmentNote,
-    ShardRow,
-    StoredRecord,
-    TableHeader,
-    TableWrite,
-)
+from stratalog.machines.table import records as table_records
 from stratalog.model.errors import Corrupt, InvalidRequest
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.listeners import Listener
@@ -106,19 +78,19 @@ _STATES: Final = {state.value: state for state in SegmentState}
 _REMOTE_STATES: Final = {state.value: state for state in RemoteState}
 
 
-def encode(writes: Iterable[TableWrite]) -> Iterator[Item]:
+def encode(writes: Iterable[table_records.TableWrite]) -> Iterator[Item]:
     """The items of a transaction, in the order of its writes: of one key the last item stands."""
     for write in writes:
         yield from _encode_one(write)
 
 
-def _encode_one(write: TableWrite) -> Iterator[Item]:
+def _encode_one(write: table_records.TableWrite) -> Iterator[Item]:
     match write:
-        case PutHeader(header):
+        case table_records.PutHeader(header):
             yield HEADER_KEY, _value(FORMAT, header.cluster_id, header.version, header.next_producer_id)
-        case PutChanges(version, changes):
-            yield _CHANGES + (version % KEPT_CHANGE_SETS).to_bytes(2, "big"), _changes(version, changes)
-        case PutNode(node):
+        case table_records.PutChanges(version, changes):
+            yield _CHANGES + (version % table_records.KEPT_CHANGE_SETS).to_bytes(2, "big"), _changes(version, changes)
+        case table_records.PutNode(node):
             info = node.info
             key = _NODE + info.node_id.to_bytes(8, "big")
             life = (node.node_epoch, node.is_alive, node.start_id, node.token, node.boot_id, node.has_room)
@@ -127,16 +99,16 @@ def _encode_one(write: TableWrite) -> Iterator[Item]:
             states = (node.is_flushed_by_default, node.absences, node.can_write, info.reads_bucket_by_default)
             more = (node.scarcity, listeners, *states, node.seat, node.is_continued, node.past_starts)
             yield key, _value(*last, encode_retirement(node.retirement), *more)
-        case PutLock(lock):
+        case table_records.PutLock(lock):
             yield (
                 _LOCK + lock.name.encode("utf-8", "surrogatepass"),
                 _value(lock.holder, lock.epoch, lock.expires_ms, lock.earlier),
             )
-        case PutMount(mount):
+        case table_records.PutMount(mount):
             yield _mount_key(mount.name), _value(*mount_fields(mount))
-        case DropMount(name):
+        case table_records.DropMount(name):
             yield _mount_key(name), None
-        case PutTopic(topic):
+        case table_records.PutTopic(topic):
             yield (
                 _TOPIC + topic.topic_id.bytes,
                 _value(
@@ -149,28 +121,28 @@ def _encode_one(write: TableWrite) -> Iterator[Item]:
                     topic.unflushed_until_ms,
                 ),
             )
-        case DropTopic(topic_id):
+        case table_records.DropTopic(topic_id):
             yield _TOPIC + topic_id.bytes, None
-        case PutPurgedTopic(purged):
+        case table_records.PutPurgedTopic(purged):
             yield _PURGED + purged.topic_id.bytes, _value(purged.purged_ms)
-        case DropPurgedTopic(topic_id):
+        case table_records.DropPurgedTopic(topic_id):
             yield _PURGED + topic_id.bytes, None
-        case PutShard(row):
+        case table_records.PutShard(row):
             yield _shard_key(row.key), _value(row.log_start_offset)
-        case DropShard(shard_key):
+        case table_records.DropShard(shard_key):
             yield _shard_key(shard_key), None
-        case PutSegmentHead(segment):
+        case table_records.PutSegmentHead(segment):
             yield _segment_key(segment.key) + _HEAD, _segment_head(segment)
-        case PutSeal(segment_key, record):
+        case table_records.PutSeal(segment_key, record):
             yield _segment_key(segment_key) + _SEAL, _seal(record)
-        case PutPart(segment_key, part):
+        case table_records.PutPart(segment_key, part):
             yield (
                 _part_key(segment_key, part.base_offset),
                 _value(part.object_key, part.position, part.size_bytes, part.end_offset),
             )
-        case DropPart(segment_key, base_offset):
+        case table_records.DropPart(segment_key, base_offset):
             yield _part_key(segment_key, base_offset), None
-        case DropSegment(segment_key):
+        case table_records.DropSegment(segment_key):
             yield _segment_key(segment_key) + _HEAD, None
             yield _segment_key(segment_key) + _SEAL, None
         case _:
@@ -191,30 +163,30 @@ def _changes(version: int, changes: tuple[Change, ...] | None) -> bytes:
 def _change(change: Change) -> bytes:
     match change:
         case TopicChanged(topic):
-            return _noted("topic", PutTopic(topic))
+            return _noted("topic", table_records.PutTopic(topic))
         case TopicDeleted(topic):
-            return _noted("deleted", PutTopic(topic))
+            return _noted("deleted", table_records.PutTopic(topic))
         case NodeChanged(node):
-            entry = NodeEntry(node.info, node.epoch, node.is_alive, "", node.token, "", node.has_room)
+            entry = table_records.NodeEntry(node.info, node.epoch, node.is_alive, "", node.token, "", node.has_room)
             entry = replace(entry, retirement=node.retirement, scarcity=node.scarcity, absences=node.absences)
-            return _noted("node", PutNode(replace(entry, can_write=node.can_write)))
+            return _noted("node", table_records.PutNode(replace(entry, can_write=node.can_write)))
         case MountChanged(mount):
-            return _noted("mount", PutMount(mount))
+            return _noted("mount", table_records.PutMount(mount))
         case MountEnded(name):
-            return _noted("unmounted", DropMount(name))
+            return _noted("unmounted", table_records.DropMount(name))
         case ShardChanged(shard):
-            row = PutShard(ShardRow(shard.key, shard.log_start_offset))
-            return _noted("shard", row, *map(PutSegmentHead, shard.segments))
+            row = table_records.PutShard(table_records.ShardRow(shard.key, shard.log_start_offset))
+            return _noted("shard", row, *map(table_records.PutSegmentHead, shard.segments))
         case SegmentChanged(segment):
             kind = "sealed" if segment.seal is not None else "segment"
-            return b"[%d,%b]" % (len(segment.remote.parts), _noted(kind, PutSegmentHead(segment)))
+            return b"[%d,%b]" % (len(segment.remote.parts), _noted(kind, table_records.PutSegmentHead(segment)))
         case SegmentPurged(key):
             return _value("purged", _segment_key(key).hex())
         case _:
             assert_never(change)
 
 
-def _noted(kind: str, *writes: TableWrite) -> bytes:
+def _noted(kind: str, *writes: table_records.TableWrite) -> bytes:
     """`[kind, key, value, key, value, ...]`, keys in hex."""
     items = [f'"{key.hex()}",'.encode() + (value or b"null") for write in writes for key, value in _encode_one(write)]
     return b'["%b",%b]' % (kind.encode(), b",".join(items))
@@ -300,7 +272,7 @@ def _tally(producers: ProducerTally) -> tuple[object, ...]:
     return producers.count, producers.digest.hex(), producers.limit, producers.expiration_ms
 
 
-def decode(items: Iterable[tuple[bytes, bytes]], source: str) -> Iterator[StoredRecord]:
+def decode(items: Iterable[tuple[bytes, bytes]], source: str) -> Iterator[table_records.StoredRecord]:
     """Records from items in key order. Raises Corrupt naming `source` and key, InvalidRequest for another format."""
     return _Decoder(source).run(items)
 
@@ -316,7 +288,7 @@ class _Decoder:
         self._seal: Json = None
         self._parts: list[RemotePart] = []
 
-    def run(self, items: Iterable[tuple[bytes, bytes]]) -> Iterator[StoredRecord]:
+    def run(self, items: Iterable[tuple[bytes, bytes]]) -> Iterator[table_records.StoredRecord]:
         for key, value in items:
             try:
                 fields: Json = json.loads(value)
@@ -329,7 +301,7 @@ class _Decoder:
         if last is not None:
             yield last
 
-    def _plain(self, key: bytes, fields: Json) -> StoredRecord:
+    def _plain(self, key: bytes, fields: Json) -> table_records.StoredRecord:
         kind = key[:1]
         if key == HEADER_KEY:
             if fields[0] != FORMAT:
@@ -337,10 +309,10 @@ class _Decoder:
                     f"{self._source} holds metadata in format {fields[0]}, this version reads format {FORMAT}: start "
                     "a newer version"
                 )
-            return TableHeader(fields[1], fields[2], fields[3])
+            return table_records.TableHeader(fields[1], fields[2], fields[3])
         if kind == _CHANGES:
             changes = None if fields[1] is None else tuple(map(self._noted, fields[1]))
-            return NotedChanges(fields[0], changes)
+            return table_records.NotedChanges(fields[0], changes)
         if kind == _NODE:
             listeners = tuple(Listener(*one) for one in fields[12]) if len(fields) > 12 else ()
             reads_bucket = fields[16] if len(fields) > 16 else True
@@ -350,7 +322,7 @@ class _Decoder:
             retirement = decode_retirement(fields[10]) if len(fields) > 10 else None
             scarcity = fields[11] if len(fields) > 11 else 0
             flushed = fields[13] if len(fields) > 13 else False
-            entry = replace(NodeEntry(info, *fields[4:10]), retirement=retirement, scarcity=scarcity)
+            entry = replace(table_records.NodeEntry(info, *fields[4:10]), retirement=retirement, scarcity=scarcity)
             absences = fields[14] if len(fields) > 14 else 0
             can_write = bool(fields[15]) if len(fields) > 15 else True
             seat, is_continued, past = fields[17:20] if len(fields) > 19 else ("", True, ())
@@ -365,12 +337,12 @@ class _Decoder:
             topic = Topic(fields[0], UUID(bytes=key[1:17]), fields[1], fields[2], fields[3], fields[4], fields[5])
             return topic if len(fields) < 7 else replace(topic, unflushed_until_ms=fields[6])
         if kind == _PURGED:
-            return PurgedTopic(UUID(bytes=key[1:17]), fields[0])
+            return table_records.PurgedTopic(UUID(bytes=key[1:17]), fields[0])
         if kind == _SHARD:
-            return ShardRow(ShardKey(self._id(key), int.from_bytes(key[17:21], "big")), fields[0])
+            return table_records.ShardRow(ShardKey(self._id(key), int.from_bytes(key[17:21], "big")), fields[0])
         raise ValueError(f"unknown kind {kind!r}")
 
-    def _noted(self, fields: Json) -> NotedChange:
+    def _noted(self, fields: Json) -> table_records.NotedChange:
         """A change that `_change` wrote."""
         part_count = 0
         if isinstance(fields[0], int):
@@ -381,13 +353,13 @@ class _Decoder:
         if kind == "unmounted":
             return MountEnded(_mount_name(keys[0]))
         if kind in ("segment", "sealed"):
-            return SegmentNote(self._segment(keys[0], values[0], None, []), kind == "sealed", part_count)
+            return table_records.SegmentNote(self._segment(keys[0], values[0], None, []), kind == "sealed", part_count)
         record = self._plain(keys[0], values[0])
         match record:
-            case ShardRow():
+            case table_records.ShardRow():
                 heads = [self._segment(*item, None, []) for item in zip(keys[1:], values[1:], strict=True)]
                 return ShardChanged(Shard(record.key, record.log_start_offset, tuple(heads)))
-            case NodeEntry():
+            case table_records.NodeEntry():
                 return NodeChanged(record.node)
             case Mount():
                 return MountChanged(record)
@@ -400,7 +372,7 @@ class _Decoder:
         epoch, base_offset = int.from_bytes(key[21:29], "big"), int.from_bytes(key[29:37], "big")
         return SegmentKey(self._id(key), int.from_bytes(key[17:21], "big"), epoch, base_offset)
 
-    def _add_to_segment(self, key: bytes, fields: Json) -> StoredRecord | None:
+    def _add_to_segment(self, key: bytes, fields: Json) -> table_records.StoredRecord | None:
         kind = key[_SEGMENT_KEY_BYTES : _SEGMENT_KEY_BYTES + 1]
         if kind == _HEAD:
             finished = self._finish_segment()

@@ -14,27 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from stratalog.model.errors import Conflict, InvalidRequest, LimitExceeded, NotFound, Reserved, StratalogError
-from stratalog_operator.plan.actions import (
-    Action,
-    AddFinalizer,
-    Apply,
-    ChangeTopic,
-    DeleteClaim,
-    DeleteObject,
-    DropDecision,
-    DropFinalizer,
-    EndMount,
-    GuardClaim,
-    MakeMount,
-    MakeToken,
-    MakeTopic,
-    NoteDisk,
-    ReleaseClaim,
-    RemoveTopic,
-    StopPod,
-    StopSet,
-    UnguardClaim,
-)
+from stratalog_operator.plan import actions
 from stratalog_operator.plan.observed import Observed, Seen
 from stratalog_operator.resources.conditions import OF_KIND, Condition, ConditionStatus, ConditionType, merge
 from stratalog_operator.resources.names import LABEL_PART
@@ -51,31 +31,31 @@ _NODE, _POOL, _CLUSTER = "StorageNode", "StorageNodePool", "StorageCluster"
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    action: Action
+    action: actions.Action
     error: StratalogError
 
     @property
     def lasts(self) -> bool:
         # A snapshot, or what it had, is not there: a person said a wrong name, or came too late.
-        is_without_source = isinstance(self.action, MakeMount) and isinstance(self.error, NotFound | Conflict)
+        is_without_source = isinstance(self.action, actions.MakeMount) and isinstance(self.error, NotFound | Conflict)
         return is_without_source or isinstance(self.error, InvalidRequest | LimitExceeded | Reserved)
 
     @property
     def is_told(self) -> bool:
         """The spec is not applied, whatever may become of it."""
-        return self.lasts or isinstance(self.action, Apply | MakeToken | ChangeTopic)
+        return self.lasts or isinstance(self.action, actions.Apply | actions.MakeToken | actions.ChangeTopic)
 
 
-def is_needed_by(action: Action, other: Action) -> bool:
+def is_needed_by(action: actions.Action, other: actions.Action) -> bool:
     """Whether `action` must not be done while `other` fails: a pod that is stopped comes back as its StatefulSet and
     the files of its cluster say by then; a decision is used up once it was followed."""
-    if isinstance(action, DropDecision):
-        return action.is_used and isinstance(other, NoteDisk) and other.name == f"data-{action.name}"
-    if not isinstance(action, StopPod):
+    if isinstance(action, actions.DropDecision):
+        return action.is_used and isinstance(other, actions.NoteDisk) and other.name == f"data-{action.name}"
+    if not isinstance(action, actions.StopPod):
         return False
-    if isinstance(other, MakeToken):
+    if isinstance(other, actions.MakeToken):
         return True
-    if not isinstance(other, Apply):
+    if not isinstance(other, actions.Apply):
         return False
     kind, name = other.key
     return kind == "ConfigMap" or (kind == "StatefulSet" and name == action.name.rpartition("-")[0])
@@ -128,7 +108,7 @@ def _with(
 
 
 # What an action is about ----------------------------------------------------------------------------------------------
-def _subjects(seen: Observed, action: Action) -> Iterator[Subject]:
+def _subjects(seen: Observed, action: actions.Action) -> Iterator[Subject]:
     """The object that it is about, then those above it. A topic and a mount stand for themselves."""
     kind, name = _subject(seen, action)
     if kind in ("TopicStorage", "ReadOnlyMount"):
@@ -142,25 +122,31 @@ def _subjects(seen: Observed, action: Action) -> Iterator[Subject]:
     yield _CLUSTER, seen.cluster.name
 
 
-def _subject(seen: Observed, action: Action) -> Subject:
+def _subject(seen: Observed, action: actions.Action) -> Subject:
     match action:
-        case MakeTopic() | ChangeTopic() | RemoveTopic():
+        case actions.MakeTopic() | actions.ChangeTopic() | actions.RemoveTopic():
             return "TopicStorage", action.owner
-        case MakeMount():
+        case actions.MakeMount():
             return "ReadOnlyMount", action.owner
-        case EndMount(mount):
+        case actions.EndMount(mount):
             return "ReadOnlyMount", mount
-        case AddFinalizer(kind, name) | DropFinalizer(kind, name) | DeleteObject(kind, name):
+        case actions.AddFinalizer(kind, name) | actions.DropFinalizer(kind, name) | actions.DeleteObject(kind, name):
             return kind, name
-        case DropDecision(kind, name):
+        case actions.DropDecision(kind, name):
             return (_NODE, name.removeprefix("data-")) if kind == "PersistentVolumeClaim" else (kind, name)
-        case Apply(manifest):
+        case actions.Apply(manifest):
             return _subject_of(manifest)
-        case GuardClaim(name) | UnguardClaim(name) | ReleaseClaim(name) | NoteDisk(name) | DeleteClaim(name):
+        case (
+            actions.GuardClaim(name)
+            | actions.UnguardClaim(name)
+            | actions.ReleaseClaim(name)
+            | actions.NoteDisk(name)
+            | actions.DeleteClaim(name)
+        ):
             return _NODE, name.removeprefix("data-")
-        case StopSet(name):
+        case actions.StopSet(name):
             return _NODE, name
-        case StopPod(name):
+        case actions.StopPod(name):
             return _NODE, name.removesuffix("-0")
         case _:
             return _CLUSTER, seen.cluster.name

@@ -20,6 +20,7 @@ from stratalog.formats.groups.group_log import (
     MemberEntry,
     encode_entry,
 )
+from stratalog.machines.groups import group_events
 from stratalog.machines.groups.consumer_group import ConsumerGroup
 from stratalog.machines.groups.consumer_group_events import (
     AnswerConsumer,
@@ -32,22 +33,6 @@ from stratalog.machines.groups.consumer_group_events import (
     ShareAnswer,
 )
 from stratalog.machines.groups.group import Group
-from stratalog.machines.groups.group_events import (
-    AnswerHeartbeat,
-    AnswerJoin,
-    AnswerLeave,
-    AnswerSync,
-    GroupClosed,
-    GroupEffect,
-    GroupEvent,
-    GroupPersisted,
-    JoinAnswer,
-    PersistFailed,
-    PersistGroup,
-    PersistMember,
-    SyncAnswer,
-    TimePassed,
-)
 from stratalog.model.errors import InvalidRequest
 from stratalog.model.groups.consumer_group import ConsumerGroupRecord
 from stratalog.model.groups.group import GroupError, GroupRecord, MemberRecord
@@ -58,12 +43,27 @@ from stratalog_node.groups.migration import NOWHERE, Migration, Unplaced
 from stratalog_node.groups.room import GroupRoom
 from stratalog_node.groups.stats import GroupStats
 
-Answer: TypeAlias = JoinAnswer | SyncAnswer | ConsumerAnswer | ShareAnswer | GroupError | tuple[GroupError, ...]
-Event: TypeAlias = GroupEvent | ConsumerGroupEvent
-Effect: TypeAlias = GroupEffect | ConsumerGroupEffect
+Answer: TypeAlias = (
+    group_events.JoinAnswer
+    | group_events.SyncAnswer
+    | ConsumerAnswer
+    | ShareAnswer
+    | GroupError
+    | tuple[GroupError, ...]
+)
+Event: TypeAlias = group_events.GroupEvent | ConsumerGroupEvent
+Effect: TypeAlias = group_events.GroupEffect | ConsumerGroupEffect
 Record: TypeAlias = GroupRecord | ConsumerGroupRecord
-_A = TypeVar("_A", JoinAnswer, SyncAnswer, ConsumerAnswer, ShareAnswer, GroupError, tuple[GroupError, ...])
-_WRITES = (PersistGroup, PersistMember, PersistConsumers)
+_A = TypeVar(
+    "_A",
+    group_events.JoinAnswer,
+    group_events.SyncAnswer,
+    ConsumerAnswer,
+    ShareAnswer,
+    GroupError,
+    tuple[GroupError, ...],
+)
+_WRITES = (group_events.PersistGroup, group_events.PersistMember, PersistConsumers)
 
 _WAKES_PER_TURN = 200
 _ANSWERS_PER_TURN = 500
@@ -168,7 +168,7 @@ class Membership:
 
     def close(self, hosted: HostedGroup, error: GroupError) -> None:
         """The group leaves this node: whoever waits hears the error, and nothing here holds it any more."""
-        self.step(hosted, GroupClosed(error))
+        self.step(hosted, group_events.GroupClosed(error))
         self._forget(hosted)
 
     def _forget(self, hosted: HostedGroup) -> None:
@@ -192,7 +192,7 @@ class Membership:
         time may still be unread."""
         if not self._attention.is_catching_up:
             for hosted in self._deadlines.due(self.now_ms(), _WAKES_PER_TURN):
-                self.step(hosted, TimePassed())
+                self.step(hosted, group_events.TimePassed())
         self._arm()
 
     def _arm(self) -> None:
@@ -208,19 +208,19 @@ class Membership:
 
     def _perform(self, hosted: HostedGroup, effect: Effect) -> None:
         match effect:
-            case AnswerJoin(waiter, answer):
+            case group_events.AnswerJoin(waiter, answer):
                 self._answer(waiter, answer)
-            case AnswerSync(waiter, assignment):
+            case group_events.AnswerSync(waiter, assignment):
                 self._answer(waiter, assignment)
             case AnswerConsumer(waiter, told):
                 self._answer(waiter, told)
             case AnswerShare(waiter, share):
                 self._answer(waiter, share)
-            case AnswerHeartbeat(waiter, error):
+            case group_events.AnswerHeartbeat(waiter, error):
                 self._answer(waiter, error)
-            case AnswerLeave(waiter, errors):
+            case group_events.AnswerLeave(waiter, errors):
                 self._answer(waiter, errors)
-            case PersistGroup() | PersistMember() | PersistConsumers():
+            case group_events.PersistGroup() | group_events.PersistMember() | PersistConsumers():
                 self._persist(hosted, effect)
             case _:
                 assert_never(effect)
@@ -236,16 +236,18 @@ class Membership:
         entry = entry_of(hosted.group_id, record, self._wall_ms())
         self._write(hosted, entry, lambda _: record, lambda _: None)
 
-    def _persist(self, hosted: HostedGroup, effect: PersistGroup | PersistMember | PersistConsumers) -> None:
+    def _persist(
+        self, hosted: HostedGroup, effect: group_events.PersistGroup | group_events.PersistMember | PersistConsumers
+    ) -> None:
         ticket, changed_ms = effect.ticket, self._wall_ms()
 
         def told(error: GroupError) -> None:
             if error is GroupError.NONE:
-                self.step(hosted, GroupPersisted(ticket))
+                self.step(hosted, group_events.GroupPersisted(ticket))
             else:
-                self.step(hosted, PersistFailed(ticket, error))
+                self.step(hosted, group_events.PersistFailed(ticket, error))
 
-        if isinstance(effect, PersistGroup):
+        if isinstance(effect, group_events.PersistGroup):
             record = effect.record
             self._write(hosted, GroupEntry(hosted.group_id, record, changed_ms), lambda _: record, told)
         elif isinstance(effect, PersistConsumers):
@@ -301,7 +303,7 @@ class Membership:
 def _stepped(machine: Group | ConsumerGroup, event: Event, now_ms: int) -> Sequence[Effect]:
     """Raises: TypeError for an event of the other protocol, a fault of the caller."""
     if isinstance(machine, Group):
-        if isinstance(event, GroupEvent):
+        if isinstance(event, group_events.GroupEvent):
             return machine.step(event, now_ms)
     elif isinstance(event, ConsumerGroupEvent):
         return machine.step(event, now_ms)

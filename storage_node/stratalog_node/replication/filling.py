@@ -13,24 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import assert_never
 
+from stratalog.machines.restart import shard_healing
 from stratalog.machines.restart.restart_events import Heal, MakeAnew, RecoveredLog, RevokeCheckpoints
-from stratalog.machines.restart.shard_healing import (
-    AskStore,
-    AttemptBegun,
-    AttemptFailed,
-    DropSegment,
-    EndSegment,
-    GiveUp,
-    HealingEvent,
-    HealingStep,
-    ListFiles,
-    Pause,
-    Refill,
-    ShardHealing,
-    StopHealing,
-    StoreAsked,
-    TryAgain,
-)
 from stratalog.model.commands.table_commands import AdvanceLogStart
 from stratalog.model.errors import Rejected, StratalogError
 from stratalog.model.ids import SegmentKey
@@ -66,16 +50,16 @@ class CopyFilling:
             segment = self._context.catalog.segment(self._key)
             if segment is None:
                 return
-            healing = ShardHealing(Heal(segment, local_end, end_offset, RecoveredLog()))
-            if isinstance(last := await self._attempt(healing), ListFiles):
+            healing = shard_healing.ShardHealing(Heal(segment, local_end, end_offset, RecoveredLog()))
+            if isinstance(last := await self._attempt(healing), shard_healing.ListFiles):
                 return
-            assert isinstance(last, TryAgain | StopHealing), f"{last} ends no attempt"
+            assert isinstance(last, shard_healing.TryAgain | shard_healing.StopHealing), f"{last} ends no attempt"
             log.error("a copy cannot be made whole yet", segment=str(self._key), end_offset=end_offset, error=last.why)
             await backoff.pause()
 
-    async def _attempt(self, healing: ShardHealing) -> HealingStep:
+    async def _attempt(self, healing: shard_healing.ShardHealing) -> shard_healing.HealingStep:
         """Returns: the step that it ended with."""
-        event: HealingEvent = AttemptBegun(
+        event: shard_healing.HealingEvent = shard_healing.AttemptBegun(
             self._context.catalog.segment(self._key),
             self._context.catalog.log_start_offset(self._key.shard_key),
             has_file=self._context.layout.segment(self._key).exists(),
@@ -97,46 +81,50 @@ class CopyFilling:
             return False
         return self._context.catalog.topic_settings(self._key.topic_id).unclean_seal is UncleanSeal.ALLOW
 
-    async def _perform(self, steps: list[HealingStep], file: HealedFile) -> HealingEvent | None:
+    async def _perform(
+        self, steps: list[shard_healing.HealingStep], file: HealedFile
+    ) -> shard_healing.HealingEvent | None:
         for step in steps:
             try:
                 answer = await self._do(step, file)
             except FlushLost:
                 raise
             except Rejected as error:
-                return AttemptFailed(str(error), is_final=True)
+                return shard_healing.AttemptFailed(str(error), is_final=True)
             except (StratalogError, OSError, TimeoutError) as error:
-                return AttemptFailed(str(error) or repr(error), is_final=False)
+                return shard_healing.AttemptFailed(str(error) or repr(error), is_final=False)
             if answer is not None:
                 return answer
         return None
 
-    async def _do(self, step: HealingStep, file: HealedFile) -> HealingEvent | None:
+    async def _do(self, step: shard_healing.HealingStep, file: HealedFile) -> shard_healing.HealingEvent | None:
         match step:
             case MakeAnew(key):
                 make_anew(self._context, key, self._topic)
-            case Refill():
+            case shard_healing.Refill():
                 return await file.refill(step)
-            case AskStore():
+            case shard_healing.AskStore():
                 missed = await file.ask_store(step)
-                return StoreAsked(missed, self._context.catalog.segment(self._key), self._may_give_up())
-            case Pause():
+                return shard_healing.StoreAsked(missed, self._context.catalog.segment(self._key), self._may_give_up())
+            case shard_healing.Pause():
                 await file.backoff.pause()
-            case GiveUp():
+            case shard_healing.GiveUp():
                 self._tell_given_up(step)
                 await file.give_up(step)
-            case DropSegment(_, log_start):
+            case shard_healing.DropSegment(_, log_start):
                 # All of it lies below the log start: the record goes with that, and the copy with the record.
                 await self._context.meta.perform(AdvanceLogStart(self._key.shard_key, log_start))
-            case EndSegment():
+            case shard_healing.EndSegment():
                 raise AssertionError("only a segment that has ended has a source")
-            case RevokeCheckpoints() | ListFiles() | TryAgain() | StopHealing():
+            case (
+                RevokeCheckpoints() | shard_healing.ListFiles() | shard_healing.TryAgain() | shard_healing.StopHealing()
+            ):
                 pass
             case _:
                 assert_never(step)
         return None
 
-    def _tell_given_up(self, step: GiveUp) -> None:
+    def _tell_given_up(self, step: shard_healing.GiveUp) -> None:
         for base_offset, end_offset in step.holes:
             log.error(
                 "batches without records take the place of what no replica and no object store has",

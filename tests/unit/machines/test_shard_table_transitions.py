@@ -6,19 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from stratalog.model.commands.table_commands import (
-    AdvanceLogStart,
-    BeginRecovery,
-    CompleteRemote,
-    DeleteTopic,
-    ForgetLocal,
-    ProposeIsr,
-    PurgeSegments,
-    ReplaceManifest,
-    RollSegment,
-    SealSegment,
-    TableCommand,
-)
+from stratalog.model.commands import table_commands
 from stratalog.model.errors import Conflict, Fenced, NotFound, Rejected
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Lock
@@ -42,26 +30,26 @@ def segment_in(story: TableStory, state: str) -> tuple[SegmentKey, Lock]:
         story.commit(lock, key, 0, END)
         story.complete(lock, key)
     if state in ("deleted", "purged"):
-        story.do(AdvanceLogStart(key.shard_key, END))
+        story.do(table_commands.AdvanceLogStart(key.shard_key, END))
     if state == "purged":
-        story.do(PurgeSegments((key,)))
+        story.do(table_commands.PurgeSegments((key,)))
     return key, lock
 
 
-def command_for(deed: str, key: SegmentKey, lock: Lock) -> TableCommand:
-    commands: dict[str, TableCommand] = {
-        "roll": RollSegment(key, END),
-        "roll elsewhere": RollSegment(key, END + 1),
-        "seal": SealSegment(key, record_of(key, END)),
-        "seal otherwise": SealSegment(key, replace(record_of(key, END), digest=b"other")),
-        "isr": ProposeIsr(key, (1,), 0),
-        "fence": BeginRecovery(key),
-        "complete": CompleteRemote(lock, key, "manifest", b"digest", 10),
-        "complete otherwise": CompleteRemote(lock, key, "another", b"digest", 10),
-        "replace manifest": ReplaceManifest(lock, key, b"digest", "merged", b"new", 20),
-        "replace another": ReplaceManifest(lock, key, b"other", "merged", b"new", 20),
-        "forget local": ForgetLocal((key,), 1),
-        "purge": PurgeSegments((key,)),
+def command_for(deed: str, key: SegmentKey, lock: Lock) -> table_commands.TableCommand:
+    commands: dict[str, table_commands.TableCommand] = {
+        "roll": table_commands.RollSegment(key, END),
+        "roll elsewhere": table_commands.RollSegment(key, END + 1),
+        "seal": table_commands.SealSegment(key, record_of(key, END)),
+        "seal otherwise": table_commands.SealSegment(key, replace(record_of(key, END), digest=b"other")),
+        "isr": table_commands.ProposeIsr(key, (1,), 0),
+        "fence": table_commands.BeginRecovery(key),
+        "complete": table_commands.CompleteRemote(lock, key, "manifest", b"digest", 10),
+        "complete otherwise": table_commands.CompleteRemote(lock, key, "another", b"digest", 10),
+        "replace manifest": table_commands.ReplaceManifest(lock, key, b"digest", "merged", b"new", 20),
+        "replace another": table_commands.ReplaceManifest(lock, key, b"other", "merged", b"new", 20),
+        "forget local": table_commands.ForgetLocal((key,), 1),
+        "purge": table_commands.PurgeSegments((key,)),
     }
     return commands[deed]
 
@@ -109,7 +97,7 @@ def test_deleting_the_topic_deletes_a_segment_in_any_state(state: str) -> None:
     story = TableStory()
     key, _ = segment_in(story, state)
     story.now_ms = 77
-    story.do(DeleteTopic(key.topic_id))
+    story.do(table_commands.DeleteTopic(key.topic_id))
     gone = story.segment(key)
     assert gone.state is SegmentState.DELETED and gone.deleted_ms == 77 and gone.leader is None
     assert gone.remote.state is (RemoteState.COMPLETE if state == "complete" else RemoteState.NONE)
@@ -137,6 +125,6 @@ def test_nothing_goes_back() -> None:
     seen.append(story.seal(key).state)
     story.commit(lock, key, 0, END)
     story.complete(lock, key)
-    story.do(AdvanceLogStart(key.shard_key, END))
+    story.do(table_commands.AdvanceLogStart(key.shard_key, END))
     seen.append(story.segment(key).state)
     assert seen == [SegmentState.ACTIVE, SegmentState.SEALING, SegmentState.SEALED, SegmentState.DELETED]

@@ -13,6 +13,7 @@ import pytest
 
 from stratalog.machines.copies.internal_topics import GROUP_LOG
 from stratalog.meta_api.wire import wire_of
+from stratalog.model.commands import table_commands
 from stratalog.model.commands.mount_commands import (
     BeginMount,
     CloseVolume,
@@ -26,37 +27,6 @@ from stratalog.model.commands.mount_commands import (
     TakeMount,
 )
 from stratalog.model.commands.retirement_commands import CancelRetirement, ReportInventory, ReportSighting, RetireNode
-from stratalog.model.commands.table_commands import (
-    COMMANDS,
-    AcquireLock,
-    AddShards,
-    AdvanceLogStart,
-    AllocateProducerIds,
-    AlterTopic,
-    BeginRecovery,
-    Command,
-    CommitParts,
-    CompleteRemote,
-    CreateTopic,
-    DeleteTopic,
-    ForgetLocal,
-    NoteLives,
-    PrepareSegment,
-    PromiseFence,
-    ProposeIsr,
-    PurgeSegments,
-    RegisterNode,
-    ReleaseLock,
-    ReplaceManifest,
-    ReplaceParts,
-    ReportFaultyCopies,
-    ReportLostCopies,
-    ReportReplica,
-    RollSegment,
-    SealSegment,
-    SealUnclean,
-    WidenTopic,
-)
 from stratalog.model.cut import CutShard
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Life, NodeInfo, PartCommit, PartReplacement
@@ -82,7 +52,7 @@ async def http(world: MetaWorld) -> AsyncIterator[aiohttp.ClientSession]:
         yield session
 
 
-def asked(command: Command[Any]) -> tuple[str, Any]:
+def asked(command: table_commands.Command[Any]) -> tuple[str, Any]:
     """Where a command is sent, and its body."""
     wire = wire_of(command)
     return wire.path, json.loads(wire.body.write(command))
@@ -116,57 +86,57 @@ def numbers_in(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ..
         yield from numbers_in(inner, (*path, key))
 
 
-async def commands_with_numbers(world: MetaWorld) -> list[Command[Any]]:
+async def commands_with_numbers(world: MetaWorld) -> list[table_commands.Command[Any]]:
     """One of each kind, and each would be performed as it is."""
     active = await world.ready_topic("orders", shard_count=1)
-    log = await world.client.perform(CreateTopic(GROUP_LOG, 1, 1, is_internal=True))
+    log = await world.client.perform(table_commands.CreateTopic(GROUP_LOG, 1, 1, is_internal=True))
     topic_id, lock = active.key.topic_id, await world.lock()
-    following = (await world.client.perform(RollSegment(active.key, 10))).key
+    following = (await world.client.perform(table_commands.RollSegment(active.key, 10))).key
     old = RemotePart("x", 0, 1, 0, 5)
-    commands: list[Command[Any]] = [
-        RegisterNode(NodeInfo(1, "s", "h", 1)),
-        CreateTopic("new", 1, 1),
-        AddShards(topic_id, 2),
-        WidenTopic(log.topic_id, 1),
-        AlterTopic(topic_id, {}, shard_count=2),
-        AdvanceLogStart(active.key.shard_key, 1),
-        PrepareSegment(following),
-        RollSegment(following, 20),
-        ProposeIsr(following, (1,), 0),
-        BeginRecovery(following),
-        PromiseFence(following, 2, 15, 12, True),
-        SealUnclean(following),
-        SealSegment(active.key, sealed(active.key)),
-        ReportReplica(active.key, sealed(active.key)),
-        AcquireLock("tier/2", "node-1/1", 1_000),
-        ReleaseLock(lock),
-        AllocateProducerIds(1),
-        CommitParts(lock, (PartCommit(active.key, -1, part(0, 5)),)),
-        ReplaceParts(lock, (PartReplacement(active.key, (old,), (part(0, 5),)),)),
-        CompleteRemote(lock, active.key, "m", b"d", 1),
-        ReplaceManifest(lock, active.key, b"d", "n", b"e", 1),
-        ForgetLocal((following,), 1),
-        ReportLostCopies((following,)),
-        ReportFaultyCopies((following,)),
-        PurgeSegments((following,)),
-        DeleteTopic(topic_id),
+    commands: list[table_commands.Command[Any]] = [
+        table_commands.RegisterNode(NodeInfo(1, "s", "h", 1)),
+        table_commands.CreateTopic("new", 1, 1),
+        table_commands.AddShards(topic_id, 2),
+        table_commands.WidenTopic(log.topic_id, 1),
+        table_commands.AlterTopic(topic_id, {}, shard_count=2),
+        table_commands.AdvanceLogStart(active.key.shard_key, 1),
+        table_commands.PrepareSegment(following),
+        table_commands.RollSegment(following, 20),
+        table_commands.ProposeIsr(following, (1,), 0),
+        table_commands.BeginRecovery(following),
+        table_commands.PromiseFence(following, 2, 15, 12, True),
+        table_commands.SealUnclean(following),
+        table_commands.SealSegment(active.key, sealed(active.key)),
+        table_commands.ReportReplica(active.key, sealed(active.key)),
+        table_commands.AcquireLock("tier/2", "node-1/1", 1_000),
+        table_commands.ReleaseLock(lock),
+        table_commands.AllocateProducerIds(1),
+        table_commands.CommitParts(lock, (PartCommit(active.key, -1, part(0, 5)),)),
+        table_commands.ReplaceParts(lock, (PartReplacement(active.key, (old,), (part(0, 5),)),)),
+        table_commands.CompleteRemote(lock, active.key, "m", b"d", 1),
+        table_commands.ReplaceManifest(lock, active.key, b"d", "n", b"e", 1),
+        table_commands.ForgetLocal((following,), 1),
+        table_commands.ReportLostCopies((following,)),
+        table_commands.ReportFaultyCopies((following,)),
+        table_commands.PurgeSegments((following,)),
+        table_commands.DeleteTopic(topic_id),
         *await mount_commands(world),
         RetireNode(1),
         CancelRetirement(1),
         ReportSighting(1, "s", 1, 3),
         ReportInventory(1, "s", 1, "key"),
     ]
-    assert {type(command) for command in commands} == set(COMMANDS)
+    assert {type(command) for command in commands} == set(table_commands.COMMANDS)
     return commands
 
 
-async def mount_commands(world: MetaWorld) -> list[Command[Any]]:
+async def mount_commands(world: MetaWorld) -> list[table_commands.Command[Any]]:
     """Of a node that is gone, whose data set the only living one holds."""
     snapshot = await world.client.snapshot()
     life, shard = snapshot.nodes[0].life, snapshot.shards[0].key
     for node_id in (7, 8, 9):
-        told = await world.client.perform(RegisterNode(NodeInfo(node_id, f"s{node_id}", "h", 1)))
-        await world.service.perform(NoteLives(lost=(Life(node_id, told.node_epoch),)))
+        told = await world.client.perform(table_commands.RegisterNode(NodeInfo(node_id, f"s{node_id}", "h", 1)))
+        await world.service.perform(table_commands.NoteLives(lost=(Life(node_id, told.node_epoch),)))
     await world.client.perform(BeginMount(7, "s7", MountMode.VOLUME))
     mount = await world.client.perform(BeginMount(9, "s9", MountMode.OFFLOAD))
     return [
@@ -224,6 +194,6 @@ async def test_names_have_a_longest_one(http: aiohttp.ClientSession) -> None:
 async def test_one_request_names_so_many_segments_and_no_more(http: aiohttp.ClientSession, world: MetaWorld) -> None:
     segment = await world.ready_topic()
     keys = (segment.key,) * 10_001
-    for path, body in map(asked, (PurgeSegments(keys), ForgetLocal(keys, 1))):
+    for path, body in map(asked, (table_commands.PurgeSegments(keys), table_commands.ForgetLocal(keys, 1))):
         async with http.post(path, json=body) as response:
             assert response.status == 413

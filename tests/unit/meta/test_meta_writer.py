@@ -8,22 +8,7 @@ from collections.abc import AsyncIterator, Coroutine
 import pytest
 
 from stratalog.machines.table.shard_table import ShardTable
-from stratalog.model.commands.table_commands import (
-    AcquireLock,
-    AddShards,
-    AdvanceLogStart,
-    AllocateProducerIds,
-    BeginRecovery,
-    CommitParts,
-    CreateTopic,
-    DeleteTopic,
-    PromiseFence,
-    RegisterNode,
-    ReleaseLock,
-    ReportReplica,
-    RollSegment,
-    SealUnclean,
-)
+from stratalog.model.commands import table_commands
 from stratalog.model.errors import AlreadyExists, DiskFull, Fenced, NotFound, OutcomeUnknown, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Life, Lock, NodeInfo, PartCommit, SegmentChanged, Snapshot, TopicChanged
@@ -95,15 +80,15 @@ async def test_a_bundle_of_many_parts_is_one_write(world: MetaWorld, store: Fail
     lock = await world.lock()
     before = store.writes
     commits = [PartCommit(SegmentKey(topic.topic_id, shard, 0, 0), 0, part(0, 5)) for shard in range(1_000)]
-    outcomes = await world.client.perform(CommitParts(lock, (*commits, commits[0])))
+    outcomes = await world.client.perform(table_commands.CommitParts(lock, (*commits, commits[0])))
     assert store.writes == before + 1
     assert len(outcomes) == 1_001 and all(isinstance(outcome, Segment) for outcome in outcomes)
-    assert await world.client.perform(CommitParts(lock, ())) == ()
-    await world.client.perform(ReleaseLock(lock))
+    assert await world.client.perform(table_commands.CommitParts(lock, ())) == ()
+    await world.client.perform(table_commands.ReleaseLock(lock))
     with pytest.raises(Fenced):
-        await world.client.perform(CommitParts(lock, tuple(commits)))
+        await world.client.perform(table_commands.CommitParts(lock, tuple(commits)))
     with pytest.raises(Fenced):
-        await world.client.perform(CommitParts(lock, ()))
+        await world.client.perform(table_commands.CommitParts(lock, ()))
 
 
 async def test_readers_wait_for_what_is_not_durable_yet(world: MetaWorld, store: FailingStore) -> None:
@@ -144,7 +129,7 @@ async def test_a_refused_read_waits_for_what_it_rests_on(world: MetaWorld, store
     before = store.writes
     holding = asyncio.ensure_future(world.lock())
     await eventually(lambda: store.writes == before + 1)
-    deleting = asyncio.ensure_future(world.client.perform(DeleteTopic(topic.topic_id)))
+    deleting = asyncio.ensure_future(world.client.perform(table_commands.DeleteTopic(topic.topic_id)))
     reading = asyncio.ensure_future(world.service.topic(topic.topic_id))
     store.release_one()
     await holding
@@ -168,7 +153,7 @@ async def test_a_failed_turn_that_held_a_read_of_what_it_made_leaves_the_service
     before = store.writes
     holding = asyncio.ensure_future(world.lock())
     await eventually(lambda: store.writes == before + 1)
-    growing = asyncio.ensure_future(world.client.perform(AddShards(topic.topic_id, 2)))
+    growing = asyncio.ensure_future(world.client.perform(table_commands.AddShards(topic.topic_id, 2)))
     first = asyncio.ensure_future(world.service.shard(ShardKey(topic.topic_id, 1)))
     second = asyncio.ensure_future(world.client.snapshot())
     store.release_one()
@@ -180,7 +165,7 @@ async def test_a_failed_turn_that_held_a_read_of_what_it_made_leaves_the_service
     assert outcomes[2] == await world.client.snapshot()
     store.is_full = False
     await eventually(lambda: world.service.why_no_changes is None)
-    assert (await world.client.perform(AddShards(topic.topic_id, 2))).shard_count == 2
+    assert (await world.client.perform(table_commands.AddShards(topic.topic_id, 2))).shard_count == 2
 
 
 async def test_a_fault_of_the_writer_itself_answers_everybody_and_readers_go_on(
@@ -286,15 +271,15 @@ async def test_after_a_failed_write_changes_are_refused_and_readers_see_what_was
     store.fails_after, store.fails_before = landed, not landed
     commands = [
         world.topic("lost"),
-        world.client.perform(RollSegment(kept.key, 5)),
-        world.client.perform(DeleteTopic(kept.key.topic_id)),
+        world.client.perform(table_commands.RollSegment(kept.key, 5)),
+        world.client.perform(table_commands.DeleteTopic(kept.key.topic_id)),
     ]
     outcomes = await asyncio.gather(*commands, world.client.snapshot(), return_exceptions=True)
     assert [type(outcome) for outcome in outcomes[:3]] == [OutcomeUnknown] * 3
     assert outcomes[3] == before == await world.client.snapshot()
     assert world.service.why_no_changes is not None and "disk" not in world.service.why_no_changes
     with pytest.raises(Unavailable, match="reading continues"):
-        await world.client.perform(CommitParts(lock, (PartCommit(kept.key, -1, part(0, 5)),)))
+        await world.client.perform(table_commands.CommitParts(lock, (PartCommit(kept.key, -1, part(0, 5)),)))
     assert not watching.done(), "watchers hear of nothing that was not durable"
     watching.cancel()
     await world.service.close()
@@ -317,11 +302,11 @@ async def test_a_store_without_room_is_opened_anew_until_there_is_some(
     with pytest.raises(OutcomeUnknown):
         await world.topic("lost")
     with pytest.raises(DiskFull):
-        await world.client.perform(RollSegment(kept.key, 5))
+        await world.client.perform(table_commands.RollSegment(kept.key, 5))
     assert await world.client.snapshot() == before
     store.is_full = store.fails_after = False
     await eventually(lambda: world.service.why_no_changes is None)
-    rolled = await world.client.perform(RollSegment(kept.key, 5))
+    rolled = await world.client.perform(table_commands.RollSegment(kept.key, 5))
     assert rolled.base_offset == 5
     names = {topic.name for topic in (await world.client.snapshot()).topics}
     assert names == ({"kept", "lost"} if landed else {"kept"})
@@ -423,7 +408,7 @@ async def test_a_bug_in_one_request_leaves_the_service_alive(world: MetaWorld, s
     before = store.writes
     holding = asyncio.ensure_future(world.topic("first"))
     await eventually(lambda: store.writes == before + 1)
-    wrong = asyncio.ensure_future(world.client.perform(AcquireLock(None, "a", 5)))  # type: ignore[arg-type]
+    wrong = asyncio.ensure_future(world.client.perform(table_commands.AcquireLock(None, "a", 5)))  # type: ignore[arg-type]
     await asyncio.sleep(0)
     store.let_go()
     await holding
@@ -463,7 +448,7 @@ async def test_a_service_asked_before_its_start_is_unavailable(memory: MemorySto
     with pytest.raises(Unavailable):
         await service.snapshot()
     with pytest.raises(Unavailable):
-        await service.perform(RegisterNode(NodeInfo(1, "s", "h", 1)))
+        await service.perform(table_commands.RegisterNode(NodeInfo(1, "s", "h", 1)))
     with pytest.raises(Unavailable):
         service.watch(0)
     await service.close()
@@ -474,17 +459,17 @@ async def test_a_restarted_service_goes_on_where_it_was(memory: MemoryStore) -> 
     world = MetaWorld(first, first, HandClock(), None)
     segment = await world.ready_topic()
     lock = await world.lock()
-    await first.perform(RollSegment(segment.key, 9))
-    ids = await first.perform(AllocateProducerIds(10))
+    await first.perform(table_commands.RollSegment(segment.key, 9))
+    ids = await first.perform(table_commands.AllocateProducerIds(10))
     before = await first.snapshot()
     await first.close()
     second = await restarted(memory)
     assert second.cluster_id == first.cluster_id
     assert await second.snapshot() == before
-    assert (await second.perform(AllocateProducerIds(1))).first == ids.end
-    assert isinstance(await second.perform(AcquireLock("tier/1", lock.holder, 1)), Lock)
+    assert (await second.perform(table_commands.AllocateProducerIds(1))).first == ids.end
+    assert isinstance(await second.perform(table_commands.AcquireLock("tier/1", lock.holder, 1)), Lock)
     node = before.nodes[0]
-    assert (await second.perform(RegisterNode(node))).node_epoch == 2
+    assert (await second.perform(table_commands.RegisterNode(node))).node_epoch == 2
     assert [entry.version for entry in await collect(second.watch(before.version), 1)] == [before.version + 1]
     with pytest.raises(Unavailable):
         await first.start()
@@ -509,19 +494,19 @@ async def recover_two_copies_that_differ(world: MetaWorld) -> None:
     """And give up what nobody promised."""
     lives = []
     for number in (8, 9):
-        told = await world.client.perform(RegisterNode(NodeInfo(number, f"disk-{number}", "host", 9092)))
+        told = await world.client.perform(table_commands.RegisterNode(NodeInfo(number, f"disk-{number}", "host", 9092)))
         lives.append(Life(number, told.node_epoch))
-    topic = await world.client.perform(CreateTopic("two", 1, 2))
+    topic = await world.client.perform(table_commands.CreateTopic("two", 1, 2))
     segment = (await world.service.shard(ShardKey(topic.topic_id, 0))).segments[-1]
-    await world.client.perform(BeginRecovery(segment.key))
-    ended = await world.client.perform(SealUnclean(segment.key))
+    await world.client.perform(table_commands.BeginRecovery(segment.key))
+    ended = await world.client.perform(table_commands.SealUnclean(segment.key))
     assert ended.end_offset == 0
     for life in lives:
         digest = bytes([life.node_id])
-        vote = PromiseFence(segment.key, 1, 0, 0, is_tail_whole=True, caller=life)
+        vote = table_commands.PromiseFence(segment.key, 1, 0, 0, is_tail_whole=True, caller=life)
         await world.client.perform(vote)
         proof = seal_record(segment.key, 0, digest=digest)
-        await world.client.perform(ReportReplica(segment.key, proof, caller=life))
+        await world.client.perform(table_commands.ReportReplica(segment.key, proof, caller=life))
 
 
 async def test_every_metric_moves(world: MetaWorld, store: FailingStore) -> None:
@@ -554,10 +539,10 @@ async def test_the_loop_turns_while_thousands_of_segments_are_deleted_and_reader
     segment = await world.ready_topic()
     first = segment.key
     for offset in range(1, 1_001):
-        segment = await world.client.perform(RollSegment(segment.key, offset))
+        segment = await world.client.perform(table_commands.RollSegment(segment.key, offset))
     monkeypatch.setattr(writer, "SLICE_S", 0.0)
     turns = 0
-    deleting = asyncio.ensure_future(world.client.perform(AdvanceLogStart(first.shard_key, 1_000)))
+    deleting = asyncio.ensure_future(world.client.perform(table_commands.AdvanceLogStart(first.shard_key, 1_000)))
     seen = []
     while not deleting.done():
         seen.append(asyncio.ensure_future(world.service.shard(first.shard_key)))

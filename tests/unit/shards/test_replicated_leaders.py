@@ -12,21 +12,7 @@ from stratalog.formats.segments.index_block import decode_index_block
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.machines.leading.chain_events import SegmentHeard
 from stratalog.machines.leading.leader_events import FollowerFetched, NodeHeard
-from stratalog.model.commands.table_commands import (
-    AcquireLock,
-    AdvanceLogStart,
-    BeginRecovery,
-    CommitParts,
-    CompleteRemote,
-    CreateTopic,
-    ForgetLocal,
-    PrepareSegment,
-    PromiseFence,
-    ProposeIsr,
-    RegisterNode,
-    ReportReplica,
-    RollSegment,
-)
+from stratalog.model.commands import table_commands
 from stratalog.model.errors import Conflict, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import NodeInfo, PartCommit
@@ -42,9 +28,11 @@ from support.waiting import eventually
 async def replicated(rig: ShardRig, **settings: str) -> ShardLog:
     """Led by this node, followed by 2 and 3."""
     for node_id in (2, 3):
-        await rig.meta.service.perform(RegisterNode(NodeInfo(node_id, f"disk-{node_id}", "elsewhere", 9092)))
+        await rig.meta.service.perform(
+            table_commands.RegisterNode(NodeInfo(node_id, f"disk-{node_id}", "elsewhere", 9092))
+        )
     overrides = {name.replace("_", "."): value for name, value in settings.items()}
-    topic = await rig.meta.service.perform(CreateTopic("flights", 1, 3, overrides))
+    topic = await rig.meta.service.perform(table_commands.CreateTopic("flights", 1, 3, overrides))
     await eventually(lambda: rig.shards.get(ShardKey(topic.topic_id, 0)) is not None)
     shard = rig.shard(topic)
     await eventually(lambda: shard.is_leader)
@@ -103,7 +91,7 @@ async def test_an_isr_whose_answer_was_lost_is_read_back(tmp_path: Path) -> None
         shard = await replicated(rig)
         asked = rig.append(shard, b"1")
         fetched(rig, shard, 2, 1)
-        rig.meta.lose_answer(ProposeIsr)
+        rig.meta.lose_answer(table_commands.ProposeIsr)
         shard.tell(NodeHeard(3, 1, is_alive=False))
         assert not asked.is_answered
         await eventually(lambda: asked.is_acknowledged)
@@ -115,12 +103,12 @@ async def test_an_isr_that_was_refused_is_not_taken_for_the_old_one_until_it_was
         shard = await replicated(rig)
         asked = rig.append(shard, b"1")
         fetched(rig, shard, 2, 1)
-        rig.meta.fail(ProposeIsr, Conflict("another was faster"), Unavailable("away"))
+        rig.meta.fail(table_commands.ProposeIsr, Conflict("another was faster"), Unavailable("away"))
         rig.meta.hold("read_version")
         shard.tell(NodeHeard(3, 1, is_alive=False))
         await eventually(lambda: rig.meta.calls["read_version"] == 1)
         shard.look_at_age(rig.clock())
-        assert rig.meta.calls[ProposeIsr] == 1, "one at a time"
+        assert rig.meta.calls[table_commands.ProposeIsr] == 1, "one at a time"
         rig.meta.release("read_version")
 
         def looks_again() -> bool:
@@ -129,7 +117,7 @@ async def test_an_isr_that_was_refused_is_not_taken_for_the_old_one_until_it_was
 
         await eventually(looks_again)
         assert isr_of(shard) == (1, 2)
-        assert rig.meta.calls[ProposeIsr] >= 3
+        assert rig.meta.calls[table_commands.ProposeIsr] >= 3
 
 
 async def test_acks_all_hears_that_the_replicas_it_asks_for_are_gone(tmp_path: Path) -> None:
@@ -171,7 +159,7 @@ async def test_a_follower_that_lags_leaves_the_isr_by_the_clock_that_is_not_set(
         rig.clock.now_ms += 3_600_000
         rig.turn.read_clocks()
         shard.look_at_age(rig.clock())
-        assert rig.meta.calls[ProposeIsr] == 0, "somebody has set the wall clock"
+        assert rig.meta.calls[table_commands.ProposeIsr] == 0, "somebody has set the wall clock"
         rig.steady.now_ms += 5_000
         rig.turn.read_clocks()
         shard.look_at_age(rig.clock())
@@ -191,7 +179,7 @@ async def test_a_roll_opens_what_the_service_prepared_with_the_isr_of_its_record
         await eventually(lambda: shard.active is not None and shard.active.key.epoch == 1)
         asked = rig.append(shard, b"2")
         fetched(rig, shard, 2, 2, epoch=1)
-        await eventually(lambda: rig.meta.calls[RollSegment] == 1 and len(shard.segments) == 2)
+        await eventually(lambda: rig.meta.calls[table_commands.RollSegment] == 1 and len(shard.segments) == 2)
         await eventually(lambda: isr_of(shard) == shard.segments[-1].isr)
         for node_id in isr_of(shard)[1:]:
             fetched(rig, shard, node_id, 2, epoch=1)
@@ -213,7 +201,7 @@ async def test_a_segment_is_sealed_once_its_followers_have_the_same(tmp_path: Pa
         for node_id in (2, 3):
             node = rig.catalog.node(node_id)
             assert node is not None
-            await rig.meta.service.perform(ReportReplica(shard.segments[0].key, proof, caller=node.life))
+            await rig.meta.service.perform(table_commands.ReportReplica(shard.segments[0].key, proof, caller=node.life))
         await rig.all_sealed()
         seal = shard.segments[0].seal
         assert seal is not None and seal.replicas == (1, 2, 3)
@@ -238,7 +226,7 @@ async def test_a_segment_that_is_deleted_while_followers_have_not_reported_holds
         await eventually(lambda: len(shard.segments[0].handed.reports) == 1)
         later = shard.segments[1].key
         assert not shard.segments[1].handed.reports, "its seal waits for the one before"
-        await rig.meta.service.perform(AdvanceLogStart(shard.key, 1))
+        await rig.meta.service.perform(table_commands.AdvanceLogStart(shard.key, 1))
         await eventually(lambda: len(shard.segments[0].handed.reports) == 1)
         assert shard.segments[0].key == later
         assert [one.key for one in shard.ended] == [later], "this node leads the deleted one no more"
@@ -254,28 +242,30 @@ async def test_a_copy_that_was_freed_before_its_leader_heard_of_the_seal_is_told
             fetched(rig, shard, node_id, 2)
         shard.ask_roll(rig.clock())
         await eventually(lambda: len(shard.segments[0].handed.reports) == 1)
-        rig.meta.hold(ReportReplica)
-        reports_before = rig.meta.calls[ReportReplica]
-        await eventually(lambda: rig.meta.calls[ReportReplica] > reports_before)
+        rig.meta.hold(table_commands.ReportReplica)
+        reports_before = rig.meta.calls[table_commands.ReportReplica]
+        await eventually(lambda: rig.meta.calls[table_commands.ReportReplica] > reports_before)
         key, service = shard.segments[0].key, rig.meta.service
         (report,) = shard.segments[0].handed.reports
         proof = SealRecord(0, 0, 2, START_MS, START_MS + 1, report.size_bytes, report.digest, NO_PRODUCERS, (), 0)
         for node_id in (2, 3):
             node = rig.catalog.node(node_id)
             assert node is not None
-            await service.perform(ReportReplica(key, proof, caller=node.life))
-        lock = await service.perform(AcquireLock("tier/1", "node-1", 60_000))
-        await service.perform(CommitParts(lock, (PartCommit(key, -1, RemotePart("part", 0, 100, 0, 2)),)))
-        await service.perform(CompleteRemote(lock, key, "manifest", b"digest", 10))
-        await service.perform(ForgetLocal((key,), 1))
+            await service.perform(table_commands.ReportReplica(key, proof, caller=node.life))
+        lock = await service.perform(table_commands.AcquireLock("tier/1", "node-1", 60_000))
+        await service.perform(
+            table_commands.CommitParts(lock, (PartCommit(key, -1, RemotePart("part", 0, 100, 0, 2)),))
+        )
+        await service.perform(table_commands.CompleteRemote(lock, key, "manifest", b"digest", 10))
+        await service.perform(table_commands.ForgetLocal((key,), 1))
         await eventually(lambda: shard.segments[0].local_nodes == (2, 3))
         await rig.copies.free_local(shard, key)
-        rig.meta.fail(ReportReplica, Unavailable("the one that was under way"))
+        rig.meta.fail(table_commands.ReportReplica, Unavailable("the one that was under way"))
         rig.append(shard, b"3")
         for node_id in (2, 3):
             fetched(rig, shard, node_id, 3, epoch=1)
         shard.ask_roll(rig.clock())
-        rig.meta.release(ReportReplica)
+        rig.meta.release(table_commands.ReportReplica)
         await eventually(lambda: len(shard.segments[1].handed.reports) == 1)  # the seals behind it go on
         assert shard.segments[0].local_nodes == (2, 3)
         assert not rig.context.layout.index(key).exists()
@@ -284,14 +274,14 @@ async def test_a_copy_that_was_freed_before_its_leader_heard_of_the_seal_is_told
 async def test_while_the_service_is_away_a_full_segment_goes_on_up_to_twice_its_size(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await replicated(rig, segment_bytes="1000")
-        rig.meta.hold(PrepareSegment)
+        rig.meta.hold(table_commands.PrepareSegment)
         value = bytes(300)
         asked = [rig.append(shard, value) for _ in range(6)]
         assert shard.active is not None
         assert 1000 < shard.active.size_bytes <= 2000
         assert [one.is_answered for one in asked] == [False] * 5 + [True]
         assert asked[-1].error is ErrorCode.KAFKA_STORAGE_ERROR
-        rig.meta.release(PrepareSegment)
+        rig.meta.release(table_commands.PrepareSegment)
 
         def goes_on() -> bool:
             rig.append(shard, value)
@@ -311,7 +301,7 @@ async def test_a_leader_that_was_deposed_leads_again_when_it_is_named_again(tmp_
             fetched(rig, shard, node_id, 1)
         assert asked.is_acknowledged
         lost = rig.append(shard, b"nobody else has this")
-        await rig.meta.service.perform(BeginRecovery(shard.segments[0].key))
+        await rig.meta.service.perform(table_commands.BeginRecovery(shard.segments[0].key))
         await eventually(lambda: shard.stop is None and shard.active is None)
         assert lost.error is ErrorCode.REQUEST_TIMED_OUT
         assert rig.append(shard, b"2").error is ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -319,7 +309,7 @@ async def test_a_leader_that_was_deposed_leads_again_when_it_is_named_again(tmp_
         for node_id in (1, 2, 3):
             node = rig.catalog.node(node_id)
             assert node is not None
-            promise = PromiseFence(key, 1, 1, 1, is_tail_whole=True, caller=node.life)
+            promise = table_commands.PromiseFence(key, 1, 1, 1, is_tail_whole=True, caller=node.life)
             await rig.meta.service.perform(promise)
         await eventually(lambda: len(shard.segments) == 2)
         opened = shard.segments[1]
@@ -331,7 +321,7 @@ async def test_a_leader_that_was_deposed_leads_again_when_it_is_named_again(tmp_
         for node_id in (1, 2, 3):
             node = rig.catalog.node(node_id)
             assert node is not None
-            await rig.meta.service.perform(ReportReplica(key, proof, caller=node.life))
+            await rig.meta.service.perform(table_commands.ReportReplica(key, proof, caller=node.life))
         await eventually(lambda: shard.segments[0].seal is not None)
         asked = rig.append(shard, b"2")
         for node_id in (2, 3):
@@ -347,7 +337,7 @@ async def test_a_name_counts_while_the_service_is_heard(tmp_path: Path) -> None:
         rig.append(shard, value)
         await eventually(lambda: shard.segments[0].handed.prepared is not None)
         rig.steady.now_ms += 10 * rig.settings.node_lease_ms
-        rig.meta.hold(PrepareSegment)
+        rig.meta.hold(table_commands.PrepareSegment)
         rig.append(shard, value)
         rig.append(shard, value)
         assert shard.active is not None and shard.active.key.epoch == 0, "it was not heard for long"
@@ -364,16 +354,16 @@ async def test_a_name_that_is_not_new_any_more_is_asked_for_again_while_writers_
         asked = [rig.append(shard, value) for _ in range(2)]
         await eventually(lambda: shard.segments[0].handed.prepared is not None)
         rig.steady.now_ms += FRESH_MS + 1
-        rig.meta.fail(PrepareSegment, Unavailable("away"))
-        rig.meta.hold(PrepareSegment)
+        rig.meta.fail(table_commands.PrepareSegment, Unavailable("away"))
+        rig.meta.hold(table_commands.PrepareSegment)
         asked += [rig.append(shard, value) for _ in range(2)]
         for node_id in (2, 3):
             fetched(rig, shard, node_id, 4)
         assert all(one.is_acknowledged for one in asked)
         assert shard.active is not None and shard.active.key.epoch == 0
-        rig.meta.release(PrepareSegment)
+        rig.meta.release(table_commands.PrepareSegment)
         await eventually(lambda: shard.active is not None and shard.active.key.epoch == 1)
-        assert rig.meta.calls[PrepareSegment] == 3, "what was not answered ended nothing"
+        assert rig.meta.calls[table_commands.PrepareSegment] == 3, "what was not answered ended nothing"
         assert shard.ended[0].leader.end_offset == 4
 
 

@@ -23,6 +23,7 @@ from dataclasses import replace
 from typing import assert_never
 from uuid import UUID
 
+from stratalog.machines.groups import consumer_group_events, group_events
 from stratalog.machines.groups.assignors import ASSIGNORS, DEFAULT_ASSIGNOR, Subscriber
 from stratalog.machines.groups.classic_members import (
     classic_arrived,
@@ -34,36 +35,8 @@ from stratalog.machines.groups.classic_members import (
 )
 from stratalog.machines.groups.consumer_answers import WaitingAnswers
 from stratalog.machines.groups.consumer_arrivals import JOINS, LEAVES, arrived, with_wishes
-from stratalog.machines.groups.consumer_group_events import (
-    AnswerConsumer,
-    AnswerShare,
-    ClassicBeat,
-    ClassicJoined,
-    ConsumerAnswer,
-    ConsumerGroupEffect,
-    ConsumerGroupEvent,
-    ConsumerGroupStatus,
-    ConsumerHeartbeat,
-    ConsumerLimits,
-    PersistConsumers,
-    SeenTopics,
-    ShareAnswer,
-)
 from stratalog.machines.groups.consumer_roster import ConsumerRoster
 from stratalog.machines.groups.consumer_sessions import ConsumerSessions
-from stratalog.machines.groups.group_events import (
-    AnswerHeartbeat,
-    AnswerJoin,
-    AnswerLeave,
-    GroupClosed,
-    GroupPersisted,
-    JoinAnswer,
-    LeavingMember,
-    MembersLeft,
-    MemberSynced,
-    PersistFailed,
-    TimePassed,
-)
 from stratalog.machines.groups.reconciling import reconciled
 from stratalog.machines.groups.subscriptions import Subscriptions, wish_of
 from stratalog.model.groups.consumer_group import (
@@ -104,7 +77,7 @@ class ConsumerGroup:
     def __init__(
         self,
         group_id: str,
-        limits: ConsumerLimits,
+        limits: consumer_group_events.ConsumerLimits,
         record: ConsumerGroupRecord | None = None,
         now_ms: int = 0,
         former_generation: int = 0,
@@ -201,9 +174,11 @@ class ConsumerGroup:
     def record(self) -> ConsumerGroupRecord:
         return ConsumerGroupRecord(self._sequence, *self._head(), dict(self.members_by_id))
 
-    def status(self) -> ConsumerGroupStatus:
+    def status(self) -> consumer_group_events.ConsumerGroupStatus:
         members = tuple(self.members_by_id.values())
-        return ConsumerGroupStatus(self.group_id, self.state, self.epoch, self.target_epoch, self.assignor, members)
+        return consumer_group_events.ConsumerGroupStatus(
+            self.group_id, self.state, self.epoch, self.target_epoch, self.assignor, members
+        )
 
     def commit_error(self, member_id: str, instance_id: str | None, epoch: int, now_ms: int) -> GroupError:
         """Whether this committer may commit offsets now, or is told them as a member."""
@@ -227,40 +202,44 @@ class ConsumerGroup:
         return GroupError.NONE if epoch == member.epoch else GroupError.STALE_MEMBER_EPOCH
 
     # Events -----------------------------------------------------------------------------------------------------
-    def step(self, event: ConsumerGroupEvent, now_ms: int) -> list[ConsumerGroupEffect]:
-        effects: list[ConsumerGroupEffect] = []
+    def step(
+        self, event: consumer_group_events.ConsumerGroupEvent, now_ms: int
+    ) -> list[consumer_group_events.ConsumerGroupEffect]:
+        effects: list[consumer_group_events.ConsumerGroupEffect] = []
         match event:
-            case ConsumerHeartbeat(waiter):
+            case consumer_group_events.ConsumerHeartbeat(waiter):
                 answer = self._heartbeat(event, now_ms)
                 self._persist(effects)
-                self._answers.give(AnswerConsumer(waiter, answer), effects)
-            case ClassicJoined(join):
+                self._answers.give(consumer_group_events.AnswerConsumer(waiter, answer), effects)
+            case consumer_group_events.ClassicJoined(join):
                 joined = self._join_classic(event, now_ms)
                 self._persist(effects)
-                self._answers.give(AnswerJoin(join.waiter, joined), effects)
-            case ClassicBeat(beat):
+                self._answers.give(group_events.AnswerJoin(join.waiter, joined), effects)
+            case consumer_group_events.ClassicBeat(beat):
                 error = self._beat_classic(event, now_ms)
                 self._persist(effects)
-                effects.append(AnswerHeartbeat(beat.waiter, error))
-            case MemberSynced(waiter):
-                self._answers.give(AnswerShare(waiter, self._share_classic(event, now_ms)), effects)
-            case MembersLeft(waiter, leavers):
+                effects.append(group_events.AnswerHeartbeat(beat.waiter, error))
+            case group_events.MemberSynced(waiter):
+                self._answers.give(
+                    consumer_group_events.AnswerShare(waiter, self._share_classic(event, now_ms)), effects
+                )
+            case group_events.MembersLeft(waiter, leavers):
                 errors = tuple([self._leave_by_word(leaving) for leaving in leavers])
                 self._persist(effects)
-                self._answers.give(AnswerLeave(waiter, errors), effects)
-            case GroupPersisted(ticket):
+                self._answers.give(group_events.AnswerLeave(waiter, errors), effects)
+            case group_events.GroupPersisted(ticket):
                 self._answers.write_done(ticket, effects)
-            case PersistFailed(ticket, failure):
+            case group_events.PersistFailed(ticket, failure):
                 self._is_whole_due = True
                 self._answers.write_failed(ticket, failure, effects)
                 # What was told to be as it was must be told again: it may not be so in the log.
                 self._roster.changed.update(dict.fromkeys(self.members_by_id))
-            case TimePassed():
+            case group_events.TimePassed():
                 for member_id in self._sessions.due(now_ms):
                     if member_id in self.members_by_id:
                         self._remove(member_id)
                 self._persist(effects)
-            case GroupClosed(reason):
+            case group_events.GroupClosed(reason):
                 self._dead = reason
                 self._answers.close(reason, effects)
                 self._roster = ConsumerRoster()
@@ -270,7 +249,7 @@ class ConsumerGroup:
         return effects
 
     # Writing and answering --------------------------------------------------------------------------------------
-    def _persist(self, effects: list[ConsumerGroupEffect]) -> None:
+    def _persist(self, effects: list[consumer_group_events.ConsumerGroupEffect]) -> None:
         roster = self._roster
         is_same = not roster.changed and not roster.removed and self._written == self._head()
         if is_same or self._dead is not None:
@@ -285,32 +264,38 @@ class ConsumerGroup:
             entry = ConsumerGroupChange(self._sequence, *self._head(), members, removed)
         roster.changed, roster.removed, self._written = {}, {}, self._head()
         self._answers.write_begun(self._sequence)
-        effects.append(PersistConsumers(self._sequence, entry))
+        effects.append(consumer_group_events.PersistConsumers(self._sequence, entry))
 
     def _head(self) -> tuple[int, int, str, Mapping[UUID, int]]:
         return self.epoch, self.target_epoch, self.assignor, self.topics
 
     # Heartbeats -------------------------------------------------------------------------------------------------
-    def _heartbeat(self, event: ConsumerHeartbeat, now_ms: int) -> ConsumerAnswer:
+    def _heartbeat(
+        self, event: consumer_group_events.ConsumerHeartbeat, now_ms: int
+    ) -> consumer_group_events.ConsumerAnswer:
         if self._dead is not None:
-            return ConsumerAnswer(GroupError.COORDINATOR_NOT_AVAILABLE)
+            return consumer_group_events.ConsumerAnswer(GroupError.COORDINATOR_NOT_AVAILABLE)
         if event.member_epoch < 0:
             return self._leave(event)
         if event.assignor and event.assignor not in ASSIGNORS:
             served = ", ".join(ASSIGNORS)
-            return ConsumerAnswer(GroupError.UNSUPPORTED_ASSIGNOR, f"no assignor {event.assignor!r}: use {served}")
+            return consumer_group_events.ConsumerAnswer(
+                GroupError.UNSUPPORTED_ASSIGNOR, f"no assignor {event.assignor!r}: use {served}"
+            )
         found = arrived(self._roster, self.limits, event)
-        if isinstance(found, ConsumerAnswer):
+        if isinstance(found, consumer_group_events.ConsumerAnswer):
             return found
         before = self._roster.get(found.member_id)
         member = with_wishes(found, event)
         if (most := self._room_exceeded(member, event.room_bytes)) is not None:
-            return ConsumerAnswer(GroupError.GROUP_MAX_SIZE_REACHED, f"the group's members would take more than {most}")
+            return consumer_group_events.ConsumerAnswer(
+                GroupError.GROUP_MAX_SIZE_REACHED, f"the group's members would take more than {most}"
+            )
         owned = frozenset() if event.owned is None and event.member_epoch == JOINS else event.owned
         after = self._take_in(member, owned, event.topics, now_ms)
         is_told_all = event.is_full or before is None or before.assigned != after.assigned
         is_behind = before is not None and event.member_epoch != before.epoch
-        return ConsumerAnswer(
+        return consumer_group_events.ConsumerAnswer(
             GroupError.NONE,
             None,
             after.member_id,
@@ -328,7 +313,11 @@ class ConsumerGroup:
         return f"{self.limits.max_bytes} bytes" if grown <= room_bytes else "this node has room for"
 
     def _take_in(
-        self, member: ConsumerMember, owned: frozenset[ShardKey] | None, topics: SeenTopics, now_ms: int
+        self,
+        member: ConsumerMember,
+        owned: frozenset[ShardKey] | None,
+        topics: consumer_group_events.SeenTopics,
+        now_ms: int,
     ) -> ConsumerMember:
         """The member with its wishes of now, on its way to the newest target."""
         former = self._roster.former_of(member)
@@ -353,36 +342,38 @@ class ConsumerGroup:
         return after
 
     # Classic members --------------------------------------------------------------------------------------------
-    def _join_classic(self, event: ClassicJoined, now_ms: int) -> JoinAnswer:
+    def _join_classic(self, event: consumer_group_events.ClassicJoined, now_ms: int) -> group_events.JoinAnswer:
         join = event.join
         if self._dead is not None:
-            return JoinAnswer(GroupError.COORDINATOR_NOT_AVAILABLE, join.member_id)
+            return group_events.JoinAnswer(GroupError.COORDINATOR_NOT_AVAILABLE, join.member_id)
         member = classic_arrived(self._roster, self.limits, event)
         if member is GroupError.MEMBER_ID_REQUIRED:
-            return JoinAnswer(member, join.new_member_id)
+            return group_events.JoinAnswer(member, join.new_member_id)
         if isinstance(member, GroupError):
-            return JoinAnswer(member, join.member_id)
+            return group_events.JoinAnswer(member, join.member_id)
         if self._room_exceeded(member, event.room_bytes) is not None:
-            return JoinAnswer(GroupError.GROUP_MAX_SIZE_REACHED, join.member_id)
+            return group_events.JoinAnswer(GroupError.GROUP_MAX_SIZE_REACHED, join.member_id)
         owned = placed(event.subscription.owned, event.topics) if event.subscription is not None else frozenset()
         after = self._take_in(member, owned, event.topics, now_ms)
         self._sessions.await_deed(after.member_id, now_ms + after.rebalance_timeout_ms)  # its SyncGroup
-        return JoinAnswer(GroupError.NONE, after.member_id, after.epoch, CONSUMER_PROTOCOL_TYPE, protocol_of(after))
+        return group_events.JoinAnswer(
+            GroupError.NONE, after.member_id, after.epoch, CONSUMER_PROTOCOL_TYPE, protocol_of(after)
+        )
 
-    def _share_classic(self, event: MemberSynced, now_ms: int) -> ShareAnswer:
+    def _share_classic(self, event: group_events.MemberSynced, now_ms: int) -> consumer_group_events.ShareAnswer:
         if self._dead is not None:
-            return ShareAnswer(GroupError.COORDINATOR_NOT_AVAILABLE)
+            return consumer_group_events.ShareAnswer(GroupError.COORDINATOR_NOT_AVAILABLE)
         error = sync_error(self._roster, self.target_epoch, event)
         if error is GroupError.REBALANCE_IN_PROGRESS:
             self._call_to_join(event.member_id, now_ms)
         if error is not GroupError.NONE:
-            return ShareAnswer(error)
+            return consumer_group_events.ShareAnswer(error)
         member = self.members_by_id[event.member_id]
         self._begin_session(member, now_ms)
         self._sessions.await_deed(member.member_id, None)
-        return ShareAnswer(GroupError.NONE, protocol_of(member), member.assigned)
+        return consumer_group_events.ShareAnswer(GroupError.NONE, protocol_of(member), member.assigned)
 
-    def _beat_classic(self, event: ClassicBeat, now_ms: int) -> GroupError:
+    def _beat_classic(self, event: consumer_group_events.ClassicBeat, now_ms: int) -> GroupError:
         if self._dead is not None:
             return GroupError.COORDINATOR_NOT_AVAILABLE
         member_id = event.beat.member_id
@@ -404,13 +395,17 @@ class ConsumerGroup:
             self._sessions.await_deed(member_id, now_ms + self.members_by_id[member_id].rebalance_timeout_ms)
 
     # Leaving ----------------------------------------------------------------------------------------------------
-    def _leave(self, event: ConsumerHeartbeat) -> ConsumerAnswer:
+    def _leave(self, event: consumer_group_events.ConsumerHeartbeat) -> consumer_group_events.ConsumerAnswer:
         member = self.members_by_id.get(event.member_id)
         static = self._roster.of_instance(event.instance_id)
         if static is not None and static.member_id != event.member_id:
-            return ConsumerAnswer(GroupError.FENCED_INSTANCE_ID, f"the instance is {static.member_id} now")
+            return consumer_group_events.ConsumerAnswer(
+                GroupError.FENCED_INSTANCE_ID, f"the instance is {static.member_id} now"
+            )
         if member is None:
-            return ConsumerAnswer(GroupError.UNKNOWN_MEMBER_ID, f"{event.member_id!r} is not a member")
+            return consumer_group_events.ConsumerAnswer(
+                GroupError.UNKNOWN_MEMBER_ID, f"{event.member_id!r} is not a member"
+            )
         if event.member_epoch == LEAVES or member.instance_id is None:
             self._remove(member.member_id)
         else:
@@ -418,9 +413,9 @@ class ConsumerGroup:
             away = replace(member, epoch=LEFT_FOR_A_WHILE, state=MemberState.STABLE, revoking=frozenset())
             self._roster.put(away)
             self._sessions.await_deed(member.member_id, None)
-        return ConsumerAnswer(GroupError.NONE, None, event.member_id, event.member_epoch)
+        return consumer_group_events.ConsumerAnswer(GroupError.NONE, None, event.member_id, event.member_epoch)
 
-    def _leave_by_word(self, leaving: LeavingMember) -> GroupError:
+    def _leave_by_word(self, leaving: group_events.LeavingMember) -> GroupError:
         """By a LeaveGroup, which tools send for members that are gone."""
         static = self._roster.of_instance(leaving.instance_id)
         static_id = "" if static is None else static.member_id
@@ -445,14 +440,14 @@ class ConsumerGroup:
         self._sessions.touch(member.member_id, now_ms + span_ms)
 
     # Targets ----------------------------------------------------------------------------------------------------
-    def _sees_other(self, topics: SeenTopics) -> bool:
+    def _sees_other(self, topics: consumer_group_events.SeenTopics) -> bool:
         """Subscribed topics came, went or grew."""
         return not self._subscriptions.is_of(topics) and self._seen(topics) != self.topics
 
-    def _seen(self, topics: SeenTopics) -> Mapping[UUID, int]:
+    def _seen(self, topics: consumer_group_events.SeenTopics) -> Mapping[UUID, int]:
         return self._subscriptions.look(self.members_by_id.values(), topics)
 
-    def _make_targets(self, topics: SeenTopics, now_ms: int) -> None:
+    def _make_targets(self, topics: consumer_group_events.SeenTopics, now_ms: int) -> None:
         """At the newest epoch, unless the members of a large group come and go faster than the node can bear: then one
         of the next heartbeats makes them for all who came meanwhile."""
         is_too_soon = self._targets_paid_until_ms > now_ms + _TARGETS_AHEAD_MS

@@ -10,19 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
-from stratalog.machines.groups.group_events import (
-    AnswerHeartbeat,
-    AnswerJoin,
-    AnswerLeave,
-    GroupClosed,
-    GroupPersisted,
-    HeartbeatReceived,
-    MemberJoined,
-    MembersLeft,
-    MemberSynced,
-    PersistFailed,
-    TimePassed,
-)
+from stratalog.machines.groups import group_events
 from stratalog.model.groups.consumer_group import ConsumerGroupChange, ConsumerGroupRecord, ConsumerMember, Subscription
 from stratalog.model.groups.group import GroupError, GroupState
 from stratalog.model.ids import ShardKey
@@ -101,7 +89,7 @@ class ConsumerHeartbeat:
 class ClassicJoined:
     """A JoinGroup to a consumer group. Subscription None: its metadata cannot be read."""
 
-    join: MemberJoined
+    join: group_events.MemberJoined
     subscription: Subscription | None
     topics: SeenTopics
     room_bytes: int = 1 << 62
@@ -111,7 +99,7 @@ class ClassicJoined:
 class ClassicBeat:
     """A Heartbeat to a consumer group."""
 
-    beat: HeartbeatReceived
+    beat: group_events.HeartbeatReceived
     topics: SeenTopics
 
 
@@ -119,12 +107,12 @@ ConsumerGroupEvent: TypeAlias = (
     ConsumerHeartbeat
     | ClassicJoined
     | ClassicBeat
-    | MemberSynced
-    | MembersLeft
-    | GroupPersisted
-    | PersistFailed
-    | TimePassed
-    | GroupClosed
+    | group_events.MemberSynced
+    | group_events.MembersLeft
+    | group_events.GroupPersisted
+    | group_events.PersistFailed
+    | group_events.TimePassed
+    | group_events.GroupClosed
 )
 
 
@@ -160,7 +148,7 @@ class AnswerShare:
     answer: ShareAnswer
 
 
-DurableAnswer: TypeAlias = AnswerConsumer | AnswerJoin | AnswerShare | AnswerLeave
+DurableAnswer: TypeAlias = AnswerConsumer | group_events.AnswerJoin | AnswerShare | group_events.AnswerLeave
 """Such as wait until all before them is durable."""
 
 
@@ -173,7 +161,7 @@ class PersistConsumers:
     entry: ConsumerGroupRecord | ConsumerGroupChange
 
 
-ConsumerGroupEffect: TypeAlias = DurableAnswer | AnswerHeartbeat | PersistConsumers
+ConsumerGroupEffect: TypeAlias = DurableAnswer | group_events.AnswerHeartbeat | PersistConsumers
 
 
 @dataclass(frozen=True, slots=True)

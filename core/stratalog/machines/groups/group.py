@@ -20,30 +20,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
+from stratalog.machines.groups import group_events
 from stratalog.machines.groups.group_book import FOREVER, GroupBook
-from stratalog.machines.groups.group_events import (
-    AnswerHeartbeat,
-    AnswerJoin,
-    AnswerLeave,
-    AnswerSync,
-    GroupClosed,
-    GroupEffect,
-    GroupEvent,
-    GroupLimits,
-    GroupPersisted,
-    GroupStatus,
-    HeartbeatReceived,
-    JoinAnswer,
-    LeavingMember,
-    MemberJoined,
-    MembersLeft,
-    MemberSynced,
-    PersistFailed,
-    PersistGroup,
-    PersistMember,
-    SyncAnswer,
-    TimePassed,
-)
 from stratalog.machines.groups.group_members import Member, Roster, member_of
 from stratalog.model.groups.group import GroupError, GroupRecord, GroupState
 
@@ -65,7 +43,7 @@ class Returning:
     generation: int
     member_id: str
     waiter: int
-    answer: JoinAnswer
+    answer: group_events.JoinAnswer
 
 
 Awaiting: TypeAlias = Assigning | Returning | None
@@ -80,7 +58,7 @@ class Group:
     def __init__(
         self,
         group_id: str,
-        limits: GroupLimits,
+        limits: group_events.GroupLimits,
         record: GroupRecord | None = None,
         now_ms: int = 0,
         *,
@@ -143,7 +121,7 @@ class Group:
         """Of all members, again: they may have sent heartbeats that nobody could take."""
         self._book.begin_sessions(now_ms)
 
-    def status(self) -> GroupStatus:
+    def status(self) -> group_events.GroupStatus:
         return self._book.status()
 
     @property
@@ -151,7 +129,7 @@ class Group:
         """What it takes in memory, its offsets apart."""
         return self._book.size_bytes
 
-    def growth_bytes(self, event: MemberJoined) -> int:
+    def growth_bytes(self, event: group_events.MemberJoined) -> int:
         """How much more it would take with what this JoinGroup brings."""
         return self._book.growth_bytes(event, self._book.known_member(event))
 
@@ -160,38 +138,38 @@ class Group:
         return self._book.record()
 
     # Events -----------------------------------------------------------------------------------------------------
-    def step(self, event: GroupEvent, now_ms: int) -> list[GroupEffect]:
-        effects: list[GroupEffect] = []
+    def step(self, event: group_events.GroupEvent, now_ms: int) -> list[group_events.GroupEffect]:
+        effects: list[group_events.GroupEffect] = []
         match event:
-            case HeartbeatReceived():
-                effects.append(AnswerHeartbeat(event.waiter, self._heartbeat(event, now_ms)))
-            case MemberJoined():
+            case group_events.HeartbeatReceived():
+                effects.append(group_events.AnswerHeartbeat(event.waiter, self._heartbeat(event, now_ms)))
+            case group_events.MemberJoined():
                 self._join(event, now_ms, effects)
-            case MemberSynced():
+            case group_events.MemberSynced():
                 self._sync(event, now_ms, effects)
-            case MembersLeft():
+            case group_events.MembersLeft():
                 self._leave(event, now_ms, effects)
-            case GroupPersisted(ticket):
+            case group_events.GroupPersisted(ticket):
                 self._persisted(self._persisting.pop(ticket, None), now_ms, effects)
-            case PersistFailed(ticket, error):
+            case group_events.PersistFailed(ticket, error):
                 self._persist_failed(self._persisting.pop(ticket, None), error, now_ms, effects)
-            case TimePassed():
+            case group_events.TimePassed():
                 self._pass_time(now_ms, effects)
-            case GroupClosed(error):
+            case group_events.GroupClosed(error):
                 self._close(error, effects)
             case _:
                 assert_never(event)
         return effects
 
     # Joining ----------------------------------------------------------------------------------------------------
-    def _join(self, event: MemberJoined, now_ms: int, effects: list[GroupEffect]) -> None:
+    def _join(self, event: group_events.MemberJoined, now_ms: int, effects: list[group_events.GroupEffect]) -> None:
         error = self._book.join_refusal(event)
         if error is GroupError.NONE and event.member_id and event.member_id not in self._book.pending:
             error = self._book.member_error(event.member_id, event.instance_id)
         if error is GroupError.NONE and event.member_id in self._book.pending and event.instance_id is not None:
             error = GroupError.UNKNOWN_MEMBER_ID  # an id given to a dynamic member
         if error is not GroupError.NONE:
-            effects.append(AnswerJoin(event.waiter, JoinAnswer(error, event.member_id)))
+            effects.append(group_events.AnswerJoin(event.waiter, group_events.JoinAnswer(error, event.member_id)))
             return
         if event.member_id in self._book.pending:
             del self._book.pending[event.member_id]
@@ -203,13 +181,15 @@ class Group:
         elif event.instance_id is None and event.requires_known_id:
             self._book.pending[event.new_member_id] = now_ms + event.session_timeout_ms
             self._book.wake_by(now_ms + event.session_timeout_ms)
-            answer = JoinAnswer(GroupError.MEMBER_ID_REQUIRED, event.new_member_id)
-            effects.append(AnswerJoin(event.waiter, answer))
+            answer = group_events.JoinAnswer(GroupError.MEMBER_ID_REQUIRED, event.new_member_id)
+            effects.append(group_events.AnswerJoin(event.waiter, answer))
         else:
             self._add_member(event, event.new_member_id, now_ms, effects)
         self._complete_join_if_all_came(now_ms, effects)
 
-    def _add_member(self, event: MemberJoined, member_id: str, now_ms: int, effects: list[GroupEffect]) -> None:
+    def _add_member(
+        self, event: group_events.MemberJoined, member_id: str, now_ms: int, effects: list[group_events.GroupEffect]
+    ) -> None:
         member = member_of(event, member_id)
         self._book.await_newcomer(member, now_ms)
         if not len(self._book.roster):
@@ -218,7 +198,7 @@ class Group:
         self._new_member_added = True
         self._rebalance(now_ms, effects)
 
-    def _rejoin(self, event: MemberJoined, now_ms: int, effects: list[GroupEffect]) -> None:
+    def _rejoin(self, event: group_events.MemberJoined, now_ms: int, effects: list[group_events.GroupEffect]) -> None:
         member = self._book.roster.get(event.member_id)
         assert member is not None, "checked by _member_error"
         is_same = member.protocols == event.protocols
@@ -230,12 +210,14 @@ class Group:
             # It missed the answer, or asks again: this generation still holds for it.
             self._replace_join_waiter(member, None, effects)
             self._book.touch(member, now_ms)
-            effects.append(AnswerJoin(event.waiter, self._book.join_answer(member)))
+            effects.append(group_events.AnswerJoin(event.waiter, self._book.join_answer(member)))
             return
         self._update(member, event, effects)
         self._rebalance(now_ms, effects)
 
-    def _return_static(self, event: MemberJoined, now_ms: int, effects: list[GroupEffect]) -> None:
+    def _return_static(
+        self, event: group_events.MemberJoined, now_ms: int, effects: list[group_events.GroupEffect]
+    ) -> None:
         """A static member came back without its id: it replaces its former self, who is fenced."""
         book, roster = self._book, self._book.roster
         former_leader = roster.leader or ""
@@ -259,21 +241,23 @@ class Group:
             # Before version 9 a returning leader must not assign: it is told that its former self leads.
             answer = self._book.join_answer(member, leader=former_leader)
         ticket = self._await_durable(Returning(book.generation, member.member_id, event.waiter, answer))
-        effects.append(PersistMember(ticket, book.generation, member.record()))
+        effects.append(group_events.PersistMember(ticket, book.generation, member.record()))
 
-    def _update(self, member: Member, event: MemberJoined, effects: list[GroupEffect]) -> None:
+    def _update(
+        self, member: Member, event: group_events.MemberJoined, effects: list[group_events.GroupEffect]
+    ) -> None:
         self._replace_join_waiter(member, event.waiter, effects)
         self._book.roster.take_wishes(member, event)
 
-    def _replace_join_waiter(self, member: Member, waiter: int | None, effects: list[GroupEffect]) -> None:
+    def _replace_join_waiter(self, member: Member, waiter: int | None, effects: list[group_events.GroupEffect]) -> None:
         """A second JoinGroup of a member takes the first one's place; who still listens to that one tries again."""
         if member.join_waiter is not None:
-            answer = JoinAnswer(GroupError.REBALANCE_IN_PROGRESS, member.member_id)
-            effects.append(AnswerJoin(member.join_waiter, answer))
+            answer = group_events.JoinAnswer(GroupError.REBALANCE_IN_PROGRESS, member.member_id)
+            effects.append(group_events.AnswerJoin(member.join_waiter, answer))
         self._book.roster.park_join(member, waiter)
 
     # Rebalancing ------------------------------------------------------------------------------------------------
-    def _rebalance(self, now_ms: int, effects: list[GroupEffect]) -> None:
+    def _rebalance(self, now_ms: int, effects: list[group_events.GroupEffect]) -> None:
         """Begin a rebalance unless one is collecting members already."""
         if self._book.state in (GroupState.PREPARING_REBALANCE, GroupState.DEAD):
             return
@@ -290,15 +274,15 @@ class Group:
         self._book.state = GroupState.PREPARING_REBALANCE
         self._complete_join_if_all_came(now_ms, effects)
 
-    def _drop_assignments(self, error: GroupError, now_ms: int, effects: list[GroupEffect]) -> None:
+    def _drop_assignments(self, error: GroupError, now_ms: int, effects: list[group_events.GroupEffect]) -> None:
         for member in self._book.roster:
             self._book.roster.assign(member, b"")
             if member.sync_waiter is not None:
-                effects.append(AnswerSync(member.sync_waiter, SyncAnswer(error)))
+                effects.append(group_events.AnswerSync(member.sync_waiter, group_events.SyncAnswer(error)))
                 member.sync_waiter = None
                 self._book.touch(member, now_ms)
 
-    def _complete_join_if_all_came(self, now_ms: int, effects: list[GroupEffect]) -> None:
+    def _complete_join_if_all_came(self, now_ms: int, effects: list[group_events.GroupEffect]) -> None:
         if (
             self._book.state is GroupState.PREPARING_REBALANCE
             and self._initial_remaining_ms is None
@@ -307,7 +291,7 @@ class Group:
         ):
             self._complete_join(now_ms, effects)
 
-    def _end_of_joining(self, now_ms: int, effects: list[GroupEffect]) -> None:
+    def _end_of_joining(self, now_ms: int, effects: list[group_events.GroupEffect]) -> None:
         """The time to join is over; an empty group's first one is prolonged while newcomers keep arriving."""
         remaining = self._initial_remaining_ms
         if remaining and self._new_member_added:
@@ -318,7 +302,7 @@ class Group:
             return
         self._complete_join(now_ms, effects)
 
-    def _complete_join(self, now_ms: int, effects: list[GroupEffect]) -> None:
+    def _complete_join(self, now_ms: int, effects: list[group_events.GroupEffect]) -> None:
         """Go on with those who came. Static members who did not come stay until their session ends."""
         for member in list(self._book.roster):
             if member.join_waiter is None and member.instance_id is None:
@@ -342,25 +326,27 @@ class Group:
             member.is_new = False
             self._book.roster.assign(member, b"")
             if member.join_waiter is not None:
-                effects.append(AnswerJoin(member.join_waiter, self._book.join_answer(member)))
+                effects.append(group_events.AnswerJoin(member.join_waiter, self._book.join_answer(member)))
                 self._book.roster.park_join(member, None)
                 self._book.touch(member, now_ms)
 
     # Assigning --------------------------------------------------------------------------------------------------
-    def _sync(self, event: MemberSynced, now_ms: int, effects: list[GroupEffect]) -> None:
+    def _sync(self, event: group_events.MemberSynced, now_ms: int, effects: list[group_events.GroupEffect]) -> None:
         error = self._book.sync_refusal(event)
         if error is not GroupError.NONE:
-            effects.append(AnswerSync(event.waiter, SyncAnswer(error)))
+            effects.append(group_events.AnswerSync(event.waiter, group_events.SyncAnswer(error)))
             return
         member = self._book.roster.get(event.member_id)
         assert member is not None, "checked by _sync_refusal"
         member.has_synced = True
         if self._book.state is GroupState.STABLE:
             self._book.touch(member, now_ms)
-            effects.append(AnswerSync(event.waiter, self._sync_answer(member)))
+            effects.append(group_events.AnswerSync(event.waiter, self._sync_answer(member)))
             return
         if member.sync_waiter is not None:
-            effects.append(AnswerSync(member.sync_waiter, SyncAnswer(GroupError.REBALANCE_IN_PROGRESS)))
+            effects.append(
+                group_events.AnswerSync(member.sync_waiter, group_events.SyncAnswer(GroupError.REBALANCE_IN_PROGRESS))
+            )
         member.sync_waiter = event.waiter
         if member.member_id == self._book.roster.leader and not self._is_assigning():
             self._take_assignments(dict(event.assignments), now_ms, effects)
@@ -370,7 +356,9 @@ class Group:
             isinstance(d, Assigning) and d.generation == self._book.generation for d in self._persisting.values()
         )
 
-    def _take_assignments(self, assignments: dict[str, bytes], now_ms: int, effects: list[GroupEffect]) -> None:
+    def _take_assignments(
+        self, assignments: dict[str, bytes], now_ms: int, effects: list[group_events.GroupEffect]
+    ) -> None:
         """Members the leader forgot get an empty assignment; it is given out once it is durable."""
         record = self._book.record(assignments)
         if record.size_bytes > self._book.limits.max_bytes:
@@ -380,18 +368,20 @@ class Group:
         chosen = {m.member_id: m.assignment for m in record.members}
         self._persist(Assigning(self._book.generation, chosen), record, effects)
 
-    def _sync_answer(self, member: Member) -> SyncAnswer:
-        return SyncAnswer(GroupError.NONE, self._book.protocol_type, self._book.protocol_name, member.assignment)
+    def _sync_answer(self, member: Member) -> group_events.SyncAnswer:
+        return group_events.SyncAnswer(
+            GroupError.NONE, self._book.protocol_type, self._book.protocol_name, member.assignment
+        )
 
-    def _persist(self, awaiting: Awaiting, record: GroupRecord, effects: list[GroupEffect]) -> None:
-        effects.append(PersistGroup(self._await_durable(awaiting), record))
+    def _persist(self, awaiting: Awaiting, record: GroupRecord, effects: list[group_events.GroupEffect]) -> None:
+        effects.append(group_events.PersistGroup(self._await_durable(awaiting), record))
 
     def _await_durable(self, awaiting: Awaiting) -> int:
         self._tickets += 1
         self._persisting[self._tickets] = awaiting
         return self._tickets
 
-    def _persisted(self, done: Awaiting, now_ms: int, effects: list[GroupEffect]) -> None:
+    def _persisted(self, done: Awaiting, now_ms: int, effects: list[group_events.GroupEffect]) -> None:
         match done:
             case Assigning():
                 if self._book.state is GroupState.COMPLETING_REBALANCE and done.generation == self._book.generation:
@@ -399,7 +389,7 @@ class Group:
                     for member in self._book.roster:
                         self._book.roster.assign(member, done.assignments.get(member.member_id, b""))
                         if member.sync_waiter is not None:
-                            effects.append(AnswerSync(member.sync_waiter, self._sync_answer(member)))
+                            effects.append(group_events.AnswerSync(member.sync_waiter, self._sync_answer(member)))
                             member.sync_waiter = None
                             self._book.touch(member, now_ms)
             case Returning():
@@ -409,7 +399,9 @@ class Group:
             case _:
                 assert_never(done)
 
-    def _persist_failed(self, failed: Awaiting, error: GroupError, now_ms: int, effects: list[GroupEffect]) -> None:
+    def _persist_failed(
+        self, failed: Awaiting, error: GroupError, now_ms: int, effects: list[group_events.GroupEffect]
+    ) -> None:
         match failed:
             case Assigning():
                 if self._book.state is GroupState.COMPLETING_REBALANCE and failed.generation == self._book.generation:
@@ -417,24 +409,24 @@ class Group:
                     self._rebalance(now_ms, effects)
             case Returning():
                 # The former id stays fenced; the client joins again, and its new id is written then.
-                self._answer_returned(failed, JoinAnswer(error, ""), now_ms, effects)
+                self._answer_returned(failed, group_events.JoinAnswer(error, ""), now_ms, effects)
             case None:
                 pass
             case _:
                 assert_never(failed)
 
     def _answer_returned(
-        self, returned: Returning, answer: JoinAnswer, now_ms: int, effects: list[GroupEffect]
+        self, returned: Returning, answer: group_events.JoinAnswer, now_ms: int, effects: list[group_events.GroupEffect]
     ) -> None:
         """Unless a rebalance began meanwhile: then that one answers."""
         member = self._book.roster.get(returned.member_id)
         if self._book.state is GroupState.STABLE and member is not None and member.join_waiter == returned.waiter:
             self._book.roster.park_join(member, None)
             self._book.touch(member, now_ms)
-            effects.append(AnswerJoin(returned.waiter, answer))
+            effects.append(group_events.AnswerJoin(returned.waiter, answer))
 
     # Staying and leaving ----------------------------------------------------------------------------------------
-    def _heartbeat(self, event: HeartbeatReceived, now_ms: int) -> GroupError:
+    def _heartbeat(self, event: group_events.HeartbeatReceived, now_ms: int) -> GroupError:
         if self._book.state is GroupState.DEAD:
             return GroupError.COORDINATOR_NOT_AVAILABLE
         error = self._book.member_error(event.member_id, event.instance_id)
@@ -449,15 +441,17 @@ class Group:
             return GroupError.REBALANCE_IN_PROGRESS
         return GroupError.NONE
 
-    def _leave(self, event: MembersLeft, now_ms: int, effects: list[GroupEffect]) -> None:
+    def _leave(self, event: group_events.MembersLeft, now_ms: int, effects: list[group_events.GroupEffect]) -> None:
         if self._book.state is GroupState.DEAD:
             errors = [GroupError.COORDINATOR_NOT_AVAILABLE] * len(event.members)
         else:
             errors = [self._leave_one(leaving, now_ms, effects) for leaving in event.members]
-        effects.append(AnswerLeave(event.waiter, tuple(errors)))
+        effects.append(group_events.AnswerLeave(event.waiter, tuple(errors)))
         self._complete_join_if_all_came(now_ms, effects)
 
-    def _leave_one(self, leaving: LeavingMember, now_ms: int, effects: list[GroupEffect]) -> GroupError:
+    def _leave_one(
+        self, leaving: group_events.LeavingMember, now_ms: int, effects: list[group_events.GroupEffect]
+    ) -> GroupError:
         member_id = leaving.member_id
         if not member_id and leaving.instance_id is not None:
             member_id = self._book.roster.id_of_instance(leaving.instance_id) or ""
@@ -468,7 +462,7 @@ class Group:
             self._remove(member_id, now_ms, effects)
         return error
 
-    def _remove(self, member_id: str, now_ms: int, effects: list[GroupEffect]) -> None:
+    def _remove(self, member_id: str, now_ms: int, effects: list[group_events.GroupEffect]) -> None:
         """The caller goes on with `_complete_join_if_all_came`, so that a batch of leavers makes one rebalance."""
         member = self._book.roster.remove(member_id)
         assert member is not None, "the caller looked it up"
@@ -476,7 +470,7 @@ class Group:
         if self._book.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
             self._begin_without(now_ms, effects)
 
-    def _begin_without(self, now_ms: int, effects: list[GroupEffect]) -> None:
+    def _begin_without(self, now_ms: int, effects: list[group_events.GroupEffect]) -> None:
         """Someone left a settled group: the others must join again."""
         if self._book.state is GroupState.COMPLETING_REBALANCE:
             self._drop_assignments(GroupError.REBALANCE_IN_PROGRESS, now_ms, effects)
@@ -485,7 +479,7 @@ class Group:
         self._book.phase_until(now_ms + self._book.roster.rebalance_timeout_ms())
 
     # Time -------------------------------------------------------------------------------------------------------
-    def _pass_time(self, now_ms: int, effects: list[GroupEffect]) -> None:
+    def _pass_time(self, now_ms: int, effects: list[group_events.GroupEffect]) -> None:
         if not self._book.is_due(now_ms) or self._book.state is GroupState.DEAD:
             return
         for member_id in [m for m, deadline_ms in self._book.pending.items() if deadline_ms <= now_ms]:
@@ -501,13 +495,13 @@ class Group:
                 self._end_of_syncing(now_ms, effects)
         self._book.reckon_deadline()
 
-    def _end_of_syncing(self, now_ms: int, effects: list[GroupEffect]) -> None:
+    def _end_of_syncing(self, now_ms: int, effects: list[group_events.GroupEffect]) -> None:
         """Who has not asked for its assignment by now is not going to."""
         for member in [m for m in self._book.roster if not m.has_synced]:
             self._remove(member.member_id, now_ms, effects)
         self._complete_join_if_all_came(now_ms, effects)
 
-    def _close(self, error: GroupError, effects: list[GroupEffect]) -> None:
+    def _close(self, error: GroupError, effects: list[group_events.GroupEffect]) -> None:
         for member in self._book.roster:
             effects.extend(self._book.roster.refuse_parked(member, error, member.member_id))
         self._book.roster = Roster()

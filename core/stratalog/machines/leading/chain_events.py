@@ -6,26 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from stratalog.machines.leading.leader_events import (
-    BatchesPersisted,
-    BatchesReceived,
-    BatchesWritten,
-    FenceRaised,
-    FollowerFetched,
-    IsrCommitted,
-    LagChecked,
-    NodeHeard,
-    OfferedBatch,
-    PersistBatches,
-    PolicyChanged,
-    ProposalReadBack,
-    ProposeIsr,
-    RecordHeard,
-    RefuseBatch,
-    RollAsked,
-    SegmentRecord,
-    TimePassed,
-)
+from stratalog.machines.leading import leader_events
 from stratalog.machines.leading.producer_table import ProducerTable
 from stratalog.machines.leading.segment_leader import SegmentLeader
 from stratalog.machines.leading.shard_life import Stop
@@ -38,7 +19,7 @@ from stratalog.model.ids import SegmentKey
 class BatchesTurnedAway:
     """Offered while the node has no room for new data."""
 
-    batches: list[OfferedBatch]
+    batches: list[leader_events.OfferedBatch]
     message: str
 
 
@@ -46,7 +27,7 @@ class BatchesTurnedAway:
 class BatchesRefusedBefore:
     """Of idempotent producers, before this shard was known here. They are answered: only what they owe is noted."""
 
-    batches: list[OfferedBatch]
+    batches: list[leader_events.OfferedBatch]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +44,7 @@ class ActiveNamed:
     """Answers `NameActive`: the segment that the meta service lists as active."""
 
     key: SegmentKey
-    record: SegmentRecord
+    record: leader_events.SegmentRecord
     producers: ProducerTable | None
     """As they were at the end of the segment before. None: not known here; without them repetitions would get in."""
 
@@ -104,7 +85,15 @@ class SegmentHeard:
     """News for the leader of one segment that is not sealed yet: a late flush, a follower, the meta service."""
 
     epoch: int
-    event: BatchesPersisted | FollowerFetched | LagChecked | IsrCommitted | ProposalReadBack | RecordHeard | FenceRaised
+    event: (
+        leader_events.BatchesPersisted
+        | leader_events.FollowerFetched
+        | leader_events.LagChecked
+        | leader_events.IsrCommitted
+        | leader_events.ProposalReadBack
+        | leader_events.RecordHeard
+        | leader_events.FenceRaised
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +117,7 @@ class RollConfirmed:
 
     epoch: int
     log_start_offset: int
-    opened: SegmentRecord | None = None
+    opened: leader_events.SegmentRecord | None = None
     """The next one, as it was opened. None: as it was prepared."""
 
 
@@ -188,11 +177,11 @@ class LeadRead:
 
 
 ChainEvent: TypeAlias = (
-    BatchesReceived
+    leader_events.BatchesReceived
     | BatchesTurnedAway
     | BatchesRefusedBefore
-    | BatchesWritten
-    | BatchesPersisted
+    | leader_events.BatchesWritten
+    | leader_events.BatchesPersisted
     | AppendFailed
     | ActiveNamed
     | ActiveUnknown
@@ -206,10 +195,10 @@ ChainEvent: TypeAlias = (
     | RollConfirmed
     | EmptySegmentKept
     | SegmentLeft
-    | RollAsked
-    | TimePassed
-    | NodeHeard
-    | PolicyChanged
+    | leader_events.RollAsked
+    | leader_events.TimePassed
+    | leader_events.NodeHeard
+    | leader_events.PolicyChanged
     | ShardRecovered
     | ServiceBegun
     | ShardStopped
@@ -225,14 +214,14 @@ class AcknowledgeBatches:
 
     epoch: int
     high_watermark: int
-    batches: list[OfferedBatch]
+    batches: list[leader_events.OfferedBatch]
 
 
 @dataclass(frozen=True, slots=True)
 class RefuseBatches:
     """Not in the log, or nobody knows: see `AppendFailure`."""
 
-    batches: list[OfferedBatch]
+    batches: list[leader_events.OfferedBatch]
     why: AppendFailure
     message: str
 
@@ -310,7 +299,7 @@ class ProposeIsrOf:
     """Ask the meta service for a segment's ISR (compare-and-set)."""
 
     epoch: int
-    proposal: ProposeIsr
+    proposal: leader_events.ProposeIsr
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,7 +333,7 @@ RollEffect: TypeAlias = FlushSegment | ConfirmRoll | SealSegment | DropEmptySegm
 """Work beside the turns, about one segment that is not sealed yet."""
 
 RareEffect: TypeAlias = (
-    RefuseBatch
+    leader_events.RefuseBatch
     | RefuseBatches
     | NameActive
     | NameSuccessor
@@ -357,4 +346,4 @@ RareEffect: TypeAlias = (
     | RollEffect
 )
 
-ChainEffect: TypeAlias = PersistBatches | AcknowledgeBatches | RareEffect
+ChainEffect: TypeAlias = leader_events.PersistBatches | AcknowledgeBatches | RareEffect

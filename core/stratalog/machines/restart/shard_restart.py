@@ -30,55 +30,24 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import assert_never
 
-from stratalog.machines.restart.restart_events import (
-    CheckpointClaim,
-    CheckpointTraced,
-    ConfirmRoll,
-    CutTail,
-    FileDamaged,
-    FileOpened,
-    FileScanned,
-    FilesListed,
-    FlushFile,
-    FreeLeftover,
-    Heal,
-    MakeAnew,
-    NoteMissing,
-    OpenFile,
-    Producers,
-    ReadProducers,
-    RecoveredLog,
-    RecoveredSegment,
-    RestartEvent,
-    RestartStep,
-    RevokeCheckpoints,
-    RevokeStale,
-    ScanFile,
-    SealEnded,
-    Serve,
-    SetAside,
-    StepFailed,
-    StopShard,
-    TakeSealed,
-    TraceCheckpoint,
-)
+from stratalog.machines.restart import restart_events
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemoteState, Segment, SegmentState
 
 
 def judge_sealed(
     segment: Segment, node_id: int, *, has_file: bool, may_read_bucket: bool = True
-) -> TakeSealed | NoteMissing | FreeLeftover | None:
+) -> restart_events.TakeSealed | restart_events.NoteMissing | restart_events.FreeLeftover | None:
     """What to do about a sealed segment's file on this node, or about there being none. Where readers may not use the
     object store, a replica that is not listed yet keeps its file: it proves it now."""
     if node_id in segment.local_nodes:
         if has_file:
-            return TakeSealed(segment)
-        return NoteMissing(segment) if segment.end_offset != segment.base_offset else None
+            return restart_events.TakeSealed(segment)
+        return restart_events.NoteMissing(segment) if segment.end_offset != segment.base_offset else None
     is_let_go = node_id not in segment.replicas and all(node_id != one.node_id for one in segment.handed.reports)
     is_stored = segment.remote.state is RemoteState.COMPLETE and may_read_bucket
     if has_file and (is_stored or is_let_go):
-        return FreeLeftover(segment.key)
+        return restart_events.FreeLeftover(segment.key)
     return None  # what differed stays for a person to look at
 
 
@@ -113,12 +82,12 @@ class _Opening:
     key: SegmentKey
     segment: Segment | None
     """None: its roll was not confirmed."""
-    producers_before: Producers | None
+    producers_before: restart_events.Producers | None
     """None: not read, for a checkpoint says what follows from it."""
     size_bytes: int = 0
-    claim: CheckpointClaim | None = None
+    claim: restart_events.CheckpointClaim | None = None
     """Gone on from, as long as it is not refuted."""
-    bare_scan: FileScanned | None = None
+    bare_scan: restart_events.FileScanned | None = None
     """Of the claim's position, where not one batch followed."""
 
 
@@ -128,10 +97,10 @@ class _Pass:
     log_start_offset: int
     is_fsync: bool
     files: frozenset[SegmentKey]
-    checkpoints: Mapping[SegmentKey, CheckpointClaim]
+    checkpoints: Mapping[SegmentKey, restart_events.CheckpointClaim]
     written: Mapping[SegmentKey, int]
-    tables: Mapping[SegmentKey, Producers]
-    producers: Producers | None
+    tables: Mapping[SegmentKey, restart_events.Producers]
+    producers: restart_events.Producers | None
     """At the end of what was looked at so far; None: not read, of `sealed`."""
     sealed: Segment | None = None
     """The sealed segment that was looked at last."""
@@ -139,17 +108,17 @@ class _Pass:
     strays: list[SegmentKey] | None = None
     """Files of epochs that metadata does not list and that were not looked at; None before their turn."""
     opening: _Opening | None = None
-    recovered: list[RecoveredSegment] = field(default_factory=list)
-    inherited: Producers | None = None
+    recovered: list[restart_events.RecoveredSegment] = field(default_factory=list)
+    inherited: restart_events.Producers | None = None
     standing: set[SegmentKey] = field(default_factory=set)
     """Segments whose checkpoint stands."""
     refuted: set[SegmentKey] = field(default_factory=set)
     """Segments whose checkpoint was revoked."""
-    to_seal: list[SealEnded] = field(default_factory=list)
-    to_confirm: list[ConfirmRoll] = field(default_factory=list)
+    to_seal: list[restart_events.SealEnded] = field(default_factory=list)
+    to_confirm: list[restart_events.ConfirmRoll] = field(default_factory=list)
 
     @property
-    def active(self) -> RecoveredSegment | None:
+    def active(self) -> restart_events.RecoveredSegment | None:
         """The segment in which the log goes on, of those that have a file."""
         last = self.recovered[-1] if self.recovered else None
         return last if last is not None and not last.is_ended else None
@@ -172,29 +141,29 @@ class ShardRestart:
         self._node_id = node_id
         self._doubted_epoch = doubted_epoch
         self._high_watermark = 0
-        self._left_behind: tuple[SegmentKey, Producers] | None = None
+        self._left_behind: tuple[SegmentKey, restart_events.Producers] | None = None
         """The segment that was to be healed last, with the producers at the end of what its file has."""
         self._pass = _Pass((), 0, False, frozenset(), {}, {}, {}, ())
 
-    def step(self, event: RestartEvent) -> list[RestartStep]:
+    def step(self, event: restart_events.RestartEvent) -> list[restart_events.RestartStep]:
         match event:
-            case FilesListed():
+            case restart_events.FilesListed():
                 return self._begin(event)
-            case FileOpened(_, size_bytes, has_header):
+            case restart_events.FileOpened(_, size_bytes, has_header):
                 return self._opened(size_bytes, has_header=has_header)
-            case FileDamaged(key, why):
+            case restart_events.FileDamaged(key, why):
                 if self._current.segment is not None:
                     return self._stop(key, why)
-                return [SetAside(key), *self._go_on()]
-            case FileScanned():
+                return [restart_events.SetAside(key), *self._go_on()]
+            case restart_events.FileScanned():
                 return self._scanned(event)
-            case CheckpointTraced(key, is_led_to):
+            case restart_events.CheckpointTraced(key, is_led_to):
                 opening = self._current
                 assert opening.bare_scan is not None
                 if is_led_to:
                     return self._found(opening, opening.bare_scan)
                 return self._scan_all(opening)
-            case StepFailed(key, why):
+            case restart_events.StepFailed(key, why):
                 return self._stop(key, why)
             case _:
                 assert_never(event)
@@ -217,18 +186,18 @@ class ShardRestart:
         return opening
 
     # A pass -------------------------------------------------------------------------------------------------------
-    def _begin(self, event: FilesListed) -> list[RestartStep]:
+    def _begin(self, event: restart_events.FilesListed) -> list[restart_events.RestartStep]:
         metadata = event.metadata
         if metadata is None:
             # Its files are the deletion worker's.
-            return [RevokeStale(tuple(event.checkpoints))] if event.checkpoints else []
+            return [restart_events.RevokeStale(tuple(event.checkpoints))] if event.checkpoints else []
         segments = metadata.segments
         if segments:
             self._high_watermark = max(self._high_watermark, segments[-1].base_offset)
         if self._doubted_epoch is None:
             is_active = bool(segments) and segments[-1].state is SegmentState.ACTIVE
             self._doubted_epoch = segments[-1].epoch if is_active else -1
-        producers: Producers = ()
+        producers: restart_events.Producers = ()
         if self._left_behind is not None and all(segment.key != self._left_behind[0] for segment in segments):
             producers = self._left_behind[1]  # the log goes on behind it
         self._pass = _Pass(
@@ -253,7 +222,7 @@ class ShardRestart:
         ]
         return [*(verdict for verdict in verdicts if verdict is not None), *self._go_on()]
 
-    def _go_on(self) -> list[RestartStep]:
+    def _go_on(self) -> list[restart_events.RestartStep]:
         """To the next file, or to the end of the pass."""
         this = self._pass
         this.opening = None
@@ -276,7 +245,7 @@ class ShardRestart:
                     assert_never(segment.state)
         return self._take_strays()
 
-    def _take_unsealed(self, segment: Segment) -> list[RestartStep]:
+    def _take_unsealed(self, segment: Segment) -> list[restart_events.RestartStep]:
         """Nothing: nobody has written to it."""
         this, key = self._pass, segment.key
         if key in this.files:
@@ -295,54 +264,54 @@ class ShardRestart:
         if is_short:
             return self._heal(segment, segment.base_offset)
         # It ended, known or not, before anything was in it.
-        return [MakeAnew(key), *self._open(key, segment)]
+        return [restart_events.MakeAnew(key), *self._open(key, segment)]
 
-    def _take_strays(self) -> list[RestartStep]:
+    def _take_strays(self) -> list[restart_events.RestartStep]:
         """Rolls that were not confirmed go on from each other. What follows them with a gap was never acknowledged;
         what does not follow is a leftover for the deletion worker."""
         this = self._pass
         if this.strays is None:
             listed = {segment.key for segment in this.segments}
             this.strays = sorted(this.files - listed, key=lambda key: (-key.epoch, -key.base_offset))
-        steps: list[RestartStep] = []
+        steps: list[restart_events.RestartStep] = []
         while this.strays:
             key, active = this.strays.pop(), this.active
             if active is None or key.epoch <= active.key.epoch:
                 continue
             if key.epoch == active.key.epoch + 1 and key.base_offset == active.end_offset:
                 return steps + self._open(key, None)
-            steps.append(SetAside(key))
+            steps.append(restart_events.SetAside(key))
         return steps + self._serve()
 
     # One file -----------------------------------------------------------------------------------------------------
-    def _open(self, key: SegmentKey, segment: Segment | None) -> list[RestartStep]:
+    def _open(self, key: SegmentKey, segment: Segment | None) -> list[restart_events.RestartStep]:
         self._pass.opening = _Opening(key, segment, self._pass.producers)
-        return [OpenFile(key)]
+        return [restart_events.OpenFile(key)]
 
-    def _opened(self, size_bytes: int, *, has_header: bool) -> list[RestartStep]:
+    def _opened(self, size_bytes: int, *, has_header: bool) -> list[restart_events.RestartStep]:
         opening = self._current
         key = opening.key
         if not has_header:
             # The crash came while the file was being made, or the power went before any of it was flushed.
-            kept: list[RestartStep] = [SetAside(key)] if size_bytes > 0 else []
-            return [*kept, MakeAnew(key), OpenFile(key)]
+            kept: list[restart_events.RestartStep] = [restart_events.SetAside(key)] if size_bytes > 0 else []
+            return [*kept, restart_events.MakeAnew(key), restart_events.OpenFile(key)]
         opening.size_bytes = size_bytes
         claim = self._pass.checkpoints.get(key)
         if claim is None or claim.position > size_bytes:
             return self._scan_all(opening)
         opening.claim = claim
-        return [ScanFile(key, claim.position, claim.producers)]
+        return [restart_events.ScanFile(key, claim.position, claim.producers)]
 
-    def _scan_all(self, opening: _Opening) -> list[RestartStep]:
+    def _scan_all(self, opening: _Opening) -> list[restart_events.RestartStep]:
         if opening.producers_before is None:
             return self._read_producers()
-        return [ScanFile(opening.key, 0, opening.producers_before)]
+        return [restart_events.ScanFile(opening.key, 0, opening.producers_before)]
 
-    def _read_producers(self) -> list[RestartStep]:
+    def _read_producers(self) -> list[restart_events.RestartStep]:
         assert self._pass.sealed is not None
-        return [ReadProducers(self._pass.sealed)]
+        return [restart_events.ReadProducers(self._pass.sealed)]
 
-    def _scanned(self, scan: FileScanned) -> list[RestartStep]:
+    def _scanned(self, scan: restart_events.FileScanned) -> list[restart_events.RestartStep]:
         opening = self._current
         claim, bare_scan = opening.claim, opening.bare_scan
         if claim is None:
@@ -353,14 +322,14 @@ class ShardRestart:
                 scan.position < opening.size_bytes or self._is_short(opening.segment, scan.end_offset)
             ):
                 opening.bare_scan = scan
-                return [TraceCheckpoint(opening.key)]
+                return [restart_events.TraceCheckpoint(opening.key)]
             return self._found(opening, scan)
         if (scan.position, scan.end_offset) == (claim.position, claim.end_offset):
             return self._found(opening, bare_scan)
         opening.claim = None
         return self._found(opening, scan)
 
-    def _found(self, opening: _Opening, scan: FileScanned) -> list[RestartStep]:
+    def _found(self, opening: _Opening, scan: restart_events.FileScanned) -> list[restart_events.RestartStep]:
         """The file's whole batches end where `scan` says."""
         this, key, segment = self._pass, opening.key, opening.segment
         checked_from = 0
@@ -372,26 +341,26 @@ class ShardRestart:
         if segment is not None and (is_damaged or self._is_short(segment, scan.end_offset)):
             # Before anything is cut: behind one damaged batch there may be whole ones.
             return self._heal(segment, scan.end_offset, scan.seen_offset)
-        steps: list[RestartStep] = []
+        steps: list[restart_events.RestartStep] = []
         if opening.bare_scan is not None and opening.claim is None:
             # First: a file that was cut just where a wrong checkpoint stands does not refute it any more.
             this.refuted.add(key)
-            steps.append(RevokeCheckpoints((key,)))
+            steps.append(restart_events.RevokeCheckpoints((key,)))
         if scan.position < opening.size_bytes:
-            steps.append(CutTail(key, scan.position))
+            steps.append(restart_events.CutTail(key, scan.position))
         if this.is_fsync and checked_from < scan.position:
             # What is found is below the high watermark from now on, and a repetition of it is acknowledged.
-            steps.append(FlushFile(key))
+            steps.append(restart_events.FlushFile(key))
         is_ended = segment is not None and segment.state is SegmentState.SEALING
         if segment is None:
             before = this.recovered[-1]
             this.recovered[-1] = replace(before, is_ended=True)
-            this.to_confirm.append(ConfirmRoll(before.key, key))
+            this.to_confirm.append(restart_events.ConfirmRoll(before.key, key))
         elif is_ended:
-            this.to_seal.append(SealEnded(key))
+            this.to_seal.append(restart_events.SealEnded(key))
         is_doubted = segment is not None and key.epoch == self._doubted_epoch
         this.recovered.append(
-            RecoveredSegment(
+            restart_events.RecoveredSegment(
                 key,
                 scan.end_offset,
                 scan.position,
@@ -417,33 +386,35 @@ class ShardRestart:
         )
 
     # The end of a pass ----------------------------------------------------------------------------------------------
-    def _serve(self) -> list[RestartStep]:
+    def _serve(self) -> list[restart_events.RestartStep]:
         this = self._pass
         # Not noted before all of it is done: a flush before this step may fail yet.
         found_ends = [found.end_offset for found in this.recovered if found.is_confirmed]
         high_watermark = max([self._high_watermark, *found_ends])
         stale = tuple(key for key in this.checkpoints if key not in this.standing and key not in this.refuted)
-        before: list[RestartStep] = [RevokeStale(stale)] if stale else []
+        before: list[restart_events.RestartStep] = [restart_events.RevokeStale(stale)] if stale else []
         log = replace(self._log(this.active, this.inherited), high_watermark=high_watermark)
-        return [*before, Serve(log), *this.to_seal, *this.to_confirm]
+        return [*before, restart_events.Serve(log), *this.to_seal, *this.to_confirm]
 
-    def _heal(self, segment: Segment, local_end: int, seen_offset: int = -1) -> list[RestartStep]:
+    def _heal(self, segment: Segment, local_end: int, seen_offset: int = -1) -> list[restart_events.RestartStep]:
         known_end = max(self._written_end(segment), seen_offset)
         self._high_watermark = max(self._high_watermark, known_end)
         if segment.state is SegmentState.ACTIVE:
             self._doubted_epoch = segment.epoch
         assert self._pass.producers is not None, "a file was scanned, or none is there and the table was read"
         self._left_behind = (segment.key, self._pass.producers)
-        return [Heal(segment, local_end, known_end, self._log())]
+        return [restart_events.Heal(segment, local_end, known_end, self._log())]
 
-    def _stop(self, failed: SegmentKey | None, why: str) -> list[RestartStep]:
+    def _stop(self, failed: SegmentKey | None, why: str) -> list[restart_events.RestartStep]:
         this = self._pass
         this.recovered = [found for found in this.recovered if found.key != failed]
         to_seal = [step for step in this.to_seal if step.key != failed]
-        return [StopShard(why, self._log()), *to_seal]
+        return [restart_events.StopShard(why, self._log()), *to_seal]
 
-    def _log(self, active: RecoveredSegment | None = None, inherited: Producers | None = None) -> RecoveredLog:
+    def _log(
+        self, active: restart_events.RecoveredSegment | None = None, inherited: restart_events.Producers | None = None
+    ) -> restart_events.RecoveredLog:
         """With what is read in any case."""
         doubted_epoch = -1 if self._doubted_epoch is None else self._doubted_epoch
         ended = tuple(found for found in self._pass.recovered if found.is_ended)
-        return RecoveredLog(ended, active, inherited, self._high_watermark, doubted_epoch)
+        return restart_events.RecoveredLog(ended, active, inherited, self._high_watermark, doubted_epoch)

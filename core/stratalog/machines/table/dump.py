@@ -12,25 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import assert_never
 
-from stratalog.machines.table.records import (
-    NodeEntry,
-    NotedChanges,
-    PurgedTopic,
-    PutHeader,
-    PutLock,
-    PutMount,
-    PutNode,
-    PutPart,
-    PutPurgedTopic,
-    PutSeal,
-    PutSegmentHead,
-    PutShard,
-    PutTopic,
-    ShardRow,
-    StoredRecord,
-    TableHeader,
-    TableWrite,
-)
+from stratalog.machines.table import records as table_records
 from stratalog.machines.table.state import TableState
 from stratalog.model.metadata import Lock
 from stratalog.model.mounts import Mount
@@ -42,23 +24,23 @@ from stratalog.model.topic import Shard, Topic
 class Captured:
     """Everything at one version."""
 
-    header: TableHeader
-    single: tuple[NodeEntry | Lock | Mount | Topic | PurgedTopic, ...]
+    header: table_records.TableHeader
+    single: tuple[table_records.NodeEntry | Lock | Mount | Topic | table_records.PurgedTopic, ...]
     shards: tuple[Shard, ...]
     deleted: tuple[Segment, ...]
 
-    def records(self) -> Iterator[StoredRecord]:
+    def records(self) -> Iterator[table_records.StoredRecord]:
         """The header comes first."""
         yield self.header
         yield from self.single
         for shard in self.shards:
-            yield ShardRow(shard.key, shard.log_start_offset)
+            yield table_records.ShardRow(shard.key, shard.log_start_offset)
             yield from shard.segments
         yield from self.deleted
 
 
 def capture(state: TableState) -> Captured:
-    single: tuple[NodeEntry | Lock | Mount | Topic | PurgedTopic, ...] = (
+    single: tuple[table_records.NodeEntry | Lock | Mount | Topic | table_records.PurgedTopic, ...] = (
         *state.nodes.values(),
         *state.locks.values(),
         *state.mounts.values(),
@@ -68,31 +50,31 @@ def capture(state: TableState) -> Captured:
     return Captured(state.header, single, tuple(map(state.view, state.shards)), tuple(state.deleted.values()))
 
 
-def writes_of(records: Iterable[StoredRecord]) -> Iterator[TableWrite]:
+def writes_of(records: Iterable[table_records.StoredRecord]) -> Iterator[table_records.TableWrite]:
     """What puts these records into an empty store, in their order."""
     for record in records:
         match record:
-            case TableHeader():
-                yield PutHeader(record)
-            case NodeEntry():
-                yield PutNode(record)
+            case table_records.TableHeader():
+                yield table_records.PutHeader(record)
+            case table_records.NodeEntry():
+                yield table_records.PutNode(record)
             case Lock():
-                yield PutLock(record)
+                yield table_records.PutLock(record)
             case Mount():
-                yield PutMount(record)
+                yield table_records.PutMount(record)
             case Topic():
-                yield PutTopic(record)
-            case PurgedTopic():
-                yield PutPurgedTopic(record)
-            case ShardRow():
-                yield PutShard(record)
+                yield table_records.PutTopic(record)
+            case table_records.PurgedTopic():
+                yield table_records.PutPurgedTopic(record)
+            case table_records.ShardRow():
+                yield table_records.PutShard(record)
             case Segment():
-                yield PutSegmentHead(record)
+                yield table_records.PutSegmentHead(record)
                 if record.seal is not None:
-                    yield PutSeal(record.key, record.seal)
+                    yield table_records.PutSeal(record.key, record.seal)
                 for part in record.remote.parts:
-                    yield PutPart(record.key, part)
-            case NotedChanges():
+                    yield table_records.PutPart(record.key, part)
+            case table_records.NotedChanges():
                 pass
             case _:
                 assert_never(record)

@@ -20,31 +20,7 @@ from stratalog.machines.copies.disk_room import weight_class, with_good_disks
 from stratalog.machines.copies.leaving import is_given_up
 from stratalog.machines.copies.placement import LEADER_WEIGHT, weights_of
 from stratalog.machines.reading.bucket_reads import READ_POLICY, reads_bucket, reads_by_default
-from stratalog.machines.table.records import (
-    MAX_KEPT_CHANGES,
-    DropMount,
-    DropPart,
-    DropPurgedTopic,
-    DropSegment,
-    DropShard,
-    DropTopic,
-    NodeEntry,
-    PurgedTopic,
-    PutChanges,
-    PutHeader,
-    PutLock,
-    PutMount,
-    PutNode,
-    PutPart,
-    PutPurgedTopic,
-    PutSeal,
-    PutSegmentHead,
-    PutShard,
-    PutTopic,
-    ShardRow,
-    TableHeader,
-    TableWrite,
-)
+from stratalog.machines.table import records as table_records
 from stratalog.model.errors import NotFound
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import (
@@ -98,14 +74,14 @@ class TableState:
         "purged_topics", "shards", "topic_ids", "topics", "unsettled", "views",
     )  # fmt: skip
 
-    def __init__(self, header: TableHeader) -> None:
+    def __init__(self, header: table_records.TableHeader) -> None:
         self.header = header
         self.topics: dict[UUID, Topic] = {}
         self.topic_ids: dict[str, UUID] = {}
         self.shards: dict[ShardKey, ShardEntry] = {}
         self.deleted: dict[SegmentKey, Segment] = {}
-        self.purged_topics: dict[UUID, PurgedTopic] = {}
-        self.nodes: dict[int, NodeEntry] = {}
+        self.purged_topics: dict[UUID, table_records.PurgedTopic] = {}
+        self.nodes: dict[int, table_records.NodeEntry] = {}
         self.locks: dict[str, Lock] = {}
         self.mounts: dict[str, Mount] = {}
         self.change_sets: tuple[ChangeSet, ...] = ()
@@ -253,7 +229,7 @@ class TableTransaction:
         self.now_ms = now_ms
         self.new_id = new_id
         self.changes: list[Change] = []
-        self.writes: list[TableWrite] = []
+        self.writes: list[table_records.TableWrite] = []
         self._header_before = state.header
         self._undo: list[tuple[dict[Any, Any], object, object]] = []  # maps of several kinds, only put back
 
@@ -280,50 +256,50 @@ class TableTransaction:
         if self.changes:
             header = replace(self.state.header, version=self.state.header.version + 1)
             self.put_header(header)
-            is_kept = len(self.changes) <= MAX_KEPT_CHANGES
-            self.writes.append(PutChanges(header.version, tuple(self.changes) if is_kept else None))
+            is_kept = len(self.changes) <= table_records.MAX_KEPT_CHANGES
+            self.writes.append(table_records.PutChanges(header.version, tuple(self.changes) if is_kept else None))
 
-    def put_header(self, header: TableHeader) -> None:
+    def put_header(self, header: table_records.TableHeader) -> None:
         self.state.header = header
-        self.writes.append(PutHeader(header))
+        self.writes.append(table_records.PutHeader(header))
 
-    def put_node(self, node: NodeEntry) -> None:
+    def put_node(self, node: table_records.NodeEntry) -> None:
         self._put(self.state.nodes, node.info.node_id, node)
-        self.writes.append(PutNode(node))
+        self.writes.append(table_records.PutNode(node))
         self.changes.append(NodeChanged(node.node))
 
     def put_lock(self, lock: Lock) -> None:
         self._put(self.state.locks, lock.name, lock)
-        self.writes.append(PutLock(lock))
+        self.writes.append(table_records.PutLock(lock))
 
     def put_mount(self, mount: Mount) -> None:
         self._put(self.state.mounts, mount.name, mount)
-        self.writes.append(PutMount(mount))
+        self.writes.append(table_records.PutMount(mount))
         self.changes.append(MountChanged(mount))
 
     def drop_mount(self, name: str) -> None:
         self._drop(self.state.mounts, name)
-        self.writes.append(DropMount(name))
+        self.writes.append(table_records.DropMount(name))
         self.changes.append(MountEnded(name))
 
     # Topics and shards ------------------------------------------------------------------------------------------
     def put_topic(self, topic: Topic) -> None:
         self._put(self.state.topics, topic.topic_id, topic)
         self._put(self.state.topic_ids, topic.name, topic.topic_id)
-        self.writes.append(PutTopic(topic))
+        self.writes.append(table_records.PutTopic(topic))
         self.changes.append(TopicChanged(topic))
 
     def drop_topic(self, topic: Topic) -> Steps[None]:
         """Its shards go with it; their segments must be deleted by the caller, from the entries it read before."""
         self._drop(self.state.topics, topic.topic_id)
         self._drop(self.state.topic_ids, topic.name)
-        self.writes.append(DropTopic(topic.topic_id))
+        self.writes.append(table_records.DropTopic(topic.topic_id))
         self.changes.append(TopicDeleted(topic))
         for shard in range(topic.shard_count):
             key = ShardKey(topic.topic_id, shard)
             self._drop(self.state.shards, key)
             self.state.views.pop(key, None)
-            self.writes.append(DropShard(key))
+            self.writes.append(table_records.DropShard(key))
             if shard % RECORDS_PER_STEP == RECORDS_PER_STEP - 1:
                 yield
 
@@ -332,14 +308,14 @@ class TableTransaction:
         entry = ShardEntry(key, first.base_offset, first.epoch, first.epoch + 1, {first.epoch: first})
         self._put(self.state.shards, key, entry)
         self._count(first, 1)
-        self.writes.append(PutShard(ShardRow(key, entry.log_start_offset)))
-        self.writes.append(PutSegmentHead(first))
+        self.writes.append(table_records.PutShard(table_records.ShardRow(key, entry.log_start_offset)))
+        self.writes.append(table_records.PutSegmentHead(first))
         view = self.state.views[key] = Shard(key, entry.log_start_offset, (first,))
         self.changes.append(ShardChanged(view))
 
     def move_log_start(self, entry: ShardEntry, offset: int) -> None:
         self._put_shard(replace(entry, log_start_offset=offset))
-        self.writes.append(PutShard(ShardRow(entry.key, offset)))
+        self.writes.append(table_records.PutShard(table_records.ShardRow(entry.key, offset)))
         self.changes.append(ShardChanged(Shard(entry.key, offset, ())))
 
     def _put_shard(self, entry: ShardEntry) -> None:
@@ -354,7 +330,7 @@ class TableTransaction:
         self._put(entry.segments, segment.epoch, segment)
         self._put_shard(replace(entry, next_epoch=segment.epoch + 1))
         self._count(segment, 1)
-        self.writes.append(PutSegmentHead(segment))
+        self.writes.append(table_records.PutSegmentHead(segment))
         self.changes.append(SegmentChanged(segment))
 
     def replace_segment(self, old: Segment, new: Segment) -> None:
@@ -373,19 +349,19 @@ class TableTransaction:
             ):
                 self._count(old, -1)
                 self._count(new, 1)
-        self.writes.append(PutSegmentHead(new))
+        self.writes.append(table_records.PutSegmentHead(new))
         self.changes.append(SegmentChanged(new))
 
     def put_seal(self, old: Segment, new: Segment) -> None:
         assert old.seal is None and new.seal is not None, "a seal record is written once"
         self.replace_segment(old, new)
-        self.writes.append(PutSeal(new.key, new.seal))
+        self.writes.append(table_records.PutSeal(new.key, new.seal))
 
     def put_part(self, key: SegmentKey, part: RemotePart) -> None:
-        self.writes.append(PutPart(key, part))
+        self.writes.append(table_records.PutPart(key, part))
 
     def drop_part(self, key: SegmentKey, part: RemotePart) -> None:
-        self.writes.append(DropPart(key, part.base_offset))
+        self.writes.append(table_records.DropPart(key, part.base_offset))
 
     def delete_segment(self, segment: Segment) -> None:
         """Move a segment to the deleted ones: its shard's oldest, or any when the shard has been dropped."""
@@ -398,7 +374,7 @@ class TableTransaction:
             self._put_shard(replace(entry, first_epoch=segment.epoch + 1))
         self._count(segment, -1)
         self._put(self.state.deleted, gone.key, gone)
-        self.writes.append(PutSegmentHead(gone))
+        self.writes.append(table_records.PutSegmentHead(gone))
         self.changes.append(SegmentChanged(gone))
 
     def delete_below_log_start(self, key: ShardKey, *, also_unsealed: bool) -> Steps[None]:
@@ -423,7 +399,7 @@ class TableTransaction:
         self._drop(self.state.deleted, segment.key)
         for part in segment.remote.parts:
             self.drop_part(segment.key, part)
-        self.writes.append(DropSegment(segment.key))
+        self.writes.append(table_records.DropSegment(segment.key))
         self.changes.append(SegmentPurged(segment.key))
         if segment.key.topic_id not in self.state.topics:
             self._remember_purged(segment.key.topic_id)
@@ -436,10 +412,10 @@ class TableTransaction:
         if len(known) >= PURGED_TOPICS:
             oldest = min(known.values(), key=lambda purged: purged.purged_ms).topic_id
             self._drop(known, oldest)
-            self.writes.append(DropPurgedTopic(oldest))
-        purged = PurgedTopic(topic_id, self.now_ms)
+            self.writes.append(table_records.DropPurgedTopic(oldest))
+        purged = table_records.PurgedTopic(topic_id, self.now_ms)
         self._put(known, topic_id, purged)
-        self.writes.append(PutPurgedTopic(purged))
+        self.writes.append(table_records.PutPurgedTopic(purged))
 
     def _count(self, segment: Segment, sign: int) -> None:
         """Add a segment to the load and to the unsettled ones, or take it away."""

@@ -18,36 +18,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
+from stratalog.machines.tiering import upload_events
 from stratalog.machines.tiering.bundles import IsBundleKey
 from stratalog.machines.tiering.service_gate import UploadGates
 from stratalog.machines.tiering.upload_directories import DirectoryReads, Place
-from stratalog.machines.tiering.upload_events import (
-    CancelTask,
-    CommittedGrew,
-    FlushAsked,
-    Gone,
-    LockGained,
-    LockLost,
-    Moved,
-    NothingThere,
-    PieceOutcome,
-    Publish,
-    ReportHeld,
-    RewriteAsked,
-    SegmentGone,
-    SegmentSeen,
-    SendBundle,
-    SendChunk,
-    TaskEnded,
-    TaskFailed,
-    TaskFailure,
-    TimePassed,
-    TooLarge,
-    Unreadable,
-    UploaderEffect,
-    UploaderEvent,
-    UploadLimits,
-)
 from stratalog.machines.tiering.upload_pieces import PieceChooser
 from stratalog.machines.tiering.upload_state import SegmentUpload, UploaderStatus
 from stratalog.model.ids import SegmentKey
@@ -68,7 +42,7 @@ class _Task:
 class Uploader:
     """See the module."""
 
-    def __init__(self, limits: UploadLimits, is_bundle_key: IsBundleKey) -> None:
+    def __init__(self, limits: upload_events.UploadLimits, is_bundle_key: IsBundleKey) -> None:
         self._limits = limits
         self._pieces = PieceChooser(limits, is_bundle_key)
         self._uploads: dict[SegmentKey, SegmentUpload] = {}
@@ -86,14 +60,16 @@ class Uploader:
         self._lock_epoch: int | None = None
         self._turn = 0
         self._began_pieces = 0
-        self._effects: list[UploaderEffect] = []
+        self._effects: list[upload_events.UploaderEffect] = []
 
     # Stepping -----------------------------------------------------------------------------------------------------
-    def step(self, event: UploaderEvent, now_ms: int) -> list[UploaderEffect]:
+    def step(self, event: upload_events.UploaderEvent, now_ms: int) -> list[upload_events.UploaderEffect]:
         """Take in one event. Returns what is to be done now, in order."""
         return self.step_all((event,), now_ms)
 
-    def step_all(self, events: Iterable[UploaderEvent], now_ms: int) -> list[UploaderEffect]:
+    def step_all(
+        self, events: Iterable[upload_events.UploaderEvent], now_ms: int
+    ) -> list[upload_events.UploaderEffect]:
         """Take in many events, then decide once: what came together goes out together."""
         self.take_in(events, now_ms)
         self._wake_due(now_ms)
@@ -101,7 +77,7 @@ class Uploader:
         effects, self._effects = self._effects, []
         return effects
 
-    def take_in(self, events: Iterable[UploaderEvent], now_ms: int) -> None:
+    def take_in(self, events: Iterable[upload_events.UploaderEvent], now_ms: int) -> None:
         """Take in events and decide nothing yet: a step follows."""
         for event in events:
             self._take(event, now_ms)
@@ -126,38 +102,38 @@ class Uploader:
             times.append(self._holds[0][0])
         return min(times) if times else None
 
-    def _take(self, event: UploaderEvent, now_ms: int) -> None:
+    def _take(self, event: upload_events.UploaderEvent, now_ms: int) -> None:
         match event:
-            case SegmentSeen():
+            case upload_events.SegmentSeen():
                 self._see(event, now_ms)
-            case CommittedGrew(key, unsent_bytes):
+            case upload_events.CommittedGrew(key, unsent_bytes):
                 if upload := self._uploads.get(key):
                     self._grow(upload, unsent_bytes, now_ms)
                     self._settle(upload, now_ms)
-            case SegmentGone(key):
+            case upload_events.SegmentGone(key):
                 self._forget(key)
-            case RewriteAsked(key, parts):
+            case upload_events.RewriteAsked(key, parts):
                 if upload := self._uploads.get(key):
                     upload.rewrites = parts
                     self._settle(upload, now_ms)
-            case FlushAsked():
+            case upload_events.FlushAsked():
                 for key in (*self._small, *(key for key, upload in self._uploads.items() if upload.task is not None)):
                     self._hurry(self._uploads[key], now_ms)
-            case LockGained(epoch):
+            case upload_events.LockGained(epoch):
                 self._lock_epoch = epoch
-            case LockLost():
+            case upload_events.LockLost():
                 self._lock_epoch = None
-            case TaskEnded(task, outcomes):
+            case upload_events.TaskEnded(task, outcomes):
                 self._end(task, outcomes, now_ms)
-            case TaskFailed():
+            case upload_events.TaskFailed():
                 self._fail(event, now_ms)
-            case TimePassed():
+            case upload_events.TimePassed():
                 pass
             case _:
                 assert_never(event)
 
     # What is known --------------------------------------------------------------------------------------------------
-    def _see(self, seen: SegmentSeen, now_ms: int) -> None:
+    def _see(self, seen: upload_events.SegmentSeen, now_ms: int) -> None:
         upload = self._uploads.get(seen.key)
         if upload is None:
             upload = self._uploads[seen.key] = SegmentUpload(seen.key)
@@ -205,7 +181,7 @@ class Uploader:
             return
         self._leave(upload)
         if upload.task is not None and len(self._tasks[upload.task].keys) == 1:
-            self._effects.append(CancelTask(upload.task))
+            self._effects.append(upload_events.CancelTask(upload.task))
 
     # Queues -----------------------------------------------------------------------------------------------------------
     def _queues(self) -> tuple[dict[SegmentKey, None], ...]:
@@ -333,7 +309,7 @@ class Uploader:
             if place is not None:
                 self._directories.began(place)
             task = self._start((key,), piece.max_bytes, place)
-            self._effects.append(SendChunk(task, piece))
+            self._effects.append(upload_events.SendChunk(task, piece))
             return True
         return None
 
@@ -348,15 +324,15 @@ class Uploader:
             return False
         task = self._start(tuple(piece.key for piece in pieces), total)
         if len(pieces) == 1 and total >= limits.chunk_bytes:
-            self._effects.append(SendChunk(task, pieces[0]))
+            self._effects.append(upload_events.SendChunk(task, pieces[0]))
         else:
-            self._effects.append(SendBundle(task, tuple(pieces)))
+            self._effects.append(upload_events.SendBundle(task, tuple(pieces)))
         return True
 
     def _begin_publish(self, _now_ms: int) -> bool | None:
         for key in self._to_publish:
             upload = self._uploads[key]
-            self._effects.append(Publish(self._start((key,), 0), key, tuple(upload.parts)))
+            self._effects.append(upload_events.Publish(self._start((key,), 0), key, tuple(upload.parts)))
             return True
         return None
 
@@ -371,10 +347,10 @@ class Uploader:
             upload.task = None
         return uploads
 
-    def _end(self, task: int, outcomes: Sequence[PieceOutcome], now_ms: int) -> None:
+    def _end(self, task: int, outcomes: Sequence[upload_events.PieceOutcome], now_ms: int) -> None:
         place = self._tasks[task].place if task in self._tasks else None
         uploads = {upload.key: upload for upload in self._finish(task)}
-        if any(isinstance(outcome, Moved | Gone) for outcome in outcomes):
+        if any(isinstance(outcome, upload_events.Moved | upload_events.Gone) for outcome in outcomes):
             self._effects += self._gates.stored(now_ms)
         if place is not None:
             self._effects += self._directories.answered(place, now_ms)
@@ -386,9 +362,9 @@ class Uploader:
             if upload.key in self._uploads:
                 self._settle(upload, now_ms)
 
-    def _take_outcome(self, upload: SegmentUpload, outcome: PieceOutcome, now_ms: int) -> None:
+    def _take_outcome(self, upload: SegmentUpload, outcome: upload_events.PieceOutcome, now_ms: int) -> None:
         match outcome:
-            case Moved():
+            case upload_events.Moved():
                 self._move(upload, outcome.commit_offset, outcome.parts)
                 upload.reported_reason = None
                 upload.is_suspect = False
@@ -398,19 +374,19 @@ class Uploader:
                     upload.is_urgent = False
                 self._grow(upload, outcome.unsent_bytes, now_ms)
                 upload.is_urgent = upload.is_urgent and outcome.unsent_bytes > 0
-            case Gone(key):
+            case upload_events.Gone(key):
                 self._forget(key)
-            case NothingThere(key, unsent_bytes):
+            case upload_events.NothingThere(key, unsent_bytes):
                 # Mostly the next `CommittedGrew` says when there is something: no loop over an open transaction.
                 self._grow(upload, unsent_bytes, now_ms)
                 upload.is_urgent = False
                 upload.empty_reads += 1
                 if unsent_bytes and upload.empty_reads > 1:
                     self._hold(upload, f"{unsent_bytes} bytes are committed, but none is read", False, now_ms)
-            case TooLarge(_, size_bytes):
+            case upload_events.TooLarge(_, size_bytes):
                 # Asked for again when there is room for all of it: bytes in flight are what was read, not a guess.
                 upload.first_batch_bytes = size_bytes
-            case Unreadable(key, reason, is_final):
+            case upload_events.Unreadable(key, reason, is_final):
                 if not upload.is_missing:  # else it is held for good, with better words
                     self._hold(upload, reason, is_final, now_ms)
             case _:
@@ -424,16 +400,16 @@ class Uploader:
             heapq.heappush(self._holds, (upload.held_until_ms, upload.key))
         if is_told and upload.reported_reason != reason:
             upload.reported_reason = reason
-            self._effects.append(ReportHeld(upload.key, reason, is_final))
+            self._effects.append(upload_events.ReportHeld(upload.key, reason, is_final))
 
-    def _fail(self, failed: TaskFailed, now_ms: int) -> None:
+    def _fail(self, failed: upload_events.TaskFailed, now_ms: int) -> None:
         place = self._tasks[failed.task].place if failed.task in self._tasks else None
         uploads = self._finish(failed.task)
-        if failed.failure is TaskFailure.DIRECTORY_AWAY:
+        if failed.failure is upload_events.TaskFailure.DIRECTORY_AWAY:
             self._effects += self._directories.silent(place or (), failed, self._reading(), now_ms)
         self._effects += self._gates.failed(failed, now_ms)
         for upload in uploads:
-            if failed.failure is TaskFailure.FAULT and not upload.is_missing:
+            if failed.failure is upload_events.TaskFailure.FAULT and not upload.is_missing:
                 upload.is_suspect = True
                 self._hold(upload, failed.reason, False, now_ms)
             # At once, with what came meanwhile (non-stop write): it has waited long enough.

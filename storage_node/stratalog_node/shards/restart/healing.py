@@ -17,24 +17,8 @@ from typing import assert_never
 from stratalog.event_loop.task_set import TaskSet
 from stratalog.machines.leading.chain_events import ShardStopped
 from stratalog.machines.leading.shard_life import Stop, StopCause
+from stratalog.machines.restart import shard_healing
 from stratalog.machines.restart.restart_events import Heal, MakeAnew, RevokeCheckpoints
-from stratalog.machines.restart.shard_healing import (
-    AskStore,
-    AttemptBegun,
-    AttemptFailed,
-    DropSegment,
-    EndSegment,
-    GiveUp,
-    HealingEvent,
-    HealingStep,
-    ListFiles,
-    Pause,
-    Refill,
-    ShardHealing,
-    StopHealing,
-    StoreAsked,
-    TryAgain,
-)
 from stratalog.model.commands.table_commands import AdvanceLogStart, RollSegment
 from stratalog.model.errors import Rejected, StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
@@ -122,20 +106,22 @@ class Healing:
         while (shard := self._directory.get(key)) is not None and (
             missing := self._recovery.unhealed.get(key)
         ) is not None:
-            healing, backoff = ShardHealing(missing), Backoff()
+            healing, backoff = shard_healing.ShardHealing(missing), Backoff()
             while True:
                 async with self._slots:
                     last = await self._attempt(shard, missing, healing)
-                if not isinstance(last, TryAgain) or self._directory.get(key) is not shard:
+                if not isinstance(last, shard_healing.TryAgain) or self._directory.get(key) is not shard:
                     break
                 await backoff.pause()
-            if isinstance(last, StopHealing):
+            if isinstance(last, shard_healing.StopHealing):
                 return
 
-    async def _attempt(self, shard: ShardLog, missing: Heal, healing: ShardHealing) -> HealingStep:
+    async def _attempt(
+        self, shard: ShardLog, missing: Heal, healing: shard_healing.ShardHealing
+    ) -> shard_healing.HealingStep:
         """Returns: the step it ended with."""
         key = missing.segment.key
-        event: HealingEvent = AttemptBegun(
+        event: shard_healing.HealingEvent = shard_healing.AttemptBegun(
             self._context.catalog.segment(key),
             self._context.catalog.log_start_offset(shard.key),
             has_file=self._context.layout.segment(key).exists(),
@@ -153,51 +139,55 @@ class Healing:
             file.close()
 
     async def _perform(
-        self, shard: ShardLog, missing: Heal, steps: list[HealingStep], file: HealedFile
-    ) -> HealingEvent | None:
+        self, shard: ShardLog, missing: Heal, steps: list[shard_healing.HealingStep], file: HealedFile
+    ) -> shard_healing.HealingEvent | None:
         for step in steps:
             try:
                 answer = await self._do(shard, missing, step, file)
             except (Rejected, FlushLost) as error:  # that a second flush succeeds proves nothing
-                return AttemptFailed(str(error), is_final=True)
+                return shard_healing.AttemptFailed(str(error), is_final=True)
             except (StratalogError, OSError, TimeoutError) as error:
-                return AttemptFailed(str(error) or repr(error), is_final=False)
+                return shard_healing.AttemptFailed(str(error) or repr(error), is_final=False)
             except Exception as error:  # one shard's fault must not end in silence (F48)
                 log.error("shard stopped by a fault", topic=shard.topic.name, shard=shard.key.shard, exc_info=True)
-                return AttemptFailed(f"a fault in the node, see its log: {error}", is_final=True)
+                return shard_healing.AttemptFailed(f"a fault in the node, see its log: {error}", is_final=True)
             if answer is not None:
                 return answer
         return None
 
     # Steps --------------------------------------------------------------------------------------------------------
-    async def _do(self, shard: ShardLog, missing: Heal, step: HealingStep, file: HealedFile) -> HealingEvent | None:
+    async def _do(
+        self, shard: ShardLog, missing: Heal, step: shard_healing.HealingStep, file: HealedFile
+    ) -> shard_healing.HealingEvent | None:
         match step:
             case MakeAnew(key):
                 make_anew(self._context, key, shard.topic.name)
-            case Refill():
+            case shard_healing.Refill():
                 return await file.refill(step)
-            case AskStore(segment, _, why):
+            case shard_healing.AskStore(segment, _, why):
                 shard.tell(ShardStopped(self._waiting(shard, missing, why)))
                 missed = await file.ask_store(step)
-                return StoreAsked(missed, self._context.catalog.segment(segment.key), shard.rules.gives_up_lost)
-            case Pause():
+                return shard_healing.StoreAsked(
+                    missed, self._context.catalog.segment(segment.key), shard.rules.gives_up_lost
+                )
+            case shard_healing.Pause():
                 await file.backoff.pause()
-            case GiveUp():
+            case shard_healing.GiveUp():
                 self._tell_given_up(shard, step)
                 await file.give_up(step)
             case RevokeCheckpoints(keys):
                 await self._recovery.revoke(keys)
-            case EndSegment(key, end_offset):
+            case shard_healing.EndSegment(key, end_offset):
                 await self._context.meta.perform(RollSegment(key, end_offset))
-            case DropSegment(key, log_start):
+            case shard_healing.DropSegment(key, log_start):
                 await self._context.meta.perform(AdvanceLogStart(shard.key, log_start))
                 await self._until_dropped(key)
-            case ListFiles():
+            case shard_healing.ListFiles():
                 file.close()  # the pass opens it again, and may cut it
                 await self._open_again(shard)
-            case TryAgain(why):
+            case shard_healing.TryAgain(why):
                 shard.tell(ShardStopped(self._waiting(shard, missing, why)))
-            case StopHealing():
+            case shard_healing.StopHealing():
                 self._stop(shard, step, missing)
             case _:
                 assert_never(step)
@@ -224,7 +214,7 @@ class Healing:
             log.warning("shard not healed yet", reason=reason)
         return Stop(reason, StopCause.HEALING)
 
-    def _stop(self, shard: ShardLog, step: StopHealing, missing: Heal) -> None:
+    def _stop(self, shard: ShardLog, step: shard_healing.StopHealing, missing: Heal) -> None:
         reason = step.why
         if step.lost:
             path = self._context.layout.segment(missing.segment.key)
@@ -236,7 +226,7 @@ class Healing:
         log.error("shard cannot be healed", topic=shard.topic.name, shard=shard.key.shard, error=reason)
         shard.tell(ShardStopped(Stop(reason, step.cause)))
 
-    def _tell_given_up(self, shard: ShardLog, step: GiveUp) -> None:
+    def _tell_given_up(self, shard: ShardLog, step: shard_healing.GiveUp) -> None:
         for base_offset, end_offset in step.holes:
             log.error(
                 "offsets given up: they are lost, and uncleanSeal=allow",

@@ -23,23 +23,7 @@ from stratalog.formats.disk.segment_file import (
 from stratalog.formats.disk.tail_damage import TailKind, judge_tail
 from stratalog.formats.segments.index_points import IndexBuilder, IndexPoint
 from stratalog.machines.leading.segment_leader import SegmentLeader
-from stratalog.machines.restart.restart_events import (
-    CheckpointTraced,
-    CutTail,
-    FileDamaged,
-    FileOpened,
-    FileScanned,
-    FileStep,
-    FlushFile,
-    MakeAnew,
-    OpenFile,
-    Producers,
-    RecoveredSegment,
-    RestartEvent,
-    ScanFile,
-    SetAside,
-    TraceCheckpoint,
-)
+from stratalog.machines.restart import restart_events
 from stratalog.model.errors import Corrupt
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import SegmentIdentity, SegmentState
@@ -88,23 +72,23 @@ class OpenedFiles:
         self._is_memory_kept = is_memory_kept
         self._opened: dict[SegmentKey, _OpenedFile] = {}
 
-    async def do(self, step: FileStep) -> RestartEvent | None:
+    async def do(self, step: restart_events.FileStep) -> restart_events.RestartEvent | None:
         """Raises: Unavailable, DiskFull, OSError: the step could not be done."""
         match step:
-            case OpenFile(key):
+            case restart_events.OpenFile(key):
                 return self._open(key)
-            case SetAside(key):
+            case restart_events.SetAside(key):
                 set_aside(self._context.layout.segment(key))
                 self._drop(key)
-            case MakeAnew(key):
+            case restart_events.MakeAnew(key):
                 make_anew(self._context, key, self._shard.topic.name)
-            case ScanFile(key, from_position, producers):
+            case restart_events.ScanFile(key, from_position, producers):
                 return await self._scan(key, from_position, producers)
-            case TraceCheckpoint(key):
+            case restart_events.TraceCheckpoint(key):
                 return self._trace(key)
-            case CutTail(key, position):
+            case restart_events.CutTail(key, position):
                 self._cut(self._opened[key], position)
-            case FlushFile(key):
+            case restart_events.FlushFile(key):
                 opened = self._opened[key]
                 await self._context.threads.read(lambda: opened.file.sync(with_names=True))
                 opened.is_flushed = True
@@ -112,7 +96,7 @@ class OpenedFiles:
                 assert_never(step)
         return None
 
-    def take(self, found: RecoveredSegment) -> ActiveSegment:
+    def take(self, found: restart_events.RecoveredSegment) -> ActiveSegment:
         """The segment as it goes on. Its leader and the file are the caller's from now on."""
         opened = self._opened.pop(found.key)
         scan, file = opened.scans[found.checked_from], opened.file
@@ -133,7 +117,7 @@ class OpenedFiles:
             self._flusher.note_written(self._shard, active)
         return active
 
-    def _leader_of(self, found: RecoveredSegment, scan: SegmentScan, created_ms: int) -> SegmentLeader:
+    def _leader_of(self, found: restart_events.RecoveredSegment, scan: SegmentScan, created_ms: int) -> SegmentLeader:
         record = self._context.catalog.segment(found.key)
         if record is None:  # a roll that the meta service does not know: what it opens is what it was prepared as
             record = self._context.catalog.segments(found.key.shard_key)[-1]
@@ -168,7 +152,7 @@ class OpenedFiles:
             opened.file.close()
 
     # Steps --------------------------------------------------------------------------------------------------------
-    def _open(self, key: SegmentKey) -> FileOpened | FileDamaged:
+    def _open(self, key: SegmentKey) -> restart_events.FileOpened | restart_events.FileDamaged:
         path = self._context.layout.segment(key)
         identity = identity_of(self._context, key, self._shard.topic.name)
         file = SegmentFile(path, self._context.descriptors, path.stat().st_size)
@@ -180,12 +164,14 @@ class OpenedFiles:
                 found = decode_segment_header(front, source=str(path))
                 check_identity(found, identity, source=str(path))
             except Corrupt as error:
-                return FileDamaged(key, str(error))
+                return restart_events.FileDamaged(key, str(error))
             identity = found
         self._opened[key] = _OpenedFile(file, identity)
-        return FileOpened(key, file.size_bytes - SEGMENT_HEADER_BYTES, has_header)
+        return restart_events.FileOpened(key, file.size_bytes - SEGMENT_HEADER_BYTES, has_header)
 
-    async def _scan(self, key: SegmentKey, from_position: int, producers: Producers) -> FileScanned:
+    async def _scan(
+        self, key: SegmentKey, from_position: int, producers: restart_events.Producers
+    ) -> restart_events.FileScanned:
         opened = self._opened[key]
         file = opened.file
         if opened.scans:
@@ -218,9 +204,9 @@ class OpenedFiles:
                 seen_offset=seen_offset,
                 reason=scan.stopped,
             )
-        return FileScanned(key, scan.position, scan.next_offset, scan.producers.snapshot(), seen_offset)
+        return restart_events.FileScanned(key, scan.position, scan.next_offset, scan.producers.snapshot(), seen_offset)
 
-    def _begin_scan(self, key: SegmentKey, from_position: int, producers: Producers) -> SegmentScan:
+    def _begin_scan(self, key: SegmentKey, from_position: int, producers: restart_events.Producers) -> SegmentScan:
         table, now_ms = self._context.producer_table(producers), self._context.turn.now_ms
         if from_position == 0:
             return SegmentScan.begin(key, table, now_ms)
@@ -234,7 +220,7 @@ class OpenedFiles:
         )
         return SegmentScan(key, index, table, checkpoint.position, checkpoint.next_offset, now_ms=now_ms)
 
-    def _trace(self, key: SegmentKey) -> CheckpointTraced:
+    def _trace(self, key: SegmentKey) -> restart_events.CheckpointTraced:
         """From the last index point on. Only headers count: a batch damaged since it was flushed is no reason to cut
         what follows."""
         file, checkpoint = self._opened[key].file, self._checkpoints[key]
@@ -248,8 +234,8 @@ class OpenedFiles:
             ):
                 next_offset = header.end_offset
         except Corrupt:
-            return CheckpointTraced(key, is_led_to=False)
-        return CheckpointTraced(key, is_led_to=next_offset == checkpoint.next_offset)
+            return restart_events.CheckpointTraced(key, is_led_to=False)
+        return restart_events.CheckpointTraced(key, is_led_to=next_offset == checkpoint.next_offset)
 
     def _cut(self, opened: _OpenedFile, position: int) -> None:
         file, end = opened.file, SEGMENT_HEADER_BYTES + position

@@ -19,28 +19,7 @@ from stratalog.formats.disk.checkpoint import Checkpoint
 from stratalog.machines.leading.sealed_producers import as_seen
 from stratalog.machines.leading.shard_life import Stop, StopCause
 from stratalog.machines.leading.shared_segments import is_shared, shared_before_own
-from stratalog.machines.restart.restart_events import (
-    CheckpointClaim,
-    ConfirmRoll,
-    FilesListed,
-    FileStep,
-    FreeLeftover,
-    Heal,
-    NoteMissing,
-    Producers,
-    ReadProducers,
-    RecoveredLog,
-    RestartEvent,
-    RestartStep,
-    RevokeCheckpoints,
-    RevokeStale,
-    SealEnded,
-    Serve,
-    ShardMetadata,
-    StepFailed,
-    StopShard,
-    TakeSealed,
-)
+from stratalog.machines.restart import restart_events
 from stratalog.machines.restart.shard_restart import ShardRestart, deleted_files, judge_sealed
 from stratalog.model.errors import StratalogError, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
@@ -92,7 +71,7 @@ class Recovery:
         """What the last life owes: epochs to seal, and perhaps rolls to confirm."""
         self._restarts: dict[ShardKey, ShardRestart] = {}
         """Of the shards that are not opened or not healed yet."""
-        self.unhealed: dict[ShardKey, Heal] = {}
+        self.unhealed: dict[ShardKey, restart_events.Heal] = {}
         self.waiting: dict[ShardKey, SegmentKey] = {}
         """Shards that are not opened before a segment is sealed that other nodes have a say in, or before the table of
         producers at its end is had."""
@@ -136,7 +115,7 @@ class Recovery:
         restart = self._begin(key)
         shard = self._directory.attach(key) if self._context.catalog.has_shard(key) else None
         if shard is None:
-            self._forget_shard(restart.step(FilesListed(None, frozenset(), self._claims(key))))
+            self._forget_shard(restart.step(restart_events.FilesListed(None, frozenset(), self._claims(key))))
             return
         self._restarts[key] = restart
         await self._recover(shard, is_first=True)
@@ -156,11 +135,11 @@ class Recovery:
         if kept:
             await self._context.threads.background(lambda: self._store.revoke(kept))
 
-    def _claims(self, key: ShardKey) -> dict[SegmentKey, CheckpointClaim]:
+    def _claims(self, key: ShardKey) -> dict[SegmentKey, restart_events.CheckpointClaim]:
         """Of what this shard's log goes on with. Those of copies that are followed are looked at by who follows."""
         checkpoints, listed = self._checkpoints.get(key, {}), self._context.catalog.segments(key)
         return {
-            segment: CheckpointClaim(checkpoint.position, checkpoint.next_offset, checkpoint.producers)
+            segment: restart_events.CheckpointClaim(checkpoint.position, checkpoint.next_offset, checkpoint.producers)
             for segment, checkpoint in checkpoints.items()
             if not is_shared(listed, segment.epoch) and not self._is_being_copied(segment)
         }
@@ -171,10 +150,10 @@ class Recovery:
             return False
         return node_id in segment.replicas and node_id not in segment.local_nodes
 
-    def _forget_shard(self, steps: list[RestartStep]) -> None:
+    def _forget_shard(self, steps: list[restart_events.RestartStep]) -> None:
         """Of a shard that is no more nothing else is asked."""
         for step in steps:
-            assert isinstance(step, RevokeStale)
+            assert isinstance(step, restart_events.RevokeStale)
             self._to_revoke += step.keys
 
     async def _recover(self, shard: ShardLog, *, is_first: bool) -> None:
@@ -186,7 +165,7 @@ class Recovery:
             leave(shard, shard.ended)
             shard.ended = []
             self._restarts[key] = self._begin(key)
-        tables: dict[SegmentKey, Producers] = {}
+        tables: dict[SegmentKey, restart_events.Producers] = {}
         while True:
             # Anew each time: until a table came from afar others may have led the shard.
             listed = self._context.catalog.segments(key)
@@ -230,7 +209,7 @@ class Recovery:
         self,
         shard: ShardLog,
         listed: Sequence[Segment],
-        tables: Mapping[SegmentKey, Producers],
+        tables: Mapping[SegmentKey, restart_events.Producers],
         *,
         is_first: bool,
         end_epoch: int | None,
@@ -249,7 +228,7 @@ class Recovery:
         own_files = frozenset(file for file in files if is_due(file.epoch) and file not in short)
         claims = {file: claim for file, claim in self._claims(key).items() if is_due(file.epoch)}
         log_start_offset = self._context.catalog.log_start_offset(key)
-        metadata = ShardMetadata(
+        metadata = restart_events.ShardMetadata(
             own,
             log_start_offset,
             is_fsync=shard.rules.is_fsync,
@@ -258,7 +237,7 @@ class Recovery:
         )
         in_memory = self._context.ends.found
         written = {one.key: in_memory[one.key] for one in own if one.key in in_memory}
-        event: RestartEvent | None = FilesListed(metadata, own_files, claims, written)
+        event: restart_events.RestartEvent | None = restart_events.FilesListed(metadata, own_files, claims, written)
         checkpoints, is_kept = self._checkpoints.get(key, {}), self._is_memory_kept
         opened = OpenedFiles(self._context, self._flusher, shard, checkpoints, is_memory_kept=is_kept)
         try:
@@ -268,7 +247,7 @@ class Recovery:
         finally:
             opened.close()
         last = steps[-1] if steps else None
-        return last.segment if isinstance(last, ReadProducers) else None
+        return last.segment if isinstance(last, restart_events.ReadProducers) else None
 
     def _short_of_their_seals(self, listed: Sequence[Segment]) -> set[SegmentKey]:
         """Of an older state of the directory: files that are no copies of what was sealed later. Blocking."""
@@ -293,7 +272,7 @@ class Recovery:
         for segment in self._context.catalog.segments(shard.key):
             has_file = has_sealed_size(self._context.layout, segment)
             if segment.seal is not None and isinstance(
-                judge_sealed(segment, self._context.node_id, has_file=has_file), TakeSealed
+                judge_sealed(segment, self._context.node_id, has_file=has_file), restart_events.TakeSealed
             ):
                 take_sealed(shard, segment)
         # A stop in order meanwhile must not take the doubt from it.
@@ -302,63 +281,67 @@ class Recovery:
         shard.recovered([], None, high_watermark=0, inherited=None, doubted_epoch=doubted_epoch, stop=stop)
 
     async def _perform(
-        self, shard: ShardLog, steps: list[RestartStep], opened: OpenedFiles, *, is_first: bool
-    ) -> RestartEvent | None:
+        self, shard: ShardLog, steps: list[restart_events.RestartStep], opened: OpenedFiles, *, is_first: bool
+    ) -> restart_events.RestartEvent | None:
         for step in steps:
             try:
                 answer = await self._do(shard, step, opened, is_first=is_first)
             except (StratalogError, OSError) as error:
-                return StepFailed(step.key if isinstance(step, FileStep) else None, str(error))
+                return restart_events.StepFailed(
+                    step.key if isinstance(step, restart_events.FileStep) else None, str(error)
+                )
             except Exception as fault:  # one file's must not keep all other shards from being opened (F48)
-                if not isinstance(step, FileStep):
+                if not isinstance(step, restart_events.FileStep):
                     raise
                 log.error("a segment's file cannot be opened: a fault", segment=str(step.key), exc_info=True)
-                return StepFailed(step.key, f"a fault in the node, see its log: {fault!r}")
+                return restart_events.StepFailed(step.key, f"a fault in the node, see its log: {fault!r}")
             if answer is not None:
                 return answer
         return None
 
     async def _do(
-        self, shard: ShardLog, step: RestartStep, opened: OpenedFiles, *, is_first: bool
-    ) -> RestartEvent | None:
-        if isinstance(step, FileStep):
+        self, shard: ShardLog, step: restart_events.RestartStep, opened: OpenedFiles, *, is_first: bool
+    ) -> restart_events.RestartEvent | None:
+        if isinstance(step, restart_events.FileStep):
             return await opened.do(step)
         match step:
-            case TakeSealed(segment):
+            case restart_events.TakeSealed(segment):
                 take_sealed(shard, segment)
-            case NoteMissing(segment):
+            case restart_events.NoteMissing(segment):
                 note_missing(shard, segment)
-            case FreeLeftover(key):
+            case restart_events.FreeLeftover(key):
                 await self._free(key)
-            case RevokeStale(keys) if is_first:
+            case restart_events.RevokeStale(keys) if is_first:
                 self._to_revoke += keys  # nobody is served before `revoke_stale`
-            case RevokeCheckpoints(keys) | RevokeStale(keys):
+            case restart_events.RevokeCheckpoints(keys) | restart_events.RevokeStale(keys):
                 await self.revoke(keys)
-            case Serve(found):
+            case restart_events.Serve(found):
                 self.unhealed.pop(shard.key, None)
                 self._take(shard, found, opened, shard.stop if shard.key in self.waiting else None)
-            case Heal():
+            case restart_events.Heal():
                 self.unhealed[shard.key] = step
                 reason = describe_missing(step, shard.topic.name)
                 stop = Stop(reason, StopCause.HEALING)
                 self._take(shard, step.log, opened, stop)
-            case StopShard(why, found):
+            case restart_events.StopShard(why, found):
                 self.unhealed.pop(shard.key, None)
                 log.error("shard cannot be opened", topic=shard.topic.name, shard=shard.key.shard, error=why)
                 stop = Stop(why, StopCause.UNREADABLE)
                 self._take(shard, found, opened, stop)
-            case SealEnded(key):
+            case restart_events.SealEnded(key):
                 self._owed.setdefault(shard, []).append(key.epoch)
-            case ReadProducers():
+            case restart_events.ReadProducers():
                 pass  # done by who began the pass
-            case ConfirmRoll(_, new):
+            case restart_events.ConfirmRoll(_, new):
                 log.info("unconfirmed roll found", topic=shard.topic.name, shard=shard.key.shard, epoch=new.epoch)
                 self._owed.setdefault(shard, [])
             case _:
                 assert_never(step)
         return None
 
-    def _take(self, shard: ShardLog, found: RecoveredLog, opened: OpenedFiles, stop: Stop | None) -> None:
+    def _take(
+        self, shard: ShardLog, found: restart_events.RecoveredLog, opened: OpenedFiles, stop: Stop | None
+    ) -> None:
         """Life begins. In one go: a shard without a stop and without its files would begin them again."""
         if self._directory.get(shard.key) is not shard:
             return  # its topic was deleted meanwhile
@@ -373,7 +356,7 @@ class Recovery:
         )
 
 
-def describe_missing(missing: Heal, topic: str) -> str:
+def describe_missing(missing: restart_events.Heal, topic: str) -> str:
     key = missing.segment.key
     return (
         f"{topic}-{key.shard}: offsets {missing.local_end} to {missing.known_end} of segment "

@@ -17,18 +17,7 @@ from typing import Any, Protocol, assert_never
 from stratalog.event_loop.task_set import TaskSet
 from stratalog.formats.segments.index_block import IndexBlock, encode_index_block
 from stratalog.formats.segments.producers import encode_table, tally_of
-from stratalog.machines.leading.chain_events import (
-    ConfirmRoll,
-    DropEmptySegment,
-    EmptySegmentKept,
-    FlushSegment,
-    PrepareSuccessorOf,
-    ProposeIsrOf,
-    RollEffect,
-    SealSegment,
-    SegmentFlushFailed,
-    SegmentHeard,
-)
+from stratalog.machines.leading import chain_events
 from stratalog.machines.leading.leader_events import (
     FenceRaised,
     IsrCommitted,
@@ -145,20 +134,20 @@ class Sealing:
             if not active.leader.is_confirmed:
                 self._context.removal.begin(active.key, active.file)
 
-    def perform(self, shard: SealedShard, segment: ActiveSegment, effect: RollEffect) -> None:
+    def perform(self, shard: SealedShard, segment: ActiveSegment, effect: chain_events.RollEffect) -> None:
         """Begin it; the shard is told what came of it."""
         match effect:
-            case FlushSegment():
+            case chain_events.FlushSegment():
                 self._start_roll(shard, lambda: self._rolls.flush(shard, segment))
-            case ConfirmRoll(_, end_offset):
+            case chain_events.ConfirmRoll(_, end_offset):
                 self._start_roll(shard, lambda: self._rolls.confirm(shard, segment, end_offset))
-            case DropEmptySegment(_, log_start_offset):
+            case chain_events.DropEmptySegment(_, log_start_offset):
                 self._start_roll(shard, lambda: self._drop_empty(shard, segment, log_start_offset))
-            case SealSegment():
+            case chain_events.SealSegment():
                 self._seal_later(shard, segment)
-            case PrepareSuccessorOf():
+            case chain_events.PrepareSuccessorOf():
                 self.successors.prepare(shard, segment.key)
-            case ProposeIsrOf(_, proposal):
+            case chain_events.ProposeIsrOf(_, proposal):
                 self._tasks.start(self._propose_isr(shard, segment, proposal))
             case _:
                 assert_never(effect)
@@ -179,7 +168,7 @@ class Sealing:
             await self._meta.perform(AdvanceLogStart(shard.key, log_start_offset))
         except StratalogError as error:
             log.warning("segment without records is kept for now", segment=str(old.key), error=str(error))
-            shard.tell(EmptySegmentKept(old.key.epoch))
+            shard.tell(chain_events.EmptySegmentKept(old.key.epoch))
         else:
             self._let_go(shard, old)
 
@@ -188,17 +177,19 @@ class Sealing:
         try:
             segment = await self._meta.perform(commands.ProposeIsr(active.key, proposal.isr, proposal.version))
         except Fenced:
-            shard.tell(SegmentHeard(epoch, FenceRaised(epoch)))
+            shard.tell(chain_events.SegmentHeard(epoch, FenceRaised(epoch)))
             return
         except StratalogError as error:
             log.warning("ISR not known to be changed: reading it back", segment=str(active.key), error=str(error))
             was_refused = isinstance(error, Rejected)
         else:
-            shard.tell(SegmentHeard(epoch, IsrCommitted(segment.isr, segment.isr_version)))
+            shard.tell(chain_events.SegmentHeard(epoch, IsrCommitted(segment.isr, segment.isr_version)))
             return
         read = await self._read_back(active.key)
         if read is not None:
-            shard.tell(SegmentHeard(epoch, ProposalReadBack(proposal, read.isr, read.isr_version, was_refused)))
+            shard.tell(
+                chain_events.SegmentHeard(epoch, ProposalReadBack(proposal, read.isr, read.isr_version, was_refused))
+            )
 
     async def _read_back(self, key: SegmentKey) -> Segment | None:
         """The segment as it is now or was after this call began, however often it takes; None when it is gone."""
@@ -269,7 +260,7 @@ class Sealing:
                 self._context.stats.seal_failures += 1
                 log.error("segment cannot be sealed: its flush failed", error=str(error))
                 if old in self._unsealed:  # else it says nothing of the shard, which may lead again
-                    shard.tell(SegmentFlushFailed(old.key.epoch, str(error)))
+                    shard.tell(chain_events.SegmentFlushFailed(old.key.epoch, str(error)))
                 return
             except (Corrupt, Rejected) as error:
                 if await self._is_gone(old.key, error):

@@ -21,32 +21,9 @@ from uuid import UUID, uuid4
 
 from stratalog.formats.bucket.object_names import ObjectNames
 from stratalog.machines.restart.missing_copy import judge_missing
+from stratalog.machines.tiering import upload_events
 from stratalog.machines.tiering.claims import holder_name
 from stratalog.machines.tiering.mounted_uploads import MountedCopy
-from stratalog.machines.tiering.upload_events import (
-    CancelTask,
-    CommittedGrew,
-    FlushAsked,
-    LockGained,
-    LockLost,
-    Moved,
-    NothingThere,
-    PieceOutcome,
-    Publish,
-    ReportHeld,
-    ReportStore,
-    RewriteAsked,
-    SegmentGone,
-    SegmentSeen,
-    SendBundle,
-    SendChunk,
-    TaskEnded,
-    TaskFailed,
-    TaskFailure,
-    UploaderEffect,
-    UploaderEvent,
-    UploadLimits,
-)
 from stratalog.machines.tiering.upload_state import uploads
 from stratalog.machines.tiering.uploader import Uploader
 from stratalog.meta_api.client import MetaClient
@@ -137,7 +114,7 @@ class NodeUploader:
         events: ShardEvents,
         catalog: Catalog,
         store: ObjectStore,
-        limits: UploadLimits,
+        limits: upload_events.UploadLimits,
         clock_ms: Callable[[], int],
         rng: random.Random,
         holder: str,
@@ -217,7 +194,7 @@ class NodeUploader:
         )
         self._told: dict[SegmentKey, tuple[SegmentState, bool, MountedCopy | None]] = {}
         self._dirty: dict[ShardKey, ShardView] = {}
-        self._inbox: list[UploaderEvent] = []
+        self._inbox: list[upload_events.UploaderEvent] = []
         self._wake = asyncio.Event()
         self._uploads: dict[int, asyncio.Task[None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -263,7 +240,7 @@ class NodeUploader:
         try:
             async with asyncio.timeout(timeout_ms / 1_000):
                 while goal.is_waited_for(has_lock=self.lock.current is not None):
-                    self._tell(FlushAsked())
+                    self._tell(upload_events.FlushAsked())
                     await asyncio.sleep(_FLUSH_POLL_S)
         except TimeoutError as error:
             raise goal.missed(self._machine.describe(self._clock_ms()), timeout_ms) from error
@@ -285,10 +262,10 @@ class NodeUploader:
 
     def rewrite(self, key: SegmentKey, parts: tuple[RemotePart, ...]) -> None:
         """Move committed parts out of the object they lie in."""
-        self._tell(RewriteAsked(key, parts))
+        self._tell(upload_events.RewriteAsked(key, parts))
 
     # What happens -----------------------------------------------------------------------------------------------------
-    def _tell(self, event: UploaderEvent) -> None:
+    def _tell(self, event: upload_events.UploaderEvent) -> None:
         self._inbox.append(event)
         self._wake.set()
 
@@ -335,11 +312,13 @@ class NodeUploader:
         if told == self._told[latest.key] and not is_news:
             return
         if told is not None and told[2] not in (None, mounted):
-            self._tell(SegmentGone(latest.key))  # what the one could not give the next may, so nothing is held for it
+            self._tell(
+                upload_events.SegmentGone(latest.key)
+            )  # what the one could not give the next may, so nothing is held for it
         offset = max(latest.remote.commit_offset, latest.base_offset)
         is_missing = view is not None and segment.key in view.missing
         self._tell(
-            SegmentSeen(
+            upload_events.SegmentSeen(
                 latest.key,
                 is_sealed=latest.seal is not None,
                 end_offset=latest.end_offset,
@@ -365,7 +344,7 @@ class NodeUploader:
             self._unsent.forget(key.shard_key)
         self._told.pop(key, None)
         self._ledger.forget(key)
-        self._tell(SegmentGone(key))
+        self._tell(upload_events.SegmentGone(key))
 
     async def _lock_gained(self, lock: Lock) -> None:
         """The epoch must be ours in the bucket, too. Then metadata is the truth: read all of it before anything is sent
@@ -384,7 +363,7 @@ class NodeUploader:
                 self._look_at(segment, self._shards.get(segment.key.shard_key), is_news=True)
             elif self._known.get(segment.key) is not None:
                 self._drop(segment.key)
-        self._tell(LockGained(lock.epoch))
+        self._tell(upload_events.LockGained(lock.epoch))
 
     async def hold_claim(self) -> Lock | None:
         """The write lock, with its claim just seen to be ours: what deletes from the store asks for it each time.
@@ -407,7 +386,7 @@ class NodeUploader:
 
     def _lock_lost(self) -> None:
         self.stats.locks_lost += 1
-        self._tell(LockLost())
+        self._tell(upload_events.LockLost())
 
     # The turn ------------------------------------------------------------------------------------------------------
     async def _run(self) -> None:
@@ -426,33 +405,35 @@ class NodeUploader:
         now_ms = self._clock_ms()
         # News of segments first: a shard may have grown into a segment that the machine learns of in this very turn.
         self._machine.take_in(map(self._recounted, events), now_ms)
-        grown: list[UploaderEvent] = []
+        grown: list[upload_events.UploaderEvent] = []
         for key in list(islice(self._dirty, _SHARDS_PER_TURN)):
             for segment_key in self._unsent.grown(self._dirty.pop(key)):
                 offset = self._machine.commit_offset(segment_key)
                 if offset is not None:
-                    grown.append(CommittedGrew(segment_key, self._unsent.unsent_bytes(segment_key, offset)))
+                    grown.append(
+                        upload_events.CommittedGrew(segment_key, self._unsent.unsent_bytes(segment_key, offset))
+                    )
         for effect in self._machine.step_all(grown, now_ms):
             self._perform(effect)
         # By the time of this turn: a pause that ends before the alarm is set would otherwise be slept through (F45).
         self._wake_ms = self._machine.next_wake_ms(now_ms)
 
-    def _recounted(self, event: UploaderEvent) -> UploaderEvent:
+    def _recounted(self, event: upload_events.UploaderEvent) -> upload_events.UploaderEvent:
         """An answer with the unsent bytes of this very moment: its own count is older than what was told since."""
-        if not isinstance(event, TaskEnded):
+        if not isinstance(event, upload_events.TaskEnded):
             return event
-        outcomes: list[PieceOutcome] = []
+        outcomes: list[upload_events.PieceOutcome] = []
         for outcome in event.outcomes:
             match outcome:
-                case Moved(key, offset, parts, _, is_ours):
-                    outcome = Moved(key, offset, parts, self._unsent.unsent_bytes(key, offset), is_ours)
-                case NothingThere(key):
+                case upload_events.Moved(key, offset, parts, _, is_ours):
+                    outcome = upload_events.Moved(key, offset, parts, self._unsent.unsent_bytes(key, offset), is_ours)
+                case upload_events.NothingThere(key):
                     offset = self._machine.commit_offset(key) or key.base_offset
-                    outcome = NothingThere(key, self._unsent.unsent_bytes(key, offset))
+                    outcome = upload_events.NothingThere(key, self._unsent.unsent_bytes(key, offset))
                 case _:
                     pass
             outcomes.append(outcome)
-        return TaskEnded(event.task, tuple(outcomes))
+        return upload_events.TaskEnded(event.task, tuple(outcomes))
 
     async def _wait(self) -> None:
         """Until something happened, or the machine wants to know the time."""
@@ -468,25 +449,25 @@ class NodeUploader:
                     timer.cancel()
         self._wake.clear()
 
-    def _perform(self, effect: UploaderEffect) -> None:
+    def _perform(self, effect: upload_events.UploaderEffect) -> None:
         lock = self.lock.current
         match effect:
-            case SendChunk(task, piece):
+            case upload_events.SendChunk(task, piece):
                 self._begin(task, lock, lambda held: self._sender.send_chunk(held, piece))
-            case SendBundle(task, pieces):
+            case upload_events.SendBundle(task, pieces):
                 self._begin(task, lock, lambda held: self._sender.send_bundle(held, pieces))
-            case Publish(task):
+            case upload_events.Publish(task):
                 publication = effect
                 self._begin(task, lock, lambda held: self._publisher.publish(held, publication))
-            case CancelTask(task):
+            case upload_events.CancelTask(task):
                 if running := self._uploads.get(task):
                     running.cancel()
-            case ReportStore(service, is_away, reason, away_ms):
+            case upload_events.ReportStore(service, is_away, reason, away_ms):
                 if is_away:
                     log.warning(f"{service} does not answer, uploads wait", reason=reason)
                 else:
                     log.info(f"{service} answers again, uploads continue", away_ms=away_ms)
-            case ReportHeld(key, reason, is_final):
+            case upload_events.ReportHeld(key, reason, is_final):
                 self.stats.segments_held += 1
                 log.error("segment is not uploaded any further", segment=str(key), reason=reason, is_final=is_final)
             case _:
@@ -496,10 +477,10 @@ class NodeUploader:
         self,
         task: int,
         lock: Lock | None,
-        work: Callable[[Lock], Coroutine[Any, Any, tuple[PieceOutcome, ...]]],
+        work: Callable[[Lock], Coroutine[Any, Any, tuple[upload_events.PieceOutcome, ...]]],
     ) -> None:
         if lock is None:
-            self._tell(self._failed(task, TaskFailure.LOCK_LOST, "the write lock was lost"))
+            self._tell(self._failed(task, upload_events.TaskFailure.LOCK_LOST, "the write lock was lost"))
             return
         self._uploads[task] = asyncio.create_task(self._upload(task, lock, work), name=f"tier-upload-{task}")
 
@@ -507,32 +488,32 @@ class NodeUploader:
         self,
         task: int,
         lock: Lock,
-        work: Callable[[Lock], Coroutine[Any, Any, tuple[PieceOutcome, ...]]],
+        work: Callable[[Lock], Coroutine[Any, Any, tuple[upload_events.PieceOutcome, ...]]],
     ) -> None:
         """Run one upload to its end and tell the machine, whatever happens (F48)."""
-        event: UploaderEvent = self._failed(task, TaskFailure.CANCELLED, "cancelled")
+        event: upload_events.UploaderEvent = self._failed(task, upload_events.TaskFailure.CANCELLED, "cancelled")
         try:
-            event = TaskEnded(task, await work(lock))
+            event = upload_events.TaskEnded(task, await work(lock))
         except PutDoubtful as error:
             self.stats.attempts_doubtful += 1
-            event = self._failed(task, TaskFailure.DOUBTFUL, str(error))
+            event = self._failed(task, upload_events.TaskFailure.DOUBTFUL, str(error))
         except PutRefused as error:
             self.stats.attempts_refused += 1
-            event = self._failed(task, TaskFailure.REFUSED, str(error))
+            event = self._failed(task, upload_events.TaskFailure.REFUSED, str(error))
         except MetaAway as error:
-            event = self._failed(task, TaskFailure.META_AWAY, str(error))
+            event = self._failed(task, upload_events.TaskFailure.META_AWAY, str(error))
         except DirectoryAway as error:
-            event = self._failed(task, TaskFailure.DIRECTORY_AWAY, str(error))
+            event = self._failed(task, upload_events.TaskFailure.DIRECTORY_AWAY, str(error))
         except Fenced as error:
             self.lock.lost(lock.epoch)
-            event = self._failed(task, TaskFailure.LOCK_LOST, str(error))
+            event = self._failed(task, upload_events.TaskFailure.LOCK_LOST, str(error))
         except Exception as error:
             self.stats.tasks_crashed += 1
             log.exception("upload ended by a fault of this program; its segments are tried again later")
-            event = self._failed(task, TaskFailure.FAULT, f"a fault in the node, see its log: {error!r}")
+            event = self._failed(task, upload_events.TaskFailure.FAULT, f"a fault in the node, see its log: {error!r}")
         finally:
             del self._uploads[task]
             self._tell(event)
 
-    def _failed(self, task: int, failure: TaskFailure, reason: str) -> TaskFailed:
-        return TaskFailed(task, failure, reason, self._rng.random())
+    def _failed(self, task: int, failure: upload_events.TaskFailure, reason: str) -> upload_events.TaskFailed:
+        return upload_events.TaskFailed(task, failure, reason, self._rng.random())

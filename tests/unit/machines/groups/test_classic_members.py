@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+from stratalog.machines.groups import group_events
 from stratalog.machines.groups.consumer_group import ConsumerGroup
 from stratalog.machines.groups.consumer_group_events import (
     AnswerConsumer,
@@ -17,18 +18,6 @@ from stratalog.machines.groups.consumer_group_events import (
     ShareAnswer,
 )
 from stratalog.machines.groups.group_conversion import Said, downgraded, upgraded
-from stratalog.machines.groups.group_events import (
-    AnswerHeartbeat,
-    AnswerJoin,
-    GroupPersisted,
-    HeartbeatReceived,
-    JoinAnswer,
-    LeavingMember,
-    MemberJoined,
-    MembersLeft,
-    MemberSynced,
-    TimePassed,
-)
 from stratalog.model.groups.consumer_group import MemberState, PlacesByName, Subscription
 from stratalog.model.groups.group import GroupError, GroupRecord, GroupState, MemberProtocol, MemberRecord
 from stratalog.model.ids import ShardKey
@@ -59,15 +48,15 @@ class Bench:
         told = None
         for effect in self.group.step(event, self.now_ms):
             if isinstance(effect, PersistConsumers):
-                told = self.step(GroupPersisted(effect.ticket)) or told
-            elif isinstance(effect, AnswerHeartbeat):
+                told = self.step(group_events.GroupPersisted(effect.ticket)) or told
+            elif isinstance(effect, group_events.AnswerHeartbeat):
                 told = effect.error
-            elif isinstance(effect, AnswerConsumer | AnswerJoin | AnswerShare):
+            elif isinstance(effect, AnswerConsumer | group_events.AnswerJoin | AnswerShare):
                 told = effect.answer
         self.group.check_invariants()
         return told
 
-    def join(self, member: str, says: Subscription | None = None, **changes: Any) -> JoinAnswer:
+    def join(self, member: str, says: Subscription | None = None, **changes: Any) -> group_events.JoinAnswer:
         self.numbers += 1
         wishes: dict[str, Any] = {
             "waiter": 1,
@@ -83,18 +72,20 @@ class Bench:
             "requires_known_id": True,
             "can_skip_assignment": False,
         }
-        answer = self.step(ClassicJoined(MemberJoined(**(wishes | changes)), says or owning(), self.topics))
-        assert isinstance(answer, JoinAnswer)
+        answer = self.step(
+            ClassicJoined(group_events.MemberJoined(**(wishes | changes)), says or owning(), self.topics)
+        )
+        assert isinstance(answer, group_events.JoinAnswer)
         return answer
 
     def sync(self, member: str, generation: int, **changes: Any) -> ShareAnswer:
         said: dict[str, Any] = {"instance_id": None, "protocol_type": None, "protocol_name": None} | changes
-        answer = self.step(MemberSynced(1, member, generation=generation, assignments=(), **said))
+        answer = self.step(group_events.MemberSynced(1, member, generation=generation, assignments=(), **said))
         assert isinstance(answer, ShareAnswer)
         return answer
 
     def beat(self, member: str, generation: int, instance_id: str | None = None) -> GroupError:
-        answer = self.step(ClassicBeat(HeartbeatReceived(1, member, instance_id, generation), self.topics))
+        answer = self.step(ClassicBeat(group_events.HeartbeatReceived(1, member, instance_id, generation), self.topics))
         assert isinstance(answer, GroupError)
         return answer
 
@@ -176,7 +167,7 @@ def test_a_classic_member_goes_by_its_own_session_and_must_join_and_ask_in_time(
     silent = Bench()
     silent.both()
     silent.now_ms = 10_000
-    silent.step(TimePassed())
+    silent.step(group_events.TimePassed())
     assert set(silent.group.members_by_id) == {"new"}
 
     asks_late = Bench()
@@ -187,10 +178,10 @@ def test_a_classic_member_goes_by_its_own_session_and_must_join_and_ask_in_time(
     for bench, generation in ((asks_late, 1), (joins_late, 2)):
         for bench.now_ms in (0, 5_000, 10_000, 15_000, 19_999):
             assert bench.beat("old", generation) in (OK, AGAIN)
-            bench.step(TimePassed())
+            bench.step(group_events.TimePassed())
             assert "old" in bench.group.members_by_id
         bench.now_ms = 20_000
-        bench.step(TimePassed())
+        bench.step(group_events.TimePassed())
         assert "old" not in bench.group.members_by_id
 
 
@@ -224,7 +215,7 @@ def test_a_group_is_to_be_classic_when_its_last_consumer_member_is_gone() -> Non
     for one in (bench, kept):
         one.both()
         assert not one.group.is_to_be_classic
-        one.step(MembersLeft(1, (LeavingMember("new", None),)))
+        one.step(group_events.MembersLeft(1, (group_events.LeavingMember("new", None),)))
     assert bench.group.is_to_be_classic and not kept.group.is_to_be_classic
     record = downgraded(bench.group.record())
     assert (record.generation, record.leader) == (2, "old"), "the generation that its members know"

@@ -6,20 +6,8 @@ import uuid
 
 import pytest
 
+from stratalog.machines.leading import leader_events
 from stratalog.machines.leading.chain_events import SegmentHeard, ShardStopped
-from stratalog.machines.leading.leader_events import (
-    BatchesPersisted,
-    BatchesReceived,
-    FollowerFetched,
-    IsrCommitted,
-    NodeHeard,
-    OfferedBatch,
-    PolicyChanged,
-    ProposalReadBack,
-    ProposeIsr,
-    RollPolicy,
-    TimePassed,
-)
 from stratalog.machines.leading.next_look import next_look_ms
 from stratalog.machines.leading.producer_table import ProducerTable
 from stratalog.machines.leading.segment_leader import SegmentLeader
@@ -29,7 +17,7 @@ from stratalog.model.ids import SegmentKey, ShardKey
 
 SHARD = ShardKey(uuid.UUID(int=1), 0)
 LEADER, FOLLOWER = 1, 2
-POLICY = RollPolicy(segment_bytes=1_000, segment_ms=60_000)
+POLICY = leader_events.RollPolicy(segment_bytes=1_000, segment_ms=60_000)
 NOW = 5_000
 
 
@@ -43,17 +31,20 @@ def a_chain(isr: tuple[int, ...] = (LEADER, FOLLOWER)) -> ShardChain:
 
 
 def append(chain: ShardChain, now_ms: int = NOW) -> None:
-    chain.step(BatchesReceived([OfferedBatch(b"", 100, 1, now_ms, -1, -1, -1, -1, None, None)]), now_ms)
+    chain.step(
+        leader_events.BatchesReceived([leader_events.OfferedBatch(b"", 100, 1, now_ms, -1, -1, -1, -1, None, None)]),
+        now_ms,
+    )
     assert chain.active is not None
-    chain.step(BatchesPersisted(chain.active.end_offset), now_ms)
+    chain.step(leader_events.BatchesPersisted(chain.active.end_offset), now_ms)
 
 
 def fetch(chain: ShardChain, offset: int, life_epoch: int = 1) -> None:
-    chain.step(SegmentHeard(0, FollowerFetched(FOLLOWER, offset, life_epoch)), NOW)
+    chain.step(SegmentHeard(0, leader_events.FollowerFetched(FOLLOWER, offset, life_epoch)), NOW)
 
 
-def look(chain: ShardChain, steady_ms: int, now_ms: int = NOW) -> list[ProposeIsr]:
-    effects = chain.step(TimePassed(steady_ms), now_ms)
+def look(chain: ShardChain, steady_ms: int, now_ms: int = NOW) -> list[leader_events.ProposeIsr]:
+    effects = chain.step(leader_events.TimePassed(steady_ms), now_ms)
     return [effect.proposal for effect in effects if hasattr(effect, "proposal")]
 
 
@@ -67,7 +58,7 @@ def test_a_segment_that_all_replicas_hold_is_looked_at_once_it_is_old() -> None:
     append(chain)
     fetch(chain, 1)
     assert next_look_ms(chain, NOW) == NOW + POLICY.segment_ms
-    chain.step(PolicyChanged(RollPolicy(1_000, 7_000)), NOW)
+    chain.step(leader_events.PolicyChanged(leader_events.RollPolicy(1_000, 7_000)), NOW)
     assert next_look_ms(chain, NOW) == NOW + 7_000, "by the policy of now"
 
 
@@ -92,16 +83,16 @@ def test_a_follower_that_begins_another_life_after_a_rest_has_all_of_its_time_to
     fetch(chain, 0, life_epoch=2)
     assert next_look_ms(chain, NOW) == NOW
     assert look(chain, rested_ms) == [] and look(chain, rested_ms + POLICY.lag_ms - 1) == []
-    assert look(chain, rested_ms + POLICY.lag_ms) == [ProposeIsr((LEADER,), 0)]
+    assert look(chain, rested_ms + POLICY.lag_ms) == [leader_events.ProposeIsr((LEADER,), 0)]
 
 
 def test_a_dead_follower_is_looked_at_until_it_has_left_the_isr() -> None:
     chain = a_chain()
     append(chain)
     fetch(chain, 1)
-    chain.step(NodeHeard(FOLLOWER, 1, is_alive=False), NOW)
+    chain.step(leader_events.NodeHeard(FOLLOWER, 1, is_alive=False), NOW)
     assert next_look_ms(chain, NOW) == NOW
-    chain.step(SegmentHeard(0, IsrCommitted((LEADER,), 1)), NOW)
+    chain.step(SegmentHeard(0, leader_events.IsrCommitted((LEADER,), 1)), NOW)
     assert next_look_ms(chain, NOW) == NOW + POLICY.segment_ms
 
 
@@ -109,13 +100,13 @@ def test_a_proposal_of_unknown_outcome_is_looked_at_until_it_is_decided() -> Non
     chain = a_chain()
     append(chain)
     fetch(chain, 1)
-    proposal = ProposeIsr((LEADER,), 0)
-    effects = chain.step(NodeHeard(FOLLOWER, 1, is_alive=False), NOW)
+    proposal = leader_events.ProposeIsr((LEADER,), 0)
+    effects = chain.step(leader_events.NodeHeard(FOLLOWER, 1, is_alive=False), NOW)
     assert [effect.proposal for effect in effects if hasattr(effect, "proposal")] == [proposal]
     fetch(chain, 1)
-    chain.step(SegmentHeard(0, ProposalReadBack(proposal, (LEADER, FOLLOWER), 0, was_refused=False)), NOW)
+    chain.step(SegmentHeard(0, leader_events.ProposalReadBack(proposal, (LEADER, FOLLOWER), 0, was_refused=False)), NOW)
     assert next_look_ms(chain, NOW) == NOW
-    chain.step(SegmentHeard(0, IsrCommitted((LEADER, FOLLOWER), 1)), NOW)
+    chain.step(SegmentHeard(0, leader_events.IsrCommitted((LEADER, FOLLOWER), 1)), NOW)
     assert next_look_ms(chain, NOW) == NOW + POLICY.segment_ms
 
 

@@ -8,20 +8,8 @@ from dataclasses import replace
 import pytest
 
 from stratalog.machines.leading.shard_life import StopCause
+from stratalog.machines.restart import shard_healing
 from stratalog.machines.restart.restart_events import Heal, RecoveredLog
-from stratalog.machines.restart.shard_healing import (
-    AskStore,
-    AttemptBegun,
-    AttemptFailed,
-    FileRefilled,
-    GiveUp,
-    Obstacle,
-    Pause,
-    ShardHealing,
-    StopHealing,
-    StoreAsked,
-    TryAgain,
-)
 from stratalog.model.segment import Segment, SegmentState
 from support.simulated_disk import key_of, segment_of
 
@@ -29,38 +17,40 @@ SEGMENT = segment_of(key_of(0, 0), SegmentState.ACTIVE, commit_offset=6)
 MISSING = Heal(SEGMENT, 2, 6, RecoveredLog())
 
 
-def asked(*missed: tuple[int, int], segment: Segment | None = SEGMENT, may_give_up: bool = True) -> StoreAsked:
-    return StoreAsked(missed, segment, may_give_up)
+def asked(
+    *missed: tuple[int, int], segment: Segment | None = SEGMENT, may_give_up: bool = True
+) -> shard_healing.StoreAsked:
+    return shard_healing.StoreAsked(missed, segment, may_give_up)
 
 
-def begun(*, may_give_up: bool = True) -> ShardHealing:
+def begun(*, may_give_up: bool = True) -> shard_healing.ShardHealing:
     """One that found an object gone."""
-    healing = ShardHealing(MISSING)
-    healing.step(AttemptBegun(SEGMENT, 0, has_file=True, may_give_up=may_give_up))
-    (ask,) = healing.step(FileRefilled(2, Obstacle.NOT_THERE, "gone"))
-    assert isinstance(ask, AskStore) and ask.ranges == ((2, 6),)
+    healing = shard_healing.ShardHealing(MISSING)
+    healing.step(shard_healing.AttemptBegun(SEGMENT, 0, has_file=True, may_give_up=may_give_up))
+    (ask,) = healing.step(shard_healing.FileRefilled(2, shard_healing.Obstacle.NOT_THERE, "gone"))
+    assert isinstance(ask, shard_healing.AskStore) and ask.ranges == ((2, 6),)
     return healing
 
 
-def asked_often(healing: ShardHealing) -> None:
+def asked_often(healing: shard_healing.ShardHealing) -> None:
     for _ in range(5):
         pause, again = healing.step(asked((2, 4)))
-        assert isinstance(pause, Pause)
-        assert isinstance(again, AskStore) and again.ranges == ((2, 4),), "only what could not be had"
+        assert isinstance(pause, shard_healing.Pause)
+        assert isinstance(again, shard_healing.AskStore) and again.ranges == ((2, 4),), "only what could not be had"
 
 
 def test_what_was_asked_for_six_times_in_vain_is_given_up() -> None:
     healing = begun()
     asked_often(healing)
     give_up, *_ = healing.step(asked((2, 4)))
-    assert give_up == GiveUp(SEGMENT, ((2, 4),), 6)
+    assert give_up == shard_healing.GiveUp(SEGMENT, ((2, 4),), 6)
 
 
 def test_parts_that_touch_are_one_hole() -> None:
     healing = begun()
     asked_often(healing)
     give_up, *_ = healing.step(asked((2, 3), (3, 4), (5, 6)))
-    assert isinstance(give_up, GiveUp) and give_up.holes == ((2, 4), (5, 6))
+    assert isinstance(give_up, shard_healing.GiveUp) and give_up.holes == ((2, 4), (5, 6))
 
 
 @pytest.mark.parametrize(
@@ -70,22 +60,22 @@ def test_metadata_that_moved_while_the_store_was_asked_give_nothing_up(now: Segm
     healing = begun()
     asked_often(healing)
     (again,) = healing.step(asked((2, 4), segment=now))
-    assert isinstance(again, TryAgain) and "metadata moved" in again.why
+    assert isinstance(again, shard_healing.TryAgain) and "metadata moved" in again.why
 
 
 def test_a_setting_that_was_taken_back_while_the_store_was_asked_gives_nothing_up() -> None:
     healing = begun()
     asked_often(healing)
     (stop,) = healing.step(asked((2, 4), may_give_up=False))
-    assert isinstance(stop, StopHealing) and stop.cause is StopCause.DATA_LOST and stop.lost == ((2, 4),)
+    assert isinstance(stop, shard_healing.StopHealing) and stop.cause is StopCause.DATA_LOST and stop.lost == ((2, 4),)
 
 
 def test_an_attempt_that_failed_counts_no_tries() -> None:
     healing = begun()
     asked_often(healing)
-    assert isinstance(healing.step(AttemptFailed("away", is_final=False))[0], TryAgain)
-    healing.step(AttemptBegun(SEGMENT, 0, has_file=True, may_give_up=True))
-    healing.step(FileRefilled(2, Obstacle.NOT_THERE, "gone"))
+    assert isinstance(healing.step(shard_healing.AttemptFailed("away", is_final=False))[0], shard_healing.TryAgain)
+    healing.step(shard_healing.AttemptBegun(SEGMENT, 0, has_file=True, may_give_up=True))
+    healing.step(shard_healing.FileRefilled(2, shard_healing.Obstacle.NOT_THERE, "gone"))
     asked_often(healing)
 
 
@@ -94,4 +84,4 @@ def test_a_part_that_is_there_after_all_is_brought_back_before_anything_behind_i
     healing = begun()
     asked_often(healing)
     (again,) = healing.step(asked((4, 5)))
-    assert isinstance(again, TryAgain)
+    assert isinstance(again, shard_healing.TryAgain)

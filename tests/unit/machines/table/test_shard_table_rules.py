@@ -19,29 +19,7 @@ from stratalog.machines.table.records import (
     TableHeader,
 )
 from stratalog.machines.table.shard_table import ShardTable
-from stratalog.model.commands.table_commands import (
-    AcquireLock,
-    AddShards,
-    AdvanceLogStart,
-    AllocateProducerIds,
-    AlterTopic,
-    CommitParts,
-    CompleteRemote,
-    CreateTopic,
-    DeleteTopic,
-    ForgetLocal,
-    NoteLives,
-    PrepareSegment,
-    ProducerIdBlock,
-    ProposeIsr,
-    PurgeSegments,
-    RegisterNode,
-    ReleaseLock,
-    ReplaceParts,
-    RollSegment,
-    SealSegment,
-    WidenTopic,
-)
+from stratalog.model.commands import table_commands
 from stratalog.model.errors import (
     AlreadyExists,
     Conflict,
@@ -79,20 +57,20 @@ def test_a_reserved_name_makes_an_internal_topic_with_fixed_settings_and_no_othe
         ("orders", {}, True),
     ):
         with pytest.raises(Reserved):
-            story.do(CreateTopic(name, 1, 1, settings, is_internal))
-    made = story.do(CreateTopic(GROUP_LOG, 1, 1, {}, True)).result
+            story.do(table_commands.CreateTopic(name, 1, 1, settings, is_internal))
+    made = story.do(table_commands.CreateTopic(GROUP_LOG, 1, 1, {}, True)).result
     assert isinstance(made, Topic) and made.is_internal and made.settings == FIXED_SETTINGS[GROUP_LOG]
     assert not story.topic("__others").is_internal
 
 
 def test_nobody_changes_or_deletes_an_internal_topic() -> None:
     story = TableStory()
-    made = story.do(CreateTopic(GROUP_LOG, 2, 1, {}, True), UUID(int=9)).result
+    made = story.do(table_commands.CreateTopic(GROUP_LOG, 2, 1, {}, True), UUID(int=9)).result
     before = state_of(story.table)
     for command in (
-        AlterTopic(UUID(int=9), {"segment.bytes": "1000"}),
-        AddShards(UUID(int=9), 3),
-        DeleteTopic(UUID(int=9)),
+        table_commands.AlterTopic(UUID(int=9), {"segment.bytes": "1000"}),
+        table_commands.AddShards(UUID(int=9), 3),
+        table_commands.DeleteTopic(UUID(int=9)),
     ):
         with pytest.raises(Reserved, match="internal"):
             story.do(command)
@@ -101,18 +79,18 @@ def test_nobody_changes_or_deletes_an_internal_topic() -> None:
 
 def test_the_group_log_has_as_many_replicas_as_wanted_and_alive_and_more_once_there_are_nodes() -> None:
     story = TableStory(nodes=2)
-    story.do(NoteLives(lost=(Life(2, 1),)))
-    made = story.do(CreateTopic(GROUP_LOG, 2, 3, {}, True), UUID(int=9)).result
+    story.do(table_commands.NoteLives(lost=(Life(2, 1),)))
+    made = story.do(table_commands.CreateTopic(GROUP_LOG, 2, 3, {}, True), UUID(int=9)).result
     assert made.replication_factor == 1 and len(story.active(made).replicas) == 1
-    assert story.do(WidenTopic(made.topic_id, 3)).result == made, "nobody is there"
-    story.do(NoteLives(heard=(Life(2, 1),)))
-    assert story.do(WidenTopic(made.topic_id, 3)).result.replication_factor == 2
-    assert story.do(WidenTopic(made.topic_id, 1)).result.replication_factor == 2, "never fewer"
-    story.do(PrepareSegment(story.active(made).key))
-    opened = story.do(RollSegment(story.active(made).key, 5)).result
+    assert story.do(table_commands.WidenTopic(made.topic_id, 3)).result == made, "nobody is there"
+    story.do(table_commands.NoteLives(heard=(Life(2, 1),)))
+    assert story.do(table_commands.WidenTopic(made.topic_id, 3)).result.replication_factor == 2
+    assert story.do(table_commands.WidenTopic(made.topic_id, 1)).result.replication_factor == 2, "never fewer"
+    story.do(table_commands.PrepareSegment(story.active(made).key))
+    opened = story.do(table_commands.RollSegment(story.active(made).key, 5)).result
     assert set(opened.replicas) == {1, 2}, "from its next roll on"
     with pytest.raises(InvalidRequest, match="keeps the replication factor"):
-        story.do(WidenTopic(story.topic("orders").topic_id, 2))
+        story.do(table_commands.WidenTopic(story.topic("orders").topic_id, 2))
 
 
 # Rolling and sealing --------------------------------------------------------------------------------------------
@@ -142,7 +120,7 @@ def test_a_segment_cannot_end_below_what_is_durable_or_deleted() -> None:
     story.commit(story.lock(), first.key, 0, 10)
     with pytest.raises(Conflict, match="lost committed data"):
         story.roll(first.key, 9)
-    story.do(AdvanceLogStart(first.key.shard_key, 20))
+    story.do(table_commands.AdvanceLogStart(first.key.shard_key, 20))
     with pytest.raises(Conflict):
         story.roll(first.key, 19)
     story.roll(first.key, 20)
@@ -154,7 +132,7 @@ def test_a_repeated_roll_is_answered_with_the_segment_it_opened_even_after_furth
     second = story.roll(first.key, 10)
     story.roll(second.key, 20)
     assert story.roll(first.key, 10).key == second.key
-    story.do(DeleteTopic(first.key.topic_id))
+    story.do(table_commands.DeleteTopic(first.key.topic_id))
     with pytest.raises(Fenced):
         story.roll(first.key, 10)
 
@@ -164,7 +142,7 @@ def test_the_next_segment_keeps_leader_and_replicas_and_starts_with_the_isr_of_t
     first = story.active(story.topic(replicas=3))
     assert first.leader is not None
     other = next(node for node in first.replicas if node != first.leader)
-    story.do(ProposeIsr(first.key, (other, first.leader), 0))
+    story.do(table_commands.ProposeIsr(first.key, (other, first.leader), 0))
     second = story.roll(first.key, 5)
     assert (second.leader, second.replicas) == (first.leader, first.replicas)
     assert set(second.isr) == {other, first.leader} and second.isr_version == 0
@@ -189,7 +167,7 @@ def test_a_seal_record_that_does_not_fit_its_segment_is_refused(change: dict[str
     story.roll(key, 10)
     record = replace(record_of(key, 10), **change)  # type: ignore[arg-type]
     with pytest.raises((Conflict, InvalidRequest)):
-        story.do(SealSegment(key, record))
+        story.do(table_commands.SealSegment(key, record))
     assert story.segment(key).state is SegmentState.SEALING
 
 
@@ -199,7 +177,7 @@ def test_an_isr_holds_the_leader_and_replicas_only(isr: tuple[int, ...]) -> None
     first = story.active(story.topic(replicas=3))
     assert first.leader == 1
     with pytest.raises(InvalidRequest):
-        story.do(ProposeIsr(first.key, isr, 0))
+        story.do(table_commands.ProposeIsr(first.key, isr, 0))
 
 
 # Deleting -------------------------------------------------------------------------------------------------------
@@ -209,7 +187,7 @@ def test_the_log_start_deletes_whole_segments_only_and_an_empty_one_at_its_edge(
     second = story.roll(first.key, 10)
     third = story.roll(second.key, 10)
     fourth = story.roll(third.key, 20)
-    story.do(AdvanceLogStart(first.key.shard_key, 10))
+    story.do(table_commands.AdvanceLogStart(first.key.shard_key, 10))
     shard = story.table.shard(first.key.shard_key)
     assert [segment.key for segment in shard.segments] == [third.key, fourth.key]
     assert {segment.key for segment in story.table.deleted_segments()} == {first.key, second.key}
@@ -218,16 +196,16 @@ def test_the_log_start_deletes_whole_segments_only_and_an_empty_one_at_its_edge(
 def test_a_segment_that_ended_below_the_log_start_goes_when_the_log_start_is_named_again() -> None:
     story = TableStory()
     first = story.active(story.topic())
-    story.do(AdvanceLogStart(first.key.shard_key, 20))
+    story.do(table_commands.AdvanceLogStart(first.key.shard_key, 20))
     second = story.roll(first.key, 20)
-    story.do(AdvanceLogStart(first.key.shard_key, 20))
+    story.do(table_commands.AdvanceLogStart(first.key.shard_key, 20))
     assert [segment.key for segment in story.table.shard(first.key.shard_key).segments] == [second.key]
 
 
 def test_a_segment_that_the_log_start_passed_while_it_was_active_is_deleted_when_it_is_sealed() -> None:
     story = TableStory()
     first = story.active(story.topic())
-    story.do(AdvanceLogStart(first.key.shard_key, 20))
+    story.do(table_commands.AdvanceLogStart(first.key.shard_key, 20))
     second = story.roll(first.key, 20)
     third = story.roll(second.key, 20)
     assert story.seal(second.key).state is SegmentState.SEALED, "an empty one was not passed, only reached"
@@ -241,17 +219,17 @@ def test_a_segment_that_the_log_start_passed_while_it_was_active_is_deleted_when
 def test_the_active_segment_stays_however_high_the_log_start_goes() -> None:
     story = TableStory()
     first = story.active(story.topic())
-    story.do(AdvanceLogStart(first.key.shard_key, 1_000))
+    story.do(table_commands.AdvanceLogStart(first.key.shard_key, 1_000))
     assert story.segment(first.key).state is SegmentState.ACTIVE
     with pytest.raises(InvalidRequest):
-        story.do(AdvanceLogStart(first.key.shard_key, MAX_OFFSET + 1))
+        story.do(table_commands.AdvanceLogStart(first.key.shard_key, MAX_OFFSET + 1))
 
 
 def test_a_topic_deletion_tells_watchers_of_the_topic_first_then_of_each_segment() -> None:
     story = TableStory()
     topic = story.topic(shards=2)
     story.roll(story.active(topic).key, 10)
-    change_set = story.do(DeleteTopic(topic.topic_id)).change_set
+    change_set = story.do(table_commands.DeleteTopic(topic.topic_id)).change_set
     assert change_set is not None
     assert change_set.changes[0] == TopicDeleted(topic)
     told = [change.segment for change in change_set.changes[1:] if isinstance(change, SegmentChanged)]
@@ -262,10 +240,10 @@ def test_a_purge_with_one_living_segment_purges_none() -> None:
     story = TableStory()
     first = story.active(story.topic())
     story.roll(first.key, 10)
-    story.do(AdvanceLogStart(first.key.shard_key, 10))
+    story.do(table_commands.AdvanceLogStart(first.key.shard_key, 10))
     living = story.table.shard(first.key.shard_key).segments[0].key
     with pytest.raises(Conflict):
-        story.do(PurgeSegments((first.key, living)))
+        story.do(table_commands.PurgeSegments((first.key, living)))
     assert [segment.key for segment in story.table.deleted_segments()] == [first.key]
 
 
@@ -278,9 +256,9 @@ def test_a_node_forgets_all_named_copies_or_none() -> None:
     story.commit(lock, first.key, 0, 10)
     story.complete(lock, first.key)
     with pytest.raises(Conflict):
-        story.do(ForgetLocal((first.key, second.key), 1))
+        story.do(table_commands.ForgetLocal((first.key, second.key), 1))
     assert story.segment(first.key).local_nodes == (1,)
-    story.do(ForgetLocal((first.key, first.key), 1))
+    story.do(table_commands.ForgetLocal((first.key, first.key), 1))
     assert story.segment(first.key).local_nodes == ()
 
 
@@ -308,7 +286,7 @@ def test_a_commit_moves_the_commit_offset_by_compare_and_set(
     story.commit(lock, key, 0, 5)
     story.roll(key, 10)
     piece = RemotePart(f"chunk-{base}-{end}", 0, 10, base, end)
-    result = story.do(CommitParts(lock, (PartCommit(key, expected, piece),))).result
+    result = story.do(table_commands.CommitParts(lock, (PartCommit(key, expected, piece),))).result
     (outcome,) = result
     assert isinstance(outcome, Segment) if kind is None else type(outcome) is kind
 
@@ -318,7 +296,7 @@ def test_a_part_must_be_somewhere(change: dict[str, object]) -> None:
     story = TableStory()
     key = story.active(story.topic()).key
     piece = replace(RemotePart("chunk", 0, 10, 0, 5), **change)  # type: ignore[arg-type]
-    result = story.do(CommitParts(story.lock(), (PartCommit(key, -1, piece),))).result
+    result = story.do(table_commands.CommitParts(story.lock(), (PartCommit(key, -1, piece),))).result
     assert isinstance(result[0], InvalidRequest)
 
 
@@ -327,7 +305,7 @@ def test_two_commits_of_one_segment_in_one_transaction_follow_each_other() -> No
     key = story.active(story.topic()).key
     pieces = (RemotePart("a", 0, 10, 0, 5), RemotePart("b", 0, 10, 5, 9))
     commits = tuple(PartCommit(key, piece.base_offset, piece) for piece in pieces)
-    story.do(CommitParts(story.lock(), commits))
+    story.do(table_commands.CommitParts(story.lock(), commits))
     assert tuple(story.segment(key).remote.parts) == pieces
 
 
@@ -346,7 +324,7 @@ def test_replaced_parts_must_cover_the_same_offsets_without_a_gap(new: tuple[Rem
     key = story.active(story.topic()).key
     story.commit(lock, key, 0, 5)
     old = tuple(story.segment(key).remote.parts)
-    result = story.do(ReplaceParts(lock, (PartReplacement(key, old, new),))).result
+    result = story.do(table_commands.ReplaceParts(lock, (PartReplacement(key, old, new),))).result
     assert isinstance(result[0], InvalidRequest)
     assert tuple(story.segment(key).remote.parts) == old
 
@@ -361,7 +339,7 @@ def test_a_manifest_needs_every_byte_committed_before() -> None:
     with pytest.raises(Conflict, match="commit the rest"):
         story.complete(lock, key)
     with pytest.raises(InvalidRequest):
-        story.do(CompleteRemote(lock, key, "", b"digest", 10))
+        story.do(table_commands.CompleteRemote(lock, key, "", b"digest", 10))
 
 
 # Locks and ids --------------------------------------------------------------------------------------------------
@@ -379,7 +357,7 @@ def test_a_released_lock_is_no_lock_and_its_epoch_never_comes_again() -> None:
     story = TableStory()
     key = story.active(story.topic()).key
     lock = story.lock()
-    story.do(ReleaseLock(lock))
+    story.do(table_commands.ReleaseLock(lock))
     with pytest.raises(Fenced):
         story.commit(lock, key, 0, 5)
     assert story.lock().epoch == lock.epoch + 1
@@ -391,7 +369,7 @@ def test_a_node_that_comes_back_on_its_storage_need_not_wait_for_its_earlier_lif
     key = story.active(story.topic()).key
     earlier = story.lock(holder=life_name(1, 1))
     mounted = story.lock("tier/9", life_name(1, 1))
-    story.do(RegisterNode(NodeInfo(1, "storage-1", "host", 9092)))
+    story.do(table_commands.RegisterNode(NodeInfo(1, "storage-1", "host", 9092)))
     assert isinstance(story.commit(earlier, key, 0, 5), Segment), "what is on its way counts until the lock passes on"
     later = story.lock(holder=life_name(1, 2))
     assert later.epoch == earlier.epoch + 1
@@ -416,25 +394,34 @@ def test_a_lease_of_another_storage_or_another_node_lasts(held_by: str, register
     """A new disk proves nothing about the process on the old one."""
     story = TableStory(nodes=2)
     story.lock(holder=held_by)
-    story.do(RegisterNode(registers))
+    story.do(table_commands.RegisterNode(registers))
     with pytest.raises(Conflict):
         story.lock(holder=life_name(1, 2))
-    story.do(RegisterNode(registers))
+    story.do(table_commands.RegisterNode(registers))
     with pytest.raises(Conflict):
         story.lock(holder=life_name(1, 3))
 
 
-@pytest.mark.parametrize("command", [AcquireLock("", "a", 1), AcquireLock("x", "", 1), AcquireLock("x" * 513, "a", 1)])
-def test_a_lock_needs_names(command: AcquireLock) -> None:
+@pytest.mark.parametrize(
+    "command",
+    [
+        table_commands.AcquireLock("", "a", 1),
+        table_commands.AcquireLock("x", "", 1),
+        table_commands.AcquireLock("x" * 513, "a", 1),
+    ],
+)
+def test_a_lock_needs_names(command: table_commands.AcquireLock) -> None:
     with pytest.raises(InvalidRequest):
         TableStory().do(command)
 
 
 def test_producer_ids_end_before_they_overflow() -> None:
     table = ShardTable.empty(TableHeader(CLUSTER_ID, 0, MAX_OFFSET - 1))
-    assert table.apply(AllocateProducerIds(1), 0, NEW_ID).result == ProducerIdBlock(MAX_OFFSET - 1, MAX_OFFSET)
+    assert table.apply(table_commands.AllocateProducerIds(1), 0, NEW_ID).result == table_commands.ProducerIdBlock(
+        MAX_OFFSET - 1, MAX_OFFSET
+    )
     with pytest.raises(LimitExceeded):
-        table.apply(AllocateProducerIds(1), 0, NEW_ID)
+        table.apply(table_commands.AllocateProducerIds(1), 0, NEW_ID)
 
 
 # Topics and nodes -----------------------------------------------------------------------------------------------
@@ -442,16 +429,18 @@ def test_a_topic_id_is_used_once() -> None:
     story = TableStory()
     topic = story.topic("a")
     with pytest.raises(AlreadyExists):
-        story.do(CreateTopic("b", 1, 1, {}), topic.topic_id)
+        story.do(table_commands.CreateTopic("b", 1, 1, {}), topic.topic_id)
 
 
 def test_settings_change_only_when_they_are_still_what_the_caller_read() -> None:
     story = TableStory()
     topic = story.topic()
-    story.do(AlterTopic(topic.topic_id, {"a": "1"}, expected={}))
+    story.do(table_commands.AlterTopic(topic.topic_id, {"a": "1"}, expected={}))
     with pytest.raises(Conflict):
-        story.do(AlterTopic(topic.topic_id, {"a": "2"}, expected={}))
-    assert story.do(AlterTopic(topic.topic_id, {"a": "1"})).change_set is None, "the same again changes nothing"
+        story.do(table_commands.AlterTopic(topic.topic_id, {"a": "2"}, expected={}))
+    assert story.do(table_commands.AlterTopic(topic.topic_id, {"a": "1"})).change_set is None, (
+        "the same again changes nothing"
+    )
 
 
 @pytest.mark.parametrize("shards", [0, 1, 10_001])
@@ -459,11 +448,11 @@ def test_settings_and_more_shards_are_taken_together_or_not_at_all(shards: int) 
     story = TableStory()
     topic = story.topic()
     with pytest.raises((InvalidRequest, LimitExceeded)):
-        story.do(AlterTopic(topic.topic_id, {"a": "1"}, shard_count=shards))
+        story.do(table_commands.AlterTopic(topic.topic_id, {"a": "1"}, shard_count=shards))
     with pytest.raises(LimitExceeded):
-        story.do(AlterTopic(topic.topic_id, {"a": "1" * 100_000}, shard_count=3))
+        story.do(table_commands.AlterTopic(topic.topic_id, {"a": "1" * 100_000}, shard_count=3))
     assert story.table.topic(topic.topic_id) == topic
-    grown = story.do(AlterTopic(topic.topic_id, {"a": "1"}, shard_count=3))
+    grown = story.do(table_commands.AlterTopic(topic.topic_id, {"a": "1"}, shard_count=3))
     assert grown.change_set is not None, "both in one version"
     altered = story.table.topic(topic.topic_id)
     assert (altered.shard_count, dict(altered.settings)) == (3, {"a": "1"})
@@ -483,16 +472,16 @@ def test_settings_and_more_shards_are_taken_together_or_not_at_all(shards: int) 
 )
 def test_a_node_says_who_and_where_it_is(node: NodeInfo) -> None:
     with pytest.raises(InvalidRequest):
-        TableStory().do(RegisterNode(node))
+        TableStory().do(table_commands.RegisterNode(node))
 
 
 def test_new_shards_go_to_the_nodes_with_the_least_to_do() -> None:
     story = TableStory(nodes=3)
     topic = story.topic(shards=4)
-    story.do(AddShards(topic.topic_id, 9))
+    story.do(table_commands.AddShards(topic.topic_id, 9))
     leaders = [shard.segments[-1].leader for shard in story.table.snapshot().shards]
     assert sorted(leaders.count(node) for node in (1, 2, 3)) == [3, 3, 3]
-    story.do(DeleteTopic(topic.topic_id))
+    story.do(table_commands.DeleteTopic(topic.topic_id))
     assert not any(story.table.state.load.values())
 
 
@@ -504,7 +493,7 @@ def test_a_commit_writes_one_part_whatever_the_segment_holds() -> None:
     for offset in range(50):
         story.commit(lock, key, offset, offset + 1)
     piece = RemotePart("last", 0, 10, 50, 51)
-    writes = story.do(CommitParts(lock, (PartCommit(key, 50, piece),))).writes
+    writes = story.do(table_commands.CommitParts(lock, (PartCommit(key, 50, piece),))).writes
     assert [type(write) for write in writes] == [PutSegmentHead, PutPart, PutHeader, PutChanges]
 
 
@@ -513,7 +502,7 @@ def test_a_roll_writes_two_segments_whatever_the_shard_holds() -> None:
     segment = story.active(story.topic())
     for end_offset in range(50):
         segment = story.roll(segment.key, end_offset)
-    writes = story.do(RollSegment(segment.key, 100)).writes
+    writes = story.do(table_commands.RollSegment(segment.key, 100)).writes
     assert [type(write) for write in writes] == [PutSegmentHead, PutSegmentHead, PutHeader, PutChanges]
 
 
@@ -522,10 +511,10 @@ def test_a_seal_record_is_written_once_and_never_again() -> None:
     lock = story.lock()
     key = story.active(story.topic()).key
     story.roll(key, 10)
-    writes = story.do(SealSegment(key, record_of(key, 10))).writes
+    writes = story.do(table_commands.SealSegment(key, record_of(key, 10))).writes
     assert sum(isinstance(write, PutSeal) for write in writes) == 1
-    later = story.do(CommitParts(lock, (PartCommit(key, 0, RemotePart("a", 0, 10, 0, 10)),))).writes
-    completed = story.do(CompleteRemote(lock, key, "m", b"d", 1)).writes
+    later = story.do(table_commands.CommitParts(lock, (PartCommit(key, 0, RemotePart("a", 0, 10, 0, 10)),))).writes
+    completed = story.do(table_commands.CompleteRemote(lock, key, "m", b"d", 1)).writes
     assert not any(isinstance(write, PutSeal) for write in (*later, *completed))
     assert sum(isinstance(write, DropPart) for write in completed) == 1
 
@@ -545,10 +534,10 @@ def test_a_version_is_spent_only_on_what_readers_can_see() -> None:
     story = TableStory()
     version = story.table.version
     story.lock()
-    story.do(AllocateProducerIds(5))
+    story.do(table_commands.AllocateProducerIds(5))
     assert story.table.version == version
     with pytest.raises(NotFound):
-        story.do(DeleteTopic(UUID(int=99)))
+        story.do(table_commands.DeleteTopic(UUID(int=99)))
     assert story.table.version == version
     story.topic()
     assert story.table.version == version + 1
@@ -562,14 +551,14 @@ def test_commands_are_undone_newest_first_until_nothing_is_left_of_them() -> Non
     story.commit(lock, first.key, 0, 5)
     before = state_of(story.table)
     applied = [
-        story.do(CommitParts(lock, (PartCommit(first.key, 5, RemotePart("x", 0, 1, 5, 10)),))),
-        story.do(RollSegment(first.key, 10)),
-        story.do(SealSegment(first.key, record_of(first.key, 10))),
-        story.do(CreateTopic("other", 3, 1, {})),
-        story.do(AdvanceLogStart(first.key.shard_key, 10)),
-        story.do(PurgeSegments((first.key,))),
-        story.do(DeleteTopic(first.key.topic_id)),
-        story.do(AllocateProducerIds(7)),
+        story.do(table_commands.CommitParts(lock, (PartCommit(first.key, 5, RemotePart("x", 0, 1, 5, 10)),))),
+        story.do(table_commands.RollSegment(first.key, 10)),
+        story.do(table_commands.SealSegment(first.key, record_of(first.key, 10))),
+        story.do(table_commands.CreateTopic("other", 3, 1, {})),
+        story.do(table_commands.AdvanceLogStart(first.key.shard_key, 10)),
+        story.do(table_commands.PurgeSegments((first.key,))),
+        story.do(table_commands.DeleteTopic(first.key.topic_id)),
+        story.do(table_commands.AllocateProducerIds(7)),
     ]
     for one in reversed(applied):
         story.table.undo(one)

@@ -11,17 +11,7 @@ from stratalog.machines.table.records import (
     TableHeader,
 )
 from stratalog.machines.table.shard_table import ShardTable
-from stratalog.model.commands.table_commands import (
-    AdvanceLogStart,
-    AlterTopic,
-    Command,
-    CreateTopic,
-    DeleteTopic,
-    NoteLives,
-    ProposeIsr,
-    PurgeSegments,
-    RegisterNode,
-)
+from stratalog.model.commands import table_commands
 from stratalog.model.metadata import ChangeSet, Life, NodeInfo
 from stratalog.stored import encoding
 from support.table_stories import CLUSTER_ID, NEW_ID, TableStory
@@ -35,7 +25,7 @@ class KeptStory(TableStory):
         self.told: list[ChangeSet] = []
         super().__init__(nodes)
 
-    def do(self, command: Command, new_id: UUID = NEW_ID):  # type: ignore[no-untyped-def, type-arg]
+    def do(self, command: table_commands.Command, new_id: UUID = NEW_ID):  # type: ignore[no-untyped-def, type-arg]
         applied = super().do(command, new_id)
         for key, value in encoding.encode(applied.writes):
             if value is None:
@@ -56,9 +46,9 @@ class KeptStory(TableStory):
 def test_every_kind_of_change_is_kept_as_it_was_told() -> None:
     story = KeptStory()
     topic = story.topic(shards=2, replicas=2)
-    story.do(AlterTopic(topic.topic_id, {"retention.ms": "é"}))
+    story.do(table_commands.AlterTopic(topic.topic_id, {"retention.ms": "é"}))
     segment = story.active(topic)
-    story.do(ProposeIsr(segment.key, (segment.replicas[0],), 0))
+    story.do(table_commands.ProposeIsr(segment.key, (segment.replicas[0],), 0))
     story.prepare(segment.key)
     story.roll(segment.key, 10)
     story.report(segment.key, segment.replicas[1], b"other")
@@ -66,12 +56,12 @@ def test_every_kind_of_change_is_kept_as_it_was_told() -> None:
     lock = story.lock()
     story.commit(lock, segment.key, 0, 4)
     story.commit(lock, segment.key, 4, 10)
-    story.do(NoteLives(lost=(Life(2, 1),)))
+    story.do(table_commands.NoteLives(lost=(Life(2, 1),)))
     second = story.active(topic).key
     story.recover(second)
     story.promise(second, 1, 12, high_watermark=11)
     gone = story.topic("gone")
-    story.do(DeleteTopic(gone.topic_id))
+    story.do(table_commands.DeleteTopic(gone.topic_id))
     assert story.kept() == tuple(story.told)
 
 
@@ -85,7 +75,7 @@ def test_a_set_whose_parts_gave_way_to_a_manifest_ends_what_is_kept() -> None:
     story.commit(lock, key, 0, 10)
     committed = len(story.told)
     story.complete(lock, key)
-    story.do(NoteLives(lost=(Life(2, 1),)))
+    story.do(table_commands.NoteLives(lost=(Life(2, 1),)))
     assert story.kept() == tuple(story.told[committed:])
 
 
@@ -94,15 +84,15 @@ def test_a_set_of_a_purged_segment_is_kept_unless_it_told_of_its_seal() -> None:
     key = story.active(story.topic()).key
     story.roll(key, 10)
     rolled = len(story.told)
-    story.do(AdvanceLogStart(key.shard_key, 10))
-    story.do(PurgeSegments((key,)))
+    story.do(table_commands.AdvanceLogStart(key.shard_key, 10))
+    story.do(table_commands.PurgeSegments((key,)))
     assert story.kept() == tuple(story.told)
     sealed = story.active(story.topic("other")).key
     story.roll(sealed, 5)
     story.seal(sealed)
     told = len(story.told)
-    story.do(AdvanceLogStart(sealed.shard_key, 5))
-    story.do(PurgeSegments((sealed,)))
+    story.do(table_commands.AdvanceLogStart(sealed.shard_key, 5))
+    story.do(table_commands.PurgeSegments((sealed,)))
     kept = story.kept()
     assert rolled < told and kept == tuple(story.told[-1:]), "the deletion told of the sealed segment as a whole"
 
@@ -111,7 +101,7 @@ def test_a_large_set_is_not_kept_and_later_ones_are() -> None:
     story = KeptStory()
     story.topic(shards=MAX_KEPT_CHANGES)
     assert story.kept() == ()
-    story.do(NoteLives(lost=(Life(2, 1),)))
+    story.do(table_commands.NoteLives(lost=(Life(2, 1),)))
     assert story.kept() == tuple(story.told[-1:])
 
 
@@ -119,7 +109,7 @@ def test_so_many_are_kept_and_no_more() -> None:
     story = KeptStory()
     node = NodeInfo(1, "storage-1", "host", 9092)
     for _ in range(KEPT_CHANGE_SETS + 10):
-        story.do(RegisterNode(node))
+        story.do(table_commands.RegisterNode(node))
     assert story.kept() == tuple(story.told[-KEPT_CHANGE_SETS:])
     assert len([key for key in story.items if key.startswith(b"c")]) == KEPT_CHANGE_SETS
 
@@ -129,7 +119,7 @@ def test_records_of_before_there_was_a_history_have_none() -> None:
     story.topic()
     story.items = {key: value for key, value in story.items.items() if not key.startswith(b"c")}
     assert story.kept() == ()
-    story.do(CreateTopic("more", 1, 1, {}), UUID(int=77))
+    story.do(table_commands.CreateTopic("more", 1, 1, {}), UUID(int=77))
     assert story.kept() == tuple(story.told[-1:])
 
 

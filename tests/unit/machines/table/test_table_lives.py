@@ -9,22 +9,7 @@ import pytest
 
 from stratalog.machines.table.records import PutHeader, TableHeader
 from stratalog.machines.table.shard_table import ShardTable
-from stratalog.model.commands.table_commands import (
-    COMMANDS,
-    AcquireLock,
-    AdvanceLogStart,
-    AllocateProducerIds,
-    CommitParts,
-    CreateTopic,
-    DeleteTopic,
-    NodeCommand,
-    NoteLives,
-    ProposeIsr,
-    PurgeSegments,
-    RegisterNode,
-    RollSegment,
-    SealSegment,
-)
+from stratalog.model.commands import table_commands
 from stratalog.model.errors import Fenced, InvalidRequest, Unavailable
 from stratalog.model.metadata import Life, Node, NodeChanged, NodeInfo, PartCommit
 from stratalog.model.segment import GapReason, GivenUp, RemotePart, Segment
@@ -35,21 +20,23 @@ NODE = NodeInfo(1, "storage-1", "host", 9092)
 
 
 def test_every_command_but_a_registration_may_name_its_caller() -> None:
-    assert [kind for kind in COMMANDS if not issubclass(kind, NodeCommand)] == [RegisterNode]
+    assert [kind for kind in table_commands.COMMANDS if not issubclass(kind, table_commands.NodeCommand)] == [
+        table_commands.RegisterNode
+    ]
 
 
 def test_an_earlier_life_is_fenced_by_every_command() -> None:
     story = TableStory()
     key = story.active(story.topic()).key
-    story.do(RegisterNode(NODE))
+    story.do(table_commands.RegisterNode(NODE))
     before = state_of(story.table)
     for command in (
-        RollSegment(key, 5),
-        ProposeIsr(key, (1,), 0),
-        AdvanceLogStart(key.shard_key, 0),
-        AcquireLock("tier/1", "node-1/1", 1_000),
-        AllocateProducerIds(1),
-        CreateTopic("more", 1, 1, {}),
+        table_commands.RollSegment(key, 5),
+        table_commands.ProposeIsr(key, (1,), 0),
+        table_commands.AdvanceLogStart(key.shard_key, 0),
+        table_commands.AcquireLock("tier/1", "node-1/1", 1_000),
+        table_commands.AllocateProducerIds(1),
+        table_commands.CreateTopic("more", 1, 1, {}),
     ):
         with pytest.raises(Fenced, match="life 1 of node 1 is not the present one"):
             story.do(replace(command, caller=Life(1, 1)))
@@ -59,37 +46,39 @@ def test_an_earlier_life_is_fenced_by_every_command() -> None:
 def test_the_present_life_is_heard_and_one_that_never_was_is_not() -> None:
     story = TableStory()
     key = story.active(story.topic()).key
-    story.do(RollSegment(key, 5, caller=Life(1, 1)))
+    story.do(table_commands.RollSegment(key, 5, caller=Life(1, 1)))
     for stranger in (Life(1, 2), Life(9, 1)):
         with pytest.raises(Fenced):
-            story.do(AllocateProducerIds(1, caller=stranger))
+            story.do(table_commands.AllocateProducerIds(1, caller=stranger))
 
 
 def test_a_registration_that_is_sent_again_is_the_same_life() -> None:
     story = TableStory(nodes=0)
-    first = story.do(RegisterNode(NODE, "start-a")).result
-    again = story.do(RegisterNode(NODE, "start-a"))
+    first = story.do(table_commands.RegisterNode(NODE, "start-a")).result
+    again = story.do(table_commands.RegisterNode(NODE, "start-a"))
     assert again.result == first and again.writes == ()
-    assert story.do(RegisterNode(NODE, "start-b")).result.node_epoch == first.node_epoch + 1
-    assert story.do(RegisterNode(NODE)).result.node_epoch == first.node_epoch + 2, "unnamed, it is always a new one"
+    assert story.do(table_commands.RegisterNode(NODE, "start-b")).result.node_epoch == first.node_epoch + 1
+    assert story.do(table_commands.RegisterNode(NODE)).result.node_epoch == first.node_epoch + 2, (
+        "unnamed, it is always a new one"
+    )
 
 
 def test_a_registration_that_comes_late_begins_no_life_over_the_one_it_began() -> None:
     """The first try was slow on its way, the second was answered: the node lives by that answer."""
     story = TableStory(nodes=0)
-    answered = story.do(RegisterNode(NODE, "start-a")).result
-    story.do(RegisterNode(NODE, "start-a"))
-    story.do(AllocateProducerIds(1, caller=Life(1, answered.node_epoch)))
+    answered = story.do(table_commands.RegisterNode(NODE, "start-a")).result
+    story.do(table_commands.RegisterNode(NODE, "start-a"))
+    story.do(table_commands.AllocateProducerIds(1, caller=Life(1, answered.node_epoch)))
 
 
 def test_a_start_is_named_in_a_line() -> None:
     with pytest.raises(InvalidRequest):
-        TableStory(nodes=0).do(RegisterNode(NODE, "x" * 513))
+        TableStory(nodes=0).do(table_commands.RegisterNode(NODE, "x" * 513))
 
 
 def test_watchers_hear_who_is_alive_and_in_which_life() -> None:
     story = TableStory(nodes=2)
-    told = story.do(NoteLives(lost=(Life(1, 1), Life(2, 1)))).change_set
+    told = story.do(table_commands.NoteLives(lost=(Life(1, 1), Life(2, 1)))).change_set
     assert told is not None
     assert told.changes == tuple(
         NodeChanged(
@@ -97,9 +86,9 @@ def test_watchers_hear_who_is_alive_and_in_which_life() -> None:
         )
         for number in (1, 2)
     )
-    story.do(NoteLives(heard=(Life(2, 1),)))
+    story.do(table_commands.NoteLives(heard=(Life(2, 1),)))
     assert {node.node_id: node.is_alive for node in story.table.snapshot().nodes} == {1: False, 2: True}
-    story.do(RegisterNode(NODE))
+    story.do(table_commands.RegisterNode(NODE))
     assert {(node.node_id, node.epoch, node.is_alive) for node in story.table.snapshot().nodes} == {
         (1, 2, True),
         (2, 1, True),
@@ -108,21 +97,21 @@ def test_watchers_hear_who_is_alive_and_in_which_life() -> None:
 
 def test_the_end_of_an_earlier_life_says_nothing_of_the_present_one() -> None:
     story = TableStory()
-    story.do(RegisterNode(NODE))
-    noted = story.do(NoteLives(lost=(Life(1, 1), Life(7, 1))))
+    story.do(table_commands.RegisterNode(NODE))
+    noted = story.do(table_commands.NoteLives(lost=(Life(1, 1), Life(7, 1))))
     assert noted.change_set is None and noted.writes == ()
 
 
 def test_a_node_that_is_not_alive_may_still_ask_but_gets_no_new_shards() -> None:
     """Its lease says nothing about what it holds: safety rests on epochs and fences."""
     story = TableStory(nodes=2)
-    story.do(NoteLives(lost=(Life(1, 1),)))
+    story.do(table_commands.NoteLives(lost=(Life(1, 1),)))
     topic = story.topic(shards=4)
     assert {story.active(topic, shard).leader for shard in range(4)} == {2}
-    story.do(AllocateProducerIds(1, caller=Life(1, 1)))
+    story.do(table_commands.AllocateProducerIds(1, caller=Life(1, 1)))
     with pytest.raises(InvalidRequest, match="replication factor 2"):
         story.topic("more", replicas=2)
-    story.do(NoteLives(lost=(Life(2, 1),)))
+    story.do(table_commands.NoteLives(lost=(Life(2, 1),)))
     with pytest.raises(Unavailable):
         story.topic("more")
 
@@ -130,11 +119,11 @@ def test_a_node_that_is_not_alive_may_still_ask_but_gets_no_new_shards() -> None
 def test_lives_outlast_the_process_that_noted_them() -> None:
     story = TableStory(nodes=0)
     items = {}
-    for command in (RegisterNode(NODE, "start-a"), NoteLives(lost=(Life(1, 1),))):
+    for command in (table_commands.RegisterNode(NODE, "start-a"), table_commands.NoteLives(lost=(Life(1, 1),))):
         items.update({key: value for key, value in encoding.encode(story.do(command).writes) if value is not None})
     loaded = ShardTable.load(encoding.decode(sorted(items.items()), "items"), "items")
     assert loaded is not None and state_of(loaded) == state_of(story.table)
-    assert loaded.apply(RegisterNode(NODE, "start-a"), 5, UUID(int=8)).result.node_epoch == 1
+    assert loaded.apply(table_commands.RegisterNode(NODE, "start-a"), 5, UUID(int=8)).result.node_epoch == 1
 
 
 def test_a_node_of_before_there_were_lives_is_alive() -> None:
@@ -150,7 +139,9 @@ def commit(story: TableStory, segment: Segment, caller: Life | None, base: int =
     piece = RemotePart(f"chunk-{base}", 0, 10, base, end)
     lock = story.lock()
     commits = (PartCommit(segment.key, base, piece),)
-    (outcome,) = story.table.apply(CommitParts(lock, commits, caller=caller), story.now_ms, NEW_ID).result
+    (outcome,) = story.table.apply(
+        table_commands.CommitParts(lock, commits, caller=caller), story.now_ms, NEW_ID
+    ).result
     return outcome
 
 
@@ -170,15 +161,15 @@ def test_a_sealed_segment_passes_to_the_next_living_holder() -> None:
     story = TableStory(nodes=3)
     segment = story.active(story.topic(replicas=3))
     first, second, third = segment.replicas
-    story.do(ProposeIsr(segment.key, (first, second), 0))
+    story.do(table_commands.ProposeIsr(segment.key, (first, second), 0))
     story.roll(segment.key, 5)
     for node in (first, second):
         story.report(segment.key, node)
     assert isinstance(commit(story, segment, Life(second, 1)), Fenced)
-    story.do(NoteLives(lost=(Life(first, 1),)))
+    story.do(table_commands.NoteLives(lost=(Life(first, 1),)))
     assert isinstance(commit(story, segment, Life(third, 1)), Fenced), "it holds no copy that proved the digest"
     assert isinstance(commit(story, segment, Life(second, 1), 0, 3), Segment)
-    story.do(NoteLives(heard=(Life(first, 1),)))
+    story.do(table_commands.NoteLives(heard=(Life(first, 1),)))
     assert isinstance(commit(story, segment, Life(second, 1), 3, 5), Fenced), "and back"
     assert isinstance(commit(story, segment, Life(first, 1), 3, 5), Segment)
 
@@ -187,9 +178,9 @@ def test_nobody_uploads_while_no_holder_lives() -> None:
     story = TableStory(nodes=2)
     segment = story.active(story.topic(replicas=1))
     story.roll(segment.key, 5)
-    story.do(SealSegment(segment.key, record_of(segment.key, 5, segment.replicas)))
+    story.do(table_commands.SealSegment(segment.key, record_of(segment.key, 5, segment.replicas)))
     (holder,) = segment.replicas
-    story.do(NoteLives(lost=(Life(holder, 1),)))
+    story.do(table_commands.NoteLives(lost=(Life(holder, 1),)))
     refused = commit(story, segment, Life(holder, 1))
     assert isinstance(refused, Fenced) and "no living node" in str(refused)
 
@@ -198,11 +189,11 @@ def test_a_deleted_segment_is_purged_by_its_first_living_replica_alone() -> None
     story = TableStory(nodes=2)
     segment = story.active(story.topic(replicas=2))
     first, second = segment.replicas
-    story.do(DeleteTopic(segment.key.topic_id))
+    story.do(table_commands.DeleteTopic(segment.key.topic_id))
     with pytest.raises(Fenced, match=f"purged by node {first}, not by node {second}"):
-        story.do(PurgeSegments((segment.key,), caller=Life(second, 1)))
-    story.do(NoteLives(lost=(Life(first, 1),)))
-    story.do(PurgeSegments((segment.key,), caller=Life(second, 1)))
+        story.do(table_commands.PurgeSegments((segment.key,), caller=Life(second, 1)))
+    story.do(table_commands.NoteLives(lost=(Life(first, 1),)))
+    story.do(table_commands.PurgeSegments((segment.key,), caller=Life(second, 1)))
 
 
 @pytest.mark.parametrize(
@@ -212,12 +203,12 @@ def test_a_deleted_segment_is_purged_by_its_first_living_replica_alone() -> None
 def test_an_address_that_nobody_can_connect_to_is_refused(host: str, port: int) -> None:
     story = TableStory(nodes=0)
     with pytest.raises(InvalidRequest, match="that others connect to"):
-        story.do(RegisterNode(replace(NODE, host=host, port=port)))
+        story.do(table_commands.RegisterNode(replace(NODE, host=host, port=port)))
 
 
 @pytest.mark.parametrize("host", ["a", "a-1.b.example", "10.0.0.1", "::1", "fe80::1%eth0", "a" * 63 + ".b"])
 def test_names_and_addresses_of_both_kinds_are_taken(host: str) -> None:
-    TableStory(nodes=0).do(RegisterNode(replace(NODE, host=host)))
+    TableStory(nodes=0).do(table_commands.RegisterNode(replace(NODE, host=host)))
 
 
 def test_who_alone_has_a_segment_and_lost_its_page_cache_breaks_the_log_where_it_rolls() -> None:

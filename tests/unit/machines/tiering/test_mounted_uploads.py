@@ -6,24 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from stratalog.machines.tiering import upload_events
 from stratalog.machines.tiering.mounted_uploads import MountedCopy, most_unsent_bytes, mounted_copy
 from stratalog.machines.tiering.upload_duty import uploader_of
-from stratalog.machines.tiering.upload_events import (
-    PART_OVERHEAD_BYTES,
-    Gone,
-    Publish,
-    ReportHeld,
-    ReportStore,
-    SegmentGone,
-    SegmentSeen,
-    SendChunk,
-    TaskEnded,
-    TaskFailed,
-    TaskFailure,
-    TimePassed,
-    Unreadable,
-    UploaderEffect,
-)
 from stratalog.model.mounts import Mount, MountMode, MountState, Volume
 from stratalog.model.producers import ProducerTally
 from stratalog.model.segment import RemoteCopy, RemotePart, RemoteState, SealRecord, Segment, SegmentState
@@ -88,7 +73,7 @@ def test_what_is_left_of_a_segment_is_counted_from_above() -> None:
         return most_unsent_bytes(replace(SEALED, remote=remote))
 
     assert left(-1) == 50_000
-    part = _part(0, 40, size=20_000 + PART_OVERHEAD_BYTES)
+    part = _part(0, 40, size=20_000 + upload_events.PART_OVERHEAD_BYTES)
     assert 30_000 <= left(40, part) <= 30_000 + 20_000 // 1_000
     assert left(99, _part(0, 99, size=60_000)) == 1, "there is something as long as an offset is missing"
     assert left(100, _part(0, 100, size=50_900)) == 0
@@ -96,13 +81,13 @@ def test_what_is_left_of_a_segment_is_counted_from_above() -> None:
 
 
 # The uploader -------------------------------------------------------------------------------------------------------
-def seen(number: int, away: str | None = None, unsent: int = 1_500) -> SegmentSeen:
+def seen(number: int, away: str | None = None, unsent: int = 1_500) -> upload_events.SegmentSeen:
     return replace(_seen(_key(number), unsent, end=5), directories=(), away=away)
 
 
-def chunks(effects: list[UploaderEffect]) -> list[SendChunk]:
-    assert all(isinstance(effect, SendChunk) for effect in effects), effects
-    return [effect for effect in effects if isinstance(effect, SendChunk)]
+def chunks(effects: list[upload_events.UploaderEffect]) -> list[upload_events.SendChunk]:
+    assert all(isinstance(effect, upload_events.SendChunk) for effect in effects), effects
+    return [effect for effect in effects if isinstance(effect, upload_events.SendChunk)]
 
 
 def test_few_are_read_in_directories_at_a_time_and_the_nodes_own_data_goes_on_beside_them() -> None:
@@ -111,12 +96,12 @@ def test_few_are_read_in_directories_at_a_time_and_the_nodes_own_data_goes_on_be
     assert (first.piece.key, second.piece.key) == (_key(0), _key(1))
     own = chunks(bench.step(*(_seen(_key(number), 1_000) for number in range(10, 13))))
     assert [one.piece.key for one in own] == [_key(10), _key(11)], "four at a time in all"
-    (third,) = chunks(bench.step(TaskEnded(own[0].task, (_moved(_key(10), 5),))))
+    (third,) = chunks(bench.step(upload_events.TaskEnded(own[0].task, (_moved(_key(10), 5),))))
     assert third.piece.key == _key(12), "two read there already"
-    assert bench.step(TaskEnded(own[1].task, (_moved(_key(11), 5),))) == []
-    publish, fourth = bench.step(TaskEnded(first.task, (_moved(_key(0), 5),)))
-    assert isinstance(publish, Publish) and publish.key == _key(0)
-    assert isinstance(fourth, SendChunk) and fourth.piece.key == _key(2)
+    assert bench.step(upload_events.TaskEnded(own[1].task, (_moved(_key(11), 5),))) == []
+    publish, fourth = bench.step(upload_events.TaskEnded(first.task, (_moved(_key(0), 5),)))
+    assert isinstance(publish, upload_events.Publish) and publish.key == _key(0)
+    assert isinstance(fourth, upload_events.SendChunk) and fourth.piece.key == _key(2)
 
 
 def test_a_directory_that_does_not_answer_costs_one_trial_per_pause_and_holds_up_nothing_else() -> None:
@@ -125,28 +110,37 @@ def test_a_directory_that_does_not_answer_costs_one_trial_per_pause_and_holds_up
     told = [
         effect
         for one in tasks
-        for effect in bench.step(TaskFailed(one.task, TaskFailure.DIRECTORY_AWAY, "node 1 is silent", 0.0))
+        for effect in bench.step(
+            upload_events.TaskFailed(one.task, upload_events.TaskFailure.DIRECTORY_AWAY, "node 1 is silent", 0.0)
+        )
     ]
     assert bench.machine.describe(0).directory_trouble == "node 1 is silent"
-    assert told == [ReportStore("directory of a retired node", True, "node 1 is silent", 0)], "one line of the log"
+    assert told == [upload_events.ReportStore("directory of a retired node", True, "node 1 is silent", 0)], (
+        "one line of the log"
+    )
     own = chunks(bench.step(*(_seen(_key(number), 1_000) for number in range(10, 12))))
     assert len(own) == 2
     for one in own:
-        bench.step(TaskEnded(one.task, (_moved(one.piece.key, 5),)))
+        bench.step(upload_events.TaskEnded(one.task, (_moved(one.piece.key, 5),)))
     pauses = []
     for _ in range(9):
         wake_ms = bench.machine.next_wake_ms(bench.now_ms)
         assert wake_ms is not None
         pauses.append(wake_ms - bench.now_ms)
-        (trial,) = chunks(bench.step(TimePassed(), at=wake_ms))
-        assert bench.step(TaskFailed(trial.task, TaskFailure.DIRECTORY_AWAY, "node 1 is silent", 0.0)) == []
+        (trial,) = chunks(bench.step(upload_events.TimePassed(), at=wake_ms))
+        assert (
+            bench.step(
+                upload_events.TaskFailed(trial.task, upload_events.TaskFailure.DIRECTORY_AWAY, "node 1 is silent", 0.0)
+            )
+            == []
+        )
     assert pauses == sorted(pauses) and pauses[-1] >= LIMITS.backoff_cap_ms // 2
-    (trial,) = chunks(bench.step(TimePassed(), at=bench.machine.next_wake_ms(bench.now_ms)))
-    effects = bench.step(TaskEnded(trial.task, (_moved(trial.piece.key, 5),)))
-    back = [effect for effect in effects if isinstance(effect, ReportStore)]
+    (trial,) = chunks(bench.step(upload_events.TimePassed(), at=bench.machine.next_wake_ms(bench.now_ms)))
+    effects = bench.step(upload_events.TaskEnded(trial.task, (_moved(trial.piece.key, 5),)))
+    back = [effect for effect in effects if isinstance(effect, upload_events.ReportStore)]
     assert [(one.service, one.is_away) for one in back] == [("directory of a retired node", False)]
     assert bench.machine.describe(0).directory_trouble is None
-    assert len([effect for effect in effects if isinstance(effect, SendChunk)]) == 2
+    assert len([effect for effect in effects if isinstance(effect, upload_events.SendChunk)]) == 2
 
 
 def test_while_it_is_known_to_be_away_nothing_is_tried_and_the_reason_is_shown() -> None:
@@ -159,36 +153,43 @@ def test_while_it_is_known_to_be_away_nothing_is_tried_and_the_reason_is_shown()
     bench.step(_seen(_key(2_000), 10))
     assert bench.machine.describe(0).unsent_bytes == bench.machine.describe(0).mounted_unsent_bytes + 10
     (whole,) = bench.step(replace(seen(1_000, away="start it", unsent=0), commit_offset=5))
-    assert isinstance(whole, Publish), "what is committed needs no directory"
-    bench.step(TaskEnded(whole.task, ()))
-    assert len(chunks([one for one in bench.step(seen(3), seen(4)) if isinstance(one, SendChunk)])) == 2
+    assert isinstance(whole, upload_events.Publish), "what is committed needs no directory"
+    bench.step(upload_events.TaskEnded(whole.task, ()))
+    assert len(chunks([one for one in bench.step(seen(3), seen(4)) if isinstance(one, upload_events.SendChunk)])) == 2
 
 
 def test_it_goes_away_under_an_upload_and_what_fails_then_is_not_tried_again() -> None:
     bench = Bench()
     (sent,) = chunks(bench.step(seen(0)))
     assert bench.step(seen(0, away="start it")) == []
-    assert bench.step(TaskFailed(sent.task, TaskFailure.DIRECTORY_AWAY, "silent", 0.0))[1:] == []
+    assert (
+        bench.step(upload_events.TaskFailed(sent.task, upload_events.TaskFailure.DIRECTORY_AWAY, "silent", 0.0))[1:]
+        == []
+    )
     wake_ms = bench.machine.next_wake_ms(0)
-    assert bench.step(TimePassed(), at=100_000) == [] and wake_ms is None
+    assert bench.step(upload_events.TimePassed(), at=100_000) == [] and wake_ms is None
     assert len(chunks(bench.step(seen(0)))) == 1
 
 
 def test_a_segment_that_is_refused_there_is_left_alone_for_a_while_and_the_others_go_on() -> None:
     bench = Bench()
     first, _ = chunks(bench.step(*(seen(number) for number in range(3))))
-    held, other = bench.step(TaskEnded(first.task, (Unreadable(_key(0), "CORRUPT_MESSAGE", is_final=False),)))
-    assert held == ReportHeld(_key(0), "CORRUPT_MESSAGE", False)
-    assert isinstance(other, SendChunk) and other.piece.key == _key(2)
+    held, other = bench.step(
+        upload_events.TaskEnded(first.task, (upload_events.Unreadable(_key(0), "CORRUPT_MESSAGE", is_final=False),))
+    )
+    assert held == upload_events.ReportHeld(_key(0), "CORRUPT_MESSAGE", False)
+    assert isinstance(other, upload_events.SendChunk) and other.piece.key == _key(2)
     assert bench.machine.next_wake_ms(0) == LIMITS.hold_ms
 
 
 def test_another_process_that_reads_the_directory_is_asked_for_what_the_first_could_not_give() -> None:
     bench = Bench()
     (first,) = chunks(bench.step(seen(0)))
-    bench.step(TaskEnded(first.task, (Unreadable(_key(0), "another digest", is_final=True),)))
-    assert bench.step(seen(0)) == [] and bench.step(TimePassed(), at=10_000_000) == []
-    assert len(chunks(bench.step(SegmentGone(_key(0)), seen(0)))) == 1
+    bench.step(
+        upload_events.TaskEnded(first.task, (upload_events.Unreadable(_key(0), "another digest", is_final=True),))
+    )
+    assert bench.step(seen(0)) == [] and bench.step(upload_events.TimePassed(), at=10_000_000) == []
+    assert len(chunks(bench.step(upload_events.SegmentGone(_key(0)), seen(0)))) == 1
 
 
 def test_a_directory_that_is_silent_keeps_no_other_one_waiting() -> None:
@@ -201,23 +202,27 @@ def test_a_directory_that_is_silent_keeps_no_other_one_waiting() -> None:
     left, trials = set(sound), 0
     while left:
         assert trials < 20, f"{len(left)} segments of the directory that is read wait behind the one that is not"
-        going = [effect for effect in effects if isinstance(effect, SendChunk | Publish)]
+        going = [effect for effect in effects if isinstance(effect, upload_events.SendChunk | upload_events.Publish)]
         if not going:
             wake_ms = bench.machine.next_wake_ms(bench.now_ms)
             assert wake_ms is not None
-            effects = bench.step(TimePassed(), at=wake_ms)
+            effects = bench.step(upload_events.TimePassed(), at=wake_ms)
             continue
         effects = []
         for one in going:
-            key = one.key if isinstance(one, Publish) else one.piece.key
-            if isinstance(one, Publish):
-                effects += bench.step(TaskEnded(one.task, (Gone(key),)))
+            key = one.key if isinstance(one, upload_events.Publish) else one.piece.key
+            if isinstance(one, upload_events.Publish):
+                effects += bench.step(upload_events.TaskEnded(one.task, (upload_events.Gone(key),)))
             elif key in sound:
                 left.discard(key)
-                effects += bench.step(TaskEnded(one.task, (_moved(key, 5),)))
+                effects += bench.step(upload_events.TaskEnded(one.task, (_moved(key, 5),)))
             else:
                 trials += 1
-                effects += bench.step(TaskFailed(one.task, TaskFailure.DIRECTORY_AWAY, "node 1 is silent", 0.0))
+                effects += bench.step(
+                    upload_events.TaskFailed(
+                        one.task, upload_events.TaskFailure.DIRECTORY_AWAY, "node 1 is silent", 0.0
+                    )
+                )
     bench.machine.check_invariants()
 
 
@@ -238,10 +243,12 @@ def test_however_many_directories_are_silent_there_is_room_for_what_answers() ->
         number = one.piece.key.shard
         if number < 1_000:
             tried.append(number)
-            event: TaskFailed | TaskEnded = TaskFailed(one.task, TaskFailure.DIRECTORY_AWAY, f"node {number}", 0.0)
+            event: upload_events.TaskFailed | upload_events.TaskEnded = upload_events.TaskFailed(
+                one.task, upload_events.TaskFailure.DIRECTORY_AWAY, f"node {number}", 0.0
+            )
         else:
             answered += number_of_read >= 200
-            event = TaskEnded(one.task, (_moved(one.piece.key, 1, 100_000),))
-        going += [effect for effect in bench.step(event) if isinstance(effect, SendChunk)]
+            event = upload_events.TaskEnded(one.task, (_moved(one.piece.key, 1, 100_000),))
+        going += [effect for effect in bench.step(event) if isinstance(effect, upload_events.SendChunk)]
     assert set(tried) == set(range(1, 101)) and len(tried) > 100, "each is tried again and again"
     assert answered == 100, "half of the reads, once each place was looked at"

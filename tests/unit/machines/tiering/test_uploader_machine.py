@@ -5,38 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import UUID
 
+from stratalog.machines.tiering import upload_events
 from stratalog.machines.tiering.upload_duty import keeper_of
-from stratalog.machines.tiering.upload_events import (
-    CancelTask,
-    CommittedGrew,
-    FlushAsked,
-    Gone,
-    LockGained,
-    LockLost,
-    Moved,
-    Publish,
-    ReportHeld,
-    ReportStore,
-    RewriteAsked,
-    SegmentGone,
-    SegmentSeen,
-    SendBundle,
-    SendChunk,
-    TaskEnded,
-    TaskFailed,
-    TaskFailure,
-    TimePassed,
-    TooLarge,
-    UploaderEffect,
-    UploadLimits,
-)
 from stratalog.machines.tiering.upload_state import uploads
 from stratalog.machines.tiering.uploader import Uploader
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemoteCopy, RemotePart, RemoteState, Segment, SegmentState
 
 TOPIC = UUID(int=7)
-LIMITS = UploadLimits(chunk_bytes=1_000, bundle_bytes=20_000, in_flight_bytes=40_000, max_requests=4, interval_ms=1_000)
+LIMITS = upload_events.UploadLimits(
+    chunk_bytes=1_000, bundle_bytes=20_000, in_flight_bytes=40_000, max_requests=4, interval_ms=1_000
+)
 
 
 def _key(shard: int = 0, base: int = 0, epoch: int = 0) -> SegmentKey:
@@ -49,20 +28,20 @@ def _part(base: int, end: int, size: int = 700, name: str = "bundles/1/1/1.1.bun
 
 def _seen(
     key: SegmentKey, unsent: int = 0, *, end: int | None = None, commit: int = -1, parts: tuple[RemotePart, ...] = ()
-) -> SegmentSeen:
-    return SegmentSeen(key, end is not None, end, commit, parts, True, unsent)
+) -> upload_events.SegmentSeen:
+    return upload_events.SegmentSeen(key, end is not None, end, commit, parts, True, unsent)
 
 
 class Bench:
     """An uploader with its lock, checked after every step."""
 
-    def __init__(self, limits: UploadLimits = LIMITS) -> None:
+    def __init__(self, limits: upload_events.UploadLimits = LIMITS) -> None:
         self.machine = Uploader(limits, lambda key: key.startswith("bundles/"))
         self.now_ms = 0
         self.is_checked = True
-        self.step(LockGained(1))
+        self.step(upload_events.LockGained(1))
 
-    def step(self, *events: object, at: int | None = None) -> list[UploaderEffect]:
+    def step(self, *events: object, at: int | None = None) -> list[upload_events.UploaderEffect]:
         self.now_ms = self.now_ms if at is None else at
         effects = self.machine.step_all(events, self.now_ms)  # type: ignore[arg-type]
         if self.is_checked:
@@ -70,8 +49,8 @@ class Bench:
         return effects
 
 
-def _moved(key: SegmentKey, offset: int, unsent: int = 0, parts: tuple[RemotePart, ...] = ()) -> Moved:
-    return Moved(key, offset, parts, unsent, is_ours=True)
+def _moved(key: SegmentKey, offset: int, unsent: int = 0, parts: tuple[RemotePart, ...] = ()) -> upload_events.Moved:
+    return upload_events.Moved(key, offset, parts, unsent, is_ours=True)
 
 
 def test_small_data_waits_for_its_deadline_and_then_all_small_data_goes_in_one_bundle() -> None:
@@ -79,32 +58,32 @@ def test_small_data_waits_for_its_deadline_and_then_all_small_data_goes_in_one_b
     assert bench.step(_seen(_key(0), 100), _seen(_key(1), 100), at=0) == []
     assert bench.step(_seen(_key(2), 100), at=900) == []
     assert bench.machine.next_wake_ms(900) == 1_000
-    (effect,) = bench.step(TimePassed(), at=1_000)
-    assert isinstance(effect, SendBundle)
+    (effect,) = bench.step(upload_events.TimePassed(), at=1_000)
+    assert isinstance(effect, upload_events.SendBundle)
     assert [piece.key.shard for piece in effect.pieces] == [0, 1, 2]
 
 
 def test_a_chunk_of_data_goes_at_once() -> None:
     bench = Bench()
     (effect,) = bench.step(_seen(_key(), 1_000))
-    assert isinstance(effect, SendChunk)
+    assert isinstance(effect, upload_events.SendChunk)
     assert (effect.piece.base_offset, effect.piece.max_bytes) == (0, 1_000)
 
 
 def test_a_chunk_takes_what_came_meanwhile_up_to_twice_its_size() -> None:
     bench = Bench()
     (effect,) = bench.step(_seen(_key(), 5_000))
-    assert isinstance(effect, SendChunk)
+    assert isinstance(effect, upload_events.SendChunk)
     assert effect.piece.max_bytes == 2_000
 
 
 def test_a_segment_has_one_range_in_flight() -> None:
     bench = Bench()
     (effect,) = bench.step(_seen(_key(), 5_000))
-    assert isinstance(effect, SendChunk)
-    assert bench.step(CommittedGrew(_key(), 9_000), FlushAsked(), at=5_000) == []
-    (following,) = bench.step(TaskEnded(effect.task, (_moved(_key(), 20, 7_000),)))
-    assert isinstance(following, SendChunk)
+    assert isinstance(effect, upload_events.SendChunk)
+    assert bench.step(upload_events.CommittedGrew(_key(), 9_000), upload_events.FlushAsked(), at=5_000) == []
+    (following,) = bench.step(upload_events.TaskEnded(effect.task, (_moved(_key(), 20, 7_000),)))
+    assert isinstance(following, upload_events.SendChunk)
     assert following.piece.base_offset == 20
 
 
@@ -125,10 +104,10 @@ def test_a_doubtful_put_is_repeated_at_once_with_what_came_meanwhile() -> None:
     """F42, F49: non-stop write."""
     bench = Bench()
     (effect,) = bench.step(_seen(_key(), 1_000))
-    assert isinstance(effect, SendChunk)
-    bench.step(CommittedGrew(_key(), 1_600))
-    (again,) = bench.step(TaskFailed(effect.task, TaskFailure.DOUBTFUL, "timeout", 0.5))
-    assert isinstance(again, SendChunk)
+    assert isinstance(effect, upload_events.SendChunk)
+    bench.step(upload_events.CommittedGrew(_key(), 1_600))
+    (again,) = bench.step(upload_events.TaskFailed(effect.task, upload_events.TaskFailure.DOUBTFUL, "timeout", 0.5))
+    assert isinstance(again, upload_events.SendChunk)
     assert again.task != effect.task
     assert (again.piece.base_offset, again.piece.max_bytes) == (0, 1_600)
 
@@ -136,10 +115,10 @@ def test_a_doubtful_put_is_repeated_at_once_with_what_came_meanwhile() -> None:
 def test_a_doubtful_bundle_is_repeated_at_once_not_an_interval_later() -> None:
     bench = Bench()
     bench.step(_seen(_key(0), 100), _seen(_key(1), 100))
-    (effect,) = bench.step(TimePassed(), at=1_000)
-    assert isinstance(effect, SendBundle)
-    (again,) = bench.step(TaskFailed(effect.task, TaskFailure.DOUBTFUL, "timeout", 0.5))
-    assert isinstance(again, SendBundle)
+    (effect,) = bench.step(upload_events.TimePassed(), at=1_000)
+    assert isinstance(effect, upload_events.SendBundle)
+    (again,) = bench.step(upload_events.TaskFailed(effect.task, upload_events.TaskFailure.DOUBTFUL, "timeout", 0.5))
+    assert isinstance(again, upload_events.SendBundle)
     assert len(again.pieces) == 2
 
 
@@ -149,19 +128,21 @@ def test_f51_doubts_in_a_row_mean_that_the_store_is_away_and_are_told_once() -> 
     (effect,) = bench.step(_seen(_key(), 1_000))
     told = []
     for _ in range(5):
-        assert isinstance(effect, SendChunk)
-        effects = bench.step(TaskFailed(effect.task, TaskFailure.DOUBTFUL, "timeout", 1.0))
-        told += [e for e in effects if isinstance(e, ReportStore)]
-        sends = [e for e in effects if isinstance(e, SendChunk)]
+        assert isinstance(effect, upload_events.SendChunk)
+        effects = bench.step(upload_events.TaskFailed(effect.task, upload_events.TaskFailure.DOUBTFUL, "timeout", 1.0))
+        told += [e for e in effects if isinstance(e, upload_events.ReportStore)]
+        sends = [e for e in effects if isinstance(e, upload_events.SendChunk)]
         if not sends:
             wake = bench.machine.next_wake_ms(bench.now_ms)
             assert wake is not None and wake > bench.now_ms
-            sends = [e for e in bench.step(TimePassed(), at=wake) if isinstance(e, SendChunk)]
+            sends = [
+                e for e in bench.step(upload_events.TimePassed(), at=wake) if isinstance(e, upload_events.SendChunk)
+            ]
         (effect,) = sends
     assert len(told) == 1 and told[0].is_away
-    assert isinstance(effect, SendChunk)
-    (back, *_) = bench.step(TaskEnded(effect.task, (_moved(_key(), 5),)))
-    assert isinstance(back, ReportStore) and not back.is_away and back.away_ms > 0
+    assert isinstance(effect, upload_events.SendChunk)
+    (back, *_) = bench.step(upload_events.TaskEnded(effect.task, (_moved(_key(), 5),)))
+    assert isinstance(back, upload_events.ReportStore) and not back.is_away and back.away_ms > 0
 
 
 def test_f45_after_a_refusal_one_trial_at_a_time_for_the_whole_node() -> None:
@@ -170,94 +151,98 @@ def test_f45_after_a_refusal_one_trial_at_a_time_for_the_whole_node() -> None:
     effects = bench.step(*(_seen(_key(shard), 1_000) for shard in range(10)))
     assert len(effects) == 4
     for effect in effects:
-        assert isinstance(effect, SendChunk)
-        bench.step(TaskFailed(effect.task, TaskFailure.REFUSED, "503", 0.0))
+        assert isinstance(effect, upload_events.SendChunk)
+        bench.step(upload_events.TaskFailed(effect.task, upload_events.TaskFailure.REFUSED, "503", 0.0))
     wake = bench.machine.next_wake_ms(0)
     assert wake == LIMITS.backoff_ms // 2
-    trials = bench.step(TimePassed(), at=wake)
+    trials = bench.step(upload_events.TimePassed(), at=wake)
     assert len(trials) == 2
-    failed, other = (effect.task for effect in trials if isinstance(effect, SendChunk))
-    assert bench.step(TaskFailed(failed, TaskFailure.REFUSED, "503", 0.0)) == []
-    sent = bench.step(TaskEnded(other, (_moved(_key(4), 1),)))
-    assert len([effect for effect in sent if isinstance(effect, SendChunk)]) == 2
+    failed, other = (effect.task for effect in trials if isinstance(effect, upload_events.SendChunk))
+    assert bench.step(upload_events.TaskFailed(failed, upload_events.TaskFailure.REFUSED, "503", 0.0)) == []
+    sent = bench.step(upload_events.TaskEnded(other, (_moved(_key(4), 1),)))
+    assert len([effect for effect in sent if isinstance(effect, upload_events.SendChunk)]) == 2
 
 
 def test_a_fault_of_the_program_holds_its_segments_and_says_nothing_about_the_store() -> None:
     bench = Bench()
     (effect,) = bench.step(_seen(_key(0), 1_000))
-    assert isinstance(effect, SendChunk)
-    assert bench.step(TaskFailed(effect.task, TaskFailure.FAULT, "an assertion", 0.0)) == [
-        ReportHeld(_key(0), "an assertion", is_final=False)
+    assert isinstance(effect, upload_events.SendChunk)
+    assert bench.step(upload_events.TaskFailed(effect.task, upload_events.TaskFailure.FAULT, "an assertion", 0.0)) == [
+        upload_events.ReportHeld(_key(0), "an assertion", is_final=False)
     ]
     assert bench.machine.describe(0).store_away_ms == 0
     (other,) = bench.step(_seen(_key(1), 1_000))
-    assert isinstance(other, SendChunk), "other segments do not wait"
-    (again,) = bench.step(TimePassed(), at=LIMITS.hold_ms)
-    assert isinstance(again, SendChunk) and again.piece.key == _key(0)
+    assert isinstance(other, upload_events.SendChunk), "other segments do not wait"
+    (again,) = bench.step(upload_events.TimePassed(), at=LIMITS.hold_ms)
+    assert isinstance(again, upload_events.SendChunk) and again.piece.key == _key(0)
 
 
 def test_segments_whose_bundle_ended_by_a_fault_are_sent_apart_until_it_is_known_which_one_it_was() -> None:
     bench = Bench()
-    (effect,) = bench.step(*(_seen(_key(shard), 10) for shard in range(3)), FlushAsked())
-    assert isinstance(effect, SendBundle) and len(effect.pieces) == 3
-    bench.step(TaskFailed(effect.task, TaskFailure.FAULT, "an assertion", 0.0))
-    apart = bench.step(_seen(_key(3), 10), FlushAsked(), at=LIMITS.hold_ms)
-    sent = [[piece.key.shard for piece in one.pieces] for one in apart if isinstance(one, SendBundle)]
+    (effect,) = bench.step(*(_seen(_key(shard), 10) for shard in range(3)), upload_events.FlushAsked())
+    assert isinstance(effect, upload_events.SendBundle) and len(effect.pieces) == 3
+    bench.step(upload_events.TaskFailed(effect.task, upload_events.TaskFailure.FAULT, "an assertion", 0.0))
+    apart = bench.step(_seen(_key(3), 10), upload_events.FlushAsked(), at=LIMITS.hold_ms)
+    sent = [[piece.key.shard for piece in one.pieces] for one in apart if isinstance(one, upload_events.SendBundle)]
     assert sorted(sent) == [[0], [1], [2], [3]]
-    first = next(one for one in apart if isinstance(one, SendBundle) and one.pieces[0].key == _key(0))
-    bench.step(TaskEnded(first.task, (_moved(_key(0), 5),)))
-    together = bench.step(CommittedGrew(_key(0), 10), _seen(_key(4), 10), FlushAsked())
-    assert [len(one.pieces) for one in together if isinstance(one, SendBundle)] == [2], "it was not this one"
+    first = next(one for one in apart if isinstance(one, upload_events.SendBundle) and one.pieces[0].key == _key(0))
+    bench.step(upload_events.TaskEnded(first.task, (_moved(_key(0), 5),)))
+    together = bench.step(upload_events.CommittedGrew(_key(0), 10), _seen(_key(4), 10), upload_events.FlushAsked())
+    assert [len(one.pieces) for one in together if isinstance(one, upload_events.SendBundle)] == [2], (
+        "it was not this one"
+    )
 
 
 def test_without_the_lock_nothing_begins_and_with_it_all_goes_on() -> None:
     """F6, F86."""
     bench = Bench()
     (effect,) = bench.step(_seen(_key(), 1_000))
-    assert isinstance(effect, SendChunk)
-    bench.step(LockLost())
-    assert bench.step(TaskFailed(effect.task, TaskFailure.LOCK_LOST, "fenced", 0.0)) == []
+    assert isinstance(effect, upload_events.SendChunk)
+    bench.step(upload_events.LockLost())
+    assert bench.step(upload_events.TaskFailed(effect.task, upload_events.TaskFailure.LOCK_LOST, "fenced", 0.0)) == []
     assert bench.machine.next_wake_ms(0) is None
-    (again,) = bench.step(LockGained(2))
-    assert isinstance(again, SendChunk)
+    (again,) = bench.step(upload_events.LockGained(2))
+    assert isinstance(again, upload_events.SendChunk)
 
 
 def test_f8_a_late_answer_about_an_old_lock_does_not_stop_the_new_one() -> None:
     """F8."""
     bench = Bench()
     (effect,) = bench.step(_seen(_key(), 1_000))
-    assert isinstance(effect, SendChunk)
-    bench.step(LockLost(), LockGained(2))
-    (again,) = bench.step(TaskFailed(effect.task, TaskFailure.LOCK_LOST, "epoch 1 was fenced", 0.0))
-    assert isinstance(again, SendChunk)
+    assert isinstance(effect, upload_events.SendChunk)
+    bench.step(upload_events.LockLost(), upload_events.LockGained(2))
+    (again,) = bench.step(
+        upload_events.TaskFailed(effect.task, upload_events.TaskFailure.LOCK_LOST, "epoch 1 was fenced", 0.0)
+    )
+    assert isinstance(again, upload_events.SendChunk)
 
 
 def test_f38_a_segment_that_goes_cancels_its_upload_and_frees_the_budget() -> None:
     """F38."""
     bench = Bench()
     (effect,) = bench.step(_seen(_key(), 1_000))
-    assert isinstance(effect, SendChunk)
-    assert bench.step(SegmentGone(_key())) == [CancelTask(effect.task)]
-    bench.step(TaskFailed(effect.task, TaskFailure.CANCELLED, "", 0.0))
+    assert isinstance(effect, upload_events.SendChunk)
+    assert bench.step(upload_events.SegmentGone(_key())) == [upload_events.CancelTask(effect.task)]
+    bench.step(upload_events.TaskFailed(effect.task, upload_events.TaskFailure.CANCELLED, "", 0.0))
     assert bench.machine.describe(0).bytes_in_flight == 0
     assert bench.machine.is_settled()
 
 
 def test_a_segment_that_goes_does_not_cancel_the_bundle_it_shares() -> None:
     bench = Bench()
-    (effect,) = bench.step(_seen(_key(0), 10), _seen(_key(1), 10), FlushAsked())
-    assert isinstance(effect, SendBundle)
-    assert bench.step(SegmentGone(_key(0))) == []
+    (effect,) = bench.step(_seen(_key(0), 10), _seen(_key(1), 10), upload_events.FlushAsked())
+    assert isinstance(effect, upload_events.SendBundle)
+    assert bench.step(upload_events.SegmentGone(_key(0))) == []
 
 
 def test_a_sealed_tail_goes_at_once_as_a_chunk_of_its_own_and_then_the_segment_is_published() -> None:
     bench = Bench()
     (effect,) = bench.step(_seen(_key(), 10, end=3))
-    assert isinstance(effect, SendChunk)
+    assert isinstance(effect, upload_events.SendChunk)
     part = _part(0, 3, name="data/own.chunk")
-    (publish,) = bench.step(TaskEnded(effect.task, (_moved(_key(), 3, 0, (part,)),)))
-    assert publish == Publish(publish.task, _key(), (part,))
-    bench.step(TaskEnded(publish.task, (Gone(_key()),)))
+    (publish,) = bench.step(upload_events.TaskEnded(effect.task, (_moved(_key(), 3, 0, (part,)),)))
+    assert publish == upload_events.Publish(publish.task, _key(), (part,))
+    bench.step(upload_events.TaskEnded(publish.task, (upload_events.Gone(_key()),)))
     assert not bench.machine.knows(_key())
 
 
@@ -265,11 +250,11 @@ def test_a_sealed_segment_takes_its_bundle_parts_home_before_it_is_published() -
     bench = Bench()
     own, shared = _part(0, 5, name="data/own.chunk"), (_part(5, 6), _part(6, 7))
     (effect,) = bench.step(_seen(_key(), 0, end=7, commit=7, parts=(own, *shared)))
-    assert isinstance(effect, SendChunk)
+    assert isinstance(effect, upload_events.SendChunk)
     assert effect.piece.replaces == shared
     home = _part(5, 7, name="data/home.chunk")
-    (publish,) = bench.step(TaskEnded(effect.task, (_moved(_key(), 7, 0, (own, home)),)))
-    assert isinstance(publish, Publish)
+    (publish,) = bench.step(upload_events.TaskEnded(effect.task, (_moved(_key(), 7, 0, (own, home)),)))
+    assert isinstance(publish, upload_events.Publish)
     assert publish.parts == (own, home)
 
 
@@ -277,31 +262,33 @@ def test_f31_a_sealed_segment_found_at_start_is_published_though_nothing_happens
     """F31."""
     bench = Bench()
     (effect,) = bench.step(_seen(_key(), 0, end=4, commit=4, parts=(_part(0, 4, name="data/c.chunk"),)))
-    assert isinstance(effect, Publish)
+    assert isinstance(effect, upload_events.Publish)
 
 
 def test_sixteen_small_parts_merge_into_one() -> None:
     bench = Bench()
     parts = tuple(_part(n, n + 1) for n in range(16))
     (effect,) = bench.step(_seen(_key(), 0, commit=16, parts=parts))
-    assert isinstance(effect, SendChunk | SendBundle)
-    pieces = effect.pieces if isinstance(effect, SendBundle) else (effect.piece,)
+    assert isinstance(effect, upload_events.SendChunk | upload_events.SendBundle)
+    pieces = effect.pieces if isinstance(effect, upload_events.SendBundle) else (effect.piece,)
     assert pieces[0].replaces == parts
-    assert bench.step(CommittedGrew(_key(), 10), at=5_000) == [], "one range in flight"
-    assert bench.step(TaskEnded(effect.task, (_moved(_key(), 16, 10, (_part(0, 16, 9_000),)),))) == []
-    (then,) = bench.step(TimePassed(), at=6_000)
-    assert isinstance(then, SendBundle), "what waited meanwhile goes by its own deadline"
+    assert bench.step(upload_events.CommittedGrew(_key(), 10), at=5_000) == [], "one range in flight"
+    assert bench.step(upload_events.TaskEnded(effect.task, (_moved(_key(), 16, 10, (_part(0, 16, 9_000),)),))) == []
+    (then,) = bench.step(upload_events.TimePassed(), at=6_000)
+    assert isinstance(then, upload_events.SendBundle), "what waited meanwhile goes by its own deadline"
 
 
 def test_parts_that_the_janitor_wants_moved_move_unless_they_have_moved() -> None:
     bench = Bench(replace(LIMITS, chunk_bytes=10_000))
     parts = (_part(0, 1), _part(1, 2, name="bundles/other"))
     bench.step(_seen(_key(), 0, commit=2, parts=parts))
-    (effect,) = bench.step(RewriteAsked(_key(), (parts[1],)))
-    assert isinstance(effect, SendBundle)
+    (effect,) = bench.step(upload_events.RewriteAsked(_key(), (parts[1],)))
+    assert isinstance(effect, upload_events.SendBundle)
     assert effect.pieces[0].replaces == (parts[1],)
-    bench.step(TaskEnded(effect.task, (_moved(_key(), 2, 0, (parts[0], _part(1, 2, name="bundles/new"))),)))
-    assert bench.step(RewriteAsked(_key(), (parts[1],))) == []
+    bench.step(
+        upload_events.TaskEnded(effect.task, (_moved(_key(), 2, 0, (parts[0], _part(1, 2, name="bundles/new"))),))
+    )
+    assert bench.step(upload_events.RewriteAsked(_key(), (parts[1],))) == []
     assert bench.machine.is_settled()
 
 
@@ -310,15 +297,15 @@ def test_parts_that_merge_into_a_large_one_get_an_object_of_their_own() -> None:
     bench = Bench(replace(LIMITS, chunk_bytes=10_000))
     parts = tuple(_part(n, n + 1, 1_500) for n in range(16))
     (effect,) = bench.step(_seen(_key(), 0, commit=16, parts=parts))
-    assert isinstance(effect, SendChunk)
+    assert isinstance(effect, upload_events.SendChunk)
     assert effect.piece.replaces == parts
 
 
 def test_an_older_answer_does_not_move_the_commit_offset_back() -> None:
     bench = Bench()
     (effect,) = bench.step(_seen(_key(), 1_000, commit=10))
-    assert isinstance(effect, SendChunk)
-    bench.step(TaskEnded(effect.task, (_moved(_key(), 50, 0),)))
+    assert isinstance(effect, upload_events.SendChunk)
+    bench.step(upload_events.TaskEnded(effect.task, (_moved(_key(), 50, 0),)))
     bench.step(_seen(_key(), 0, commit=10))
     assert bench.machine.commit_offset(_key()) == 50
 
@@ -332,16 +319,16 @@ def test_bundles_are_not_starved_by_a_backlog_of_chunks() -> None:
     task = 1
     while "SendBundle" not in kinds:
         assert len(kinds) < 6, kinds
-        (effect,) = bench.step(TaskEnded(task, (_moved(_key(task - 1), 1),)))
+        (effect,) = bench.step(upload_events.TaskEnded(task, (_moved(_key(task - 1), 1),)))
         kinds.append(type(effect).__name__)
-        assert isinstance(effect, SendChunk | SendBundle)
+        assert isinstance(effect, upload_events.SendChunk | upload_events.SendBundle)
         task = effect.task
 
 
 def test_ten_thousand_quiet_shards_cost_a_handful_of_puts_per_interval() -> None:
     """Issue item 6: requests follow bytes and time, not shards: ceil(bytes / bundle) bundles, or a few more so that no
     step of the event loop is long."""
-    limits = UploadLimits()
+    limits = upload_events.UploadLimits()
     bench = Bench(limits)
     bench.is_checked = False  # it looks at every segment at every step
     for second in range(10):
@@ -349,17 +336,17 @@ def test_ten_thousand_quiet_shards_cost_a_handful_of_puts_per_interval() -> None
         new = (_seen(_key(shard), 120) for shard in range(first, first + 1_000))
         assert bench.step(*new, at=second * 1_000) == []
     bench.now_ms = limits.interval_ms
-    puts: list[UploaderEffect] = []
+    puts: list[upload_events.UploaderEffect] = []
     while len(puts) < 5:
-        effects = bench.step(TimePassed())
+        effects = bench.step(upload_events.TimePassed())
         assert len(effects) == 1, "a step begins one large bundle; the next goes on at once"
         puts += effects
         assert bench.machine.next_wake_ms(bench.now_ms) == bench.now_ms
-    assert bench.step(TimePassed()) == []
-    assert sum(len(put.pieces) for put in puts if isinstance(put, SendBundle)) == 10_000
+    assert bench.step(upload_events.TimePassed()) == []
+    assert sum(len(put.pieces) for put in puts if isinstance(put, upload_events.SendBundle)) == 10_000
     for put in puts:
-        assert isinstance(put, SendBundle)
-        bench.step(TaskEnded(put.task, tuple(_moved(piece.key, 1) for piece in put.pieces)))
+        assert isinstance(put, upload_events.SendBundle)
+        bench.step(upload_events.TaskEnded(put.task, tuple(_moved(piece.key, 1) for piece in put.pieces)))
     assert bench.machine.next_wake_ms(bench.now_ms) is None, "then a quiet node sleeps"
 
 
@@ -413,14 +400,16 @@ def test_the_first_living_replica_takes_away_what_is_left_of_a_deleted_segment()
 def test_a_batch_larger_than_its_piece_is_asked_for_again_once_there_is_room_for_all_of_it() -> None:
     bench = Bench()
     first, second = bench.step(_seen(_key(0), 60_000), _seen(_key(1), 1_500))
-    assert isinstance(first, SendChunk) and isinstance(second, SendChunk)
+    assert isinstance(first, upload_events.SendChunk) and isinstance(second, upload_events.SendChunk)
     assert first.piece.max_bytes == LIMITS.max_chunk_bytes
-    assert bench.step(TaskEnded(first.task, (TooLarge(_key(0), 50_000),))) == [], "the other is still in flight"
-    (again,) = bench.step(TaskEnded(second.task, (_moved(_key(1), 1),)))
-    assert isinstance(again, SendChunk)
+    assert bench.step(upload_events.TaskEnded(first.task, (upload_events.TooLarge(_key(0), 50_000),))) == [], (
+        "the other is still in flight"
+    )
+    (again,) = bench.step(upload_events.TaskEnded(second.task, (_moved(_key(1), 1),)))
+    assert isinstance(again, upload_events.SendChunk)
     assert (again.piece.key, again.piece.max_bytes) == (_key(0), 50_000)
-    (rest,) = bench.step(TaskEnded(again.task, (_moved(_key(0), 1, 10_000),)))
-    assert isinstance(rest, SendChunk)
+    (rest,) = bench.step(upload_events.TaskEnded(again.task, (_moved(_key(0), 1, 10_000),)))
+    assert isinstance(rest, upload_events.SendChunk)
     assert rest.piece.max_bytes == LIMITS.max_chunk_bytes
 
 
@@ -428,8 +417,8 @@ def test_a_part_larger_than_a_bundle_waits_for_room_for_all_of_it() -> None:
     bench = Bench(replace(LIMITS, chunk_bytes=10_000))
     (first,) = bench.step(_seen(_key(0), 15_000))
     large = _part(0, 1, size=30_000)
-    assert isinstance(first, SendChunk)
-    assert bench.step(_seen(_key(1), commit=1, parts=(large,)), RewriteAsked(_key(1), (large,))) == []
-    (move,) = bench.step(TaskEnded(first.task, (_moved(_key(0), 1),)))
-    assert isinstance(move, SendChunk)
+    assert isinstance(first, upload_events.SendChunk)
+    assert bench.step(_seen(_key(1), commit=1, parts=(large,)), upload_events.RewriteAsked(_key(1), (large,))) == []
+    (move,) = bench.step(upload_events.TaskEnded(first.task, (_moved(_key(0), 1),)))
+    assert isinstance(move, upload_events.SendChunk)
     assert move.piece.replaces == (large,)
