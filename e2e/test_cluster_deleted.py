@@ -34,6 +34,7 @@ def test_no_finalizer_outlives_the_cluster(stored: Place) -> None:
     assert all("stratalog.dev/last-copy" not in one["metadata"].get("finalizers", ()) for one in claims)
 
 
+@pytest.mark.fault("namespace-deleted-cluster")
 @pytest.mark.scenario("E32")
 @pytest.mark.without_traffic("the namespace goes, and its clients with it")
 def test_a_namespace_with_everything_in_it_goes(stored: Place) -> None:
@@ -59,6 +60,7 @@ def inside(operator: Operator) -> Iterator[Operator]:
     operator.remove_rests_of_inside()
 
 
+@pytest.mark.fault("namespace-deleted-operator")
 @pytest.mark.scenario("E32")
 @pytest.mark.without_traffic("the namespace goes, and its clients with it")
 def test_a_namespace_with_the_operator_in_it_goes(stored: Place, inside: Operator) -> None:

@@ -22,6 +22,7 @@ def back(operator: Operator) -> Iterator[Operator]:
     operator.scale(2)
 
 
+@pytest.mark.fault("operator-runs-storage-pod")
 @pytest.mark.scenario("E26")
 def test_a_storage_pod_that_is_deleted_comes_back_without_an_operator(stored: Place, back: Operator) -> None:
     stored.expects_restarts = True

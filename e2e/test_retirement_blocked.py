@@ -80,6 +80,7 @@ def _keep_free(place: Place, size_bytes: str | None) -> None:
     place.kube.patch("scl", CLUSTER, place.name, {"spec": {"config": {"disk.reserve.bytes": size_bytes}}})
 
 
+@pytest.mark.fault("object-store-unavailable-minutes")
 def test_a_store_that_is_away_holds_the_offload_until_it_is_back(stored: Place) -> None:
     stored.expected_warnings |= {"StoreUnreachable", "DoesNotAnswer"}
     stored.make_cluster(nodes=4)

@@ -11,7 +11,7 @@ from stratalog_e2e.place import BOOTSTRAP, CLUSTER, Place
 from stratalog_e2e.retirement import ORDER, Steps
 from stratalog_e2e.storage import holders, members, moved, verify
 
-pytestmark = [pytest.mark.fast, pytest.mark.scenario("E10")]
+pytestmark = [pytest.mark.fault("records-topic-replica-volume"), pytest.mark.fast, pytest.mark.scenario("E10")]
 LEAVES_S = 600
 OPERATORS = {"Offload": {"PodStop", "Volume"}, "RemountVolume": {"PodStop", "Mount"}}
 """Steps that a watch must show: in the second mode the volume stays, and somebody reads it."""

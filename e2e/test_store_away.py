@@ -13,6 +13,7 @@ AWAY_S = 300
 PER_S = 60
 
 
+@pytest.mark.fault("object-store-unavailable-minutes")
 def test_the_store_is_away_for_five_minutes(stored: Place) -> None:
     stored.expected_warnings |= {"DoesNotAnswer"}
     stored.make_cluster(changes={"defaults": {"segmentBytes": 65536, "replicationFactor": 3, "minInsyncReplicas": 2}})

@@ -170,6 +170,7 @@ def test_the_nodes_own_settings_are_shown(node: NodeProcess, admin: AdminClient)
 
 
 # Records ------------------------------------------------------------------------------------------------------------
+@pytest.mark.fault("retention-changes-read-asks")
 def test_deleted_records_are_gone_for_every_reader(node: NodeProcess, admin: AdminClient, topic: str) -> None:
     create_topic(node.bootstrap, topic, settings={"segment.bytes": 2000})
     produce(node.bootstrap, topic, (b"%d" % number + bytes(90) for number in range(100)), linger_ms=0)

@@ -68,6 +68,7 @@ class SlowReads:
         await self._node.groups.load(0)
 
 
+@pytest.mark.fault("group-log-read-start")
 async def test_aiokafka_stays_a_member(node: StorageNode, monkeypatch: pytest.MonkeyPatch) -> None:
     consumer = AIOKafkaConsumer(
         "flights", bootstrap_servers=f"127.0.0.1:{node.address[1]}", group_id="g", heartbeat_interval_ms=200,
@@ -85,6 +86,7 @@ async def test_aiokafka_stays_a_member(node: StorageNode, monkeypatch: pytest.Mo
     await consumer.stop()
 
 
+@pytest.mark.fault("group-log-read-start")
 async def test_librdkafka_keeps_what_it_owns(node: StorageNode, monkeypatch: pytest.MonkeyPatch) -> None:
     member = ConfluentMember(f"127.0.0.1:{node.address[1]}", "g", ["flights"])
     await eventually(lambda: member.owned == {0, 1}, PATIENCE_S)

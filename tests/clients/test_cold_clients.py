@@ -68,6 +68,7 @@ def test_every_client_reads_cold_segments_of_every_codec(
     assert cold_node.metrics()["stratalog_log_cold_reads_total"] > before
 
 
+@pytest.mark.fault("start-trim-inside-batch")
 def test_times_are_exact_inside_a_cold_compressed_batch(cold_node: NodeProcess, topic: str) -> None:
     create_topic(cold_node.bootstrap, topic, settings={"segment.bytes": 1000, "local.retention.ms": 1})
     base_ms = 1_700_000_000_000
@@ -104,6 +105,7 @@ def test_size_limits_hold_for_cold_reads_too(cold_node: NodeProcess, topic: str)
         assert 1 <= sum(len(answer.batches()) for answer in both) <= 3
 
 
+@pytest.mark.fault("read-inside-file-crosses")
 def test_a_reader_crosses_from_cold_to_hot_and_waits_at_the_end(cold_node: NodeProcess, topic: str) -> None:
     create_topic(cold_node.bootstrap, topic, settings=FREED_AT_ONCE)
     produce(cold_node.bootstrap, topic, (b"cold %d" % number + bytes(500) for number in range(200)), linger_ms=0)
@@ -154,6 +156,7 @@ def test_readers_keep_up_while_segments_roll_move_and_are_freed(cold_node: NodeP
     assert readings[1] == values
 
 
+@pytest.mark.fault("topic-deleted-uploaded-request")
 def test_deleted_records_and_topics_leave_the_bucket(
     start_node: Callable[..., NodeProcess], topic: str, tmp_path: Path
 ) -> None:

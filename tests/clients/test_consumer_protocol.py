@@ -165,6 +165,7 @@ def described(node: NodeProcess, group: str) -> dict[str, set[tuple[str, int]]]:
     }
 
 
+@pytest.mark.fault("static-member-consumer-protocol")
 def test_a_static_member_is_back_in_its_place_and_its_double_is_refused(quick: NodeProcess, topic: str) -> None:
     make_topic(quick, topic, 4)
     first = Member(quick, topic, [topic], **{"group.instance.id": "one"})
@@ -223,6 +224,7 @@ def test_tools_list_and_describe_it_with_its_kind(quick: NodeProcess, topic: str
     assert result(admin.delete_consumer_groups([topic])) is None
 
 
+@pytest.mark.fault("group-changes-protocol-member")
 def test_a_group_turns_to_the_other_protocol_while_it_has_no_members(
     start_node: Callable[..., NodeProcess], topic: str
 ) -> None:

@@ -29,6 +29,7 @@ def filled(node: NodeProcess, topic: str) -> str:
     return topic
 
 
+@pytest.mark.fault("answer-larger-client-node")
 @pytest.mark.parametrize("limit", [0, 1, 100, len(BATCH) - 1])
 def test_at_least_one_batch_comes_however_small_the_limits_are(limit: int, node: NodeProcess, filled: str) -> None:
     with RawClient(node.bootstrap) as raw:
@@ -81,6 +82,7 @@ def test_a_client_with_tiny_limits_reads_everything(node: NodeProcess, filled: s
     assert sorted(found) == [(partition, offset) for partition in range(3) for offset in range(20)]
 
 
+@pytest.mark.fault("answer-larger-client-node")
 def test_the_servers_own_limit_clips_what_a_client_asks_for(start_node: Callable[..., NodeProcess], topic: str) -> None:
     node = start_node(settings={"fetch.max.bytes": 40_000})
     create_topic(node.bootstrap, topic)
@@ -91,6 +93,7 @@ def test_the_servers_own_limit_clips_what_a_client_asks_for(start_node: Callable
     assert len(only.batches()) == 3
 
 
+@pytest.mark.fault("follower-next-offset-longer")
 def test_offsets_outside_the_log_are_an_error_and_the_end_is_not(node: NodeProcess, filled: str) -> None:
     with RawClient(node.bootstrap) as raw:
         (at_end,) = raw.fetch(filled, 20, max_wait_ms=0)

@@ -68,6 +68,7 @@ def test_offsets_survive_snapshots_trims_kills_and_foreign_writes(
         assert counter(node, "incomplete_loads_total") == 0
 
 
+@pytest.mark.fault("client-admin-api-command")
 def test_no_client_makes_alters_grows_or_deletes_the_group_log(
     start_node: Callable[..., NodeProcess], topic: str
 ) -> None:

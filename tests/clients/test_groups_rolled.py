@@ -134,6 +134,7 @@ def kind(node: NodeProcess, group: str) -> str:
     return found.type.name
 
 
+@pytest.mark.fault("consumers-move-protocol-group")
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 def test_consumers_are_rolled_to_the_consumer_protocol_and_back_under_a_producer(

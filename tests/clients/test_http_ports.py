@@ -50,6 +50,7 @@ def flood(stack: ExitStack, address: str, count: int) -> None:
             continue
 
 
+@pytest.mark.fault("http-port-incomplete-requests")
 def test_a_flood_of_half_requests_takes_no_descriptor_that_data_needs(node: NodeProcess) -> None:
     admin = AdminClient({"bootstrap.servers": node.bootstrap})
     settings = {"flush.policy": "fsync"}
@@ -72,6 +73,7 @@ def test_a_flood_of_half_requests_takes_no_descriptor_that_data_needs(node: Node
     assert "Too many open files" not in node.log_path.read_text()
 
 
+@pytest.mark.fault("kafka-clients-connect-process")
 def test_a_flood_of_kafka_connections_takes_no_descriptor_that_data_needs(node: NodeProcess) -> None:
     admin = AdminClient({"bootstrap.servers": node.bootstrap})
     admin.create_topics([NewTopic("orders", SHARDS, config={"flush.policy": "fsync"})])["orders"].result(20)
@@ -109,6 +111,7 @@ def refusals_of(node: NodeProcess, port: str = "stratalog_http") -> float:
     return sum(value for key, value in values.items() if key.startswith(kinds))
 
 
+@pytest.mark.fault("web-page-browser-sends")
 @pytest.mark.parametrize(
     "headers",
     [

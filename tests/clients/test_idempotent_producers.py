@@ -104,6 +104,7 @@ def assert_each_once_and_in_order(node: NodeProcess, topic: str, count: int) -> 
     assert values == list(range(count)), "nothing is doubled, nothing is out of order"
 
 
+@pytest.mark.fault("idempotent-producer-repeats-batch")
 def test_confluent_loses_and_doubles_nothing_over_kill_9(start_node: Callable[..., NodeProcess], topic: str) -> None:
     node = start_node(settings={"log.segment.bytes": 200_000})
     create_topic(node.bootstrap, topic)

@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from stratalog.model.errors import Unavailable
 from stratalog.model.groups.group import GroupError
 from stratalog.settings.process import ProcessSettings
@@ -39,6 +41,7 @@ async def test_a_group_log_that_cannot_be_written_is_counted_and_the_client_told
     assert node.groups.stats.append_failures == 1
 
 
+@pytest.mark.fault("request-handler-fails")
 async def test_a_handler_that_breaks_costs_its_connection_and_nothing_else(tmp_path: Path) -> None:
     """F48: one request's bug must not take the node down."""
     settings = ProcessSettings(metrics_listen="", offsets_topic_num_partitions=1)

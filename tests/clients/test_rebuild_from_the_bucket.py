@@ -9,6 +9,7 @@ import sys
 import urllib.request
 from pathlib import Path
 
+import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -57,6 +58,7 @@ def rebuild(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([STRATALOG, "meta", "rebuild", *arguments], capture_output=True, text=True, timeout=60)
 
 
+@pytest.mark.fault("everything-bucket-lost-disks")
 def test_a_lost_machine_comes_back_from_its_bucket(tmp_path: Path) -> None:
     bucket, data = tmp_path / "bucket", tmp_path / "data"
     node = NodeProcess(data, bucket=str(bucket), settings=SETTINGS)

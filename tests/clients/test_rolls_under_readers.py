@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import confluent_kafka
+import pytest
 
 from support import kafka_oracle
 from support.node_process import NodeProcess
@@ -50,6 +51,7 @@ class Writer:
         self._producer.purge()
 
 
+@pytest.mark.fault("librdkafka-reader-asks-roll")
 def test_no_record_is_passed_over_while_its_shard_rolls(start_node: Callable[..., NodeProcess], topic: str) -> None:
     node = start_node()
     create_topic(node.bootstrap, topic, SHARDS, settings={"segment.bytes": 4_000})

@@ -73,6 +73,7 @@ async def _is(page: Page, script: str, expected: object) -> bool:
     return bool(await page.ask(script) == expected)
 
 
+@pytest.mark.fault("ui-shows-text-wrote")
 async def test_what_others_wrote_is_shown_as_text_and_never_carried_out(cluster: ToldCluster, page: Page) -> None:
     evil = "<img src=x onerror='window.taken=1'><script>window.taken=1</script>"
     await cluster.node(4, rack=evil)
@@ -89,6 +90,7 @@ async def test_what_others_wrote_is_shown_as_text_and_never_carried_out(cluster:
     assert page.complaints == []
 
 
+@pytest.mark.fault("views-ui-meta-service")
 async def test_a_service_that_does_not_answer_is_said_and_what_was_known_stays(
     cluster: ToldCluster, page: Page
 ) -> None:
@@ -219,6 +221,7 @@ async def test_the_page_of_a_cluster_on_one_machine_says_who_ended_and_how(brows
             await door.close()
 
 
+@pytest.mark.fault("http-ports-reachable-beyond")
 async def test_a_person_types_the_token_once_and_the_page_goes_on_with_it(browser: Browser) -> None:
     token = "the-token-of-this-cluster"
     async with told_cluster() as cluster:

@@ -78,6 +78,7 @@ def test_reading_from_a_time_on_starts_at_that_record(node: NodeProcess, topic: 
     assert messages[0].timestamp()[1] == BASE_MS + 1050
 
 
+@pytest.mark.fault("start-trim-inside-batch")
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_times_are_found_over_many_segments_and_after_a_restart(
     end: str, start_node: Callable[..., NodeProcess], topic: str

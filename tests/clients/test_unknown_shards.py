@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from confluent_kafka.admin import AdminClient
 
 from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES, decode_segment_header
@@ -13,6 +14,7 @@ from support.node_process import NodeProcess
 from support.raw_client import RawClient, batch_of
 
 
+@pytest.mark.fault("topic-deleted-uploaded-request")
 def test_asking_for_an_unknown_shard_creates_nothing(start_node: Callable[..., NodeProcess]) -> None:
     node = start_node(settings={"auto.create.topics.enable": True})
     create_topics(node.bootstrap, {"orders": (2, {})})

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from support.foreign_clients import Confluent, Message
 from support.node_process import NodeProcess
 
 
+@pytest.mark.fault("start-without-settings-probes")
 def test_a_node_without_settings_works_and_answers_probes_without_a_token(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data") as node:
         messages = [Message(b"key", b"value %d" % number) for number in range(10)]

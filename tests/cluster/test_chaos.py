@@ -45,6 +45,7 @@ def tell(capfd: pytest.CaptureFixture[str]) -> Callable[[str], None]:
     return told
 
 
+@pytest.mark.fault("parts-killed-paused-cut")
 @pytest.mark.slow
 @pytest.mark.real_etcd
 @pytest.mark.skipif(etcd_binary() is None, reason=NO_ETCD)
@@ -75,6 +76,7 @@ def test_nothing_is_lost_whatever_befalls_the_parts(
             traffic.end()
 
 
+@pytest.mark.fault("whole-meta-service-unavailable")
 @pytest.mark.slow
 @pytest.mark.real_etcd
 @pytest.mark.skipif(etcd_binary() is None, reason=NO_ETCD)
@@ -108,6 +110,7 @@ def _is_some_shard_full(cluster: RealCluster, segment_bytes: int) -> bool:
     return any(size_bytes > segment_bytes for _, size_bytes in cluster.written_now("away").values())
 
 
+@pytest.mark.fault("node-uploads-replicated-segment")
 @pytest.mark.slow
 @pytest.mark.real_etcd
 @pytest.mark.skipif(etcd_binary() is None, reason=NO_ETCD)
@@ -166,6 +169,7 @@ class PutBytes:
         return sum(self._seen.values()) + sum(path.stat().st_size for path in (self._bucket / ".incoming").iterdir())
 
 
+@pytest.mark.fault("nodes-cluster-real-processes")
 @pytest.mark.slow
 @pytest.mark.real_etcd
 @pytest.mark.skipif(etcd_binary() is None, reason=NO_ETCD)

@@ -45,6 +45,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
         yield node
 
 
+@pytest.mark.fault("snapshot-taken-clients-write")
 def test_what_was_acknowledged_before_a_record_of_the_cut_is_in_the_cut(node: NodeProcess) -> None:
     with running(node.bootstrap, "orders", SHARDS, (1, SHARDS - 1, 1)) as chains:
         cuts = []
@@ -62,6 +63,7 @@ def test_what_was_acknowledged_before_a_record_of_the_cut_is_in_the_cut(node: No
     assert "there is a snapshot 'cut-1' already" in refused
 
 
+@pytest.mark.fault("topic-deleted-snapshot-exists")
 def test_a_snapshot_outlives_the_deletion_of_its_topic_and_becomes_a_new_cluster(
     node: NodeProcess, tmp_path: Path
 ) -> None:
@@ -100,6 +102,7 @@ def test_a_snapshot_outlives_the_deletion_of_its_topic_and_becomes_a_new_cluster
     eventually_sync(lambda: _manifests(node, cut, topic_id) == 0, timeout=20)
 
 
+@pytest.mark.fault("groups-commit-offsets-producers")
 def test_a_restored_cluster_has_the_groups_of_the_snapshot_and_no_later_commit(
     node: NodeProcess, tmp_path: Path
 ) -> None:
@@ -201,6 +204,7 @@ def test_a_snapshot_goes_into_no_bucket_but_the_clusters(node: NodeProcess, tmp_
     stratalog("snapshot", "delete", "weekly", "--bucket", str(node.bucket))
 
 
+@pytest.mark.fault("process-holds-nodes-snapshot")
 def test_a_hold_ends_by_itself_and_only_one_is_made_at_a_time(node: NodeProcess) -> None:
     admin = NodeClient(node.admin)
     first, second = CutRequest(cut_id=uuid4()), CutRequest(cut_id=uuid4())

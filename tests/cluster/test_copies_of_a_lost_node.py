@@ -44,6 +44,7 @@ def nodes(tmp_path: Path, meta: MetaProcess) -> Iterator[dict[int, NodeProcess]]
         one.kill()
 
 
+@pytest.mark.fault("node-lost-permanently-sealed")
 async def test_what_a_lost_node_held_is_served_by_the_one_that_took_its_place(
     tmp_path: Path, meta: MetaProcess, nodes: dict[int, NodeProcess]
 ) -> None:

@@ -73,6 +73,7 @@ def goes_on(chains: list[CausalChain], links: int = 30) -> None:
     eventually_sync(have_more, timeout=60)
 
 
+@pytest.mark.fault("snapshot-taken-clients-write")
 def test_a_cut_over_the_leaders_of_three_nodes_has_all_that_was_acknowledged_before_any_of_it(
     cluster: RealCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,6 +176,7 @@ def names_in_bucket(cluster: RealCluster) -> set[str]:
     return {cut["name"] for cut in stratalog("snapshot", "list", "--bucket", str(cluster.bucket))}
 
 
+@pytest.mark.fault("leader-killed-nodes-held")
 @pytest.mark.parametrize("when, comes_back", [("when_all_are_held", False), ("when_all_were_let_go", True)])
 def test_a_leader_killed_in_the_middle_of_a_cut_voids_it_and_the_others_go_on(
     cluster: RealCluster, monkeypatch: pytest.MonkeyPatch, when: str, comes_back: bool
@@ -209,6 +211,7 @@ def test_a_leader_killed_in_the_middle_of_a_cut_voids_it_and_the_others_go_on(
     assert waited_s < AS_BUSY_AS_IT_MAY_BE * LONGEST_HOLD_S, f"somebody waited {waited_s:.1f} s"
 
 
+@pytest.mark.fault("leader-suspended-held")
 def test_a_leader_that_stands_still_while_all_are_held_holds_up_nobody_else(
     cluster: RealCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -141,6 +141,7 @@ def topic_of(request: pytest.FixtureRequest) -> str:
     return "".join(one if one.isalnum() else "-" for one in request.node.name.removeprefix("test_"))
 
 
+@pytest.mark.fault("leader-disk-fails-write")
 @pytest.mark.parametrize("fault", [EIO, ENOSPC, HANG], ids=["EIO", "ENOSPC", "hang"])
 def test_a_leader_whose_writes_fail_hands_its_shards_over(
     nodes: Nodes, key: ShardKey, fault: int, request: pytest.FixtureRequest
@@ -152,6 +153,7 @@ def test_a_leader_whose_writes_fail_hands_its_shards_over(
     assert leader not in {segment.leader for segment in map(nodes.active, shard_keys(nodes))}
 
 
+@pytest.mark.fault("appends-file-fail-rest")
 def test_a_leader_that_cannot_write_to_one_file_hands_over_that_shard_alone(
     nodes: Nodes, key: ShardKey, request: pytest.FixtureRequest
 ) -> None:
@@ -167,6 +169,7 @@ def test_a_leader_that_cannot_write_to_one_file_hands_over_that_shard_alone(
 FLUSHED = {"flush_policy": "fsync"}
 
 
+@pytest.mark.fault("leader-disk-fails-write")
 @pytest.mark.parametrize("key", [{}, FLUSHED], indirect=True, ids=["replicated", "fsync"])
 def test_a_leader_whose_flushes_hang_hands_its_shards_over_and_says_why_it_is_not_ready(
     nodes: Nodes, key: ShardKey, request: pytest.FixtureRequest
@@ -182,6 +185,7 @@ def test_a_leader_whose_flushes_hang_hands_its_shards_over_and_says_why_it_is_no
     assert node.metrics()["stratalog_disk_health_is_stuck"] == 1
 
 
+@pytest.mark.fault("disk-follower-hangs-takes")
 @pytest.mark.parametrize("key", [{}, FLUSHED], indirect=True, ids=["replicated", "fsync"])
 @pytest.mark.parametrize("how", ["hang", "slow"])
 def test_a_shard_gets_a_leader_though_the_disk_of_a_replica_hangs_or_is_slow(

@@ -166,6 +166,7 @@ def judged(bootstrap: str, writer: Writer) -> list[Any]:
     return anomalies(writer.sent, logs)
 
 
+@pytest.mark.fault("node-coordinates-groups-killed", "coordinator-cut-taken-place", "client-asks-node-node")
 async def test_a_killed_coordinator_costs_its_groups_a_rediscovery_and_no_committed_offset(
     meta: MetaProcess, nodes: list[NodeProcess]
 ) -> None:
@@ -234,6 +235,7 @@ async def test_a_killed_coordinator_costs_its_groups_a_rediscovery_and_no_commit
     assert await asyncio.to_thread(judged, nodes[1].bootstrap, writer) == []
 
 
+@pytest.mark.fault("node-coordinates-groups-killed")
 def test_the_java_client_goes_on_where_its_group_had_committed_before_the_coordinator_was_killed(
     nodes: list[NodeProcess], repository: Path
 ) -> None:

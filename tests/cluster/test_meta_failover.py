@@ -144,6 +144,7 @@ async def check(client: HttpMetaClient, writer: Writer, follower: Follower) -> N
     follower.stop()
 
 
+@pytest.mark.fault("meta-service-leading-process")
 async def test_two_leaders_killed_one_after_the_other_lose_nothing(
     client: HttpMetaClient, three_metas: list[MetaProcess]
 ) -> None:
@@ -159,6 +160,7 @@ async def test_two_leaders_killed_one_after_the_other_lose_nothing(
     await check(client, writer, follower)
 
 
+@pytest.mark.fault("meta-service-leading-process")
 async def test_a_leader_that_was_paused_is_none_when_it_wakes_up(
     client: HttpMetaClient, three_metas: list[MetaProcess]
 ) -> None:
@@ -177,6 +179,7 @@ async def test_a_leader_that_was_paused_is_none_when_it_wakes_up(
     await check(client, writer, follower)
 
 
+@pytest.mark.fault("meta-service-leading-process")
 async def test_a_leader_that_stops_in_order_hands_over_at_once(
     client: HttpMetaClient, three_metas: list[MetaProcess]
 ) -> None:
@@ -203,6 +206,7 @@ async def test_one_member_of_etcd_less_ends_nothing(
     await check(client, writer, follower)
 
 
+@pytest.mark.fault("node-sends-heartbeats-meta")
 @pytest.mark.parametrize("three_metas", [2_000], indirect=True)
 async def test_a_node_that_goes_on_sending_heartbeats_outlives_the_death_of_the_leader(
     client: HttpMetaClient, three_metas: list[MetaProcess]
@@ -233,6 +237,7 @@ async def test_a_node_that_goes_on_sending_heartbeats_outlives_the_death_of_the_
 
 
 # One of 2 s may end on a busy machine: then the recovery of what the node leads waits for the next leader.
+@pytest.mark.fault("leader-change-durable-dies", "meta-service-leading-process-killed")
 @pytest.mark.parametrize("three_metas", [6_000], indirect=True)
 async def test_nodes_live_through_a_failover_and_read_no_metadata_twice(
     client: HttpMetaClient, three_metas: list[MetaProcess], tmp_path: Path

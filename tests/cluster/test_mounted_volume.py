@@ -98,6 +98,7 @@ def ask(admin: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.fault("process-serves-retired-directory")
 async def test_a_directory_that_cannot_be_written_is_read_by_the_other_nodes(
     tmp_path: Path, meta: MetaProcess, nodes: dict[int, NodeProcess]
 ) -> None:

@@ -81,6 +81,7 @@ def first_of(snapshot: Snapshot) -> Segment:
     return next(shard.segments[0] for shard in snapshot.shards if shard.key.topic_id == topic.topic_id)
 
 
+@pytest.mark.fault("holder-dies-middle-upload")
 async def test_a_volume_is_uploaded_by_its_holders_and_is_not_needed_any_more(
     tmp_path: Path, meta: MetaProcess, nodes: dict[int, NodeProcess]
 ) -> None:

@@ -113,6 +113,7 @@ def read_all(bootstrap: str, topic: str, count: int) -> list[int]:
     return found
 
 
+@pytest.mark.fault("retirement-cancelled-retired-node")
 def test_a_node_is_retired_by_command_under_a_producer_and_all_is_read_afterwards(
     meta: MetaProcess, nodes: dict[int, NodeProcess]
 ) -> None:

@@ -118,6 +118,7 @@ def three(cluster: ThreeNodes) -> ThreeNodes:
     return cluster
 
 
+@pytest.mark.fault("nodes-killed-bit-flips")
 @pytest.mark.parametrize("policy", ["replicated", "fsync"])
 def test_one_flipped_bit_takes_nothing_from_two_good_copies(three: ThreeNodes, policy: str) -> None:
     three.make_topic(f"flipped-{policy}", 3, min_insync_replicas="2", flush_policy=policy)
@@ -138,6 +139,7 @@ def test_one_flipped_bit_takes_nothing_from_two_good_copies(three: ThreeNodes, p
     assert three.all_records() == list(range(2_100))
 
 
+@pytest.mark.fault("older-copy-node-directory")
 def test_an_older_state_of_a_directory_takes_nothing_from_two_good_copies(three: ThreeNodes) -> None:
     three.make_topic("put-back", 3, min_insync_replicas="2")
     three.produce(0, 1_000)
@@ -156,6 +158,7 @@ def test_an_older_state_of_a_directory_takes_nothing_from_two_good_copies(three:
     assert three.all_records() == list(range(2_100))
 
 
+@pytest.mark.fault("process-killed-started-once")
 def test_all_nodes_were_killed_and_one_good_copy_serves_at_once(three: ThreeNodes) -> None:
     three.make_topic("killed", 3, min_insync_replicas="2")
     three.produce(0, 2_000)
@@ -164,6 +167,7 @@ def test_all_nodes_were_killed_and_one_good_copy_serves_at_once(three: ThreeNode
     assert three.all_records() == list(range(2_000))
 
 
+@pytest.mark.fault("copy-living-node-directory")
 def test_a_copy_of_the_directory_of_a_living_node_is_not_let_in(three: ThreeNodes) -> None:
     three.make_topic("cloned", 1)
     three.produce(0, 100)

@@ -46,6 +46,7 @@ def traffic(cluster: RealCluster, request: pytest.FixtureRequest) -> Iterator[Tr
         cluster.heal()
 
 
+@pytest.mark.fault("leader-follower-meta-service")
 def test_a_leader_is_killed(cluster: RealCluster, traffic: Traffic) -> None:
     killed = cluster.leader_of(traffic.topic)
     cluster.kill(killed)
@@ -54,6 +55,7 @@ def test_a_leader_is_killed(cluster: RealCluster, traffic: Traffic) -> None:
     cluster.start(killed)
 
 
+@pytest.mark.fault("leader-follower-meta-service")
 def test_a_follower_is_killed(cluster: RealCluster, traffic: Traffic) -> None:
     leader = cluster.leader_of(traffic.topic)
     follower = next(name for name in cluster.names(Role.NODE) if name != leader)
@@ -63,6 +65,7 @@ def test_a_follower_is_killed(cluster: RealCluster, traffic: Traffic) -> None:
     cluster.start(follower)
 
 
+@pytest.mark.fault("leader-follower-meta-service")
 def test_the_leader_of_the_meta_service_is_killed(cluster: RealCluster, traffic: Traffic) -> None:
     killed = cluster.leading(Role.META)
     cluster.kill(killed)
@@ -76,6 +79,7 @@ def test_the_leader_of_the_meta_service_is_killed(cluster: RealCluster, traffic:
     cluster.start(killed)
 
 
+@pytest.mark.fault("whole-meta-service-unavailable")
 @pytest.mark.parametrize("traffic", [{"segment.bytes": str(TWO_SEGMENTS)}], indirect=True, ids=[""])
 def test_while_the_whole_meta_service_is_away_records_flow_and_rolls_wait(
     cluster: RealCluster, traffic: Traffic
@@ -101,6 +105,7 @@ def test_while_the_whole_meta_service_is_away_records_flow_and_rolls_wait(
     )
 
 
+@pytest.mark.fault("leader-follower-meta-service")
 def test_the_leader_of_etcd_is_killed(cluster: RealCluster, traffic: Traffic) -> None:
     killed = cluster.leading(Role.ETCD)
     cluster.kill(killed)
@@ -109,6 +114,7 @@ def test_the_leader_of_etcd_is_killed(cluster: RealCluster, traffic: Traffic) ->
     cluster.start(killed)
 
 
+@pytest.mark.fault("nodes-killed-once-restarted")
 def test_a_node_comes_back_on_an_empty_disk(cluster: RealCluster, traffic: Traffic) -> None:
     wiped = cluster.leader_of(traffic.topic)
     cluster.kill(wiped)
@@ -117,12 +123,14 @@ def test_a_node_comes_back_on_an_empty_disk(cluster: RealCluster, traffic: Traff
     cluster.start(wiped)
 
 
+@pytest.mark.fault("nodes-killed-once-restarted")
 def test_all_nodes_are_killed_at_once(cluster: RealCluster, traffic: Traffic) -> None:
     nodes = cluster.names(Role.NODE)
     cluster.kill(*nodes)
     cluster.start(*nodes)
 
 
+@pytest.mark.fault("nodes-killed-once-restarted", "clients-work-load-healthy")
 def test_nodes_are_restarted_one_after_the_other(cluster: RealCluster, traffic: Traffic) -> None:
     for name in cluster.names(Role.NODE):
         cluster.stop(name)
@@ -131,6 +139,7 @@ def test_nodes_are_restarted_one_after_the_other(cluster: RealCluster, traffic: 
         traffic.flows()
 
 
+@pytest.mark.fault("leader-cut-nodes-meta")
 @pytest.mark.slow
 def test_a_leader_is_cut_off_from_its_followers_and_from_the_meta_service(
     cluster: RealCluster, traffic: Traffic
@@ -141,6 +150,7 @@ def test_a_leader_is_cut_off_from_its_followers_and_from_the_meta_service(
     traffic.flows()
 
 
+@pytest.mark.fault("leader-cut-nodes-meta")
 @pytest.mark.slow
 def test_a_leader_hears_everybody_and_nobody_hears_it(cluster: RealCluster, traffic: Traffic) -> None:
     unheard = cluster.leader_of(traffic.topic)
@@ -149,6 +159,7 @@ def test_a_leader_hears_everybody_and_nobody_hears_it(cluster: RealCluster, traf
     traffic.flows()
 
 
+@pytest.mark.fault("nodes-meta-service-hear")
 @pytest.mark.slow
 def test_everybody_hears_a_leader_and_it_hears_nobody(cluster: RealCluster, traffic: Traffic) -> None:
     deaf = cluster.leader_of(traffic.topic)
@@ -156,6 +167,7 @@ def test_everybody_hears_a_leader_and_it_hears_nobody(cluster: RealCluster, traf
     eventually_sync(lambda: len(cluster.shards(traffic.topic, but=deaf)[0][1]) < 3, 30)
 
 
+@pytest.mark.fault("leading-meta-service-cut")
 def test_the_leader_of_the_meta_service_is_cut_off_from_etcd(cluster: RealCluster, traffic: Traffic) -> None:
     cut_off = cluster.leading(Role.META)
     cluster.wires.cut(both_ways([cut_off], cluster.names(Role.ETCD)))
@@ -163,6 +175,7 @@ def test_the_leader_of_the_meta_service_is_cut_off_from_etcd(cluster: RealCluste
     traffic.flows()
 
 
+@pytest.mark.fault("leading-meta-service-cut")
 @pytest.mark.slow
 def test_the_leader_of_etcd_is_cut_off_from_the_other_members(cluster: RealCluster, traffic: Traffic) -> None:
     cut_off = cluster.leading(Role.ETCD)

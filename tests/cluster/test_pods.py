@@ -120,6 +120,7 @@ def produce(bootstrap: str, count: int) -> None:
 
 
 # Names ----------------------------------------------------------------------------------------------------------------
+@pytest.mark.fault("node-starts-meta-service")
 @in_a_pod
 def test_a_node_waits_for_a_meta_service_whose_name_is_not_known_yet(
     tmp_path: Path, names: Names, held: ExitStack
@@ -137,6 +138,7 @@ def test_a_node_waits_for_a_meta_service_whose_name_is_not_known_yet(
     assert node.stop(60) == 0
 
 
+@pytest.mark.fault("pod-address-name-peer")
 @in_a_pod
 def test_nodes_and_the_meta_service_are_found_again_where_their_names_have_moved(
     tmp_path: Path, names: Names, held: ExitStack
@@ -176,6 +178,7 @@ def test_nodes_and_the_meta_service_are_found_again_where_their_names_have_moved
     produce(nodes[leader - 1].outside, 100)
 
 
+@pytest.mark.fault("node-starts-meta-service", "pod-address-name-peer")
 @in_a_pod
 @pytest.mark.skipif(etcd_binary() is None, reason=NO_ETCD)
 def test_a_meta_service_waits_for_the_name_of_etcd_and_follows_it_where_it_moves(
@@ -235,6 +238,7 @@ async def is_written(url: str) -> bool:
 
 
 # The file system and the user -----------------------------------------------------------------------------------------
+@pytest.mark.fault("read-root-home-tmp")
 @in_a_pod
 def test_a_node_and_a_meta_service_need_nothing_to_write_but_their_volume(held: ExitStack) -> None:
     # Not below the test's own folder, into which only its owner may look.
@@ -262,6 +266,7 @@ def test_a_node_and_a_meta_service_need_nothing_to_write_but_their_volume(held: 
 
 
 # The stop -------------------------------------------------------------------------------------------------------------
+@pytest.mark.fault("node-starts-meta-service")
 def test_a_node_that_waits_for_the_meta_service_stops_when_it_is_told_to(tmp_path: Path, held: ExitStack) -> None:
     command = stratalog("node", "start", "--meta", f"http://127.0.0.1:{free_port()}", "--id", "1")
     command += ["--data", str(tmp_path / "node"), "--listen", "127.0.0.1:0", "--set", "metrics.listen="]
@@ -272,6 +277,7 @@ def test_a_node_that_waits_for_the_meta_service_stops_when_it_is_told_to(tmp_pat
     assert node.says("stopped before it was ready") and not node.says("Traceback")
 
 
+@pytest.mark.fault("sigterm-meta-service-etcd")
 def test_a_node_stops_in_order_while_the_meta_service_hangs(tmp_path: Path, held: ExitStack) -> None:
     """Within the time that a pod is given, and so that its next start scans nothing."""
     meta = meta_at(tmp_path, held)
@@ -292,6 +298,7 @@ def test_a_node_stops_in_order_while_the_meta_service_hangs(tmp_path: Path, held
     assert (tmp_path / "node-1" / "node" / "clean.json").exists()
 
 
+@pytest.mark.fault("sigterm-meta-service-etcd")
 @pytest.mark.skipif(etcd_binary() is None, reason=NO_ETCD)
 def test_a_meta_service_stops_within_its_time_while_etcd_hangs(tmp_path: Path, held: ExitStack) -> None:
     etcd = held.enter_context(etcd_servers(tmp_path / "etcd", 1))
@@ -306,6 +313,7 @@ def test_a_meta_service_stops_within_its_time_while_etcd_hangs(tmp_path: Path, h
         etcd.thaw(0)
 
 
+@pytest.mark.fault("sigterm-meta-service-etcd")
 def test_a_start_that_is_given_up_leaves_a_directory_that_the_next_one_takes(tmp_path: Path, held: ExitStack) -> None:
     meta = meta_at(tmp_path, held)
     meta.pause()
@@ -320,6 +328,7 @@ def test_a_start_that_is_given_up_leaves_a_directory_that_the_next_one_takes(tmp
     node.stop()
 
 
+@pytest.mark.fault("sigterm-meta-service-etcd")
 @in_a_pod
 def test_the_first_process_of_a_container_hears_a_stop_before_it_is_a_server(tmp_path: Path, held: ExitStack) -> None:
     """The kernel drops what such a process has no handler for. Here it waits for an answer that never comes."""

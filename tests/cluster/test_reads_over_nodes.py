@@ -83,6 +83,7 @@ def leader_of(nodes: list[NodeProcess]) -> int:
     return int(shard.partitions[0].leader)
 
 
+@pytest.mark.fault("command-asks-several-nodes")
 def test_one_node_says_which_others_have_copies_and_were_not_asked(nodes: list[NodeProcess]) -> None:
     (sealed, active) = ask_json(nodes[:1], "segments", "flights")
     assert (sealed["state"], sorted(sealed["local_nodes"]), sealed["node_id"]) == ("sealed", [1, 2, 3], 1)
@@ -112,6 +113,7 @@ def test_all_are_asked_and_each_file_is_named_with_its_node(nodes: list[NodeProc
     ]
 
 
+@pytest.mark.fault("clients-search-keys-once")
 def test_the_records_of_a_key_are_found_by_who_leads_and_who_else_leads_is_named(nodes: list[NodeProcess]) -> None:
     told = ask_json(nodes, "find", "flights", "--key", "tail-3")
     assert [int(one["value"]) for one in told["records"]] == list(range(3, RECORDS, 7))
@@ -120,6 +122,7 @@ def test_the_records_of_a_key_are_found_by_who_leads_and_who_else_leads_is_named
     assert other.exit_code == 1 and f"1 shard has node {leader} as the leader" in other.stderr
 
 
+@pytest.mark.fault("command-asks-several-nodes")
 def test_who_does_not_lead_says_who_does(nodes: list[NodeProcess]) -> None:
     leader = leader_of(nodes)
     other = nodes[leader % 3]
@@ -133,6 +136,7 @@ def test_who_does_not_lead_says_who_does(nodes: list[NodeProcess]) -> None:
     assert shard["high_watermark"] is None, "its leader knows, and was not asked"
 
 
+@pytest.mark.fault("command-asks-several-nodes")
 def test_a_node_that_does_not_answer_is_named_and_the_others_are_asked(nodes: list[NodeProcess]) -> None:
     nobody = CliRunner().invoke(APP, ["status", "--admin", f"127.0.0.1:1,{nodes[0].admin}"])
     assert nobody.exit_code == 1 and "left out: " in nobody.stderr and "node" in nobody.stdout
@@ -141,6 +145,7 @@ def test_a_node_that_does_not_answer_is_named_and_the_others_are_asked(nodes: li
         assert ran.exit_code == 1 and "left out: " in ran.stderr and ran.stdout, command
 
 
+@pytest.mark.fault("replica-serves-consumer-killed")
 def test_the_kill_of_the_replica_that_serves_costs_a_consumer_no_record(nodes: list[NodeProcess]) -> None:
     """The last test: it leaves two nodes."""
     leader = leader_of(nodes)

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from support.meta_process import MetaProcess
 from support.node_process import NodeProcess
 from support.read_only_process import ReadOnlyProcess
@@ -52,6 +54,7 @@ class Machines:
         self.started.clear()
 
 
+@pytest.mark.fault("rebuilds-metadata-cluster-retired")
 def test_what_only_a_retired_directory_has_is_read_by_the_rebuilt_cluster(tmp_path: Path) -> None:
     machines = Machines(tmp_path)
     reader: ReadOnlyProcess | None = None

@@ -69,6 +69,7 @@ class Heard:
         self.addresses |= {one["nodename"] for one in brokers if one["nodename"]}
 
 
+@pytest.mark.fault("clients-different-network-nodes")
 def test_who_comes_in_by_the_second_listener_is_told_of_no_other(nodes: list[NodeProcess]) -> None:
     doors = {outside(node) for node in nodes}
     first = outside(nodes[0])

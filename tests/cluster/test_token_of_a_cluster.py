@@ -89,6 +89,7 @@ def produce(nodes: list[NodeProcess], count: int) -> None:
     assert producer.flush(60) == 0
 
 
+@pytest.mark.fault("http-ports-reachable-beyond")
 def test_who_has_the_token_works_with_the_cluster_and_nobody_else_does(
     meta: MetaProcess, nodes: list[NodeProcess], token: Path
 ) -> None:
@@ -114,6 +115,7 @@ def test_who_has_the_token_works_with_the_cluster_and_nobody_else_does(
         assert OLD not in log.read_text()
 
 
+@pytest.mark.fault("token-replaced-cluster-runs")
 async def test_the_token_is_replaced_while_all_run_and_no_node_is_lost(
     meta: MetaProcess, nodes: list[NodeProcess], token: Path
 ) -> None:

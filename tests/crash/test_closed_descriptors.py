@@ -21,6 +21,7 @@ class _WithoutInputAndErrors(NodeProcess):
         return ["sh", "-c", 'exec "$@" 0<&- 2>&-', "sh", *super().command(address)]
 
 
+@pytest.mark.fault("node-command-started-standard")
 @pytest.mark.timeout(120)
 def test_no_file_of_a_node_gets_the_number_of_a_closed_descriptor(tmp_path: Path) -> None:
     with _WithoutInputAndErrors(tmp_path / "data") as node:

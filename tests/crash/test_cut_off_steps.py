@@ -27,6 +27,7 @@ def files(node: NodeProcess, pattern: str) -> list[Path]:
     return sorted((node.data_dir / "node" / "segments").rglob(pattern))
 
 
+@pytest.mark.fault("process-killed-metadata-record")
 @pytest.mark.parametrize("left", ["*.seg", "*.[si][ed][gx]"], ids=["the file", "the file and its index"])
 def test_a_local_copy_that_was_given_up_but_not_yet_deleted_goes_at_the_next_start(
     node: NodeProcess, tmp_path: Path, left: str
@@ -52,6 +53,7 @@ def test_a_local_copy_that_was_given_up_but_not_yet_deleted_goes_at_the_next_sta
     assert "clean" in command("doctor", str(node.data_dir))
 
 
+@pytest.mark.fault("killed-holder-write-lock")
 def test_a_killed_nodes_next_life_uploads_without_waiting_for_the_lease(node: NodeProcess) -> None:
     eventually_sync(lambda: lock_lines(node) == ["taken"])
     node.kill()

@@ -70,6 +70,7 @@ class Writer:
         assert not found, [str(anomaly)[:200] for anomaly in found]
 
 
+@pytest.mark.fault("disk-full-last-byte")
 @pytest.mark.parametrize("policy", ["replicated", "fsync"])
 @pytest.mark.parametrize("reserve", [SPARE_BYTES, 0], ids=["with a reserve", "to the last byte"])
 def test_a_full_disk_refuses_writes_and_nothing_else_and_heals(
@@ -119,6 +120,7 @@ def test_a_full_disk_refuses_writes_and_nothing_else_and_heals(
             assert writer.is_taken()
 
 
+@pytest.mark.fault("metadata-store-room", "disk-full-last-byte")
 def test_a_disk_without_a_single_byte_left_heals_once_there_is_room(disk: Path, tmp_path: Path) -> None:
     """Not even metadata has room: what needs it is refused with a reason, and all goes on once there is."""
     settings = SETTINGS | {"log.segment.bytes": 1 << 20, "log.local.retention.ms": -1, "disk.reserve.bytes": 0}
@@ -176,6 +178,7 @@ def eventually_refused(work: Callable[[], object]) -> str:
     raise AssertionError("the disk is full, and it is never refused")
 
 
+@pytest.mark.fault("disk-full-last-byte")
 def test_a_client_that_retries_gets_through_a_full_disk_without_losing_or_doubling_anything(
     disk: Path, tmp_path: Path
 ) -> None:

@@ -45,6 +45,7 @@ def write(client: RawClient, sent: list[Sent], count: int) -> int:
     return taken
 
 
+@pytest.mark.fault("flush-fails")
 def test_what_was_acknowledged_survives_pages_that_the_disk_never_took(disk: ThinDisk, tmp_path: Path) -> None:
     sent: list[Sent] = []
     settings = {"flush.policy": "fsync", "disk.reserve.bytes": 0, "flush.interval.ms": 20}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import pytest
 from confluent_kafka import KafkaException, TopicPartition
 
 from clients.test_group_log import NOTE, SHARDS, committed, committer
@@ -25,6 +26,7 @@ class Everything(random.Random):
         return 0.9
 
 
+@pytest.mark.fault("power-fails-right-group")
 def test_offsets_committed_long_ago_outlive_a_power_cut_after_a_snapshot(tmp_path: Path) -> None:
     node = PoweredNode(tmp_path / "data", None, {"offsets.topic.num.partitions": 1, "flush.interval.ms": 3_600_000})
     node.start()
@@ -50,6 +52,7 @@ def test_offsets_committed_long_ago_outlive_a_power_cut_after_a_snapshot(tmp_pat
     assert committed_after_restart(node) == [(7, "early")] * SHARDS
 
 
+@pytest.mark.fault("shard-group-log-becomes")
 def test_groups_whose_log_was_healed_from_the_bucket_are_served(tmp_path: Path) -> None:
     settings = {"offsets.topic.num.partitions": 1, "flush.interval.ms": 3_600_000, "remote.upload.interval.ms": 100}
     node = PoweredNode(tmp_path / "data", str(tmp_path / "bucket"), settings)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from support.ledger import commit, create_topics
 from support.node_process import NodeProcess
 from support.raw_client import RawClient
@@ -17,6 +19,7 @@ class WithoutLog(NodeProcess):
         return ["sh", "-c", 'exec "$@" 2>/dev/full', "sh", *super().command(address)]
 
 
+@pytest.mark.fault("log-cannot-written-disk")
 def test_a_node_whose_log_cannot_be_written_starts_serves_and_counts_the_lines(tmp_path: Path) -> None:
     with WithoutLog(tmp_path / "data", str(tmp_path / "bucket"), {"log.level": "debug"}) as node:
         create_topics(node.bootstrap, {"orders": (3, {})})

@@ -71,6 +71,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
     shop.node.kill()
 
 
+@pytest.mark.fault("index-lost-wrong-data")
 @pytest.mark.parametrize("how", ["gone", "cut", "flipped", "another segment's"])
 def test_an_index_block_that_is_lost_or_wrong_is_made_again_from_its_segment(shop: Shop, how: str) -> None:
     shop.open(**{"remote.storage.enable": "false"})
@@ -93,6 +94,7 @@ def test_an_index_block_that_is_lost_or_wrong_is_made_again_from_its_segment(sho
     shop.check()
 
 
+@pytest.mark.fault("index-lost-wrong-data")
 def test_lost_checkpoints_cost_a_longer_scan_and_nothing_else(shop: Shop) -> None:
     shop.open(**{"remote.storage.enable": "false"})
     shop.node.stop()
@@ -103,6 +105,7 @@ def test_lost_checkpoints_cost_a_longer_scan_and_nothing_else(shop: Shop) -> Non
     shop.check()
 
 
+@pytest.mark.fault("index-lost-wrong-data")
 def test_a_lost_sealed_file_is_read_from_the_bucket(shop: Shop) -> None:
     """The index is there and the data is not: the copy in the bucket serves, whoever looks is told."""
     shop.open()
@@ -115,6 +118,7 @@ def test_a_lost_sealed_file_is_read_from_the_bucket(shop: Shop) -> None:
     assert shop.node.metrics()["stratalog_log_cold_reads_total"] > 0
 
 
+@pytest.mark.fault("index-lost-wrong-data")
 @pytest.mark.parametrize("how", ["gone", "flipped"])
 def test_what_is_nowhere_else_is_an_error_and_never_skipped(shop: Shop, how: str) -> None:
     """No second copy: who reads there meets an error, not the records behind it; the other segments serve."""

@@ -158,6 +158,7 @@ class Crowd:
             self._sent.remove(name)
 
 
+@pytest.mark.fault("thousands-connections-ready-once")
 @pytest.mark.timeout(1800)
 def test_a_node_killed_under_2000_ready_connections_keeps_what_it_acknowledged(
     tmp_path: Path, crash_rounds: int, crash_seed: int

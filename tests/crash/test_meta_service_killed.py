@@ -119,6 +119,7 @@ async def check(directory: Path, told: list[list[object]]) -> int:
     return len(ids)
 
 
+@pytest.mark.fault("metadata-store-killed-side")
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("kill_at", [4, 5, 9, 13])
 def test_killed_on_either_side_of_a_synced_write(tmp_path: Path, kill_at: int, moment: str) -> None:

@@ -25,6 +25,7 @@ from support.fault_proxy import (
 from support.s3_servers import NO_VERSITYGW, versitygw_binary, versitygw_server
 
 
+@pytest.mark.fault("process-killed-produce-roll")
 @pytest.mark.timeout(3600)
 def test_a_killed_node_loses_nothing_and_doubles_nothing(tmp_path: Path, crash_rounds: int, crash_seed: int) -> None:
     drill = Drill(tmp_path, str(tmp_path / "bucket"), crash_seed)
@@ -52,6 +53,7 @@ def spoil(proxy: FaultProxy, chance: random.Random) -> None:
         proxy.add(rule)
 
 
+@pytest.mark.fault("bucket-fails-once")
 @pytest.mark.real_s3
 @pytest.mark.timeout(3600)
 def test_a_node_killed_while_its_bucket_fails_loses_nothing(tmp_path: Path, crash_rounds: int, crash_seed: int) -> None:

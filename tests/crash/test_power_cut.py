@@ -12,6 +12,7 @@ from support.power_cut import PoweredNode
 from support.power_drill import PowerDrill
 
 
+@pytest.mark.fault("power-fails-bytes-names")
 @pytest.mark.timeout(3600)
 def test_a_node_that_flushes_before_it_answers_survives_power_cuts(
     tmp_path: Path, crash_rounds: int, crash_seed: int
@@ -43,6 +44,7 @@ def test_a_node_that_flushes_before_it_answers_survives_power_cuts(
     assert taken
 
 
+@pytest.mark.fault("power-fails-upload-flush")
 @pytest.mark.timeout(3600)
 def test_under_the_default_policy_a_power_cut_costs_an_unflushed_tail_at_most(
     tmp_path: Path, crash_rounds: int, crash_seed: int

@@ -66,6 +66,7 @@ def check(node: NodeProcess, sent: list[Sent]) -> None:
     assert not found, [str(anomaly)[:200] for anomaly in found]
 
 
+@pytest.mark.fault("store-unavailable-start", "uploads-slow-producers-fast")
 def test_a_store_that_is_away_at_start_stops_nobody_and_gets_everything_when_it_is_back(
     tmp_path: Path, server: S3Server, proxy: FaultProxy
 ) -> None:
@@ -92,6 +93,7 @@ def test_a_store_that_is_away_at_start_stops_nobody_and_gets_everything_when_it_
         assert node.peak_rss_bytes() < 300 << 20
 
 
+@pytest.mark.fault("node-crashes-data-uploaded")
 def test_a_restart_after_much_was_written_scans_the_tails_and_not_the_whole(tmp_path: Path) -> None:
     """The checkpoint says how far a segment was good: behind it begins the scan, also after a kill."""
     settings = WORKING | {
@@ -111,6 +113,7 @@ def test_a_restart_after_much_was_written_scans_the_tails_and_not_the_whole(tmp_
         check(node, sent)
 
 
+@pytest.mark.fault("store-unavailable-start")
 def test_groups_need_no_store_to_come_back(tmp_path: Path, server: S3Server, proxy: FaultProxy) -> None:
     """However short local retention is: the log of group offsets goes up like any other, and its local copy stays."""
     proxy.clear()

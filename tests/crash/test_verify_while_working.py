@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from support.crash_drill import PLACES, SETTINGS, TOPICS, command
 from support.ledger import IdempotentSender, Ledger, PlainSender, create_topics
 from support.node_process import NodeProcess
@@ -12,6 +14,7 @@ from support.waiting import eventually_sync
 MOVES = ("parts_moved", "segments_completed", "local_copies_freed", "bundles_deleted")
 
 
+@pytest.mark.fault("object-replaced-reader")
 def test_verify_finds_nothing_wrong_while_data_moves_under_it(tmp_path: Path) -> None:
     settings = SETTINGS | {"remote.bundle.max.age.ms": 500, "remote.delete.delay.ms": 2_000}
     with NodeProcess(tmp_path / "data", str(tmp_path / "bucket"), settings) as node:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +21,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.fault("wall-clock-set-forward")
 @given(STEPS)
 def test_age_never_runs_ahead_of_the_wall_clock_nor_faster_than_it_may(steps: list[tuple[int, int, bool]]) -> None:
     wall = START_MS

@@ -132,6 +132,7 @@ class Directories(World):
         return self.is_alive(node_id) if mount is None else mount.volume is not None
 
 
+@pytest.mark.fault("disk-node-dies-node")
 @pytest.mark.parametrize("seed", range(80))
 def test_nothing_is_given_up_with_a_directory_that_anything_else_has(seed: int) -> None:
     world = Directories(seed)

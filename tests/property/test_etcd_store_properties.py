@@ -170,6 +170,7 @@ async def stays_out(deposed: EtcdStore, turn: Sequence[Sequence[TableWrite]]) ->
     await deposed.close()
 
 
+@pytest.mark.fault("answer-etcd-lost-arrives")
 @settings(max_examples=100)
 @given(st.lists(st.tuples(st.sampled_from([False, False, True]), turns), min_size=2, max_size=6), fates)
 @example([(False, [[lock("a", 900)]]), (False, [[lock("a", 0)]])], [])
@@ -182,6 +183,7 @@ def test_whatever_becomes_of_transactions_whole_commands_stand_in_their_order(
         asyncio.run(story(plan, script))
 
 
+@pytest.mark.fault("leading-meta-service-killed")
 @given(turns, st.integers(1, 40), st.sampled_from([Fate.LOST, Fate.UNANSWERED, Fate.DELAYED, Fate.LAST_SPACE]))
 def test_a_leader_that_is_gone_at_any_transaction_leaves_whole_commands(
     turn: Sequence[Sequence[TableWrite]], last: int, fate: Fate
@@ -218,6 +220,7 @@ def test_what_is_written_down_is_read_back(operations: list[Operation]) -> None:
     assert all(len(one) <= 200 for one in written.parts)
 
 
+@pytest.mark.fault("record-piece-part-command")
 @given(st.lists(st.builds(Put, st.binary(), st.binary(max_size=99)), min_size=1), st.data())
 def test_a_changed_part_is_never_carried_out(operations: list[Operation], data: st.DataObject) -> None:
     written = redo.write_down(operations)

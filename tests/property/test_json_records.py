@@ -88,6 +88,7 @@ def outcomes(values: list[bytes], schema: Any) -> list[Any]:
     return [told[row] for row in range(len(values))]
 
 
+@pytest.mark.fault("json-value-fit-column")
 @given(st.lists(texts_of(OBJECTS), max_size=8), st.lists(texts_of(OBJECTS), max_size=4))
 def test_each_object_is_a_row_of_equal_values_or_a_dead_letter_whatever_is_beside_it(
     values: list[bytes], later: list[bytes]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -304,6 +305,7 @@ class MixedGroups(RuleBasedStateMachine):
             return set(self.group.members_by_id)
         return {member.member_id for member in self.group.members}
 
+    @pytest.mark.fault("consumers-move-protocol-group")
     @invariant()
     def no_shard_is_used_twice(self) -> None:
         present = self.ids()

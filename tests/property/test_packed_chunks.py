@@ -87,6 +87,7 @@ def test_whatever_batches_come_the_part_is_given_back(batches: list[bytes]) -> N
         assert unpack_all(packed) == part and len(packed) < len(part)
 
 
+@pytest.mark.fault("node-consumers-read-verifies")
 @pytest.mark.parametrize("batches", [400, 12], ids=["much", "little"])
 def test_a_range_is_opened_piece_by_piece_so_that_others_have_their_turn(batches: int) -> None:
     part, packed = packed_sample(batches)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -84,6 +85,7 @@ class Bucket:
         return found
 
 
+@pytest.mark.fault("bucket-several-complete-attempts")
 @given(st.lists(steps, max_size=60), st.randoms(use_true_random=False))
 def test_the_chosen_chain_holds_what_was_committed_as_it_was(history: list[tuple[str, int, object]], chance) -> None:  # type: ignore[no-untyped-def]
     bucket = Bucket()
@@ -108,6 +110,7 @@ def a_part(base: int, end: int, before: bytes, after: bytes, lock_epoch: int, at
     )
 
 
+@pytest.mark.fault("bucket-several-complete-attempts")
 def test_of_two_parts_with_other_records_for_the_same_offsets_the_later_holders_counts_though_it_is_shorter() -> None:
     lost = [a_part(0, 100, EMPTY_DIGEST, b"lost", 1), a_part(100, 200, b"lost", b"also lost", 1)]
     true = a_part(0, 15, EMPTY_DIGEST, b"true", 2)

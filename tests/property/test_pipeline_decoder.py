@@ -62,6 +62,7 @@ def damaged(batch: bytes, places: list[tuple[int, int]], length: int | None) -> 
     return bytes(out)
 
 
+@pytest.mark.fault("batch-hostile-content-sizes")
 @given(
     st.lists(st.tuples(TIMES, BYTES, BYTES, HEADERS), min_size=1, max_size=6),
     st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), min_size=1, max_size=4),

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from uuid import UUID
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -130,6 +131,7 @@ pieces = st.builds(Piece, st.integers(0, 6), st.integers(0, 6), st.booleans(), s
 logs = st.lists(pieces, min_size=1, max_size=6)
 
 
+@pytest.mark.fault("snapshot-older-data-bucket")
 @given(logs, st.integers(0, 40))
 def test_a_rebuilt_log_has_no_gap_and_holds_all_that_was_committed(log: list[Piece], log_start: int) -> None:
     world = world_of(log)
@@ -190,6 +192,7 @@ def test_a_log_that_was_deleted_further_than_the_bucket_reaches_goes_on_behind_i
     assert (plan.log_start_offset, plan.end_offset, plan.lost) == (10, 10, [])
 
 
+@pytest.mark.fault("snapshot-older-data-bucket")
 def test_what_contradicts_the_metadata_is_left_alone() -> None:
     world = world_of([Piece(3, 3, True, True), Piece(3, 3, True, True)])
     stray = FoundSegment(SegmentKey(TOPIC_ID, 0, 1, 2), (FoundManifest("stray", 5, 9, 1, seal(1, 2, 5), b"d", 9),))
@@ -281,6 +284,7 @@ def test_what_the_metadata_before_may_have_named_stays_for_a_grace_from_now_on()
     }
 
 
+@pytest.mark.fault("metadata-rebuilt-bucket-log")
 def test_where_the_log_had_a_break_or_may_have_had_one_the_rebuilt_records_say_so() -> None:
     """Readers that were away are told of it (OffsetForLeaderEpoch): what they saw behind it is not in this log."""
     lost = GivenUp(3, 4, GapReason.RESTARTED)

@@ -56,6 +56,7 @@ async def bench() -> AsyncIterator[ControlBench]:
             await node.groups.stop()
 
 
+@pytest.mark.fault("request-names-topic-partition")
 @pytest.mark.parametrize(("key", "version"), CASES)
 @pytest.mark.parametrize("where", ["things", "inside"])
 async def test_a_thing_named_many_times_costs_little_more_than_once(key: int, version: int, where: str) -> None:
@@ -73,6 +74,7 @@ async def test_a_thing_named_many_times_costs_little_more_than_once(key: int, ve
         assert cost.peak_bytes <= one.peak_bytes + BYTES_PER_ENTRY * MANY + 2 * cost.request_bytes, (one, cost)
 
 
+@pytest.mark.fault("request-names-topic-partition")
 @pytest.mark.parametrize(("key", "version"), CASES)
 async def test_twice_as_many_things_cost_twice_as_much(key: int, version: int) -> None:
     async with bench() as control:
@@ -96,6 +98,7 @@ async def test_the_own_node_is_described_once_however_often_it_is_named(version:
         assert cost.calls <= one.calls + CALLS_PER_ENTRY * 1_500
 
 
+@pytest.mark.fault("request-names-topic-partition")
 @given(names=st.lists(st.sampled_from(["orders", "clicks", "never", "1"]), min_size=1, max_size=12), data=st.data())
 async def test_repeating_a_question_changes_no_answer(names: list[str], data: st.DataObject) -> None:
     key = data.draw(st.sampled_from(sorted(TOLD_ONCE)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -21,6 +22,8 @@ from stratalog.machines.leading.shard_chain import ShardChain
 from stratalog.machines.leading.shard_life import Life, Stop, StopCause
 from stratalog.model.append import AppendFailure
 from stratalog.model.ids import SegmentKey, ShardKey
+
+pytestmark = pytest.mark.fault("node-thousands-idle-shards")
 
 SHARD = ShardKey(uuid.UUID(int=1), 0)
 NODE, FOLLOWER = 1, 2

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from itertools import pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -201,6 +202,7 @@ def _add_checkpoint(draw: st.DrawFn, world: World, key: SegmentKey, length: int)
     world.checkpoints[key] = restart_events.CheckpointClaim(place * BATCH_BYTES, end_offset, producers_at(end_offset))
 
 
+@pytest.mark.fault("file-cut-gone-offset")
 @given(worlds(), st.sampled_from([None, -1, 0, 1, 2]))
 @settings(max_examples=300, deadline=None)
 def test_nothing_that_is_known_to_have_been_written_is_cut_or_passed_over(
@@ -216,6 +218,7 @@ def test_nothing_that_is_known_to_have_been_written_is_cut_or_passed_over(
             assert world.missing.segment.base_offset <= begin < end <= world.missing.known_end
 
 
+@pytest.mark.fault("file-cut-gone-offset")
 @given(worlds(), st.data())
 @settings(max_examples=200, deadline=None)
 def test_a_restart_that_is_cut_short_between_any_two_steps_is_begun_anew_and_ends_no_worse(

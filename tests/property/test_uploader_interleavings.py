@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -132,6 +133,7 @@ async def play(plot: list[tuple[str, int, int]], faults: list[Fault]) -> None:
         assert not rig.uploader.status().uploader.held
 
 
+@pytest.mark.fault("merge-races-upload-answers")
 @given(plot=st.lists(steps, min_size=1, max_size=40), faults=st.lists(FAULTS, max_size=30))
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_interleaving_ends_with_every_committed_byte_in_the_store_once(

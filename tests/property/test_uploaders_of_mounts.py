@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
@@ -86,6 +87,7 @@ GONE: list[Command[Any]] = [
 ]
 
 
+@pytest.mark.fault("holder-dies-middle-upload")
 @given(st.sampled_from([[], GONE[:1], GONE[:2], GONE]), st.lists(steps, max_size=30))
 @settings(max_examples=150, deadline=None)
 def test_one_node_at_most_may_commit_it_lives_and_there_is_one_while_a_directory_is_held(

@@ -79,6 +79,7 @@ class Steady:
         return self.times > 100
 
 
+@pytest.mark.fault("task-writes-exports-memory")
 @pytest.mark.parametrize("what", ["values", "keys", "headers"])
 def test_what_waits_for_a_stopped_kafka_is_bounded_and_comes_once_it_goes_on(node: NodeProcess, what: str) -> None:
     """Seen from outside, in the memory of the process that sends."""
@@ -109,6 +110,7 @@ def test_what_waits_for_a_stopped_kafka_is_bounded_and_comes_once_it_goes_on(nod
     assert b"%08d" % (RECORDS - 1) in ((last.key() or b"")[:8], (last.value() or b"")[:8])
 
 
+@pytest.mark.fault("task-writes-exports-memory")
 def test_the_queue_is_never_fuller_than_it_may_be_and_a_larger_record_goes_alone(node: NodeProcess) -> None:
     sender = Sender(node.bootstrap, {"queue.buffering.max.messages": "1000000", "linger.ms": "5"})
     fullest = [0]

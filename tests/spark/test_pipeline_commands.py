@@ -81,6 +81,7 @@ def start(*arguments: str, log: Path) -> subprocess.Popen[bytes]:
 class TestOnSpark:
     pytestmark = needs_spark
 
+    @pytest.mark.fault("archive-killed-run-twice")
     @pytest.mark.parametrize("form", list(TableFormat))
     def test_a_driver_that_is_killed_midway_leaves_the_same_table_after_the_next_run(
         self, spark: Any, tmp_path: Path, form: TableFormat
@@ -107,6 +108,7 @@ class TestOnSpark:
         rows = read_table(form, table_place(str(table)), "cold")
         assert [(row["_offset"], row["flight"]) for row in rows] == [(n, n) for n in range(960)]
 
+    @pytest.mark.fault("job-pipeline-damaged-object")
     def test_damage_is_one_line_and_not_a_traceback(self, tmp_path: Path) -> None:
         bucket = fill(tmp_path / "bucket", segments=2)
         flip(next((tmp_path / "bucket").rglob("*.chunk")))
@@ -122,6 +124,7 @@ class TestOnSpark:
         assert re.fullmatch(DAMAGED, lines[-1]), lines[-1]
 
 
+@pytest.mark.fault("job-pipeline-damaged-object")
 @pytest.mark.parametrize("job", [("archive", "cold"), ("export",)])
 @pytest.mark.parametrize("damage", ["flipped", "gone"])
 def test_a_job_that_meets_damage_says_where_and_what_to_do(tmp_path: Path, job: tuple[str, ...], damage: str) -> None:

@@ -94,6 +94,7 @@ def kafka_end(kafka: NodeProcess, shard: int) -> int:
     return int(end)
 
 
+@pytest.mark.fault("tasks-export-kafka-run")
 def test_a_kafka_with_as_many_shards_gets_each_record_in_its_shard_and_in_order(
     spark: Any, kafka: NodeProcess, bucket: str
 ) -> None:
@@ -109,6 +110,7 @@ def test_a_kafka_with_as_many_shards_gets_each_record_in_its_shard_and_in_order(
     assert [offset for _, offset in records] == list(range(PIECES * RECORDS))
 
 
+@pytest.mark.fault("tasks-export-kafka-run")
 def test_a_kafka_with_other_shards_gets_the_records_of_a_key_in_order(
     spark: Any, kafka: NodeProcess, bucket: str
 ) -> None:

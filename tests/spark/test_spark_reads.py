@@ -126,6 +126,7 @@ def test_what_cannot_be_is_refused_with_words(spark: Any, bucket: str, options: 
         spark.read.format("stratalog").options(**options).load(bucket).count()
 
 
+@pytest.mark.fault("chunk-bundle-manifest-damaged")
 def test_a_damaged_object_fails_the_query_and_is_named(spark: Any, bucket_url: str) -> None:
     async def chunks_of(store: ObjectStore) -> list[str]:
         prefix = cold.names.segment_prefix(cold.segments[0].key)

@@ -23,6 +23,7 @@ def bucket(tmp_path: Path) -> GrowingBucket:
     return GrowingBucket(str(tmp_path / "bucket"))
 
 
+@pytest.mark.fault("sink-stream-fails-query")
 def test_each_record_is_read_once_over_restarts_and_failures(spark: Any, bucket: GrowingBucket, tmp_path: Path) -> None:
     bucket.grow(2)
     stream = Stream(spark, bucket, tmp_path / "checkpoint", maxBytesPerTrigger="2000")
@@ -93,6 +94,7 @@ def test_a_batch_begins_once_enough_offsets_wait(spark: Any, bucket: GrowingBuck
     assert {*stream.offsets} == {*range(120)}, "all that is there, with availableNow"
 
 
+@pytest.mark.fault("retention-deletes-records-reader")
 def test_a_gap_by_retention_fails_the_stream_or_is_reported(spark: Any, bucket_url: str, tmp_path: Path) -> None:
     bucket = GrowingBucket(bucket_url)
     bucket.grow()
@@ -107,6 +109,7 @@ def test_a_gap_by_retention_fails_the_stream_or_is_reported(spark: Any, bucket_u
     assert stream.offsets == [*range(30), *range(60, 90)]
 
 
+@pytest.mark.fault("retention-deletes-objects-stream")
 @pytest.mark.parametrize("on_gap", ["fail", "report"])
 def test_retention_between_the_plan_of_a_batch_and_its_tasks_is_named_and_no_part_of_the_batch_counts(
     spark: Any, bucket_url: str, tmp_path: Path, on_gap: str
@@ -129,6 +132,7 @@ def test_retention_between_the_plan_of_a_batch_and_its_tasks_is_named_and_no_par
     assert stream.filled == [list(range(60, 90))], "the batch that was planned, behind the gap"
 
 
+@pytest.mark.fault("records-stream-read-expire")
 def test_retention_while_a_stream_reads_on_takes_nothing_that_is_still_there(
     spark: Any, bucket_url: str, tmp_path: Path
 ) -> None:
@@ -155,6 +159,7 @@ def test_retention_while_a_stream_reads_on_takes_nothing_that_is_still_there(
     assert stream.offsets == list(range(150))
 
 
+@pytest.mark.fault("stream-first-batch-delivered")
 def test_where_a_stream_began_is_known_though_its_first_records_were_never_delivered(
     spark: Any, bucket: GrowingBucket, tmp_path: Path
 ) -> None:

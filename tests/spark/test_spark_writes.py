@@ -164,6 +164,7 @@ def test_an_export_into_another_cluster_tells_where_each_record_came_from(node: 
     }
 
 
+@pytest.mark.fault("cluster-accept-row-spark")
 def test_what_is_not_delivered_is_an_error(node: NodeProcess) -> None:
     sender = Sender(node.bootstrap, {"delivery.timeout.ms": "3000", "allow.auto.create.topics": "false"})
     create_topic(node.bootstrap, "one-shard")

@@ -114,6 +114,7 @@ async def test_a_scan_gets_over_a_fault_of_each_request(
     assert rule.hits == len(seen) > 40
 
 
+@pytest.mark.fault("short-body-wrong-range")
 @pytest.mark.parametrize("kind", [".manifest", ".chunk"])
 async def test_a_body_that_stays_short_is_an_error_and_never_cached(
     kind: str, reader: ColdReader, shard: ColdShard, proxy: FaultProxy
@@ -126,6 +127,7 @@ async def test_a_body_that_stays_short_is_an_error_and_never_cached(
     await scan(reader, shard)
 
 
+@pytest.mark.fault("connection-silent-half-data")
 async def test_a_black_hole_delays_one_block_and_nobody_else(
     reader: ColdReader, shard: ColdShard, proxy: FaultProxy
 ) -> None:
@@ -139,6 +141,7 @@ async def test_a_black_hole_delays_one_block_and_nobody_else(
     assert await hung
 
 
+@pytest.mark.fault("reader-gives-midway")
 async def test_a_cancelled_reader_leaves_a_slow_fetch_to_the_others(
     reader: ColdReader, shard: ColdShard, proxy: FaultProxy
 ) -> None:

@@ -85,6 +85,7 @@ async def test_small_chunks_become_few_large_ones_of_the_same_bytes(place: Compa
     assert await offsets(place.store, place.cold.names.cluster_id, ranges) == list(range(720))
 
 
+@pytest.mark.fault("merge-chunks-killed-midway")
 async def test_the_second_run_finds_nothing_to_do(place: CompactWorld) -> None:
     await fill(place)
     await place.compact()
@@ -209,6 +210,7 @@ async def test_ten_thousand_chunks_become_few(store: ObjectStore, store_url: str
 
 
 # While others read --------------------------------------------------------------------------------------------------
+@pytest.mark.fault("chunks-merged-readers-hold")
 async def test_readers_go_on_while_manifests_are_swapped_and_after_the_old_objects_went(place: CompactWorld) -> None:
     await fill(place)
 
@@ -239,6 +241,7 @@ async def test_readers_go_on_while_manifests_are_swapped_and_after_the_old_objec
         await cold.close()
 
 
+@pytest.mark.fault("chunks-merged-readers-hold")
 async def test_metadata_of_before_in_the_bucket_lead_to_the_new_manifest(place: CompactWorld) -> None:
     """A snapshot of the metadata from before the merging names manifests that are gone: that was no retention."""
     await fill(place)
@@ -251,6 +254,7 @@ async def test_metadata_of_before_in_the_bucket_lead_to_the_new_manifest(place: 
 
 
 # What goes wrong ----------------------------------------------------------------------------------------------------
+@pytest.mark.fault("merge-chunks-killed-midway")
 @pytest.mark.parametrize("is_packing", [False, True])
 async def test_a_job_that_dies_between_two_segments_is_gone_on_with_by_the_next(
     place: CompactWorld, is_packing: bool
@@ -279,6 +283,7 @@ async def test_a_job_that_dies_between_two_segments_is_gone_on_with_by_the_next(
     assert (checked.findings, checked.batches, checked.unnamed_objects) == ([], 360, 0)
 
 
+@pytest.mark.fault("chunk-merged-damaged")
 async def test_what_is_damaged_stays_as_it_is_and_is_told(place: CompactWorld) -> None:
     await fill(place)
     (manifest, _) = await place.manifests()
@@ -294,6 +299,7 @@ async def test_what_is_damaged_stays_as_it_is_and_is_told(place: CompactWorld) -
     assert (await place.segments())[0] == before[0]
 
 
+@pytest.mark.fault("merge-chunks-killed-midway")
 async def test_a_segment_that_goes_meanwhile_is_told_and_holds_nothing_up(place: CompactWorld) -> None:
     await fill(place)
     loop, client = asyncio.get_running_loop(), place.world.client
@@ -311,6 +317,7 @@ async def test_a_segment_that_goes_meanwhile_is_told_and_holds_nothing_up(place:
     assert (await place.compact()).segments == 0
 
 
+@pytest.mark.fault("merge-chunks-killed-midway")
 async def test_a_job_whose_lock_passed_on_swaps_nothing(place: CompactWorld) -> None:
     await fill(place)
     loop, client, clock = asyncio.get_running_loop(), place.world.client, place.world.clock
@@ -328,6 +335,7 @@ async def test_a_job_whose_lock_passed_on_swaps_nothing(place: CompactWorld) -> 
     assert await place.segments() == before
 
 
+@pytest.mark.fault("store-accepted-merged-chunk")
 async def test_a_copy_of_the_bucket_is_not_taken_for_the_bucket(place: CompactWorld, tmp_path: Path) -> None:
     """Metadata would name what only the copy has."""
     await fill(place)
@@ -384,6 +392,7 @@ async def test_the_command_answers_programs(place: CompactWorld) -> None:
     assert code == 2 and "such as 64MiB" in refusal
 
 
+@pytest.mark.fault("merge-chunks-killed-midway")
 @pytest.mark.parametrize("is_packing", [False, True])
 async def test_a_process_that_is_killed_midway_leaves_each_segment_as_it_was_or_merged(
     place: CompactWorld, is_packing: bool
@@ -436,6 +445,7 @@ async def test_metadata_are_made_again_of_a_bucket_whose_chunks_were_merged(
     assert epochs[COMPACTION_LOCK] == 2, "above every epoch that a name in the bucket has"
 
 
+@pytest.mark.fault("different-nodes-sweep-old")
 async def test_metadata_are_made_again_of_the_manifest_whose_objects_are_all_there(place: CompactWorld) -> None:
     """The one that older metadata name may lie there still though another writer's sweep took chunks that it names."""
     await fill(place)
@@ -452,6 +462,7 @@ async def test_metadata_are_made_again_of_the_manifest_whose_objects_are_all_the
     assert told.lost == []
 
 
+@pytest.mark.fault("merge-chunks-snapshot-read")
 async def test_who_goes_by_the_bucket_alone_reads_what_was_merged(place: CompactWorld) -> None:
     """Not by a manifest that is due to be swept, however late the write lock under which it was put."""
     await fill(place)

@@ -38,6 +38,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.fault("torn-write-directory-store")
 async def test_a_killed_writer_never_leaves_a_torn_object_under_a_name(tmp_path: Path, opener: Opener) -> None:
     """Whatever is listed is whole: its name says how long it must be (F50)."""
     store = opener(str(tmp_path / "store"))
@@ -127,6 +128,7 @@ async def test_files_of_others_are_not_listed_unless_their_names_are_keys(tmp_pa
     assert [info.key async for info in opener(str(tmp_path)).list("")] == ["plain"]
 
 
+@pytest.mark.fault("directory-bucket-unmounted-node")
 async def test_a_directory_that_was_removed_is_made_again(tmp_path: Path, opener: Opener) -> None:
     store = opener(str(tmp_path / "store"))
     await store.put("a", [b"x"])
@@ -138,6 +140,7 @@ async def test_a_directory_that_was_removed_is_made_again(tmp_path: Path, opener
     assert await store.get("a") == b"y"
 
 
+@pytest.mark.fault("directory-bucket-unmounted-node")
 async def test_where_nothing_is_mounted_any_more_nothing_is_put_and_nothing_missed(
     tmp_path: Path, opener: Opener
 ) -> None:
@@ -169,6 +172,7 @@ async def test_where_nothing_is_mounted_any_more_nothing_is_put_and_nothing_miss
         pytest.skip(str(error))
 
 
+@pytest.mark.fault("directory-bucket-unmounted-node")
 async def test_what_was_put_before_the_file_system_was_mounted_does_not_stand_for_it(
     tmp_path: Path, opener: Opener
 ) -> None:
@@ -252,6 +256,7 @@ async def test_a_file_system_that_hangs_ends_in_the_deadline(tmp_path: Path, ope
         os.close(writer)
 
 
+@pytest.mark.fault("directory-store-disk-hangs")
 async def test_writes_that_hang_hold_up_no_read(
     tmp_path: Path, opener: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,6 +276,7 @@ async def test_writes_that_hang_hold_up_no_read(
         await asyncio.gather(*puts)
 
 
+@pytest.mark.fault("directory-store-disk-hangs")
 async def test_reads_that_hang_hold_up_no_write(tmp_path: Path, opener: Opener) -> None:
     """A pipe under an object's name answers no read until somebody writes into it."""
     settings = StoreSettings()

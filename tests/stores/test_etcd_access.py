@@ -69,6 +69,7 @@ def test_what_goes_together_is_asked_for_and_no_secret_is_shown(certificates: Ce
         read_access(AccessFiles(ca=line), {})
 
 
+@pytest.mark.fault("etcd-requires-users-certificates")
 async def test_a_store_is_led_written_and_read_as_a_user_over_tls(
     guarded: EtcdServers, certificates: Certificates
 ) -> None:
@@ -81,6 +82,7 @@ async def test_a_store_is_led_written_and_read_as_a_user_over_tls(
         assert leadership.is_leading and client.stats.attempts_failed == 0, "a token that is old costs no attempt"
 
 
+@pytest.mark.fault("etcd-users-lets-root")
 async def test_a_user_that_may_not_compact_leads_on_and_the_log_says_what_etcd_needs(
     guarded: EtcdServers, certificates: Certificates, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -99,6 +101,7 @@ async def test_a_user_that_may_not_compact_leads_on_and_the_log_says_what_etcd_n
         assert leadership.is_leading and client.stats.compactions == 0
 
 
+@pytest.mark.fault("etcd-requires-users-certificates")
 async def test_who_may_not_is_told_why_at_once(guarded: EtcdServers, certificates: Certificates) -> None:
     request = rpc.RangeRequest(key=b"/mine/x")
     for wrong, key, words in (
@@ -117,6 +120,7 @@ async def test_who_may_not_is_told_why_at_once(guarded: EtcdServers, certificate
         await client.close()
 
 
+@pytest.mark.fault("etcd-requires-users-certificates")
 async def test_an_instance_takes_its_secrets_from_the_environment_and_logs_none(
     guarded: EtcdServers, certificates: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,6 +76,7 @@ async def written_through(members: EtcdServers, prefix: bytes, fault: Callable[[
         assert after.version == before.version and {topic.name for topic in after.topics} == set(made)
 
 
+@pytest.mark.fault("etcd-leader-killed-hangs")
 async def test_writing_goes_on_when_etcds_leader_is_killed(members: EtcdServers, prefix: bytes) -> None:
     leader = members.leader()
     try:
@@ -85,6 +86,7 @@ async def test_writing_goes_on_when_etcds_leader_is_killed(members: EtcdServers,
         members.wait_until_well()
 
 
+@pytest.mark.fault("etcd-leader-killed-hangs")
 async def test_writing_goes_on_when_etcds_leader_hangs(members: EtcdServers, prefix: bytes) -> None:
     leader = members.leader()
     try:
@@ -94,6 +96,7 @@ async def test_writing_goes_on_when_etcds_leader_hangs(members: EtcdServers, pre
         members.wait_until_well()
 
 
+@pytest.mark.fault("etcd-leader-killed-hangs")
 async def test_writing_goes_on_without_any_one_of_three_members(members: EtcdServers, prefix: bytes) -> None:
     """The sticky one among them."""
     lost = next(member for member in range(3) if member != members.leader())
@@ -104,6 +107,7 @@ async def test_writing_goes_on_without_any_one_of_three_members(members: EtcdSer
         members.wait_until_well()
 
 
+@pytest.mark.fault("etcd-majority")
 async def test_without_a_majority_nothing_is_promised_and_one_leads_again_when_it_is_back(
     members: EtcdServers, prefix: bytes
 ) -> None:
@@ -133,6 +137,7 @@ async def test_without_a_majority_nothing_is_promised_and_one_leads_again_when_i
         await world.topic("next")
 
 
+@pytest.mark.fault("deposed-meta-service-continues")
 async def test_what_a_deposed_leader_sent_to_a_member_that_hung_is_refused_when_it_wakes(
     members: EtcdServers, prefix: bytes
 ) -> None:

@@ -118,6 +118,7 @@ async def test_a_turn_of_many_commands_takes_few_transactions_and_a_large_comman
     assert version(found) == 302
 
 
+@pytest.mark.fault("leading-meta-service-killed")
 @pytest.mark.parametrize("is_sent", [False, True], ids=["before it is sent", "before it is answered"])
 async def test_a_leader_killed_at_any_transaction_leaves_whole_commands(
     etcd: EtcdServers, prefix: bytes, is_sent: bool
@@ -161,6 +162,7 @@ async def leftovers(etcd: EtcdServers, prefix: bytes) -> list[bytes]:
     return [pair.key for pair in answer.kvs if b"/" + REDO in pair.key or b"/" + LONG_VALUES in pair.key]
 
 
+@pytest.mark.fault("leading-meta-service-killed")
 async def test_a_topic_of_thousands_of_shards_and_a_bundle_of_a_thousand_commits_survive_their_leader(
     etcd: EtcdServers, prefix: bytes
 ) -> None:
@@ -179,6 +181,7 @@ async def test_a_topic_of_thousands_of_shards_and_a_bundle_of_a_thousand_commits
         assert await world.client.snapshot() == before
 
 
+@pytest.mark.fault("value-larger-etcd-accepts")
 async def test_a_value_larger_than_etcd_takes_is_cut_and_comes_back_whole(etcd: EtcdServers, prefix: bytes) -> None:
     """Nobody writes such a record today: three hundred thousand replicas."""
     seal = SealRecord(0, 0, 9, 1, 1, 100, b"\x01", NO_PRODUCERS, tuple(range(2**30, 2**30 + 300_000)), 1)
@@ -195,6 +198,7 @@ async def test_a_value_larger_than_etcd_takes_is_cut_and_comes_back_whole(etcd: 
 
 
 # Lost answers -----------------------------------------------------------------------------------------------------
+@pytest.mark.fault("answer-etcd-lost-arrives")
 async def test_lost_answers_are_read_back_and_nothing_is_written_twice(etcd: EtcdServers, prefix: bytes) -> None:
     client = LossyClient(etcd.endpoints)
     async with leading(etcd.endpoints, prefix, client=client) as (_, _, store), service_over(store) as world:
@@ -207,6 +211,7 @@ async def test_lost_answers_are_read_back_and_nothing_is_written_twice(etcd: Etc
         client.is_lossy = False
 
 
+@pytest.mark.fault("answer-etcd-lost-arrives")
 async def test_a_write_that_could_not_be_asked_about_heals_by_loading_again(
     etcd: EtcdServers, prefix: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,6 +231,7 @@ async def test_a_write_that_could_not_be_asked_about_heals_by_loading_again(
 
 
 # Leaders ----------------------------------------------------------------------------------------------------------
+@pytest.mark.fault("deposed-meta-service-continues")
 async def test_a_deposed_leader_writes_nothing_even_while_it_believes_that_it_leads(
     etcd: EtcdServers, prefix: bytes
 ) -> None:
@@ -248,6 +254,7 @@ async def test_a_deposed_leader_writes_nothing_even_while_it_believes_that_it_le
     assert names(await stored(etcd.endpoints, prefix)) == names([lock(1).lock, lock(3).lock])
 
 
+@pytest.mark.fault("deposed-meta-service-continues")
 async def test_a_leader_whose_lease_ended_knows_that_its_write_was_not_done(etcd: EtcdServers, prefix: bytes) -> None:
     async with leading(etcd.endpoints, prefix) as (_, leadership, store):
         await store.write([command(1)])
@@ -261,6 +268,7 @@ async def test_a_leader_whose_lease_ended_knows_that_its_write_was_not_done(etcd
     assert names(await stored(etcd.endpoints, prefix)) == {lock(1).lock.name}
 
 
+@pytest.mark.fault("metadata-rebuilt-restored-store")
 async def test_one_of_several_leads_and_the_others_know_where(etcd: EtcdServers, prefix: bytes) -> None:
     client = EtcdClient(etcd.endpoints, policy=QUICK)
     first, second = (EtcdLeadership(client, prefix, f"127.0.0.1:{port}") for port in (1, 2))
@@ -295,6 +303,7 @@ async def test_one_of_several_leads_and_the_others_know_where(etcd: EtcdServers,
     await client.close()
 
 
+@pytest.mark.fault("deposed-meta-service-continues")
 async def test_a_leader_that_cannot_renew_its_lease_stops_leading_by_its_own_clock(
     tmp_path: Path, prefix: bytes
 ) -> None:
@@ -312,6 +321,7 @@ async def test_a_leader_that_cannot_renew_its_lease_stops_leading_by_its_own_clo
             await again.resign()
 
 
+@pytest.mark.fault("event-loop-leading-meta")
 async def test_a_busy_event_loop_does_not_lose_the_lead_and_one_that_hangs_does(
     etcd: EtcdServers, prefix: bytes
 ) -> None:
@@ -344,6 +354,7 @@ async def test_two_clusters_in_one_etcd_know_nothing_of_each_other(etcd: EtcdSer
 
 
 # Room, limits, damage ---------------------------------------------------------------------------------------------
+@pytest.mark.fault("etcd-quota-used")
 async def test_a_used_up_quota_refuses_changes_in_words_and_heals_when_there_is_room(
     tmp_path: Path, prefix: bytes
 ) -> None:
@@ -419,6 +430,7 @@ async def test_a_load_whose_revision_is_given_up_meanwhile_begins_again(etcd: Et
     assert names(await stored(etcd.endpoints, prefix)) == names([lock(1).lock, lock(2).lock])
 
 
+@pytest.mark.fault("value-larger-etcd-accepts")
 async def test_limits_lower_than_etcds_own_are_told_and_cost_one_command(tmp_path: Path, prefix: bytes) -> None:
     with etcd_servers(tmp_path / "etcd", 1, "--max-txn-ops", "16") as servers:
         async with leading(servers.endpoints, prefix) as (_, _, store):
@@ -428,6 +440,7 @@ async def test_limits_lower_than_etcds_own_are_told_and_cost_one_command(tmp_pat
             await store.write([command(1)])
 
 
+@pytest.mark.fault("record-piece-part-command")
 @pytest.mark.parametrize(
     ("items", "kind"),
     [

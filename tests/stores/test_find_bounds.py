@@ -73,6 +73,7 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(find_module, "_SEGMENT_HANGS_S", 3.0)
 
 
+@pytest.mark.fault("store-answer-object-search")
 async def test_an_object_that_hangs_is_told_and_the_others_are_searched(place: CompactWorld) -> None:
     finder = await finder_over(place, {1})
     told = await asyncio.gather(*(finder.find(Wish("cold", key)) for key in (b"3", b"44")))
@@ -83,6 +84,7 @@ async def test_an_object_that_hangs_is_told_and_the_others_are_searched(place: C
         assert "did not answer" in left_out.why
 
 
+@pytest.mark.fault("client-searches-key-topic")
 async def test_what_is_behind_the_end_of_a_range_inside_a_segment_is_not_found(place: CompactWorld) -> None:
     """As a mount of a snapshot ends."""
     finder = await finder_over(place, set(), end=20)
@@ -91,6 +93,7 @@ async def test_what_is_behind_the_end_of_a_range_inside_a_segment_is_not_found(p
         assert ([one.offset for one in answer.records], answer.cursor) == (found, None)
 
 
+@pytest.mark.fault("store-answer-object-search")
 async def test_a_store_that_hangs_is_an_error_and_no_answer(place: CompactWorld) -> None:
     with pytest.raises(Unavailable, match="no progress"):
         await (await finder_over(place, set(range(SEGMENTS)))).find(Wish("cold", b"3"))

@@ -87,6 +87,7 @@ async def test_a_created_topic_has_an_active_segment_in_each_shard(world: MetaWo
         assert (segment.state, segment.leader, segment.isr) == (SegmentState.ACTIVE, 1, (1,))
 
 
+@pytest.mark.fault("client-admin-api-command")
 async def test_the_services_own_topics_are_made_with_fixed_settings_and_changed_by_nobody(world: MetaWorld) -> None:
     await world.node()
     client = world.client
@@ -322,6 +323,7 @@ async def test_parts_are_committed_one_after_another_and_completed_by_a_manifest
         )
 
 
+@pytest.mark.fault("merge-chunks-killed-midway")
 async def test_a_manifest_gives_way_to_another_by_compare_and_set(world: MetaWorld) -> None:
     segment = await world.ready_topic()
     lock = await world.lock()
@@ -370,6 +372,7 @@ async def test_each_commit_of_a_bundle_stands_alone(world: MetaWorld) -> None:
     assert (await world.active(topic, 0)).remote.state is RemoteState.NONE
 
 
+@pytest.mark.fault("two-uploaders-node-deposed")
 async def test_a_deposed_uploader_is_fenced(world: MetaWorld) -> None:
     segment = await world.ready_topic()
     old = await world.client.perform(table_commands.AcquireLock("tier/1", "a", 1_000))
@@ -403,6 +406,7 @@ async def test_a_lock_is_renewed_and_released_by_its_holder(world: MetaWorld) ->
         await world.client.perform(table_commands.AcquireLock("tier/2", "a", 0))
 
 
+@pytest.mark.fault("object-store-works-part")
 async def test_a_lock_remembers_its_last_holders_and_those_it_is_asked_to(world: MetaWorld) -> None:
     async def held(holder: str, lasting: Sequence[str] = ()) -> Lock:
         lock = await world.client.perform(table_commands.AcquireLock("tier/1", holder, 1_000, tuple(lasting)))

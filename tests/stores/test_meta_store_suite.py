@@ -295,6 +295,7 @@ async def test_what_a_killed_process_wrote_is_there(killed_log: Path) -> None:
     await store.close()
 
 
+@pytest.mark.fault("metadata-store-fails-damaged")
 async def test_a_torn_tail_of_the_log_is_cut(killed_log: Path) -> None:
     """Its transaction was never answered: the tear is in the write that was under way."""
     killed_log.write_bytes(killed_log.read_bytes()[:-3])
@@ -303,6 +304,7 @@ async def test_a_torn_tail_of_the_log_is_cut(killed_log: Path) -> None:
     await store.close()
 
 
+@pytest.mark.fault("metadata-store-fails-damaged")
 async def test_damage_in_the_middle_of_the_log_is_refused(killed_log: Path) -> None:
     """What comes after it was answered: cutting there would lose it in silence."""
     damaged = bytearray(killed_log.read_bytes())
@@ -318,6 +320,7 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.fault("metadata-store-fails-damaged")
 @pytest.mark.parametrize(
     ("pattern", "damage"),
     [
@@ -361,6 +364,7 @@ def files_of(directory: Path) -> set[str]:
     return {path.name for path in directory.iterdir() if not path.name.startswith("LOG")}
 
 
+@pytest.mark.fault("metadata-store-emptied-cut")
 async def test_a_manifest_cut_to_an_older_one_is_refused_where_it_shows_no_metadata(tmp_path: Path) -> None:
     """RocksDB takes it for whole, and would delete the tables it does not name: only somebody beside it can tell."""
     whole, known_by = await filled(tmp_path), tmp_path / "node.json"

@@ -34,6 +34,7 @@ async def test_an_empty_object_is_an_object(store: ObjectStore) -> None:
     assert (await store.head("data/empty")).size_bytes == 0
 
 
+@pytest.mark.fault("503-slowdown-1-000")
 @pytest.mark.parametrize("size", [5 * 1024 * 1024, 20 * 1024 * 1024 + 7])
 async def test_a_large_object_is_still_one_conditional_put(store: ObjectStore, size: int) -> None:
     body = os.urandom(1 << 16) * (size // (1 << 16)) + b"x" * (size % (1 << 16))

@@ -158,6 +158,7 @@ async def test_a_range_of_the_part_reads_only_the_frames_that_cover_it(place: Co
         await store.close()
 
 
+@pytest.mark.fault("node-consumers-read-verifies")
 async def test_a_read_of_a_few_bytes_is_not_behind_reads_of_whole_parts(
     place: CompactWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -318,6 +319,7 @@ async def test_damage_is_found_by_its_object_and_repaired_from_a_copy(place: Com
         await check_remote_copy(place.store, place.cold.names, segment)
 
 
+@pytest.mark.fault("object-chunk-longer-manifest")
 @pytest.mark.parametrize("is_packing", [True, False], ids=["packed", "merged"])
 async def test_a_chunk_that_is_longer_than_the_manifest_says_is_named_and_repaired(
     place: CompactWorld, tmp_path: Path, is_packing: bool

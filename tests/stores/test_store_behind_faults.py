@@ -65,6 +65,7 @@ async def test_the_proxy_by_itself_changes_nothing(store: ObjectStore, proxy: Fa
     assert not proxy.seen.faults
 
 
+@pytest.mark.fault("put-succeeded-answer-lost")
 async def test_a_put_whose_answer_was_lost_is_unknown_and_landed_once(
     store: ObjectStore, direct: ObjectStore, proxy: FaultProxy
 ) -> None:

@@ -109,6 +109,7 @@ async def test_a_refused_connection_proves_that_nothing_was_written(opener: Open
     assert store.stats[Operation.PUT].requests == 1
 
 
+@pytest.mark.fault("program-credentials-bucket-listens")
 async def test_a_store_that_is_not_there_is_told_with_its_address(opener: Opener) -> None:
     server = S3Server(free_port(), "bucket")
     with pytest.raises(Unavailable, match=f"not reachable: no connection to {server.endpoint};") as told:
@@ -116,6 +117,7 @@ async def test_a_store_that_is_not_there_is_told_with_its_address(opener: Opener
     assert "AKIA" not in str(told.value) and "policy" not in str(told.value)
 
 
+@pytest.mark.fault("program-credentials-bucket-listens")
 @pytest.mark.parametrize("operation", CALLS)
 async def test_who_has_no_credentials_hears_that_and_no_word_of_the_store(
     operation: Operation, opener: Opener, monkeypatch: pytest.MonkeyPatch
@@ -132,6 +134,7 @@ async def test_who_has_no_credentials_hears_that_and_no_word_of_the_store(
     assert metadata.endpoint in str(error) and "policy" not in str(error)
 
 
+@pytest.mark.fault("lifecycle-rule-moved-object")
 async def test_an_object_in_an_archive_class_is_no_question_of_credentials(opener: Opener) -> None:
     async with scripted_server(Script(s3_error("403 Forbidden", "InvalidObjectState"))) as server:
         store = opener(server.url(), QUICK)
@@ -164,6 +167,7 @@ ENDS_EARLY = {
 }
 
 
+@pytest.mark.fault("short-body-wrong-range")
 @pytest.mark.parametrize("name", WRONG_BODIES)
 async def test_a_wrong_body_is_never_an_answer(name: str, opener: Opener) -> None:
     script = Script(WRONG_BODIES[name])
@@ -188,6 +192,7 @@ async def test_an_object_that_is_said_to_end_early_is_damaged(name: str, opener:
     assert store.stats[Operation.GET].requests == len(script.requests)
 
 
+@pytest.mark.fault("short-body-wrong-range")
 async def test_a_whole_object_that_was_cut_on_its_way_is_never_an_answer(opener: Opener) -> None:
     """Its length was made to fit: only the object's own size, which the answer to a range tells, gives it away."""
     script = Script(http_answer("206 P", b"abc", "Content-Range: bytes 0-3/4"))
@@ -213,6 +218,7 @@ async def test_a_cut_body_is_asked_for_again_and_never_an_answer(opener: Opener)
             await store.get("k/a")
 
 
+@pytest.mark.fault("store-ignores-conditional-puts")
 async def test_a_store_that_overwrites_is_refused_by_the_probe(opener: Opener) -> None:
     """A server that accepts If-None-Match and writes all the same would let two writers destroy each other (F46)."""
     script = Script(http_answer("200 OK"))

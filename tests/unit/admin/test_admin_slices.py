@@ -183,6 +183,7 @@ async def one_long_shard(meta: MetaService) -> Topic:
     return topic
 
 
+@pytest.mark.fault("answers-node-thousands-segments")
 async def test_no_page_looks_at_more_than_a_slice_of_a_long_shard_in_one_turn(tmp_path: Path) -> None:
     async with new_meta() as meta:
         await one_long_shard(meta)
@@ -196,6 +197,7 @@ async def test_no_page_looks_at_more_than_a_slice_of_a_long_shard_in_one_turn(tm
             assert pages.looks.most <= 6 * UNITS_PER_SLICE, "some look up to five times at a segment"
 
 
+@pytest.mark.fault("answers-node-thousands-segments")
 async def test_no_page_looks_at_more_than_a_slice_of_many_shards_in_one_turn(tmp_path: Path) -> None:
     async with new_meta() as meta:
         await meta.perform(CreateTopic("wide", shard_count=SEGMENTS, replication_factor=1, settings={}))
@@ -207,6 +209,7 @@ async def test_no_page_looks_at_more_than_a_slice_of_many_shards_in_one_turn(tmp
             assert pages.looks.most <= 6 * UNITS_PER_SLICE
 
 
+@pytest.mark.fault("client-asks-pages-lists")
 async def test_many_pages_at_a_time_look_at_no_more_in_one_turn_than_one_page(tmp_path: Path) -> None:
     async with new_meta() as meta:
         await one_long_shard(meta)
@@ -223,6 +226,7 @@ async def test_many_pages_at_a_time_look_at_no_more_in_one_turn_than_one_page(tm
             assert pages.looks.most <= 6 * UNITS_PER_SLICE
 
 
+@pytest.mark.fault("client-asks-pages-lists")
 async def test_many_verifications_at_a_time_read_two_segments_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,6 +256,7 @@ async def test_many_verifications_at_a_time_read_two_segments_at_a_time(
     assert most == 2
 
 
+@pytest.mark.fault("body-16-mib-meta")
 @pytest.mark.parametrize(
     "body",
     [
@@ -273,6 +278,7 @@ async def test_a_body_with_a_million_faults_is_refused_without_a_list_of_them(tm
         assert "more than 1000" in await answer.text()
 
 
+@pytest.mark.fault("answers-node-thousands-segments")
 async def test_all_segments_are_listed_once_in_order_though_they_come_in_pieces(tmp_path: Path) -> None:
     async with new_meta() as meta:
         await one_long_shard(meta)

@@ -66,6 +66,7 @@ async def test_the_newest_are_found_over_batches_and_behind_offsets_without_reco
     assert [one.offset for one in found] == [16, 17, 18, 19, 300]
 
 
+@pytest.mark.fault("look-newest-records-shard")
 async def test_the_newest_of_large_records_are_the_last_ones_and_the_look_stays_bounded() -> None:
     shard = OneShard(*((base, 1, 900_000) for base in range(40)))
     found, looked = await look(shard, LookFrom.NEWEST, limit=40)
@@ -73,6 +74,7 @@ async def test_the_newest_of_large_records_are_the_last_ones_and_the_look_stays_
     assert shard.read_bytes < 20 << 20, "not all 36 MB"
 
 
+@pytest.mark.fault("look-newest-records-shard")
 async def test_a_batch_that_is_too_large_to_open_is_said() -> None:
     shard = OneShard((0, 1, 8))
     shard._batches = [(0, 1, make_batch([bytes(20 << 20)], base_offset=0, compression=1))]

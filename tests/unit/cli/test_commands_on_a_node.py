@@ -65,6 +65,7 @@ class Asker:
         assert producer.flush(20) == 0
 
 
+@pytest.mark.fault("client-admin-api-command")
 def test_an_internal_topic_is_neither_made_nor_altered_nor_deleted(ask: Asker) -> None:
     log = "__consumer_offsets"
     member = Consumer({"bootstrap.servers": ask.node.bootstrap, "group.id": "any"})
@@ -156,6 +157,7 @@ def test_a_topic_takes_names_of_kafkas_by_each_way_and_keeps_ours(ask: Asker) ->
     eventually_sync(lambda: settings() == {}, 30)
 
 
+@pytest.mark.fault("clients-change-topic-kafka")
 def test_changes_of_one_topic_at_once_lose_none_of_each_other(ask: Asker) -> None:
     ask.run("topics", "create", "busy")
     client = AdminClient(ask.node.admin)
@@ -167,6 +169,7 @@ def test_changes_of_one_topic_at_once_lose_none_of_each_other(ask: Asker) -> Non
             eventually_sync(lambda: client.topic("busy").topic.settings == expected)  # noqa: B023
 
 
+@pytest.mark.fault("clients-change-topic-kafka")
 def test_a_change_with_a_bad_number_of_shards_changes_no_setting(ask: Asker) -> None:
     ask.run("topics", "create", "fixed", "--shards", "2")
     for shards in ("1", "2", "20000"):
@@ -455,6 +458,7 @@ def test_a_claim_of_a_stranger_shows_in_status_and_on_the_page_and_the_node_serv
             assert "neither uploads nor sweeps" in page.read().decode()
 
 
+@pytest.mark.fault("shard-stops", "shard-stops-2")
 def test_a_shard_that_stopped_is_named_with_the_next_step_and_the_node_stays_ready(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data", None, SETTINGS) as running:
         hurt = Asker(running)
@@ -489,6 +493,7 @@ def test_status_ends_with_1_for_a_node_that_is_not_ready(tmp_path: Path) -> None
         assert full.run("status").exit_code == 1
 
 
+@pytest.mark.fault("file-cut-gone-offset")
 @pytest.mark.parametrize("kept", [700, None], ids=["cut", "gone"])
 def test_everybody_names_flushed_offsets_that_are_gone_from_a_file(tmp_path: Path, kept: int | None) -> None:
     with NodeProcess(tmp_path / "data", None, SETTINGS) as running:
@@ -512,6 +517,7 @@ def test_everybody_names_flushed_offsets_that_are_gone_from_a_file(tmp_path: Pat
         assert (finding["place"], finding["what"]) == (str(place), stopped["reason"])
 
 
+@pytest.mark.fault("node-started-without-bucket")
 def test_a_node_started_without_the_bucket_of_its_data_says_so_everywhere(tmp_path: Path) -> None:
     node = NodeProcess(tmp_path / "data", str(tmp_path / "bucket"), SETTINGS)
     ask = Asker(node)
@@ -534,6 +540,7 @@ def _file_of(node: NodeProcess, ask: Asker, topic: str) -> Path:
     return next(place for place in places if place.suffix == ".seg")
 
 
+@pytest.mark.fault("sealed-segment-file-gone")
 @pytest.mark.parametrize(
     ("remote", "said"),
     [

@@ -189,6 +189,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
+@pytest.mark.fault("dump-sparse-20-gb")
 @pytest.mark.parametrize(
     ("name", "code"),
     [("segment", 0), ("journal", 0), ("index", 1), ("chunk", 0), ("bundle0", 1), ("manifest", 1), ("nothing", 1)],
@@ -215,6 +216,7 @@ def test_a_sparse_file_of_20_gb_is_read_in_windows(
     assert max(reads) <= 4 << 20 and sum(reads) <= 32 << 20
 
 
+@pytest.mark.fault("dump-sparse-20-gb")
 def test_an_object_of_20_gb_is_read_in_ranges(cluster: StoredCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     key = cluster.keys["chunk"]
     path = cluster.object("chunk")
@@ -236,6 +238,7 @@ def test_an_object_of_20_gb_is_read_in_ranges(cluster: StoredCluster, monkeypatc
     assert max(asked) <= 4 << 20 and sum(asked) <= 32 << 20
 
 
+@pytest.mark.fault("dump-sparse-20-gb")
 def test_a_batch_that_claims_more_than_any_batch_has_is_refused_at_once(
     cluster: StoredCluster, tmp_path: Path, reads: list[int]
 ) -> None:
@@ -251,6 +254,7 @@ def test_a_batch_that_claims_more_than_any_batch_has_is_refused_at_once(
     assert sum(reads) <= 32 << 20
 
 
+@pytest.mark.fault("dump-sparse-20-gb")
 def test_a_journal_entry_longer_than_a_window_is_checked_in_windows(tmp_path: Path, reads: list[int]) -> None:
     payload = bytes(range(256)) * (9 << 12)
     key = SegmentKey(UUID(int=1), 0, 0, 0)

@@ -33,6 +33,7 @@ def taken() -> Iterator[str]:
         yield f"127.0.0.1:{other.getsockname()[1]}"
 
 
+@pytest.mark.fault("start-fails-midway-address")
 def test_a_process_whose_admin_address_is_taken_says_so_and_the_next_one_starts(tmp_path: Path, taken: str) -> None:
     node = NodeProcess(tmp_path / "data", None, {"metrics.listen": taken})
     node.bootstrap = "127.0.0.1:0"
@@ -71,6 +72,7 @@ def test_an_address_whose_name_nobody_knows_is_told_and_nothing_is_made(tmp_path
     assert not (tmp_path / "data").exists()
 
 
+@pytest.mark.fault("token-replaced-cluster-runs")
 @pytest.mark.parametrize("verb", [("start",), ("node", "start"), ("meta", "start")], ids=" ".join)
 @pytest.mark.parametrize(("held", "told"), [(None, "cannot be read"), ("short", "line 1: expected"), ("", "no token")])
 def test_a_token_file_that_cannot_be_used_is_a_wrong_setting_and_nothing_is_made(
@@ -98,6 +100,7 @@ def test_a_cluster_whose_ports_are_taken_makes_nothing(tmp_path: Path) -> None:
     assert not data.exists()
 
 
+@pytest.mark.fault("metadata-store-emptied-cut")
 def test_a_data_directory_whose_metadata_are_gone_is_refused_until_they_are_back(tmp_path: Path) -> None:
     node = NodeProcess(tmp_path / "data")
     with node:
@@ -125,6 +128,7 @@ def test_a_node_of_its_own_does_not_start_in_the_directory_of_a_cluster(tmp_path
     assert [file.name for file in tmp_path.iterdir() if file.is_dir()] == []
 
 
+@pytest.mark.fault("metadata-store-emptied-cut")
 async def test_a_first_start_that_ended_between_the_metadata_and_node_json_goes_on(tmp_path: Path) -> None:
     meta = open_service(tmp_path / "data" / "meta", wall_ms)
     await meta.start()

@@ -143,6 +143,7 @@ def test_a_force_names_the_disk_and_is_refused_for_a_node_that_lives(meta: str) 
     assert "never registered" in run("retire", "9", "--meta", meta).output
 
 
+@pytest.mark.fault("node-died-permanently")
 def test_what_nobody_has_is_listed_before_a_person_gives_it_up_and_says_where_it_is_cut(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -179,6 +180,7 @@ def test_an_open_segment_that_nobody_has_is_shown_without_an_end() -> None:
     assert "1 range" in shown and "0 and on" in shown and "open" in shown and "more range" not in shown
 
 
+@pytest.mark.fault("meta-service-answers-command")
 def test_a_meta_service_that_does_not_answer_is_named_with_its_address() -> None:
     away = run("list", "--meta", "http://127.0.0.1:1")
     assert away.exit_code == 3 and "no meta service answers at" in away.output

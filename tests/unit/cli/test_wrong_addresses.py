@@ -65,6 +65,7 @@ def list_nodes(meta: str) -> str:
     return ran.output
 
 
+@pytest.mark.fault("meta-service-answers-command")
 def test_a_web_server_is_no_meta_service(stranger: str) -> None:
     told = list_nodes(f"http://{stranger}")
     assert told.startswith(
@@ -89,6 +90,7 @@ def test_where_nobody_listens_no_meta_service_answers() -> None:
     assert "stratalog meta start" in told and "ssl:default" not in told
 
 
+@pytest.mark.fault("meta-service-answers-command")
 def test_what_speaks_no_http_is_no_meta_service() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         thread = threading.Thread(target=answer_as_no_http, args=(server,), daemon=True)

@@ -45,6 +45,7 @@ def crowded(clock: Clock) -> tuple[Descriptors, list[Waiting]]:
     return descriptors, files
 
 
+@pytest.mark.fault("segment-files-wait-flush")
 def test_thousands_that_are_refused_at_once_cost_one_look_at_the_files() -> None:
     descriptors, files = crowded(Clock())
     before = sum(file.looks for file in files)
@@ -54,6 +55,7 @@ def test_thousands_that_are_refused_at_once_cost_one_look_at_the_files() -> None
     assert sum(file.looks for file in files) - before <= 2 * len(files)
 
 
+@pytest.mark.fault("segment-files-wait-flush")
 def test_there_is_room_soon_after_files_were_flushed() -> None:
     clock = Clock()
     descriptors, files = crowded(clock)
@@ -66,6 +68,7 @@ def test_there_is_room_soon_after_files_were_flushed() -> None:
     assert descriptors.open_count <= descriptors.limit
 
 
+@pytest.mark.fault("segment-files-wait-flush")
 def test_a_file_that_closes_makes_room_without_a_look() -> None:
     descriptors, files = crowded(Clock())
     with pytest.raises(Unavailable):

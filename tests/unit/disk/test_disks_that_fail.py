@@ -118,6 +118,7 @@ class Script:
         return found
 
 
+@pytest.mark.fault("disk-refuses-write-node")
 def test_checkpoints_are_written_again_once_the_disk_works(tmp_path: Path) -> None:
     """RocksDB refuses everything after an error, until it is opened again."""
     folder = tmp_path / "data"
@@ -133,6 +134,7 @@ def test_checkpoints_are_written_again_once_the_disk_works(tmp_path: Path) -> No
     assert script.rest() == ["7", "None"]
 
 
+@pytest.mark.fault("disk-written-read-files")
 @pytest.mark.parametrize("what", ["one file", "the disk"])
 def test_failing_reads_count_where_the_disk_fails_and_not_where_one_file_does(tmp_path: Path, what: str) -> None:
     folder = tmp_path / "data"

@@ -5,11 +5,14 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+import pytest
+
 from stratalog_node.disk.durable_files import write_durably
 
 TIMES = 100
 
 
+@pytest.mark.fault("two-threads-write-index")
 def test_of_two_that_write_a_file_at_once_it_holds_what_one_of_them_wrote(tmp_path: Path) -> None:
     """An index block by the seal of who led the segment, and by the proof of its copy a moment later: each wrote into
     the half-written file of the other, or found it gone."""

@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from uuid import UUID
 
+import pytest
+
 from stratalog.model.ids import SegmentKey
 from stratalog_node.disk.ends_in_memory import EndsInMemory
 
@@ -22,6 +24,7 @@ def begun(folder: Path, storage_id: str = "disk", wanted: set[SegmentKey] | None
     return ends
 
 
+@pytest.mark.fault("nodes-killed-last-batches")
 def test_the_next_life_finds_the_last_end_of_each_segment(tmp_path: Path) -> None:
     first = begun(tmp_path)
     for end_offset in (12, 40, 35):

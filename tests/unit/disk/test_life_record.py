@@ -44,6 +44,7 @@ def test_of_starts_without_end_the_answered_one_and_the_last_ones_are_named(path
     assert (starts[0], starts[-1], len(starts)) == ("first", names[-1], 32)
 
 
+@pytest.mark.fault("older-copy-node-directory")
 @pytest.mark.parametrize("copy", [shutil.copy, shutil.copy2], ids=["copied", "with its times"])
 def test_a_copy_shows_no_past_and_neither_does_what_is_put_back_from_one(path: Path, copy: object) -> None:
     backup = path.parent.with_name("backup")

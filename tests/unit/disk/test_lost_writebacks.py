@@ -83,6 +83,7 @@ def flush_at_once(file: SegmentFile) -> list[str]:
     return heard
 
 
+@pytest.mark.fault("several-threads-flush-file")
 def test_the_kernel_tells_one_flush_alone(disk: ThinDisk) -> None:
     """What all of this is for: the second flush of the same bytes succeeds."""
     file = make(disk)
@@ -94,6 +95,7 @@ def test_the_kernel_tells_one_flush_alone(disk: ThinDisk) -> None:
     file.close()
 
 
+@pytest.mark.fault("several-threads-flush-file")
 def test_of_flushes_at_once_none_succeeds_over_a_lost_page(disk: ThinDisk) -> None:
     files = [make(disk, str(number)) for number in range(10)]
     disk.run_out()
@@ -104,6 +106,7 @@ def test_of_flushes_at_once_none_succeeds_over_a_lost_page(disk: ThinDisk) -> No
         file.close()
 
 
+@pytest.mark.fault("several-threads-flush-file")
 def test_a_disk_that_works_again_does_not_make_a_lost_page_good(disk: ThinDisk) -> None:
     file = make(disk)
     lose(disk, file)
@@ -112,6 +115,7 @@ def test_a_disk_that_works_again_does_not_make_a_lost_page_good(disk: ThinDisk) 
         file.sync()
 
 
+@pytest.mark.fault("flush-fails-file-segment")
 def test_who_opened_the_file_before_its_flush_failed_hears_of_it_too(disk: ThinDisk) -> None:
     """A copy that is followed on where this node led: the last flush of the leader's file may still be under way."""
     descriptors = Descriptors(100)
@@ -129,6 +133,7 @@ def test_who_opened_the_file_before_its_flush_failed_hears_of_it_too(disk: ThinD
     again.close()
 
 
+@pytest.mark.fault("flush-fails-file-segment")
 def test_a_file_that_is_removed_while_its_flush_fails_leaves_nothing_to_hear(disk: ThinDisk) -> None:
     """Another one may have its name by then."""
     descriptors = Descriptors(100)
@@ -142,6 +147,7 @@ def test_a_file_that_is_removed_while_its_flush_fails_leaves_nothing_to_hear(dis
     assert not descriptors.lost
 
 
+@pytest.mark.fault("several-threads-flush-file")
 def test_a_file_that_waits_for_its_flush_is_not_closed_and_one_that_does_not_is(disk: ThinDisk) -> None:
     asked: list[int] = []
     descriptors = Descriptors(4, on_crowded=lambda: asked.append(descriptors.open_count))
@@ -160,6 +166,7 @@ def test_a_file_that_waits_for_its_flush_is_not_closed_and_one_that_does_not_is(
     descriptors.close()
 
 
+@pytest.mark.fault("flush-fails")
 def test_the_next_process_is_told_nothing_and_finds_the_page_cache(disk: ThinDisk) -> None:
     """Why a lost flush is remembered over restarts: all that the next process can see is well."""
     file = make(disk)
@@ -171,6 +178,7 @@ def test_the_next_process_is_told_nothing_and_finds_the_page_cache(disk: ThinDis
     assert on_disk(file.path) != DATA
 
 
+@pytest.mark.fault("flush-fails")
 def test_a_file_whose_flush_failed_is_copied_by_the_next_start(disk: ThinDisk) -> None:
     file = make(disk, descriptors=Descriptors(10, flush_lost=told_of(disk).note))
     lose(disk, file)
@@ -181,6 +189,7 @@ def test_a_file_whose_flush_failed_is_copied_by_the_next_start(disk: ThinDisk) -
     assert told_of(disk).mend() == 0
 
 
+@pytest.mark.fault("flush-fails")
 def test_a_disk_that_still_cannot_be_written_leaves_the_file_and_its_name_in_the_list(disk: ThinDisk) -> None:
     file = make(disk, descriptors=Descriptors(10, flush_lost=told_of(disk).note))
     lose(disk, file)
@@ -193,6 +202,7 @@ def test_a_disk_that_still_cannot_be_written_leaves_the_file_and_its_name_in_the
     assert on_disk(file.path) == DATA
 
 
+@pytest.mark.fault("flush-fails")
 def test_a_file_that_is_gone_or_cannot_be_read_does_not_hold_up_the_others(tmp_path: Path) -> None:
     lost = LostFlushes(tmp_path / "flush-failed", tmp_path)
     (tmp_path / "whole").write_bytes(b"whole")

@@ -12,6 +12,7 @@ from stratalog.model.errors import Corrupt, InvalidRequest, Unavailable
 from stratalog_node.identity_file import NodeIdentity, load_or_create, lock_directory
 
 
+@pytest.mark.fault("data-directory-used-node")
 def test_a_directory_keeps_its_storage_id_and_an_emptied_one_gets_another(tmp_path: Path) -> None:
     path = tmp_path / "node" / "node.json"
     first = load_or_create(path, 3, "ours")
@@ -20,6 +21,7 @@ def test_a_directory_keeps_its_storage_id_and_an_emptied_one_gets_another(tmp_pa
     assert load_or_create(path, 3, "ours").storage_id != first.storage_id
 
 
+@pytest.mark.fault("data-directory-used-node")
 def test_a_directory_of_another_node_is_refused(tmp_path: Path) -> None:
     load_or_create(tmp_path / "node.json", 3, "ours")
     with pytest.raises(InvalidRequest, match="belongs to node 3, this is node 4"):

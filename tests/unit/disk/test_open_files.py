@@ -10,6 +10,7 @@ from stratalog_node.open_files import OpenFiles
 HTTP_PORTS = 2
 
 
+@pytest.mark.fault("kafka-clients-connect-process")
 @pytest.mark.parametrize("most", [1024, 4096, 20_000, 65_536, 1 << 20])
 def test_all_shares_together_leave_an_eighth_for_the_rest(most: int) -> None:
     shares = OpenFiles.of(most)

@@ -107,6 +107,7 @@ def test_a_large_append_that_fails_between_two_writes_leaves_the_file_as_it_was(
     assert file.path.read_bytes().rstrip(b"\0") == HEADER + b"kept" + b"y" * (1 << 20)
 
 
+@pytest.mark.fault("append-fails-node-cannot")
 @pytest.mark.parametrize(
     ("code", "kind"), [(errno.ENOSPC, DiskFull), (errno.EDQUOT, DiskFull), (errno.EIO, Unavailable)]
 )
@@ -149,6 +150,7 @@ def test_a_file_whose_header_could_not_be_written_is_not_left_behind(
     assert path.read_bytes() == HEADER
 
 
+@pytest.mark.fault("torn-write-directory-store")
 def test_a_read_past_the_end_is_damage_and_a_missing_file_is_not_found(tmp_path: Path) -> None:
     file = make(tmp_path / "f")
     with pytest.raises(Corrupt, match="ends 3 bytes early"):
@@ -257,6 +259,7 @@ def test_a_flush_that_failed_once_is_never_believed_again(tmp_path: Path, monkey
         file.sync()
 
 
+@pytest.mark.fault("restart-index-written-file")
 def test_a_small_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "node.json"
     write_durably(path, [b"old ", b"text"])
@@ -330,6 +333,7 @@ def test_an_append_that_fits_is_whole_where_its_room_does_not_fit(
     assert file.path.read_bytes().rstrip(b"\0") == HEADER + b"x" * 28_000 + b"y" * 14_000
 
 
+@pytest.mark.fault("disk-written-read-files")
 def test_a_file_that_cannot_be_opened_or_made_is_one_that_cannot_be_appended_to(tmp_path: Path) -> None:
     """Else its shard stays with a leader that writes nothing of it."""
     now_ms = 1_000

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
+import pytest
+
 from stratalog.event_loop.fair_turns import FairTurns
 
 
+@pytest.mark.fault("client-asks-pages-lists")
 async def test_sixty_that_ask_at_once_go_on_one_by_one_in_the_order_in_which_they_asked() -> None:
     turns, turn, went = FairTurns(), 0, []
 

@@ -29,6 +29,7 @@ def stand_still(node: GroupNode, span_s: float) -> None:
     node.wall_ms += int(span_s * 1000)
 
 
+@pytest.mark.fault("event-loop-blocked-longer")
 async def test_nobody_expires_for_a_stall_before_its_heartbeats_were_read() -> None:
     node = await GroupNode().start()
     member_id = await a_member(node)
@@ -39,6 +40,7 @@ async def test_nobody_expires_for_a_stall_before_its_heartbeats_were_read() -> N
     await node.groups.stop()
 
 
+@pytest.mark.fault("event-loop-blocked-longer")
 @pytest.mark.usefixtures("short_ticks")
 async def test_who_is_silent_after_a_stall_expires_all_the_same() -> None:
     node = await GroupNode().start()
@@ -55,6 +57,7 @@ async def test_who_is_silent_after_a_stall_expires_all_the_same() -> None:
     await node.groups.stop()
 
 
+@pytest.mark.fault("event-loop-blocked-longer")
 @pytest.mark.usefixtures("short_ticks")
 async def test_sessions_that_ended_with_a_stall_wait_until_the_sockets_were_read() -> None:
     node = await GroupNode().start()
@@ -79,6 +82,7 @@ def test_a_loop_that_is_a_little_late_has_not_stood_still() -> None:
     assert attention.unattended_ms() == 5_000 and attention.is_catching_up
 
 
+@pytest.mark.fault("event-loop-blocked-longer")
 @pytest.mark.usefixtures("short_ticks")
 async def test_a_loop_that_is_slow_for_good_finds_out_who_is_dead() -> None:
     node = await GroupNode().start()

@@ -35,6 +35,7 @@ async def sweep(node: GroupNode) -> None:
 
 
 # From one protocol to the other -------------------------------------------------------------------------------------
+@pytest.mark.fault("group-changes-protocol-member")
 async def test_a_member_that_is_refused_takes_no_offsets_from_a_consumer_that_assigns_itself() -> None:
     node = await GroupNode().start()
     assert await node.groups.commit_offsets(committing("g", ("orders", 0, 5))) == [OK]
@@ -49,6 +50,7 @@ async def test_a_member_that_is_refused_takes_no_offsets_from_a_consumer_that_as
     assert await offsets(node, "g") == {("orders", 0): 6}
 
 
+@pytest.mark.fault("group-changes-protocol-member")
 async def test_a_classic_member_that_does_not_come_back_takes_no_offsets_from_a_group_that_just_lost_its_members() -> (
     None
 ):
@@ -68,6 +70,7 @@ async def test_a_classic_member_that_does_not_come_back_takes_no_offsets_from_a_
     assert await offsets(node, "g") == {}
 
 
+@pytest.mark.fault("epoch-group-fall-changes")
 async def test_the_epoch_goes_on_over_a_change_of_protocol_and_back() -> None:
     node = await GroupNode().start()
     consumers, seen = node.groups.consumers, []
@@ -81,6 +84,7 @@ async def test_the_epoch_goes_on_over_a_change_of_protocol_and_back() -> None:
     assert seen == sorted(set(seen)), "a commit of long ago must not be taken for one of now"
 
 
+@pytest.mark.fault("group-changes-protocol-member")
 async def test_what_is_converted_and_never_joined_is_the_same_after_a_restart() -> None:
     node = await GroupNode().start()
     joined = await node.groups.join(joining("g", "b"))
@@ -99,6 +103,7 @@ async def test_what_is_converted_and_never_joined_is_the_same_after_a_restart() 
 
 
 # Bounds -------------------------------------------------------------------------------------------------------------
+@pytest.mark.fault("member-sends-name-group")
 async def test_a_name_that_the_log_cannot_hold_is_refused_and_harms_nobody_else() -> None:
     node = await GroupNode().start()
     consumers = node.groups.consumers
@@ -109,6 +114,7 @@ async def test_a_name_that_the_log_cannot_hold_is_refused_and_harms_nobody_else(
     assert (await consumers.heartbeat(beating("g", "c"))).error is OK
 
 
+@pytest.mark.fault("members-subscribe-topics-name")
 async def test_a_member_that_wishes_for_more_takes_no_more_room_than_the_node_has() -> None:
     node = await GroupNode(limits=CoordinatorLimits(room=RoomLimits(200_000, 1 << 30))).start()
     consumers = node.groups.consumers
@@ -125,6 +131,7 @@ async def test_a_member_that_wishes_for_more_takes_no_more_room_than_the_node_ha
     assert "late" not in {group.group_id for group in (await node.groups.list_groups()).groups}
 
 
+@pytest.mark.fault("members-subscribe-topics-name")
 @pytest.mark.parametrize(("count", "error"), [(1_000, GroupError.UNKNOWN_MEMBER_ID), (1_000_001, INVALID)])
 async def test_a_member_that_names_more_partitions_than_anybody_has_is_refused(count: int, error: GroupError) -> None:
     node = await GroupNode().start()

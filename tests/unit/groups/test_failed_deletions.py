@@ -49,6 +49,7 @@ async def by_expiry(node: GroupNode) -> None:
     await node.settle()
 
 
+@pytest.mark.fault("group-deletion-requested-expiry")
 @pytest.mark.parametrize("fails", [by_request, by_expiry])
 async def test_a_deletion_that_is_in_the_log_though_it_failed_costs_no_offsets_of_a_group_in_use(
     fails: Callable[[GroupNode], Awaitable[None]],
@@ -63,6 +64,7 @@ async def test_a_deletion_that_is_in_the_log_though_it_failed_costs_no_offsets_o
     assert await offsets(node, "g") == {**{("orders", shard): 5 for shard in range(4)}, ("clicks", 0): 2}
 
 
+@pytest.mark.fault("group-deletion-requested-expiry")
 async def test_members_that_come_after_a_failed_deletion_lose_no_offsets() -> None:
     node = await GroupNode().start()
     await committed(node, ("orders", 0, 5))
@@ -76,6 +78,7 @@ async def test_members_that_come_after_a_failed_deletion_lose_no_offsets() -> No
     assert await offsets(node, "g") == {("orders", 0): 5}
 
 
+@pytest.mark.fault("group-deletion-requested-expiry")
 async def test_a_group_is_not_used_before_it_is_in_the_log_anew() -> None:
     node = await GroupNode().start()
     await committed(node, ("orders", 0, 5))
@@ -90,6 +93,7 @@ async def test_a_group_is_not_used_before_it_is_in_the_log_anew() -> None:
     assert await offsets(node, "g") == {("orders", 0): 5}
 
 
+@pytest.mark.fault("group-deletion-requested-expiry")
 async def test_failed_deletions_of_groups_that_nobody_uses_write_nothing_until_the_sweep() -> None:
     node = await GroupNode(offsets_topic_num_partitions=1).start()
     for n in range(30):
@@ -106,6 +110,7 @@ async def test_failed_deletions_of_groups_that_nobody_uses_write_nothing_until_t
         assert await offsets(node, f"g{n}") == {("orders", 0): 5}
 
 
+@pytest.mark.fault("group-deletion-requested-expiry")
 async def test_a_failed_deletion_may_be_repeated() -> None:
     node = await GroupNode().start()
     await committed(node, ("orders", 0, 5))
@@ -117,6 +122,7 @@ async def test_a_failed_deletion_may_be_repeated() -> None:
     assert node.groups.stats.hosted == node.groups.stats.offsets == node.groups.stats.held_bytes == 0
 
 
+@pytest.mark.fault("group-deletion-requested-expiry")
 async def test_a_large_group_is_written_anew_in_pieces() -> None:
     node = GroupNode(
         offsets_topic_num_partitions=1, limits=CoordinatorLimits(log=LogLimits(max_pending_bytes=2_000_000))

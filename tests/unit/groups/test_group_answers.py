@@ -17,6 +17,7 @@ LOADING = GroupError.COORDINATOR_LOAD_IN_PROGRESS
 WANTED = [TopicShard("orders", 0), TopicShard("clicks", 0)]
 
 
+@pytest.mark.fault("client-asks-new-node")
 async def test_a_fresh_node_knows_that_there_are_no_groups() -> None:
     for ask_first in ("describe", "delete", "delete offsets"):
         node = GroupNode()
@@ -38,6 +39,7 @@ async def a_group_whose_topic_the_catalog_lost(node: GroupNode) -> None:
     node.hidden = node.topics.by_name.pop("orders")  # type: ignore[attr-defined]
 
 
+@pytest.mark.fault("coordinator-catalog-know-topic")
 async def test_a_topic_that_the_catalog_does_not_know_yet_is_not_nothing_committed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -72,6 +74,7 @@ async def test_a_catalog_that_catches_up_in_time_is_waited_for() -> None:
     assert [found.committed.offset for found in fetched.offsets if found.committed] == [5, 6]
 
 
+@pytest.mark.fault("coordinator-catalog-know-topic")
 async def test_of_a_topic_that_is_gone_nothing_is_committed() -> None:
     node = await GroupNode().start()
     await a_group_whose_topic_the_catalog_lost(node)
@@ -91,6 +94,7 @@ async def test_nobody_is_asked_about_topics_of_which_the_group_has_no_offsets() 
         assert fetched.error is OK and not any(found.committed for found in fetched.offsets)
 
 
+@pytest.mark.fault("client-asks-new-node")
 async def test_a_commit_may_be_meant_for_ever() -> None:
     node = await GroupNode().start()
     topics = [

@@ -51,6 +51,7 @@ async def lost_in_the_middle(limits: CoordinatorLimits | None = None) -> tuple[G
     return node, shard
 
 
+@pytest.mark.fault("copy-part-group-log")
 async def test_what_was_known_before_stays_and_what_came_behind_is_there() -> None:
     node, shard = await lost_in_the_middle()
     node.is_given_up = True
@@ -78,6 +79,7 @@ async def test_a_snapshot_behind_it_restates_all_and_nothing_is_missed() -> None
     assert shard.log_start_offset == 0, "it was not cut there"
 
 
+@pytest.mark.fault("copy-part-group-log")
 @pytest.mark.parametrize("is_stored", [False, True])
 async def test_who_may_bring_it_is_waited_for(is_stored: bool) -> None:
     """It was not given up; or it was, and the object store has it and does not answer."""

@@ -100,6 +100,7 @@ async def test_a_snapshot_that_fails_is_given_up_and_nothing_is_trimmed() -> Non
     assert await everything(node) == newest(count)
 
 
+@pytest.mark.fault("power-fails-right-group")
 async def test_a_snapshot_is_on_the_disk_before_anything_is_trimmed(monkeypatch: pytest.MonkeyPatch) -> None:
     node = await GroupNode(limits=SMALL, offsets_topic_num_partitions=1).start()
     shard = node.shard_of("g0")
@@ -116,6 +117,7 @@ async def test_a_snapshot_is_on_the_disk_before_anything_is_trimmed(monkeypatch:
     assert node.trims and all(end > offset for end, (_, offset) in zip(durable, node.trims, strict=True))
 
 
+@pytest.mark.fault("node-killed-commits-start")
 async def test_a_short_log_that_is_opened_again_and_again_does_not_grow_for_ever() -> None:
     limits = CoordinatorLimits(log=LogLimits(most_openings=4))
     node = await GroupNode(limits=limits, offsets_topic_num_partitions=1).start()
@@ -138,6 +140,7 @@ async def test_a_log_whose_beginning_is_missing_is_reported() -> None:
     assert node.groups.stats.incomplete_loads == 1
 
 
+@pytest.mark.fault("member-sends-name-group")
 async def test_a_damaged_log_is_not_served_as_if_it_were_empty() -> None:
     node = await GroupNode(offsets_topic_num_partitions=1).start()
     await commit_many(node, 10)
@@ -152,6 +155,7 @@ async def test_a_damaged_log_is_not_served_as_if_it_were_empty() -> None:
     await node.groups.stop()
 
 
+@pytest.mark.fault("member-sends-name-group")
 async def test_what_a_client_wrote_into_the_internal_topic_harms_nobody() -> None:
     node = await GroupNode(offsets_topic_num_partitions=1).start()
     await commit_many(node, 10)

@@ -30,6 +30,7 @@ def counted(node: GroupNode) -> int:
 
 
 # Nothing refused stays ----------------------------------------------------------------------------------------------
+@pytest.mark.fault("commits-joins-refused")
 async def test_refused_commits_leave_no_groups() -> None:
     node = await GroupNode(offset_metadata_max_bytes=8).start()
     for n in range(50):
@@ -41,6 +42,7 @@ async def test_refused_commits_leave_no_groups() -> None:
     assert node.groups.stats.hosted == node.groups.stats.held_bytes == 0
 
 
+@pytest.mark.fault("commits-joins-refused")
 async def test_refused_joins_leave_no_groups() -> None:
     node = await GroupNode().start()
     for n in range(50):
@@ -49,6 +51,7 @@ async def test_refused_joins_leave_no_groups() -> None:
     assert node.groups.stats.hosted == node.groups.stats.held_bytes == 0
 
 
+@pytest.mark.fault("clients-send-groups-members")
 @pytest.mark.parametrize("group_id", ["x" * 70_000, "ü" * 2_100])
 async def test_a_group_id_that_is_too_long_is_refused_by_everyone(group_id: str) -> None:
     node = await GroupNode().start()
@@ -77,6 +80,7 @@ async def test_names_that_the_log_has_no_room_for_are_refused() -> None:
 
 
 # Bytes --------------------------------------------------------------------------------------------------------------
+@pytest.mark.fault("clients-send-groups-members")
 async def test_offsets_are_bounded_by_their_bytes() -> None:
     node = await GroupNode(limits=small(), offset_metadata_max_bytes=100_000).start()
     large = OffsetToCommit("orders", 0, 5, -1, "x" * 90_000)
@@ -92,6 +96,7 @@ async def test_offsets_are_bounded_by_their_bytes() -> None:
     assert node.groups.stats.held_bytes == counted(node)
 
 
+@pytest.mark.fault("clients-send-groups-members")
 async def test_assignments_count_while_their_request_is_parked() -> None:
     node = await GroupNode(limits=small()).start()
     joins = [task(node.groups.join(joining("g", client))) for client in "abc"]
@@ -116,6 +121,7 @@ async def test_the_offsets_of_one_group_are_bounded_too() -> None:
     assert await node.groups.commit_offsets(committing("h", ("orders", 0, 5))) == [OK]
 
 
+@pytest.mark.fault("clients-send-groups-members")
 async def test_members_are_bounded_by_their_bytes_over_all_groups() -> None:
     node = await GroupNode(limits=small()).start()
     large = (MemberProtocol("range", b"x" * 80_000),)
@@ -129,6 +135,7 @@ async def test_members_are_bounded_by_their_bytes_over_all_groups() -> None:
     assert node.groups.stats.held_bytes == counted(node)
 
 
+@pytest.mark.fault("clients-send-groups-members")
 async def test_names_of_protocols_count_as_well() -> None:
     node = await GroupNode(limits=small()).start()
     names = tuple(MemberProtocol(str(n) + "p" * 300, b"") for n in range(900))
@@ -145,6 +152,7 @@ async def test_a_group_that_grows_too_large_refuses_members() -> None:
     assert errors.count(FULL) == 1
 
 
+@pytest.mark.fault("clients-send-groups-members")
 async def test_what_waits_for_the_log_is_bounded_over_all_shards() -> None:
     limits = CoordinatorLimits(log=LogLimits(max_pending_bytes=2_000))
     node = await GroupNode(limits=limits, offsets_topic_num_partitions=8).start()
@@ -176,6 +184,7 @@ async def test_a_snapshot_of_large_groups_is_written_in_pieces_of_bounded_size()
 
 
 # Leaving ------------------------------------------------------------------------------------------------------------
+@pytest.mark.fault("commits-joins-refused")
 async def test_a_group_that_left_is_in_no_heap() -> None:
     node = await GroupNode(offsets_topic_num_partitions=1).start()
     deadlines = node.groups.membership._deadlines
@@ -230,6 +239,7 @@ async def ids_never_used(node: GroupNode) -> None:
         await node.groups.join(joining(f"g{n % 9}", f"client-{n}", requires_known_id=True))
 
 
+@pytest.mark.fault("clients-send-groups-members")
 @pytest.mark.parametrize("fill", [many_offsets, much_metadata, many_groups, ids_never_used])
 async def test_what_is_counted_is_about_what_is_held(fill: Callable[[GroupNode], Awaitable[None]]) -> None:
     node = await GroupNode(offsets_topic_num_partitions=1).start()

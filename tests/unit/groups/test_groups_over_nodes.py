@@ -44,6 +44,7 @@ async def a_member(node: ClusterNode, group_id: str = "g", instance_id: str | No
 
 
 # Who coordinates ------------------------------------------------------------------------------------------------
+@pytest.mark.fault("several-nodes-first-request")
 async def test_two_nodes_that_are_asked_first_at_once_make_one_group_log() -> None:
     cluster = GroupCluster(2)
     for node in cluster.nodes.values():
@@ -56,6 +57,7 @@ async def test_two_nodes_that_are_asked_first_at_once_make_one_group_log() -> No
     assert cluster.topics.births == 2, "the topic of the test, and one group log"
 
 
+@pytest.mark.fault("several-nodes-first-request")
 @pytest.mark.parametrize(("wanted", "comes_to"), [(3, [1, 2, 3, 3]), (2, [1, 2, 2, 2]), (1, [1, 1, 1, 1])])
 async def test_the_group_log_gets_its_replicas_as_nodes_come(wanted: int, comes_to: list[int]) -> None:
     cluster = await GroupCluster(1, offsets_topic_replication_factor=wanted).start()
@@ -68,6 +70,7 @@ async def test_the_group_log_gets_its_replicas_as_nodes_come(wanted: int, comes_
     assert len(asked) == len(set(comes_to)) - 1, "one node asks, when there is something to ask for"
 
 
+@pytest.mark.fault("several-nodes-first-request")
 async def test_a_node_that_does_not_lead_the_shard_says_so_at_once_to_every_question() -> None:
     _, _, other = await of_one_shard()
     groups = other.groups
@@ -84,6 +87,7 @@ async def test_a_node_that_does_not_lead_the_shard_says_so_at_once_to_every_ques
 
 
 # The move -------------------------------------------------------------------------------------------------------
+@pytest.mark.fault("coordinator-deposed-runs-joins")
 async def test_what_was_committed_is_found_where_the_shard_went_and_nowhere_else() -> None:
     cluster, one, two = await of_one_shard()
     assert await one.groups.commit_offsets(committing("g", ("orders", 0, 41))) == [OK]
@@ -97,6 +101,7 @@ async def test_what_was_committed_is_found_where_the_shard_went_and_nowhere_else
     assert await committed(one) == 42
 
 
+@pytest.mark.fault("coordinator-deposed-runs-joins")
 async def test_who_waits_when_the_shard_goes_is_sent_to_look_for_the_coordinator() -> None:
     cluster, one, _ = await of_one_shard()
     member = await a_member(one)
@@ -114,6 +119,7 @@ async def test_who_waits_when_the_shard_goes_is_sent_to_look_for_the_coordinator
     assert told <= {NOT_COORDINATOR, GroupError.COORDINATOR_NOT_AVAILABLE}, "never that it is done"
 
 
+@pytest.mark.fault("shard-group-log-node")
 async def test_a_shard_that_went_and_came_back_between_two_turns_of_the_loop_is_read_anew() -> None:
     cluster, one, _ = await of_one_shard()
     assert await one.groups.commit_offsets(committing("g", ("orders", 0, 41))) == [OK]
@@ -125,6 +131,7 @@ async def test_a_shard_that_went_and_came_back_between_two_turns_of_the_loop_is_
     assert one.groups.stats.loads == 2
 
 
+@pytest.mark.fault("node-coordinates-groups-killed")
 async def test_members_static_ones_and_generations_go_on_at_the_next_coordinator() -> None:
     cluster, one, _ = await of_one_shard()
     dynamic, static = await a_member(one), await a_member(one, "static", "instance")
@@ -140,6 +147,7 @@ async def test_members_static_ones_and_generations_go_on_at_the_next_coordinator
     assert (await two.groups.describe("g")).status.state is GroupState.EMPTY, "who says nothing there is expired there"
 
 
+@pytest.mark.fault("2-000-groups-move")
 async def test_2000_groups_move_at_once_in_slices_and_their_members_stay() -> None:
     cluster, one, two = await of_one_shard()
     members = {}
@@ -156,6 +164,7 @@ async def test_2000_groups_move_at_once_in_slices_and_their_members_stay() -> No
     assert two.groups.stats.rebalances == 0
 
 
+@pytest.mark.fault("next-coordinator-cannot-read")
 async def test_a_log_that_cannot_be_read_yet_is_opened_once() -> None:
     """A new leader may have to wait for the seal of the segment before."""
     cluster, one, two = await of_one_shard()
@@ -177,6 +186,7 @@ async def test_a_log_that_cannot_be_read_yet_is_opened_once() -> None:
 
 
 # A coordinator that nobody hears ------------------------------------------------------------------------------------
+@pytest.mark.fault("coordinator-cut-taken-place")
 async def test_a_coordinator_that_the_service_does_not_hear_answers_what_its_replicas_bear_out() -> None:
     _, one, _ = await of_one_shard()
     member = await a_member(one)
@@ -197,6 +207,7 @@ async def test_a_coordinator_that_the_service_does_not_hear_answers_what_its_rep
     assert shard.appends == before + 2
 
 
+@pytest.mark.fault("coordinator-cut-taken-place")
 async def test_a_coordinator_that_is_cut_off_from_everybody_stops_answering_with_its_lease(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -219,6 +230,7 @@ async def test_a_coordinator_that_is_cut_off_from_everybody_stops_answering_with
     assert await one.groups.heartbeat("g", member, None, 1) is OK
 
 
+@pytest.mark.fault("coordinator-cut-taken-place")
 async def test_what_proves_a_coordinator_changes_nothing_for_who_reads_the_log() -> None:
     cluster, one, _ = await of_one_shard()
     assert await one.groups.commit_offsets(committing("g", ("orders", 0, 5))) == [OK]
@@ -233,6 +245,7 @@ async def test_what_proves_a_coordinator_changes_nothing_for_who_reads_the_log()
 
 
 # A catalog that lags ------------------------------------------------------------------------------------------------
+@pytest.mark.fault("commit-names-topic-created")
 async def test_a_commit_to_a_topic_that_was_made_through_another_node_a_moment_ago_waits_for_the_news_of_it() -> None:
     _, one, _ = await of_one_shard()
     one.meta_version = one.topics.version + 1
@@ -248,6 +261,7 @@ async def test_a_commit_to_a_topic_that_was_made_through_another_node_a_moment_a
     assert await one.groups.commit_offsets(never) == [GroupError.UNKNOWN_TOPIC_OR_PARTITION, OK]
 
 
+@pytest.mark.fault("commit-names-topic-created")
 async def test_many_who_name_topics_that_are_not_there_share_the_questions() -> None:
     _, one, _ = await of_one_shard()
     asked = 0

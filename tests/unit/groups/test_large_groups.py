@@ -30,6 +30,7 @@ class Visits:
         monkeypatch.setattr(Roster, "__iter__", watched)
 
 
+@pytest.mark.fault("group-ten-thousand-members")
 async def test_thousands_join_and_one_returns_at_the_cost_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     node = await GroupNode(offsets_topic_num_partitions=1, group_initial_rebalance_delay_ms=3_000).start()
     visits = Visits(monkeypatch)
@@ -66,6 +67,7 @@ async def test_thousands_join_and_one_returns_at_the_cost_of_one(monkeypatch: py
     assert joined[199].member_id not in {member.member_id for member in described.status.members}
 
 
+@pytest.mark.fault("group-ten-thousand-members")
 async def test_a_static_leader_that_returned_leads_after_a_restart_too() -> None:
     node = await GroupNode().start()
     first = await node.groups.join(joining("g", "a", instance_id="one"))

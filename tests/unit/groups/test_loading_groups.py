@@ -30,6 +30,7 @@ async def a_coordinator_that_loads(node: GroupNode) -> None:
     await node.settle()
 
 
+@pytest.mark.fault("group-log-read-start")
 async def test_members_live_through_the_loading_of_their_group() -> None:
     node = await GroupNode().start()
     joined = await node.groups.join(joining("g", "a"))
@@ -49,6 +50,7 @@ async def test_members_live_through_the_loading_of_their_group() -> None:
     assert await node.groups.heartbeat("g", joined.member_id, None, 1) is OK
 
 
+@pytest.mark.fault("group-log-read-start")
 async def test_a_long_log_is_read_and_taken_over_in_slices() -> None:
     limits = CoordinatorLimits(log=LogLimits(append_bytes=16 << 10, read_bytes=16 << 10))
     node = await GroupNode(limits=limits, offsets_topic_num_partitions=1).start()
@@ -65,6 +67,7 @@ async def test_a_long_log_is_read_and_taken_over_in_slices() -> None:
     assert turns.most <= 5_000, "groups were taken over in one piece"
 
 
+@pytest.mark.fault("taking-thousands-groups-takes")
 async def test_sessions_begin_when_a_shard_is_loaded_however_long_that_takes() -> None:
     node = await GroupNode(offsets_topic_num_partitions=1).start()
     groups = [f"g{n}" for n in range(300)]
@@ -86,6 +89,7 @@ async def test_sessions_begin_when_a_shard_is_loaded_however_long_that_takes() -
     assert {(await node.groups.describe(group_id)).status.state for group_id in groups} == {GroupState.STABLE}
 
 
+@pytest.mark.fault("shard-group-log-becomes")
 @pytest.mark.parametrize("asks_for_a_group", [False, True])
 async def test_a_shard_that_becomes_usable_without_a_change_of_metadata_is_taken_over(asks_for_a_group: bool) -> None:
     node = await GroupNode(offsets_topic_num_partitions=1).start()
@@ -109,6 +113,7 @@ async def test_nothing_is_taken_over_after_a_stop() -> None:
     assert not node.groups.stats.shards_loaded
 
 
+@pytest.mark.fault("group-log-read-start")
 async def test_a_shard_given_up_lets_its_groups_go_in_slices() -> None:
     node = await GroupNode(offsets_topic_num_partitions=1).start()
     for n in range(2_000):

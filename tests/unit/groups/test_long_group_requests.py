@@ -66,6 +66,7 @@ async def commit_widely(node: GroupNode, count: int = 20_000) -> None:
     assert errors == [OK] * count
 
 
+@pytest.mark.fault("request-deleted-topic-sweep")
 async def test_a_commit_of_very_many_offsets_is_worked_off_in_slices(node: GroupNode) -> None:
     async with Turns(lambda: asked(node)) as turns:
         await commit_widely(node)
@@ -89,6 +90,7 @@ async def test_a_member_that_leaves_during_a_long_commit_ends_it(node: GroupNode
     assert node.groups.stats.offsets == 0
 
 
+@pytest.mark.fault("request-deleted-topic-sweep")
 async def test_offsets_are_fetched_in_slices(node: GroupNode) -> None:
     await commit_widely(node)
     async with Turns(lambda: asked(node)) as turns:
@@ -100,6 +102,7 @@ async def test_offsets_are_fetched_in_slices(node: GroupNode) -> None:
     assert turns.turns > 80, "all was fetched and encoded in one turn"
 
 
+@pytest.mark.fault("shard-given-long-offsetfetch")
 @pytest.mark.parametrize("asks_for_all", [False, True])
 async def test_a_shard_given_up_during_a_long_fetch_is_not_nothing_committed(
     node: GroupNode, asks_for_all: bool
@@ -117,6 +120,7 @@ async def test_a_shard_given_up_during_a_long_fetch_is_not_nothing_committed(
         await node.groups.load(0)
 
 
+@pytest.mark.fault("request-deleted-topic-sweep")
 async def test_the_deletion_of_a_topic_forgets_its_offsets_in_slices(node: GroupNode) -> None:
     await commit_widely(node)
     for n in range(1_000):
@@ -131,6 +135,7 @@ async def test_the_deletion_of_a_topic_forgets_its_offsets_in_slices(node: Group
     assert turns.most <= 20_000, "groups are not looked at one after the other"
 
 
+@pytest.mark.fault("request-deleted-topic-sweep")
 async def test_a_sweep_goes_in_slices(node: GroupNode) -> None:
     await commit_widely(node)
     async with Turns(lambda: asked(node)) as turns:
@@ -138,6 +143,7 @@ async def test_a_sweep_goes_in_slices(node: GroupNode) -> None:
     assert turns.turns > 35 and turns.most <= MOST
 
 
+@pytest.mark.fault("request-deleted-topic-sweep")
 async def test_groups_are_listed_and_deleted_in_slices(node: GroupNode) -> None:
     for n in range(2_000):
         await node.groups.commit_offsets(committing(f"g{n}", ("orders", 0, n)))
@@ -150,6 +156,7 @@ async def test_groups_are_listed_and_deleted_in_slices(node: GroupNode) -> None:
     assert turns.most <= 200
 
 
+@pytest.mark.fault("request-deleted-topic-sweep")
 async def test_what_is_asked_several_times_is_answered_once(node: GroupNode) -> None:
     await node.groups.commit_offsets(committing("g", ("orders", 0, 5), ("orders", 1, 6)))
     some = {"group_id": "g", "topics": [{"name": "orders", "partition_indexes": [0, 0, 1]}] * 2}

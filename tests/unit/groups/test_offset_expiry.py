@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from stratalog.machines.groups.group_events import LeavingMember
 from stratalog.model.errors import Unavailable
 from stratalog.model.groups.group import GroupError, GroupState
@@ -35,6 +37,7 @@ async def a_group_that_lost_its_member_unrecorded(node: GroupNode) -> None:
     assert node.groups.stats.append_failures == 1
 
 
+@pytest.mark.fault("record-last-member-left")
 async def test_a_failed_record_of_the_last_member_leaving_costs_no_offsets() -> None:
     node = await GroupNode().start()
     await a_group_that_lost_its_member_unrecorded(node)
@@ -48,6 +51,7 @@ async def test_a_failed_record_of_the_last_member_leaving_costs_no_offsets() -> 
     assert await offsets(node, "g") == {}
 
 
+@pytest.mark.fault("record-last-member-left")
 async def test_the_record_that_failed_is_written_again() -> None:
     node = await GroupNode().start()
     await a_group_that_lost_its_member_unrecorded(node)
@@ -56,6 +60,7 @@ async def test_the_record_that_failed_is_written_again() -> None:
     assert (await node.groups.describe("g")).status.state is GroupState.EMPTY
 
 
+@pytest.mark.fault("offset-expires-newer-commit")
 async def test_an_acknowledged_commit_outlives_the_expiry_of_its_predecessor() -> None:
     node = await GroupNode().start()
     await node.groups.commit_offsets(committing("g", ("orders", 0, 5), ("clicks", 0, 5)))
@@ -72,6 +77,7 @@ async def test_an_acknowledged_commit_outlives_the_expiry_of_its_predecessor() -
     assert await offsets(node, "g") == {("orders", 0): 6}
 
 
+@pytest.mark.fault("wall-clock-jumps-ahead")
 async def test_a_clock_that_jumps_ahead_expires_nothing_at_once() -> None:
     node = await GroupNode().start()
     await node.groups.commit_offsets(committing("g", ("orders", 0, 5)))
@@ -87,6 +93,7 @@ async def test_a_clock_that_jumps_ahead_expires_nothing_at_once() -> None:
     assert await offsets(node, "g") == {}
 
 
+@pytest.mark.fault("wall-clock-jumps-ahead")
 async def test_what_is_committed_while_the_clock_is_set_back_does_not_expire_when_it_is_set_right() -> None:
     node = await GroupNode().start()
     joined = await node.groups.join(joining("g", "a", session_timeout_ms=60_000))
@@ -103,6 +110,7 @@ async def test_what_is_committed_while_the_clock_is_set_back_does_not_expire_whe
         assert await offsets(node, group_id) == {("orders", 0): 5}
 
 
+@pytest.mark.fault("search-expired-offsets-fails")
 async def test_one_group_that_cannot_be_swept_does_not_keep_the_others() -> None:
     node = await GroupNode(offsets_topic_num_partitions=1).start()
     for group_id in ("a", "b", "c"):

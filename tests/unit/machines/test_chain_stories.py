@@ -14,6 +14,7 @@ from support.chain_story import ChainStory
 STORIES = sorted((Path(__file__).parent / "chain_stories").glob("*.txt"))
 
 
+@pytest.mark.fault("leader-mistakes-end-followers", "shard-moves-node-know", "leader-handed-shard-segment")
 @pytest.mark.parametrize("story", STORIES, ids=lambda path: path.stem)
 def test_the_story_is_true(story: Path) -> None:
     told = story.read_text()

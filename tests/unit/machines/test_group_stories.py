@@ -14,6 +14,7 @@ from support.group_story import GroupStory
 STORIES = sorted((Path(__file__).parent / "group_stories").glob("*.txt"))
 
 
+@pytest.mark.fault("static-newcomer-connects-joingroup")
 @pytest.mark.parametrize("story", STORIES, ids=lambda path: path.stem)
 def test_the_story_is_true(story: Path) -> None:
     told = story.read_text()

@@ -97,6 +97,7 @@ def test_a_cordoned_node_gets_no_segment_and_what_was_prepared_there_is_chosen_a
         assert leader not in story.active(story.topic(f"new-{number}", replicas=2)).replicas
 
 
+@pytest.mark.fault("die-node-cordoned")
 def test_where_nobody_else_lives_a_cordoned_node_goes_on_writing() -> None:
     story = RetirementStory(nodes=2)
     topic = story.topic("orders", settings=TIERED)
@@ -120,6 +121,7 @@ def test_topics_of_the_service_follow_the_nodes_down() -> None:
     assert story.table.topic(log.topic_id).replication_factor == 2
 
 
+@pytest.mark.fault("topics-remote-tier")
 def test_without_a_remote_tier_other_nodes_copy_what_it_has_and_with_one_nobody_does() -> None:
     story = RetirementStory(nodes=4)
     plain, tiered = story.topic("plain", replicas=2), story.topic("tiered", replicas=2, settings=TIERED)
@@ -147,6 +149,7 @@ def test_without_a_remote_tier_other_nodes_copy_what_it_has_and_with_one_nobody_
             assert node_id not in segment.local_nodes
 
 
+@pytest.mark.fault("segment-turns-node-offload")
 def test_what_turns_up_after_the_offload_is_gone_back_for() -> None:
     story = leaving()
     story.looks(1)
@@ -167,6 +170,7 @@ def test_what_turns_up_after_the_offload_is_gone_back_for() -> None:
 
 
 # Reasons --------------------------------------------------------------------------------------------------------
+@pytest.mark.fault("last-node-leave-nodes")
 def test_the_last_node_stays() -> None:
     story = RetirementStory(nodes=2)
     story.do(RetireNode(1))
@@ -179,6 +183,7 @@ def test_the_last_node_stays() -> None:
     assert story.record(1).step is RetireStep.CORDON and waits_for(story) is None
 
 
+@pytest.mark.fault("last-node-leave-nodes")
 def test_as_many_nodes_stay_as_a_topic_has_replicas_or_asks_for_in_sync() -> None:
     story = RetirementStory(nodes=3)
     story.topic("wide", replicas=3)
@@ -193,6 +198,7 @@ def test_as_many_nodes_stay_as_a_topic_has_replicas_or_asks_for_in_sync() -> Non
     assert waits_for(picky) is WaitReason.REPLICATION_FACTOR and "min.insync.replicas=2" in words(picky)
 
 
+@pytest.mark.fault("last-node-leave-nodes")
 def test_as_many_zones_stay_as_a_topic_spreads_over() -> None:
     story = RetirementStory(nodes=0)
     for node_id, rack in ((1, "a"), (2, "b"), (3, "b")):
@@ -215,6 +221,7 @@ def _has_to_be_copied(story: RetirementStory) -> int:
     return story.table.snapshot().shards[0].segments[0].local_nodes[0]
 
 
+@pytest.mark.fault("data-copied-fit-unknown")
 def test_what_must_be_copied_has_to_fit_on_those_that_stay() -> None:
     story = RetirementStory(nodes=3)
     node_id = _has_to_be_copied(story)
@@ -239,6 +246,7 @@ def test_what_hardly_fills_a_disk_is_copied_to_a_full_one() -> None:
     assert story.record(node_id).step is RetireStep.CORDON
 
 
+@pytest.mark.fault("shards-leader-node-leave")
 def test_a_shard_without_leader_is_waited_for_and_never_forced_by_a_retirement() -> None:
     story = RetirementStory(nodes=3)
     replicas = story.active(story.topic("orders", replicas=2, settings=TIERED)).replicas
@@ -251,6 +259,7 @@ def test_a_shard_without_leader_is_waited_for_and_never_forced_by_a_retirement()
     assert "1 of 1 open segment without a living leader" in words(story, replicas[1])
 
 
+@pytest.mark.fault("object-store-unavailable-during")
 def test_a_store_that_is_away_is_said_with_what_is_still_to_come() -> None:
     story = leaving()
     story.looks(1)
@@ -264,6 +273,7 @@ def test_a_store_that_is_away_is_said_with_what_is_still_to_come() -> None:
     story.leave(1, by_node=2)
 
 
+@pytest.mark.fault("check-finds-cannot-read")
 @pytest.mark.parametrize(
     ("is_differing", "reason"), [(False, WaitReason.UNKNOWN_SEGMENTS), (True, WaitReason.DIGEST_MISMATCH)]
 )
@@ -290,6 +300,7 @@ def test_what_nobody_can_confirm_counts_as_still_here(is_differing: bool, reason
     assert story.record(1).step is RetireStep.SNAPSHOT
 
 
+@pytest.mark.fault("check-finds-cannot-read")
 def test_a_sighting_counts_of_who_stays_alone_and_of_the_present_retirement() -> None:
     story = leaving()
     story.looks(1)
@@ -311,6 +322,7 @@ def test_a_sighting_counts_of_who_stays_alone_and_of_the_present_retirement() ->
         story.do(ReportSighting(1, old.storage_id, old.begun_ms, 10))
 
 
+@pytest.mark.fault("node-released-last-readable")
 def test_a_volume_is_looked_at_by_its_own_node_and_needs_no_copy_elsewhere() -> None:
     story = RetirementStory(nodes=3)
     topic = story.topic("plain", replicas=1)
@@ -361,6 +373,7 @@ def test_who_is_retired_with_its_volume_makes_no_copy_that_others_wait_for() -> 
     assert fourth in story.segment(ended).replicas, "nobody waits for the copy of who has left"
 
 
+@pytest.mark.fault("node-takes-data-released")
 @pytest.mark.parametrize(("mode", "sees"), [(RetireMode.OFFLOAD, 2), (RetireMode.VOLUME, 1)])
 def test_the_mount_is_waited_for_and_says_whether_somebody_has_it(mode: RetireMode, sees: int) -> None:
     story = leaving(mode=mode)
@@ -387,6 +400,7 @@ def test_the_mount_is_waited_for_and_says_whether_somebody_has_it(mode: RetireMo
 
 
 # Taking back, and not -------------------------------------------------------------------------------------------
+@pytest.mark.fault("retirement-cancelled-retired-node")
 def test_until_the_release_a_retirement_is_taken_back_and_after_it_never() -> None:
     story = leaving()
     story.looks(1)
@@ -405,6 +419,7 @@ def test_until_the_release_a_retirement_is_taken_back_and_after_it_never() -> No
     assert story.do(RetireNode(1)).result.step is RetireStep.DONE, "asked again it is the same"
 
 
+@pytest.mark.fault("retirement-cancelled-retired-node")
 def test_a_retired_node_is_refused_and_told_why_and_its_lock_is_free() -> None:
     story = leaving()
     life = story.life(1)
@@ -424,6 +439,7 @@ def test_a_retired_node_is_refused_and_told_why_and_its_lock_is_free() -> None:
     assert taken.epoch == 2, "its lease lasted an hour, and ends with the release"
 
 
+@pytest.mark.fault("node-released-last-readable")
 def test_a_release_that_rests_on_an_older_record_does_nothing() -> None:
     story = leaving()
     seen = story.record(1)
@@ -458,6 +474,7 @@ def dead() -> tuple[RetirementStory, int]:
     return story, node_id
 
 
+@pytest.mark.fault("node-died-permanently")
 def test_what_nobody_has_of_a_dead_node_is_listed_and_given_up_by_its_disks_name_alone() -> None:
     story, node_id = dead()
     story.looks(node_id)
@@ -477,6 +494,7 @@ def test_what_nobody_has_of_a_dead_node_is_listed_and_given_up_by_its_disks_name
     assert [(lost.base_offset, lost.end_offset) for lost in record.given_up] == [(0, 10)]
 
 
+@pytest.mark.fault("node-died-permanently")
 def test_force_is_nothing_for_a_node_that_lives_or_comes_back() -> None:
     story, node_id = dead()
     story.is_heard(node_id)
@@ -489,6 +507,7 @@ def test_force_is_nothing_for_a_node_that_lives_or_comes_back() -> None:
     assert story.record(node_id).step is RetireStep.OFFLOAD, "it is back, so nothing is given up"
 
 
+@pytest.mark.fault("node-died-permanently")
 def test_a_dead_node_leaves_without_force_where_others_have_all_of_it() -> None:
     story = RetirementStory(nodes=3)
     topic = story.topic("orders", replicas=2, settings=TIERED)
@@ -506,6 +525,7 @@ def test_a_dead_node_leaves_without_force_where_others_have_all_of_it() -> None:
 
 
 # Several ----------------------------------------------------------------------------------------------------------
+@pytest.mark.fault("segment-turns-node-offload")
 def test_two_at_once_do_not_count_on_each_other() -> None:
     story = RetirementStory(nodes=3)
     story.topic("orders", replicas=2, settings=TIERED)

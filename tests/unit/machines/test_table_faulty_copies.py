@@ -47,6 +47,7 @@ def test_a_follower_that_was_mended_is_let_in_again() -> None:
     assert segment.isr == (1, 2, 3) and not segment.handed.doubts
 
 
+@pytest.mark.fault("leader-disk-fails-node")
 def test_a_leader_gives_way_to_the_others() -> None:
     story, key = active_on()
     segment = faulty(story, key, 1)
@@ -102,6 +103,7 @@ def test_a_seal_does_not_wait_for_a_copy_that_cannot_be_proven(settings: Mapping
     assert story.report(key, 3).local_nodes == (1, 2, 3), "mended, it is a copy like any other"
 
 
+@pytest.mark.fault("leader-copy-bad-end")
 def test_what_a_copy_was_said_to_hold_before_it_failed_counts_no_more() -> None:
     story, key = active_on()
     story.roll(key, 10)
@@ -113,6 +115,7 @@ def test_what_a_copy_was_said_to_hold_before_it_failed_counts_no_more() -> None:
     assert story.report(key, 2).local_nodes == (1, 2), "the third has to be made again"
 
 
+@pytest.mark.fault("leader-copy-bad-end")
 def test_the_last_of_an_isr_gives_way_to_one_that_has_proven_all_of_it() -> None:
     """It came back, and reached the end: that the leader's own copy cannot be proven must not keep it from a seal."""
     story, key = active_on(2)

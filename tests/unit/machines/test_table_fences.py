@@ -9,6 +9,7 @@ from stratalog.model.errors import Fenced
 from support.table_stories import TableStory, promise, state_of
 
 
+@pytest.mark.fault("fenced-leader-earlier-life")
 @pytest.mark.parametrize("deed", ["isr", "roll", "prepare"])
 def test_an_earlier_leader_changes_nothing_after_a_fence(deed: str) -> None:
     story = TableStory(nodes=2)

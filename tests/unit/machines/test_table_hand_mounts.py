@@ -107,6 +107,7 @@ def test_it_has_no_holder_ends_on_a_word_and_may_be_made_anew_under_another_id()
     assert second.topics[0].as_topic(second).topic_id != first.topics[0].as_topic(first).topic_id
 
 
+@pytest.mark.fault("mount-ends-clients-read")
 def test_a_deleted_topic_leaves_its_mounts_and_ends_those_of_it_alone() -> None:
     story = TableStory()
     flights, trains = with_months(story), with_months(story, "trains")

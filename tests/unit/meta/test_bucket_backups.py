@@ -124,6 +124,7 @@ async def test_a_start_goes_on_from_its_own_snapshots(bucket: FaultyStore) -> No
     assert len(await standing(bucket, world.service)) <= 4
 
 
+@pytest.mark.fault("metadata-restored-older-copy")
 async def test_an_older_copy_of_the_metadata_is_refused_with_what_to_do(bucket: FaultyStore) -> None:
     store = MemoryStore()
     async with running(bucket, store) as world:
@@ -140,6 +141,7 @@ async def test_an_older_copy_of_the_metadata_is_refused_with_what_to_do(bucket: 
         pass
 
 
+@pytest.mark.fault("metadata-restored-older-copy")
 async def test_a_copy_that_went_further_without_the_bucket_is_refused_as_well(bucket: FaultyStore) -> None:
     store = MemoryStore()
     async with running(bucket, store) as world:
@@ -159,6 +161,7 @@ async def test_a_copy_that_went_further_without_the_bucket_is_refused_as_well(bu
             pass
 
 
+@pytest.mark.fault("metadata-restored-older-copy")
 async def test_a_copy_that_takes_over_while_this_one_runs_ends_its_changes(bucket: FaultyStore) -> None:
     store = MemoryStore()
     async with running(bucket, store) as world:
@@ -177,6 +180,7 @@ async def test_a_copy_that_takes_over_while_this_one_runs_ends_its_changes(bucke
         assert (await world.client.snapshot()).topics[-1].name == "ours", "reading continues"
 
 
+@pytest.mark.fault("bucket-unavailable-answers-fails")
 async def test_a_bucket_that_is_away_holds_up_nothing_and_is_told(bucket: FaultyStore) -> None:
     bucket.is_away = True
     async with running(bucket, MemoryStore()) as world:
@@ -207,6 +211,7 @@ async def test_what_the_log_says_of_the_bucket_already_is_not_said_again(bucket:
     assert said(lines) == ["no snapshot of the metadata can be put", "snapshots of the metadata are put again"]
 
 
+@pytest.mark.fault("bucket-unavailable-answers-fails")
 async def test_a_bucket_that_never_answers_does_not_keep_a_start_waiting(bucket: FaultyStore) -> None:
     bucket.hangs = lambda prefix: "/meta/" in prefix
     async with running(bucket, MemoryStore(), patience_s=0.01) as world:
@@ -214,6 +219,7 @@ async def test_a_bucket_that_never_answers_does_not_keep_a_start_waiting(bucket:
         assert world.service.backup_stats.is_failing == 1
 
 
+@pytest.mark.fault("bucket-unavailable-answers-fails")
 @pytest.mark.parametrize("fault", [Fault.LOST_ANSWER, Fault.CUT, Fault.SLOW_DOWN, Fault.TAKEN])
 async def test_a_put_that_fails_is_followed_by_another_try(bucket: FaultyStore, fault: Fault) -> None:
     bucket.script.append(fault)
@@ -224,6 +230,7 @@ async def test_a_put_that_fails_is_followed_by_another_try(bucket: FaultyStore, 
         await read_snapshot(bucket, ObjectNames("", world.service.cluster_id), newest)
 
 
+@pytest.mark.fault("bucket-unavailable-answers-fails")
 async def test_a_piece_that_is_not_the_one_put_is_refused(bucket: FaultyStore) -> None:
     async with running(bucket, MemoryStore()) as world:
         await world.node()
@@ -239,6 +246,7 @@ async def test_a_piece_that_is_not_the_one_put_is_refused(bucket: FaultyStore) -
             await read_snapshot(bucket, names, newest)
 
 
+@pytest.mark.fault("metadata-restored-older-copy")
 async def test_no_copy_is_freed_before_a_snapshot_knows_its_objects(bucket: FaultyStore) -> None:
     async with running(bucket, MemoryStore(), interval_s=3_600) as world:
         await world.node()

@@ -15,6 +15,7 @@ from support.meta_worlds import HandClock
 from support.waiting import eventually
 
 
+@pytest.mark.fault("disk-progress-node-replica")
 @pytest.mark.parametrize("is_reloaded", [False, True])
 async def test_a_leader_with_a_stuck_disk_stays_where_too_few_others_work_for_the_default(
     monkeypatch: pytest.MonkeyPatch, is_reloaded: bool

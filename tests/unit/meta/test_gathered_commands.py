@@ -170,6 +170,7 @@ async def test_one_that_hangs_is_told_as_unknown_to_all_that_were_in_it(tmp_path
         await client.close()
 
 
+@pytest.mark.fault("node-requests-commands-end")
 async def test_who_asks_again_the_moment_that_both_requests_end_is_sent() -> None:
     """Nobody else may ask for long: what is not sent then is never done."""
     sent: list[asyncio.Future[bytes]] = []
@@ -201,6 +202,7 @@ async def test_who_asks_again_the_moment_that_both_requests_end_is_sent() -> Non
     await line.close()
 
 
+@pytest.mark.fault("service-refuses-node-request")
 async def test_what_a_service_refuses_to_read_as_a_whole_is_asked_for_one_by_one() -> None:
     """One command that it cannot read must not be told to the others: a roll that is refused ends a shard's lead."""
     asked: list[str] = []
@@ -239,6 +241,7 @@ async def test_a_client_that_is_closed_while_it_asks_one_by_one_leaves_nobody_wa
     assert [type(one) for one in answers] == [OutcomeUnknown] * 3
 
 
+@pytest.mark.fault("node-requests-commands-end")
 async def test_a_fault_of_one_request_leaves_nobody_in_line() -> None:
     asked: list[str] = []
 

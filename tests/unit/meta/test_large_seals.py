@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from uuid import UUID
 
+import pytest
+
 from stratalog.meta_api import wire
 from stratalog.model.commands.table_commands import ReportReplica
 from stratalog.model.ids import SegmentKey
@@ -15,6 +17,7 @@ INT64, INT32 = 2**63 - 1, 2**31 - 1
 SMALL_BYTES = 1_024
 
 
+@pytest.mark.fault("shard-number-producers-sealed")
 def test_a_seal_of_any_number_of_producers_is_a_small_command_whatever_its_numbers_are() -> None:
     key = SegmentKey(UUID(int=1), INT32, INT32, INT64 - 1)
     producers = ProducerTally(INT64, b"d" * 16, INT64, INT64)

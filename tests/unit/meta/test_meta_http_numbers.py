@@ -153,6 +153,7 @@ async def mount_commands(world: MetaWorld) -> list[table_commands.Command[Any]]:
     ]
 
 
+@pytest.mark.fault("request-http-numbers-sense")
 async def test_a_number_outside_its_bounds_changes_nothing(world: MetaWorld, http: aiohttp.ClientSession) -> None:
     commands = await commands_with_numbers(world)
     before = await world.client.snapshot()
@@ -166,6 +167,7 @@ async def test_a_number_outside_its_bounds_changes_nothing(world: MetaWorld, htt
     assert after.version == before.version and after == before
 
 
+@pytest.mark.fault("request-http-numbers-sense")
 async def test_a_number_in_a_path_or_a_query_has_bounds_too(http: aiohttp.ClientSession) -> None:
     for number in ("9" * 5_000, str(2**63), "-1", "1.5", "²", "x"):
         for path in (f"/v1/watch?after={number}", f"/v1/topics?limit={number}"):
@@ -175,6 +177,7 @@ async def test_a_number_in_a_path_or_a_query_has_bounds_too(http: aiohttp.Client
         assert response.status == 400
 
 
+@pytest.mark.fault("request-http-numbers-sense")
 @pytest.mark.parametrize("ttl_ms", [2**63, 2**63 - 1, 3_600_001, 0, -1])
 async def test_a_lease_lasts_an_hour_at_most(http: aiohttp.ClientSession, world: MetaWorld, ttl_ms: int) -> None:
     """A lock for 2^63 ms kept a node from its own objects forever."""

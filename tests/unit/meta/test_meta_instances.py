@@ -76,6 +76,7 @@ async def test_instances_that_send_each_other_around_end_in_words_and_not_in_a_c
         await client.close()
 
 
+@pytest.mark.fault("leader-change-durable-dies")
 async def test_a_watch_goes_on_under_the_next_leader_from_its_version() -> None:
     """Changes that the old leader made durable and told nobody of are told by the new one; no snapshot is taken."""
     async with instances(2) as running:
@@ -124,6 +125,7 @@ async def test_what_a_deposed_leader_still_knows_is_not_read_from_it() -> None:
             first.leading()
 
 
+@pytest.mark.fault("leading-meta-service-cut")
 async def test_a_leader_that_cannot_tell_whether_it_leads_does_not_say_so() -> None:
     async with instances(1) as running:
         await lead(running, 0)

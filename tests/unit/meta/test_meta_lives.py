@@ -69,6 +69,7 @@ async def lives() -> AsyncIterator[Lives]:
     await service.close()
 
 
+@pytest.mark.fault("node-sends-heartbeats-meta")
 async def test_a_node_that_falls_silent_is_lost_and_a_heartbeat_brings_it_back(lives: Lives) -> None:
     life = await lives.register()
     assert await lives.until_lost() >= LEASE_MS
@@ -95,6 +96,7 @@ async def test_an_earlier_life_is_told_so_by_its_heartbeat(lives: Lives) -> None
     assert await lives.service.heartbeat(Heartbeat(second)) == Heard(LEASE_MS, version=2)
 
 
+@pytest.mark.fault("copy-living-node-directory")
 async def test_a_heartbeat_of_an_earlier_life_is_counted_for_two_may_run_on_copies_of_one_directory(
     lives: Lives,
 ) -> None:
@@ -105,6 +107,7 @@ async def test_a_heartbeat_of_an_earlier_life_is_counted_for_two_may_run_on_copi
     assert lives.service.life_stats.superseded == 1
 
 
+@pytest.mark.fault("copy-living-node-directory")
 @pytest.mark.parametrize("seat", ["another lock", ""])
 async def test_a_copy_of_a_directory_is_let_in_only_once_the_lease_of_its_node_is_over(lives: Lives, seat: str) -> None:
     life = await lives.register()
@@ -163,6 +166,7 @@ async def test_what_could_not_be_noted_while_the_store_was_full_is_noted_then() 
     await lives.service.close()
 
 
+@pytest.mark.fault("node-suspended-cut-longer")
 async def test_a_heartbeat_is_not_answered_while_the_loss_of_its_node_is_being_written() -> None:
     """The answer would name a version older than what is taken from the node, which would go on as its leader."""
     clock, store = Monotonic(), FailingStore(MemoryStore())
@@ -187,6 +191,7 @@ async def test_a_heartbeat_is_not_answered_while_the_loss_of_its_node_is_being_w
     await lives.service.close()
 
 
+@pytest.mark.fault("meta-store-slow-write")
 async def test_a_store_that_is_slow_to_note_one_node_keeps_no_dead_one_alive() -> None:
     """The service hears heartbeats meanwhile: who sends none has no excuse, however often something is noted."""
     clock, store = Monotonic(), FailingStore(MemoryStore())
@@ -236,6 +241,7 @@ async def test_heartbeats_go_over_http_and_only_the_service_itself_says_who_is_l
     await server.close()
 
 
+@pytest.mark.fault("node-killed")
 async def test_a_node_whose_connection_is_closed_is_lost_after_half_a_lease(lives: Lives) -> None:
     """A process that is killed closes its connections; one that lives is heard on another."""
     server = MetaServer(lives.service)
@@ -254,6 +260,7 @@ async def test_a_node_whose_connection_is_closed_is_lost_after_half_a_lease(live
     await server.close()
 
 
+@pytest.mark.fault("node-sends-heartbeats-meta")
 async def test_while_an_instance_cannot_tell_whether_it_leads_nobody_is_lost_for_not_being_heard() -> None:
     """It sends heartbeats away then: a pause of etcd would take every shard from its leader."""
     clock = Monotonic()

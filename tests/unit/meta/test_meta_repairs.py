@@ -82,6 +82,7 @@ async def world() -> AsyncIterator[World]:
     await service.close()
 
 
+@pytest.mark.fault("node-lost-permanently-sealed")
 async def test_a_node_that_is_gone_for_so_long_is_replaced_and_one_that_is_back_has_its_place(world: World) -> None:
     lives = [await world.register(node_id) for node_id in (1, 2, 3)]
     key = await world.sealed(lives[:2])
@@ -101,6 +102,7 @@ async def test_a_node_that_is_gone_for_so_long_is_replaced_and_one_that_is_back_
     assert (await world.segment(key)).local_nodes == (1, 2)
 
 
+@pytest.mark.fault("etcd-slow-service-searches")
 async def test_a_store_that_was_slow_for_a_moment_does_not_keep_the_next_copies_waiting(world: World) -> None:
     lives = [await world.register(node_id) for node_id in (1, 2, 3)]
     key = await world.sealed(lives[:2])

@@ -47,6 +47,7 @@ def test_a_change_set_is_encoded_once_for_all_watches() -> None:
     assert all(other == lines[0] for other in lines)
 
 
+@pytest.mark.fault("twenty-watchers-http-topic")
 def test_a_large_change_set_comes_in_lines_of_bounded_size_and_is_put_together() -> None:
     told = new_shards(1, 3_000)
     lines = list(WatchWriter(EncodedLines()).lines(told))
@@ -64,6 +65,7 @@ def test_parts_count_as_what_makes_a_line_large() -> None:
     assert [len(json.loads(line)["changes"]) for line in lines] == [2] * 5
 
 
+@pytest.mark.fault("twenty-watchers-http-topic")
 def test_what_is_encoded_stays_within_its_bound() -> None:
     encoded = EncodedLines(max_bytes=100_000)
     for version in range(1, 50):
@@ -96,6 +98,7 @@ def test_a_change_set_that_breaks_off_is_no_change_set() -> None:
         reader.read(other)
 
 
+@pytest.mark.fault("twenty-watchers-http-topic")
 async def test_twenty_watchers_of_a_large_topic_cost_one_encoding(tmp_path: Path) -> None:
     async with running("http/memory", tmp_path) as world:
         await world.node()
@@ -120,6 +123,7 @@ async def test_twenty_watchers_of_a_large_topic_cost_one_encoding(tmp_path: Path
         await server.close()
 
 
+@pytest.mark.fault("twenty-watchers-http-topic")
 async def test_a_watcher_that_stands_still_is_ended_and_has_no_queue(tmp_path: Path) -> None:
     async with running("http/memory", tmp_path) as world:
         await world.node()

@@ -122,6 +122,7 @@ async def test_a_refusal_waits_for_what_it_rests_on(world: MetaWorld, store: Fai
     assert not any(isinstance(outcome, AlreadyExists) for outcome in outcomes)
 
 
+@pytest.mark.fault("write-metadata-store-fails")
 async def test_a_refused_read_waits_for_what_it_rests_on(world: MetaWorld, store: FailingStore) -> None:
     """It is refused because of a deletion; were that lost, the reader would have been told a lie."""
     topic = await world.topic("kept")
@@ -143,6 +144,7 @@ async def test_a_refused_read_waits_for_what_it_rests_on(world: MetaWorld, store
     assert await reading == topic
 
 
+@pytest.mark.fault("write-metadata-store-fails")
 async def test_a_failed_turn_that_held_a_read_of_what_it_made_leaves_the_service_alive(
     world: MetaWorld, store: FailingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,6 +170,7 @@ async def test_a_failed_turn_that_held_a_read_of_what_it_made_leaves_the_service
     assert (await world.client.perform(table_commands.AddShards(topic.topic_id, 2))).shard_count == 2
 
 
+@pytest.mark.fault("write-metadata-store-fails")
 async def test_a_fault_of_the_writer_itself_answers_everybody_and_readers_go_on(
     world: MetaWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,6 +189,7 @@ async def test_a_fault_of_the_writer_itself_answers_everybody_and_readers_go_on(
     await world.service.close()
 
 
+@pytest.mark.fault("write-metadata-store-fails")
 async def test_a_store_without_room_heals_whatever_it_said_meanwhile(
     world: MetaWorld, store: FailingStore, memory: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,6 +293,7 @@ async def test_after_a_failed_write_changes_are_refused_and_readers_see_what_was
     await again.close()
 
 
+@pytest.mark.fault("metadata-store-room")
 @pytest.mark.parametrize("landed", [False, True])
 async def test_a_store_without_room_is_opened_anew_until_there_is_some(
     world: MetaWorld, store: FailingStore, monkeypatch: pytest.MonkeyPatch, landed: bool
@@ -315,6 +320,7 @@ async def test_a_store_without_room_is_opened_anew_until_there_is_some(
     assert isinstance(change_set.changes[0], TopicChanged if landed else SegmentChanged)
 
 
+@pytest.mark.fault("metadata-store-fails-damaged")
 async def test_a_store_that_broke_is_not_trusted_again(
     world: MetaWorld, store: FailingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -403,6 +409,7 @@ async def test_a_caller_that_goes_away_does_not_disturb_the_others(world: MetaWo
     assert names == {"first", "stayer"}, "what was written stands, what was not begun is dropped"
 
 
+@pytest.mark.fault("request-handler-fails")
 async def test_a_bug_in_one_request_leaves_the_service_alive(world: MetaWorld, store: FailingStore) -> None:
     store.hold()
     before = store.writes
@@ -533,6 +540,7 @@ async def test_every_metric_moves(world: MetaWorld, store: FailingStore) -> None
     assert not still, "these metrics never moved"
 
 
+@pytest.mark.fault("command-changes-thousands-records")
 async def test_the_loop_turns_while_thousands_of_segments_are_deleted_and_readers_see_all_or_nothing(
     world: MetaWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:

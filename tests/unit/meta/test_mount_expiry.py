@@ -30,6 +30,7 @@ async def with_two_mounts(service: MetaService) -> None:
     await service.perform(CreateMount("a-while", ("orders",), *when, lasts_ms=500))
 
 
+@pytest.mark.fault("mount-ends-clients-read")
 async def test_a_mount_ends_when_its_time_is_over() -> None:
     now_ms = 1_000
     service = MetaService(MemoryStore(), lambda: now_ms)
@@ -45,6 +46,7 @@ async def test_a_mount_ends_when_its_time_is_over() -> None:
     await service.close()
 
 
+@pytest.mark.fault("mount-ends-clients-read")
 async def test_the_service_itself_ends_it_in_each_of_its_lives(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody asks it to: neither the service that made the mount nor the next one over its store."""
     monkeypatch.setattr("stratalog_meta.mount_expiry._LONGEST_PAUSE_S", 0.01)

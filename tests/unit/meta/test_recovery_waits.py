@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pytest
+
 from stratalog.model.commands.table_commands import BeginRecovery, CreateTopic, PromiseFence, RegisterNode
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Heartbeat, Life, NodeInfo
@@ -37,6 +39,7 @@ async def fenced_segment(service: MetaService) -> tuple[SegmentKey, list[Life]]:
     return key, lives
 
 
+@pytest.mark.fault("replica-node-alive-disk")
 async def test_a_recovery_ends_without_nodes_that_only_send_heartbeats() -> None:
     clock = Monotonic()
     service = MetaService(MemoryStore(), lambda: 0, lease_ms=3_600_000, monotonic_ms=clock, patience_ms=PATIENCE_MS)

@@ -137,6 +137,7 @@ async def test_the_rate_is_of_the_last_half_minute_and_no_older(leaving: Leaving
     assert told.words == "3 segments, 300.0 MiB still only here; at 0.0 MiB/s"
 
 
+@pytest.mark.fault("object-store-unavailable-during")
 async def test_uploads_that_stand_still_for_a_minute_are_said_and_no_sooner(leaving: Leaving) -> None:
     assert (await leaving.after(STALL_MS - 1)).retirement.wait is None
     told = await leaving.after(1)
@@ -153,6 +154,7 @@ async def test_uploads_that_stand_still_for_a_minute_are_said_and_no_sooner(leav
     assert (await leaving.after(1)).retirement.wait is not None
 
 
+@pytest.mark.fault("object-store-unavailable-during")
 @pytest.mark.parametrize("step", [RetireStep.OFFLOAD, RetireStep.VERIFY, RetireStep.SNAPSHOT])
 async def test_a_store_that_does_not_answer_a_node_is_said_at_each_step_that_needs_it(
     leaving: Leaving, step: RetireStep
@@ -215,6 +217,7 @@ async def test_what_a_node_says_of_its_store_with_a_heartbeat_is_in_the_status()
     await service.close()
 
 
+@pytest.mark.fault("thousands-nodes-leave-once")
 async def test_others_have_their_turn_between_the_plans_of_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """With thousands of nodes and topics all plans together take seconds."""
     service = MetaService(MemoryStore(), HandClock(), lease_ms=600_000)

@@ -6,6 +6,8 @@ from dataclasses import replace
 from itertools import zip_longest
 from uuid import UUID
 
+import pytest
+
 from stratalog.meta_api.streams import EncodedShards, SnapshotReader, snapshot_slices
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Snapshot
@@ -29,6 +31,7 @@ def read(pieces: list[bytes]) -> Snapshot:
     return reader.finish()
 
 
+@pytest.mark.fault("ten-nodes-start-large")
 def test_those_who_read_side_by_side_share_each_line_and_so_do_neighbouring_versions() -> None:
     encoded = EncodedShards()
     first = Snapshot(1, (), tuple(shard(number) for number in range(20)), ())
@@ -40,6 +43,7 @@ def test_those_who_read_side_by_side_share_each_line_and_so_do_neighbouring_vers
     assert encoded.lines_encoded == 2 * 20 + 2
 
 
+@pytest.mark.fault("ten-nodes-start-large")
 def test_what_is_kept_for_them_is_bounded_and_a_late_reader_gets_the_same() -> None:
     encoded = EncodedShards(max_bytes=200_000)
     snapshot = Snapshot(1, (), tuple(shard(number) for number in range(20)), ())

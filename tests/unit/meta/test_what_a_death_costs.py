@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from uuid import UUID
 
+import pytest
+
 from stratalog.machines.table.records import PutNode, PutSegmentHead, TableHeader
 from stratalog.machines.table.shard_table import ShardTable
 from stratalog.model.commands.table_commands import CreateTopic, NoteLives, RegisterNode
@@ -25,6 +27,7 @@ def a_cluster() -> ShardTable:
     return table
 
 
+@pytest.mark.fault("node-leads-thousands-shards")
 def test_its_death_writes_what_it_led_and_nothing_else_and_others_are_served_meanwhile() -> None:
     table = a_cluster()
     led = sum(shard.segments[-1].leader == 1 for shard in table.snapshot().shards)
@@ -51,6 +54,7 @@ def test_its_death_writes_what_it_led_and_nothing_else_and_others_are_served_mea
     assert table.apply(NoteLives(lost=(Life(1, 1),)), 3, UUID(int=11)).writes == (), "said again it costs nothing"
 
 
+@pytest.mark.fault("node-leads-thousands-shards")
 def test_one_that_comes_back_and_is_lost_again_led_nothing_meanwhile() -> None:
     table = a_cluster()
     table.apply(NoteLives(lost=(Life(1, 1),)), 2, UUID(int=10))

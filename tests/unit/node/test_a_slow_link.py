@@ -48,6 +48,7 @@ async def led_by_node_1(cluster: NodeCluster) -> list[ShardKey]:
     return found
 
 
+@pytest.mark.fault("link-two-nodes-slow")
 async def test_a_follower_on_a_slow_link_keeps_what_arrives_and_catches_up(
     cluster: NodeCluster, link: SlowLink
 ) -> None:

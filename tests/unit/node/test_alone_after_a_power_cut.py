@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from stratalog.model.commands.table_commands import RollSegment
 from stratalog_node.shards.read.epochs import told_end
 from support.node_cluster import NodeCluster
@@ -17,6 +19,7 @@ def told(cluster: NodeCluster, node_id: int, epoch: int) -> tuple[int, int]:
     return told_end(shard, shard.end_offset, epoch)
 
 
+@pytest.mark.fault("replica-segment-loses-page")
 async def test_a_reader_behind_what_was_lost_hears_of_the_break_however_far_the_log_has_gone_on(
     cluster: NodeCluster,
 ) -> None:

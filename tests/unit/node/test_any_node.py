@@ -56,6 +56,7 @@ def done(futures: dict[Any, Any]) -> list[Any]:
     return [future.result(WAIT_S) for future in futures.values()]
 
 
+@pytest.mark.fault("client-asks-node-lead-knows")
 async def test_topics_are_made_changed_and_deleted_by_any_node(three: SeveralNodes) -> None:
     one, two, three_ = (admin_at(node) for node in three.nodes.values())
     resource = ConfigResource(ResourceType.TOPIC, TOPIC)
@@ -77,6 +78,7 @@ async def test_topics_are_made_changed_and_deleted_by_any_node(three: SeveralNod
         await eventually(lambda node=node: node.catalog.topic(TOPIC) is None)
 
 
+@pytest.mark.fault("client-asks-node-lead-knows")
 async def test_metadata_are_the_same_at_each_node_and_name_who_is_gone(
     three: SeveralNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,6 +116,7 @@ async def test_metadata_are_the_same_at_each_node_and_name_who_is_gone(
     assert all(leader != gone for leader, _, _ in found[1].values())
 
 
+@pytest.mark.fault("client-asks-node-lead-knows")
 async def test_a_client_that_knows_one_node_writes_reads_and_trims_what_all_lead(three: SeveralNodes) -> None:
     await three.topic(shards=SHARDS)
     node = three.nodes[2]
@@ -150,6 +153,7 @@ async def test_a_client_that_knows_one_node_writes_reads_and_trims_what_all_lead
     await beside(work)
 
 
+@pytest.mark.fault("client-asks-node-lead-knows")
 async def test_what_only_a_leader_knows_another_node_does_not_answer(three: SeveralNodes) -> None:
     """Each version of each: 6, so that the client looks for the leader."""
     key = await three.topic()

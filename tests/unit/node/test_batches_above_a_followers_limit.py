@@ -37,6 +37,7 @@ async def led_by_node_1(cluster: NodeCluster, *names: str) -> list[ShardKey]:
     return found
 
 
+@pytest.mark.fault("nodes-different-socket-request-max-bytes")
 async def test_a_batch_above_the_followers_limit_is_replicated_and_so_are_other_topics(cluster: NodeCluster) -> None:
     large, other = await led_by_node_1(cluster, "large", "other")
     assert await cluster.append(large, bytes(LARGE_BYTES)) == 0
@@ -44,6 +45,7 @@ async def test_a_batch_above_the_followers_limit_is_replicated_and_so_are_other_
     assert set(cluster.segments(large)[-1].isr) == set(cluster.segments(other)[-1].isr) == {1, 2}
 
 
+@pytest.mark.fault("nodes-different-socket-request-max-bytes")
 async def test_a_sealed_batch_above_a_nodes_limit_is_read_from_the_other(cluster: NodeCluster) -> None:
     (key,) = await led_by_node_1(cluster, "large")
     assert await cluster.append(key, bytes(LARGE_BYTES)) == 0

@@ -80,6 +80,7 @@ async def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
             yield Directory(cluster, served, path, SegmentAsk(key.topic_id, 0, 0, 3, 1_000), checks)
 
 
+@pytest.mark.fault("file-retired-directory-sealed")
 @pytest.mark.parametrize("how", ["another file", "another file of the same time", "in place"])
 async def test_a_file_that_is_swapped_after_its_first_range_is_checked_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
@@ -100,6 +101,7 @@ async def test_a_file_that_is_swapped_after_its_first_range_is_checked_again(
         assert await one.answers() == 0
 
 
+@pytest.mark.fault("reads-refused-files-retired")
 async def test_a_refused_file_is_not_checked_again_for_a_minute_unless_another_one_is_put_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,6 +133,7 @@ async def test_a_file_that_is_swapped_at_each_read_is_an_error_and_never_sent(
         assert await one.answers() == ErrorCode.KAFKA_STORAGE_ERROR
 
 
+@pytest.mark.fault("reads-refused-files-retired")
 async def test_a_read_of_what_is_not_checked_yet_is_told_so_and_the_directory_is_not_doubted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,6 +172,7 @@ async def test_a_read_of_what_is_not_checked_yet_is_told_so_and_the_directory_is
         await eventually(is_answered)
 
 
+@pytest.mark.fault("reads-refused-files-retired")
 async def test_two_files_are_checked_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lock, under_way, most, go_on = threading.Lock(), 0, 0, threading.Event()
 

@@ -79,6 +79,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     await bench.store.close()
 
 
+@pytest.mark.fault("wall-clock-set-forward")
 @pytest.mark.parametrize("step_ms", [-HOUR, HOUR])
 async def test_uploads_go_on_when_the_wall_clock_is_set(bench: Bench, step_ms: int) -> None:
     shard = await bench.topic()
@@ -96,6 +97,7 @@ async def _sealed(bench: Bench, shard: ShardLog) -> None:
     await eventually(lambda: any(s.key == before and s.seal is not None for s in shard.segments))
 
 
+@pytest.mark.fault("wall-clock-set-forward")
 async def test_a_clock_set_ahead_deletes_nothing_at_once_nor_after_a_restart(bench: Bench) -> None:
     shard = await bench.topic(retention_ms=str(24 * HOUR))
     await _sealed(bench, shard)

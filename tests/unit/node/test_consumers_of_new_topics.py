@@ -44,6 +44,7 @@ async def fetched(client: RawClient, topic: str) -> int:
     return (await asyncio.to_thread(client.fetch, topic, 0, max_wait_ms=10))[0].error_code
 
 
+@pytest.mark.fault("consumer-fetches-node-heard")
 async def test_a_node_that_lags_catches_up_before_it_says_that_there_is_no_topic(cluster: NodeCluster) -> None:
     """It answered 3 at once."""
     with client_of(cluster, 2) as client:

@@ -18,6 +18,7 @@ from support.waiting import eventually
 from unit.node.test_copies_made_again import holders, is_copy_of_shard, rolled
 
 
+@pytest.mark.fault("meta-service-seals-segment")
 async def test_a_copy_that_is_sealed_while_a_start_reads_it_is_served_and_uploaded_as_any_other(
     cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -58,6 +59,7 @@ async def test_a_copy_that_is_sealed_while_a_start_reads_it_is_served_and_upload
     assert not any(one.copy.key == segment for one in cluster.nodes[other].following.replicas.values())
 
 
+@pytest.mark.fault("node-copies-sources-unavailable")
 async def test_copies_of_what_nobody_has_now_keep_no_other_copy_waiting(
     cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,6 +85,7 @@ async def test_copies_of_what_nobody_has_now_keep_no_other_copy_waiting(
     await eventually(lambda: is_copy_of_shard(cluster, 2, lost[1]))
 
 
+@pytest.mark.fault("room-file-descriptor-node")
 async def test_a_copy_whose_proof_finds_no_room_is_proven_once_there_is_some(
     cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,6 +52,7 @@ def is_copy_of_shard(cluster: NodeCluster, node_id: int, segment: SegmentKey) ->
     return shard is not None and isinstance(shard.copies.get(segment.epoch), SealedCopy)
 
 
+@pytest.mark.fault("node-lost-permanently-sealed")
 async def test_what_a_node_held_that_is_gone_is_copied_to_another_and_served_there(cluster: NodeCluster) -> None:
     await cluster.start(1, 2)
     key = await cluster.shard(replicas=2)
@@ -72,6 +73,7 @@ async def test_what_a_node_held_that_is_gone_is_copied_to_another_and_served_the
     assert cluster.nodes[3].following.stats.catch_up_bytes > 0, "nobody's acknowledgement waits for it"
 
 
+@pytest.mark.fault("lost-node-copies")
 async def test_a_copy_in_the_place_of_one_that_is_back_goes_and_its_files_with_it(cluster: NodeCluster) -> None:
     await cluster.start(1, 2)
     key = await cluster.shard(replicas=2)
@@ -89,6 +91,7 @@ async def test_a_copy_in_the_place_of_one_that_is_back_goes_and_its_files_with_i
     assert holders(cluster, key, at=1) == (1, 2)
 
 
+@pytest.mark.fault("lost-node-copies")
 async def test_a_copy_that_goes_while_its_node_is_down_goes_at_its_next_start(cluster: NodeCluster) -> None:
     await cluster.start(1, 2)
     key = await cluster.shard(replicas=2)
@@ -105,6 +108,7 @@ async def test_a_copy_that_goes_while_its_node_is_down_goes_at_its_next_start(cl
     await eventually(lambda: not cluster.layout(3).segment(segment).exists())
 
 
+@pytest.mark.fault("sealed-copy-file-gone")
 async def test_a_node_whose_file_is_gone_says_so_and_copies_it_again(cluster: NodeCluster) -> None:
     await cluster.start(1, 2)
     key = await cluster.shard(replicas=2)
@@ -119,6 +123,7 @@ async def test_a_node_whose_file_is_gone_says_so_and_copies_it_again(cluster: No
     assert cluster.layout(2).segment(segment).exists()
 
 
+@pytest.mark.fault("sealed-copy-file-gone")
 async def test_a_copy_that_a_reader_found_damaged_is_copied_again(cluster: NodeCluster) -> None:
     await cluster.start(1, 2)
     key = await cluster.shard(replicas=2)
@@ -152,6 +157,7 @@ def say_other(path: Path, before: bytes, after: bytes) -> None:
     path.write_bytes(whole)
 
 
+@pytest.mark.fault("copy-differed-sealed-segment")
 async def test_a_copy_that_differs_is_made_anew_where_no_other_node_can(cluster: NodeCluster) -> None:
     await cluster.start(1, 2)
     key = await cluster.shard(replicas=2)
@@ -174,6 +180,7 @@ async def test_a_copy_that_differs_is_made_anew_where_no_other_node_can(cluster:
     assert not cluster.segments(key)[0].handed.reports
 
 
+@pytest.mark.fault("copy-sealed-segment-bad")
 async def test_a_copy_that_goes_bad_while_it_is_made_is_begun_anew(
     cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,6 +207,7 @@ async def test_a_copy_that_goes_bad_while_it_is_made_is_begun_anew(
     assert damaged and cluster.nodes[3].following.stats.faulty_copies == 0
 
 
+@pytest.mark.fault("segment-opened-fewer-replicas")
 async def test_an_active_segment_with_too_few_replicas_is_filled_where_it_is(cluster: NodeCluster) -> None:
     await cluster.start(1, 2)
     key = await cluster.shard(replicas=2)
@@ -225,6 +233,7 @@ async def test_an_active_segment_with_too_few_replicas_is_filled_where_it_is(clu
 
 
 # Starts -------------------------------------------------------------------------------------------------------------
+@pytest.mark.fault("follower-large-copies-restarted")
 async def test_a_start_reads_of_a_followed_copy_what_came_after_its_checkpoint(
     cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,6 +264,7 @@ async def test_a_start_reads_of_a_followed_copy_what_came_after_its_checkpoint(
     await cluster.is_sealed(key, copies=2)
 
 
+@pytest.mark.fault("follower-large-copies-restarted")
 async def test_a_copy_that_is_shorter_than_its_checkpoint_is_no_whole_voice(cluster: NodeCluster) -> None:
     await cluster.start(1, 2)
     key = await cluster.shard(replicas=2)

@@ -74,6 +74,7 @@ async def vote_of(cluster: NodeCluster, segment: SegmentKey, node_id: int) -> Vo
     return vote
 
 
+@pytest.mark.fault("nodes-killed-bit-flips")
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.98], ids=["first", "middle", "last"])
 @pytest.mark.parametrize("policy", ["replicated", "fsync"])
 async def test_a_damaged_copy_that_comes_first_decides_nothing(cluster: NodeCluster, share: float, policy: str) -> None:
@@ -99,6 +100,7 @@ async def test_a_damaged_copy_that_comes_first_decides_nothing(cluster: NodeClus
     assert await cluster.values(key) == [*RECORDS, b"later"]
 
 
+@pytest.mark.fault("follower-restarts-damaged-copy")
 async def test_a_damaged_follower_is_counted_on_no_more_until_it_has_all_of_it_again(cluster: NodeCluster) -> None:
     await cluster.start(1, 2, 3)
     key = await cluster.shard(3, **SETTINGS)
@@ -125,6 +127,7 @@ async def test_a_damaged_follower_is_counted_on_no_more_until_it_has_all_of_it_a
     assert await cluster.values(key) == RECORDS, "it decides alone now: it has all of it"
 
 
+@pytest.mark.fault("nodes-killed-bit-flips")
 async def test_what_was_seen_behind_the_damage_is_missed_though_the_file_was_written_to_since(
     cluster: NodeCluster,
 ) -> None:
@@ -142,6 +145,7 @@ async def test_what_was_seen_behind_the_damage_is_missed_though_the_file_was_wri
     assert (vote.end_offset, vote.is_tail_whole) == (end_offset, False)
 
 
+@pytest.mark.fault("nodes-killed-bit-flips-file")
 async def test_a_person_goes_on_with_a_damaged_copy_and_what_lies_behind_the_damage_is_kept_for_a_look(
     cluster: NodeCluster,
 ) -> None:
@@ -160,6 +164,7 @@ async def test_a_person_goes_on_with_a_damaged_copy_and_what_lies_behind_the_dam
     assert kept.read_bytes() == rest
 
 
+@pytest.mark.fault("file-shard-replica-damaged")
 @pytest.mark.parametrize("policy", ["replicated", "fsync"])
 async def test_the_only_copy_is_not_cut_where_it_is_damaged_and_its_shard_names_what_cannot_be_read(
     cluster: NodeCluster, policy: str
@@ -188,6 +193,7 @@ async def test_the_only_copy_is_not_cut_where_it_is_damaged_and_its_shard_names_
     assert await cluster.values(key) == RECORDS
 
 
+@pytest.mark.fault("without-object-store-uncleanseal")
 async def test_with_unclean_seal_the_only_copy_gives_up_all_from_the_damage_on_and_keeps_its_bytes(
     cluster: NodeCluster,
 ) -> None:
@@ -210,6 +216,7 @@ async def test_with_unclean_seal_the_only_copy_gives_up_all_from_the_damage_on_a
     assert kept.read_bytes().rstrip(b"\0") == rest.rstrip(b"\0")
 
 
+@pytest.mark.fault("file-shard-replica-damaged")
 async def test_after_a_power_cut_the_only_copy_goes_on_where_its_whole_batches_end(cluster: NodeCluster) -> None:
     await cluster.start(1)
     key = await cluster.shard(1)
@@ -223,6 +230,7 @@ async def test_after_a_power_cut_the_only_copy_goes_on_where_its_whole_batches_e
     assert await cluster.append(key, b"later") == 10
 
 
+@pytest.mark.fault("nodes-killed-three-files")
 @pytest.mark.parametrize("is_stopped_in_order", [True, False], ids=["stopped", "killed"])
 async def test_a_copy_that_ends_below_its_checkpoint_decides_nothing_in_any_later_life(
     cluster: NodeCluster, is_stopped_in_order: bool
@@ -250,6 +258,7 @@ async def test_a_copy_that_ends_below_its_checkpoint_decides_nothing_in_any_late
     assert await cluster.values(key) == RECORDS
 
 
+@pytest.mark.fault("copy-member-isr-damaged")
 async def test_the_damaged_copy_of_the_only_member_waits_for_replicas_that_are_away(cluster: NodeCluster) -> None:
     await cluster.start(1, 2, 3)
     key = await cluster.shard(3, min_insync_replicas="1")

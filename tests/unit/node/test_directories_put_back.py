@@ -53,6 +53,7 @@ async def written_behind_a_backup(
     return key, segment, restored, backup
 
 
+@pytest.mark.fault("older-copy-node-directory")
 @pytest.mark.parametrize("policy", ["replicated", "fsync"])
 @pytest.mark.parametrize("restarts", [False, True], ids=["copied in its last life", "copied in an earlier life"])
 async def test_an_older_state_of_a_directory_that_comes_first_decides_nothing(
@@ -80,6 +81,7 @@ async def test_an_older_state_of_a_directory_that_comes_first_decides_nothing(
     assert sealed.end_offset == len(BEFORE + SINCE) and not sealed.handed.given_up
 
 
+@pytest.mark.fault("older-copy-node-directory")
 async def test_files_over_which_an_older_state_was_written_are_known_by_the_life_they_name(
     cluster: NodeCluster,
 ) -> None:
@@ -90,6 +92,7 @@ async def test_files_over_which_an_older_state_was_written_are_known_by_the_life
     assert [doubt.node_id for doubt in record.handed.doubts] == [restored]
 
 
+@pytest.mark.fault("older-copy-node-directory")
 async def test_sealed_copies_that_an_older_state_has_in_part_are_copied_again(cluster: NodeCluster) -> None:
     await cluster.start(1, 2, 3)
     key = await cluster.shard(3)
@@ -114,6 +117,7 @@ async def test_sealed_copies_that_an_older_state_has_in_part_are_copied_again(cl
     assert cluster.nodes[restored].following.stats.lost_copies == 1
 
 
+@pytest.mark.fault("copy-living-node-directory")
 async def test_a_copy_of_a_directory_is_refused_while_its_node_runs_and_proves_nothing_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,6 +151,7 @@ async def test_a_copy_of_a_directory_is_refused_while_its_node_runs_and_proves_n
         await original.close()
 
 
+@pytest.mark.fault("process-killed-started-once")
 async def test_a_killed_process_is_followed_at_once_in_its_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,6 +166,7 @@ async def test_a_killed_process_is_followed_at_once_in_its_directory(
         assert cluster.meta.service.life_stats.refused == 0
 
 
+@pytest.mark.fault("two-directories-storage-id")
 @pytest.mark.parametrize("is_same_machine", [True, False], ids=["same machine", "another machine"])
 async def test_two_directories_of_one_storage_come_one_after_the_other(
     cluster: NodeCluster, tmp_path: Path, is_same_machine: bool

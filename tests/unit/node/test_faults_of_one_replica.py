@@ -14,6 +14,7 @@ from stratalog_node.replication.replica_copy import ReplicaCopy
 from support.node_cluster import NodeCluster
 
 
+@pytest.mark.fault("fault-program-replica-flushes")
 @pytest.mark.parametrize(
     ("where", "what"),
     [

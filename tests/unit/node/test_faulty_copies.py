@@ -54,6 +54,7 @@ def active_key(shard: ShardLog) -> SegmentKey:
     return shard.active.key
 
 
+@pytest.mark.fault("leader-disk-fails-node")
 async def test_a_leader_whose_flush_fails_passes_the_shard_on(pair: Pair, power: PowerRecord) -> None:
     leader, follower, shard = await pair.shard(flush_policy="replicated")
     for number in range(5):
@@ -72,6 +73,7 @@ async def test_a_leader_whose_flush_fails_passes_the_shard_on(pair: Pair, power:
     assert goes_on.high_watermark == 6
 
 
+@pytest.mark.fault("follower-disk-fails-copy")
 async def test_a_seal_does_not_wait_for_a_follower_whose_flush_fails(pair: Pair, power: PowerRecord) -> None:
     leader, follower, shard = await pair.shard(flush_policy="replicated")
     await append(shard, b"one")
@@ -83,6 +85,7 @@ async def test_a_seal_does_not_wait_for_a_follower_whose_flush_fails(pair: Pair,
     assert segment_at(leader, key).local_nodes == (leader.settings.node_id,)
 
 
+@pytest.mark.fault("follower-disk-fails-copy")
 async def test_a_copy_that_cannot_be_read_is_set_aside_and_fetched_anew(pair: Pair) -> None:
     leader, follower, shard = await pair.shard()
     await append(shard, b"one")
@@ -99,6 +102,7 @@ async def test_a_copy_that_cannot_be_read_is_set_aside_and_fetched_anew(pair: Pa
     assert any(entry.read_bytes() != whole for entry in aside), "a person may still look at what was there"
 
 
+@pytest.mark.fault("leader-copy-bad-end", "bit-flips-copy-seal")
 async def test_a_leader_whose_copy_went_bad_before_its_seal_passes_the_shard_on(pair: Pair) -> None:
     """Else it is never sealed, and nobody else may serve it, until the node is restarted."""
     leader, follower, shard = await pair.shard()

@@ -66,6 +66,7 @@ async def acknowledged_and_killed(cluster: NodeCluster, replicas: int, **setting
     return key, segment
 
 
+@pytest.mark.fault("nodes-killed-last-batches")
 @HARMS
 @pytest.mark.parametrize("policy", ["replicated", "fsync"])
 async def test_such_a_copy_that_comes_first_decides_nothing(cluster: NodeCluster, harm: Harm, policy: str) -> None:
@@ -90,6 +91,7 @@ async def test_such_a_copy_that_comes_first_decides_nothing(cluster: NodeCluster
     assert sealed.end_offset == len(RECORDS) and not sealed.handed.given_up
 
 
+@pytest.mark.fault("nodes-killed-last-batches")
 @HARMS
 async def test_the_only_copy_names_what_it_lacks_and_serves_again_once_it_is_there(
     cluster: NodeCluster, harm: Harm
@@ -112,6 +114,7 @@ async def test_the_only_copy_names_what_it_lacks_and_serves_again_once_it_is_the
     assert await cluster.append(key, b"later") == len(RECORDS)
 
 
+@pytest.mark.fault("nodes-killed-last-batches")
 @HARMS
 async def test_what_is_given_up_by_policy_is_not_missed_again(cluster: NodeCluster, harm: Harm) -> None:
     key, segment = await acknowledged_and_killed(cluster, 1, uncleanSeal="allow")

@@ -30,6 +30,7 @@ async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
         yield cluster
 
 
+@pytest.mark.fault("follower-disk-full-accepts")
 @pytest.mark.parametrize("policy", ["replicated", "fsync"])
 async def test_a_follower_whose_disk_takes_nothing_leaves_the_isr_says_so_and_comes_back(
     cluster: NodeCluster, policy: str
@@ -54,6 +55,7 @@ async def test_a_follower_whose_disk_takes_nothing_leaves_the_isr_says_so_and_co
     assert not [one for one in replication_status(node.following, node.catalog).worst if one.topic == "flights"]
 
 
+@pytest.mark.fault("follower-flush-fails")
 @pytest.mark.parametrize("policy", ["replicated", "fsync"])
 async def test_a_follower_whose_flush_failed_is_out_until_the_next_segment_and_copies_this_one_anew(
     cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch, policy: str
@@ -89,6 +91,7 @@ async def test_a_follower_whose_flush_failed_is_out_until_the_next_segment_and_c
     assert cluster.nodes[other].following.stats.faulty_copies == 0
 
 
+@pytest.mark.fault("node-stops-cannot-flush")
 async def test_a_stop_that_cannot_flush_a_copy_is_none_in_order(
     cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,6 +114,7 @@ async def test_a_stop_that_cannot_flush_a_copy_is_none_in_order(
     assert cluster.layout(other).clean_file.exists()
 
 
+@pytest.mark.fault("follower-disk-full-accepts")
 async def test_a_node_without_room_asks_for_nothing_until_there_is_some(tmp_path: Path) -> None:
     async with LeadingRig(tmp_path / "1") as rig, FollowerRig(rig, tmp_path / "2") as follower:
         (shard,) = await led_shards(rig)
@@ -131,6 +135,7 @@ async def test_a_node_without_room_asks_for_nothing_until_there_is_some(tmp_path
         assert following_.stats.is_without_room == 0
 
 
+@pytest.mark.fault("follower-disk-full-accepts")
 async def test_what_cannot_be_written_is_told_as_any_write_that_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,6 +155,7 @@ def _full(copy: ReplicaCopy, batches: object) -> None:
     raise DiskFull("no space left")
 
 
+@pytest.mark.fault("follower-isr-restarts-file")
 async def test_a_copy_that_cannot_be_read_and_is_not_counted_on_is_made_again_without_a_word(
     cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -73,6 +73,7 @@ async def committed(cluster: NodeCluster) -> int | None:
     return None if found is None else found.offset
 
 
+@pytest.mark.fault("copy-part-group-log")
 @pytest.mark.parametrize("is_sealed", [False, True], ids=["open", "sealed"])
 async def test_groups_of_a_log_that_was_given_up_start_empty(cluster: NodeCluster, is_sealed: bool) -> None:
     leaving = Leaving(cluster, has_store=False)
@@ -101,6 +102,7 @@ async def test_groups_of_a_log_that_was_given_up_start_empty(cluster: NodeCluste
     assert not any(node.groups.given_up for node in cluster.nodes.values()), "the log begins behind it"
 
 
+@pytest.mark.fault("disk-node-dies-node")
 @pytest.mark.parametrize("is_forced", [False, True], ids=["left in order", "died"])
 async def test_groups_wait_for_a_retired_directory_until_that_is_given_up(
     cluster: NodeCluster, is_forced: bool
@@ -139,6 +141,7 @@ async def test_groups_wait_for_a_retired_directory_until_that_is_given_up(
     assert not (await service.snapshot()).mounts, "it is not mounted again"
 
 
+@pytest.mark.fault("copy-part-group-log")
 async def test_groups_wait_as_long_as_the_node_may_come_back(cluster: NodeCluster) -> None:
     await commit(cluster, 7)
     key = log_of(cluster)

@@ -72,6 +72,7 @@ async def of_nodes(cluster: NodeCluster, count: int) -> None:
     await coordinator(cluster)
 
 
+@pytest.mark.fault("node-coordinates-groups-killed")
 async def test_what_was_committed_outlives_its_coordinator_and_so_does_the_membership(cluster: NodeCluster) -> None:
     await of_nodes(cluster, 2)
     groups = await coordinator(cluster)
@@ -92,6 +93,7 @@ async def test_what_was_committed_outlives_its_coordinator_and_so_does_the_membe
     assert await committed(cluster) == 8
 
 
+@pytest.mark.fault("coordinator-deposed-runs-joins")
 async def test_a_coordinator_that_is_deposed_while_it_runs_tells_no_commit_as_done_that_is_lost(
     cluster: NodeCluster,
 ) -> None:
@@ -146,6 +148,7 @@ async def test_a_coordinator_without_a_copy_of_its_log_reads_it_from_who_has_one
     assert cluster.nodes[new].peer_reads.stats.ranges
 
 
+@pytest.mark.fault("next-coordinator-cannot-read")
 async def test_a_third_node_gets_a_replica_of_the_group_log_and_two_may_be_lost_one_after_the_other(
     cluster: NodeCluster,
 ) -> None:
@@ -177,6 +180,7 @@ async def test_a_third_node_gets_a_replica_of_the_group_log_and_two_may_be_lost_
     assert await committed(cluster) == 3
 
 
+@pytest.mark.fault("several-nodes-first-request")
 async def test_nodes_that_make_a_topic_on_demand_at_once_make_one(cluster: NodeCluster) -> None:
     await cluster.start(1, 2)
     made = await asyncio.gather(
@@ -189,6 +193,7 @@ async def test_nodes_that_make_a_topic_on_demand_at_once_make_one(cluster: NodeC
     assert topics == {"flights", OFFSETS_TOPIC}
 
 
+@pytest.mark.fault("two-nodes-two-lives")
 async def test_producer_ids_are_given_once_over_nodes_and_their_lives(cluster: NodeCluster) -> None:
     await cluster.start(1, 2)
     given: list[int] = []

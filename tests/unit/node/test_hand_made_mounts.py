@@ -94,6 +94,7 @@ async def test_clients_read_the_range_under_its_name_and_nothing_else(nodes: Sev
     await asyncio.to_thread(look)
 
 
+@pytest.mark.fault("client-writes-topic-mounted")
 async def test_what_would_write_is_refused_with_a_code_and_words(nodes: SeveralNodes) -> None:
     _, base, _ = await mounted(nodes, 0, START_MS * 2)
 
@@ -151,6 +152,7 @@ async def test_what_a_snapshot_has_ends_where_it_does_inside_a_segment(nodes: Se
     assert b"".join(map(bytes, await view.read(18, 1))) == b"".join(map(bytes, await view.read(18, 1 << 20)))
 
 
+@pytest.mark.fault("mount-ends-clients-read")
 async def test_an_ended_mount_is_gone_for_clients_and_so_are_the_offsets_of_groups(nodes: SeveralNodes) -> None:
     key, base, _ = await mounted(nodes, 0, START_MS * 2)
 
@@ -176,6 +178,7 @@ async def test_an_ended_mount_is_gone_for_clients_and_so_are_the_offsets_of_grou
     assert await asyncio.to_thread(committed) < 0, f"{again.name} made again begins again"
 
 
+@pytest.mark.fault("leader-shard-dies-range")
 async def test_another_leader_serves_it_when_the_first_is_gone(nodes: SeveralNodes) -> None:
     key, base, end = await mounted(nodes, 0, START_MS * 2)
     first = nodes.leader(key).context.node_id
@@ -198,6 +201,7 @@ def _leads(shard: ShardLog | None) -> bool:
     return shard is not None and shard.is_leader
 
 
+@pytest.mark.fault("mounted-range-topic-retention")
 async def test_the_ends_of_a_mount_never_move_back(nodes: SeveralNodes) -> None:
     """F36: retention of the topic moves its begin up, nothing moves its end, and another leader shows the same."""
     key, base, end = await mounted(nodes, 0, START_MS * 2)
@@ -233,6 +237,7 @@ async def test_the_ends_of_a_mount_never_move_back(nodes: SeveralNodes) -> None:
         consumer.close()
 
 
+@pytest.mark.fault("holder-retired-node-data")
 async def test_groups_keep_their_offsets_when_the_holder_of_a_data_set_dies(tmp_path: Path) -> None:
     """F93. It is their coordinator as well: what they committed is in their log, so none is lost, old or new."""
     async with several_nodes(tmp_path, 4) as nodes:

@@ -95,6 +95,7 @@ async def test_a_service_that_is_away_is_asked_again_until_it_hears() -> None:
             assert meta.calls["heartbeat"] >= 4
 
 
+@pytest.mark.fault("process-node-keeps-running")
 async def test_a_node_on_a_new_disk_waits_for_the_end_of_its_earlier_life(monkeypatch: pytest.MonkeyPatch) -> None:
     async with service(300) as meta:
         await begin(meta)
@@ -106,6 +107,7 @@ async def test_a_node_on_a_new_disk_waits_for_the_end_of_its_earlier_life(monkey
             await register(meta, RegisterNode(ELSEWHERE))
 
 
+@pytest.mark.fault("process-node-keeps-running")
 async def test_a_storage_node_keeps_its_lease_over_http_and_stops_being_ready_when_another_life_begins(
     tmp_path: Path,
 ) -> None:
@@ -136,6 +138,7 @@ async def test_a_storage_node_keeps_its_lease_over_http_and_stops_being_ready_wh
         await server.close()
 
 
+@pytest.mark.fault("coordinator-cut-taken-place")
 async def test_a_node_counts_on_no_more_of_its_lease_than_is_left_to_one_whose_connection_was_cut() -> None:
     lease_ms = AN_HOUR_MS
     leases = NodeLeases(lease_ms, [], 0)

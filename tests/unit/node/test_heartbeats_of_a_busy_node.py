@@ -6,6 +6,8 @@ import asyncio
 import threading
 from collections.abc import Callable
 
+import pytest
+
 from stratalog.model.errors import Fenced, Unavailable
 from stratalog.model.metadata import Heard, Heartbeat, Life
 from stratalog_node.heartbeats import Heartbeats
@@ -64,6 +66,7 @@ def loop_stands_until(condition: Callable[[], object]) -> None:
     eventually_sync(condition)
 
 
+@pytest.mark.fault("event-loop-node-busy")
 async def test_a_loop_that_does_not_turn_sends_heartbeats_all_the_same() -> None:
     service = Service()
     beats = beating(service)
@@ -73,6 +76,7 @@ async def test_a_loop_that_does_not_turn_sends_heartbeats_all_the_same() -> None
     await beats.close()
 
 
+@pytest.mark.fault("event-loop-node-busy")
 async def test_a_loop_that_stands_for_too_long_sends_none_until_it_turns_again() -> None:
     service = Service()
     beats = beating(service)
@@ -150,6 +154,7 @@ class Shown:
         return self.alive
 
 
+@pytest.mark.fault("node-suspended-cut-longer")
 async def test_a_node_that_was_lost_and_is_heard_again_is_not_sure_before_it_has_seen_what_was_taken_from_it() -> None:
     """Its process stood still for longer than a lease. The thread runs first, and its watch may be far behind."""
     service, shown = Service(), Shown()
@@ -172,6 +177,7 @@ async def test_a_node_that_was_lost_and_is_heard_again_is_not_sure_before_it_has
     await beats.close()
 
 
+@pytest.mark.fault("node-suspended-cut-longer")
 async def test_a_node_whose_metadata_are_always_a_little_behind_is_sure_of_what_they_show() -> None:
     service, shown = Service(), Shown()
     beats = Heartbeats(Line(service), LIFE, lambda: service.now_ms, lambda _: None, life_line=service.line, shown=shown)

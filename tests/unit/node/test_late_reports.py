@@ -25,6 +25,7 @@ async def stored(cluster: NodeCluster, key: SegmentKey, end_offset: int) -> None
     await service.perform(CompleteRemote(lock, key, "manifest", b"digest", 10))
 
 
+@pytest.mark.fault("node-reports-copy-completes")
 async def test_a_follower_that_tells_of_its_copy_too_late_lets_it_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,6 +44,7 @@ class _Meta:
         self.heard.append(command.node_id)
 
 
+@pytest.mark.fault("two-nodes-retire-retirement")
 async def test_a_retirement_that_cannot_be_looked_at_keeps_no_other_waiting() -> None:
     story = RetirementStory(nodes=3)
     for node_id in (1, 2):
@@ -58,6 +59,7 @@ async def test_a_retirement_that_cannot_be_looked_at_keeps_no_other_waiting() ->
     assert meta.heard == [2]
 
 
+@pytest.mark.fault("object-store-unavailable-during")
 async def test_a_node_says_with_its_heartbeats_for_how_long_its_store_is_away_and_the_retirement_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,6 +46,7 @@ async def gone(cluster: NodeCluster, node_id: int, mode: MountMode = MountMode.O
     return await cluster.meta.service.perform(BeginMount(node_id, node.storage_id, mode))
 
 
+@pytest.mark.fault("holder-retired-node-data", "replaced-holder-continues")
 async def test_a_holder_serves_what_a_node_left_and_another_takes_over_when_it_dies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,6 +91,7 @@ async def pretended_mounts(cluster: NodeCluster, count: int) -> None:
         await service.perform(BeginMount(node_id, f"disk-{node_id}", MountMode.OFFLOAD))
 
 
+@pytest.mark.fault("machines-directories-retired-nodes")
 @pytest.mark.parametrize(("silent", "timeout_ms"), [(20, 600_000), (100, 100)], ids=["a few", "more than at once"])
 async def test_mounts_that_do_not_answer_keep_no_other_from_being_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silent: int, timeout_ms: int
@@ -117,6 +119,7 @@ async def test_mounts_that_do_not_answer_keep_no_other_from_being_served(
         assert most <= _AT_ONCE and cluster.nodes[1].mounts.stats.taken == 1
 
 
+@pytest.mark.fault("retired-node-started")
 async def test_a_retired_node_that_is_started_again_is_refused_and_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +131,7 @@ async def test_a_retired_node_that_is_started_again_is_refused_and_says_why(
             await cluster.start(2)
 
 
+@pytest.mark.fault("holder-cannot-read-mounted")
 async def test_a_holder_that_cannot_read_what_is_mounted_gives_it_up_and_another_serves_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -99,6 +99,7 @@ async def retired_with_its_volume(cluster: NodeCluster, replicas: int = 1) -> tu
     return key, left, values
 
 
+@pytest.mark.fault("rebuilds-metadata-cluster-mounts")
 async def test_what_was_mounted_by_hand_and_what_a_snapshot_has_is_mounted_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bucket: ObjectStore
 ) -> None:
@@ -139,6 +140,7 @@ async def test_what_was_mounted_by_hand_and_what_a_snapshot_has_is_mounted_again
         assert left == mounts.keys() - {"over-soon"}, "its time is over as ever"
 
 
+@pytest.mark.fault("rebuilds-metadata-cluster-retired")
 async def test_a_retired_directory_is_read_again_and_what_it_alone_has_is_not_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bucket: ObjectStore
 ) -> None:
@@ -175,6 +177,7 @@ async def test_a_retired_directory_is_read_again_and_what_it_alone_has_is_not_gi
             assert await cluster.values(key) == [*values, b"later"]
 
 
+@pytest.mark.fault("rebuilds-metadata-cluster-retired")
 async def test_a_new_node_under_the_id_of_a_lost_holder_counts_for_no_copy_and_reads_the_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bucket: ObjectStore
 ) -> None:
@@ -198,6 +201,7 @@ async def test_a_new_node_under_the_id_of_a_lost_holder_counts_for_no_copy_and_r
                 await cluster.meta.service.perform(EndMount(f"tier/{left}"))
 
 
+@pytest.mark.fault("rebuilds-metadata-cluster-retired")
 async def test_a_retired_directory_that_differs_from_the_seal_is_not_read_after_a_rebuild(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bucket: ObjectStore
 ) -> None:
@@ -222,6 +226,7 @@ async def test_a_retired_directory_that_differs_from_the_seal_is_not_read_after_
             await is_served(cluster, left)
 
 
+@pytest.mark.fault("rebuilds-metadata-cluster-retired")
 async def test_a_directory_that_is_lost_too_is_given_up_by_name_and_what_it_had_is_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bucket: ObjectStore
 ) -> None:
@@ -249,6 +254,7 @@ async def test_a_directory_that_is_lost_too_is_given_up_by_name_and_what_it_had_
         assert [gap.reason for gap in filled.handed.given_up] in ([], [GapReason.UNCLEAN])
 
 
+@pytest.mark.fault("metadata-rebuilt-nodes-leaving")
 async def test_retirements_that_were_not_over_are_listed_with_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bucket: ObjectStore
 ) -> None:

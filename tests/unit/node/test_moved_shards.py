@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from stratalog.model.commands.table_commands import BeginRecovery
 from support.node_cluster import NodeCluster
 from support.waiting import eventually
 
 
+@pytest.mark.fault("shard-next-leader-written")
 async def test_the_next_leader_knows_where_the_log_ends_though_nobody_has_written_to_it(cluster: NodeCluster) -> None:
     await cluster.start(1, 2)
     key = await cluster.shard(2)
@@ -22,6 +25,7 @@ async def test_the_next_leader_knows_where_the_log_ends_though_nobody_has_writte
     assert await cluster.append(key, b"5") == 5
 
 
+@pytest.mark.fault("shard-next-leader-written")
 async def test_so_does_one_that_leads_again_what_another_led_meanwhile(cluster: NodeCluster) -> None:
     await cluster.start(1, 2)
     key = await cluster.shard(2)

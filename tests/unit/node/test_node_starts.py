@@ -71,6 +71,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     await bench.store.close()
 
 
+@pytest.mark.fault("start-fails-midway-address")
 async def test_a_port_that_is_taken_leaves_nothing_behind(bench: Bench) -> None:
     before = held()
     with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(Unavailable, match="cannot listen"):
@@ -88,6 +89,7 @@ def meta_away(bench: Bench, node: StorageNode) -> None:
     bench.meta.fail("snapshot", Unavailable("the meta service is away"))
 
 
+@pytest.mark.fault("start-fails-midway-address")
 @pytest.mark.parametrize(("prepare", "error"), [(meta_away, Unavailable), (names_taken, ValueError)])
 async def test_a_start_that_fails_at_any_step_leaves_nothing_behind(
     bench: Bench, prepare: Callable[[Bench, StorageNode], None], error: type[Exception]
@@ -103,6 +105,7 @@ async def test_a_start_that_fails_at_any_step_leaves_nothing_behind(
     await bench.starts_and_has_the_record()
 
 
+@pytest.mark.fault("metadata-store-emptied-cut")
 async def test_metadata_of_another_cluster_are_refused_and_not_written_to(bench: Bench) -> None:
     before = held()
     other = MetaService(MemoryStore(), wall_ms)

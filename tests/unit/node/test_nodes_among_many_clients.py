@@ -42,6 +42,7 @@ async def crowd(cluster: NodeCluster, sockets: ExitStack, count: int) -> list[so
     return found
 
 
+@pytest.mark.fault("clients-take-connections-node")
 @pytest.mark.parametrize("limit", ["max_connections", "max_connections_per_ip"])
 async def test_a_follower_gets_in_where_clients_fill_the_limits(
     cluster: NodeCluster, open_sockets: ExitStack, limit: str
@@ -61,6 +62,7 @@ async def test_a_follower_gets_in_where_clients_fill_the_limits(
     assert clients
 
 
+@pytest.mark.fault("clients-take-connections-node")
 async def test_who_shows_no_token_is_refused_as_before(cluster: NodeCluster, open_sockets: ExitStack) -> None:
     await crowd(cluster, open_sockets, MOST)
     server = cluster.nodes[1].server
@@ -74,6 +76,7 @@ async def test_who_shows_no_token_is_refused_as_before(cluster: NodeCluster, ope
     assert len(server._places.on_trial) == connection_places.MOST_ON_TRIAL
 
 
+@pytest.mark.fault("clients-take-connections-node")
 async def test_a_connection_on_trial_that_says_nothing_ends(
     cluster: NodeCluster, open_sockets: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,6 +87,7 @@ async def test_a_connection_on_trial_that_says_nothing_ends(
     assert not server._places.on_trial and server.stats.connections == MOST
 
 
+@pytest.mark.fault("clients-take-connections-node")
 async def test_a_node_asks_where_shards_end_though_clients_fill_the_limits(
     cluster: NodeCluster, open_sockets: ExitStack
 ) -> None:

@@ -45,6 +45,7 @@ async def plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
         yield cluster
 
 
+@pytest.mark.fault("meta-service-leader-dies")
 async def test_a_node_leaves_while_producers_go_on_and_nothing_moves_between_nodes(tiered: NodeCluster) -> None:
     leaving = Leaving(tiered, has_store=True)
     key = await tiered.shard(replicas=1)
@@ -92,6 +93,7 @@ async def test_a_node_leaves_while_producers_go_on_and_nothing_moves_between_nod
         await tiered.start(gone, **QUICK)
 
 
+@pytest.mark.fault("topics-remote-tier")
 async def test_without_a_remote_tier_others_copy_what_it_has_before_it_goes(plain: NodeCluster) -> None:
     leaving = Leaving(plain, has_store=False)
     key = await plain.shard(replicas=2)
@@ -108,6 +110,7 @@ async def test_without_a_remote_tier_others_copy_what_it_has_before_it_goes(plai
     assert (await leaving.record(gone)).inventory_key is None, "there is no bucket to write it to"
 
 
+@pytest.mark.fault("retirement-cancelled-retired-node")
 async def test_a_retirement_that_is_taken_back_costs_nothing(tiered: NodeCluster) -> None:
     leaving = Leaving(tiered, has_store=True)
     key = await tiered.shard(replicas=1)
@@ -125,6 +128,7 @@ async def test_a_retirement_that_is_taken_back_costs_nothing(tiered: NodeCluster
     assert (await tiered.values(key))[0] == b"one"
 
 
+@pytest.mark.fault("node-died-permanently")
 async def test_a_node_that_died_leaves_when_others_or_the_bucket_have_all_of_it(tiered: NodeCluster) -> None:
     leaving = Leaving(tiered, has_store=True)
     key = await tiered.shard(replicas=2)
@@ -139,6 +143,7 @@ async def test_a_node_that_died_leaves_when_others_or_the_bucket_have_all_of_it(
     assert (await leaving.record(gone)).given_up_count == 0
 
 
+@pytest.mark.fault("node-died-permanently")
 async def test_what_only_a_dead_node_had_is_waited_for_and_given_up_by_name(plain: NodeCluster) -> None:
     leaving = Leaving(plain, has_store=False)
     key = await plain.shard(replicas=1)
@@ -165,6 +170,7 @@ async def test_what_only_a_dead_node_had_is_waited_for_and_given_up_by_name(plai
     assert offset >= 2
 
 
+@pytest.mark.fault("node-given-force-last")
 async def test_a_shard_goes_on_though_who_wrote_before_was_known_to_the_dead_node_alone(plain: NodeCluster) -> None:
     leaving = Leaving(plain, has_store=False)
     key = await plain.shard(replicas=1)
@@ -182,6 +188,7 @@ async def test_a_shard_goes_on_though_who_wrote_before_was_known_to_the_dead_nod
     assert await plain.append(key, b"it goes on", producer_id=8, producer_epoch=0, base_sequence=0) >= 2
 
 
+@pytest.mark.fault("dead-node-leave-topic")
 async def test_a_dead_node_that_a_majority_needs_is_named_and_given_up_without_a_loss(plain: NodeCluster) -> None:
     leaving = Leaving(plain, has_store=False)
     key = await plain.shard(replicas=2, acks_policy="quorum")
@@ -206,6 +213,7 @@ async def test_a_dead_node_that_a_majority_needs_is_named_and_given_up_without_a
     assert gone not in plain.segments(key)[-1].replicas and len(plain.segments(key)[-1].replicas) == 2
 
 
+@pytest.mark.fault("node-given-force-uploaded")
 async def test_a_producer_goes_on_though_the_dead_node_had_uploaded_a_part_of_what_it_wrote(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: ObjectStore
 ) -> None:
@@ -247,6 +255,7 @@ async def test_a_producer_goes_on_though_the_dead_node_had_uploaded_a_part_of_wh
             await out_of_order
 
 
+@pytest.mark.fault("check-finds-cannot-read")
 async def test_of_a_volume_the_node_reads_its_own_files_and_a_damaged_one_is_named(plain: NodeCluster) -> None:
     leaving = Leaving(plain, has_store=False)
     key = await plain.shard(replicas=1)
@@ -274,6 +283,7 @@ async def test_of_a_volume_the_node_reads_its_own_files_and_a_damaged_one_is_nam
     await eventually(lambda: gone not in plain.nodes)
 
 
+@pytest.mark.fault("node-leaves-empty-segment")
 @pytest.mark.parametrize("is_lost", [False, True])
 async def test_a_shard_goes_on_behind_an_empty_segment_that_only_a_node_had_that_left(
     plain: NodeCluster, is_lost: bool
@@ -305,6 +315,7 @@ async def test_a_shard_goes_on_behind_an_empty_segment_that_only_a_node_had_that
     assert offset == (1 if is_lost else 0), "it is known as long as its records are there"
 
 
+@pytest.mark.fault("node-released")
 async def test_producers_that_a_forced_node_knows_are_not_forgotten_while_it_may_come_back(plain: NodeCluster) -> None:
     """It had what was written before, and a repetition of that was taken for something new meanwhile."""
     leaving = Leaving(plain, has_store=False)
@@ -364,6 +375,7 @@ async def test_two_nodes_that_died_are_released_though_shards_wait_for_the_relea
             await cluster.append(key, b"new")
 
 
+@pytest.mark.fault("node-given-force-replica")
 async def test_producers_are_not_forgotten_before_who_came_back_could_tell_of_its_copy(plain: NodeCluster) -> None:
     """It reads its copy before it tells of it. A repetition was stored again meanwhile."""
     leaving = Leaving(plain, has_store=False)

@@ -80,6 +80,7 @@ async def with_data(node: StorageNode) -> Path:
     return file
 
 
+@pytest.mark.fault("meta-service-started-emptied")
 async def test_requests_for_another_clusters_metadata_are_refused_and_change_nothing(
     address: tuple[Address, str],
 ) -> None:
@@ -105,6 +106,7 @@ async def test_requests_for_another_clusters_metadata_are_refused_and_change_not
     await client.close()
 
 
+@pytest.mark.fault("meta-service-started-emptied")
 async def test_a_node_whose_meta_store_was_emptied_keeps_its_data_and_stops(
     address: tuple[Address, str], tmp_path: Path
 ) -> None:
@@ -128,6 +130,7 @@ async def test_a_node_whose_meta_store_was_emptied_keeps_its_data_and_stops(
         assert file.exists()
 
 
+@pytest.mark.fault("meta-store-restored-copy")
 async def test_a_node_whose_metadata_go_back_mixes_nothing_and_stops(
     address: tuple[Address, str], tmp_path: Path
 ) -> None:
@@ -148,6 +151,7 @@ async def test_a_node_whose_metadata_go_back_mixes_nothing_and_stops(
         assert file.exists()
 
 
+@pytest.mark.fault("meta-service-started-emptied")
 async def test_a_meta_service_whose_store_was_removed_does_not_begin_a_new_cluster(tmp_path: Path) -> None:
     settings = ProcessSettings(metrics_listen="")
 

@@ -65,6 +65,7 @@ async def rig() -> AsyncIterator[Rig]:
     await rig.close()
 
 
+@pytest.mark.fault("connections-take-places-listener")
 async def test_nodes_get_in_beside_any_number_of_connections_that_say_nothing(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,6 +82,7 @@ async def test_nodes_get_in_beside_any_number_of_connections_that_say_nothing(
             await reader.readexactly(1)
 
 
+@pytest.mark.fault("connections-take-places-listener")
 async def test_a_connection_that_says_nothing_ends_soon(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listeners, "TRIAL_S", 0.0)
     reader, _ = await rig.connect()
@@ -89,6 +91,7 @@ async def test_a_connection_that_says_nothing_ends_soon(rig: Rig, monkeypatch: p
     await eventually(lambda: rig.stats.connections == 0)
 
 
+@pytest.mark.fault("connections-take-places-listener")
 async def test_a_connection_that_shows_a_wrong_token_stays_on_trial(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listeners, "MOST_ON_TRIAL", 1)
     reader, _ = await rig.as_node(TOKEN + 1)

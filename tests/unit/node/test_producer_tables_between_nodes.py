@@ -22,6 +22,8 @@ from support.node_cluster import NodeCluster
 from support.shard_rig import make_batch
 from support.waiting import eventually
 
+pytestmark = pytest.mark.fault("index-block-table-producers")
+
 
 @pytest.fixture
 async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[NodeCluster]:

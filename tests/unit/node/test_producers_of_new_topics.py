@@ -62,6 +62,7 @@ async def produced(client: RawClient, topic: str, sequence: int) -> int:
     return (await asyncio.to_thread(client.produce, topic, sequenced(sequence))).error_code
 
 
+@pytest.mark.fault("idempotent-producer-sends-first")
 async def test_what_was_refused_before_a_node_heard_of_the_topic_comes_before_what_follows_it(
     cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,6 +81,7 @@ async def test_what_was_refused_before_a_node_heard_of_the_topic_comes_before_wh
         assert await cluster.values(shard.key) == [b"of another", b"0", b"1"]
 
 
+@pytest.mark.fault("idempotent-producer-sends-first")
 async def test_a_node_that_lags_catches_up_before_it_says_that_there_is_no_topic(cluster: NodeCluster) -> None:
     with client_of(cluster, 2) as client:
         with cluster.deaf(2):

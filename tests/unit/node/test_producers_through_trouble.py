@@ -17,6 +17,8 @@ from support.sequences import offer_sequenced
 from support.shard_rig import Asked
 from support.waiting import eventually
 
+pytestmark = pytest.mark.fault("replaced-leader-learned-batches")
+
 IN_FLIGHT = 5
 PATIENCE_S = 0.3
 """Of the producer with one node: then it asks another."""

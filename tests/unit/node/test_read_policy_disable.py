@@ -20,6 +20,7 @@ from unit.shards.log.test_unreadable_copies import sealed
 VALUES_OF_NODES = [b"value-%d" % number for number in range(5)]
 
 
+@pytest.mark.fault("topic-remote-read-policy-disable-nodes")
 async def test_a_node_leaves_once_others_have_what_readers_may_not_take_from_the_bucket(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -38,6 +39,7 @@ async def test_a_node_leaves_once_others_have_what_readers_may_not_take_from_the
         assert (await cluster.values(key))[:5] == VALUES_OF_NODES
 
 
+@pytest.mark.fault("consumer-reads-bucket-remote-read-policy")
 async def test_a_read_that_the_policy_alone_refuses_is_an_error_and_is_counted(tmp_path: Path) -> None:
     """It was a retriable code without a word anywhere: consumers waited without an end."""
     async with TieredShardRig(tmp_path) as rig:

@@ -47,6 +47,7 @@ async def next_leader(nodes: SeveralNodes) -> tuple[ShardKey, ShardLog]:
     return key, shard
 
 
+@pytest.mark.fault("leader-dies-segment-sealed")
 async def test_the_next_leader_knows_where_the_log_ends_before_anybody_writes(three: SeveralNodes) -> None:
     """Or a consumer at offset 5 would hear that it is out of range, and jump."""
     _, shard = await next_leader(three)
@@ -71,6 +72,7 @@ async def test_the_next_leader_knows_where_the_log_ends_before_anybody_writes(th
     assert await asyncio.to_thread(ask) == ([0, 0, 0], [RECORDS, RECORDS], (0, RECORDS))
 
 
+@pytest.mark.fault("leader-dies-segment-sealed")
 async def test_the_next_leader_serves_what_is_committed_and_not_sealed(three: SeveralNodes) -> None:
     _, shard = await next_leader(three)
     found: list[int] = []
@@ -81,6 +83,7 @@ async def test_the_next_leader_serves_what_is_committed_and_not_sealed(three: Se
     assert shard.segments[0].seal is None
 
 
+@pytest.mark.fault("leader-dies-segment-sealed")
 async def test_and_finds_times_in_it(three: SeveralNodes) -> None:
     _, shard = await next_leader(three)
     for offset in range(RECORDS):
@@ -90,6 +93,7 @@ async def test_and_finds_times_in_it(three: SeveralNodes) -> None:
     assert newest is not None and newest.offset == RECORDS - 1
 
 
+@pytest.mark.fault("leader-dies-segment-sealed")
 async def test_and_once_it_is_sealed_the_copy_is_read_as_any_other(three: SeveralNodes) -> None:
     key, shard = await next_leader(three)
     await shard.read(0, 100)

@@ -50,6 +50,7 @@ def leading(nodes: SeveralNodes, key: ShardKey) -> StorageNode:
     return nodes.nodes[nodes.leader(key).context.node_id]
 
 
+@pytest.mark.fault("leader-copy-sealed-segment")
 async def test_a_leader_whose_files_are_gone_serves_what_others_hold(three: SeveralNodes) -> None:
     key, end = await three.filled()
     leader = leading(three, key)
@@ -60,6 +61,7 @@ async def test_a_leader_whose_files_are_gone_serves_what_others_hold(three: Seve
     assert stats.bytes == sum(s.seal.size_bytes for s in leader.catalog.segments(key) if s.seal is not None)
 
 
+@pytest.mark.fault("leader-copy-sealed-segment")
 async def test_it_finds_times_there_as_well(three: SeveralNodes) -> None:
     key, end = await three.filled()
     leader = leading(three, key)
@@ -80,6 +82,7 @@ async def test_it_finds_times_there_as_well(three: SeveralNodes) -> None:
     assert leader.peer_reads.stats.ranges >= end - 2
 
 
+@pytest.mark.fault("node-asked-answer-sends")
 async def test_a_node_that_is_away_is_passed_over(three: SeveralNodes) -> None:
     key, end = await three.filled()
     leader = leading(three, key)
@@ -92,6 +95,7 @@ async def test_a_node_that_is_away_is_passed_over(three: SeveralNodes) -> None:
     assert leader.peer_reads.stats.ranges == 2
 
 
+@pytest.mark.fault("node-asked-answer-sends", "bit-flips-copy-seal")
 async def test_bytes_that_do_not_check_are_not_served_and_the_next_node_is_asked(three: SeveralNodes) -> None:
     key, end = await three.filled(segments=1)
     leader = leading(three, key)
@@ -106,6 +110,7 @@ async def test_bytes_that_do_not_check_are_not_served_and_the_next_node_is_asked
     assert leader.peer_reads.holders(leader.catalog.segments(key)[0])[1] == [second], "not asked for it again, for now"
 
 
+@pytest.mark.fault("node-data-reached")
 async def test_data_that_exists_and_that_nobody_can_give_now_is_never_out_of_range(three: SeveralNodes) -> None:
     key, _ = await three.filled()
     leader = three.leader(key)
@@ -162,6 +167,7 @@ async def test_many_readers_of_one_range_are_one_read(three: SeveralNodes, monke
     assert stats.in_flight == 0
 
 
+@pytest.mark.fault("leader-copy-sealed-segment")
 async def test_no_more_are_asked_for_at_a_time_than_cold_reads_may(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,6 +192,7 @@ async def test_no_more_are_asked_for_at_a_time_than_cold_reads_may(
     assert under_way == [0, 2]
 
 
+@pytest.mark.fault("leader-copy-sealed-segment")
 async def test_a_store_comes_before_a_node_in_another_rack_and_the_node_when_the_store_has_it_not(
     tmp_path: Path,
 ) -> None:

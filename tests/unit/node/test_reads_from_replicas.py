@@ -74,6 +74,7 @@ def read_at(nodes: SeveralNodes, node_id: int, key: ShardKey) -> int:
     return stats.cached_read_bytes + stats.disk_read_bytes
 
 
+@pytest.mark.fault("replica-serves-consumer-reaches")
 async def test_a_consumer_reads_sealed_data_in_its_rack_and_goes_on_at_the_leader(three: SeveralNodes) -> None:
     key, end = await three.filled()
     near, other = three.others(key)
@@ -92,6 +93,7 @@ async def test_who_names_no_rack_reads_at_the_leader_alone(three: SeveralNodes) 
     assert sent_away(three) == 0
 
 
+@pytest.mark.fault("node-consumer-sent-died")
 async def test_nobody_is_sent_to_a_node_that_has_gone(three: SeveralNodes) -> None:
     key, end = await three.filled()
     near, _ = three.others(key)
@@ -102,6 +104,7 @@ async def test_nobody_is_sent_to_a_node_that_has_gone(three: SeveralNodes) -> No
     assert await read(three, end, client_rack=f"rack-{near}") == (list(range(end)), [end])
 
 
+@pytest.mark.fault("replica-serves-consumer-reaches")
 async def test_what_a_replica_lost_it_sends_back_at_once(three: SeveralNodes) -> None:
     """It was sent to, and finds no file: the leader serves, and does not send the reader away again."""
     key, end = await three.filled()
@@ -113,6 +116,7 @@ async def test_what_a_replica_lost_it_sends_back_at_once(three: SeveralNodes) ->
     assert sent_away(three) == 1
 
 
+@pytest.mark.fault("replica-serves-consumer-reaches", "bit-flips-copy-seal")
 async def test_a_damaged_copy_is_not_served(three: SeveralNodes) -> None:
     key, end = await three.filled()
     near, _ = three.others(key)
@@ -122,6 +126,7 @@ async def test_a_damaged_copy_is_not_served(three: SeveralNodes) -> None:
     assert await read(three, end, client_rack=f"rack-{near}") == (list(range(end)), [end])
 
 
+@pytest.mark.fault("replica-serves-consumer-reaches")
 async def test_aiokafka_goes_there_and_back(three: SeveralNodes) -> None:
     key, end = await three.filled()
     near, _ = three.others(key)
@@ -141,6 +146,7 @@ async def test_aiokafka_goes_there_and_back(three: SeveralNodes) -> None:
     assert three.nodes[near].server.stats.sent_back == 1
 
 
+@pytest.mark.fault("replica-serves-consumer-reaches")
 async def test_kafka_python_goes_there_and_back(three: SeveralNodes) -> None:
     """It goes back by itself, after one answer: that a replica names no other it takes for a hint."""
     key, end = await three.filled()
@@ -165,6 +171,7 @@ async def test_kafka_python_goes_there_and_back(three: SeveralNodes) -> None:
     assert (sent_away(three), three.nodes[near].server.stats.sent_back) == (1, 0)
 
 
+@pytest.mark.fault("replica-serves-consumer-reaches")
 @pytest.mark.timeout(900)  # the first run may fetch the jars
 async def test_the_java_consumer_goes_there_and_back(three: SeveralNodes, repository: Path) -> None:
     java = JavaTools.find(repository)

@@ -77,6 +77,7 @@ async def served(
 ALL = [b"%d-%s" % (number, half) for number in range(SEGMENTS) for half in (b"a", b"b")]
 
 
+@pytest.mark.fault("bucket-damaged-metadata-rebuilt")
 async def test_a_manifest_that_was_cut_is_named_and_its_segment_is_completed_of_its_chunks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bucket: ObjectStore
 ) -> None:
@@ -92,6 +93,7 @@ async def test_a_manifest_that_was_cut_is_named_and_its_segment_is_completed_of_
         assert await cluster.values(key) == ALL
 
 
+@pytest.mark.fault("bucket-damaged-metadata-rebuilt")
 @pytest.mark.parametrize("left", [None, 100])
 async def test_a_chunk_that_is_gone_or_cut_is_named_and_nothing_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bucket: ObjectStore, left: int | None
@@ -134,6 +136,7 @@ async def test_what_a_lost_chunk_had_is_taken_of_another_attempt_that_is_whole(
         assert await cluster.values(key) == ALL
 
 
+@pytest.mark.fault("oldest-segments-topic-gone")
 async def test_the_oldest_segment_of_a_topic_that_keeps_all_is_lost_when_it_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bucket: ObjectStore
 ) -> None:
@@ -145,6 +148,7 @@ async def test_the_oldest_segment_of_a_topic_that_keeps_all_is_lost_when_it_is_g
     assert not rebuilt.gone and rebuilt.plan.shards[0].log_start_offset == 0
 
 
+@pytest.mark.fault("oldest-segments-topic-gone")
 @pytest.mark.parametrize(("setting", "value"), [("retention_ms", str(1 << 50)), ("retention_bytes", "3600000")])
 async def test_what_retention_may_have_deleted_is_not_called_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bucket: ObjectStore, setting: str, value: str
@@ -157,6 +161,7 @@ async def test_what_retention_may_have_deleted_is_not_called_lost(
     assert [one.base_offset for one in rebuilt.lost] == ([] if is_expired else [0])
 
 
+@pytest.mark.fault("snapshot-restored-bucket-lacks")
 async def test_a_restore_names_all_that_the_bucket_lacks_before_it_copies_anything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bucket: ObjectStore
 ) -> None:

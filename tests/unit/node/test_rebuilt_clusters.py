@@ -78,6 +78,7 @@ async def loaded(store: MemoryStore) -> ShardTable:
     return table
 
 
+@pytest.mark.fault("everything-bucket-lost-disks")
 async def test_every_committed_record_of_a_destroyed_cluster_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bucket: ObjectStore
 ) -> None:
@@ -126,6 +127,7 @@ async def test_every_committed_record_of_a_destroyed_cluster_is_read_again(
             pass
 
 
+@pytest.mark.fault("snapshot-older-data-bucket")
 async def test_what_came_after_the_snapshot_is_found_and_its_topic_taken_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bucket: ObjectStore
 ) -> None:
@@ -191,6 +193,7 @@ async def test_a_damaged_index_block_in_the_bucket_keeps_no_cluster_from_being_m
         assert await cluster.append(key, b"c", producer_id=5, base_sequence=2) == 2
 
 
+@pytest.mark.fault("groups-commit-offsets-producers")
 async def test_a_cluster_restored_from_a_snapshot_knows_its_producers_as_of_the_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bucket: ObjectStore
 ) -> None:
@@ -218,6 +221,7 @@ async def test_a_cluster_restored_from_a_snapshot_knows_its_producers_as_of_the_
         assert await cluster.values(key) == [b"0", b"1", b"2", b"3", b"other"]
 
 
+@pytest.mark.fault("everything-bucket-lost-disks")
 async def test_a_disk_from_before_a_rebuild_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bucket: ObjectStore
 ) -> None:
@@ -231,6 +235,7 @@ async def test_a_disk_from_before_a_rebuild_is_refused(
             await cluster.start(1, **TIERED)
 
 
+@pytest.mark.fault("starts-rebuild-store-use")
 async def test_a_rebuild_goes_into_an_empty_store_and_needs_a_snapshot(bucket: ObjectStore) -> None:
     run = Rebuild(bucket, NODES, wall_ms, lambda *_: None)
     with pytest.raises(NotFound, match="no snapshot of any metadata"):

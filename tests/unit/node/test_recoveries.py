@@ -24,6 +24,7 @@ from support.node_cluster import NodeCluster
 from support.waiting import eventually
 
 
+@pytest.mark.fault("copy-ends-segment-end")
 async def test_who_ends_before_the_others_copies_the_rest_from_the_source(cluster: NodeCluster) -> None:
     await cluster.start(1, 2, 3)
     key = await cluster.shard(3)
@@ -44,6 +45,7 @@ async def test_who_ends_before_the_others_copies_the_rest_from_the_source(cluste
     assert await cluster.values(key) == [b"all have it", b"1", b"2", b"3", b"later"]
 
 
+@pytest.mark.fault("replica-disk-wiped-number", "source-recovery-ends-segment")
 async def test_what_nobody_has_below_the_end_is_made_up_by_the_source_and_told(cluster: NodeCluster) -> None:
     await cluster.start(1, 2)
     key = await cluster.shard(2)
@@ -72,6 +74,7 @@ async def test_what_nobody_has_below_the_end_is_made_up_by_the_source_and_told(c
     assert cluster.nodes[short].following.stats.filled_copies == 1
 
 
+@pytest.mark.fault("copy-ends-segment-end")
 async def test_a_late_old_leader_cuts_what_was_left_out_and_offers_its_copy(cluster: NodeCluster) -> None:
     await cluster.start(1, 2)
     key = await cluster.shard(2)
@@ -94,6 +97,7 @@ async def test_a_late_old_leader_cuts_what_was_left_out_and_offers_its_copy(clus
     assert await cluster.values(key) == [b"both have it", b"later", b"last"]
 
 
+@pytest.mark.fault("copy-ends-segment-end", "fenced-leader-earlier-life")
 async def test_a_leader_that_runs_and_was_deposed_cuts_what_was_left_out(cluster: NodeCluster) -> None:
     """Cut off from the service for a while: it still writes, and nobody confirms."""
     await cluster.start(1, 2)
@@ -145,6 +149,7 @@ async def test_a_flush_that_outlasts_the_leader_keeps_no_checkpoint_of_what_was_
     await cluster.is_sealed(key, copies=2)
 
 
+@pytest.mark.fault("shard-number-producers-sealed")
 async def test_a_seal_that_a_follower_tells_of_holds_no_more_producers_than_a_shard_remembers(
     cluster: NodeCluster,
 ) -> None:
@@ -177,6 +182,7 @@ async def acknowledged(cluster: NodeCluster, nodes: int, **settings: str) -> Sha
     return key
 
 
+@pytest.mark.fault("last-member-isr-lost")
 async def test_when_all_have_lost_their_tails_the_longest_wins_and_the_gap_is_told(cluster: NodeCluster) -> None:
     key = await acknowledged(cluster, 2)
     segment = cluster.segments(key)[0].key
@@ -195,6 +201,7 @@ async def test_when_all_have_lost_their_tails_the_longest_wins_and_the_gap_is_to
     assert await cluster.values(key) == [b"0", b"1", b"later"]
 
 
+@pytest.mark.fault("last-member-isr-lost")
 async def test_one_whose_tail_may_be_cut_leaves_the_isr_and_does_not_decide_alone(cluster: NodeCluster) -> None:
     key = await acknowledged(cluster, 2)
     leader = cluster.leader(key)
@@ -215,6 +222,7 @@ async def test_one_whose_tail_may_be_cut_leaves_the_isr_and_does_not_decide_alon
     assert await cluster.values(key) == [b"0", b"1", b"2", b"later"]
 
 
+@pytest.mark.fault("power-cut-nodes-once")
 @pytest.mark.parametrize("how", ["stop", "fsync"])
 async def test_a_tail_that_is_provably_whole_stays_in_the_isr_and_decides(cluster: NodeCluster, how: str) -> None:
     """After a stop in order, or with what was flushed before it was confirmed, though the machine starts again."""
@@ -231,6 +239,7 @@ async def test_a_tail_that_is_provably_whole_stays_in_the_isr_and_decides(cluste
     assert await cluster.append(key, b"later") == 3
 
 
+@pytest.mark.fault("replica-disk-wiped-number")
 async def test_with_leave_of_the_topic_what_only_lost_disks_had_is_given_up_and_told(cluster: NodeCluster) -> None:
     await cluster.start(1, 2)
     key = await cluster.shard(2, uncleanSeal="allow")
@@ -253,6 +262,7 @@ async def test_with_leave_of_the_topic_what_only_lost_disks_had_is_given_up_and_
     assert await cluster.append(key, b"later") == 1
 
 
+@pytest.mark.fault("fence-reaches-replica-late")
 async def test_what_is_told_is_told_again_until_the_service_has_it(cluster: NodeCluster) -> None:
     """Promises and reports: refused, and their answers lost."""
     key = await acknowledged(cluster, 2)
@@ -269,6 +279,7 @@ async def test_what_is_told_is_told_again_until_the_service_has_it(cluster: Node
     assert await cluster.append(key, b"later") == 3
 
 
+@pytest.mark.fault("fewer-nodes-replicas")
 async def test_a_roll_with_fewer_nodes_than_replicas_opens_degraded_and_says_so(cluster: NodeCluster) -> None:
     key = await acknowledged(cluster, 2)
     leader = cluster.leader(key)
@@ -286,6 +297,7 @@ async def test_a_roll_with_fewer_nodes_than_replicas_opens_degraded_and_says_so(
     assert await cluster.append(key, b"alone") == 3
 
 
+@pytest.mark.fault("replica-gone-segment-written")
 async def test_a_shard_that_is_written_to_for_the_first_time_waits_for_no_replica_that_is_gone(
     cluster: NodeCluster,
 ) -> None:
@@ -300,6 +312,7 @@ async def test_a_shard_that_is_written_to_for_the_first_time_waits_for_no_replic
     assert other not in cluster.segments(key)[0].isr
 
 
+@pytest.mark.fault("leaders-lost-tails-node")
 async def test_leaders_that_are_lost_one_after_the_other_with_tails_that_nobody_has_leave_prefixes(
     cluster: NodeCluster,
 ) -> None:
@@ -325,6 +338,7 @@ async def test_leaders_that_are_lost_one_after_the_other_with_tails_that_nobody_
     assert await cluster.values(key) == [b"0", b"1", b"2", b"next 0", b"next 1", b"last"]
 
 
+@pytest.mark.fault("leaders-lost-tails-node")
 async def test_recoveries_with_no_writes_between_end_and_lose_nothing(cluster: NodeCluster) -> None:
     key = await acknowledged(cluster, 2)
     for _ in range(4):
@@ -335,6 +349,7 @@ async def test_recoveries_with_no_writes_between_end_and_lose_nothing(cluster: N
     assert await cluster.values(key) == [b"0", b"1", b"2", b"later"]
 
 
+@pytest.mark.fault("power-cut-nodes-once")
 async def test_with_fsync_a_power_cut_of_all_nodes_at_once_loses_nothing(cluster: NodeCluster) -> None:
     key = await acknowledged(cluster, 2, flush_policy="fsync")
     await cluster.power_cut(1)
@@ -346,6 +361,7 @@ async def test_with_fsync_a_power_cut_of_all_nodes_at_once_loses_nothing(cluster
     assert await cluster.values(key) == [b"0", b"1", b"2", b"later"]
 
 
+@pytest.mark.fault("node-continues-alone-segment")
 async def test_a_node_that_goes_on_alone_behind_what_others_have_too_knows_its_producers_after_a_crash(
     cluster: NodeCluster,
 ) -> None:
@@ -374,6 +390,7 @@ async def test_a_node_that_goes_on_alone_behind_what_others_have_too_knows_its_p
     assert await cluster.values(key) == [b"0", b"1", b"2"]
 
 
+@pytest.mark.fault("node-records-given-gone")
 async def test_who_comes_back_with_what_was_given_up_gets_the_sealed_copy_instead(cluster: NodeCluster) -> None:
     cluster.patch.setattr(following, "_ANEW_S", 0.01)
     await cluster.start(1, 2)
@@ -404,6 +421,7 @@ async def test_who_comes_back_with_what_was_given_up_gets_the_sealed_copy_instea
     assert b"given up" in kept.read_bytes(), "a person may want it"
 
 
+@pytest.mark.fault("node-loses-page-cache")
 async def test_who_comes_back_with_settings_by_which_it_would_have_flushed_is_in_doubt_all_the_same(
     cluster: NodeCluster,
 ) -> None:

@@ -20,6 +20,7 @@ async def three_records(cluster: NodeCluster) -> ShardKey:
     return key
 
 
+@pytest.mark.fault("recovery-segment-replica-node")
 @pytest.mark.parametrize("is_started_twice", [False, True])
 async def test_the_only_replica_that_was_given_up_comes_back_and_is_sealed_where_it_was_cut(
     cluster: NodeCluster, is_started_twice: bool
@@ -41,6 +42,7 @@ async def test_the_only_replica_that_was_given_up_comes_back_and_is_sealed_where
     assert await cluster.values(key) == [b"later"]
 
 
+@pytest.mark.fault("recovery-segment-replica-node")
 async def test_the_only_replica_that_comes_back_in_a_recovery_decides_it_and_loses_nothing(
     cluster: NodeCluster,
 ) -> None:
@@ -56,6 +58,7 @@ async def test_the_only_replica_that_comes_back_in_a_recovery_decides_it_and_los
     assert await cluster.values(key) == [b"0", b"1", b"2", b"later"]
 
 
+@pytest.mark.fault("recovery-segment-replica-node")
 async def test_the_only_replica_that_runs_and_whose_recovery_is_begun_loses_nothing(cluster: NodeCluster) -> None:
     key = await three_records(cluster)
     segment = cluster.segments(key)[0].key
@@ -88,6 +91,7 @@ async def goes_on(cluster: NodeCluster, key: ShardKey) -> None:
     assert await cluster.values(key) == [b"0", b"1", b"2", b"later"]
 
 
+@pytest.mark.fault("recovery-several-segments-replica")
 @pytest.mark.parametrize("epoch", [0, 1, 2])
 async def test_a_recovery_of_one_of_several_that_are_not_sealed_leaves_the_seals_of_the_others_to_their_node(
     cluster: NodeCluster, epoch: int
@@ -100,6 +104,7 @@ async def test_a_recovery_of_one_of_several_that_are_not_sealed_leaves_the_seals
     await goes_on(cluster, key)
 
 
+@pytest.mark.fault("recovery-several-segments-replica")
 @pytest.mark.parametrize("epoch", [0, 1, 2])
 @pytest.mark.parametrize("is_begun_away", [False, True])
 async def test_a_start_between_a_recovery_and_its_seal_seals_what_lies_before_it(
@@ -121,6 +126,7 @@ async def test_a_start_between_a_recovery_and_its_seal_seals_what_lies_before_it
     await goes_on(cluster, key)
 
 
+@pytest.mark.fault("recovery-several-segments-replica")
 async def test_what_waits_for_a_recovery_takes_no_batches_in_doubt_after_a_stop_in_order(cluster: NodeCluster) -> None:
     key = await unsealed(cluster)
     leader = cluster.leader(key)
@@ -135,6 +141,7 @@ async def test_what_waits_for_a_recovery_takes_no_batches_in_doubt_after_a_stop_
     assert cluster.segments(key, leader)[-1].epoch == 3, "no offset is given twice in an epoch"
 
 
+@pytest.mark.fault("disk-damages-batch-segment")
 @pytest.mark.parametrize("is_started_twice", [False, True])
 async def test_a_recovery_cuts_nothing_off_behind_a_batch_that_the_disk_damaged(
     cluster: NodeCluster, is_started_twice: bool
@@ -161,6 +168,7 @@ async def test_a_recovery_cuts_nothing_off_behind_a_batch_that_the_disk_damaged(
     assert await cluster.values(key) == [b"0", b"1", b"2", b"later"]
 
 
+@pytest.mark.fault("recovery-several-segments-replica")
 async def test_what_lies_before_a_recovery_is_opened_once_when_that_is_sealed_first(cluster: NodeCluster) -> None:
     key = await unsealed(cluster)
     leader = cluster.leader(key)

@@ -25,6 +25,7 @@ async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
         yield cluster
 
 
+@pytest.mark.fault("node-joins-shard-later")
 async def test_a_node_that_joins_a_shard_at_a_later_segment_begins_where_that_begins(cluster: NodeCluster) -> None:
     """F65: its end is the segment's base and never 0, nor does a restart begin it again."""
     await cluster.start(1, 2)
@@ -59,6 +60,7 @@ async def test_a_node_that_joins_a_shard_at_a_later_segment_begins_where_that_be
     assert await cluster.values(key) == [b"0", b"1", b"2", b"3", b"4"]
 
 
+@pytest.mark.fault("follower-next-offset-longer", "segment-deleted-node-dead")
 async def test_a_segment_is_deleted_though_a_dead_node_is_still_listed(cluster: NodeCluster) -> None:
     """F70: files, objects and the record go; who comes back has nothing of it, and brings nothing back."""
     await cluster.start(1, 2, **NOBODY_WAITS)
@@ -89,6 +91,7 @@ async def test_a_segment_is_deleted_though_a_dead_node_is_still_listed(cluster: 
     assert await cluster.values(key) == [b"1"]
 
 
+@pytest.mark.fault("part-copy-remains-valid")
 async def test_a_copy_of_which_nothing_stands_is_cut_to_its_base_however_many_epochs_it_missed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,6 +78,7 @@ async def burdened(cluster: NodeCluster) -> tuple[ShardKey, int, int]:
     return key, old, new
 
 
+@pytest.mark.fault("producer-continues-old-leader")
 async def test_a_roll_that_moves_the_leader_takes_two_commits_and_no_seal(cluster: NodeCluster) -> None:
     key, old, new = await burdened(cluster)
     cluster.meta.hold(ReportReplica)
@@ -131,6 +132,7 @@ async def goes_on(cluster: NodeCluster, key: ShardKey, *, is_unknown: bool = Fal
     assert values[offset] == b"1" and sorted(map(bytes, values)) == [b"0", b"1", b"another first"]
 
 
+@pytest.mark.fault("answer-roll-names-leader")
 async def test_a_roll_that_is_answered_with_another_leader_throws_away_what_was_written_ahead(
     cluster: NodeCluster,
 ) -> None:
@@ -145,6 +147,7 @@ async def test_a_roll_that_is_answered_with_another_leader_throws_away_what_was_
     assert not list(cluster.layout(old).root.glob("**/*.unconfirmed"))
 
 
+@pytest.mark.fault("answer-roll-names-leader")
 @pytest.mark.parametrize("is_answered", [True, False])
 async def test_a_successor_that_was_fenced_before_its_leader_heard_of_it_is_thrown_away(
     cluster: NodeCluster, is_answered: bool
@@ -200,6 +203,7 @@ async def deposed_while_naming(cluster: NodeCluster, naming: HeldNaming) -> tupl
     return key, old
 
 
+@pytest.mark.fault("leader-deposed-thread-gives")
 async def test_a_deposed_leader_follows_once_the_file_that_it_throws_away_is_gone(
     cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,6 +217,7 @@ async def test_a_deposed_leader_follows_once_the_file_that_it_throws_away_is_gon
     assert cluster.layout(old).segment(cluster.segments(key)[1].key).exists()
 
 
+@pytest.mark.fault("leader-deposed-thread-gives")
 async def test_a_file_that_is_thrown_away_takes_the_name_of_no_copy(
     cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,6 +252,7 @@ async def is_on_its_disk(cluster: NodeCluster, key: ShardKey, old: int) -> None:
     assert b"another first" in cluster.layout(old).segment(segment.key).read_bytes()
 
 
+@pytest.mark.fault("deposed-leader-named-leader")
 async def test_a_file_that_is_thrown_away_takes_the_name_of_no_segment_that_is_begun_again(
     cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,6 +282,7 @@ async def named_ahead(cluster: NodeCluster, naming: HeldNaming, **settings: str)
     return key, cluster.leader(key)
 
 
+@pytest.mark.fault("deposed-leader-named-leader")
 async def test_a_segment_is_begun_again_once_its_first_file_is_gone(
     cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -297,6 +304,7 @@ async def test_a_segment_is_begun_again_once_its_first_file_is_gone(
     await is_on_its_disk(cluster, key, old)
 
 
+@pytest.mark.fault("leader-throws-away-wrote")
 async def test_what_is_thrown_away_was_given_to_no_follower(
     cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -321,6 +329,7 @@ async def test_what_is_thrown_away_was_given_to_no_follower(
     assert await cluster.values(key) == [b"0", b"another first"]
 
 
+@pytest.mark.fault("leader-throws-away-wrote")
 async def test_what_was_thrown_away_comes_back_with_no_journal(
     cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -350,11 +359,13 @@ async def test_what_was_thrown_away_comes_back_with_no_journal(
     assert await cluster.values(key) == [b"0", b"another first"]
 
 
+@pytest.mark.fault("next-segment-belongs-node")
 async def test_what_was_written_ahead_is_nobody_s_after_a_kill(cluster: NodeCluster) -> None:
     """The next segment is another node's, and begins at the same offset: its file has the same name."""
     await written_ahead_and_killed(cluster)
 
 
+@pytest.mark.fault("node-killed-roll-confirmed")
 @pytest.mark.usefixtures("segments_apart")
 async def test_nor_where_the_segments_have_a_file_system_of_their_own(cluster: NodeCluster) -> None:
     await written_ahead_and_killed(cluster)
@@ -373,6 +384,7 @@ async def written_ahead_and_killed(cluster: NodeCluster) -> None:
     await goes_on(cluster, key)
 
 
+@pytest.mark.fault("node-killed-roll-confirmed", "answer-roll-names-leader")
 async def test_a_roll_of_a_single_replica_that_is_answered_with_another_leader(cluster: NodeCluster) -> None:
     await cluster.start(1, 2)
     key = await cluster.shard(1)
@@ -396,6 +408,7 @@ async def test_a_roll_of_a_single_replica_that_is_answered_with_another_leader(c
     assert segment.local_nodes == (old,)
 
 
+@pytest.mark.fault("answer-roll-lost-segment")
 @pytest.mark.parametrize("replicas", [1, 2])
 async def test_what_follows_a_deleted_segment_has_its_name_though_the_answer_to_its_roll_is_lost(
     cluster: NodeCluster, replicas: int
@@ -425,6 +438,7 @@ async def test_what_follows_a_deleted_segment_has_its_name_though_the_answer_to_
     assert await cluster.values(key) == [b"1"]
 
 
+@pytest.mark.fault("rolls-clients-write")
 async def test_many_rolls_under_parallel_writes_lose_and_repeat_nothing(cluster: NodeCluster) -> None:
     await cluster.start(1, 2)
     key = await cluster.shard(2)

@@ -17,6 +17,7 @@ WENT_MS = FRESH_MS + 1
 """So long ago the service was heard: far less than a lease."""
 
 
+@pytest.mark.fault("meta-service-becomes-unavailable")
 async def test_a_service_that_went_away_just_before_a_roll_holds_up_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

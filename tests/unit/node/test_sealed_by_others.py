@@ -15,6 +15,7 @@ from support.node_cluster import NodeCluster
 from support.waiting import eventually
 
 
+@pytest.mark.fault("leader-replaced-completed-seal")
 async def test_a_leader_that_is_replaced_before_it_heard_of_a_seal_serves_its_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.errors import Unavailable
 from stratalog.model.ids import ShardKey
@@ -27,6 +29,7 @@ async def shard_of_three(cluster: NodeCluster) -> tuple[ShardKey, ShardLog]:
     return key, shard
 
 
+@pytest.mark.fault("replaced-leader-learned-batches")
 async def test_who_was_replaced_and_does_not_know_it_finds_no_fault_with_what_follows(cluster: NodeCluster) -> None:
     key, old = await shard_of_three(cluster)
     with cluster.deaf(old.context.node_id):

@@ -91,6 +91,7 @@ async def test_what_the_leader_acknowledges_lies_on_both_disks(pair: Pair) -> No
     assert is_copied(follower, shard)
 
 
+@pytest.mark.fault("follower-stops-loses-tail")
 async def test_a_follower_that_was_stopped_in_order_comes_back_and_catches_up(pair: Pair) -> None:
     _, follower, shard = await pair.shard()
     await append(shard, b"one")
@@ -112,6 +113,7 @@ async def test_a_roll_is_followed_into_the_next_segment(pair: Pair) -> None:
     await eventually(lambda: is_copied(follower, shard, 1))
 
 
+@pytest.mark.fault("uploader-sealed-segment-lead")
 async def test_a_follower_knows_that_what_ended_is_committed_and_tells_its_uploader(pair: Pair) -> None:
     """A sealed segment may be its to upload while another leads: what is committed must be known there, too."""
     _, follower, shard = await pair.shard()
@@ -126,6 +128,7 @@ async def test_a_follower_knows_that_what_ended_is_committed_and_tells_its_uploa
     await eventually(lambda: told == [2])
 
 
+@pytest.mark.fault("replica-isr-shard-quiet")
 async def test_a_follower_is_let_in_though_nobody_writes(pair: Pair) -> None:
     """A shard that is quiet since a node died would have one replica less until its next record."""
     leader, _, shard = await pair.shard()
@@ -140,6 +143,7 @@ async def test_a_follower_is_let_in_though_nobody_writes(pair: Pair) -> None:
     await eventually(is_whole, timeout=20)
 
 
+@pytest.mark.fault("leader-several-replicas-restarted")
 async def test_a_leader_that_was_restarted_leads_no_more_and_what_it_led_is_sealed_with_all_of_it(pair: Pair) -> None:
     leader, follower, shard = await pair.shard()
     for number in range(5):
@@ -166,6 +170,7 @@ def led(node: StorageNode, shard: ShardLog) -> ShardLog | None:
     return found if found is not None and found.is_leader else None
 
 
+@pytest.mark.fault("leader-several-replicas-restarted")
 async def test_a_leader_that_is_deposed_while_it_runs_follows_and_its_copy_is_proven(pair: Pair) -> None:
     leader, follower, shard = await pair.shard()
     for number in range(5):

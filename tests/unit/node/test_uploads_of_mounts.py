@@ -104,6 +104,7 @@ async def names_in(store: ObjectStore) -> list[str]:
     return [info.key async for info in store.list("")]
 
 
+@pytest.mark.fault("node-retired-volume-mode")
 async def test_the_holder_uploads_what_only_the_directory_has_and_then_the_mount_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +137,7 @@ async def test_the_holder_uploads_what_only_the_directory_has_and_then_the_mount
             assert node.tier.trouble() is None
 
 
+@pytest.mark.fault("holder-dies-middle-upload")
 async def test_a_holder_dies_in_the_middle_and_the_next_goes_on_where_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,6 +165,7 @@ async def test_a_holder_dies_in_the_middle_and_the_next_goes_on_where_it_was(
         assert await values_at(holder_of(cluster), key, 200) == [value(number) for number in range(200)]
 
 
+@pytest.mark.fault("holder-dies-middle-upload")
 async def test_a_mount_that_is_moved_in_the_middle_has_one_uploader_at_any_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,6 +187,7 @@ async def test_a_mount_that_is_moved_in_the_middle_has_one_uploader_at_any_time(
         assert await values_at(after, key, 200) == [value(number) for number in range(200)]
 
 
+@pytest.mark.fault("holder-dies-middle-upload")
 async def test_a_mount_that_ends_in_the_middle_leaves_the_rest_to_a_node_that_has_come_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,6 +220,7 @@ async def test_a_mount_that_ends_in_the_middle_leaves_the_rest_to_a_node_that_ha
         assert await values_at(cluster.nodes[3], key, 200) == [value(number) for number in range(200)]
 
 
+@pytest.mark.fault("process-reads-directory-answer")
 async def test_while_the_directory_is_away_uploads_wait_say_why_and_hold_up_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,6 +254,7 @@ async def test_while_the_directory_is_away_uploads_wait_say_why_and_hold_up_noth
         assert await values_at(holder, key, 200) == [value(number) for number in range(200)]
 
 
+@pytest.mark.fault("topic-segment-remote-tier")
 async def test_a_topic_without_a_remote_tier_stays_in_the_directory_until_it_is_given_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -290,6 +296,7 @@ def with_another_beginning(data: bytes) -> bytes:
 REFUSED = "does not serve segment .* CORRUPT_MESSAGE"
 
 
+@pytest.mark.fault("file-directory-damaged-uploaded", "file-retired-directory-sealed")
 @pytest.mark.parametrize("damage", [with_a_flipped_bit, with_other_content, with_another_beginning])
 async def test_what_is_damaged_in_the_directory_is_named_never_published_and_uploaded_once_it_is_put_right(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Callable[[bytes], bytes]
@@ -316,6 +323,7 @@ async def test_what_is_damaged_in_the_directory_is_named_never_published_and_upl
         assert await values_at(holder, key, count) == [value(number) for number in range(count)]
 
 
+@pytest.mark.fault("file-retired-directory-sealed")
 async def test_a_file_that_is_changed_under_who_reads_it_is_known_by_its_last_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -335,6 +343,7 @@ async def test_a_file_that_is_changed_under_who_reads_it_is_known_by_its_last_pa
 
 
 # What else the holder does -----------------------------------------------------------------------------------------
+@pytest.mark.fault("retired-node-left-parts")
 async def test_the_holder_takes_parts_out_of_bundles_of_the_retired_node_and_then_the_bundles_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -370,6 +379,7 @@ async def test_the_holder_takes_parts_out_of_bundles_of_the_retired_node_and_the
         assert await values_at(holder, key, 1) == [b"small"]
 
 
+@pytest.mark.fault("topic-segment-remote-tier")
 @pytest.mark.parametrize("mode", [MountMode.OFFLOAD, MountMode.VOLUME])
 async def test_the_holder_purges_what_is_deleted_of_which_no_replica_lives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: MountMode
@@ -434,6 +444,7 @@ async def test_what_is_deleted_after_the_mount_ended_is_purged_though_all_its_re
         assert [name for name in await names_in(store) if name.startswith(data)] == []
 
 
+@pytest.mark.fault("topic-segment-remote-tier")
 async def test_retention_goes_on_over_a_mount_and_the_holder_takes_away_what_it_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,6 +39,7 @@ def produced_bytes(segments: list[Segment]) -> int:
     return sum(segment.seal.size_bytes for segment in segments if segment.seal is not None)
 
 
+@pytest.mark.fault("node-uploads-replicated-segment", "node-upload-segment-leader")
 async def test_a_killed_uploader_costs_one_chunk_at_most_and_another_goes_on_at_the_commit_offset(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -69,6 +70,7 @@ async def test_a_killed_uploader_costs_one_chunk_at_most_and_another_goes_on_at_
         assert await put_bytes(store) - sum(twice) <= 1.05 * produced
 
 
+@pytest.mark.fault("node-reports-copy-completes")
 async def test_who_completes_a_segment_too_late_keeps_its_write_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

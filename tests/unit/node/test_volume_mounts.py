@@ -105,6 +105,7 @@ async def with_sealed_data(cluster: NodeCluster) -> tuple[ShardKey, int, list[by
     return key, left, values
 
 
+@pytest.mark.fault("process-serves-retired-directory")
 async def test_the_other_nodes_read_a_retired_directory_and_nothing_in_it_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,6 +135,7 @@ async def test_the_other_nodes_read_a_retired_directory_and_nothing_in_it_change
                 await shard.read(0, 1 << 20)
 
 
+@pytest.mark.fault("retired-directory-detached-late")
 async def test_who_reads_another_directory_or_what_is_not_retired_is_refused_and_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,6 +224,7 @@ async def test_a_mount_that_began_again_before_its_process_had_caught_up_ends_th
             assert node.why_over == "mount tier/2 has ended: this directory is not read any more"
 
 
+@pytest.mark.fault("process-serves-retired-directory-killed")
 async def test_a_directory_that_does_not_answer_any_more_is_doubted_aloud_and_one_that_does_again_is_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -333,6 +336,7 @@ async def test_a_process_is_not_doubted_for_what_the_one_before_it_did_not_answe
         await eventually(lambda: (now := mount_of(cluster, left)) is not None and now.is_doubted)
 
 
+@pytest.mark.fault("client-unknown-program-sends")
 async def test_a_client_and_a_stranger_are_not_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with NodeCluster(tmp_path, monkeypatch) as cluster:
         key, left, _ = await with_sealed_data(cluster)
@@ -356,6 +360,7 @@ async def test_a_client_and_a_stranger_are_not_answered(tmp_path: Path, monkeypa
             await eventually(lambda: served.files.stats.connections <= 1)
 
 
+@pytest.mark.fault("leader-restarts-shard-continues")
 async def test_a_leader_that_begins_again_has_the_producers_of_a_retired_directory_from_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -390,6 +395,7 @@ async def test_a_leader_that_begins_again_has_the_producers_of_a_retired_directo
             assert begin.records_bytes == 10 and begin.records_bytes + rest.records_bytes == begin.high_watermark
 
 
+@pytest.mark.fault("file-retired-directory-damaged")
 async def test_what_is_damaged_or_missing_in_the_directory_is_refused_and_never_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -451,6 +457,7 @@ async def test_a_node_is_retired_with_its_volume_and_consumers_read_on(
             await cluster.start(gone_id)
 
 
+@pytest.mark.fault("leader-restarts-shard-continues")
 async def test_a_table_of_producers_is_made_again_where_its_index_block_is_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,6 +30,7 @@ def no_collector() -> Iterator[None]:
     gc.enable()
 
 
+@pytest.mark.fault("object-store-refuses-put")
 @pytest.mark.usefixtures("no_collector")
 @pytest.mark.parametrize("is_hanging", [False, True], ids=["refused", "given up"])
 async def test_a_put_that_fails_lets_its_bytes_go_with_its_error(is_hanging: bool) -> None:

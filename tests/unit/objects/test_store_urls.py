@@ -58,6 +58,7 @@ def test_a_url_that_names_no_store_is_refused(url: str) -> None:
         parse_url(url, {})
 
 
+@pytest.mark.fault("mistyped-object-store-url")
 @pytest.mark.parametrize(
     "url",
     ["s3://bucket?secret_access_key=hush&nonsense=1", "s3:bucket?secret_access_key=hush", "s3:/bucket/hush",
@@ -96,10 +97,12 @@ def test_the_plus_of_a_secret_stays_a_plus() -> None:
     assert location.config["secret_access_key"] == "a+b/c&d"
 
 
+@pytest.mark.fault("mistyped-object-store-url")
 def test_a_location_does_not_show_its_secrets_when_it_is_printed() -> None:
     assert "hush" not in repr(parse_url("s3://bucket?secret_access_key=hush", {}))
 
 
+@pytest.mark.fault("mistyped-object-store-url")
 def test_what_has_no_scheme_is_a_path_whatever_else_it_holds() -> None:
     assert parse_url("./s3:x") == DirectoryLocation(Path.cwd() / "s3:x")
     assert parse_url("/srv/a:b") == DirectoryLocation(Path("/srv/a:b"))

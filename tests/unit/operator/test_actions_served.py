@@ -230,6 +230,7 @@ async def test_a_first_pass_is_taken_whole_and_the_token_is_never_made_twice(api
     assert len(api.ask("GET", path_of("StatefulSet", namespace)).body["items"]) == 2
 
 
+@pytest.mark.fault("kubernetes-refuses-object-taken")
 async def test_what_fails_freezes_nothing_but_what_needs_it(api: ApiServer, namespace: str) -> None:
     async with kubernetes_of(api) as kubernetes:
         performer, seen = Performer(kubernetes, Desk()), _observed(namespace)
@@ -247,6 +248,7 @@ async def test_what_fails_freezes_nothing_but_what_needs_it(api: ApiServer, name
     )
 
 
+@pytest.mark.fault("kubernetes-refuses-object-taken")
 async def test_a_pod_whose_set_is_refused_is_not_stopped_and_the_next_one_is(api: ApiServer, namespace: str) -> None:
     """It would come back as it was, and be stopped again without end."""
     async with kubernetes_of(api) as kubernetes:
@@ -268,6 +270,7 @@ async def test_a_pod_whose_set_is_refused_is_not_stopped_and_the_next_one_is(api
     assert left == {"main-hot-7-0"}
 
 
+@pytest.mark.fault("kubernetes-refuses-object-taken")
 async def test_a_disruptive_action_that_is_refused_gives_its_place_to_the_next_in_a_later_pass(
     api: ApiServer, namespace: str
 ) -> None:
@@ -327,6 +330,7 @@ async def test_what_no_role_has_is_not_even_asked_for(api: ApiServer, namespace:
             await kubernetes.ask("GET", path_of("Secret", namespace))
 
 
+@pytest.mark.fault("claim-last-copy-deleted")
 async def test_without_a_right_in_volumes_the_finalizer_alone_guards_a_claim(api: ApiServer, namespace: str) -> None:
     api.let_operate(namespace, with_volumes=False)
     async with kubernetes_of(api) as kubernetes:

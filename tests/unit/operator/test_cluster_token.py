@@ -75,6 +75,7 @@ async def test_a_token_that_changes_is_shown_from_the_next_pass_on() -> None:
     await service.close()
 
 
+@pytest.mark.fault("secret-token-cluster-cannot")
 @pytest.mark.real_apiserver
 async def test_a_secret_that_cannot_be_used_stops_neither_a_pass_nor_a_deletion(api: ApiServer) -> None:
     namespace = api.namespace("unusable-token")

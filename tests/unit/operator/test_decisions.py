@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from stratalog.model.errors import Unavailable
 from stratalog.model.retirement import RetireStep, Wait, WaitReason
 from stratalog_operator.apply.perform import Performer
@@ -70,6 +72,7 @@ def test_a_disk_is_given_up_once_and_the_decision_is_removed() -> None:
     assert (told.name, told.reason, told.is_warning) == (NODE, "DecisionUsed", False)
 
 
+@pytest.mark.fault("gave-lost-node-annotation")
 def test_a_node_that_came_back_is_not_given_up_at_its_next_absence() -> None:
     """Also where no pass saw that it was back: the operator was away meanwhile."""
     one = settled()
@@ -119,6 +122,7 @@ def test_a_decision_waits_while_the_meta_service_is_silent_and_until_the_retirem
     assert one.records[3].is_forced
 
 
+@pytest.mark.fault("claim-annotation-releases-deletes")
 def test_a_claim_is_not_released_by_an_annotation_from_before_its_deletion() -> None:
     """It would release the last copy the moment that someone deletes the claim by mistake."""
     one = settled()
@@ -151,6 +155,7 @@ def test_a_deleted_claim_is_released_only_by_the_name_of_its_disk() -> None:
     assert not one.claims[CLAIM].is_guarded
 
 
+@pytest.mark.fault("api-server-refuses-decision")
 async def test_a_decision_stays_while_what_it_asks_for_could_not_be_written() -> None:
     """It was taken away all the same, and reported as used: the person had to decide once more."""
     kubernetes = NotedKubernetes()

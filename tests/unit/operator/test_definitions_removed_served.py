@@ -110,6 +110,7 @@ async def _operator_in_a_pod(place: Place) -> AsyncIterator[None]:
         await running
 
 
+@pytest.mark.fault("definitions-deleted-operator-starts")
 async def test_all_definitions_go_beside_an_operator_and_volumes_stay(place: Place, server: ApiServer) -> None:
     async with _operator_in_a_pod(place):
         await _is_up(place)
@@ -119,6 +120,7 @@ async def test_all_definitions_go_beside_an_operator_and_volumes_stay(place: Pla
     assert _volumes_are_kept(place)
 
 
+@pytest.mark.fault("definitions-deleted-operator-starts")
 async def test_an_operator_that_starts_while_they_go_releases_what_waits(place: Place, server: ApiServer) -> None:
     """It would wait for the definitions that are gone already, and they for it."""
     async with place.operator():
@@ -132,6 +134,7 @@ async def test_an_operator_that_starts_while_they_go_releases_what_waits(place: 
     assert _volumes_are_kept(place)
 
 
+@pytest.mark.fault("definitions-deleted-operator-starts")
 async def test_a_person_releases_what_waits_for_an_operator_that_is_gone(
     place: Place, server: ApiServer, tmp_path: Path
 ) -> None:

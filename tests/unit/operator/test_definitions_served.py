@@ -19,6 +19,7 @@ def _path(kind: Kind, namespace: str, name: str = "") -> str:
     return f"/apis/{GROUP}/{VERSION}/namespaces/{namespace}/{kind.plural}" + (f"/{name}" if name else "")
 
 
+@pytest.mark.fault("image-etcd-states-version")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_rule_lets_pass_and_refuses_in_its_own_words(api: ApiServer, case: RuleCase) -> None:
     namespace = "default"
@@ -60,6 +61,7 @@ def test_the_server_fills_in_what_the_model_does(api: ApiServer, kind: Kind) -> 
     assert made.body["spec"] == mine
 
 
+@pytest.mark.fault("topicstorage-names-retention-adopts")
 def test_a_topic_that_names_no_setting_is_stored_without_one(api: ApiServer) -> None:
     """A default that the API server writes into the object would override that of the cluster."""
     namespace = api.namespace("unnamed")

@@ -97,6 +97,7 @@ def _of(seen: SeenEtcd, number: int) -> SeenEtcdMember:
     return found
 
 
+@pytest.mark.fault("member-etcd-kubernetes-loses")
 async def test_a_member_that_lost_its_volume_joins_again_under_a_new_id(members: Members) -> None:
     etcd = EtcdMembers(members.urls)
     seen: list[SeenEtcd] = []

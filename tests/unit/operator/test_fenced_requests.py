@@ -45,6 +45,7 @@ class EtcdDesk:
         self.wishes.append(member_id)
 
 
+@pytest.mark.fault("operator-frozen-middle-pass")
 @pytest.mark.parametrize("is_held", [True, False])
 async def test_without_the_lease_neither_the_meta_service_nor_etcd_is_asked(is_held: bool) -> None:
     kubernetes, desk, etcd = NotedKubernetes(), MetaDesk(), EtcdDesk()

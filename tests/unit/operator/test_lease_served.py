@@ -63,6 +63,7 @@ async def test_one_takes_it_and_the_other_waits_until_it_has_been_the_same_for_f
     assert (spec["holderIdentity"], spec["leaseTransitions"], spec["leaseDurationSeconds"]) == ("second", 1, 15)
 
 
+@pytest.mark.fault("active-replica-frozen-takes")
 async def test_who_did_not_renew_in_time_may_not_write_before_another_may_take_over(api: ApiServer) -> None:
     namespace = api.namespace(f"lease-{next(_NUMBERS)}")
     async with kubernetes_of(api) as kubernetes:

@@ -30,6 +30,7 @@ def _cluster(name: str) -> dict[str, Any]:
     return {"kind": "StorageCluster", "metadata": {**metadata, "deletionTimestamp": "2013-01-01T00:00:00Z"}}
 
 
+@pytest.mark.fault("stratalog-operator-release-operator")
 async def test_a_cluster_that_cannot_be_let_go_holds_up_no_other() -> None:
     kubernetes, passes = NotedKubernetes(), Passes()
     items = [_cluster("bad"), _cluster("good")]

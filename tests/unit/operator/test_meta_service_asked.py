@@ -95,6 +95,7 @@ async def test_a_topic_that_never_has_enough_in_sync_holds_up_nobody() -> None:
     assert seen.unwell == ()
 
 
+@pytest.mark.fault("topic-inherits-cluster-min-insync-replicas")
 async def test_a_topic_that_does_not_say_how_many_must_be_in_sync_has_the_default_of_its_cluster() -> None:
     """A roll must not take the last replica of a topic that inherits `min.insync.replicas`."""
     async with _service(3) as (service, client):

@@ -71,6 +71,7 @@ def _policies(place: Place) -> set[str]:
     return {str(one["spec"]["persistentVolumeReclaimPolicy"]) for one in volumes}
 
 
+@pytest.mark.fault("namespace-deleted-operator")
 async def test_a_namespace_goes_whose_operator_is_stopped_at_the_same_moment(place: Place) -> None:
     async with place.operator():
         await _is_up(place)
@@ -81,6 +82,7 @@ async def test_a_namespace_goes_whose_operator_is_stopped_at_the_same_moment(pla
     assert _policies(place) == {"Retain"}, "what guards the data from now on"
 
 
+@pytest.mark.fault("namespace-deleted-operator")
 async def test_what_an_operator_without_rights_left_behind_another_one_lets_go(place: Place, api: ApiServer) -> None:
     """The account may go before it has let go: nothing in the namespace can help that, and any operator mends it."""
     async with place.operator():

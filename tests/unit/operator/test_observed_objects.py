@@ -86,6 +86,7 @@ def test_a_claim_of_etcd_is_no_storage_nodes() -> None:
     assert parse.claim({"metadata": metadata}) is None
 
 
+@pytest.mark.fault("copy-claim-statefulset-storage")
 @pytest.mark.parametrize(
     ("name", "number"),
     [

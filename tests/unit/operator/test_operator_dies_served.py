@@ -66,6 +66,7 @@ def _is_there(place: Place, until: str) -> bool:
     )
 
 
+@pytest.mark.fault("operator-killed-request-answer")
 @pytest.mark.parametrize(
     ("writes", "is_answer_lost"),
     [
@@ -93,6 +94,7 @@ async def test_killed_again_and_again_it_ends_where_the_spec_says(
     assert place.names("PersistentVolumeClaim") == [f"data-main-hot-{number}" for number in (1, 2, 3)]
 
 
+@pytest.mark.fault("active-replica-killed")
 async def test_a_leader_that_is_killed_is_followed_by_the_other_replica(place: Place, tmp_path: Path) -> None:
     _make(place)
     first = OperatorProcess(place, tmp_path, "first", QUICK_LEASE).start()
@@ -108,6 +110,7 @@ async def test_a_leader_that_is_killed_is_followed_by_the_other_replica(place: P
     assert second.writes()
 
 
+@pytest.mark.fault("active-replica-frozen-takes")
 async def test_a_leader_that_was_frozen_writes_nothing_after_another_took_over_and_ends_at_once(
     place: Place, tmp_path: Path
 ) -> None:

@@ -84,6 +84,7 @@ async def _next_second(place: Place, kind: str, name: str) -> None:
     await place.until(lambda: datetime.now(UTC) >= made + timedelta(seconds=1))
 
 
+@pytest.mark.fault("request-refused-permanently")
 async def test_topics_are_made_changed_told_apart_and_left_or_taken_along(place: Place) -> None:
     _make(place)
     kept = {"metadata.name": "kept", "spec": {"clusterRef": "main", "topicName": "kept", "shards": 2}}
@@ -140,6 +141,7 @@ async def test_scaled_out_and_in_again_the_nodes_join_and_leave_by_their_steps(p
     assert {"RetirePodStop", "RetireVolume", "NodesLeave"} <= told
 
 
+@pytest.mark.fault("changes-removes-field-operator")
 async def test_what_somebody_changed_of_what_is_ours_is_put_back_once_and_the_rest_is_left(place: Place) -> None:
     _make(place)
     async with place.operator() as operator:
@@ -200,6 +202,7 @@ async def test_a_cluster_that_is_deleted_goes_with_what_it_made_and_leaves_its_c
     assert not [one for one in claims if "stratalog.dev/last-copy" in one["metadata"]["finalizers"]]
 
 
+@pytest.mark.fault("object-names-cluster-exist")
 async def test_an_object_without_a_cluster_says_what_it_waits_for_and_is_not_held_up(place: Place) -> None:
     place.make(POOL)
     async with place.operator():

@@ -154,6 +154,7 @@ def test_while_the_meta_service_does_not_answer_nobody_is_stopped_and_nobody_kno
     assert len(one.pods) == 11
 
 
+@pytest.mark.fault("meta-service-answers-node")
 def test_a_meta_service_that_is_silent_for_a_moment_alarms_nobody_and_one_that_stays_so_blocks() -> None:
     one = settled(3)
     one.blocked = WaitReason.REPLICATION_FACTOR
@@ -486,6 +487,7 @@ def test_a_namespace_that_goes_loses_our_finalizers_and_its_volumes_are_kept() -
     assert all(action.keeps_volume for action in one.done if isinstance(action, act.UnguardClaim))
 
 
+@pytest.mark.fault("cluster-whendeleted-delete-released")
 def test_the_annotation_lets_go_of_a_cluster_that_would_wait() -> None:
     one = settled(3, spec={"storageRetention": {"whenDeleted": "Delete"}})
     _delete_cluster(one)
@@ -595,6 +597,7 @@ def test_a_claim_that_somebody_deletes_is_held_and_says_why_until_a_person_lets_
     assert not one.claims["data-main-hot-2"].is_guarded
 
 
+@pytest.mark.fault("volume-claim-storage-node")
 @pytest.mark.parametrize("is_replaced", [False, True])
 def test_a_node_whose_claim_is_gone_gets_no_empty_one_and_another_does_not_pass_for_it(is_replaced: bool) -> None:
     one = settled(3)
@@ -625,6 +628,7 @@ def test_a_claim_that_was_restored_from_a_backup_is_the_nodes_by_its_note() -> N
     assert one.nodes["main-hot-2"].status.identity.claim_uid == "restored"
 
 
+@pytest.mark.fault("instance-meta-service-begun")
 def test_what_nodes_have_not_told_to_a_new_leader_of_the_service_stays_as_it_was_told() -> None:
     one = world(3, spec={"coldTier": {"bucket": "flights"}})
     one.settle()
@@ -648,6 +652,7 @@ def test_what_nodes_have_not_told_to_a_new_leader_of_the_service_stays_as_it_was
     assert one.nodes["main-hot-1"].status.data.disk_used_percent == 91
 
 
+@pytest.mark.fault("cluster-kubernetes-volumes-deleted")
 def test_a_deleted_cluster_gives_up_all_its_volumes_in_as_few_passes_as_it_has_steps() -> None:
     """One claim a pass took an hour for 500 nodes, and `stratalog operator release` ended before it was done."""
     one = world(12)

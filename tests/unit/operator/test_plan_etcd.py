@@ -47,6 +47,7 @@ def test_claims_of_etcd_have_the_guard_that_claims_of_nodes_have() -> None:
     assert all(claim.is_guarded for claim in (*one.etcd.claims.values(), *one.claims.values()))
 
 
+@pytest.mark.fault("namespace-etcd-operator-deleted")
 @pytest.mark.parametrize("when_deleted", ["Delete", "Retain"])
 def test_claims_of_etcd_go_or_stay_with_those_of_the_nodes(when_deleted: str) -> None:
     """A cluster of the same name would begin with old metadata, or find its disks without any."""
@@ -63,6 +64,7 @@ def test_claims_of_etcd_go_or_stay_with_those_of_the_nodes(when_deleted: str) ->
     assert not any(claim.is_guarded for claim in (*one.etcd.claims.values(), *one.claims.values()))
 
 
+@pytest.mark.fault("namespace-etcd-operator-deleted")
 def test_when_a_namespace_goes_the_volumes_of_etcd_are_kept_as_those_of_the_nodes() -> None:
     one = _settled()
     one.is_namespace_leaving = True
@@ -103,6 +105,7 @@ def test_a_member_whose_volume_is_lost_joins_again_and_then_nothing_is_asked_any
     }
 
 
+@pytest.mark.fault("member-etcd-kubernetes-loses")
 def test_an_operator_that_is_killed_after_any_write_brings_the_member_back_all_the_same() -> None:
     begin = _settled()
     _lose(begin)
@@ -116,6 +119,7 @@ def test_an_operator_that_is_killed_after_any_write_brings_the_member_back_all_t
         assert one.is_quiet(), f"killed after {writes} writes"
 
 
+@pytest.mark.fault("member-etcd-kubernetes-loses")
 def test_a_volume_that_is_lost_again_while_its_member_joins_begins_once_more() -> None:
     begin = _settled()
     _lose(begin)
@@ -132,6 +136,7 @@ def test_a_volume_that_is_lost_again_while_its_member_joins_begins_once_more() -
         assert len(_voters(one.etcd)) == 3, f"lost again after {writes} writes"
 
 
+@pytest.mark.fault("member-etcd-kubernetes-loses")
 def test_members_are_not_changed_without_proof_that_most_of_the_others_serve() -> None:
     one = _settled()
     _lose(one)
@@ -152,6 +157,7 @@ def test_a_member_that_is_only_away_is_not_replaced() -> None:
     assert _changes(one) == []
 
 
+@pytest.mark.fault("member-etcd-kubernetes-loses-volume")
 def test_a_single_member_that_lost_its_volume_does_not_begin_an_empty_store() -> None:
     """The metadata would be other ones, and the nodes would serve nothing."""
     one = _settled(1)
@@ -203,6 +209,7 @@ def test_a_cluster_made_again_over_its_claims_goes_on_with_its_members() -> None
     assert {member.member_id for member in one.cluster.status.etcd_members} == set(before.values())
 
 
+@pytest.mark.fault("cluster-kubernetes-deleted-claims")
 def test_a_cluster_made_again_does_not_start_a_member_whose_claim_is_gone_under_its_old_id() -> None:
     """etcd 3.6.16 does, where the others do not answer yet: a change that this member and one other had confirmed was
     gone, although two of three volumes were there."""
@@ -221,6 +228,7 @@ def test_a_cluster_made_again_does_not_start_a_member_whose_claim_is_gone_under_
         assert len(_voters(one.etcd)) == 3 and one.is_quiet(), f"killed after {writes} writes"
 
 
+@pytest.mark.fault("cluster-kubernetes-deleted-claims")
 def test_a_member_without_a_note_on_an_older_claim_is_left_to_a_person() -> None:
     """Its log may be there, and be damaged: nothing proves that it is lost."""
     one = _settled()
@@ -235,6 +243,7 @@ def test_a_member_without_a_note_on_an_older_claim_is_left_to_a_person() -> None
     assert f"nothing says whose log claim {LOST} has" in stalled.message
 
 
+@pytest.mark.fault("claim-etcd-lost-volume")
 def test_a_volume_that_a_person_gives_back_under_another_claim_has_its_log() -> None:
     """The claim was lost and its volume kept. The member was removed before it had started."""
     one = _settled()
@@ -251,6 +260,7 @@ def test_a_volume_that_a_person_gives_back_under_another_claim_has_its_log() -> 
     assert one.etcd.claims[LOST].member_id == before[1]
 
 
+@pytest.mark.fault("pods-etcd-restart-member")
 def test_a_roll_stops_no_member_of_etcd_while_another_has_no_vote_yet() -> None:
     """A learner is ready before it has caught up. With one voter of two stopped, etcd has no majority."""
     one = _settled()

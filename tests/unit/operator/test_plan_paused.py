@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from stratalog_operator.plan import actions as act
 from stratalog_operator.plan.observed import Seen
 from stratalog_operator.plan.whole import plan
@@ -47,6 +49,7 @@ def test_a_paused_cluster_changes_nothing_and_rests() -> None:
     assert one.done == []
 
 
+@pytest.mark.fault("paused-cluster-namespace-topic")
 def test_a_paused_cluster_can_be_deleted_and_so_can_its_namespace() -> None:
     for is_namespace in (False, True):
         one = _paused()
@@ -62,6 +65,7 @@ def test_a_paused_cluster_can_be_deleted_and_so_can_its_namespace() -> None:
         assert all(action.keeps_volume for action in one.done if isinstance(action, act.UnguardClaim))
 
 
+@pytest.mark.fault("paused-cluster-namespace-topic")
 def test_topics_and_mounts_that_are_deleted_go_while_their_cluster_is_paused() -> None:
     one = _paused()
     one.topics["orders"] = replace(one.topics["orders"], is_deleting=True, deleted=one.now)

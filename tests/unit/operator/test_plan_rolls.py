@@ -139,6 +139,7 @@ def _cluster_status(made: act.Plan) -> Any:
     return made.statuses["StorageCluster", "main"]
 
 
+@pytest.mark.fault("storagenode-deleted-pod-node")
 def test_a_node_whose_object_is_gone_and_whose_pod_is_down_counts_in_a_roll() -> None:
     """The world fails the test if another pod is stopped meanwhile."""
     one = settled(3)
@@ -178,6 +179,7 @@ def _waiting(one: World, reason: WaitReason, step: RetireStep = RetireStep.OFFLO
     one.records[3] = replace(one.records[3], step=step, wait=Wait(reason, "in words", 0))
 
 
+@pytest.mark.fault("retirement-waits-object-store")
 @pytest.mark.parametrize(
     ("reason", "holds_up"),
     [
@@ -244,6 +246,7 @@ def test_a_pod_that_reads_a_retired_volume_is_rolled_last() -> None:
     assert set(images) == {""} and one.cluster.status.image.endswith(":2"), "not before all pods have it"
 
 
+@pytest.mark.fault("pod-reads-retired-volume")
 def test_an_image_that_cannot_be_pulled_leaves_the_reader_once_it_is_corrected() -> None:
     one = _with_reader()
     one.edit_cluster({"image": {"tag": "bad"}})
@@ -275,6 +278,7 @@ def test_a_volume_that_cannot_be_read_holds_up_no_other_pod() -> None:
 
 
 # A mount that nothing serves ------------------------------------------------------------------------------------------
+@pytest.mark.fault("readonlymount-retired-volume-deleted")
 def test_a_mount_that_was_deleted_while_the_meta_service_was_silent_is_served_again() -> None:
     one = _with_reader()
     one.is_meta_away = True
@@ -303,6 +307,7 @@ def test_a_mounted_volume_whose_claim_is_gone_is_told() -> None:
     assert "mount tier/3" in one.condition("StorageCluster", "main", "Healthy").message
 
 
+@pytest.mark.fault("deletes-claim-node-serves")
 def test_a_pod_whose_claim_is_being_deleted_is_not_restarted_and_the_others_are() -> None:
     """Kubernetes takes no pod whose claim is being deleted: it would be away for good, or be stopped without end."""
     one = settled(3)

@@ -77,6 +77,7 @@ def test_that_a_topic_is_to_be_made_stands_in_its_status_before_it_is_asked_for(
     assert "MakeTopic" in kinds_of(second)
 
 
+@pytest.mark.fault("operator-killed-request-answer")
 @pytest.mark.parametrize("killed_after", [0, 1, 2])
 def test_an_operator_that_was_killed_after_making_a_topic_knows_whose_it_is(killed_after: int) -> None:
     one = _world()
@@ -120,6 +121,7 @@ def test_a_topic_has_the_defaults_of_its_cluster_where_its_object_names_nothing(
     assert one.meta_topics["orders"].settings == {}, "what is not named any more is the cluster's default again"
 
 
+@pytest.mark.fault("topicstorage-names-retention-adopts")
 def test_an_adopted_topic_keeps_what_its_object_does_not_name() -> None:
     one = _world()
     forever = {"retention.ms": "-1", "min.insync.replicas": "1", "acks.policy": "quorum"}
@@ -288,6 +290,7 @@ def test_another_topic_of_that_name_is_not_deleted_and_not_changed() -> None:
     assert one.meta_topics["orders"].settings == {"retention.ms": "7"} and not one.topics
 
 
+@pytest.mark.fault("meta-service-answer-topicstorage")
 def test_a_deletion_waits_five_minutes_for_a_silent_meta_service_and_then_goes_with_a_warning() -> None:
     one = _world()
     _topic(one, deletionPolicy="Delete")
@@ -393,6 +396,7 @@ def test_a_mount_by_hand_is_made_and_told_and_ends_with_its_object() -> None:
     assert not one.hand_mounts and not one.mounts
 
 
+@pytest.mark.fault("readonlymount-names-api-server")
 @pytest.mark.parametrize("time", ["0000-01-01T00:00:00Z", "2013-01-01T00:00:00+25:00"])
 def test_a_time_that_the_api_server_takes_and_no_calendar_has_stops_only_its_mount(time: str) -> None:
     """The API server (1.34) takes both for times, and `t` and `z` as well. No pass of the cluster got beyond them."""

@@ -94,6 +94,7 @@ async def test_a_cluster_comes_up_and_then_a_pass_writes_nothing(api: ApiServer)
         assert "stratalog.dev/last-copy" in claim["finalizers"]
 
 
+@pytest.mark.fault("kubernetes-refuses-object-taken")
 async def test_a_port_that_is_taken_blocks_only_the_service_that_asks_for_it(api: ApiServer) -> None:
     """A roll and a node that leaves go on, and what is refused says so where people look."""
     async with kubernetes_of(api) as kubernetes:

@@ -23,6 +23,7 @@ def _disk(one: World, node_id: int) -> str:
     return one.members[node_id].storage_id
 
 
+@pytest.mark.fault("creates-readonlymount-node-lives")
 def test_a_volume_of_a_node_that_lives_is_not_mounted_and_the_object_says_why() -> None:
     one = settled(4)
     one.mount_volume("mine", 4, _disk(one, 4))
@@ -35,6 +36,7 @@ def test_a_volume_of_a_node_that_lives_is_not_mounted_and_the_object_says_why() 
     assert (reconciled.status, reconciled.reason) == ("False", "Waiting")
 
 
+@pytest.mark.fault("creates-readonlymount-node-lives")
 @pytest.mark.parametrize("policy", ["Delete", "Retain"])
 def test_a_deleted_mount_releases_nothing_while_its_node_still_retires(policy: str) -> None:
     """The world fails the test when a guard goes without proof."""
@@ -140,6 +142,7 @@ def test_a_claim_with_another_disk_than_the_retired_one_is_kept_under_its_guard(
     assert one.condition("StorageNode", "main-hot-3", "RetireBlocked").status == "True"
 
 
+@pytest.mark.fault("node-given-force-whenscaled")
 def test_a_retirement_by_force_leaves_the_volume_whatever_the_policy_says() -> None:
     """A person gave up what the disk had; the disk may be healthy, and have the only copy."""
     one = settled(3, spec={"storageRetention": {"whenScaled": "Delete"}})

@@ -70,6 +70,7 @@ async def _live(place: Place) -> None:
     await place.until(lambda: not place.names("StorageNodePool"))
 
 
+@pytest.mark.fault("ends-mount-pod-claim")
 async def test_a_cluster_lives_and_dies_by_just_the_rights_that_the_roles_give(api: ApiServer) -> None:
     async with operator_place(api, "rights") as place, place.operator() as operator:
         await _live(place)

@@ -88,6 +88,7 @@ class Rig:
         return {name for kind, name in self.desk.wishes if kind == "make"}
 
 
+@pytest.mark.fault("users-create-change-delete")
 async def test_so_many_topics_have_their_turn_in_a_pass_and_all_within_a_few() -> None:
     names = [f"topic-{number:03}" for number in range(MANY)]
     rig = Rig(names)
@@ -120,6 +121,7 @@ async def test_each_topic_is_guarded_before_it_is_made_and_told_of_afterwards() 
     assert len(done.failed) == 1 and done.done == 2
 
 
+@pytest.mark.fault("users-create-change-delete")
 async def test_topics_that_fail_each_time_take_their_own_turn_and_not_the_others() -> None:
     bad = [f"{word}-{number:03}" for word in ("lost", "refused") for number in range(MOST_IN_A_PASS)]
     good = [f"topic-{number:03}" for number in range(MOST_IN_A_PASS)]
@@ -147,6 +149,7 @@ async def test_what_was_refused_for_good_and_says_so_takes_no_turn_while_it_is_w
     assert done.written == {} and done.failed == []
 
 
+@pytest.mark.fault("users-create-change-delete")
 async def test_a_cluster_that_is_deleted_lets_all_of_its_topics_go_in_one_pass_side_by_side() -> None:
     names = [f"topic-{number:03}" for number in range(MANY)]
     seen = _observed(names)

@@ -68,6 +68,7 @@ def test_the_scaler_of_a_pool_counts_its_nodes_and_not_the_readers_of_retired_vo
     )
 
 
+@pytest.mark.fault("pool-scaled-meta-service")
 def test_while_the_meta_service_is_silent_a_node_whose_pod_is_down_leaves_before_one_that_serves() -> None:
     one = _settled()
     one.pods["main-hot-2-0"] = replace(one.pods["main-hot-2-0"], is_ready=False)
@@ -77,6 +78,7 @@ def test_while_the_meta_service_is_silent_a_node_whose_pod_is_down_leaves_before
     assert [node.spec.node_id for node in leaving_first(seen, pool, staying(seen, pool))] == [2, 3, 1]
 
 
+@pytest.mark.fault("retires-node-stratalog-nodes")
 def test_a_retirement_that_a_person_began_by_a_command_is_followed_and_not_cancelled() -> None:
     """`stratalog nodes retire 2 --force …` is for the case in which the operator does not help."""
     one = _settled()
@@ -90,6 +92,7 @@ def test_a_retirement_that_a_person_began_by_a_command_is_followed_and_not_cance
     assert one.node_ids() == [1, 3, 4], "the pool has as many nodes as it asks for"
 
 
+@pytest.mark.fault("retires-node-stratalog-nodes")
 @pytest.mark.parametrize("writes", range(14))
 def test_a_wish_that_is_taken_back_is_cancelled_wherever_the_operator_was_killed(writes: int) -> None:
     one = _settled()
@@ -178,6 +181,7 @@ def test_nobody_is_asked_to_leave_before_it_is_noted() -> None:
     assert one.nodes["main-hot-2"].status.retirement is not None
 
 
+@pytest.mark.fault("hundreds-nodes-leave-cluster")
 def test_messages_fit_however_many_nodes_leave_and_whatever_the_service_says() -> None:
     """500 nodes that left at once made a message of 10,000 characters: no pass got beyond it."""
     one = _settled()

@@ -88,6 +88,7 @@ def test_what_is_under_replicated_is_named_and_counted() -> None:
     assert (seen.thin, seen.thin_count) == (("shard 1 of orders: words",), 9)
 
 
+@pytest.mark.fault("records-topic-replica-volume")
 def test_what_only_a_volume_read_in_place_has_is_not_under_replicated() -> None:
     """A scale-in by RemountVolume leaves it there on purpose: the cluster was never healthy again."""
     mount = Mount("tier/5", MountMode.VOLUME, 5, "disk-5", MountState.SERVING, 1, 0)

@@ -22,6 +22,7 @@ def _is_represented(one: World) -> bool:
 
 
 # A claim and its StorageNode, deleted together ------------------------------------------------------------------------
+@pytest.mark.fault("storagenode-claim-deleted-command")
 def test_a_node_whose_claim_and_object_were_deleted_together_is_there_again_and_can_retire() -> None:
     one = settled(3)
     one.delete_claim(CLAIM)
@@ -80,6 +81,7 @@ def test_no_node_is_made_while_it_is_unknown_whether_one_without_an_object_has_l
 
 
 # A node that joins while it is stopped --------------------------------------------------------------------------------
+@pytest.mark.fault("node-registers-statefulset-scaled")
 def test_a_node_that_joins_while_it_is_stopped_because_it_never_joined_leaves_in_order() -> None:
     one = settled(3)
     one.scale(4)
@@ -108,6 +110,7 @@ def _exchange(one: World) -> str:
     return first
 
 
+@pytest.mark.fault("disk-claim-exchanged-emptied")
 def test_a_disk_that_was_exchanged_under_its_claim_is_told_and_blocks_the_retirement() -> None:
     one = settled(3)
     first = _exchange(one)
@@ -123,6 +126,7 @@ def test_a_disk_that_was_exchanged_under_its_claim_is_told_and_blocks_the_retire
     assert not one.records
 
 
+@pytest.mark.fault("disk-claim-exchanged-emptied")
 def test_a_person_who_gives_the_first_disk_up_lets_the_node_go_on_and_retire() -> None:
     one = settled(3)
     first = _exchange(one)
@@ -150,6 +154,7 @@ def test_a_word_about_another_disk_changes_nothing_and_is_removed(value: str) ->
 
 
 # Many retired volumes -------------------------------------------------------------------------------------------------
+@pytest.mark.fault("nodes-retired-mode-remountvolume")
 def test_a_retired_volume_needs_no_tombstone_to_be_left_alone() -> None:
     """Only 32 tombstones are kept: the 33rd retirement made and deleted StorageNodes for ever."""
     one = settled(4, spec={"scaleIn": {"mode": "RemountVolume"}})

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
+import pytest
+
 from stratalog.model.errors import Unavailable
 from stratalog_operator.queue import Key
 from stratalog_operator.stats import OperatorStats
@@ -72,6 +74,7 @@ async def test_what_was_woken_is_looked_at_before_it_stops_and_what_is_due_later
     assert looks.count == {A: 2, B: 1}
 
 
+@pytest.mark.fault("namespace-deleted-operator")
 async def test_what_woke_a_cluster_while_it_was_looked_at_is_looked_at_before_it_stops_however_long_that_took() -> None:
     looks = Looks()
     workers = Workers(looks.look, looks.stats)

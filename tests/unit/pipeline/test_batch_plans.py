@@ -58,6 +58,7 @@ def test_a_batch_begins_and_ends_where_it_was_asked_to(
     assert read(bucket, **options) == list(expected)
 
 
+@pytest.mark.fault("spark-query-option-mode")
 @pytest.mark.parametrize(
     ("options", "words"),
     [

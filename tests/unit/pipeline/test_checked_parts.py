@@ -38,6 +38,7 @@ async def two_segments(store: ObjectStore) -> ColdShard:
     return cold
 
 
+@pytest.mark.fault("chunk-bundle-manifest-damaged")
 @pytest.mark.parametrize("at", [0, 20, 100, 300, 511, 512, 540, 700, 900, -1])
 async def test_no_bit_of_a_part_but_its_index_can_change_unseen(store: ObjectStore, at: int) -> None:
     await two_segments(store)
@@ -85,6 +86,7 @@ async def test_a_part_of_other_records_under_the_same_offsets_does_not_go_on(sto
         await offsets(store, CLUSTER_ID, [ranges[0], stranger])
 
 
+@pytest.mark.fault("bundled-parts-move-segment")
 async def test_a_part_that_came_home_since_it_was_planned_is_found_again(store: ObjectStore) -> None:
     cold = ColdShard(store)
     partial = await cold.add([batches_from(0, 5), batches_from(15, 5)], state=RemoteState.PARTIAL, is_bundled=True)

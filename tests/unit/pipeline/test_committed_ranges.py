@@ -52,6 +52,7 @@ async def test_sealed_segments_are_found_without_any_metadata(store: ObjectStore
     assert await offsets(store, CLUSTER_ID, ranges) == list(range(45))
 
 
+@pytest.mark.fault("bucket-attempts-committed-committed")
 async def test_parts_that_no_metadata_name_are_attempts_and_are_not_read(store: ObjectStore) -> None:
     cold = ColdShard(store)
     await cold.add(two_parts(0))
@@ -59,6 +60,7 @@ async def test_parts_that_no_metadata_name_are_attempts_and_are_not_read(store: 
     assert await offsets(store, CLUSTER_ID, await planned(store)) == list(range(30))
 
 
+@pytest.mark.fault("bucket-attempts-committed-committed")
 async def test_committed_parts_are_read_as_far_as_the_newest_metadata_say(store: ObjectStore) -> None:
     cold = ColdShard(store)
     await cold.add(two_parts(0))
@@ -88,6 +90,7 @@ async def test_what_was_sealed_after_the_newest_metadata_is_read_by_its_manifest
     assert await offsets(store, CLUSTER_ID, await planned(store)) == list(range(60))
 
 
+@pytest.mark.fault("topic-shard-segment-newer")
 @pytest.mark.parametrize("asked", [None, ["cold"]])
 async def test_a_topic_that_the_newest_metadata_do_not_know_yet_is_told_by_its_manifests(
     store: ObjectStore, asked: list[str] | None
@@ -101,6 +104,7 @@ async def test_a_topic_that_the_newest_metadata_do_not_know_yet_is_told_by_its_m
     assert {one.topic for one in ranges} == ({"cold"} if asked else {"cold", "older"})
 
 
+@pytest.mark.fault("topic-shard-segment-newer")
 async def test_a_shard_that_was_added_since_is_told_by_its_manifests(store: ObjectStore) -> None:
     first = ColdShard(store, shard=0)
     await first.add(two_parts(0))
@@ -130,6 +134,7 @@ async def test_nothing_is_read_behind_a_segment_that_is_not_committed_to_its_end
     assert await offsets(store, CLUSTER_ID, await planned(store)) == list(range(15))
 
 
+@pytest.mark.fault("retention-deletes-records-reader")
 async def test_segments_that_expired_since_move_the_start_of_the_log(store: ObjectStore) -> None:
     cold = ColdShard(store)
     await cold.add(two_parts(0))
@@ -274,6 +279,7 @@ async def test_segments_whose_newest_time_is_too_old_are_not_planned(store: Obje
     assert await offsets(store, CLUSTER_ID, ranges, from_ms=FIRST_TIME_MS + 31) == list(range(31, 45))
 
 
+@pytest.mark.fault("producer-writes-wrong-maxtimestamp")
 @pytest.mark.parametrize("claimed_ms", [-1, FIRST_TIME_MS, FIRST_TIME_MS + 10**9])
 async def test_records_are_found_by_their_times_whatever_headers_claim(store: ObjectStore, claimed_ms: int) -> None:
     """`pipeline export --from-ms` of a topic whose producer leaves `maxTimestamp` at -1 wrote no row."""

@@ -21,6 +21,7 @@ from support.native_parsers import PARSERS
 COUNT = 1000
 
 
+@pytest.mark.fault("damaged-bytes-reach-parser")
 @pytest.mark.parametrize("name", PARSERS)
 def test_a_parser_in_native_code_survives_damaged_bytes(name: str) -> None:
     """In a process of its own, whose death is a failure and not the end of all tests."""
@@ -34,6 +35,7 @@ def test_a_parser_in_native_code_survives_damaged_bytes(name: str) -> None:
 EMPTY = {"type": "record", "name": "Empty", "fields": [{"name": "nothing", "type": "null"}]}
 
 
+@pytest.mark.fault("damaged-bytes-reach-parser")
 @pytest.mark.parametrize("items", ["null", EMPTY, {"type": "fixed", "name": "none", "size": 0}, {"type": "null"}])
 def test_a_list_whose_elements_take_no_bytes_is_refused(items: object) -> None:
     """Nine bytes stood for a billion nulls."""

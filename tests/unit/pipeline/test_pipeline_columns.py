@@ -130,6 +130,7 @@ def test_garbage_inside_a_batch_is_a_typed_error(codec: Codec) -> None:
         rows_of([claiming(GARBAGE, 10, AT, codec)])
 
 
+@pytest.mark.fault("batch-hostile-content-sizes")
 def test_a_batch_that_claims_a_billion_records_is_refused_before_anything_is_allocated() -> None:
     hostile = bytearray(claiming(b"\x0c" + b"\0" * 6, (1 << 31) - 1, AT))
     with pytest.raises(Corrupt, match="claims 2147483647 records"):

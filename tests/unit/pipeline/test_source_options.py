@@ -90,6 +90,7 @@ def test_what_cannot_be_meant_is_refused(wrong: dict[str, str]) -> None:
         parse_options(wrong, Mode.BATCH)
 
 
+@pytest.mark.fault("spark-query-option-mode")
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -62,6 +62,7 @@ def test_the_first_batch_is_empty_and_the_next_begins_where_it_was_asked_for(
     reader.stop()
 
 
+@pytest.mark.fault("spark-query-option-mode")
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -106,6 +107,7 @@ def test_a_batch_has_about_as_many_offsets_as_it_may(tmp_path: Path) -> None:
     reader.stop()
 
 
+@pytest.mark.fault("stream-first-batch-delivered")
 def test_a_query_that_repeats_its_first_batch_goes_on_from_where_that_one_ends(tmp_path: Path) -> None:
     """As Spark does after a failure: it asks for the beginning anew, and plans the batch that it has written down."""
     bucket = GrowingBucket(str(tmp_path))

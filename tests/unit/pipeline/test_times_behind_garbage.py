@@ -18,6 +18,7 @@ from support.cold_data import FIRST_TIME_MS, ColdShard, batch_at
 from support.hostile_batches import GARBAGE, claiming
 
 
+@pytest.mark.fault("stream-batch-holds-records")
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
 async def test_garbage_holds_up_no_look_up_by_time(tmp_path: Path, codec: Codec) -> None:
     """A stream could not begin at a time whose record has such a batch before it in its part."""

@@ -62,6 +62,7 @@ async def following_two_records(tmp_path: Path) -> AsyncIterator[tuple[LeadingRi
         yield rig, follower, replica, record
 
 
+@pytest.mark.fault("follower-large-copies-restarted")
 async def test_a_copy_whose_file_is_gone_is_no_whole_one(tmp_path: Path) -> None:
     async with LeadingRig(tmp_path / "1") as rig, FollowerRig(rig, tmp_path / "2") as follower:
         (shard,) = await led_shards(rig)
@@ -72,6 +73,7 @@ async def test_a_copy_whose_file_is_gone_is_no_whole_one(tmp_path: Path) -> None
         assert not (await promise_after_start(rig, follower, copy.key, is_tail_whole=True)).is_tail_whole
 
 
+@pytest.mark.fault("follower-large-copies-restarted")
 async def test_with_fsync_too_a_copy_that_lost_what_was_flushed_is_no_whole_one(tmp_path: Path) -> None:
     async with LeadingRig(tmp_path / "1") as rig, FollowerRig(rig, tmp_path / "2") as follower:
         (shard,) = await led_shards(rig, flush_policy="fsync")
@@ -93,6 +95,7 @@ async def test_with_fsync_a_copy_that_has_all_that_was_flushed_is_whole_after_a_
         assert (await promise_after_start(rig, follower, key, is_tail_whole=False)).is_tail_whole
 
 
+@pytest.mark.fault("follower-disk-fails-copy")
 async def test_a_copy_in_the_way_that_went_by_itself_is_fetched_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,6 +138,7 @@ async def test_a_copy_is_let_go_of_only_once_its_flush_is_done(tmp_path: Path, m
         assert replica.copy.file.path not in follower.context.descriptors.lost, "the flush went wrong"
 
 
+@pytest.mark.fault("topic-set-flush-policy-fsync-segments")
 async def test_a_topic_that_is_set_to_fsync_confirms_what_is_flushed_alone_from_then_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,6 +164,7 @@ async def test_a_topic_that_is_set_to_fsync_confirms_what_is_flushed_alone_from_
         await eventually(lambda: asked.is_acknowledged)
 
 
+@pytest.mark.fault("request-handler-fails")
 async def test_a_fault_at_the_flush_of_one_copy_keeps_none_from_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,6 +185,7 @@ async def test_a_fault_at_the_flush_of_one_copy_keeps_none_from_the_disk(
         await eventually(lambda: faults < 0 and copy.is_flushed)
 
 
+@pytest.mark.fault("recovery-cuts-followed-copy")
 async def test_a_checkpoint_of_what_was_cut_meanwhile_is_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,6 +239,7 @@ async def test_a_stop_in_the_middle_of_a_cut_keeps_no_checkpoint_of_what_is_cut(
         assert are_same == [True], "its descriptor was closed under the thread"
 
 
+@pytest.mark.fault("replica-descriptor-room-left")
 @pytest.mark.parametrize("flush_policy", ["replicated", "fsync"])
 async def test_a_flush_that_could_not_be_tried_says_nothing_against_a_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flush_policy: str

@@ -57,6 +57,7 @@ class MadeFiles:
         asyncio.get_running_loop().call_soon(self._count_turns)
 
 
+@pytest.mark.fault("thousand-shards-written-first")
 async def test_first_batches_of_many_shards_make_few_files_in_a_turn(cluster: NodeCluster) -> None:
     await cluster.start(1, 2)
     topic = await cluster.meta.service.perform(CreateTopic("flights", SHARDS, 2))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from stratalog_node.replication.flushes_behind import FlushesBehind, flush_at_stop
 
 
@@ -22,6 +24,7 @@ class Copy:
         return not self.owes_flush
 
 
+@pytest.mark.fault("node-thousands-idle-shards")
 async def test_a_copy_is_flushed_until_it_owes_nothing_and_then_left_alone() -> None:
     behind = FlushesBehind(1_000)
     copies = [Copy(str(number)) for number in range(200)]

@@ -67,6 +67,7 @@ async def test_many_shards_share_one_connection(tmp_path: Path) -> None:
         assert rounds <= 2 * 50 + 60, "a round costs what moved"
 
 
+@pytest.mark.fault("follower-connection-ends-disk")
 async def test_a_connection_that_ends_is_made_anew_and_nothing_is_missing(tmp_path: Path) -> None:
     async with LeadingRig(tmp_path / "1") as rig, FollowerRig(rig, tmp_path / "2") as follower:
         (shard,) = await led_shards(rig)
@@ -79,6 +80,7 @@ async def test_a_connection_that_ends_is_made_anew_and_nothing_is_missing(tmp_pa
         assert follower.following.stats.connections_lost >= 5
 
 
+@pytest.mark.fault("follower-stops-loses-tail")
 async def test_a_second_life_goes_on_where_the_first_one_ended_and_cuts_its_torn_tail(tmp_path: Path) -> None:
     async with LeadingRig(tmp_path / "1") as rig, FollowerRig(rig, tmp_path / "2") as follower:
         (shard,) = await led_shards(rig)
@@ -138,6 +140,7 @@ async def test_an_answer_too_short_for_a_batch_costs_its_segment_a_pause_and_no_
         assert is_copied(await follower.replica_of(shard), rig, shard)
 
 
+@pytest.mark.fault("follower-connection-ends-disk")
 async def test_what_does_not_check_is_not_taken_and_asked_for_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,6 +162,7 @@ async def test_what_does_not_check_is_not_taken_and_asked_for_again(
         assert is_copied(replica, rig, shard)
 
 
+@pytest.mark.fault("follower-connection-ends-disk")
 async def test_a_full_disk_of_a_follower_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with LeadingRig(tmp_path / "1") as rig, FollowerRig(rig, tmp_path / "2") as follower:
         (shard,) = await led_shards(rig)
@@ -178,6 +182,7 @@ async def test_a_full_disk_of_a_follower_is_waited_for(tmp_path: Path, monkeypat
         assert len(refused) == 3 and replica.copy.end_offset == 2
 
 
+@pytest.mark.fault("node-dies-fence-promise", "fence-reaches-replica-late")
 async def test_a_fence_is_on_the_disk_before_it_is_told_and_outlives_the_life(tmp_path: Path) -> None:
     async with LeadingRig(tmp_path / "1") as rig, FollowerRig(rig, tmp_path / "2") as follower:
         (shard,) = await led_shards(rig)
@@ -199,6 +204,7 @@ async def test_a_fence_is_on_the_disk_before_it_is_told_and_outlives_the_life(tm
         assert replica.copy.end_offset == 1, "nothing more of that leader"
 
 
+@pytest.mark.fault("replica-disk-busy-long")
 async def test_a_promise_waits_for_no_flush_of_a_copy(tmp_path: Path) -> None:
     """The disk takes as long as it likes for a flush, and a shard has no leader until the promise is written."""
     async with LeadingRig(tmp_path / "1") as rig, FollowerRig(rig, tmp_path / "2") as follower:
@@ -265,6 +271,7 @@ async def test_a_deleted_topic_takes_its_copies_along(tmp_path: Path) -> None:
         await eventually(lambda: not follower.following.replicas and not path.exists())
 
 
+@pytest.mark.fault("copy-opened-topic-segment")
 async def test_a_topic_that_is_deleted_while_its_copies_are_opened_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

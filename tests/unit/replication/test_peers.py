@@ -98,6 +98,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
+@pytest.mark.fault("node-registered-invalid-address")
 @pytest.mark.parametrize(
     "address", [("127.0.0.1", 70_000), ("a" * 70, 1), ("\0", 1), ("", 0), None], ids=["port", "label", "nul", "no", "-"]
 )
@@ -116,18 +117,21 @@ async def test_an_address_that_is_none_is_tried_again_until_it_is_mended(address
         await asking.peer.close()
 
 
+@pytest.mark.fault("peer-answers-once-data")
 async def test_a_peer_that_neither_holds_a_round_nor_gives_anything_is_asked_ever_less_often() -> None:
     async with asked(lambda number, _: [answer(number)]) as (asking, served):
         await eventually(lambda: asking.stats.vain_rounds >= 4)
         assert served.rounds <= 8 and served.connections == 1
 
 
+@pytest.mark.fault("peer-answers-once-data")
 async def test_one_that_knows_no_session_ever_is_asked_ever_less_often() -> None:
     async with asked(lambda number, _: [answer(number, error_code=70)]) as (asking, served):
         await eventually(lambda: asking.stats.vain_rounds >= 4)
         assert served.rounds <= 8
 
 
+@pytest.mark.fault("peer-answers-once-data")
 async def test_answers_for_segments_that_nobody_asked_for_do_not_make_it_ask_more_often() -> None:
     other = SegmentName(uuid.UUID(int=8), 0, 0)
     async with asked(lambda number, _: [answer(number, SegmentAnswer(*other, 6, -1, -1))]) as (asking, served):
@@ -148,6 +152,7 @@ HOSTILE: dict[str, Answers] = {
 }
 
 
+@pytest.mark.fault("peer-answers-rounds-sent")
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("answers", HOSTILE.values(), ids=HOSTILE)
 async def test_what_is_no_answer_ends_the_connection_and_nothing_else(answers: Answers) -> None:
@@ -165,6 +170,7 @@ async def test_what_is_no_answer_ends_the_connection_and_nothing_else(answers: A
         await eventually(lambda: any(given.records_bytes for given in asking.taken))
 
 
+@pytest.mark.fault("peer-answers-rounds-sent")
 async def test_a_large_answer_takes_memory_as_it_comes_and_gives_it_back() -> None:
     frames: list[int] = []
     protocol = PeerProtocol(64 << 20, lambda frame: frames.append(len(frame)), lambda reason: None)

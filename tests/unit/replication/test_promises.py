@@ -7,6 +7,8 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from stratalog.model.errors import Unavailable
 from stratalog.model.ids import SegmentKey
 from stratalog_node.disk.fences import FenceBook
@@ -46,6 +48,7 @@ class SlowThread:
         await asyncio.to_thread(work)
 
 
+@pytest.mark.fault("replica-disk-busy-long")
 async def test_promises_that_wait_for_the_disk_are_written_together(tmp_path: Path) -> None:
     book, thread = Counted(tmp_path / "fences.json"), SlowThread()
     promises = Promises(thread.run, book)

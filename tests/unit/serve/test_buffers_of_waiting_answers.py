@@ -31,6 +31,7 @@ async def send_all(clients: list[WireClient], frame: bytes) -> None:
         await client.write(frame)
 
 
+@pytest.mark.fault("large-requests-answers-wait")
 async def test_large_requests_that_wait_for_their_answers_hold_neither_buffers_nor_budget(tmp_path: Path) -> None:
     async with ServeRig(tmp_path, **LIMITS) as rig:
         await unconfirmed(rig)
@@ -55,6 +56,7 @@ async def test_large_requests_that_wait_for_their_answers_hold_neither_buffers_n
         await rig.nothing_is_held()
 
 
+@pytest.mark.fault("large-requests-answers-wait")
 async def test_a_repeated_batch_that_waits_for_its_first_copy_holds_no_buffer(tmp_path: Path) -> None:
     async with ServeRig(tmp_path, **LIMITS) as rig:
         await unconfirmed(rig)

@@ -35,6 +35,7 @@ def without_records(codec: int) -> bytes:
     return bytes(batch)
 
 
+@pytest.mark.fault("batch-61-bytes-claims")
 @pytest.mark.parametrize("codec", Codec)
 @pytest.mark.parametrize("count", [1, 2**31 - 1])
 async def test_61_bytes_hold_no_record_whatever_they_claim(tmp_path: Path, codec: Codec, count: int) -> None:
@@ -48,6 +49,7 @@ async def test_61_bytes_hold_no_record_whatever_they_claim(tmp_path: Path, codec
         assert shard.end_offset == 1
 
 
+@pytest.mark.fault("batch-61-bytes-claims")
 @pytest.mark.parametrize("codec", Codec)
 async def test_a_claim_above_what_the_codec_can_make_of_the_bytes_is_refused(tmp_path: Path, codec: Codec) -> None:
     async with ServeRig(tmp_path) as rig:
@@ -61,6 +63,7 @@ async def test_a_claim_above_what_the_codec_can_make_of_the_bytes_is_refused(tmp
         assert refused.error_code == ErrorCode.INVALID_RECORD and str(most) in (refused.error_message or "")
 
 
+@pytest.mark.fault("batch-61-bytes-claims")
 @pytest.mark.parametrize("codec", Codec)
 async def test_the_smallest_and_the_most_compressible_records_are_taken(tmp_path: Path, codec: Codec) -> None:
     """Records without key, value and headers, of the same time: nothing can be packed more densely."""
@@ -81,6 +84,7 @@ def test_no_payload_holds_more_records_than_a_look_up_would_open() -> None:
     assert most_records(Codec.NONE, 700) == 100
 
 
+@pytest.mark.fault("produce-request-names-topics")
 @pytest.mark.parametrize("names", [["flights"], ["flights", "other"], []])
 async def test_produce_topics_without_partitions_are_answered(tmp_path: Path, names: list[str]) -> None:
     async with ServeRig(tmp_path) as rig:

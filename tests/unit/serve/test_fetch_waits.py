@@ -237,6 +237,7 @@ async def test_a_slow_partition_asked_first_is_not_starved_by_hot_ones_behind_it
         assert len(hot_found.batches()) <= 1
 
 
+@pytest.mark.fault("first-partition-fetch-read")
 @pytest.mark.parametrize("max_bytes", [1, 350, 700, 1_200, 1 << 20])
 @pytest.mark.parametrize("cold", list(itertools.product([False, True], repeat=3)))
 async def test_only_the_first_batch_of_an_answer_exceeds_the_limit_wherever_it_comes_from(
@@ -266,6 +267,7 @@ async def test_only_the_first_batch_of_an_answer_exceeds_the_limit_wherever_it_c
         await rig.nothing_is_held()
 
 
+@pytest.mark.fault("first-partition-fetch-read")
 async def test_what_was_found_in_memory_is_answered_where_the_first_partition_cannot_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -377,6 +379,7 @@ async def test_a_read_that_outlasts_every_patience_is_left_for_the_next_fetch(
         await rig.nothing_is_held()
 
 
+@pytest.mark.fault("cold-reads-partitions-large")
 async def test_a_fetch_begins_no_more_slow_reads_than_it_may_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -424,6 +427,7 @@ async def test_what_slow_reads_leave_of_their_room_begins_the_next_while_the_cli
         await rig.nothing_is_held()
 
 
+@pytest.mark.fault("consumer-reads-bucket-remote-read-policy")
 @pytest.mark.parametrize(
     ("problem", "code"),
     [

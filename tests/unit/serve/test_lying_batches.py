@@ -83,6 +83,7 @@ def is_base_offset(name: str) -> bool:
     return "base offset" in name
 
 
+@pytest.mark.fault("producer-sends-batches-lie")
 async def test_answers_are_kafkas_or_differ_for_a_reason(tmp_path: Path) -> None:
     wrong = []
     async with ServeRig(tmp_path) as rig:
@@ -108,6 +109,7 @@ async def test_answers_are_kafkas_or_differ_for_a_reason(tmp_path: Path) -> None
     assert KAFKA.keys() == BATCHES.keys()
 
 
+@pytest.mark.fault("client-claims-batch-header")
 async def test_only_the_log_says_that_it_gave_a_batch_its_time(tmp_path: Path) -> None:
     """Kafka clears the flag too: a look-up finds the first record, with its own time."""
     async with ServeRig(tmp_path) as rig:
@@ -135,6 +137,7 @@ def accepted() -> dict[str, bytes]:
     return found
 
 
+@pytest.mark.fault("producer-sends-batches-lie")
 @pytest.mark.parametrize("name", accepted())
 def test_whoever_opens_a_stored_batch_reads_the_same_or_refuses_it_by_type(name: str) -> None:
     data = accepted()[name]

@@ -101,6 +101,7 @@ async def test_a_shard_elsewhere_unknown_or_not_open_is_a_retriable_error() -> N
         assert (await listed(bench, 6, -1)).error_code == 6
 
 
+@pytest.mark.fault("metadata-loaded-shard-file")
 async def test_not_knowing_yet_is_never_out_of_range() -> None:
     async with control_bench() as bench:
         shard = bench.shard(await bench.topic("orders"))

@@ -101,6 +101,7 @@ def test_what_tests_before_left_behind_is_not_counted() -> None:
     assert calls.count < 100
 
 
+@pytest.mark.fault("request-names-topic-partition")
 @pytest.mark.parametrize(
     ("key", "version"),
     [(2, 9), (3, 12), (10, 4), (19, 7), (20, 6), (21, 2), (23, 4), (32, 4), (33, 2), (35, 4), (37, 3), (44, 1)],
@@ -119,6 +120,7 @@ async def test_a_request_about_thousands_of_things_lets_the_loop_go_on(
         assert turns.most <= 20_000, "calls between two turns of the loop: some ten milliseconds"
 
 
+@pytest.mark.fault("client-pipelines-large-control")
 @pytest.mark.parametrize("version", [3, 8, 9, 11])
 def test_topics_without_partitions_count_as_well_in_produce(version: int) -> None:
     many = 250_000
@@ -130,6 +132,7 @@ def test_topics_without_partitions_count_as_well_in_produce(version: int) -> Non
         decode_produce(memoryview(body), 0, version)
 
 
+@pytest.mark.fault("request-names-topic-partition")
 @pytest.mark.parametrize("version", range(4, 13))
 async def test_a_fetch_costs_what_its_distinct_partitions_cost(version: int, tmp_path: Path) -> None:
     def asked(partitions: int, topics: int) -> bytes:
@@ -155,6 +158,7 @@ async def test_a_fetch_costs_what_its_distinct_partitions_cost(version: int, tmp
         assert answers[0] == answers[1] == answers[2]
 
 
+@pytest.mark.fault("request-names-topic-partition")
 @pytest.mark.parametrize("version", [8, 9])
 async def test_a_produce_of_partitions_without_batches_is_malformed_above_a_few(version: int, tmp_path: Path) -> None:
     def asked(count: int) -> bytes:
@@ -174,6 +178,7 @@ async def test_a_produce_of_partitions_without_batches_is_malformed_above_a_few(
         assert rig.server.stats.closed_for_fault == 1
 
 
+@pytest.mark.fault("client-pipelines-large-control")
 @pytest.mark.parametrize("version", [4, 7, 12])
 @pytest.mark.parametrize("where", ["asked", "forgotten"])
 def test_topics_without_partitions_count_as_well_in_fetch(version: int, where: str) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from stratalog.formats.batches.record_batch import walk
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.kafka.replica_fetch import (
@@ -57,6 +59,7 @@ async def test_after_a_restart_it_comes_from_the_disk_and_is_checked(tmp_path: P
         await rig.nothing_is_held()
 
 
+@pytest.mark.fault("client-node-earlier-life")
 async def test_what_is_not_sealed_is_not_read(tmp_path: Path) -> None:
     async with ServeRig(tmp_path) as rig:
         shard = await sealed_shard(rig)
@@ -66,6 +69,7 @@ async def test_what_is_not_sealed_is_not_read(tmp_path: Path) -> None:
         assert await code_for(rig, ask_of(shard, 0, epoch=9)) == ErrorCode.UNKNOWN_LEADER_EPOCH
 
 
+@pytest.mark.fault("client-node-earlier-life")
 async def test_nobody_without_the_token_of_a_present_life_reads(tmp_path: Path) -> None:
     async with ServeRig(tmp_path) as rig:
         shard = await sealed_shard(rig)

@@ -97,6 +97,7 @@ def told(found: Any) -> tuple[int, int, bool]:
 SERVED = (0, -1, True)
 
 
+@pytest.mark.fault("client-ignores-replica-sent")
 async def test_a_reader_that_does_not_go_where_it_is_sent_is_served(rig: ServeRig) -> None:
     await held_by_both(rig)
     client = rig.connect()
@@ -106,6 +107,7 @@ async def test_a_reader_that_does_not_go_where_it_is_sent_is_served(rig: ServeRi
     assert [told(await fetch(client, 0)) for _ in range(3)] == [SERVED] * 3
 
 
+@pytest.mark.fault("clients-different-network-nodes")
 async def test_nobody_is_sent_to_a_replica_that_has_no_listener_of_its_own(rig: ServeRig) -> None:
     await held_by_both(rig, Listener("outside", "public.example", 30_002))
 
@@ -116,6 +118,7 @@ async def test_nobody_is_sent_to_a_replica_that_has_no_listener_of_its_own(rig: 
     assert told(await fetch(client("outside"), 0)) == (0, OTHER, False)
 
 
+@pytest.mark.fault("client-ignores-replica-sent")
 async def test_after_a_minute_it_is_sent_again(rig: ServeRig) -> None:
     await held_by_both(rig)
     client = rig.connect()
@@ -142,6 +145,7 @@ async def test_what_is_active_and_who_names_no_rack_is_served_by_the_leader(rig:
     assert told(await fetch(client, 0, rack="")) == SERVED
 
 
+@pytest.mark.fault("replica-metadata-old-log")
 async def test_a_replica_serves_what_is_sealed_at_once_whatever_epoch_the_client_names(rig: ServeRig) -> None:
     await led_by_the_other(rig)
     client = rig.connect()
@@ -151,6 +155,7 @@ async def test_a_replica_serves_what_is_sealed_at_once_whatever_epoch_the_client
         assert (found.high_watermark, found.log_start_offset) == (END, 0)
 
 
+@pytest.mark.fault("client-ignores-replica-sent")
 async def test_it_sends_back_who_is_at_its_end_and_does_not_do_so_again_at_once(rig: ServeRig) -> None:
     await led_by_the_other(rig)
     client = rig.connect()
@@ -162,6 +167,7 @@ async def test_it_sends_back_who_is_at_its_end_and_does_not_do_so_again_at_once(
     assert told(await fetch(client, END)) == (0, OTHER, False)
 
 
+@pytest.mark.fault("replica-metadata-old-log")
 @pytest.mark.parametrize("offset", [0, 1_000])
 async def test_a_replica_never_says_out_of_range(rig: ServeRig, offset: int) -> None:
     """What it knows of either end may be old."""
@@ -178,6 +184,7 @@ async def test_a_copy_that_is_not_proved_is_not_served(rig: ServeRig) -> None:
     assert told(await fetch(rig.connect(), 0)) == (0, OTHER, False)
 
 
+@pytest.mark.fault("replica-metadata-old-log")
 async def test_where_nobody_leads_a_reader_is_told_to_look_for_one(rig: ServeRig) -> None:
     shard = await led_by_the_other(rig)
     change(rig, replace(shard.segments[-1], leader=None))

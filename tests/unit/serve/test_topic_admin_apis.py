@@ -211,6 +211,7 @@ async def test_more_shards_than_a_topic_may_have_are_refused() -> None:
 _NEW = {"resource_type": 2, "resource_name": "new"}
 
 
+@pytest.mark.fault("topic-through-node-changed")
 @pytest.mark.parametrize(
     ("key", "version", "asked"),
     [

@@ -74,6 +74,7 @@ async def written(rig: ServeRig) -> ShardLog:
     return shard
 
 
+@pytest.mark.fault("metadata-loaded-shard-file")
 @pytest.mark.parametrize(
     ("spoil", "epoch", "readable_below"),
     [
@@ -123,6 +124,7 @@ async def test_a_shard_that_was_not_opened_answers_with_an_error_that_is_retried
         assert await rig.read_values(rig.shard(shard)) == [b"%d" % number for number in range(9)]
 
 
+@pytest.mark.fault("metadata-loaded-shard-file")
 async def test_epoch_ends_and_deletions_wait_for_a_shard_that_was_not_opened(tmp_path: Path) -> None:
     async with ServeRig(tmp_path) as rig:
         shard = await written(rig)
@@ -149,6 +151,7 @@ async def test_epoch_ends_and_deletions_wait_for_a_shard_that_was_not_opened(tmp
         assert rig.shard(shard).log_start_offset == 0
 
 
+@pytest.mark.fault("metadata-loaded-shard-file")
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.EACCES, errno.EIO, errno.ENOENT, errno.ENODEV])
 async def test_a_file_that_cannot_be_opened_while_the_node_runs_is_a_retried_error(
     tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from support.raw_client import batch_of
 from support.serve_rig import ServeRig, WireClient
 from support.waiting import eventually
@@ -28,6 +30,7 @@ async def _clients_that_take_nothing(rig: ServeRig) -> list[WireClient]:
     return clients
 
 
+@pytest.mark.fault("thousands-clients-ask-data")
 async def test_beyond_what_all_may_hold_each_client_holds_one_answer(tmp_path: Path) -> None:
     async with ServeRig(tmp_path) as rig:
         rig.reader._limit_bytes = 256 << 10
@@ -41,6 +44,7 @@ async def test_beyond_what_all_may_hold_each_client_holds_one_answer(tmp_path: P
         await rig.nothing_is_held()
 
 
+@pytest.mark.fault("thousands-clients-ask-data")
 async def test_many_answers_of_one_file_keep_one_file_open_and_no_memory(tmp_path: Path) -> None:
     async with ServeRig(tmp_path, descriptor_limit=8) as rig:
         await rig.shard_of()

@@ -89,6 +89,7 @@ def test_whatever_is_written_is_read_or_refused_in_words(text: str) -> None:
         assert all(one.host and 0 <= one.port <= 65_535 for one in found)
 
 
+@pytest.mark.fault("settings-node-honour-shards")
 @pytest.mark.parametrize(
     ("settings", "words"),
     [

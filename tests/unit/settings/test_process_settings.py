@@ -73,6 +73,7 @@ def test_an_integer_is_taken_exactly_when_it_is_within_its_bounds(key: str, valu
         assert getattr(settings, key.replace(".", "_")) == value
 
 
+@pytest.mark.fault("settings-node-honour-shards")
 @pytest.mark.parametrize(
     ("assignment", "words"),
     [

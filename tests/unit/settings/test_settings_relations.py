@@ -56,6 +56,7 @@ def test_a_topic_cannot_keep_local_copies_longer_than_the_data(unit: str) -> Non
         TopicSettings.validate_overrides({f"local.retention.{unit}": "200", f"retention.{unit}": "100"})
 
 
+@pytest.mark.fault("mistyped-object-store-url", "settings-node-honour-shards")
 def test_what_one_node_cannot_honour_is_refused_at_start_before_anything_is_made(tmp_path: Path) -> None:
     for arguments, words in (
         (["--set", "default.replication.factor=3"], ("cluster of one node", "default.replication.factor=3")),

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from support.sealed_shards import sealed_shard
 from support.shard_rig import ShardRig
 
 
+@pytest.mark.fault("file-start-remove-segment")
 async def test_a_start_goes_on_beside_the_file_of_a_deleted_segment_that_cannot_be_removed(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await sealed_shard(rig, values=2, size=100)

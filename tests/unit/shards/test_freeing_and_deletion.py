@@ -55,6 +55,7 @@ async def test_a_freed_copy_is_gone_with_its_index_and_its_descriptor(tmp_path: 
             await rig.reader.read(shard, 0, 1000)
 
 
+@pytest.mark.fault("deletion-client-reads")
 async def test_a_read_under_way_gets_its_bytes_before_the_copy_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,6 +93,7 @@ async def test_two_that_free_one_copy_both_let_its_reader_finish(
         assert not path.exists()
 
 
+@pytest.mark.fault("restart-index-written-file")
 async def test_a_read_that_nobody_waits_for_any_more_keeps_its_pin_until_its_thread_is_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,6 +332,7 @@ async def test_delete_records_stops_at_the_high_watermark(tmp_path: Path) -> Non
         assert await rig.read_values(shard) == [b"not committed yet"]
 
 
+@pytest.mark.fault("request-handler-fails")
 async def test_a_fault_in_one_shard_stops_that_shard_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with ShardRig(tmp_path) as rig:
         topic = await rig.create_topic(shards=3)

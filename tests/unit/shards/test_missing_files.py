@@ -61,6 +61,7 @@ def _lose(rig: ShardRig, shard: ShardLog) -> None:
     copy.file.path.unlink()
 
 
+@pytest.mark.fault("sealed-segment-file-gone")
 async def test_reads_of_a_file_that_is_gone_go_to_the_object_store_without_a_restart(tmp_path: Path) -> None:
     stored = StoredBytes()
     async with ShardRig(tmp_path, cold=stored) as rig:
@@ -81,6 +82,7 @@ async def test_reads_of_a_file_that_is_gone_go_to_the_object_store_without_a_res
         assert (rig.stats.missing_copies, rig.stats.damaged_copies) == (1, 0), "told once"
 
 
+@pytest.mark.fault("sealed-segment-file-gone")
 async def test_reads_of_a_lost_file_are_retriable_and_say_what_is_lost(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard, _ = await _sealed(rig)
@@ -96,6 +98,7 @@ async def test_reads_of_a_lost_file_are_retriable_and_say_what_is_lost(tmp_path:
             await rig.reader.read(shard, 0, 1 << 20)
 
 
+@pytest.mark.fault("sealed-segment-file-gone")
 async def test_a_file_that_is_back_is_read_again_without_a_restart(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard, data = await _sealed(rig)

@@ -34,6 +34,7 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
+@pytest.mark.fault("node-temporarily-refuses-idempotent")
 @pytest.mark.parametrize("cause", ["the disk", "the node", "its first file"])
 async def test_what_was_sent_behind_a_refused_first_batch_waits_until_that_is_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cause: str
@@ -60,6 +61,7 @@ async def test_what_was_sent_behind_a_refused_first_batch_waits_until_that_is_re
         assert (await rig.read_values(shard))[-2:] == [b"a", b"b"]
 
 
+@pytest.mark.fault("node-temporarily-refuses-idempotent")
 async def test_a_batch_that_was_never_appended_is_no_duplicate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
@@ -74,6 +76,7 @@ async def test_a_batch_that_was_never_appended_is_no_duplicate(tmp_path: Path, m
         await rig.acknowledged(shard, b"c", **batch(2))
 
 
+@pytest.mark.fault("node-temporarily-refuses-idempotent")
 async def test_what_is_refused_again_and_again_is_waited_for_as_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,6 +134,7 @@ async def test_a_producer_that_the_log_knows_is_not_told_that_what_came_too_earl
         assert await rig.read_values(shard) == [b"a", b"b", b"c"]
 
 
+@pytest.mark.fault("node-temporarily-refuses-idempotent")
 async def test_of_five_under_way_those_come_in_order_that_were_refused_though_the_first_is_in_the_log(
     tmp_path: Path,
 ) -> None:
@@ -178,6 +182,7 @@ async def test_of_very_many_refused_producers_the_last_ones_are_remembered(
         )
 
 
+@pytest.mark.fault("idempotent-producer-sends-first")
 async def test_a_log_that_never_held_a_record_begins_with_a_producers_first_batch(tmp_path: Path) -> None:
     """The first one may have been refused elsewhere. Kafka 4.3 takes the later one, and refuses the first with 45 for
     ever; Kafka 4.5 refuses the later one with 45 (KAFKA-15591)."""
@@ -200,6 +205,7 @@ async def test_a_log_that_held_a_record_takes_a_producer_that_it_does_not_know_a
         await rig.acknowledged(shard, b"c", **batch(5, number=8))
 
 
+@pytest.mark.fault("idempotent-producer-sends-first")
 async def test_a_producer_goes_on_in_a_topic_that_was_made_again_under_its_name(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()

@@ -50,6 +50,7 @@ def isr_of(shard: ShardLog) -> tuple[int, ...]:
     return shard.active.leader.isr
 
 
+@pytest.mark.fault("follower-holds-batches-turn")
 async def test_what_some_batches_of_a_turn_reached_is_read_as_whole_batches(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await replicated(rig)
@@ -86,6 +87,7 @@ async def test_the_nearer_the_end_of_a_segment_the_less_of_it_is_on_no_disk(
         await eventually(lambda: active.flushed_bytes == active.file.size_bytes)
 
 
+@pytest.mark.fault("proposal-isr-fails-conflicts")
 async def test_an_isr_whose_answer_was_lost_is_read_back(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await replicated(rig)
@@ -98,6 +100,7 @@ async def test_an_isr_whose_answer_was_lost_is_read_back(tmp_path: Path) -> None
         assert isr_of(shard) == (1, 2)
 
 
+@pytest.mark.fault("proposal-isr-fails-conflicts")
 async def test_an_isr_that_was_refused_is_not_taken_for_the_old_one_until_it_was_read_back(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await replicated(rig)
@@ -120,6 +123,7 @@ async def test_an_isr_that_was_refused_is_not_taken_for_the_old_one_until_it_was
         assert rig.meta.calls[table_commands.ProposeIsr] >= 3
 
 
+@pytest.mark.fault("isr-smaller-min-insync-replicas-append")
 async def test_acks_all_hears_that_the_replicas_it_asks_for_are_gone(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await replicated(rig, min_insync_replicas="2")
@@ -150,6 +154,7 @@ async def test_most_of_the_replicas_acknowledge_a_topic_with_the_quorum_policy(t
         assert later.is_acknowledged
 
 
+@pytest.mark.fault("follower-caught-dies-lives")
 async def test_a_follower_that_lags_leaves_the_isr_by_the_clock_that_is_not_set(tmp_path: Path) -> None:
     async with ShardRig(tmp_path, replica_lag_time_max_ms=5_000) as rig:
         shard = await replicated(rig)
@@ -167,6 +172,7 @@ async def test_a_follower_that_lags_leaves_the_isr_by_the_clock_that_is_not_set(
         assert isr_of(shard) == (1, 2)
 
 
+@pytest.mark.fault("leader-mistakes-end-followers")
 async def test_a_roll_opens_what_the_service_prepared_with_the_isr_of_its_record(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await replicated(rig)
@@ -271,6 +277,7 @@ async def test_a_copy_that_was_freed_before_its_leader_heard_of_the_seal_is_told
         assert not rig.context.layout.index(key).exists()
 
 
+@pytest.mark.fault("meta-service-unavailable-segment")
 async def test_while_the_service_is_away_a_full_segment_goes_on_up_to_twice_its_size(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await replicated(rig, segment_bytes="1000")
@@ -293,6 +300,7 @@ async def test_while_the_service_is_away_a_full_segment_goes_on_up_to_twice_its_
         assert all(one.is_acknowledged for one in asked[:5])
 
 
+@pytest.mark.fault("leader-fenced-restarted", "shard-moves-node-know")
 async def test_a_leader_that_was_deposed_leads_again_when_it_is_named_again(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await replicated(rig)
@@ -329,6 +337,7 @@ async def test_a_leader_that_was_deposed_leads_again_when_it_is_named_again(tmp_
         assert asked.is_acknowledged and asked.offset == 1
 
 
+@pytest.mark.fault("meta-service-unavailable-segment")
 async def test_a_name_counts_while_the_service_is_heard(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await replicated(rig, segment_bytes="1000")
@@ -347,6 +356,7 @@ async def test_a_name_counts_while_the_service_is_heard(tmp_path: Path) -> None:
         assert shard.ended[0].leader.end_offset == 4
 
 
+@pytest.mark.fault("meta-service-unavailable-segment")
 async def test_a_name_that_is_not_new_any_more_is_asked_for_again_while_writers_go_on(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await replicated(rig, segment_bytes="1000")
@@ -367,6 +377,7 @@ async def test_a_name_that_is_not_new_any_more_is_asked_for_again_while_writers_
         assert shard.ended[0].leader.end_offset == 4
 
 
+@pytest.mark.fault("leader-fenced-restarted")
 async def test_a_leader_of_several_replicas_that_was_restarted_does_not_go_on(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await replicated(rig)
@@ -378,6 +389,7 @@ async def test_a_leader_of_several_replicas_that_was_restarted_does_not_go_on(tm
         assert rig.append(shard, b"more").error is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
+@pytest.mark.fault("leader-cut-long-watch")
 async def test_a_leader_that_missed_that_others_led_and_what_it_led_was_deleted_gives_it_up(tmp_path: Path) -> None:
     """Its watch was lost so long that it reads all metadata again: there its segment is gone, and it leads again."""
     async with ShardRig(tmp_path) as rig:

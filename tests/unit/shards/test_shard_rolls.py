@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.machines.leading.chain_events import ShardStopped
 from stratalog.machines.leading.shard_life import Stop, StopCause
@@ -94,6 +96,7 @@ async def test_unconfirmed_rolls_are_confirmed_once_a_meta_service_that_was_away
         assert await rig.read_values(shard) == [b"old", b"new", b"newer"]
 
 
+@pytest.mark.fault("segment-records-timestamps-empty")
 async def test_a_crash_while_the_next_file_is_being_made_leaves_a_shard_that_goes_on(tmp_path: Path) -> None:
     for size in (0, 1, 100, 511):
         async with ShardRig(tmp_path / str(size)) as rig:
@@ -141,6 +144,7 @@ async def test_a_seal_whose_answer_was_lost_is_the_same_seal_when_asked_again(tm
         assert [s.state for s in shard.segments] == [SegmentState.SEALED, SegmentState.ACTIVE]
 
 
+@pytest.mark.fault("segment-cannot-sealed-temporarily")
 async def test_a_segment_that_cannot_be_sealed_does_not_hide_the_ones_after_it(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
@@ -163,6 +167,7 @@ async def test_a_segment_that_cannot_be_sealed_does_not_hide_the_ones_after_it(t
         assert await rig.read_values(shard, 2) == [b"next", b"last"]
 
 
+@pytest.mark.fault("segment-cannot-sealed-temporarily")
 async def test_two_segments_that_cannot_be_sealed_now_do_not_keep_others_from_it(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         topic = await rig.create_topic(shards=3)
@@ -181,6 +186,7 @@ async def test_two_segments_that_cannot_be_sealed_now_do_not_keep_others_from_it
         await rig.all_sealed()
 
 
+@pytest.mark.fault("segment-cannot-sealed-temporarily")
 async def test_a_disk_without_room_for_the_index_block_delays_the_seal_and_nothing_else(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
@@ -284,6 +290,7 @@ async def test_a_leader_hears_from_the_watch_that_its_segment_was_ended_by_anoth
         assert shard.end_offset == 1, "nothing was written behind the end that the other gave it"
 
 
+@pytest.mark.fault("leader-fenced-restarted")
 async def test_a_fence_that_the_watch_shows_ends_leading_at_once(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
@@ -310,6 +317,7 @@ async def test_the_answer_of_an_unknown_roll_is_not_given_twice_after_a_stop(tmp
         assert asked.times_settled == 1
 
 
+@pytest.mark.fault("records-deleted-segment-answer")
 async def test_a_segment_deleted_before_the_answer_to_its_roll_came_holds_up_nobody(tmp_path: Path) -> None:
     """The meta service deletes only what it knows to have ended."""
     async with ShardRig(tmp_path) as rig:

@@ -54,6 +54,7 @@ async def test_a_large_range_is_a_slice_of_the_file_and_a_small_one_is_copied(tm
         assert rig.reader.outstanding_bytes == 0
 
 
+@pytest.mark.fault("clients-ask-large-ranges")
 async def test_slow_clients_of_many_files_keep_no_append_out(tmp_path: Path) -> None:
     """A slice keeps its file open until it is sent: for as long as a client may idle."""
     async with ShardRig(tmp_path, descriptor_limit=8) as rig:

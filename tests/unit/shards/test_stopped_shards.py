@@ -33,6 +33,7 @@ async def test_shards_that_work_are_not_counted(tmp_path: Path) -> None:
         assert counted(rig) == {} and list(rig.shards.stopped()) == []
 
 
+@pytest.mark.fault("shard-stops", "shard-stops-2")
 async def test_a_failed_flush_shows_until_a_restart_has_read_the_disk(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         topic = await rig.create_topic(shards=2)
@@ -96,6 +97,7 @@ async def test_a_fault_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert counted(rig) == {"fault": 1}
 
 
+@pytest.mark.fault("shard-stops", "shard-stops-2")
 async def test_a_refused_roll_shows_and_a_deleted_topic_does_not(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         deposed = await rig.shard_of("deposed")

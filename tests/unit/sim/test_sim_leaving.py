@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from stratalog.model.retirement import RetireStep
 from stratalog_sim.leaving_world import DEATHS, LeavingWorld
 from stratalog_sim.world import leaving_shape_of
@@ -27,6 +29,12 @@ LATEST = 150
 """Seeds in which all of it has to come."""
 
 
+@pytest.mark.fault(
+    "node-released-last-readable",
+    "meta-service-leader-dies",
+    "retirement-cancelled-retired-node",
+    "node-takes-data-released",
+)
 def test_nodes_come_and_go_in_every_way_and_the_service_dies_behind_each_step() -> None:
     happened: dict[str, None] = {}
     wanted = ALL | {f"the service dies behind {step}" for step in DEATHS}

@@ -102,6 +102,7 @@ async def port(
 
 
 # Connections ----------------------------------------------------------------------------------------------------
+@pytest.mark.fault("http-port-incomplete-requests", "idle-half-sent-http")
 async def test_half_requests_take_no_more_connections_than_the_port_may_have() -> None:
     async with port(replace(PATIENT, max_connections=10, max_connections_per_ip=1_000)) as rig:
         half = [await rig.send(HALF_HEAD) for _ in range(10)]
@@ -115,6 +116,7 @@ async def test_half_requests_take_no_more_connections_than_the_port_may_have() -
         assert (await rig.ask())[0] == 200, "whoever comes gets in"
 
 
+@pytest.mark.fault("idle-half-sent-http")
 async def test_idle_connections_keep_nobody_out_and_those_that_showed_the_token_stay_longest() -> None:
     key = DoorKey(lambda: ("secret",))
     async with port(replace(PATIENT, max_connections=10, max_connections_per_ip=1_000), key=key) as rig:
@@ -130,6 +132,7 @@ async def test_idle_connections_keep_nobody_out_and_those_that_showed_the_token_
         assert (await rig.ask())[0] == 200
 
 
+@pytest.mark.fault("idle-half-sent-http")
 async def test_connections_that_are_being_answered_make_no_room() -> None:
     began, may_end = asyncio.Semaphore(0), asyncio.Event()
 
@@ -198,6 +201,7 @@ async def test_a_head_that_trickles_has_the_same_deadline() -> None:
         assert await rig.answer(sock) == b""
 
 
+@pytest.mark.fault("http-port-incomplete-requests")
 async def test_a_head_has_a_largest_size_however_it_comes() -> None:
     async with port(replace(PATIENT, max_head_bytes=2_000)) as rig:
         head = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
@@ -242,6 +246,7 @@ async def test_a_body_without_a_length_is_cut_where_it_grows_too_large() -> None
         assert b" 413 " in await rig.answer(sock)
 
 
+@pytest.mark.fault("http-port-incomplete-requests")
 async def test_half_a_body_is_not_waited_for() -> None:
     async with port(DoorLimits(request_timeout_s=0.05)) as rig:
         head = b"POST /length HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -250,6 +255,7 @@ async def test_half_a_body_is_not_waited_for() -> None:
         await eventually(lambda: rig.stats.connections == 0)
 
 
+@pytest.mark.fault("http-port-incomplete-requests")
 async def test_all_bodies_together_have_a_bound_and_room_comes_back() -> None:
     limits = replace(PATIENT, max_body_bytes=100_000, max_bodies_bytes=150_000)
     head = b"POST /length HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -265,6 +271,7 @@ async def test_all_bodies_together_have_a_bound_and_room_comes_back() -> None:
 
 
 # Answers --------------------------------------------------------------------------------------------------------
+@pytest.mark.fault("http-port-incomplete-requests")
 async def test_a_reader_that_stands_still_loses_its_connection() -> None:
     ended = asyncio.Event()
 
@@ -338,6 +345,7 @@ def _basic(password: str) -> str:
     return "Basic " + base64.b64encode(f"whoever:{password}".encode()).decode()
 
 
+@pytest.mark.fault("http-ports-reachable-beyond")
 async def test_without_the_token_only_probes_are_answered_and_the_rest_is_told_what_to_do() -> None:
     async with locked() as rig:
         assert [(await rig.ask(path=path))[0] for path in ("/healthz", "/readyz")] == [200, 200]
@@ -359,6 +367,7 @@ async def test_any_of_the_tokens_opens_as_a_bearer_token_and_as_a_password(shown
             assert (await rig.ask(path="/nowhere", headers={"Authorization": header}))[0] == 404
 
 
+@pytest.mark.fault("http-ports-reachable-beyond")
 @pytest.mark.parametrize(
     "header",
     [
@@ -413,6 +422,7 @@ async def test_a_page_of_another_site_is_refused_though_its_browser_shows_the_to
         assert (await rig.ask(path="/metrics", headers=headers))[0] == 403
 
 
+@pytest.mark.fault("http-ports-reachable-beyond")
 @pytest.mark.parametrize(
     ("host", "key", "is_warned"),
     [("0.0.0.0", None, True), ("127.0.0.1", None, False), ("0.0.0.0", DoorKey(lambda: (TOKEN,)), False)],
@@ -450,6 +460,7 @@ async def test_no_page_may_frame_or_read_an_answer() -> None:
 
 
 # What the log says -----------------------------------------------------------------------------------------------
+@pytest.mark.fault("http-client-disconnects-middle")
 @pytest.mark.parametrize("what", ["answer", "body", "garbage"])
 async def test_a_client_that_goes_away_or_sends_no_http_is_one_line_without_a_stack(what: str) -> None:
     reached = asyncio.Event()

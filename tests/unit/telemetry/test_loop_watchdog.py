@@ -27,6 +27,7 @@ def the_culprit() -> None:
     time.sleep(0.3)
 
 
+@pytest.mark.fault("blocks-event-loop")
 async def test_a_blocked_loop_is_reported_with_the_culprits_stack(lines: io.StringIO) -> None:
     watchdog = LoopWatchdog(threshold_s=0.1)
     watchdog.start()
@@ -67,6 +68,7 @@ async def test_a_report_goes_to_a_terminal_too_and_the_watch_goes_on() -> None:
     assert "in the_culprit" in screen.getvalue()
 
 
+@pytest.mark.fault("blocks-event-loop")
 async def test_blocks_behind_one_that_has_its_line_share_one_and_the_metrics_count_each(lines: io.StringIO) -> None:
     watchdog = LoopWatchdog(threshold_s=0.05, interval_s=0.01, period_s=3_600)
     watchdog.start()

@@ -73,6 +73,7 @@ def test_values_with_labels_come_from_one_reading() -> None:
     assert page(registry)["stratalog_q"] == {("a", "b"): 1, ("c", "d"): 2}
 
 
+@pytest.mark.fault("metric-moves-gauge-fails")
 def test_a_metric_that_cannot_be_read_stays_on_the_page_and_is_counted() -> None:
     registry = MetricRegistry()
     registry.register("stratalog_broken", "gauge", "b", lambda: 1 / 0)

@@ -59,6 +59,7 @@ async def _own(rig: TierRig) -> str:
     return rig.names.claim(node_id=NODE_ID, lock_epoch=rig.uploader.status().lock_epoch or 0)
 
 
+@pytest.mark.fault("disk-cloned-metadata-restored")
 async def test_metadata_that_is_older_than_the_bucket_neither_uploads_nor_sweeps() -> None:
     """Chunks, index and manifest of later segments, and a bundle with a topic it never heard of, all stay."""
     async with TierRig() as rig:
@@ -87,6 +88,7 @@ async def test_metadata_that_is_older_than_the_bucket_neither_uploads_nor_sweeps
             assert later.uploader.status().lock_epoch is None, "nothing is uploaded"
 
 
+@pytest.mark.fault("disk-cloned-metadata-restored")
 async def test_a_restart_of_a_copy_does_not_make_it_the_true_one() -> None:
     """Its epochs grow with each start, and pass those of the other; its past stays unknown to its metadata."""
     async with TierRig() as rig:
@@ -110,6 +112,7 @@ async def test_a_restart_of_a_copy_does_not_make_it_the_true_one() -> None:
         assert await rig.store.claims() == [await _own(rig)]
 
 
+@pytest.mark.fault("disk-cloned-metadata-restored")
 async def test_a_copy_that_started_while_this_node_ran_stops_it_before_its_next_sweep() -> None:
     """The copy's metadata knows this life, so it may claim the next epoch; then this one must not go on."""
     async with TierRig() as rig:
@@ -130,6 +133,7 @@ async def test_a_copy_that_started_while_this_node_ran_stops_it_before_its_next_
             assert live <= set(await rig.store.keys())
 
 
+@pytest.mark.fault("disk-cloned-metadata-restored")
 async def test_a_copy_that_sees_the_other_write_stops_too() -> None:
     """Objects of an earlier epoch that are younger than the claim of ours."""
     async with TierRig() as rig:
@@ -148,6 +152,7 @@ async def test_a_copy_that_sees_the_other_write_stops_too() -> None:
             assert live <= set(await rig.store.keys())
 
 
+@pytest.mark.fault("disk-cloned-metadata-restored")
 async def test_objects_from_a_time_when_the_stores_clock_was_ahead_are_of_no_copy() -> None:
     """The clock of a directory is the machine's own: set right, it must not make a node its own stranger for years."""
     async with TierRig() as rig:
@@ -197,6 +202,7 @@ def _undeleted(store: FaultyStore) -> None:
     store.undeletable = lambda key: "claims" in key
 
 
+@pytest.mark.fault("object-store-works-part")
 @pytest.mark.parametrize("denied", [_unlisted, _unwritten, _undeleted])
 async def test_a_node_knows_its_own_claims_after_any_number_of_lives(denied: Callable[[FaultyStore], None]) -> None:
     """A store that does only a part of what it should, and a node that is started again and again meanwhile."""
@@ -220,6 +226,7 @@ async def test_a_node_knows_its_own_claims_after_any_number_of_lives(denied: Cal
         assert await rig.store.claims() == [await _own(rig)]
 
 
+@pytest.mark.fault("object-store-works-part")
 async def test_lives_with_a_wrong_store_do_not_make_the_right_one_a_strangers() -> None:
     async with TierRig() as rig:
         shard = rig.shard(await rig.create_topic())
@@ -238,6 +245,7 @@ async def test_lives_with_a_wrong_store_do_not_make_the_right_one_a_strangers() 
             assert right.uploader.claim.fork is None
 
 
+@pytest.mark.fault("answer-claim-put-lost")
 @pytest.mark.parametrize("fault", [Fault.LOST_ANSWER, Fault.CUT, Fault.TAKEN, Fault.SLOW_DOWN])
 async def test_a_claim_whose_answer_was_lost_is_read_back(fault: Fault) -> None:
     async with TierRig() as rig:
@@ -251,6 +259,7 @@ async def test_a_claim_whose_answer_was_lost_is_read_back(fault: Fault) -> None:
         await rig.check()
 
 
+@pytest.mark.fault("answer-claim-put-lost")
 async def test_a_life_that_died_between_its_claim_and_everything_else_is_no_stranger() -> None:
     """The nonce is durable in metadata before the claim is put."""
     async with TierRig() as rig:
@@ -276,6 +285,7 @@ async def test_a_claim_costs_a_listing_when_it_is_looked_at_again() -> None:
         assert dict(rig.store.requests) == {"list": 1}
 
 
+@pytest.mark.fault("disk-cloned-metadata-restored")
 async def test_deleting_the_strangers_claims_lets_the_node_go_on() -> None:
     """The way out that the message names: what the other wrote stays, unexplained."""
     async with TierRig() as rig:
@@ -317,6 +327,7 @@ async def test_while_a_copy_is_alive_no_local_copy_is_freed_and_no_object_delete
         assert [segment.key for segment in await rig.deleted()] == [sealed.key], "it waits for its purge"
 
 
+@pytest.mark.fault("bundle-without-references-holds")
 async def test_a_bundle_with_a_part_that_metadata_never_heard_of_is_kept_told_and_counted() -> None:
     """Its directory is read before it is deleted."""
     async with TierRig() as rig:
@@ -340,6 +351,7 @@ async def test_a_bundle_with_a_part_that_metadata_never_heard_of_is_kept_told_an
             await later.uploader.close()
 
 
+@pytest.mark.fault("node-started-bucket-hold")
 async def test_a_store_that_holds_nothing_of_the_cluster_gets_nothing_until_it_is_told_to() -> None:
     """A mistyped --bucket, or a directory that is not mounted: the log would lie in two stores, each with holes."""
     async with TierRig() as rig:

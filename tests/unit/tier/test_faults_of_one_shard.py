@@ -16,6 +16,7 @@ async def _shards(rig: TierRig, count: int) -> list[RigShard]:
     return [rig.shard(await rig.create_topic(f"topic-{number}")) for number in range(count)]
 
 
+@pytest.mark.fault("fault-program-ends-upload")
 async def test_a_fault_of_the_program_is_not_reported_as_a_store_that_is_away() -> None:
     """Each assertion in a table of producers stopped the uploads of the whole node, with the words "object store does
     not answer"."""
@@ -40,6 +41,7 @@ async def test_a_fault_of_the_program_is_not_reported_as_a_store_that_is_away() 
         assert key.shard_key == broken.key and "AssertionError" in reason
 
 
+@pytest.mark.fault("fault-program-ends-upload")
 async def test_a_disk_that_does_not_give_one_shards_data_is_not_reported_as_a_store_that_is_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -36,6 +36,7 @@ async def with_another_node(rig: TierRig) -> tuple[Segment, Lock]:
     return shard.segments[0], lock
 
 
+@pytest.mark.fault("node-dies-permanently-cut")
 async def test_its_orphans_go_once_its_lease_and_its_locks_are_over() -> None:
     async with TierRig() as rig:
         segment, lock = await with_another_node(rig)
@@ -71,6 +72,7 @@ async def test_its_orphans_go_once_its_lease_and_its_locks_are_over() -> None:
         await rig.check()
 
 
+@pytest.mark.fault("node-dies-permanently-cut")
 async def test_its_bundles_go_when_nothing_refers_to_them_and_all_of_them_is_explained() -> None:
     async with TierRig() as rig:
         await rig.meta.perform(RegisterNode(NodeInfo(OTHER, "disk-2", "localhost", 9093)))

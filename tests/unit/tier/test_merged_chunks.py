@@ -79,6 +79,7 @@ def swap(lock: Lock, done: Merged) -> ReplaceManifest:
     )
 
 
+@pytest.mark.fault("chunks-merged-readers-hold")
 async def test_the_old_objects_stay_for_the_grace_after_the_swap_and_then_go() -> None:
     async with TierRig() as rig:
         segment = await complete_segment(rig)
@@ -100,6 +101,7 @@ async def test_the_old_objects_stay_for_the_grace_after_the_swap_and_then_go() -
         assert (await rig.janitor().sweep_now()).orphans == 0
 
 
+@pytest.mark.fault("different-nodes-sweep-old")
 async def test_no_chunk_goes_before_the_last_manifest_that_may_name_it() -> None:
     """Each writer's leavings are swept by another node, at another time; who lists the bucket alone reads any manifest
     that lies there."""
@@ -124,6 +126,7 @@ async def test_no_chunk_goes_before_the_last_manifest_that_may_name_it() -> None
         assert {key for key in await rig.store.keys() if "/data/" in key} == await rig.check()
 
 
+@pytest.mark.fault("merge-chunks-killed-midway")
 async def test_what_a_job_put_that_died_goes_once_its_lease_is_over_and_cannot_be_named_after_that() -> None:
     async with TierRig() as rig:
         segment = await complete_segment(rig)
@@ -145,6 +148,7 @@ async def test_what_a_job_put_that_died_goes_once_its_lease_is_over_and_cannot_b
         await rig.check()
 
 
+@pytest.mark.fault("store-accepted-merged-chunk")
 @pytest.mark.parametrize("kept_bytes", [None, 100])
 async def test_what_a_store_took_and_does_not_have_whole_is_never_named(kept_bytes: int | None) -> None:
     """What it was made of goes once the metadata name it: so the store is asked before that."""

@@ -53,6 +53,7 @@ async def test_cancelling_every_waiter_leaves_the_work_running() -> None:
     await asyncio.wait_for(done.wait(), 5)
 
 
+@pytest.mark.fault("cancellation-instant-completion")
 async def test_a_waiter_cancelled_at_the_instant_of_completion_takes_nothing_along() -> None:
     """At every step between the end of the work and the waiter's own turn."""
     for steps in range(6):
@@ -107,6 +108,7 @@ async def test_closing_ends_the_work_and_tells_the_waiters() -> None:
         await flights.join("b", work)
 
 
+@pytest.mark.fault("consumers-ask-block-bucket")
 async def test_what_a_failed_work_had_read_goes_with_its_error() -> None:
     """A server's collector looks seldom, and a consumer asks for a damaged block again and again."""
 

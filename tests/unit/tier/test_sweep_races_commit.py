@@ -15,6 +15,7 @@ from support.waiting import eventually
 LONG_MS = 3_600_000
 
 
+@pytest.mark.fault("node-dies-put-commit")
 @pytest.mark.parametrize(
     ("kind", "batches"), [(CommitParts, 1), (CommitParts, 70), (CompleteRemote, 1)],
     ids=["a bundle", "a chunk", "index and manifest"],

@@ -30,6 +30,7 @@ def _chunk_ranges(rig: TierRig) -> list[tuple[int, int]]:
     return [(n.from_offset, n.to_offset) for n in names if isinstance(n, SegmentObjectName) and n.kind == "chunk"]
 
 
+@pytest.mark.fault("put-succeeded-answer-lost")
 @pytest.mark.parametrize("fault", [Fault.LOST_ANSWER, Fault.CUT, Fault.TAKEN, Fault.HANG, Fault.HANG_LANDED])
 async def test_a_doubtful_put_is_followed_at_once_by_one_with_what_came_meanwhile(fault: Fault) -> None:
     """F42, F46, F49, F50: lost answer, cut body, 412, black hole. Nobody asks what became of it."""
@@ -55,6 +56,7 @@ async def test_a_doubtful_put_is_followed_at_once_by_one_with_what_came_meanwhil
         await rig.check()
 
 
+@pytest.mark.fault("connection-silent-half-data")
 async def test_f42_a_black_hole_after_half_the_data_moves_the_age_gauge_and_heals() -> None:
     """F42: deadline, new attempt, the age of the oldest unsent data shows."""
     async with TierRig(replace(RIG_LIMITS, put_timeout_ms=30)) as rig:
@@ -75,6 +77,7 @@ async def test_f42_a_black_hole_after_half_the_data_moves_the_age_gauge_and_heal
         await rig.check()
 
 
+@pytest.mark.fault("503-slowdown-1-000")
 async def test_f45_a_store_full_of_503s_is_asked_ever_less_and_recovers() -> None:
     """F45: back off with jitter, for the whole node, not per shard."""
     async with TierRig() as rig:
@@ -123,6 +126,7 @@ async def test_f45_a_pause_that_ends_while_the_turn_ends_is_not_slept_through(st
         await eventually(lambda: rig.is_committed(shard))
 
 
+@pytest.mark.fault("store-unavailable-start")
 async def test_f51_a_store_that_is_away_at_start_stops_nobody_and_heals() -> None:
     """F51: start returns, appends go on, memory holds no data; then all goes up by itself."""
     async with TierRig() as rig:
@@ -139,6 +143,7 @@ async def test_f51_a_store_that_is_away_at_start_stops_nobody_and_heals() -> Non
         await rig.check()
 
 
+@pytest.mark.fault("store-ignores-conditional-puts")
 async def test_f46_a_store_that_overwrites_is_refused_and_told() -> None:
     """F46: the boot trial stops uploads before the first one; producers and reads of local data go on."""
     async with TierRig() as rig:
@@ -173,6 +178,7 @@ async def test_f51_a_meta_service_that_is_away_at_start_is_waited_for(monkeypatc
         await rig.check()
 
 
+@pytest.mark.fault("uploads-slow-producers-fast")
 async def test_f80_slow_uploads_and_fast_producers_keep_memory_bounded() -> None:
     """F80: bytes in flight never pass the budget, however much waits."""
     async with TierRig() as rig:
@@ -190,6 +196,7 @@ async def test_f80_slow_uploads_and_fast_producers_keep_memory_bounded() -> None
         await rig.check()
 
 
+@pytest.mark.fault("upload-tail-fails-exactly")
 async def test_f77_a_tail_upload_that_fails_exactly_at_roll_resumes_in_order() -> None:
     """F77: the old segment's tail is sent again; the new segment does not overtake within itself."""
     async with TierRig() as rig:
@@ -210,6 +217,7 @@ async def test_f77_a_tail_upload_that_fails_exactly_at_roll_resumes_in_order() -
         await rig.check()
 
 
+@pytest.mark.fault("node-dies-put-commit")
 async def test_f27_a_kill_between_put_and_commit_leaves_an_orphan_that_is_swept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -241,6 +249,7 @@ async def test_f27_a_kill_between_put_and_commit_leaves_an_orphan_that_is_swept(
         assert set(await rig.store.keys()) == await rig.check()
 
 
+@pytest.mark.fault("data-uploaded-manifest-node")
 @pytest.mark.parametrize("kind", ["index", "manifest"])
 async def test_f31_data_up_but_no_manifest_then_a_crash_and_silence_is_completed_by_itself(kind: str) -> None:
     """F31: a restarted node repairs what is sealed and not complete, though nobody writes or asks."""
@@ -304,6 +313,7 @@ async def test_a_lost_commit_answer_is_asked_again_and_counts_once(monkeypatch: 
         await rig.check()
 
 
+@pytest.mark.fault("store-ignores-conditional-puts", "node-crashes-data-uploaded")
 async def test_a_compare_and_set_lost_to_an_earlier_life_is_resolved_by_metadata(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -332,6 +342,7 @@ async def test_a_compare_and_set_lost_to_an_earlier_life_is_resolved_by_metadata
         await rig.check()
 
 
+@pytest.mark.fault("two-uploaders-node-deposed")
 async def test_f86_of_two_writers_of_one_node_one_wins_and_the_other_stops() -> None:
     """F86, F6: the deposed one resumes in the middle of an upload; its object stays unnamed, nothing is overwritten."""
     async with TierRig() as rig:
@@ -371,6 +382,7 @@ async def _lock_of_somebody_else(rig: TierRig) -> Lock:
     raise AssertionError("the holder renewed it each time")
 
 
+@pytest.mark.fault("two-uploaders-node-deposed")
 async def test_f8_a_lock_lost_in_the_middle_of_an_upload_stops_it_and_is_taken_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -398,6 +410,7 @@ async def test_f8_a_lock_lost_in_the_middle_of_an_upload_stops_it_and_is_taken_a
         await rig.check()
 
 
+@pytest.mark.fault("retention-hits-segment-uploaded")
 async def test_f38_retention_that_hits_a_segment_being_uploaded_cancels_the_upload_cleanly() -> None:
     """F38: the put is given up, the budget is free again, what landed goes with the folder."""
     async with TierRig() as rig:
@@ -462,6 +475,7 @@ async def test_a_digest_that_differs_from_the_seal_record_stops_the_segment_and_
         assert not [key for key in rig.store.puts if key.startswith(folder) and key.endswith(".manifest")]
 
 
+@pytest.mark.fault("metric-moves-gauge-fails")
 async def test_a_local_copy_that_does_not_read_is_held_told_once_and_tried_again() -> None:
     """F73: an error of one segment is no error of the uploader."""
     async with TierRig(replace(RIG_LIMITS, hold_ms=5_000)) as rig:
@@ -481,6 +495,7 @@ async def test_a_local_copy_that_does_not_read_is_held_told_once_and_tried_again
         await rig.check()
 
 
+@pytest.mark.fault("cancellation-instant-completion")
 async def test_f47_a_cancellation_at_the_instant_of_completion_loses_nothing() -> None:
     """F47: close at every step of an upload; the next life finds the truth in metadata."""
     for steps in range(0, 60, 3):
@@ -500,6 +515,7 @@ async def test_f47_a_cancellation_at_the_instant_of_completion_loses_nothing() -
             await rig.check()
 
 
+@pytest.mark.fault("uploading-task-unexpected-error")
 async def test_f79_an_unexpected_error_ends_one_upload_not_the_uploader(monkeypatch: pytest.MonkeyPatch) -> None:
     """F79, F48: counted, logged, tried again."""
     async with TierRig(replace(RIG_LIMITS, hold_ms=500)) as rig:
@@ -520,6 +536,7 @@ async def test_f79_an_unexpected_error_ends_one_upload_not_the_uploader(monkeypa
         await rig.check()
 
 
+@pytest.mark.fault("sealed-segment-file-gone")
 async def test_a_sealed_segment_whose_file_is_lost_is_held_and_named_until_it_is_back() -> None:
     """It was invisible: not uploaded, not held, not counted."""
     async with TierRig() as rig:

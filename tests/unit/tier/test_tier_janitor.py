@@ -30,6 +30,7 @@ async def _sealed(rig: TierRig, shard: RigShard, count: int = 1, size: int = 2_0
     return segments
 
 
+@pytest.mark.fault("deletion-client-reads")
 async def test_f29_the_log_start_moves_first_and_objects_go_after_the_grace() -> None:
     """F29: a reader that began before finds its objects until the delay has passed."""
     async with TierRig() as rig:
@@ -53,6 +54,7 @@ async def test_f29_the_log_start_moves_first_and_objects_go_after_the_grace() ->
         await rig.check()
 
 
+@pytest.mark.fault("wall-clock-set-forward")
 async def test_what_was_deleted_while_the_clock_was_far_ahead_goes_a_grace_after_it_was_set_right() -> None:
     """Its time of deletion is years from now, and it would stay for as long."""
     async with TierRig() as rig:
@@ -72,6 +74,7 @@ async def test_what_was_deleted_while_the_clock_was_far_ahead_goes_a_grace_after
         assert not shard.has_local(sealed.key) and await rig.deleted() == []
 
 
+@pytest.mark.fault("bulk-deletion-stops-halfway")
 async def test_f32_a_deletion_that_stops_halfway_leaves_no_manifest_that_points_at_dead_keys(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -106,6 +109,7 @@ async def test_f32_a_deletion_that_stops_halfway_leaves_no_manifest_that_points_
         assert rig.is_committed(shard), "uploads work after everything expired"
 
 
+@pytest.mark.fault("topic-deleted-uploaded-request")
 async def test_f85_a_topic_deleted_while_it_uploads_leaves_nothing() -> None:
     """F85: files, chunks, bundle parts and metadata of all its shards; its neighbours keep theirs."""
     async with TierRig(replace(RIG_LIMITS, put_timeout_ms=50)) as rig:
@@ -142,6 +146,7 @@ async def test_f85_a_topic_deleted_while_it_uploads_leaves_nothing() -> None:
         assert rig.stats.bundles_rewritten == 1
 
 
+@pytest.mark.fault("object-several-shards-share")
 async def test_f35_a_shared_bundle_stays_while_anybody_refers_to_it_and_a_grace_longer() -> None:
     """F35, F33: a reader that holds a part's old place still finds it."""
     async with TierRig() as rig:
@@ -272,6 +277,7 @@ async def test_without_an_object_store_retention_is_local_deletion() -> None:
         assert await rig.deleted() == []
 
 
+@pytest.mark.fault("503-slowdown-1-000")
 async def test_f45_a_folder_with_more_objects_than_one_deletion_takes_is_emptied() -> None:
     """F45: over 1,000 keys; the store's interface splits them."""
     async with TierRig() as rig:
@@ -288,6 +294,7 @@ async def test_f45_a_folder_with_more_objects_than_one_deletion_takes_is_emptied
         assert await rig.store.keys(rig.names.segment_prefix(sealed.key)) == []
 
 
+@pytest.mark.fault("store-answer-segments-segment")
 async def test_a_folder_that_is_not_answered_holds_up_no_other_shards_deletion() -> None:
     async with TierRig() as rig:
         topic = await rig.create_topic(shards=5)

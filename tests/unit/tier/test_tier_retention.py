@@ -56,6 +56,7 @@ async def test_local_retention_by_bytes_frees_the_oldest_first() -> None:
         assert [shard.has_local(segment.key) for segment in segments] == [False, True, True, True]
 
 
+@pytest.mark.fault("local-retention-cold-reads")
 async def test_f37_with_cold_reads_off_the_last_readable_copy_stays() -> None:
     """F37: Disable means that the object store is no copy to read from."""
     async with TierRig() as rig:
@@ -68,6 +69,7 @@ async def test_f37_with_cold_reads_off_the_last_readable_copy_stays() -> None:
         assert shard.has_local(sealed.key)
 
 
+@pytest.mark.fault("local-retention-cold-reads")
 @pytest.mark.parametrize("damage", ["chunk gone", "chunk short", "manifest gone"])
 async def test_f37_a_remote_copy_that_is_not_whole_frees_nothing(damage: str) -> None:
     """F37: the manifest is read and its objects are counted once more before the file goes."""
@@ -90,6 +92,7 @@ async def test_f37_a_remote_copy_that_is_not_whole_frees_nothing(damage: str) ->
         assert rig.remote(sealed).local_nodes == (1,)
 
 
+@pytest.mark.fault("uploads-fall-local-retention")
 async def test_what_is_not_uploaded_waits_and_does_not_hold_up_younger_segments() -> None:
     """Local data waits for its upload; history is never dropped to make room."""
     async with TierRig() as rig:
@@ -106,6 +109,7 @@ async def test_what_is_not_uploaded_waits_and_does_not_hold_up_younger_segments(
         assert not shard.has_local(younger.key)
 
 
+@pytest.mark.fault("retention-hits-segment-uploaded")
 async def test_f38_a_lost_answer_of_meta_is_no_failure_and_the_copy_goes_in_the_next_round(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -185,6 +189,7 @@ async def test_f83_a_segment_without_times_does_not_expire_at_once() -> None:
         await eventually(lambda: len(shard.segments) == 1)
 
 
+@pytest.mark.fault("retention-changes-read-asks")
 async def test_f84_retention_changed_live_holds_in_the_next_round() -> None:
     async with TierRig() as rig:
         topic = await rig.create_topic(retention_ms="-1")
@@ -201,6 +206,7 @@ async def test_f84_retention_changed_live_holds_in_the_next_round() -> None:
         await eventually(lambda: shard.log_start_offset == 1)
 
 
+@pytest.mark.fault("uploads-fall-local-retention")
 async def test_above_the_hard_limit_writes_are_refused_with_numbers_until_there_is_room() -> None:
     told: list[DiskPressure | None] = []
     async with TierRig() as rig:
@@ -231,6 +237,7 @@ async def _cancelled(task: asyncio.Task[Any]) -> None:
         await task
 
 
+@pytest.mark.fault("store-answer-segments-segment")
 async def test_a_check_that_is_not_answered_holds_up_no_other_shard() -> None:
     async with TierRig() as rig:
         topic = await rig.create_topic(shards=12, local_retention_ms="0")
@@ -246,6 +253,7 @@ async def test_a_check_that_is_not_answered_holds_up_no_other_shard() -> None:
         await _cancelled(round_)
 
 
+@pytest.mark.fault("store-answer-segments-segment")
 async def test_a_store_that_answers_nothing_does_not_keep_old_data_from_ending() -> None:
     async with TierRig() as rig:
         topic = await rig.create_topic(shards=12, retention_ms=str(2 * HOUR), local_retention_ms="0")
@@ -265,6 +273,7 @@ async def test_a_store_that_answers_nothing_does_not_keep_old_data_from_ending()
             await worker.close()
 
 
+@pytest.mark.fault("store-answer-segments-segment")
 async def test_segments_whose_checks_are_not_answered_leave_their_places_to_others() -> None:
     """More than two rounds look at: they wait ever longer, and a round in which nothing answers ends early."""
     async with TierRig() as rig:

@@ -25,6 +25,7 @@ async def test_a_shard_with_a_chunk_of_unsent_bytes_sends_a_chunk_at_once() -> N
         await rig.check()
 
 
+@pytest.mark.fault("lone-record-quiet-shard")
 async def test_f76_a_lone_record_on_a_quiet_shard_goes_by_the_time_limit() -> None:
     """F76: nothing waits for a batch to fill."""
     async with TierRig() as rig:
@@ -44,6 +45,7 @@ async def test_f76_a_lone_record_on_a_quiet_shard_goes_by_the_time_limit() -> No
         await rig.check()
 
 
+@pytest.mark.fault("record-large-upload-limits")
 async def test_f75_a_record_larger_than_a_chunk_and_the_whole_budget_is_uploaded() -> None:
     """F75: the first batch is always taken, whatever its size."""
     async with TierRig() as rig:
@@ -57,6 +59,7 @@ async def test_f75_a_record_larger_than_a_chunk_and_the_whole_budget_is_uploaded
         await rig.check()
 
 
+@pytest.mark.fault("batches-larger-upload-share")
 async def test_many_batches_larger_than_the_budget_go_one_after_another() -> None:
     """A batch larger than a chunk is found out before it is read: it waits until nothing else is in flight."""
     async with TierRig() as rig:
@@ -73,6 +76,7 @@ async def test_many_batches_larger_than_the_budget_go_one_after_another() -> Non
         await rig.check()
 
 
+@pytest.mark.fault("data-uploaded-truncated-later")
 async def test_nothing_above_the_high_watermark_or_the_last_stable_offset_goes_up() -> None:
     async with TierRig() as rig:
         topic = await rig.create_topic()

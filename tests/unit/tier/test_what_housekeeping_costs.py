@@ -26,6 +26,7 @@ async def _sealed(rig: TierRig, shard: RigShard, count: int) -> list[Segment]:
     return segments
 
 
+@pytest.mark.fault("hundreds-thousands-complete-segments")
 async def test_a_small_sealed_segment_costs_half_the_requests_it_did() -> None:
     """3 PUT, 1 GET, 1 LIST to complete, 1 GET, 1 LIST to free, 2 LIST, 3 DELETE to delete, which is 12."""
     count = 20
@@ -72,6 +73,7 @@ async def test_deleted_segments_behind_much_else_are_found_one_by_one(monkeypatc
         assert [bool(keys) for keys in left] == [False, False, False, True]
 
 
+@pytest.mark.fault("hundreds-thousands-complete-segments")
 @pytest.mark.parametrize("count", [10, 40])
 async def test_a_sweep_of_clean_folders_reads_nothing_but_listings(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Metadata was read again per thousand folders, and a manifest per complete segment."""
@@ -100,6 +102,7 @@ async def test_a_sweep_of_clean_folders_reads_nothing_but_listings(count: int, m
         assert readings["snapshot"] == 1, "for the bundles"
 
 
+@pytest.mark.fault("hundreds-thousands-complete-segments")
 async def test_a_moved_high_watermark_is_counted_only_where_it_moved(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each move counted all unfinished segments of its shard again."""
     behind = 50

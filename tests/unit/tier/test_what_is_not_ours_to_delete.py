@@ -31,6 +31,7 @@ async def _deleted(rig: TierRig, shard: RigShard, offset: int) -> None:
     await eventually(lambda: shard.log_start_offset == offset)
 
 
+@pytest.mark.fault("foreign-keys-deleted-segment")
 async def test_foreign_keys_in_a_deleted_segments_folder_stay_and_hold_up_nothing() -> None:
     """Whatever they are called; a name with a space, which no store of ours would take, blocked the purge."""
     async with TierRig() as rig:
@@ -50,6 +51,7 @@ async def test_foreign_keys_in_a_deleted_segments_folder_stay_and_hold_up_nothin
         assert await rig.deleted() == []
 
 
+@pytest.mark.fault("retention-deletes-segment-sweep")
 @pytest.mark.parametrize("call", ["deleted_segments", "snapshot", "purged_topics"])
 async def test_a_segment_deleted_while_a_sweep_reads_metadata_keeps_its_grace(
     call: str, monkeypatch: pytest.MonkeyPatch
@@ -76,6 +78,7 @@ async def test_a_segment_deleted_while_a_sweep_reads_metadata_keeps_its_grace(
         assert set(await rig.store.keys(rig.names.segment_prefix(sealed.key))) >= folder - {attempt}
 
 
+@pytest.mark.fault("upload-topic-segment-purged")
 async def test_a_late_put_of_a_purged_topic_is_swept_after_a_restart_too() -> None:
     """And a bundle in which a part of it lies is no riddle."""
     async with TierRig(replace(RIG_LIMITS, merge_parts=100)) as rig:
@@ -105,6 +108,7 @@ async def test_a_late_put_of_a_purged_topic_is_swept_after_a_restart_too() -> No
         assert set(await rig.store.keys()) == await rig.check([stays])
 
 
+@pytest.mark.fault("upload-topic-segment-purged")
 async def test_a_late_put_of_a_purged_segment_of_a_living_topic_is_swept() -> None:
     async with TierRig() as rig:
         shard = rig.shard(await rig.create_topic())

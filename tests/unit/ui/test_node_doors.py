@@ -41,6 +41,7 @@ def of_node(node_id: int) -> Answer:
     return lambda _: web.Response(body=HistoryAnswer(node_id=node_id, samples=[]).model_dump_json().encode())
 
 
+@pytest.mark.fault("ui-show-node-alone")
 async def test_another_node_at_the_address_is_not_taken_for_the_one_that_was_meant() -> None:
     doors = NodeDoors(None)
     async with port_that(of_node(2)) as url:
@@ -50,6 +51,7 @@ async def test_another_node_at_the_address_is_not_taken_for_the_one_that_was_mea
     await doors.close()
 
 
+@pytest.mark.fault("ui-show-node-alone")
 async def test_redirects_foreign_answers_and_silence_are_said_and_go_nowhere() -> None:
     doors, asked = NodeDoors(lambda: "a-token-of-this-cluster"), list[str]()
 
@@ -84,6 +86,7 @@ async def cluster() -> AsyncIterator[ToldCluster]:
         yield started
 
 
+@pytest.mark.fault("ui-show-node-alone")
 async def test_a_node_that_does_not_answer_costs_its_part_alone(cluster: ToldCluster) -> None:
     led = LedShards(node_id=1, items=[]).model_dump_json().encode()
     async with port_that(lambda _: web.Response(body=led)) as url:
@@ -98,6 +101,7 @@ async def test_a_node_that_does_not_answer_costs_its_part_alone(cluster: ToldClu
         await gatherer.close()
 
 
+@pytest.mark.fault("reaches-port-ui-asks")
 async def test_an_open_port_shows_the_records_of_its_own_node_alone(cluster: ToldCluster) -> None:
     await cluster.tell(2, Activity(0, 0, page_url="http://127.0.0.1:1/"))
     own = {1: "http://127.0.0.1:2/"}

@@ -32,6 +32,7 @@ def test_versions_below_3_5_21_are_affected(version: str, affected: bool) -> Non
     assert (parse_version(version) is None) is (version in ("latest", ""))
 
 
+@pytest.mark.fault("etcd-path-lose-data")
 @pytest.mark.parametrize(("said", "is_taken"), [("etcd Version: 3.5.1", False), ("etcd Version: 3.6.16", True)])
 def test_an_etcd_that_may_lose_data_is_not_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, is_taken: bool

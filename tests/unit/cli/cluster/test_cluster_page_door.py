@@ -81,6 +81,7 @@ async def test_when_no_instance_answers_it_says_so_and_who_ended_and_how(
     assert (await states(http))["meta-1"] == ("ended", False)
 
 
+@pytest.mark.fault("views-ui-meta-service")
 async def test_an_instance_that_hangs_is_given_up(stage: Stage, http: aiohttp.ClientSession) -> None:
     pid = stage.pids()["meta-1"]
     assert pid is not None

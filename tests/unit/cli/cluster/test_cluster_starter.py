@@ -42,6 +42,7 @@ async def test_the_meta_service_is_ready_before_the_nodes_begin_and_ends_after_t
     assert set(stage.pids().values()) == {None}
 
 
+@pytest.mark.fault("process-runs-cluster-machine")
 async def test_a_start_that_fails_half_way_ends_what_it_started_and_shows_the_log(stage: Stage) -> None:
     stage.lets("node-2", "fail")
     told = r"node-2 ended before it was ready \(exit code 1\); its log [^ ]+ ends with: .*the moon is full$"  # one line
@@ -93,6 +94,7 @@ def mounted(node_id: int, mode: MountMode, holder: int) -> Mount:
     return Mount(f"tier/{node_id}", mode, node_id, f"disk-{node_id}", MountState.SERVING, 1, 1, holder=holder)
 
 
+@pytest.mark.fault("stops-restarts-cluster-machine")
 async def test_nodes_that_have_left_are_passed_over_with_a_line_that_says_who_has_their_data(stage: Stage) -> None:
     for _ in range(2):
         stage.plan, _ = stage.plan.with_one_more_node()
@@ -125,6 +127,7 @@ async def test_nodes_that_have_left_are_passed_over_with_a_line_that_says_who_ha
             await stage.asks(do="start-part", part="node-1")
 
 
+@pytest.mark.fault("stops-restarts-cluster-machine")
 async def test_a_node_that_ends_because_it_has_left_is_not_told_as_one_to_start_again(stage: Stage) -> None:
     stage.answers(NodeList((retired(1, RetireMode.OFFLOAD),)), MountList(()))
     async with stage.running():
@@ -158,6 +161,7 @@ async def test_a_stop_from_elsewhere_returns_when_all_have_ended(stage: Stage) -
         await stage.asks(do="state")
 
 
+@pytest.mark.fault("process-runs-cluster-machine")
 async def test_a_part_that_does_not_hear_is_killed_when_somebody_is_in_a_hurry(stage: Stage) -> None:
     stage.lets("node-1", "deaf")
     async with stage.running() as starter:
@@ -188,6 +192,7 @@ async def test_how_a_part_ended_is_known_though_it_is_signalled_once_more(
     stage.directory.release()
 
 
+@pytest.mark.fault("process-runs-cluster-machine")
 async def test_a_part_that_was_paused_ends_with_the_others(stage: Stage) -> None:
     async with stage.running():
         os.kill(stage.pids()["node-1"] or 0, signal.SIGSTOP)
@@ -204,6 +209,7 @@ async def test_a_stop_while_a_part_starts_ends_the_start(stage: Stage) -> None:
     assert "meta-1 ended" in stage.story
 
 
+@pytest.mark.fault("process-runs-cluster-machine")
 async def test_an_address_that_is_taken_is_named_before_anything_is_made(stage: Stage) -> None:
     address = stage.plan.part("node-2").addresses["admin"]
     with (
@@ -236,6 +242,7 @@ async def test_a_socket_is_reached_however_long_the_directory_is_called(tmp_path
         assert "meta-1" in (await stage.asks(do="state"))["alive"]
 
 
+@pytest.mark.fault("process-runs-cluster-machine")
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's own promise")
 def test_when_the_one_who_runs_it_is_killed_nobody_is_left(stage: Stage) -> None:
     process = subprocess.Popen([sys.executable, "-c", stage.program], stdout=subprocess.PIPE, stderr=subprocess.PIPE)

@@ -279,6 +279,7 @@ def test_a_group_is_listed_and_described_with_the_lag_of_each_shard(ask: Asker) 
     assert ask.json("groups", "describe", "readers")["shards"][1]["committed"] == 5
 
 
+@pytest.mark.fault("group-members-committed-committed")
 def test_a_group_that_never_committed_is_behind_by_all_that_it_may_still_read(ask: Asker) -> None:
     """0 records behind, on the command line, the page and in the metrics: the alert never fired."""
     topic = ask.topic("uncommitted", 3)
@@ -443,6 +444,7 @@ def test_a_group_that_is_not_there_is_told_as_such(ask: Asker) -> None:
     assert ran.exit_code == 2 and "there is no group 'nobody'" in ran.stderr
 
 
+@pytest.mark.fault("producer-writes-wrong-maxtimestamp")
 def test_a_time_finds_records_whose_producer_claims_none_in_the_header(ask: Asker) -> None:
     """Some libraries leave `maxTimestamp` at -1. Kafka's answers are in
     `tests/unit/shards/log/test_header_times.py`."""

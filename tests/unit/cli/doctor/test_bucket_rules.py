@@ -39,6 +39,7 @@ def test_a_rule_that_deletes_our_objects_is_an_error_and_named(prefix: str) -> N
     assert "remove the rule" in finding.next_step
 
 
+@pytest.mark.fault("lifecycle-rule-moved-object")
 @pytest.mark.parametrize(
     ("to_class", "severity", "words"),
     [

@@ -137,6 +137,7 @@ def test_a_key_is_found_cold_and_hot_with_two_range_reads_per_segment(ask: Asker
     assert ask.find(topic, "--key", "nobody")["records"] == []
 
 
+@pytest.mark.fault("clients-search-keys-once")
 def test_answers_are_bounded_and_a_cursor_leads_through_cold_and_hot(ask: Asker) -> None:
     topic = ask.topic("pages", "--set", "index.keys=true")
     ask.produce(topic, range(150))
@@ -156,6 +157,7 @@ def test_answers_are_bounded_and_a_cursor_leads_through_cold_and_hot(ask: Asker)
     assert [one["value"] for one in told["records"]] == ["157"]
 
 
+@pytest.mark.fault("clients-search-keys-once")
 def test_a_record_that_is_too_large_for_an_answer_is_told_without_its_value(ask: Asker) -> None:
     topic = ask.topic("large")
     producer = Producer({"bootstrap.servers": ask.node.bootstrap, "compression.type": "zstd"})
@@ -178,6 +180,7 @@ def test_a_record_that_is_too_large_for_an_answer_is_told_without_its_value(ask:
     assert (large["offset"], large["size_bytes"], large["value"]) == (1, 300_002, None)
 
 
+@pytest.mark.fault("search-key-thousands-batches")
 def test_batches_of_a_few_bytes_that_are_large_when_opened_cost_the_node_little_memory(tmp_path: Path) -> None:
     count = 100
     with NodeProcess(tmp_path / "data", str(tmp_path / "bucket"), SETTINGS) as node:
@@ -226,6 +229,7 @@ def test_what_makes_no_sense_over_http_is_refused_in_words(ask: Asker, query: di
         assert json.loads(answer.read())["error"] == "InvalidRequest"
 
 
+@pytest.mark.fault("shard-changes-leader-search")
 def test_a_shard_that_is_not_there_is_told_and_not_searched_in_vain(ask: Asker) -> None:
     topic = ask.topic("narrow")
     with pytest.raises(HTTPError) as refused:
@@ -264,6 +268,7 @@ def answer_of(node_id: int, searched: list[tuple[int, int]], *offsets: int, **el
     )
 
 
+@pytest.mark.fault("shard-changes-leader-search")
 @pytest.mark.parametrize(
     ("answers", "faults"),
     [
@@ -284,6 +289,7 @@ def test_a_shard_that_moved_between_the_questions_is_not_taken_for_searched(
     assert all(part in fault for part, fault in zip(faults, found.faults, strict=True))
 
 
+@pytest.mark.fault("shard-changes-leader-search")
 def test_records_of_a_shard_that_two_nodes_led_one_after_the_other_are_told_once() -> None:
     answers = Moving(answer_of(1, [(0, 4)], 3, 7), answer_of(2, [(0, 1)], 3, 7, 9))
     found, _ = find_on_nodes(answers, "t", b"k", frozenset(), 10, is_scan=False)  # type: ignore[arg-type]
@@ -331,6 +337,7 @@ def cluster_of(ask: Asker) -> str:
     return str(json.loads(ask.run("status", "--output", "json").stdout)["cluster_id"])
 
 
+@pytest.mark.fault("clients-search-keys-once")
 def test_segments_without_a_key_index_are_named_and_scanned_when_that_is_asked_for(ask: Asker) -> None:
     topic = ask.topic("late")
     ask.produce(topic, range(60))
@@ -395,6 +402,7 @@ def test_deleted_records_are_not_found(ask: Asker) -> None:
     assert places(ask.find(topic, "--key", "flight-3")) == [(0, 53)]
 
 
+@pytest.mark.fault("client-searches-key-topic")
 def test_a_range_that_is_mounted_by_hand_is_searched_under_its_name(ask: Asker) -> None:
     topic = ask.topic("mounted", "--set", "index.keys=true")
     ask.produce(topic, range(60))

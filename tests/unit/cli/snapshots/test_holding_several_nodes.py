@@ -57,6 +57,7 @@ def play(seed: int, patch: pytest.MonkeyPatch) -> Found:
     return found
 
 
+@pytest.mark.fault("snapshot-taken-clients-write")
 def test_a_cut_is_consistent_or_refused_whatever_happens_while_nodes_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
     voids = 0
     for seed in SEEDS:

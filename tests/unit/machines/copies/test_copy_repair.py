@@ -74,6 +74,7 @@ def copy_of(story: TableStory, key: SegmentKey, replicas: tuple[int, ...], holde
     assert (segment.replicas, segment.local_nodes) == (replicas, holders)
 
 
+@pytest.mark.fault("node-lost-permanently-sealed")
 def test_a_copy_is_made_elsewhere_once_its_node_is_gone_for_good() -> None:
     story = TableStory(nodes=3)
     (key,) = sealed(story)
@@ -113,6 +114,7 @@ def test_a_copy_that_is_not_made_yet_is_let_go_of_when_the_lost_one_is_back() ->
     copy_of(story, key, (1, 2, 3), (1, 2, 3))
 
 
+@pytest.mark.fault("lost-node-copies")
 def test_a_copy_is_never_let_go_of_while_the_others_are_too_few() -> None:
     story = TableStory(nodes=3)
     (key,) = sealed(story)
@@ -171,6 +173,7 @@ def test_a_copy_that_was_lost_is_made_again_by_the_node_that_lost_it() -> None:
     copy_of(story, key, (1, 2, 3), (1, 3))
 
 
+@pytest.mark.fault("copy-differed-sealed-segment")
 def test_who_has_another_copy_makes_it_anew_where_nobody_else_can() -> None:
     story = TableStory(nodes=3)
     topic = story.topic(replicas=3)
@@ -203,6 +206,7 @@ def test_what_the_object_store_has_whole_needs_no_copy() -> None:
     assert not [move for move in plan(story, away=frozenset({2, 3})).moves if move.segment == key]
 
 
+@pytest.mark.fault("node-lost-permanently-sealed")
 def test_without_a_living_copy_nothing_is_begun_and_the_trouble_is_told() -> None:
     story = TableStory(nodes=2)
     (key,) = sealed(story, replicas=2)
@@ -213,6 +217,7 @@ def test_without_a_living_copy_nothing_is_begun_and_the_trouble_is_told() -> Non
     assert kinds == [TroubleKind.NO_COPY]
 
 
+@pytest.mark.fault("node-lost-permanently-sealed")
 def test_ten_thousand_copies_that_are_due_are_no_storm() -> None:
     story = TableStory(nodes=2)
     keys = sealed(story, replicas=2, shards=100)
@@ -338,6 +343,7 @@ def test_a_replica_of_an_active_segment_that_is_gone_for_good_is_replaced_once_i
     assert set(story.segment(segment.key).replicas) == {*isr, spare}
 
 
+@pytest.mark.fault("segment-opened-fewer-replicas")
 def test_of_a_quorum_topic_one_replica_is_added_at_a_time_and_once_the_leader_knows_the_others() -> None:
     story = TableStory(nodes=1)
     topic = story.topic(replicas=1, settings={"acks.policy": "quorum"})
@@ -378,6 +384,7 @@ def report_seen_at(story: TableStory, key: SegmentKey, node_id: int, version: in
     return story.do(ReportReplica(key, proof, version, caller=story.life(node_id))).result
 
 
+@pytest.mark.fault("report-message-copy-gone")
 def test_a_report_that_comes_after_the_copy_was_freed_lists_nothing() -> None:
     story = TableStory(nodes=3)
     (key,) = sealed(story)
@@ -389,6 +396,7 @@ def test_a_report_that_comes_after_the_copy_was_freed_lists_nothing() -> None:
     assert report_seen_at(story, key, 2, before).local_nodes == (1, 3)
 
 
+@pytest.mark.fault("report-message-copy-gone")
 def test_a_report_that_comes_after_the_copy_was_lost_lists_nothing_and_one_of_the_next_copy_does() -> None:
     story = TableStory(nodes=3)
     (key,) = sealed(story)
@@ -423,6 +431,7 @@ def test_presence_tells_gone_from_blinking_by_time_and_a_new_leader_begins_anew(
     assert Presence(100, story.table.snapshot().nodes, 300).away(399) == NOBODY
 
 
+@pytest.mark.fault("node-replica-segment-restarts")
 def test_a_segment_with_one_replica_gets_others_only_once_its_leader_has_opened_it() -> None:
     story = TableStory(nodes=1)
     topic = story.topic(replicas=1)

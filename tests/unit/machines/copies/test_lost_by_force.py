@@ -16,6 +16,7 @@ ALONE = replace(SEALED, local_nodes=(1,))
 OFFLOAD, VOLUME = RetireMode.OFFLOAD, RetireMode.VOLUME
 
 
+@pytest.mark.fault("leader-restarts-shard-continues")
 @pytest.mark.parametrize(
     ("mode", "step", "is_forced", "is_alive", "is_read", "is_lost"),
     [
@@ -80,6 +81,7 @@ def test_a_replica_that_went_before_it_told_of_its_copy_may_have_what_was_given_
     assert is_lost_for_good(replace(ALONE, replicas=(1,)), {1: gone, 2: other}.get, lambda _: False)
 
 
+@pytest.mark.fault("node-released")
 @pytest.mark.parametrize(
     ("step", "replicas", "is_sealed", "other", "is_lost"),
     [

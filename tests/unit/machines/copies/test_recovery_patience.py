@@ -34,6 +34,7 @@ def without(story: TableStory, key: SegmentKey, *node_ids: int) -> None:
 
 
 # The table ------------------------------------------------------------------------------------------------------------
+@pytest.mark.fault("replica-node-alive-disk")
 def test_one_whole_promise_decides_once_the_silent_replica_is_left_out() -> None:
     story, key = active_on()
     story.die(1)
@@ -44,6 +45,7 @@ def test_one_whole_promise_decides_once_the_silent_replica_is_left_out() -> None
     assert ended.isr == (1, 2) and ended.handed.doubts == (Doubt(3, is_lost=False, is_faulty=True),)
 
 
+@pytest.mark.fault("replica-node-alive-disk")
 def test_the_next_segment_and_the_seal_do_not_wait_for_who_was_left_out() -> None:
     story, key = active_on()
     story.die(1)
@@ -55,6 +57,7 @@ def test_the_next_segment_and_the_seal_do_not_wait_for_who_was_left_out() -> Non
     assert (sealed.state, sealed.local_nodes) == (SegmentState.SEALED, (2,))
 
 
+@pytest.mark.fault("replica-node-alive-disk")
 def test_who_was_left_out_proves_its_copy_and_is_in_sync_again_when_it_returns() -> None:
     story, key = active_on()
     story.die(1)
@@ -86,6 +89,7 @@ def test_a_promise_of_a_doubtful_copy_waits_for_the_others() -> None:
     assert state_of(story.table) == before, "node 3 may have kept what node 2 lost"
 
 
+@pytest.mark.fault("replica-node-alive-disk")
 def test_a_majority_is_needed_where_a_majority_acknowledges() -> None:
     story, key = active_on(3, QUORUM)
     story.die(1)
@@ -177,6 +181,7 @@ def test_a_node_that_promises_for_other_segments_is_not_silent() -> None:
     assert due is not None and due.silent[1].lives == (story.life(1), story.life(3))
 
 
+@pytest.mark.fault("disk-follower-hangs-takes")
 def test_a_node_whose_disk_makes_no_progress_is_silent_at_once() -> None:
     story, key = active_on()
     story.die(1)
@@ -233,6 +238,7 @@ def test_the_table_is_told_again_when_the_record_changed() -> None:
     assert story.segment(key).state is SegmentState.SEALING
 
 
+@pytest.mark.fault("replica-silent-node-replica")
 def test_what_could_not_be_decided_is_looked_at_again_once_other_nodes_are_alive() -> None:
     story, key = active_on()
     story.die(1)
@@ -266,6 +272,7 @@ def all_doubtful_but_one_that_had_no_say() -> tuple[TableStory, SegmentKey]:
     return story, key
 
 
+@pytest.mark.fault("replica-isr-alive-promises")
 def test_a_silent_replica_that_had_no_say_does_not_hold_up_a_recovery_that_all_others_answered() -> None:
     story, key = all_doubtful_but_one_that_had_no_say()
     without(story, key, 3)
@@ -284,6 +291,7 @@ def test_what_a_replica_that_had_no_say_has_counts_where_it_answers() -> None:
     assert story.promise(key, 3, 13, is_whole=False).end_offset == 13
 
 
+@pytest.mark.fault("replica-isr-alive-promises")
 def test_a_doubtful_member_that_is_silent_is_waited_for() -> None:
     story, key = all_doubtful_but_one_that_had_no_say()
     story.promise(key, 3, 13, is_whole=False)

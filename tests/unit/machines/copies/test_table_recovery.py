@@ -108,6 +108,7 @@ def test_flushing_is_the_nodes_default_unless_the_topic_says_otherwise() -> None
         assert story.segment(key).isr == isr
 
 
+@pytest.mark.fault("node-loses-page-cache")
 def test_flushing_counts_as_the_life_did_it_that_wrote_and_not_the_one_that_comes() -> None:
     """Its settings were changed, and the power cut comes before it was started by them."""
     story, _, key = three_nodes()
@@ -123,6 +124,7 @@ def test_flushing_counts_as_the_life_did_it_that_wrote_and_not_the_one_that_come
     assert story.segment(key).isr == (1, 2), "killed and started by other settings it may have had no time to flush"
 
 
+@pytest.mark.fault("topic-set-flush-policy-fsync")
 @pytest.mark.parametrize(("before", "after"), [(None, "fsync"), ("replicated", "fsync"), ("replicated", None)])
 def test_what_was_confirmed_before_a_topic_was_flushed_is_not_flushed_by_that(
     before: str | None, after: str | None
@@ -281,6 +283,7 @@ def test_a_possible_gap_is_reported_even_when_nothing_is_known_to_be_missing() -
     assert story.promise(key, 3, 4).handed.given_up == (GivenUp(6, 6, GapReason.RESTARTED),)
 
 
+@pytest.mark.fault("last-member-isr-lost")
 def test_the_longest_copy_counts_where_the_only_member_lost_its_tail_though_another_has_it() -> None:
     story, _, key = three_nodes()
     story.do(ProposeIsr(key, (1,), 0))
@@ -292,6 +295,7 @@ def test_the_longest_copy_counts_where_the_only_member_lost_its_tail_though_anot
     assert ended.handed.given_up == (GivenUp(5, 6, GapReason.RESTARTED),)
 
 
+@pytest.mark.fault("copy-claims-whole-ends")
 def test_who_ends_below_what_others_know_to_be_acknowledged_is_not_whole_whatever_it_says() -> None:
     story, _, key = three_nodes()
     story.do(BeginRecovery(key))
@@ -603,11 +607,13 @@ def test_a_replica_that_has_all_that_was_seen_behind_damage_makes_the_others_nee
     assert story.promise(key, 2, 20).end_offset == 20
 
 
+@pytest.mark.fault("copy-member-isr-damaged")
 def test_what_a_power_cut_left_behind_is_no_damage_that_is_known() -> None:
     story, key = the_only_member_saw_batches_behind_damage(is_clean=False)
     assert story.segment(key).end_offset == 10
 
 
+@pytest.mark.fault("copy-member-isr-damaged")
 def test_a_person_or_the_topic_gives_up_what_lies_behind_damage() -> None:
     story, key = the_only_member_saw_batches_behind_damage()
     assert story.do(SealUnclean(key)).result.handed.given_up == (GivenUp(10, 20, GapReason.UNCLEAN),)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import uuid
 
+import pytest
+
 from stratalog.machines.following.fetch_rounds import (
     FetchRounds,
     RoundAnswered,
@@ -240,6 +242,7 @@ def test_who_is_out_of_the_isr_is_heard_beside_one_that_is_never_at_rest() -> No
     assert 3 <= said <= 5, "every half second, though each round brings something of the other"
 
 
+@pytest.mark.fault("replica-isr-shard-quiet")
 def test_who_is_out_of_the_isr_does_not_end_its_own_rounds_by_saying_so() -> None:
     """A round that is ended is answered in vain at once: said again each time, rounds would chase each other."""
     pair = Pair()
@@ -286,6 +289,7 @@ def test_random_lives_end_with_everything_copied() -> None:
         assert {name: pair.copies[name] for name in names} == {name: pair.ends[name] for name in names}, seed
 
 
+@pytest.mark.fault("segment-far")
 def test_one_that_is_far_behind_takes_its_turn_and_keeps_nobody_else_waiting() -> None:
     pair = Pair()
     far, *others = [name_of(shard) for shard in range(10)]

@@ -6,6 +6,8 @@ from collections.abc import Collection
 from typing import Any
 from uuid import UUID
 
+import pytest
+
 from stratalog.machines.groups.consumer_group import ConsumerGroup
 from stratalog.machines.groups.consumer_group_events import (
     AnswerConsumer,
@@ -118,6 +120,7 @@ def test_a_heartbeat_that_changes_nothing_writes_nothing() -> None:
     assert len(bench.written) == writes
 
 
+@pytest.mark.fault("epoch-group-fall-changes")
 def test_a_member_of_another_epoch_is_fenced_unless_its_last_answer_may_have_been_lost() -> None:
     bench = Bench()
     bench.two()
@@ -163,6 +166,7 @@ def test_more_shards_of_a_topic_are_given_out_at_the_next_heartbeats() -> None:
     assert len(bench.beat("b", 2).assignment or ()) == 3
 
 
+@pytest.mark.fault("static-member-consumer-protocol")
 def test_a_static_member_that_leaves_for_a_while_has_its_shards_when_it_is_back_under_another_id() -> None:
     bench = Bench()
     bench.join("a", instance_id="one")
@@ -175,6 +179,7 @@ def test_a_static_member_that_leaves_for_a_while_has_its_shards_when_it_is_back_
     assert set(bench.group.members_by_id) == {"a2"}
 
 
+@pytest.mark.fault("static-member-consumer-protocol")
 def test_a_member_does_not_become_an_instance_that_another_member_left_for_a_while() -> None:
     bench = Bench()
     bench.two()
@@ -247,6 +252,7 @@ def test_a_change_on_top_of_a_write_that_is_not_in_the_log_means_nothing() -> No
     assert record == bench.group.record()
 
 
+@pytest.mark.fault("epoch-group-fall-changes")
 def test_commits_are_taken_of_members_at_their_epoch_alone() -> None:
     bench = Bench()
     group = bench.group
@@ -277,6 +283,7 @@ def test_what_is_asked_for_most_decides_the_assignor_and_an_unknown_one_is_refus
     assert bench.group.assignor == "uniform"
 
 
+@pytest.mark.fault("members-subscribe-topics-name")
 def test_a_group_has_room_for_so_many_members_and_bytes() -> None:
     bench = Bench(max_members=1)
     bench.join("a")

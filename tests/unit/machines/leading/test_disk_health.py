@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from stratalog.machines.leading.disk_health import LOOKS_PER_STALL, WELL_AGAIN, CallInProgress, DiskCall, DiskHealth
 
 STALL_MS = 10_000
@@ -40,6 +42,7 @@ def test_a_flush_that_does_not_return_is_found_once_the_stall_is_over() -> None:
     assert health.trouble == "a flush of a.seg has not returned for 12 s" and health.wants_probe
 
 
+@pytest.mark.fault("disk-slow-full-hangs")
 def test_a_disk_that_is_slow_and_works_is_well() -> None:
     health = DiskHealth(STALL_MS)
     for number in range(20):
@@ -71,6 +74,7 @@ def test_flushes_that_succeed_say_nothing_of_writes_that_fail() -> None:
     assert health.trouble is not None and "No space left on device" in health.trouble
 
 
+@pytest.mark.fault("disk-slow-full-hangs")
 def test_a_disk_that_is_full_for_a_moment_is_well_and_for_long_is_not() -> None:
     health = DiskHealth(STALL_MS)
     pass_time(health, 0, 9_000, no_room="full")
@@ -81,6 +85,7 @@ def test_a_disk_that_is_full_for_a_moment_is_well_and_for_long_is_not() -> None:
     assert health.trouble == "there has been no room for new data for 10 s: full"
 
 
+@pytest.mark.fault("disk-slow-full-hangs")
 def test_a_stuck_disk_is_well_again_only_after_it_has_worked_for_a_while() -> None:
     health = DiskHealth(STALL_MS)
     pass_time(health, 1_000, 11_000, oldest=FLUSH)
@@ -91,6 +96,7 @@ def test_a_stuck_disk_is_well_again_only_after_it_has_worked_for_a_while() -> No
     assert health.trouble is None and not health.wants_probe
 
 
+@pytest.mark.fault("disk-slow-full-hangs")
 def test_a_failure_meanwhile_begins_the_time_again() -> None:
     health = DiskHealth(STALL_MS)
     pass_time(health, 1_000, 11_000, oldest=FLUSH)
@@ -118,6 +124,7 @@ def test_room_counts_from_a_clock_that_begins_at_zero() -> None:
 READ = CallInProgress(DiskCall.READ, "a.seg", 1_000)
 
 
+@pytest.mark.fault("disk-written-read-files")
 def test_a_read_that_does_not_return_counts_unless_others_do() -> None:
     """A bad sector may take a disk a minute, which serves all else meanwhile."""
     health = DiskHealth(STALL_MS)
@@ -132,6 +139,7 @@ def test_a_read_that_does_not_return_counts_unless_others_do() -> None:
     assert health.trouble == "a read of a.seg has not returned for 10 s" and health.wants_probe
 
 
+@pytest.mark.fault("disk-written-read-files")
 def test_reads_that_all_fail_are_found_and_a_disk_is_well_only_once_it_can_be_read() -> None:
     health = DiskHealth(STALL_MS)
     for now_ms in range(0, STALL_MS + 1, POLL_MS):

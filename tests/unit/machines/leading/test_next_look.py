@@ -53,6 +53,7 @@ def test_an_empty_segment_is_not_looked_at() -> None:
     assert next_look_ms(a_chain(), NOW) is None
 
 
+@pytest.mark.fault("node-thousands-idle-shards")
 def test_a_segment_that_all_replicas_hold_is_looked_at_once_it_is_old() -> None:
     chain = a_chain()
     append(chain)

@@ -145,6 +145,7 @@ def test_the_high_watermark_is_the_lowest_end_in_the_isr() -> None:
     assert leader.step(leader_events.FollowerFetched(3, 105), now_ms=0) == [leader_events.Acknowledge(105, 105)]
 
 
+@pytest.mark.fault("follower-holds-batches-turn")
 def test_the_high_watermark_never_lies_inside_a_batch() -> None:
     leader = a_leader(isr=(1, 2))
     appended(leader, a_batch(3), a_batch(2), a_batch(4))

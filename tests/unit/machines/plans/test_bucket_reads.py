@@ -48,6 +48,7 @@ class Story(RetirementStory):
         return [one.words for one in troubles(self.table.snapshot(), self.now_ms) if one.kind is TroubleKind.NO_COPY]
 
 
+@pytest.mark.fault("topic-remote-read-policy-disable-nodes")
 def test_a_node_with_the_last_readable_copy_is_not_released_before_another_has_one() -> None:
     """It was released with 0 records readable, and its directory was said not to be needed."""
     story = Story(BARRED)
@@ -91,6 +92,7 @@ def test_topics_without_a_policy_follow_what_the_nodes_registered() -> None:
     assert story.table.state.reads_bucket(story.alter({**TIERED, "remote.read.policy": "NotInDisk"}))
 
 
+@pytest.mark.fault("topic-remote-read-policy-disable-nodes")
 def test_the_last_readable_copy_is_not_forgotten_and_a_spare_one_is() -> None:
     story = Story(BARRED, replicas=2)
     story.do(ForgetLocal((story.key,), story.holder))
@@ -113,6 +115,7 @@ def test_a_copy_is_made_again_when_a_holder_died_though_the_bucket_has_it() -> N
     assert sum(map(story.table.state.is_alive, story.sealed.local_nodes)) == 2
 
 
+@pytest.mark.fault("topic-remote-read-policy-disable-nodes")
 def test_a_dead_node_with_the_last_copy_is_waited_for_and_by_force_nothing_is_given_up() -> None:
     story = Story(BARRED)
     story.do(RetireNode(story.holder))
@@ -132,6 +135,7 @@ def test_a_dead_node_with_the_last_copy_is_waited_for_and_by_force_nothing_is_gi
     assert record.step.is_released and record.given_up == () and record.given_up_count == 0
 
 
+@pytest.mark.fault("topic-remote-read-policy-disable-nodes")
 def test_a_mount_is_not_ended_while_its_directory_alone_is_read() -> None:
     story = Story(BARRED, nodes=4)
     gone = story.holder
@@ -150,6 +154,7 @@ def test_a_mount_is_not_ended_while_its_directory_alone_is_read() -> None:
     assert story.sealed.local_nodes == ()
 
 
+@pytest.mark.fault("topic-remote-read-policy-disable-nodes")
 def test_a_topic_keeps_its_readers_in_the_bucket_while_data_are_there_alone() -> None:
     """`topics alter` said nothing, and consumers waited without an end for what had been freed."""
     story = Story(TIERED)

@@ -109,6 +109,7 @@ def _health(snapshot: Snapshot, min_in_sync: int = 1) -> ShardHealth:
     return _done(health(snapshot, min_in_sync))
 
 
+@pytest.mark.fault("cluster-hundreds-thousands-segments")
 def test_shards_that_would_lose_something_by_one_node_less_are_named_and_counted() -> None:
     snapshot = _shards(*[(1,)] * 30, (1, 2), settings={"min.insync.replicas": "2"})
     found = _health(snapshot)

@@ -104,6 +104,7 @@ def test_a_node_shows_what_it_told_last_and_how_long_ago() -> None:
     assert (row.told_ms_ago, row.disk_free_bytes, row.disk_total_bytes, row.uploads) == (3_000, 5, 100 * GIB, uploads)
 
 
+@pytest.mark.fault("views-ui-meta-service")
 @pytest.mark.parametrize(
     "what, state, told",
     [
@@ -271,6 +272,7 @@ def test_a_mount_that_nobody_serves_is_shown_before_those_that_are_well() -> Non
 
 
 # Bounds ---------------------------------------------------------------------------------------------------------------
+@pytest.mark.fault("views-ui-meta-service")
 def test_ten_thousand_shards_in_trouble_make_a_short_answer_that_counts_them_all() -> None:
     story = Watched()
     applied = story.table.apply(CreateTopic("wide", 10_000, 3, {}), story.now_ms, NEW_ID)

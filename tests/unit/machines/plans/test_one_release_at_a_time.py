@@ -42,6 +42,7 @@ def ready(count: int) -> RetirementStory:
     return story
 
 
+@pytest.mark.fault("several-nodes-leave-released")
 @pytest.mark.parametrize("ends", ["served", "stuck"])
 def test_the_second_is_released_once_the_first_is_served_or_has_had_its_time(ends: str) -> None:
     story = both_ready()
@@ -64,6 +65,7 @@ def test_the_second_is_released_once_the_first_is_served_or_has_had_its_time(end
     assert story.record(1).step is (RetireStep.DONE if ends == "served" else RetireStep.MOUNT)
 
 
+@pytest.mark.fault("several-nodes-leave-released")
 def test_of_two_releases_planned_in_one_pass_one_is_carried_out() -> None:
     story = both_ready()
     for node_id in (1, 2):
@@ -72,6 +74,7 @@ def test_of_two_releases_planned_in_one_pass_one_is_carried_out() -> None:
     assert story.record(2).step is RetireStep.SNAPSHOT and story.node(2).is_alive
 
 
+@pytest.mark.fault("thousands-nodes-leave-once")
 def test_those_that_wait_for_their_turn_are_written_once_however_many_turns_there_are() -> None:
     count = 12
     story = ready(count)
@@ -86,6 +89,7 @@ def test_those_that_wait_for_their_turn_are_written_once_however_many_turns_ther
     assert max(map(len, written.values())) <= 3, "as it was, as it waits, and as its turn has come"
 
 
+@pytest.mark.fault("thousands-nodes-leave-once")
 def test_who_waited_long_for_its_turn_is_released_and_not_said_to_be_needed() -> None:
     """Its minute begins with its turn."""
     story = both_ready()
@@ -104,6 +108,7 @@ def test_who_waited_long_for_its_turn_is_released_and_not_said_to_be_needed() ->
     assert story.record(2).step.is_released
 
 
+@pytest.mark.fault("thousands-nodes-leave-once")
 def test_who_is_refused_at_its_turn_keeps_no_other_waiting() -> None:
     story = both_ready()
     first = story.record(1)
@@ -117,6 +122,7 @@ def test_who_is_refused_at_its_turn_keeps_no_other_waiting() -> None:
     assert story.planned(1).actions == (Release(),), "it is tried again, and by that it is refused"
 
 
+@pytest.mark.fault("thousands-nodes-leave-once")
 def test_who_waits_for_a_look_of_a_node_that_looks_after_others_is_told_so() -> None:
     story = RetirementStory(nodes=4)
     story.topic("orders", replicas=2, settings=TIERED)

@@ -20,6 +20,7 @@ def in_verify() -> RetirementStory:
     return story
 
 
+@pytest.mark.fault("service-clock-set-nodes")
 def test_a_clock_that_is_set_back_holds_back_the_next_release_no_longer() -> None:
     story = both_ready()
     story.now_ms += HOUR_MS
@@ -46,6 +47,7 @@ def test_a_handover_is_a_distance_in_time(ago_ms: int, is_between: bool) -> None
     assert is_between_holders(record, HOUR_MS + ago_ms) is is_between
 
 
+@pytest.mark.fault("service-clock-set-nodes")
 def test_a_first_look_from_before_the_clock_was_set_back_is_dropped() -> None:
     """Or the second one would be apart from it only once the clock has come there again."""
     story = in_verify()
@@ -62,6 +64,7 @@ def test_a_first_look_from_before_the_clock_was_set_back_is_dropped() -> None:
     assert story.record(1).step is RetireStep.SNAPSHOT
 
 
+@pytest.mark.fault("service-clock-set-nodes")
 def test_looks_from_before_the_clock_was_set_back_do_not_count_until_it_is_there_again() -> None:
     story = in_verify()
     for by_node in (2, 3):

@@ -46,6 +46,7 @@ def waits(story: RetirementStory, node_id: int, key: SegmentKey) -> Wait:
     return record.wait
 
 
+@pytest.mark.fault("node-leaves-listed-retired")
 @pytest.mark.parametrize("mode", list(RetireMode))
 @pytest.mark.parametrize("is_read", [False, True])
 def test_what_only_another_retired_directory_has_is_waited_for_in_true_words(mode: RetireMode, is_read: bool) -> None:
@@ -102,6 +103,7 @@ def test_of_a_topic_with_a_remote_tier_the_upload_from_the_directory_is_waited_f
     assert "the holders of their mounts upload them" in wait.words and "remote.storage.enable" not in wait.words
 
 
+@pytest.mark.fault("node-leaves-listed-retired")
 def test_what_a_node_that_is_away_has_is_waited_for_by_the_name_of_that_node() -> None:
     story = RetirementStory(nodes=4)
     key = story.active(story.topic("plain", replicas=2)).key
@@ -157,6 +159,7 @@ def test_what_was_given_up_with_a_directory_is_said_to_be_gone(mode: RetireMode)
     assert story.survey(second).gone.count == 0
 
 
+@pytest.mark.fault("node-leaves-listed-retired")
 @pytest.mark.parametrize("mode", list(RetireMode))
 @pytest.mark.parametrize("is_mounted", [False, True])
 def test_what_another_directory_has_is_not_given_up_with_a_dead_node(mode: RetireMode, is_mounted: bool) -> None:

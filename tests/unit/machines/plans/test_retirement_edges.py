@@ -62,6 +62,7 @@ def test_each_loss_of_a_node_has_its_number_across_its_lives() -> None:
     assert story.table.snapshot().nodes[0].absences == 2, "watchers are told"
 
 
+@pytest.mark.fault("gave-lost-node-annotation")
 def test_a_force_is_about_one_absence_and_a_repeated_request_gives_up_nothing_in_the_next() -> None:
     """A node that is away for two seconds, later, has a healthy disk."""
     story, node_id = forced()
@@ -80,6 +81,7 @@ def test_a_force_is_about_one_absence_and_a_repeated_request_gives_up_nothing_in
 
 
 # Looks ----------------------------------------------------------------------------------------------------------
+@pytest.mark.fault("report-check-arrives-twice")
 def test_a_look_that_comes_once_more_is_no_second_one_however_far_the_clock_was_set() -> None:
     story = RetirementStory(nodes=3)
     story.verifies(1)
@@ -95,6 +97,7 @@ def test_a_look_that_comes_once_more_is_no_second_one_however_far_the_clock_was_
 
 
 # Copies ---------------------------------------------------------------------------------------------------------
+@pytest.mark.fault("node-leaves-data-directory")
 def test_what_a_retired_directory_has_is_copied_once_another_holder_leaves_too() -> None:
     story = RetirementStory(nodes=4)
     story.mount = Served.SERVING
@@ -193,6 +196,7 @@ def test_what_a_volume_has_that_is_about_to_leave_is_copied_for_another_that_lea
 
 
 # Force ----------------------------------------------------------------------------------------------------------
+@pytest.mark.fault("node-gave-force-disk")
 @pytest.mark.parametrize("is_started", [True, False], ids=["in a new life", "in the same life"])
 def test_who_came_back_is_not_given_up_when_it_is_away_again(is_started: bool) -> None:
     story, node_id = forced()
@@ -207,6 +211,7 @@ def test_who_came_back_is_not_given_up_when_it_is_away_again(is_started: bool) -
     assert record.wait is not None and record.wait.reason is WaitReason.LAST_COPY_LOST
 
 
+@pytest.mark.fault("node-gave-force-disk")
 def test_another_disk_under_the_same_id_is_not_what_was_to_leave() -> None:
     story, node_id = forced()
     story.start(node_id, is_wiped=True)
@@ -216,6 +221,7 @@ def test_another_disk_under_the_same_id_is_not_what_was_to_leave() -> None:
     assert asked.storage_id == f"storage-{node_id}'" and not asked.is_forced
 
 
+@pytest.mark.fault("node-given-force-replicas")
 def test_force_of_one_node_does_not_give_up_what_another_that_is_away_may_have() -> None:
     story = RetirementStory(nodes=3)
     key = story.active(story.topic("orders", replicas=2, settings=TIERED)).key
@@ -232,6 +238,7 @@ def test_force_of_one_node_does_not_give_up_what_another_that_is_away_may_have()
     assert not any(gap.reason is GapReason.UNCLEAN for gap in story.segment(key).handed.given_up)
 
 
+@pytest.mark.fault("node-given-force-replicas")
 def test_what_all_replicas_had_is_given_up_when_all_of_them_are() -> None:
     story = RetirementStory(nodes=4)
     key = story.active(story.topic("orders", replicas=2, settings=TIERED)).key
@@ -243,6 +250,7 @@ def test_what_all_replicas_had_is_given_up_when_all_of_them_are() -> None:
     assert [gap.reason for gap in story.segment(key).handed.given_up] == [GapReason.UNCLEAN]
 
 
+@pytest.mark.fault("node-given-force-open-segments")
 @pytest.mark.parametrize("settings", [{}, {"acks.policy": "quorum"}], ids=["isr", "quorum"])
 def test_what_waits_for_nobody_but_who_was_given_up_is_ended_where_the_others_ended(settings: dict[str, str]) -> None:
     story, key, dead, other = one_given_up_and_one_in_doubt(settings)
@@ -255,6 +263,7 @@ def test_what_waits_for_nobody_but_who_was_given_up_is_ended_where_the_others_en
     assert (ended.end_offset, [gap.reason for gap in ended.handed.given_up]) == (40, [GapReason.UNCLEAN])
 
 
+@pytest.mark.fault("node-dies-permanently-segment")
 def test_what_the_only_replica_rolled_and_did_not_seal_is_made_up_by_another_once_it_is_given_up() -> None:
     story = RetirementStory(nodes=3)
     key = story.active(story.topic("orders", settings=TIERED)).key
@@ -268,6 +277,7 @@ def test_what_the_only_replica_rolled_and_did_not_seal_is_made_up_by_another_onc
     assert segment.handed.source not in (None, dead), story.record(dead).wait
 
 
+@pytest.mark.fault("node-given-force-open")
 @pytest.mark.parametrize("settings", [{}, {"acks.policy": "quorum"}], ids=["isr", "quorum"])
 def test_who_comes_back_between_the_look_and_the_word_keeps_what_it_has(settings: dict[str, str]) -> None:
     """The look found that nobody else could be waited for; whether that is so still is looked at when it is done."""
@@ -290,6 +300,7 @@ def test_who_comes_back_between_the_look_and_the_word_keeps_what_it_has(settings
     assert not any(gap.reason is GapReason.UNCLEAN for gap in story.segment(key).handed.given_up)
 
 
+@pytest.mark.fault("node-given-force-open")
 def test_what_was_ended_by_word_waits_for_the_answer_of_one_that_came_back() -> None:
     """It was ended without anybody's voice; who lives again has all of it, and has not said so yet."""
     story = RetirementStory(nodes=4)
@@ -348,6 +359,7 @@ def test_a_longer_copy_outside_the_isr_is_waited_for_while_it_is_only_away() -> 
 
 
 # What was prepared ----------------------------------------------------------------------------------------------
+@pytest.mark.fault("node-leaves-prepared-replica")
 @pytest.mark.parametrize("settings", [{}, {"acks.policy": "quorum"}], ids=["isr", "quorum"])
 def test_a_successor_prepared_before_a_node_left_opens_without_it(settings: dict[str, str]) -> None:
     story = RetirementStory(nodes=3)
@@ -383,6 +395,7 @@ def two_volumes() -> tuple[RetirementStory, Segment, int, int]:
     return story, story.segment(key), first, second
 
 
+@pytest.mark.fault("ends-mount-segments-exist-nowhere")
 def test_of_two_directories_with_the_same_data_one_stays_mounted() -> None:
     story, sealed, first, second = two_volumes()
     assert set(sealed.local_nodes) == {first, second}
@@ -392,6 +405,7 @@ def test_of_two_directories_with_the_same_data_one_stays_mounted() -> None:
         story.do(EndMount(f"tier/{second}"))
 
 
+@pytest.mark.fault("ends-mount-segments-exist-nowhere")
 def test_a_mount_does_not_end_while_nobody_knows_whether_another_has_it() -> None:
     story = RetirementStory(nodes=4)
     key = story.active(story.topic("plain", replicas=2)).key
@@ -429,6 +443,7 @@ def seen_twice() -> tuple[RetirementStory, int]:
     return story, node_id
 
 
+@pytest.mark.fault("check-knew-fewer-segments")
 def test_looks_that_told_of_fewer_segments_than_there_are_release_nobody() -> None:
     story, node_id = seen_twice()
     assert story.survey(node_id).to_see > 10
@@ -437,6 +452,7 @@ def test_looks_that_told_of_fewer_segments_than_there_are_release_nobody() -> No
     assert not story.do(ReleaseNode(node_id, story.record(node_id))).result
 
 
+@pytest.mark.fault("check-knew-fewer-segments")
 def test_a_look_that_sees_more_than_the_one_before_is_a_first_one() -> None:
     story, node_id = seen_twice()
     count, other = story.survey(node_id).to_see, next(one for one in (1, 2, 3) if one != node_id)
@@ -488,6 +504,7 @@ def test_full_disks_of_all_that_stay_are_said_with_their_number_until_one_has_ro
 
 
 # What nobody has ------------------------------------------------------------------------------------------------
+@pytest.mark.fault("node-died-permanently")
 def test_an_open_segment_that_nobody_who_lives_has_is_listed_without_an_end() -> None:
     story = RetirementStory(nodes=3)
     segment = story.active(story.topic("open", replicas=2))
@@ -533,6 +550,7 @@ def _looks(story: RetirementStory, node_id: int, blind: int, most: int = 12) -> 
     return by_nodes
 
 
+@pytest.mark.fault("nodes-stay-cannot-see")
 @pytest.mark.parametrize(
     ("nodes", "leaving", "blind", "looked"),
     [(4, 4, 2, [1, 2, 3, 1]), (4, 4, 1, [1, 2, 3]), (4, 4, 3, [1, 2]), (3, 3, 2, [1, 2, 1, 1]), (3, 3, 1, [1, 2, 2])],

@@ -38,6 +38,7 @@ def reason(story: RetirementStory, node_id: int) -> tuple[WaitReason | None, str
 
 
 # A majority that the dead node is needed for ---------------------------------------------------------------------
+@pytest.mark.fault("dead-node-leave-topic")
 def test_an_open_segment_whose_leader_lives_and_has_no_majority_is_waited_for_by_name() -> None:
     story, key, leader, dead = majority_lost()
     story.do(RetireNode(dead))
@@ -76,6 +77,7 @@ def test_force_ends_it_where_its_leader_ended_and_nothing_is_lost(is_rolled: boo
     assert all(gap.base_offset == gap.end_offset == 40 and gap.reason is GapReason.UNCLEAN for gap in told)
 
 
+@pytest.mark.fault("dead-node-leave-topic")
 def test_what_has_ended_is_sealed_without_a_dead_node_that_is_to_leave_and_without_force() -> None:
     story, key, leader, dead = majority_lost()
     story.prepare(key)
@@ -159,6 +161,7 @@ def every_state() -> Iterator[Observed]:
             )
 
 
+@pytest.mark.fault("retirement-whatever-cause-leader")
 def test_where_nothing_has_moved_for_an_hour_each_step_goes_on_or_says_why_it_waits() -> None:
     silent = []
     for seen in every_state():

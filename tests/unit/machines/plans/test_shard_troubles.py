@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from stratalog.machines.plans.shard_troubles import Trouble, TroubleKind, troubles
 from stratalog.model.commands.table_commands import ProposeIsr, ReportLostCopies, SealUnclean
 from stratalog.model.ids import SegmentKey
@@ -66,6 +68,7 @@ def test_replicas_that_are_not_in_sync_are_named_and_whether_writes_are_refused(
     }
 
 
+@pytest.mark.fault("topic-inherits-cluster-min-insync-replicas")
 def test_a_topic_that_does_not_say_how_many_must_be_in_sync_has_the_default_of_the_processes() -> None:
     story, key = a_shard()
     story.do(ProposeIsr(key, (1,), 0))
@@ -123,6 +126,7 @@ def test_fewer_replicas_than_must_be_in_sync_is_told_beside_their_number() -> No
     assert [(one.kind, one.nodes) for one in told(story)] == [(TroubleKind.BELOW_MIN_IN_SYNC, (2, 3))]
 
 
+@pytest.mark.fault("topic-setting-number-parts")
 def test_a_topic_whose_settings_nobody_can_read_hides_no_trouble_of_another() -> None:
     story, key = a_shard()
     story.topic("odd", replicas=3, settings={"min.insync.replicas": "2.0"})
@@ -245,6 +249,7 @@ def test_nodes_that_hold_a_copy_already_are_not_called_free_for_another() -> Non
     )
 
 
+@pytest.mark.fault("index-block-table-producers")
 def test_a_table_of_producers_that_no_living_node_has_is_told_and_whom_to_start() -> None:
     story = TableStory(nodes=3)
     first = story.active(story.topic(replicas=2))
@@ -296,6 +301,7 @@ def _nowhere(segment: Segment) -> Segment:
     return replace(segment, local_nodes=(), replicas=())
 
 
+@pytest.mark.fault("node-leaves-empty-segment")
 def test_the_table_behind_an_empty_segment_is_that_of_the_segment_before_it() -> None:
     """It asked for a start of nodes that are not alive, though no node that left had to leave an empty one behind."""
     story = TableStory(nodes=2)

@@ -88,6 +88,7 @@ def given_up(segment: SegmentKey) -> tuple[LostRange, ...]:
     return (LostRange(segment, 0, 10),)
 
 
+@pytest.mark.fault("disk-node-dies-node")
 @pytest.mark.parametrize("is_forced", [False, True])
 def test_what_only_a_lost_directory_had_is_given_up_by_its_disks_name_alone(is_forced: bool) -> None:
     story = Story(is_forced=is_forced)
@@ -147,6 +148,7 @@ def test_troubles_ask_for_the_directory_and_then_say_that_it_was_given_up() -> N
     assert told() == [(TroubleKind.NO_COPY, (), none + gone)]
 
 
+@pytest.mark.fault("disk-node-dies-node")
 def test_a_directory_that_is_read_now_is_not_lost() -> None:
     story = Story()
     story.served()
@@ -337,6 +339,7 @@ def test_the_mount_of_a_node_that_was_given_up_in_offload_mode_ends_without_anot
     assert story.segment(key).local_nodes == (gone,), "the record says with whom it went"
 
 
+@pytest.mark.fault("ends-mount-node-served")
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_the_end_of_a_mount_that_nobody_served_yet_ends_the_retirement(is_lost: bool) -> None:
     """Else the next look would begin the mount again."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,6 +11,7 @@ from stratalog.machines.reading.read_range import ReadRange
 KIB = 1 << 10
 
 
+@pytest.mark.fault("cold-readers-blocks-fit")
 def test_what_went_unread_halves_the_ranges_down_to_the_smallest_that_can_be_cut() -> None:
     ranges = ReadRange(2048 * KIB, 64 * KIB)
     sizes = []

@@ -19,6 +19,7 @@ SEGMENT = Segment(
 )
 
 
+@pytest.mark.fault("leader-copy-sealed-segment")
 @pytest.mark.parametrize(
     ("policy", "order"),
     [

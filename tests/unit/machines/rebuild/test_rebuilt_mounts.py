@@ -67,6 +67,7 @@ def table_of(plan: RebuildPlan) -> ShardTable:
     return table
 
 
+@pytest.mark.fault("rebuilds-metadata-cluster-retired")
 def test_of_what_a_directory_alone_has_whole_the_parts_that_the_bucket_has_stay_committed() -> None:
     """The directory may be lost some day: what went up before counts on."""
     known = RemoteCopy(RemoteState.PARTIAL, 4, (RemotePart("0.0-4.1", 0, 4, 0, 4),))
@@ -149,6 +150,7 @@ def test_a_directory_of_who_had_not_left_yet_is_a_lost_disk() -> None:
     assert (told.kind, told.name) == (LeftOutKind.RETIREMENT, str(GONE)) and "step verify" in told.why
 
 
+@pytest.mark.fault("metadata-rebuilt-nodes-leaving")
 @pytest.mark.parametrize(
     ("entry", "nodes", "words"),
     [
@@ -165,6 +167,7 @@ def test_each_mount_that_is_not_restored_is_told_with_what_to_do(
     assert told.name == f"tier/{GONE}" and words in told.why and told.next_step
 
 
+@pytest.mark.fault("rebuilds-metadata-cluster-mounts")
 def test_mounts_made_by_hand_stay_as_they_are() -> None:
     ranges = (OffsetRange(2, 8),)
     topics = (MountedTopic(TOPIC_ID, "orders", ranges),)

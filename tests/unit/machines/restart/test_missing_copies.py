@@ -22,6 +22,7 @@ COMPLETE = replace(HERE, remote=RemoteCopy(RemoteState.COMPLETE, 100, (), "m", b
 ENDED = replace(HERE, state=SegmentState.SEALING, leader=1, seal=None, local_nodes=())
 
 
+@pytest.mark.fault("sealed-segment-file-gone")
 @pytest.mark.parametrize(
     ("segment", "has_store", "standing", "words"),
     [
@@ -50,6 +51,7 @@ def test_a_lost_copy_that_others_hold_names_them() -> None:
     assert "(2,)" in verdict.next_step
 
 
+@pytest.mark.fault("segment-deleted-node-dead")
 def test_files_before_all_that_is_listed_are_of_deleted_segments_where_the_log_start_says_so() -> None:
     """F70: they were deleted and forgotten while their node was away. Metadata put back from a copy say less."""
 

@@ -46,6 +46,7 @@ from support.table_stories import CLUSTER_ID, NEW_ID, TableStory, record_of, sta
 
 
 # Topics of the service's own -------------------------------------------------------------------------------------
+@pytest.mark.fault("client-admin-api-command")
 def test_a_reserved_name_makes_an_internal_topic_with_fixed_settings_and_no_other_name_does() -> None:
     story = TableStory()
     for name, settings, is_internal in (
@@ -63,6 +64,7 @@ def test_a_reserved_name_makes_an_internal_topic_with_fixed_settings_and_no_othe
     assert not story.topic("__others").is_internal
 
 
+@pytest.mark.fault("client-admin-api-command")
 def test_nobody_changes_or_deletes_an_internal_topic() -> None:
     story = TableStory()
     made = story.do(table_commands.CreateTopic(GROUP_LOG, 2, 1, {}, True), UUID(int=9)).result
@@ -363,6 +365,7 @@ def test_a_released_lock_is_no_lock_and_its_epoch_never_comes_again() -> None:
     assert story.lock().epoch == lock.epoch + 1
 
 
+@pytest.mark.fault("killed-holder-write-lock")
 def test_a_node_that_comes_back_on_its_storage_need_not_wait_for_its_earlier_lifes_lease() -> None:
     """It holds the directory, so the earlier life is over; should it live all the same, its epoch fences it."""
     story = TableStory()
@@ -381,6 +384,7 @@ def test_a_node_that_comes_back_on_its_storage_need_not_wait_for_its_earlier_lif
         story.lock(holder=life_name(1, 1))
 
 
+@pytest.mark.fault("killed-holder-write-lock")
 @pytest.mark.parametrize(
     ("held_by", "registers"),
     [
@@ -443,6 +447,7 @@ def test_settings_change_only_when_they_are_still_what_the_caller_read() -> None
     )
 
 
+@pytest.mark.fault("clients-change-topic-kafka")
 @pytest.mark.parametrize("shards", [0, 1, 10_001])
 def test_settings_and_more_shards_are_taken_together_or_not_at_all(shards: int) -> None:
     story = TableStory()

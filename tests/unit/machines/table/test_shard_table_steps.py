@@ -44,6 +44,7 @@ def steps_of(table: ShardTable, command: table_commands.TableCommand) -> tuple[i
         count += 1
 
 
+@pytest.mark.fault("command-changes-thousands-records")
 def test_large_commands_go_in_steps_and_small_ones_in_one(table: ShardTable) -> None:
     deletion = table_commands.AdvanceLogStart(ShardKey(TOPIC, 0), COUNT)
     gone = tuple(SegmentKey(TOPIC, 0, epoch, epoch) for epoch in range(COUNT))
@@ -78,6 +79,7 @@ def test_a_bundle_of_many_parts_is_one_command_in_steps(table: ShardTable) -> No
     table.check_invariants()
 
 
+@pytest.mark.fault("command-changes-thousands-records")
 def test_a_command_given_up_between_two_steps_leaves_no_trace(table: ShardTable) -> None:
     before = state_of(table)
     for command in (

@@ -33,6 +33,7 @@ def last_of(story: TableStory, key: SegmentKey) -> Segment:
     return story.active(story.table.state.topic(key.topic_id))
 
 
+@pytest.mark.fault("leader-disk-fails-write")
 @pytest.mark.parametrize("settings", [{}, QUORUM], ids=["isr", "quorum"])
 def test_a_leader_hands_over_to_replicas_whose_disks_work(settings: Mapping[str, str]) -> None:
     story, key = active_on(3, settings)
@@ -46,6 +47,7 @@ def test_a_leader_hands_over_to_replicas_whose_disks_work(settings: Mapping[str,
     assert (opened.epoch, opened.leader, {*opened.isr}) == (1, 3, {2, 3})
 
 
+@pytest.mark.fault("disk-progress-node-replica")
 def test_a_leader_stays_where_no_other_replica_in_sync_works() -> None:
     story, key = active_on()
     story.do(ProposeIsr(key, (1, 3), 0))
@@ -55,6 +57,7 @@ def test_a_leader_stays_where_no_other_replica_in_sync_works() -> None:
     assert story.segment(key) == before, "node 2 has not all of it, and the disk of node 3 makes no progress either"
 
 
+@pytest.mark.fault("leader-disk-progress-replica")
 def test_a_leader_hands_over_once_another_replica_in_sync_works() -> None:
     story, key = active_on()
     story.do(ProposeIsr(key, (1, 3), 0))
@@ -66,6 +69,7 @@ def test_a_leader_hands_over_once_another_replica_in_sync_works() -> None:
     assert story.segment(key).is_fenced
 
 
+@pytest.mark.fault("leader-disk-progress-replica")
 def test_a_leader_stays_where_too_few_others_work_for_acks_all() -> None:
     story, key = active_on(3, {"min.insync.replicas": "2"})
     stuck(story, 3)
@@ -76,6 +80,7 @@ def test_a_leader_stays_where_too_few_others_work_for_acks_all() -> None:
     assert story.segment(key).is_fenced
 
 
+@pytest.mark.fault("disk-progress-node-replica")
 def test_a_topic_without_its_own_min_isr_goes_by_the_default_of_the_processes() -> None:
     story, key = active_on(3)
     story.table.min_in_sync = 2
@@ -87,6 +92,7 @@ def test_a_topic_without_its_own_min_isr_goes_by_the_default_of_the_processes() 
     assert story.segment(key).is_fenced
 
 
+@pytest.mark.fault("disk-progress-node-replica")
 def test_the_only_replica_stays() -> None:
     story, key = active_on(1)
     stuck(story, 1)
@@ -101,6 +107,7 @@ def test_a_leader_stays_without_a_majority_whose_disks_work() -> None:
     assert story.segment(key).leader == 1
 
 
+@pytest.mark.fault("disk-progress-node-replica")
 def test_of_nodes_that_stick_at_once_none_hands_over_to_another() -> None:
     story, key = active_on()
     stuck(story, 1, 2, 3)
@@ -118,6 +125,7 @@ def test_a_follower_that_sticks_keeps_its_place_and_no_seal_waits_for_it() -> No
     assert story.report(key, 3).local_nodes == (1, 2, 3)
 
 
+@pytest.mark.fault("replica-disk-progress-fetches")
 def test_it_joins_no_isr_before_its_disk_works() -> None:
     story, key = active_on()
     story.do(ProposeIsr(key, (1, 2), 0))

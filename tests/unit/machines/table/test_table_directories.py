@@ -33,6 +33,7 @@ def shared(replicas: int = 3, **settings: str) -> tuple[TableStory, SegmentKey]:
     return story, story.active(topic).key
 
 
+@pytest.mark.fault("older-copy-node-directory")
 @pytest.mark.parametrize("policy", ["replicated", "fsync"])
 def test_only_the_directory_that_names_the_start_of_the_last_life_continues_it(policy: str) -> None:
     story, key = shared(flush_policy=policy)
@@ -44,6 +45,7 @@ def test_only_the_directory_that_names_the_start_of_the_last_life_continues_it(p
     assert story.segment(key).handed.doubts == (Doubt(3, is_lost=False),)
 
 
+@pytest.mark.fault("process-dies-registration-note")
 def test_a_start_that_was_not_answered_may_have_begun_the_last_life() -> None:
     story, key = shared()
     started(story, 3, "two", "one")
@@ -51,6 +53,7 @@ def test_a_start_that_was_not_answered_may_have_begun_the_last_life() -> None:
     assert 3 in story.segment(key).isr
 
 
+@pytest.mark.fault("process-dies-registration-note")
 def test_a_registration_of_an_earlier_start_that_comes_late_is_refused() -> None:
     story, _ = shared()
     started(story, 3, "two", "one")
@@ -91,6 +94,7 @@ def test_what_an_older_state_of_a_directory_said_of_its_copies_counts_no_more() 
     assert not story.segment(key).handed.reports
 
 
+@pytest.mark.fault("two-directories-storage-id")
 def test_the_only_replica_that_comes_with_an_older_state_says_that_its_log_may_have_a_break() -> None:
     story, key = shared(replicas=1, flush_policy="fsync")
     started(story, 1, "two", "one")

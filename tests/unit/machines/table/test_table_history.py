@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from uuid import UUID
 
+import pytest
+
 from stratalog.machines.table.records import (
     KEPT_CHANGE_SETS,
     MAX_KEPT_CHANGES,
@@ -43,6 +45,7 @@ class KeptStory(TableStory):
         return loaded.take_change_sets()
 
 
+@pytest.mark.fault("leader-change-durable-dies")
 def test_every_kind_of_change_is_kept_as_it_was_told() -> None:
     story = KeptStory()
     topic = story.topic(shards=2, replicas=2)

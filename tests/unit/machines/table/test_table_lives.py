@@ -25,6 +25,7 @@ def test_every_command_but_a_registration_may_name_its_caller() -> None:
     ]
 
 
+@pytest.mark.fault("process-node-keeps-running", "fenced-leader-earlier-life")
 def test_an_earlier_life_is_fenced_by_every_command() -> None:
     story = TableStory()
     key = story.active(story.topic()).key
@@ -157,6 +158,7 @@ def test_the_leader_uploads_what_it_leads_and_nobody_else() -> None:
     assert isinstance(commit(story, segment, Life(follower, 1)), Segment), "what is there already is there"
 
 
+@pytest.mark.fault("node-sends-heartbeats-meta")
 def test_a_sealed_segment_passes_to_the_next_living_holder() -> None:
     story = TableStory(nodes=3)
     segment = story.active(story.topic(replicas=3))
@@ -185,6 +187,7 @@ def test_nobody_uploads_while_no_holder_lives() -> None:
     assert isinstance(refused, Fenced) and "no living node" in str(refused)
 
 
+@pytest.mark.fault("segment-deleted-node-dead")
 def test_a_deleted_segment_is_purged_by_its_first_living_replica_alone() -> None:
     story = TableStory(nodes=2)
     segment = story.active(story.topic(replicas=2))
@@ -196,6 +199,7 @@ def test_a_deleted_segment_is_purged_by_its_first_living_replica_alone() -> None
     story.do(table_commands.PurgeSegments((segment.key,), caller=Life(second, 1)))
 
 
+@pytest.mark.fault("node-registered-invalid-address")
 @pytest.mark.parametrize(
     ("host", "port"),
     [("host", 0), ("host", 65_536), ("host", -1), ("", 1), ("a" * 64, 1), ("a b", 1), ("a.b/c", 1), ("h\0", 1)],
@@ -211,6 +215,7 @@ def test_names_and_addresses_of_both_kinds_are_taken(host: str) -> None:
     TableStory(nodes=0).do(table_commands.RegisterNode(replace(NODE, host=host)))
 
 
+@pytest.mark.fault("replica-segment-loses-page")
 def test_who_alone_has_a_segment_and_lost_its_page_cache_breaks_the_log_where_it_rolls() -> None:
     story = TableStory()
     key = story.active(story.topic()).key

@@ -106,6 +106,7 @@ def test_a_mount_is_asked_for_again_as_it_is_or_not_at_all() -> None:
         story.do(BeginMount(GONE, "storage-3", MountMode.VOLUME))
 
 
+@pytest.mark.fault("holder-retired-node-data")
 def test_a_holder_that_dies_is_replaced_with_the_change_that_tells_of_it() -> None:
     story, first = retired()
     assert first.holder is not None
@@ -145,6 +146,7 @@ def test_the_mounts_of_a_holder_that_dies_are_spread_and_counted_once_for_all_of
     assert Counter(mount.holder for mount in mounts) == {2: 6, 3: 6}
 
 
+@pytest.mark.fault("replaced-holder-continues")
 def test_a_holder_in_a_new_life_takes_it_anew_under_the_next_token() -> None:
     story, first = retired()
     assert first.holder is not None
@@ -156,6 +158,7 @@ def test_a_holder_in_a_new_life_takes_it_anew_under_the_next_token() -> None:
         story.do(TakeMount("tier/3", first.token, caller=before.__class__(before.node_id, before.epoch + 1)))
 
 
+@pytest.mark.fault("living-node-hold-mount")
 def test_without_a_living_node_it_waits_and_the_first_that_comes_gets_it() -> None:
     story, first = retired()
     story.die(1, 2)
@@ -169,6 +172,7 @@ def test_without_a_living_node_it_waits_and_the_first_that_comes_gets_it() -> No
     assert known(story).holder == 7
 
 
+@pytest.mark.fault("retired-node-started")
 def test_the_retired_node_is_refused_and_hears_why() -> None:
     story, mount = retired()
     with pytest.raises(
@@ -181,6 +185,7 @@ def test_the_retired_node_is_refused_and_hears_why() -> None:
     assert known(story) == mount, "nobody releases it by its lock"
 
 
+@pytest.mark.fault("holder-cannot-read-mounted")
 def test_a_holder_that_cannot_gives_it_up_and_another_gets_it() -> None:
     story, first = retired()
     assert first.holder is not None
@@ -218,6 +223,7 @@ def test_an_ended_mount_leaves_its_lock_free_and_its_epoch_behind() -> None:
     assert again.change_set is None
 
 
+@pytest.mark.fault("ends-mount-segments-exist-nowhere")
 def test_a_mount_does_not_end_while_something_is_nowhere_else() -> None:
     story = TableStory(3)
     story.topic(shards=2)
@@ -232,6 +238,7 @@ def test_a_mount_does_not_end_while_something_is_nowhere_else() -> None:
         story.do(EndMount("tier/3"))
 
 
+@pytest.mark.fault("ends-mount-segments-exist")
 @pytest.mark.parametrize(("is_forced", "is_read", "is_ended"), [(0, 0, True), (1, 0, False), (1, 1, True)])
 def test_no_mount_ends_on_the_word_of_a_directory_that_a_person_gave_up_unless_it_is_read(
     is_forced: int, is_read: int, is_ended: bool
@@ -312,6 +319,7 @@ def test_the_holder_alone_commits_what_only_the_directory_has_and_once_it_is_com
     assert (ended.local_nodes, ended.remote.manifest_key) == ((), "manifest-2")
 
 
+@pytest.mark.fault("holder-dies-middle-upload")
 def test_a_holder_that_dies_is_fenced_in_the_change_that_gives_the_mount_to_another() -> None:
     story, key, mount = only_in_a_directory()
     first = mount.holder
@@ -346,6 +354,7 @@ def test_the_holder_says_whether_a_directory_is_read_and_another_start_is_looked
         story.do(DoubtMount("tier/3", mount.token - 1, caller=story.life(mount.holder)))
 
 
+@pytest.mark.fault("retired-directory-detached-late")
 def test_a_directory_is_opened_where_it_is_mounted_in_volume_mode_and_is_that_disk() -> None:
     story = TableStory(3)
     with pytest.raises(NotFound, match="retired in volume mode"):

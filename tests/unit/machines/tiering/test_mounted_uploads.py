@@ -43,6 +43,7 @@ DUTIES: list[tuple[str, dict[str, object], set[int], list[Mount], int | None]] =
 ]
 
 
+@pytest.mark.fault("node-retired-volume-mode")
 @pytest.mark.parametrize(("what", "changes", "alive", "mounts", "uploader"), DUTIES, ids=[one[0] for one in DUTIES])
 def test_who_uploads(
     what: str, changes: dict[str, object], alive: set[int], mounts: list[Mount], uploader: int | None
@@ -104,6 +105,7 @@ def test_few_are_read_in_directories_at_a_time_and_the_nodes_own_data_goes_on_be
     assert isinstance(fourth, upload_events.SendChunk) and fourth.piece.key == _key(2)
 
 
+@pytest.mark.fault("process-reads-directory-answer")
 def test_a_directory_that_does_not_answer_costs_one_trial_per_pause_and_holds_up_nothing_else() -> None:
     bench = Bench()
     tasks = chunks(bench.step(*(seen(number) for number in range(5))))
@@ -192,6 +194,7 @@ def test_another_process_that_reads_the_directory_is_asked_for_what_the_first_co
     assert len(chunks(bench.step(upload_events.SegmentGone(_key(0)), seen(0)))) == 1
 
 
+@pytest.mark.fault("process-reads-directory-answer")
 def test_a_directory_that_is_silent_keeps_no_other_one_waiting() -> None:
     """A thousand segments of it are in the queue first, and each pause is ten seconds."""
     bench = Bench()
@@ -226,6 +229,7 @@ def test_a_directory_that_is_silent_keeps_no_other_one_waiting() -> None:
     bench.machine.check_invariants()
 
 
+@pytest.mark.fault("process-reads-directory-answer")
 def test_however_many_directories_are_silent_there_is_room_for_what_answers() -> None:
     """A trial at one that is silent lasts for seconds: at most one of two reads at a time is a trial."""
     bench = Bench()

@@ -56,6 +56,7 @@ def test_expiry_by_bytes_counts_the_active_segment_and_leaves_at_least_the_limit
     assert expired(segments[1:], 50, limits, 0) is None
 
 
+@pytest.mark.fault("segment-records-timestamps-empty")
 @pytest.mark.parametrize(("now_ms", "is_due"), [(1_000, False), (1_001, True)])
 def test_f83_an_unset_time_counts_from_the_seal(now_ms: int, is_due: bool) -> None:
     """F83."""
@@ -63,6 +64,7 @@ def test_f83_an_unset_time_counts_from_the_seal(now_ms: int, is_due: bool) -> No
     assert (move is not None) == is_due
 
 
+@pytest.mark.fault("older-release-sealed-segment")
 @pytest.mark.parametrize("times_known", [TimesKnown.CLAIMED, TimesKnown.PARTLY])
 @pytest.mark.parametrize(("claimed_ms", "expires_ms"), [(-1, 6_001), (100, 6_001), (9_000, 10_001)])
 def test_a_segment_whose_times_are_not_those_of_its_records_is_no_older_than_its_seal(
@@ -77,6 +79,7 @@ def test_a_segment_whose_times_are_not_those_of_its_records_is_no_older_than_its
     assert expired(segments, 0, limits, expires_ms) is not None
 
 
+@pytest.mark.fault("record-future-segment-complete")
 def test_a_record_from_the_future_keeps_its_segment_and_not_its_local_copy() -> None:
     """The copy in the bucket is enough; the log keeps the record, as Kafka does."""
     segments = [_sealed(0, 10**15, sealed_ms=5_000), _active(1)]

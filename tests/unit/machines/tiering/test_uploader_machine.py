@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import UUID
 
+import pytest
+
 from stratalog.machines.tiering import upload_events
 from stratalog.machines.tiering.upload_duty import keeper_of
 from stratalog.machines.tiering.upload_state import uploads
@@ -177,6 +179,7 @@ def test_a_fault_of_the_program_holds_its_segments_and_says_nothing_about_the_st
     assert isinstance(again, upload_events.SendChunk) and again.piece.key == _key(0)
 
 
+@pytest.mark.fault("fault-program-ends-upload")
 def test_segments_whose_bundle_ended_by_a_fault_are_sent_apart_until_it_is_known_which_one_it_was() -> None:
     bench = Bench()
     (effect,) = bench.step(*(_seen(_key(shard), 10) for shard in range(3)), upload_events.FlushAsked())
@@ -258,6 +261,7 @@ def test_a_sealed_segment_takes_its_bundle_parts_home_before_it_is_published() -
     assert publish.parts == (own, home)
 
 
+@pytest.mark.fault("data-uploaded-manifest-node")
 def test_f31_a_sealed_segment_found_at_start_is_published_though_nothing_happens() -> None:
     """F31."""
     bench = Bench()
@@ -397,6 +401,7 @@ def test_the_first_living_replica_takes_away_what_is_left_of_a_deleted_segment()
     assert keeper() == 8, "all have left, and nothing of them is mounted"
 
 
+@pytest.mark.fault("batches-larger-upload-share")
 def test_a_batch_larger_than_its_piece_is_asked_for_again_once_there_is_room_for_all_of_it() -> None:
     bench = Bench()
     first, second = bench.step(_seen(_key(0), 60_000), _seen(_key(1), 1_500))

@@ -126,6 +126,7 @@ class Killed(Exception):
     pass
 
 
+@pytest.mark.fault("archive-killed-run-twice")
 @pytest.mark.parametrize("survives", range(12))
 async def test_a_job_killed_at_any_put_leaves_the_same_table_after_the_next(place: Place, survives: int) -> None:
     await place.fill(*TWO_SEGMENTS)
@@ -137,6 +138,7 @@ async def test_a_job_killed_at_any_put_leaves_the_same_table_after_the_next(plac
     assert [row["flight"] for row in await place.rows()] == list(range(30))
 
 
+@pytest.mark.fault("archive-version-killed-two")
 @pytest.mark.parametrize("has_dead", [False, True])
 async def test_files_of_an_earlier_run_that_read_the_records_otherwise_lose_none(place: Place, has_dead: bool) -> None:
     """An earlier version took record 1 for a dead letter, and was killed before it had put the dead letters."""
@@ -163,6 +165,7 @@ def _raise() -> None:
     raise Killed
 
 
+@pytest.mark.fault("archive-killed-run-twice")
 @pytest.mark.parametrize("failure", [OutcomeUnknown, Unavailable])
 async def test_lost_answers_and_refusals_leave_the_same_table(place: Place, failure: type[Exception]) -> None:
     """F57: a commit whose answer was lost is found, and not made twice."""
@@ -173,6 +176,7 @@ async def test_lost_answers_and_refusals_leave_the_same_table(place: Place, fail
     assert (await place.archive()).already == 2
 
 
+@pytest.mark.fault("archive-killed-run-twice")
 async def test_two_jobs_beside_each_other_make_one_table(place: Place) -> None:
     await place.fill(*TWO_SEGMENTS)
     await asyncio.gather(place.archive(piece_bytes=1), place.archive(piece_bytes=1 << 20))
@@ -190,6 +194,7 @@ async def test_a_piece_that_is_done_twice_counts_once(place: Place) -> None:
     assert len(await place.rows()) == 30
 
 
+@pytest.mark.fault("records-format-archive-expects")
 async def test_bad_records_become_dead_letters_with_their_offsets_and_reasons(place: Place) -> None:
     bad = [b"no json", b'{"flight": 1}\n{"flight": 2}', b"", b'{"flight": "many"}', b"[1, 2]"]
     schema = RecordSchema(Kind.JSON, _packed([("flight", pa.int64()), ("carrier", pa.string())]))
@@ -204,6 +209,7 @@ async def test_bad_records_become_dead_letters_with_their_offsets_and_reasons(pl
     assert [row["flight"] for row in await place.rows()] == [0, 1, 2, 3, 4, None, 11]
 
 
+@pytest.mark.fault("records-format-archive-expects")
 async def test_bad_records_that_would_make_good_ones_together_do_not(place: Place) -> None:
     """Their number, put together, is that of the records."""
     schema = RecordSchema(Kind.JSON, _packed([("a", pa.int64())]))
@@ -231,6 +237,7 @@ async def test_a_schema_grows_with_its_records_and_keeps_what_it_had(place: Plac
     assert "lead" in (await place.rows("dead"))[0]["value"].decode()
 
 
+@pytest.mark.fault("json-record-empty-object")
 async def test_an_empty_object_is_a_field_without_a_type_yet(place: Place) -> None:
     """Parquet has no structure without a field, and numbers for nulls in a list: at any depth."""
     untyped = {"crew": {}, "last": {"seat": {}}, "stops": [], "next": {"gate": None}, "nulls": [[None]]}
@@ -245,6 +252,7 @@ async def test_an_empty_object_is_a_field_without_a_type_yet(place: Place) -> No
     assert [(row["stops"], row["next"]) for row in rows] == [(None, None), (["LAX"], {"gate": "B4"})]
 
 
+@pytest.mark.fault("field-first-appears-late")
 async def test_a_field_of_a_late_record_is_a_column(place: Place) -> None:
     """Of many small chunks, and of the last record of a large one: no good record is a dead letter."""
     late = [*flights(300, 10_000), json_value(10_300, gate="B4")]
@@ -266,6 +274,7 @@ async def test_a_number_or_a_text_stays_one_whatever_chunk_it_is_in(place: Place
     assert found == [(1.0, "2013-01-01 05:00:00"), (1.5, "noon"), (None, None), (None, None)] * 2
 
 
+@pytest.mark.fault("records-contradict-bad-records")
 async def test_bad_records_do_not_decide_what_columns_there_are(place: Place) -> None:
     bad = [b'{"x": 1}\n{"y": 2}', b'{"z": ', b"[1]", b'"text"', b"7", b"\xff\xfe"]
     await place.fill([[*flights(0, 3), *bad, *flights(9, 3)]])
@@ -274,6 +283,7 @@ async def test_bad_records_do_not_decide_what_columns_there_are(place: Place) ->
     assert {*(await place.rows())[0]} == {"_shard", "_offset", "_timestamp", "_key", "flight", "carrier"}
 
 
+@pytest.mark.fault("records-contradict-bad-records")
 @pytest.mark.parametrize("values", [[[b'{"a": 1}'], [b'{"a": {"b": 1}}']], [[b'{"a": 1}', b'{"a": {"b": 1}}']]])
 async def test_records_that_contradict_each_other_need_a_schema_for_the_first_run(place: Place, values: Any) -> None:
     """A person decides once what a column is; from then on the table does, and no record stops a job."""
@@ -323,6 +333,7 @@ async def test_records_of_no_time_and_of_a_far_one_have_a_place(place: Place) ->
     assert folders == {"by_date=1970-01-01": 1, "by_date=__HIVE_DEFAULT_PARTITION__": 2}
 
 
+@pytest.mark.fault("json-record-field-named")
 @pytest.mark.parametrize("value", ["noon", 5])
 async def test_a_field_called_timestamp_is_not_the_time_of_the_record(place: Place, value: Any) -> None:
     await place.fill([[json_value(0, timestamp=value)]])

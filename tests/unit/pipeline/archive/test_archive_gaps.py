@@ -49,6 +49,7 @@ def told_gaps(told: Archived) -> list[tuple[int, int, int]]:
     return [(one.shard, one.from_offset, one.to_offset) for one in told.gaps]
 
 
+@pytest.mark.fault("retention-deletes-records-archived")
 async def test_records_that_retention_took_before_they_were_archived_are_an_error(place: LogPlace) -> None:
     """F57: archived 0-10, retention took 0-20. What comes behind is not archived as if nothing were missing."""
     cold = await place.fill([flights(0, 10)])
@@ -64,6 +65,7 @@ async def test_records_that_retention_took_before_they_were_archived_are_an_erro
     assert [row["flight"] for row in place.read()] == list(range(10))
 
 
+@pytest.mark.fault("retention-deletes-records-archived")
 async def test_a_gap_that_is_accepted_is_told_and_stays_told(place: LogPlace) -> None:
     cold = await place.fill([flights(0, 10)])
     await place.archive()
@@ -96,6 +98,7 @@ async def test_what_was_gone_before_the_table_was_made_was_never_promised(files:
     assert (await files.archive()).gaps == []
 
 
+@pytest.mark.fault("retention-deletes-records-archived")
 async def test_a_segment_that_was_planned_and_taken_before_it_was_done_is_a_gap(files: LogPlace) -> None:
     """The plan alone puts no row into the table."""
     cold = await files.fill([flights(0, 10)], [flights(10, 10)])
@@ -127,6 +130,7 @@ async def _in_a_thread(work: Any) -> Any:
         raise error from None
 
 
+@pytest.mark.fault("retention-deletes-records-archived")
 async def test_a_shard_that_came_later_is_promised_from_its_beginning(files: LogPlace) -> None:
     cold = await files.fill([flights(0, 10)])
     await files.archive()
@@ -137,6 +141,7 @@ async def test_a_shard_that_came_later_is_promised_from_its_beginning(files: Log
         await files.archive()
 
 
+@pytest.mark.fault("retention-deletes-records-archived")
 async def test_a_gap_that_was_accepted_by_a_job_that_died_then_is_told_by_the_next(files: LogPlace) -> None:
     cold = await files.fill([flights(0, 10)])
     await files.archive()
@@ -179,6 +184,7 @@ def test_what_is_missing(
 
 
 # After a restore -----------------------------------------------------------------------------------------------------
+@pytest.mark.fault("cluster-restored-snapshot-archived")
 async def test_a_restored_cluster_gets_a_table_of_its_own(place: LogPlace, tmp_path: Path) -> None:
     """Its records behind the snapshot are others under the same offsets: the old table refuses them, and says what to
     do. Elsewhere all that the restored cluster has is archived."""
@@ -197,6 +203,7 @@ async def test_a_restored_cluster_gets_a_table_of_its_own(place: LogPlace, tmp_p
     assert json.loads(Path(place.target, "cold/_table.json").read_text())["cluster_id"] == "restored"
 
 
+@pytest.mark.fault("first-archive-killed-table")
 async def test_a_table_begins_before_it_is_made_also_where_the_first_job_is_killed(files: LogPlace) -> None:
     """Killed at each of its first puts. What retention takes then is a gap, whichever put was the last."""
     for survives in (1, 2):
@@ -231,6 +238,7 @@ class _Mortal:
         return getattr(self._store, name)
 
 
+@pytest.mark.fault("first-archive-killed-table")
 async def test_what_waits_for_its_manifest_holds_up_what_is_behind_it() -> None:
     """All its records are in the bucket, and the segment behind it is complete already. If that were archived first,
     retention could take the waiting one, and nothing would tell: a table's end is behind its last planned segment."""
@@ -250,6 +258,7 @@ async def test_what_waits_for_its_manifest_holds_up_what_is_behind_it() -> None:
     assert [one.seal.split("-")[1] for one in found] == [f"{0:020d}"]
 
 
+@pytest.mark.fault("records-segment-deleted-job")
 async def test_a_file_that_was_there_is_told_with_the_rows_that_it_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,6 +32,7 @@ def stored(batch: bytes, base_offset: int) -> bytes:
     return bytes(data)
 
 
+@pytest.mark.fault("archive-batch-holds-records")
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
 @pytest.mark.parametrize("kind", [Kind.JSON, Kind.RAW])
 async def test_a_batch_that_holds_no_records_is_a_dead_letter_and_its_neighbours_are_rows(

@@ -33,6 +33,7 @@ def read(kind: Any, value: bytes) -> Any:
     return found.bad[0][1] if found.bad else found.table.column("a")[0].as_py()
 
 
+@pytest.mark.fault("damaged-bytes-schema-look")
 @pytest.mark.parametrize(
     ("kind", "value", "why"),
     [

@@ -65,6 +65,7 @@ async def test_a_sound_bucket_has_no_findings_and_what_nobody_names_is_told(tmp_
     assert (alone.segments, alone.unnamed_objects) == (3, 0)
 
 
+@pytest.mark.fault("bit-flips-anywhere-bucket")
 @pytest.mark.parametrize("ending", ["chunk", "index", "manifest", "bundle"])
 async def test_a_flipped_bit_anywhere_in_any_object_is_found(tmp_path: Path, ending: str) -> None:
     await build(tmp_path, mixed)
@@ -115,6 +116,7 @@ async def test_a_key_index_of_other_keys_is_found_though_its_digest_is_right(tmp
     assert "not the key index of the segment's batches" in found.what
 
 
+@pytest.mark.fault("bit-flips-anywhere-bucket")
 async def test_an_object_that_is_gone_is_a_finding(tmp_path: Path) -> None:
     await build(tmp_path, mixed)
     next(path for path in tmp_path.rglob("*.chunk") if "/3/" in str(path)).unlink()

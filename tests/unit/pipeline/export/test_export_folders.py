@@ -48,6 +48,7 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
+@pytest.mark.fault("export-runs-folder-export")
 async def test_a_filtered_export_is_not_taken_for_the_whole_one(place: Place) -> None:
     """Its file kept 10 of 100 records, and the job reported 100."""
     await place.fill([flights(0, 100)])
@@ -72,6 +73,7 @@ async def test_a_folder_holds_one_selection_in_one_shape(place: Place, other: di
     assert place.offsets() == list(range(30))
 
 
+@pytest.mark.fault("export-run-records-added")
 async def test_records_that_are_new_come_into_new_files_and_no_record_comes_twice(place: Place) -> None:
     """A last piece that had grown lay beside the shorter one."""
     cold = await place.fill([flights(0, 10)])
@@ -92,6 +94,7 @@ async def test_pieces_stay_as_they_were_planned_whatever_size_is_asked_for_later
     assert place.offsets() == list(range(30))
 
 
+@pytest.mark.fault("export-run-records-added")
 async def test_two_jobs_at_the_same_time_make_one_export(place: Place) -> None:
     await place.fill([flights(0, 10), flights(10, 10)], [flights(20, 10)])
     told = await asyncio.gather(*(place.export(piece_bytes=size) for size in (1, 1 << 20, 1 << 20)))
@@ -99,6 +102,7 @@ async def test_two_jobs_at_the_same_time_make_one_export(place: Place) -> None:
     assert place.offsets() == list(range(30))
 
 
+@pytest.mark.fault("export-runs-folder-export")
 async def test_a_topic_that_was_made_again_is_another_one(place: Place) -> None:
     """Its records were nowhere: under the same offsets there were files already."""
     cold = await place.fill([flights(0, 10)])
@@ -111,6 +115,7 @@ async def test_a_topic_that_was_made_again_is_another_one(place: Place) -> None:
         await place.export()
 
 
+@pytest.mark.fault("bucket-without-metadata-holds")
 @pytest.mark.parametrize("job", ["export", "archive"])
 async def test_two_topics_of_one_name_are_not_mixed(place: Place, job: str) -> None:
     """A bucket without metadata, where a deleted topic has left objects."""
@@ -120,6 +125,7 @@ async def test_two_topics_of_one_name_are_not_mixed(place: Place, job: str) -> N
         await getattr(place, job)()
 
 
+@pytest.mark.fault("export-runs-folder-export")
 async def test_a_folder_with_files_of_something_else_is_refused(place: Place) -> None:
     """Of an earlier version, say, whose files say nothing of what was selected."""
     await place.fill([flights(0, 10)])

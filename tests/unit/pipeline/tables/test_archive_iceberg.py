@@ -93,6 +93,7 @@ async def test_a_second_run_adds_nothing_and_a_new_segment_only_itself(place: Pl
 
 
 # Killed, lost, overtaken ---------------------------------------------------------------------------------------------
+@pytest.mark.fault("iceberg-table-snapshots-expire")
 @pytest.mark.parametrize(("dies_at", "is_before"), [(1, True), (2, False)])
 async def test_a_job_killed_before_or_behind_a_commit_leaves_the_same_table_after_the_next(
     place: Place, dies_at: int, is_before: bool
@@ -131,6 +132,7 @@ class _Failing:
 _FAILED: set[str] = set()
 
 
+@pytest.mark.fault("iceberg-table-snapshots-expire")
 @pytest.mark.parametrize("is_done", [True, False], ids=["answer lost", "refused"])
 async def test_commits_without_an_answer_are_found_and_not_made_twice(
     place: Place, monkeypatch: pytest.MonkeyPatch, is_done: bool
@@ -155,6 +157,7 @@ async def test_a_store_that_takes_no_commit_is_told_and_the_next_run_goes_on(
     assert [row["flight"] for row in place.rows()] == list(range(30))
 
 
+@pytest.mark.fault("iceberg-table-snapshots-expire")
 async def test_two_jobs_beside_each_other_make_one_table(place: Place) -> None:
     await place.fill(*TWO_SEGMENTS, [flights(30, 10)], [[b"no json"]])
     await asyncio.gather(*(place.archive(piece_bytes=size, commit_segments=1) for size in (1, 1 << 20, 1 << 10)))
@@ -162,6 +165,7 @@ async def test_two_jobs_beside_each_other_make_one_table(place: Place) -> None:
     assert [row["offset"] for row in place.rows("cold/dead")] == [40]
 
 
+@pytest.mark.fault("iceberg-table-snapshots-expire")
 @pytest.mark.parametrize("retries", ["0", "4"])
 async def test_a_job_that_looked_before_another_committed_does_not_commit_the_same(
     place: Place, monkeypatch: pytest.MonkeyPatch, retries: str
@@ -189,6 +193,7 @@ async def test_a_job_that_looked_before_another_committed_does_not_commit_the_sa
 
 
 # What others do to the table -----------------------------------------------------------------------------------------
+@pytest.mark.fault("iceberg-table-snapshots-expire")
 async def test_expired_snapshots_do_not_make_it_forget(place: Place) -> None:
     cold = await place.fill(*TWO_SEGMENTS)
     catching = CatchingLog()
@@ -302,6 +307,7 @@ async def test_a_table_in_s3_is_the_same(place: Place) -> None:
         assert (await place.archive()).already == 2
 
 
+@pytest.mark.fault("strict-reader-opens-iceberg")
 async def test_files_have_the_ids_of_the_table_s_fields(place: Place) -> None:
     """Readers find columns by their ids: a file without them is refused by strict ones."""
     crew = {"size": 5, "names": ["x"], "by": [{"seat": 1}]}
@@ -341,6 +347,7 @@ def ids_of(fields: Any, where: str = "") -> dict[str, int]:
     return found
 
 
+@pytest.mark.fault("strict-reader-opens-iceberg")
 async def test_a_table_whose_older_files_have_no_ids_is_continued(place: Place) -> None:
     """Of an earlier version: they are read by the name mapping, which stays."""
     cold = await place.fill([flights(0, 3)])
@@ -352,6 +359,7 @@ async def test_a_table_whose_older_files_have_no_ids_is_continued(place: Place) 
     assert [(row["flight"], row["gate"]) for row in place.rows()] == [(0, None), (1, None), (2, None), (3, "B4")]
 
 
+@pytest.mark.fault("strict-reader-opens-iceberg")
 async def test_a_hint_names_the_newest_version_and_may_be_missing_or_wrong(place: Place) -> None:
     hint = Path(place.target, "cold", "metadata", "version-hint.text")
     cold = await place.fill([flights(0, 3)])

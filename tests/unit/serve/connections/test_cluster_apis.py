@@ -107,6 +107,7 @@ async def test_a_group_whose_shard_has_no_living_leader_has_no_coordinator_for_n
             assert (one.error_code, one.node_id) == (code, node_id if code == 0 else -1)
 
 
+@pytest.mark.fault("node-killed", "client-asks-node-node")
 async def test_clients_are_not_told_of_nodes_that_are_not_alive() -> None:
     async with control_bench() as bench:
         await of_two_nodes(bench)
@@ -175,6 +176,7 @@ async def test_producer_ids_are_taken_in_blocks_and_survive_many_askers() -> Non
         assert min(taken) > 0
 
 
+@pytest.mark.fault("two-nodes-two-lives")
 async def test_producers_begin_while_the_meta_service_is_away() -> None:
     async with control_bench() as bench:
         ids = bench.services.control.producer_ids

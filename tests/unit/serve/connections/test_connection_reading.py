@@ -212,6 +212,7 @@ async def reaped(rig: ServeRig, after_ms: int) -> None:
         await asyncio.sleep(0)
 
 
+@pytest.mark.fault("client-continues-slowly-large")
 async def test_a_client_that_goes_on_slowly_does_not_hold_what_its_last_large_frame_took(tmp_path: Path) -> None:
     async with ServeRig(tmp_path, connection_read_timeout_ms=30_000) as rig:
         shard = await rig.shard_of(max_message_bytes=8 << 20)
@@ -228,6 +229,7 @@ async def test_a_client_that_goes_on_slowly_does_not_hold_what_its_last_large_fr
         assert shard.high_watermark == 4
 
 
+@pytest.mark.fault("client-continues-slowly-large")
 async def test_unread_requests_behind_answers_that_never_come_do_not_keep_others_from_being_read(
     tmp_path: Path,
 ) -> None:
@@ -259,6 +261,7 @@ async def test_unread_requests_behind_answers_that_never_come_do_not_keep_others
         await sending
 
 
+@pytest.mark.fault("client-sends-requests-wait")
 async def test_a_client_that_leaves_while_its_answers_keep_it_from_being_read_is_noticed(tmp_path: Path) -> None:
     """Its own patience would keep its connection for weeks. One that stays may wait for as long as it says."""
     async with ServeRig(tmp_path) as rig:
@@ -377,6 +380,7 @@ async def test_a_frame_that_is_never_completed_is_closed_but_not_while_the_serve
             assert (await paused.produced()).error_code == 0
 
 
+@pytest.mark.fault("client-continues-slowly-large")
 async def test_a_client_whose_every_read_ends_within_a_frame_is_not_slow(tmp_path: Path) -> None:
     async with ServeRig(tmp_path, connection_read_timeout_ms=1000) as rig:
         await rig.shard_of()
@@ -397,6 +401,7 @@ async def test_a_client_whose_every_read_ends_within_a_frame_is_not_slow(tmp_pat
         assert busy.connection.is_closed
 
 
+@pytest.mark.fault("wall-clock-set-forward")
 @pytest.mark.parametrize("step_ms", [-3_600_000, 3_600_000])
 async def test_a_wall_clock_that_is_set_closes_no_connection_and_spares_none(tmp_path: Path, step_ms: int) -> None:
     async with ServeRig(tmp_path, connection_read_timeout_ms=1000) as rig:

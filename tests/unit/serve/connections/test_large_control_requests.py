@@ -22,6 +22,7 @@ from support.waiting import eventually
 _KEYS = [f"group-{number}" for number in range(5_000)]
 
 
+@pytest.mark.fault("request-deleted-topic-sweep")
 async def test_large_requests_are_decoded_and_encoded_on_a_thread_and_small_ones_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,6 +75,7 @@ async def test_a_large_request_that_is_malformed_closes_its_connection(tmp_path:
         client.close()
 
 
+@pytest.mark.fault("client-pipelines-large-control")
 async def test_a_request_is_decoded_at_its_turn_and_waits_in_its_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,6 +114,7 @@ async def test_a_request_is_decoded_at_its_turn_and_waits_in_its_bytes(
         client.close()
 
 
+@pytest.mark.fault("client-pipelines-large-control")
 async def test_few_large_requests_are_worked_on_at_a_time_and_small_ones_go_past_them(tmp_path: Path) -> None:
     go_on = asyncio.Event()
     async with ServeRig(tmp_path) as rig:

@@ -38,6 +38,7 @@ def addresses(nodes: Any) -> list[tuple[str, int]]:
     return [(node.host, node.port) for node in nodes]
 
 
+@pytest.mark.fault("clients-different-network-nodes")
 @pytest.mark.parametrize("version", range(13))
 async def test_metadata_name_only_nodes_that_have_the_listener_and_the_code_that_kafka_has_for_it(version: int) -> None:
     async with control_bench() as bench:
@@ -81,6 +82,7 @@ async def test_clusters_are_described_by_the_listener() -> None:
         assert addresses(told.brokers) == [("public.example", 30_001), ("public.example", 30_002)]
 
 
+@pytest.mark.fault("clients-different-network-nodes")
 @pytest.mark.parametrize("version", [0, 3, 6])
 async def test_a_coordinator_without_the_listener_is_none_to_its_clients(version: int) -> None:
     async with control_bench() as bench:
@@ -99,6 +101,7 @@ async def test_a_coordinator_without_the_listener_is_none_to_its_clients(version
         assert found == {1: (0, "public.example", 30_001), 2: (0, "public.example", 30_002), 3: (15, "", -1)}
 
 
+@pytest.mark.fault("clients-different-network-nodes")
 async def test_replicas_are_served_by_the_internal_listener_alone(tmp_path: Path) -> None:
     async with ServeRig(tmp_path) as rig:
         follows = await register(rig, 2)

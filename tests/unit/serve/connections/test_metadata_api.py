@@ -54,6 +54,7 @@ async def test_null_asks_for_all_topics_and_an_empty_list_for_none(version: int)
             assert sorted(topic.name for topic in everything.topics) == ["one", "two"]
 
 
+@pytest.mark.fault("clients-ask-topics-once", "clients-ask-topics-once-restart")
 async def test_all_topics_are_told_in_slices() -> None:
     async with control_bench() as bench:
         pieces = bench.services.control.metadata
@@ -166,6 +167,7 @@ async def test_a_topic_is_encoded_again_only_when_a_placement_changed() -> None:
         assert len(told.topics[0].partitions) == 3
 
 
+@pytest.mark.fault("clients-ask-topic-10")
 async def test_of_a_topic_of_many_shards_only_those_that_moved_are_encoded_again() -> None:
     """After a node died its shards find new leaders one by one, and each client asks for all of a topic meanwhile."""
     async with control_bench() as bench:

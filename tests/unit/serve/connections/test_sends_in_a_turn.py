@@ -22,6 +22,7 @@ def turn_bytes(monkeypatch: pytest.MonkeyPatch) -> int:
     return MIB
 
 
+@pytest.mark.fault("thousands-clients-take-large")
 async def test_all_connections_together_send_so_much_in_a_turn_and_all_is_sent(tmp_path: Path, turn_bytes: int) -> None:
     async with ServeRig(tmp_path) as rig:
         await rig.shard_of()
@@ -40,6 +41,7 @@ async def test_all_connections_together_send_so_much_in_a_turn_and_all_is_sent(t
         assert sum(steps) > 40 * 900_000 and max(steps) <= 2 * turn_bytes
 
 
+@pytest.mark.fault("thousands-clients-take-large")
 async def test_a_little_answer_does_not_wait_for_large_ones(tmp_path: Path, turn_bytes: int) -> None:
     async with ServeRig(tmp_path) as rig:
         await rig.shard_of()

@@ -48,6 +48,7 @@ def _look(rig: ServeRig, *, after_ms: int = 1_000) -> None:
     rig.server._reaper.cancel()
 
 
+@pytest.mark.fault("clients-ask-large-answers-read", "clients-ask-large-answers-read-none")
 async def test_answers_that_nobody_takes_are_bounded_for_the_whole_node(tmp_path: Path) -> None:
     async with _rig_without_a_timer(tmp_path, queued_max_request_bytes=_LIMIT_BYTES) as rig:
         unsent_answers = rig.server._control.unsent_answers
@@ -70,6 +71,7 @@ async def test_answers_that_nobody_takes_are_bounded_for_the_whole_node(tmp_path
         await eventually(lambda: unsent_answers.size_bytes == 0)
 
 
+@pytest.mark.fault("clients-ask-large-answers-read", "clients-ask-large-answers-read-none")
 async def test_who_takes_a_little_now_and_then_is_closed_for_an_answer_of_long_ago(tmp_path: Path) -> None:
     async with _rig_without_a_timer(tmp_path, queued_max_request_bytes=64 << 10) as rig:
         slow, new = (rig.connect(send_buffer=4096, receive_buffer=4096) for _ in range(2))
@@ -86,6 +88,7 @@ async def test_who_takes_a_little_now_and_then_is_closed_for_an_answer_of_long_a
         assert slow.connection.is_closed and not new.connection.is_closed
 
 
+@pytest.mark.fault("clients-ask-topics-once", "clients-ask-topics-once-restart")
 async def test_nobody_is_closed_for_the_time_in_which_the_node_itself_stood_still(tmp_path: Path) -> None:
     async with _rig_without_a_timer(tmp_path, queued_max_request_bytes=64 << 10) as rig:
         clients = [rig.connect(send_buffer=4096, receive_buffer=4096) for _ in range(3)]
@@ -104,6 +107,7 @@ async def test_nobody_is_closed_for_the_time_in_which_the_node_itself_stood_stil
             assert len(answer.coordinators) == len(_KEYS)
 
 
+@pytest.mark.fault("clients-ask-topics-once", "clients-ask-topics-once-restart")
 async def test_all_who_ask_for_all_topics_at_once_are_answered(tmp_path: Path) -> None:
     """As after a restart. They are answered as fast as they read, a few at a time, and none is given up."""
     async with _rig_without_a_timer(tmp_path, queued_max_request_bytes=64 << 10) as rig:
@@ -123,6 +127,7 @@ async def test_all_who_ask_for_all_topics_at_once_are_answered(tmp_path: Path) -
         assert not any(client.connection.is_closed for client in clients)
 
 
+@pytest.mark.fault("clients-ask-topics-once", "clients-ask-topics-once-restart")
 async def test_of_those_who_wait_for_room_one_at_a_time_is_woken(tmp_path: Path) -> None:
     """Thousands would run for each answer that is taken, all but one of them in vain."""
     async with _rig_without_a_timer(tmp_path, queued_max_request_bytes=64 << 10) as rig:
@@ -139,6 +144,7 @@ async def test_of_those_who_wait_for_room_one_at_a_time_is_woken(tmp_path: Path)
             await client.read_frame()
 
 
+@pytest.mark.fault("clients-ask-topics-once", "clients-ask-topics-once-restart")
 @pytest.mark.parametrize(
     ("key", "version", "fields"),
     [
@@ -208,6 +214,7 @@ async def _all_come(client: WireClient, count: int) -> int:
     return size
 
 
+@pytest.mark.fault("client-sends-hundreds-small", "client-sends-hundreds-small-questions")
 @pytest.mark.parametrize("is_behind_fetch", [False, True])
 async def test_who_asks_on_and_takes_nothing_is_owed_one_answer_more_than_it_may(
     tmp_path: Path, is_behind_fetch: bool
@@ -232,6 +239,7 @@ async def test_who_asks_on_and_takes_nothing_is_owed_one_answer_more_than_it_may
         await rig.nothing_is_held()
 
 
+@pytest.mark.fault("client-sends-hundreds-small", "client-sends-hundreds-small-questions")
 @pytest.mark.parametrize(("key", "version"), [(3, 12), (9, 8), (10, 4), (15, 5), (16, 4), (32, 4), (35, 4), (69, 0)])
 async def test_no_answer_from_memory_is_made_ahead_of_who_takes_none(tmp_path: Path, key: int, version: int) -> None:
     """A few bytes name a group of a thousand members, or a topic of as many shards."""
@@ -262,6 +270,7 @@ def _empty(name: str) -> object:
     return "" if name.endswith("_id") else 0 if name.endswith("type") else ()
 
 
+@pytest.mark.fault("client-sends-hundreds-small", "client-sends-hundreds-small-questions")
 async def test_beyond_the_limit_each_client_is_owed_one_answer(tmp_path: Path) -> None:
     async with _rig_without_a_timer(tmp_path, queued_max_request_bytes=64 << 10) as rig:
         clients = [rig.connect(send_buffer=4096, receive_buffer=4096) for _ in range(10)]
@@ -277,6 +286,7 @@ async def test_beyond_the_limit_each_client_is_owed_one_answer(tmp_path: Path) -
         await rig.nothing_is_held()
 
 
+@pytest.mark.fault("clients-send-requests-fetches")
 @pytest.mark.parametrize("is_fetch", [False, True])
 async def test_what_requests_that_wait_hold_is_bounded_for_the_whole_node(tmp_path: Path, is_fetch: bool) -> None:
     """Behind fetches that may wait for weeks each client had megabytes of them."""
@@ -305,6 +315,7 @@ async def test_what_requests_that_wait_hold_is_bounded_for_the_whole_node(tmp_pa
         await rig.nothing_is_held()
 
 
+@pytest.mark.fault("clients-ask-large-answers", "clients-ask-large-answers-2")
 async def test_what_was_answered_and_who_is_gone_is_freed_at_once(tmp_path: Path) -> None:
     """The collector looks seldom: thousands of large answers would wait for it."""
 

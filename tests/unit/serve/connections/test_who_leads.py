@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.machines.leading.chain_events import ShardStopped
 from stratalog.machines.leading.shard_life import Stop, StopCause
@@ -120,6 +122,7 @@ async def test_a_fetch_from_a_node_that_does_not_lead_is_told_who_does(tmp_path:
         assert (found.current_leader.leader_id, found.current_leader.leader_epoch) == (OTHER, 0)
 
 
+@pytest.mark.fault("client-asks-node-lead", "clients-work-load-healthy")
 async def test_an_offset_above_a_stale_end_is_not_out_of_range(tmp_path: Path) -> None:
     """The leader may have it: a consumer that is told 1 jumps."""
     async with ServeRig(tmp_path) as rig:
@@ -127,6 +130,7 @@ async def test_an_offset_above_a_stale_end_is_not_out_of_range(tmp_path: Path) -
         assert (await fetch_v12(rig.connect(), index, 1_000)).error_code == LED_ELSEWHERE
 
 
+@pytest.mark.fault("client-asks-node-lead")
 async def test_a_fetch_that_waits_hears_at_once_that_another_leads(tmp_path: Path) -> None:
     async with ServeRig(tmp_path) as rig:
         shard = await rig.shard_of()
@@ -158,6 +162,7 @@ async def test_list_offsets_asks_who_leads(tmp_path: Path) -> None:
         assert await list_offset(client, 1 - index, LATEST) == (0, 0)
 
 
+@pytest.mark.fault("client-asks-node-lead-knows")
 async def test_a_batch_for_another_leader_names_it_from_version_10_on(tmp_path: Path) -> None:
     """Not a storage error: there is nothing wrong with the disk, and clients look for the leader only at this code."""
     async with ServeRig(tmp_path) as rig:
@@ -180,6 +185,7 @@ async def test_a_batch_for_another_leader_names_it_from_version_10_on(tmp_path: 
         assert only(served).error_code == 0 and not served.node_endpoints
 
 
+@pytest.mark.fault("clients-different-network-nodes")
 async def test_a_batch_for_another_leader_names_its_address_of_the_listener_that_it_came_by(tmp_path: Path) -> None:
     async with ServeRig(tmp_path) as rig:
         index = await led_by_another(rig, Listener("outside", "public.example", 30_002))

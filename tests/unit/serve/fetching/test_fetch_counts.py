@@ -49,6 +49,7 @@ def frame_naming_one_partition(times: int, *, min_bytes: int, max_wait_ms: int) 
     return struct.pack(">i", len(frame)) + frame
 
 
+@pytest.mark.fault("client-waits-too-things")
 async def test_a_partition_named_100_000_times_is_read_and_answered_once(tmp_path: Path, looks: dict[str, int]) -> None:
     async with ServeRig(tmp_path) as rig:
         shard = await rig.shard_of()
@@ -76,6 +77,7 @@ def frame_naming(partitions: range) -> bytes:
     return struct.pack(">i", len(frame)) + frame
 
 
+@pytest.mark.fault("fetch-names-partitions-exist")
 async def test_a_fetch_may_name_what_is_here_and_so_many_that_are_not(tmp_path: Path) -> None:
     async with ServeRig(tmp_path) as rig:
         await rig.create_topic(shards=50)
@@ -101,6 +103,7 @@ def test_each_partition_counts_once_where_it_was_first_named_and_as_it_was_named
     assert distinct(many) == [("a", [entry(0, 3), entry(1, 5), entry(2, 6)]), ("b", [entry(0, 4)])]
 
 
+@pytest.mark.fault("client-waits-too-things")
 async def test_a_fetch_is_answered_by_the_append_that_makes_it_enough_and_not_before(
     tmp_path: Path, looks: dict[str, int]
 ) -> None:
@@ -134,6 +137,7 @@ async def test_a_fetch_is_answered_by_the_append_that_makes_it_enough_and_not_be
         await rig.nothing_is_held()
 
 
+@pytest.mark.fault("client-waits-too-things")
 async def test_a_partition_cut_at_its_own_limit_is_not_looked_at_again_and_again(
     tmp_path: Path, looks: dict[str, int]
 ) -> None:
@@ -206,6 +210,7 @@ async def test_whatever_befalls_a_shard_makes_its_waiting_fetch_look(tmp_path: P
         await rig.nothing_is_held()
 
 
+@pytest.mark.fault("client-waits-too-things")
 async def test_400_fetches_that_wait_on_one_connection_cost_an_append_a_handful_of_looks(
     tmp_path: Path, looks: dict[str, int]
 ) -> None:

@@ -64,6 +64,7 @@ async def _all_ask(rig: ServeRig) -> list[WireClient]:
     return clients
 
 
+@pytest.mark.fault("thousands-fetches-arrive-once", "thousands-fetches-arrive-once-woken")
 async def test_an_ordinary_fetch_looks_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with ServeRig(tmp_path) as rig:
         shard = await rig.shard_of()
@@ -77,6 +78,7 @@ async def test_an_ordinary_fetch_looks_at_once(tmp_path: Path, monkeypatch: pyte
         assert sum(looks.by_turn.values()) == 10 and looks.deferred == 0
 
 
+@pytest.mark.fault("thousands-fetches-arrive-once", "thousands-fetches-arrive-once-woken")
 async def test_fetches_that_are_woken_at_once_look_over_several_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,6 +95,7 @@ async def test_fetches_that_are_woken_at_once_look_over_several_turns(
         await rig.nothing_is_held()
 
 
+@pytest.mark.fault("thousands-fetches-arrive-once", "thousands-fetches-arrive-once-woken")
 async def test_fetches_that_come_at_once_look_over_several_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,6 +110,7 @@ async def test_fetches_that_come_at_once_look_over_several_turns(
         assert looks.decoded == looks.by_turn, "a request was decoded before its look"
 
 
+@pytest.mark.fault("thousands-fetches-arrive-once", "thousands-fetches-arrive-once-woken")
 async def test_fetches_whose_patience_ends_at_once_look_over_several_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,6 +129,7 @@ async def test_fetches_whose_patience_ends_at_once_look_over_several_turns(
         await rig.nothing_is_held()
 
 
+@pytest.mark.fault("thousands-fetches-arrive-once", "thousands-fetches-arrive-once-woken")
 async def test_large_requests_are_decoded_one_in_a_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also those that name one partition again and again: what they ask for is little, and decoding them is not."""
     async with ServeRig(tmp_path) as rig:
@@ -140,6 +145,7 @@ async def test_large_requests_are_decoded_one_in_a_turn(tmp_path: Path, monkeypa
         await rig.nothing_is_held()
 
 
+@pytest.mark.fault("thousands-fetches-arrive-once", "thousands-fetches-arrive-once-woken")
 async def test_a_fetch_that_waits_for_room_waits_in_the_bytes_it_came_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,6 +187,7 @@ async def test_a_wide_fetch_that_waits_counts_against_its_connection(tmp_path: P
         assert client.connection._held_bytes == 0
 
 
+@pytest.mark.fault("thousands-fetches-arrive-once", "thousands-fetches-arrive-once-woken")
 async def test_nobody_passes_those_who_wait_for_their_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with ServeRig(tmp_path) as rig:
         shard = await rig.shard_of()

@@ -59,6 +59,7 @@ def test_a_header_alone_from_the_future_is_no_fault() -> None:
     assert window_fault(timed_batch([NOW_MS, NOW_MS + 1], NOW_MS + TEN_YEARS_MS)) is None
 
 
+@pytest.mark.fault("record-lies-years-ahead")
 @pytest.mark.parametrize("claimed_ms", [-1, NOW_MS - 1, NOW_MS])
 def test_a_record_ten_years_ahead_is_refused_where_the_header_contradicts_itself(claimed_ms: int) -> None:
     """Kafka 4.3.1 refuses each of these with INVALID_TIMESTAMP (32): it looks at each record."""
@@ -70,6 +71,7 @@ def test_a_record_ten_years_ahead_is_refused_where_the_header_contradicts_itself
     assert window_fault(timed_batch([NOW_MS, NOW_MS + HOUR_MS, NOW_MS], -1)) is None
 
 
+@pytest.mark.fault("record-lies-years-ahead")
 def test_a_topic_with_a_window_of_its_own_has_each_record_looked_at() -> None:
     partial_maximum = timed_batch([NOW_MS, NOW_MS + 70_000, NOW_MS], NOW_MS)
     assert window_fault(partial_maximum, message_timestamp_after_max_ms="60000") is BatchFault.WRONG_TIME

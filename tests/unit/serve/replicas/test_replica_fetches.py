@@ -145,6 +145,7 @@ async def test_a_catching_up_replica_reads_from_the_disk_and_holds_up_nobody(
         assert stats.replica_cold_reads == 1 and stats.replica_cold_bytes > 0
 
 
+@pytest.mark.fault("leader-cannot-open-read")
 async def test_a_file_that_cannot_be_opened_keeps_a_follower_from_nothing_else(tmp_path: Path) -> None:
     async with ServeRig(tmp_path) as rig:
         follower = await follower_of(rig)
@@ -165,6 +166,7 @@ async def test_a_file_that_cannot_be_opened_keeps_a_follower_from_nothing_else(t
         assert offsets_in(await follower.fetch(ask_of(broken, 0))) == [(broken.key.shard, 0, 1)]
 
 
+@pytest.mark.fault("segment-far")
 async def test_rounds_that_always_have_something_keep_nobody_from_what_is_on_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,6 +205,7 @@ async def test_rounds_that_always_have_something_keep_nobody_from_what_is_on_the
     assert rig.reader.outstanding_bytes == 0
 
 
+@pytest.mark.fault("segment-far")
 async def test_what_was_read_for_a_follower_that_goes_is_given_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,6 +226,7 @@ async def test_what_was_read_for_a_follower_that_goes_is_given_back(
 
 
 # Who may --------------------------------------------------------------------------------------------------------------
+@pytest.mark.fault("client-invents-replica-id", "clients-work-load-healthy")
 async def test_a_made_up_token_moves_nothing_and_reads_nothing(tmp_path: Path) -> None:
     async with ServeRig(tmp_path) as rig:
         real = await register(rig, FOLLOWER)
@@ -236,6 +240,7 @@ async def test_a_made_up_token_moves_nothing_and_reads_nothing(tmp_path: Path) -
         assert not asked.is_answered and shard.high_watermark == 0
 
 
+@pytest.mark.fault("client-invents-replica-id", "clients-work-load-healthy")
 @pytest.mark.parametrize("version", [4, 11, 12])
 async def test_a_client_that_makes_up_a_replica_id_is_served_as_a_client(tmp_path: Path, version: int) -> None:
     async with ServeRig(tmp_path) as rig:
@@ -260,6 +265,7 @@ async def test_version_15_without_a_replica_is_not_served(tmp_path: Path) -> Non
         assert await client.is_closed()
 
 
+@pytest.mark.fault("client-invents-replica-id", "fenced-leader-earlier-life")
 async def test_an_old_life_is_fenced_and_its_session_with_it(tmp_path: Path) -> None:
     async with ServeRig(tmp_path) as rig:
         follower = await follower_of(rig)
@@ -295,6 +301,7 @@ async def test_an_offset_above_the_end_is_out_of_range_and_a_later_epoch_not_kno
         assert (later.error_code, later.epoch) == (ErrorCode.UNKNOWN_LEADER_EPOCH, 5)
 
 
+@pytest.mark.fault("follower-asks-new-topic")
 async def test_a_topic_that_the_metadata_tell_of_between_a_round_and_its_look_is_asked_for_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,8 @@ import random
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
+
 from stratalog.model.commands.table_commands import (
     AddShards,
     AdvanceLogStart,
@@ -173,6 +175,7 @@ async def _with_segments(count: int) -> tuple[MetaService, Catalog, ShardKey]:
     return meta, catalog, key
 
 
+@pytest.mark.fault("deleterecords-retention-deletion-topic")
 async def test_deleting_ten_times_the_segments_costs_ten_times_the_work() -> None:
     work = {}
     for count in (50, 500):
@@ -185,6 +188,7 @@ async def test_deleting_ten_times_the_segments_costs_ten_times_the_work() -> Non
     assert work[500] < 15 * work[50]
 
 
+@pytest.mark.fault("deleterecords-retention-deletion-topic")
 async def test_a_segment_is_found_without_a_look_at_its_neighbours() -> None:
     meta, catalog, key = await _with_segments(300)
     first = catalog.segments(key)[0]
@@ -207,6 +211,7 @@ async def test_a_large_change_set_is_applied_in_steps_and_its_version_moves_with
     await meta.close()
 
 
+@pytest.mark.fault("command-changes-thousands-records")
 async def test_the_loop_turns_while_a_node_follows_a_large_change(tmp_path: Path) -> None:
     meta = MetaService(MemoryStore(), HandClock())
     await meta.start()

@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from stratalog.model.metadata import Node
 from stratalog.model.segment import Segment
 from stratalog_node.shards.catalog.lost_segments import PATIENCE_MS, LostSegments
 from unit.machines.tiering.test_mounted_uploads import SEALED
+
+pytestmark = pytest.mark.fault("node-given-force-replica")
 
 LONELY = replace(SEALED, replicas=(1,), local_nodes=(1,))
 SHARED = replace(SEALED, replicas=(1, 2), local_nodes=(1,))

@@ -92,6 +92,7 @@ def zero_inside(path: Path, position: int) -> None:
         os.close(fd)
 
 
+@pytest.mark.fault("page-cache-holds-unchecked")
 @pytest.mark.parametrize("how", ["stop", "crash"])
 @pytest.mark.parametrize("is_sealed", [False, True], ids=["active", "sealed"])
 async def test_what_this_life_neither_wrote_nor_checked_is_checked_though_it_lies_in_the_page_cache(
@@ -122,6 +123,7 @@ async def test_what_this_life_neither_wrote_nor_checked_is_checked_though_it_lie
             await rig.reader.read(shard, 1, 1 << 20)
 
 
+@pytest.mark.fault("page-cache-holds-unchecked")
 @pytest.mark.parametrize("is_sealed", [False, True], ids=["active", "sealed"])
 async def test_what_was_checked_once_is_served_from_the_page_cache_from_then_on(
     tmp_path: Path, *, is_sealed: bool
@@ -146,6 +148,7 @@ async def test_what_was_checked_once_is_served_from_the_page_cache_from_then_on(
             rig.reader.read_hot(shard, 0, 1 << 20, for_socket=True)
 
 
+@pytest.mark.fault("page-cache-holds-unchecked")
 async def test_a_batch_that_stands_under_another_offset_on_the_disk_is_damage(tmp_path: Path) -> None:
     """Base offset and epoch lie outside the CRC: they must go on from what the index says."""
     async with ShardRig(tmp_path) as rig:
@@ -166,6 +169,7 @@ async def test_a_batch_that_stands_under_another_offset_on_the_disk_is_damage(tm
             await shard.read_committed_range(shard.active.key, 0, 1 << 20)
 
 
+@pytest.mark.fault("page-cache-holds-unchecked")
 async def test_a_file_whose_flush_failed_is_read_with_checks(tmp_path: Path) -> None:
     """The kernel may have dropped pages that it could not write: what it shows in their place is nobody's word."""
     async with ShardRig(tmp_path) as rig:

@@ -109,6 +109,7 @@ async def test_a_disk_that_refuses_probes_as_well_is_trouble(watched: Watched) -
     assert watched.watch.trouble is not None and "every write has failed" in watched.watch.trouble
 
 
+@pytest.mark.fault("appends-file-fail-rest")
 async def test_files_that_take_no_appends_are_named_while_others_do(watched: Watched) -> None:
     path, other = watched.layout.segment(KEY), watched.layout.segment(KEY._replace(shard=4))
     calls = watched.threads.calls

@@ -31,6 +31,8 @@ from support.shard_rig import ShardRig, cut_file
 from support.tiered_shards import TieredShardRig
 from support.waiting import eventually
 
+pytestmark = pytest.mark.fault("index-block-table-producers")
+
 MANY = 20_000
 SMALL_BYTES = 1_024
 BLOCK_BYTES = 50 * MANY
@@ -277,6 +279,7 @@ async def test_a_table_of_a_freed_segment_comes_from_the_object_store(tmp_path: 
         assert await repeated(rig, shard, 1) == 1
 
 
+@pytest.mark.fault("records-last-segment-object")
 async def test_a_table_that_nobody_wrote_down_is_made_of_the_parts_in_the_object_store(tmp_path: Path) -> None:
     """Its nodes are gone before the segment was finished there: no record is lost, so no producer may be forgotten."""
     async with TieredShardRig(tmp_path) as rig:
@@ -377,6 +380,7 @@ async def test_who_wrote_in_what_the_store_has_is_known_though_the_table_before_
             assert found[0] in known
 
 
+@pytest.mark.fault("fault-program-ends-upload")
 async def test_a_table_behind_a_segment_that_is_not_sealed_yet_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -446,6 +450,7 @@ async def test_a_shard_that_waited_through_a_stop_in_order_is_in_doubt_as_before
         assert shard.epoch == epoch + 1
 
 
+@pytest.mark.fault("file-cut-gone-offset")
 async def test_what_shards_that_wait_lack_is_missed_though_another_was_opened_before(tmp_path: Path) -> None:
     """Each file is shorter than its checkpoint says, and is read behind a table that the object store has."""
     async with TieredShardRig(tmp_path) as rig:

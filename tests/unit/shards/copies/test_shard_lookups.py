@@ -67,6 +67,7 @@ class NothingInStore:
         return None
 
 
+@pytest.mark.fault("metadata-loaded-shard-file")
 @pytest.mark.parametrize("has_bucket", [True, False])
 @pytest.mark.parametrize("is_newest", [True, False])
 async def test_a_segment_that_is_nowhere_is_not_one_without_such_a_time(

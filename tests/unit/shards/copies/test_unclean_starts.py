@@ -36,6 +36,7 @@ async def records(rig: ShardRig, shard: ShardLog) -> dict[tuple[int, int], bytes
     return found
 
 
+@pytest.mark.fault("tail-read-acknowledged-lost")
 @pytest.mark.parametrize("how", ["crash", "power_cut"])
 async def test_the_first_append_after_an_unclean_start_opens_the_next_epoch(tmp_path: Path, how: str) -> None:
     async with ShardRig(tmp_path) as rig:
@@ -60,6 +61,7 @@ async def test_a_clean_stop_goes_on_in_the_same_epoch(tmp_path: Path) -> None:
         assert sorted(await records(rig, rig.shard(shard))) == [(0, 0), (0, 1), (0, 2)]
 
 
+@pytest.mark.fault("tail-read-acknowledged-lost")
 async def test_what_is_in_doubt_stays_in_doubt_through_a_clean_stop(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
@@ -84,6 +86,7 @@ async def test_a_stop_after_a_failed_flush_is_not_clean(tmp_path: Path) -> None:
         assert sorted(await records(rig, rig.shard(shard))) == [(0, 0), (1, 1)]
 
 
+@pytest.mark.fault("node-stopped-flushes-files")
 async def test_a_stop_in_the_middle_of_a_background_flush_flushes_the_rest_as_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,6 +118,7 @@ async def test_a_stop_in_the_middle_of_a_background_flush_flushes_the_rest_as_we
             assert await rig.read_values(rig.shard(shard)) == [b"a"]
 
 
+@pytest.mark.fault("tail-read-acknowledged-lost")
 async def test_the_word_of_an_older_life_is_not_believed(tmp_path: Path) -> None:
     """A directory put back from a copy, or used by somebody in between."""
     async with ShardRig(tmp_path) as rig:
@@ -131,6 +135,7 @@ async def test_the_word_of_an_older_life_is_not_believed(tmp_path: Path) -> None
         assert sorted(await records(rig, rig.shard(shard))) == [(0, 0), (0, 1), (1, 2)]
 
 
+@pytest.mark.fault("tail-read-acknowledged-lost")
 async def test_a_shard_that_was_never_written_to_leaves_no_empty_segment_behind(tmp_path: Path) -> None:
     """Its file may have been lost with all that was in it, so its epoch is not used again either."""
     async with ShardRig(tmp_path) as rig:
@@ -143,6 +148,7 @@ async def test_a_shard_that_was_never_written_to_leaves_no_empty_segment_behind(
         assert rig.meta.calls[SealSegment] == 0
 
 
+@pytest.mark.fault("large-batches-thousands-shards")
 async def test_a_burst_over_many_shards_after_an_unclean_start_makes_so_many_files_a_turn(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         topic = await rig.create_topic(shards=100)
@@ -159,6 +165,7 @@ async def test_a_burst_over_many_shards_after_an_unclean_start_makes_so_many_fil
         await eventually(lambda: all(a.is_acknowledged for a in asked))
 
 
+@pytest.mark.fault("large-batches-thousands-shards")
 async def test_batches_that_wait_for_their_files_take_so_many_bytes_and_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,6 +192,7 @@ async def test_a_first_record_that_the_power_took_does_not_lend_its_offset_to_an
         assert not before.keys() & (await records(rig, rig.shard(shard))).keys()
 
 
+@pytest.mark.fault("tail-read-acknowledged-lost")
 async def test_attempts_of_a_lost_tail_and_of_what_came_in_its_place_are_of_two_segments(tmp_path: Path) -> None:
     """A PUT landed, its commit did not, the power went: each complete attempt in the bucket is true all the same."""
     async with TieredShardRig(tmp_path) as rig:
@@ -211,6 +219,7 @@ async def test_attempts_of_a_lost_tail_and_of_what_came_in_its_place_are_of_two_
         assert sorted(said) == [(0, 0), (1, 0)]
 
 
+@pytest.mark.fault("tail-read-acknowledged-lost")
 @pytest.mark.parametrize("policy", ["replicated", "fsync"])
 @pytest.mark.parametrize("seed", range(4))
 async def test_no_epoch_and_offset_ever_stands_for_two_records(tmp_path: Path, seed: int, policy: str) -> None:

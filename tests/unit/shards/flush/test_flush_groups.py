@@ -157,6 +157,7 @@ async def test_a_file_that_was_flushed_beyond_its_group_meanwhile_does_not_cost_
         assert rig.flusher.stats.journal_groups == groups + 1
 
 
+@pytest.mark.fault("flush-fails")
 async def test_a_flush_that_fails_stops_its_shard_and_no_other(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         good, bad = await fsync_shards(rig, 2)
@@ -174,6 +175,7 @@ async def test_a_flush_that_fails_stops_its_shard_and_no_other(tmp_path: Path) -
         assert await rig.read_values(bad) == [b"x"]
 
 
+@pytest.mark.fault("flush-fails")
 async def test_a_flush_that_succeeds_after_one_that_failed_proves_nothing(tmp_path: Path) -> None:
     """The kernel reports an error once and forgets the pages: what the second flush says is not about them."""
     async with ShardRig(tmp_path) as rig:
@@ -196,6 +198,7 @@ async def test_a_flush_that_succeeds_after_one_that_failed_proves_nothing(tmp_pa
         assert shard.high_watermark == 1
 
 
+@pytest.mark.fault("several-threads-flush-file")
 async def test_a_flush_beside_one_that_fails_does_not_go_by_the_kernels_silence(tmp_path: Path) -> None:
     """Both flush one file through one descriptor; the kernel tells one of them of the lost page."""
     async with ShardRig(tmp_path) as rig:
@@ -216,6 +219,7 @@ async def test_a_flush_beside_one_that_fails_does_not_go_by_the_kernels_silence(
         assert rig.flusher.stats.checkpoints == 0 and rig.flusher.stats.background_flushes == 0
 
 
+@pytest.mark.fault("flush-fails")
 @pytest.mark.parametrize("policy", ["fsync", "replicated"])
 async def test_a_start_after_a_failed_flush_writes_the_file_again(tmp_path: Path, policy: str) -> None:
     """What it finds in the page cache may be nowhere else, and a flush of it would succeed."""
@@ -243,6 +247,7 @@ async def test_a_start_after_a_failed_flush_writes_the_file_again(tmp_path: Path
         assert path.stat().st_ino == second, "once is enough"
 
 
+@pytest.mark.fault("several-threads-flush-file")
 async def test_ended_segments_that_cannot_be_confirmed_do_not_keep_their_descriptors(tmp_path: Path) -> None:
     """While the meta service is away they are not sealed, and a file that waits for a flush is not closed."""
     async with ShardRig(tmp_path, descriptor_limit=4) as rig:
@@ -265,6 +270,7 @@ async def test_ended_segments_that_cannot_be_confirmed_do_not_keep_their_descrip
         assert len(await rig.read_values(shard)) == 60
 
 
+@pytest.mark.fault("flush-fails")
 async def test_a_background_flush_that_fails_counts_as_well(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
@@ -277,6 +283,7 @@ async def test_a_background_flush_that_fails_counts_as_well(tmp_path: Path) -> N
         assert await rig.read_values(shard) == [b"x"]
 
 
+@pytest.mark.fault("flush-fails")
 async def test_a_segment_whose_flush_failed_is_never_sealed(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
@@ -346,6 +353,7 @@ async def test_a_descriptor_shortage_delays_a_flush_and_nothing_is_lost(
         await eventually(lambda: asked.is_acknowledged)
 
 
+@pytest.mark.fault("node-stopped-file-shard")
 async def test_a_stop_does_not_wait_for_a_flush_that_is_not_possible(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -410,6 +418,7 @@ async def test_the_journal_is_retired_beside_the_traffic(tmp_path: Path, monkeyp
             assert await rig.read_values(rig.shard(shard)) == [b"%d" % number for number in range(30)]
 
 
+@pytest.mark.fault("flush-fails")
 async def test_a_journal_whose_files_could_not_be_flushed_stays_for_the_next_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -456,6 +465,7 @@ async def test_an_ended_segment_with_a_flush_under_way_is_acknowledged_before_th
         await rig.all_sealed()
 
 
+@pytest.mark.fault("idempotent-producer-repeats-batch")
 async def test_a_repeated_batch_is_not_acknowledged_before_its_first_copy_is_flushed(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         (shard,) = await fsync_shards(rig, 1)

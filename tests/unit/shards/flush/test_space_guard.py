@@ -127,6 +127,7 @@ async def test_local_data_that_waits_for_its_upload_refuses_writes_until_it_is_s
         assert rig.append(shard, b"x").is_acknowledged
 
 
+@pytest.mark.fault("node-thousands-idle-shards")
 async def test_what_segments_take_is_added_up_when_somebody_asks(tmp_path: Path) -> None:
     """With thousands of shards that costs a percent of a core if it is done each second."""
     async with ShardRig(tmp_path) as rig:

@@ -41,6 +41,7 @@ async def refused_append(shard: ShardLog) -> type[StratalogError]:
 
 
 # Who waits is answered --------------------------------------------------------------------------------------------
+@pytest.mark.fault("error-occurs-node-middle")
 async def test_whoever_wrote_in_the_turn_of_a_fault_learns_that_nobody_knows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -56,6 +57,7 @@ async def test_whoever_wrote_in_the_turn_of_a_fault_learns_that_nobody_knows(
         assert await rig.read_values(shard) == [b"kept"]
 
 
+@pytest.mark.fault("error-occurs-node-middle")
 @pytest.mark.parametrize("how", ["stop", "crash"])
 @pytest.mark.parametrize("is_written", [False, True])
 async def test_a_start_behind_a_write_that_met_a_fault_goes_on_where_the_batches_of_the_file_end(
@@ -102,6 +104,7 @@ async def test_a_full_disk_is_told_as_one(tmp_path: Path) -> None:
         assert await refused_append(shard) is DiskFull
 
 
+@pytest.mark.fault("error-occurs-node-middle")
 @pytest.mark.parametrize("place", ["a file", "the group"])
 async def test_whoever_waits_for_a_flush_that_meets_a_fault_is_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
@@ -118,6 +121,7 @@ async def test_whoever_waits_for_a_flush_that_meets_a_fault_is_answered(
         await rig.acknowledged(good, b"x")
 
 
+@pytest.mark.fault("error-occurs-node-middle")
 async def test_a_batch_that_is_no_batch_takes_the_ones_beside_it_along(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
@@ -127,6 +131,7 @@ async def test_a_batch_that_is_no_batch_takes_the_ones_beside_it_along(tmp_path:
         assert shard.end_offset == 0
 
 
+@pytest.mark.fault("error-occurs-node-middle")
 async def test_rolls_behind_one_that_meets_a_fault_are_not_forgotten_in_silence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,6 +156,7 @@ async def test_rolls_behind_one_that_meets_a_fault_are_not_forgotten_in_silence(
         assert (await rig.read_values(rig.shard(shard)))[:3] == [b"old", b"in the next segment", b"in the one after"]
 
 
+@pytest.mark.fault("error-occurs-node-middle")
 async def test_a_seal_that_meets_faults_is_tried_again_and_keeps_no_other_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,6 +180,7 @@ async def test_a_seal_that_meets_faults_is_tried_again_and_keeps_no_other_waitin
 
 
 # Journals ---------------------------------------------------------------------------------------------------------
+@pytest.mark.fault("full-journal-file-cannot")
 async def test_a_journal_that_cannot_be_removed_stays_and_the_next_ones_are_retired(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,6 +249,7 @@ class TornDisk:
         self._ftruncate(fd, size_bytes)
 
 
+@pytest.mark.fault("append-fails-node-cannot")
 @pytest.mark.parametrize("is_freed", [False, True])
 async def test_what_was_refused_and_could_not_be_cut_off_is_unknown_until_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_freed: bool
@@ -267,6 +275,7 @@ async def test_what_was_refused_and_could_not_be_cut_off_is_unknown_until_it_is(
         assert await rig.read_values(rig.shard(shard)) == expected
 
 
+@pytest.mark.fault("append-fails-node-cannot")
 async def test_what_was_refused_and_cut_off_never_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()

@@ -37,6 +37,7 @@ async def looked(rig: ShardRig, seen: list[int]) -> list[int]:
     return sorted(seen)
 
 
+@pytest.mark.fault("node-thousands-idle-shards")
 async def test_shards_at_rest_are_not_told_of_time(tmp_path: Path, seen: list[int]) -> None:
     async with ShardRig(tmp_path) as rig:
         topic = await rig.create_topic(shards=SHARDS, segment_ms=DAY_MS)
@@ -51,6 +52,7 @@ async def test_shards_at_rest_are_not_told_of_time(tmp_path: Path, seen: list[in
         assert await looked(rig, seen) == []
 
 
+@pytest.mark.fault("node-thousands-idle-shards")
 async def test_each_shard_rolls_when_its_own_time_has_come(tmp_path: Path, seen: list[int]) -> None:
     async with ShardRig(tmp_path) as rig:
         topic = await rig.create_topic(shards=SHARDS, segment_ms=1_000)

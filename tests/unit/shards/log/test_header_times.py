@@ -66,6 +66,7 @@ async def placed(rig: TieredShardRig, shard: ShardLog, place: str) -> None:
             await rig.copies.free_local(shard, segment.key)
 
 
+@pytest.mark.fault("producer-writes-wrong-maxtimestamp")
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("claimed_ms", [-1, START_MS, START_MS + 9 * 60_000])
 async def test_a_look_up_by_time_finds_the_record_whatever_the_header_claims(
@@ -110,6 +111,7 @@ async def test_a_seal_says_so_where_a_batch_cannot_be_opened(tmp_path: Path) -> 
         assert (seal.max_timestamp_ms, seal.times_known) == (START_MS + 50, TimesKnown.PARTLY)
 
 
+@pytest.mark.fault("older-release-sealed-segment")
 async def test_a_segment_that_an_older_release_sealed_is_searched_by_its_records(tmp_path: Path) -> None:
     """Its seal and its index block hold what headers claimed: nothing is skipped because of that."""
     async with ShardRig(tmp_path) as rig:
@@ -156,6 +158,7 @@ sent = st.builds(
 )
 
 
+@pytest.mark.fault("producer-writes-wrong-maxtimestamp")
 @given(st.lists(sent, min_size=1, max_size=6), st.sampled_from(PLACES), st.integers(0, 6))
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_look_ups_answer_as_a_list_of_records_does(

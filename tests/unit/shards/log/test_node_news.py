@@ -49,6 +49,7 @@ async def at_rest(rig: ShardRig, shards: int = SHARDS) -> Topic:
     return topic
 
 
+@pytest.mark.fault("node-dies-follows-thousands")
 async def test_all_shards_hear_it_once_and_other_work_runs_meanwhile(tmp_path: Path, told: list[int]) -> None:
     async with ShardRig(tmp_path) as rig:
         await at_rest(rig)
@@ -61,6 +62,7 @@ async def test_all_shards_hear_it_once_and_other_work_runs_meanwhile(tmp_path: P
         assert turns.most <= UNITS_PER_SLICE
 
 
+@pytest.mark.fault("node-dies-follows-thousands")
 async def test_shards_with_work_hear_it_first_and_idle_ones_when_they_are_written_to(
     tmp_path: Path, told: list[int]
 ) -> None:
@@ -93,6 +95,7 @@ async def test_what_few_shards_hear_they_hear_at_once(tmp_path: Path, told: list
         assert told == [0, 1, 2]
 
 
+@pytest.mark.fault("node-dies-follows-thousands")
 async def test_a_fault_of_one_shard_keeps_no_other_from_hearing_it(
     tmp_path: Path, told: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,6 +23,7 @@ def producer(number: int = 7, sequence: int = 0) -> dict[str, Any]:
     return {"producer_id": number, "producer_epoch": 0, "base_sequence": sequence}
 
 
+@pytest.mark.fault("idempotent-producer-sends-old")
 async def test_a_batch_of_old_data_is_known_as_long_as_one_of_new_data(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
@@ -34,6 +35,7 @@ async def test_a_batch_of_old_data_is_known_as_long_as_one_of_new_data(tmp_path:
         assert forget_silent_producers(shard, rig.clock(), DAY_MS) == 1
 
 
+@pytest.mark.fault("idempotent-producer-sends-old")
 @pytest.mark.parametrize("how", ["stop", "crash"])
 async def test_when_a_producer_was_seen_outlives_a_restart(tmp_path: Path, how: str) -> None:
     async with ShardRig(tmp_path) as rig:
@@ -70,6 +72,7 @@ async def emptied(rig: ShardRig, shard: ShardLog) -> None:
     await rig.meta.service.perform(PurgeSegments(tuple([segment.key for segment in deleted])))
 
 
+@pytest.mark.fault("idempotent-producer-sends-old")
 @pytest.mark.parametrize("how", ["stop", "crash"])
 async def test_producers_are_known_after_a_restart_though_all_their_segments_are_deleted(
     tmp_path: Path, how: str
@@ -87,6 +90,7 @@ async def test_producers_are_known_after_a_restart_though_all_their_segments_are
         assert await rig.read_values(shard) == [b"y"]
 
 
+@pytest.mark.fault("idempotent-producer-sends-old")
 async def test_a_first_file_that_cannot_be_made_costs_no_producer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,6 +115,7 @@ async def test_a_first_file_that_cannot_be_made_costs_no_producer(
         assert (await rig.acknowledged(shard, b"x", **producer())).offset == first.offset
 
 
+@pytest.mark.fault("idempotent-producer-sends-old")
 async def test_a_shard_remembers_so_many_producers_and_no_more(tmp_path: Path) -> None:
     """Each segment's index block carries them: 200,000 were 5.8 MB, for each segment again."""
     async with ShardRig(tmp_path, producer_id_max_per_shard=10) as rig:
@@ -132,6 +137,7 @@ async def test_a_shard_remembers_so_many_producers_and_no_more(tmp_path: Path) -
         await rig.acknowledged(shard, b"z", **producer(3, sequence=55))
 
 
+@pytest.mark.fault("idempotent-producer-sends-old")
 async def test_producers_whose_appends_fail_drive_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a full disk each failed append of a new producer cost a known one its place, and its repetition a copy."""
     async with ShardRig(tmp_path, producer_id_max_per_shard=10) as rig:

@@ -42,6 +42,7 @@ async def test_a_roll_makes_no_file_in_the_turn_and_its_file_has_its_name_when_i
         assert await rig.read_values(shard) == [b"a", b"b", b"c"]
 
 
+@pytest.mark.fault("process-power-fails-roll")
 @pytest.mark.parametrize("how", ["crash", "power_cut", "stop"])
 @pytest.mark.parametrize("policy", ["replicated", "fsync"])
 async def test_what_was_acknowledged_in_a_spare_is_found_by_the_next_start(
@@ -59,6 +60,7 @@ async def test_what_was_acknowledged_in_a_spare_is_found_by_the_next_start(
         assert [path.name for path in rig.layout.spares.iterdir()] == []
 
 
+@pytest.mark.fault("process-power-fails-roll")
 @pytest.mark.parametrize("how", ["crash", "power_cut"])
 async def test_a_spare_whose_roll_was_not_confirmed_leaves_nothing_that_was_acknowledged_and_no_file(
     tmp_path: Path, how: str
@@ -79,6 +81,7 @@ async def test_a_spare_whose_roll_was_not_confirmed_leaves_nothing_that_was_ackn
         await rig.acknowledged(shard, b"d")
 
 
+@pytest.mark.fault("removes-file-name")
 async def test_a_spare_that_somebody_took_away_stops_the_shard_before_anything_in_it_is_acknowledged(
     tmp_path: Path,
 ) -> None:

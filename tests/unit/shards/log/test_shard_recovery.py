@@ -139,6 +139,7 @@ async def test_a_checkpoint_that_points_between_two_batches_does_not_cost_what_f
         assert await rig.read_values(rig.shard(shard)) == numbers(10)
 
 
+@pytest.mark.fault("file-cut-gone-offset")
 async def test_a_checkpoint_with_a_wrong_offset_is_refuted_by_its_file(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
@@ -171,6 +172,7 @@ async def test_damage_below_the_checkpoint_is_not_taken_for_a_torn_tail(tmp_path
         assert path.stat().st_size == len(data)
 
 
+@pytest.mark.fault("file-shard-cannot-opened")
 async def test_an_active_file_shorter_than_what_is_in_the_object_store_stops_the_shard_with_a_reason(
     tmp_path: Path,
 ) -> None:
@@ -197,6 +199,7 @@ async def test_an_active_file_shorter_than_what_is_in_the_object_store_stops_the
         assert "offsets 1 to 3 of segment 0-0 are known to have been written" in (asked.answers[0].message or "")
 
 
+@pytest.mark.fault("file-shard-cannot-opened")
 async def test_a_file_that_cannot_be_opened_refuses_its_shard_and_no_other(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         topic = await rig.create_topic(shards=2)
@@ -211,6 +214,7 @@ async def test_a_file_that_cannot_be_opened_refuses_its_shard_and_no_other(tmp_p
         await rig.acknowledged(rig.shard(topic, 1), b"y")
 
 
+@pytest.mark.fault("segment-crosses-epochs-data", "file-shard-cannot-opened")
 async def test_a_file_of_another_segment_is_refused(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         topic = await rig.create_topic(shards=2)
@@ -225,6 +229,7 @@ async def test_a_file_of_another_segment_is_refused(tmp_path: Path) -> None:
         assert "wrong identity" in (asked.answers[0].message or "")
 
 
+@pytest.mark.fault("restart-index-written-file")
 async def test_a_segment_found_sealing_is_sealed_after_the_restart(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()

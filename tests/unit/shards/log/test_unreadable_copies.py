@@ -44,6 +44,7 @@ def is_restored(rig: ShardRig, shard: ShardLog, epoch: int = 0) -> None:
     path.with_suffix(".whole").rename(path)
 
 
+@pytest.mark.fault("disk-give-sealed-local")
 async def test_what_the_disk_does_not_give_comes_from_the_store(tmp_path: Path) -> None:
     async with TieredShardRig(tmp_path) as rig:
         shard = await sealed(rig, remote_storage_enable="true")
@@ -57,6 +58,7 @@ async def test_what_the_disk_does_not_give_comes_from_the_store(tmp_path: Path) 
         is_restored(rig, shard)
 
 
+@pytest.mark.fault("disk-give-sealed-local")
 async def test_where_nobody_else_has_it_the_disk_is_asked_again(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await sealed(rig)
@@ -68,6 +70,7 @@ async def test_where_nobody_else_has_it_the_disk_is_asked_again(tmp_path: Path) 
         assert await rig.read_values(shard) == VALUES
 
 
+@pytest.mark.fault("disk-give-sealed-local")
 async def test_times_in_a_damaged_copy_are_found_in_the_store(tmp_path: Path) -> None:
     async with TieredShardRig(tmp_path) as rig:
         shard = await sealed(rig, remote_storage_enable="true")

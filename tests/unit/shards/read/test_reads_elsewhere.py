@@ -17,6 +17,7 @@ class Block(bytearray):
     """Bytes of which one can tell when they are gone."""
 
 
+@pytest.mark.fault("consumers-ask-block-bucket")
 @pytest.mark.parametrize("answering", [0, 2], ids=["nobody answers", "another one answers"])
 async def test_what_a_source_gave_in_vain_goes_with_its_error(answering: int) -> None:
     """A server's collector looks seldom, and a consumer asks for what is damaged again and again."""

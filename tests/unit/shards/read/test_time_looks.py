@@ -76,6 +76,7 @@ async def at(shard: ShardLog, time_ms: int) -> int | None:
     return found.offset if found is not None else None
 
 
+@pytest.mark.fault("look-large-batch-batch")
 @pytest.mark.parametrize("codec", Codec)
 async def test_no_batch_is_opened_on_the_event_loop(tmp_path: Path, opened: Opened, codec: Codec) -> None:
     async with ShardRig(tmp_path) as rig:
@@ -106,6 +107,7 @@ async def test_the_log_start_holds_in_every_kind_of_segment(tmp_path: Path) -> N
             assert await at(shard, 500) == (first if first < 24 else None), start
 
 
+@pytest.mark.fault("look-large-batch-batch")
 async def test_a_batch_that_is_no_records_hides_nothing_behind_it(tmp_path: Path, opened: Opened) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
@@ -121,6 +123,7 @@ async def test_a_batch_that_is_no_records_hides_nothing_behind_it(tmp_path: Path
         assert newest is not None and newest == (behind, START_MS + 100, 0)
 
 
+@pytest.mark.fault("look-large-batch-batch")
 async def test_a_damaged_batch_is_told_and_never_passed_over(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
@@ -164,6 +167,7 @@ async def test_a_batch_too_large_to_be_opened_is_answered_with_its_first_offset(
         assert newest is not None and newest[:2] == (1, START_MS + 11)
 
 
+@pytest.mark.fault("look-large-batch-batch")
 async def test_batches_that_claim_a_time_which_no_record_has_are_opened_once(
     tmp_path: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:

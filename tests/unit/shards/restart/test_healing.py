@@ -51,6 +51,7 @@ async def acknowledged(rig: ShardRig, shard: ShardLog, *values: bytes) -> None:
         await rig.acknowledged(shard, value)
 
 
+@pytest.mark.fault("power-fails-upload-flush")
 async def test_a_tail_that_was_uploaded_but_never_flushed_comes_back_after_a_power_cut(tmp_path: Path) -> None:
     async with TieredShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
@@ -81,6 +82,7 @@ async def test_only_the_part_that_is_missing_is_written_again(tmp_path: Path) ->
         assert path.read_bytes() == whole
 
 
+@pytest.mark.fault("power-fails-upload-flush")
 async def test_what_lies_behind_a_damaged_batch_is_kept(tmp_path: Path) -> None:
     async with TieredShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
@@ -96,6 +98,7 @@ async def test_what_lies_behind_a_damaged_batch_is_kept(tmp_path: Path) -> None:
         assert await rig.read_values(await rig.healed(shard)) == [b"a", b"b", b"c"], "c was never uploaded"
 
 
+@pytest.mark.fault("power-fails-upload-flush")
 async def test_a_rolled_segment_whose_tail_is_gone_comes_back_and_the_next_one_is_loaded(tmp_path: Path) -> None:
     async with TieredShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
@@ -134,6 +137,7 @@ async def test_a_file_that_is_gone_altogether_is_made_again(tmp_path: Path) -> N
         assert await rig.read_values(await rig.healed(shard)) == [b"a", b"b"]
 
 
+@pytest.mark.fault("power-fails-upload-flush")
 async def test_a_store_that_is_away_at_start_holds_up_nobody_else_and_the_shard_heals_when_it_is_back(
     tmp_path: Path,
 ) -> None:
@@ -160,6 +164,7 @@ async def test_a_store_that_is_away_at_start_holds_up_nobody_else_and_the_shard_
         assert await rig.read_values(hurt) == [b"a", b"b", b"c"]
 
 
+@pytest.mark.fault("power-fails-upload-flush")
 async def test_appends_that_come_while_a_shard_is_read_anew_do_not_begin_its_file_anew(tmp_path: Path) -> None:
     async with TieredShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
@@ -176,6 +181,7 @@ async def test_appends_that_come_while_a_shard_is_read_anew_do_not_begin_its_fil
         assert await rig.read_values(shard) == [b"x" * 20_000] * 20
 
 
+@pytest.mark.fault("offsets-neither-disk-object")
 async def test_offsets_that_are_nowhere_are_named_and_the_shard_stops(tmp_path: Path) -> None:
     async with TieredShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
@@ -192,6 +198,7 @@ async def test_offsets_that_are_nowhere_are_named_and_the_shard_stops(tmp_path: 
         assert "offsets 1 to 3 were written and are lost" in shard.stop.reason
 
 
+@pytest.mark.fault("offsets-neither-disk-object")
 async def test_a_disk_that_is_not_what_the_bucket_goes_on_from_stops_the_shard(tmp_path: Path) -> None:
     async with TieredShardRig(tmp_path) as rig:
         topic = await rig.create_topic(shards=2)
@@ -209,6 +216,7 @@ async def test_a_disk_that_is_not_what_the_bucket_goes_on_from_stops_the_shard(t
         assert path.read_bytes().endswith(foreign), "nothing of it was overwritten"
 
 
+@pytest.mark.fault("offsets-neither-disk-object")
 async def test_with_unclean_seal_lost_offsets_are_given_up_and_the_log_goes_on_without_a_gap(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of(uncleanSeal="allow")
@@ -233,6 +241,7 @@ async def test_with_unclean_seal_lost_offsets_are_given_up_and_the_log_goes_on_w
         assert await rig.read_values(rig.shard(shard)) == [b"a", b"d", b"e"]
 
 
+@pytest.mark.fault("offsets-neither-disk-object")
 async def test_what_is_kept_when_offsets_are_given_up_a_second_time_is_kept_beside_the_first(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of(uncleanSeal="allow")
@@ -301,6 +310,7 @@ async def _parts_with_holes(
     return objects
 
 
+@pytest.mark.fault("offsets-neither-disk-object")
 async def test_with_unclean_seal_just_what_is_nowhere_is_given_up(tmp_path: Path) -> None:
     async with TieredShardRig(tmp_path) as rig:
         shard = await rig.shard_of(uncleanSeal="allow")
@@ -314,6 +324,7 @@ async def test_with_unclean_seal_just_what_is_nowhere_is_given_up(tmp_path: Path
         assert (await rig.read_values(await rig.healed(shard)))[:6] == LEFT
 
 
+@pytest.mark.fault("offsets-neither-disk-object")
 async def test_with_unclean_seal_a_hole_at_the_end_is_given_up_as_well(tmp_path: Path) -> None:
     async with TieredShardRig(tmp_path) as rig:
         shard = await rig.shard_of(uncleanSeal="allow")
@@ -325,6 +336,7 @@ async def test_with_unclean_seal_a_hole_at_the_end_is_given_up_as_well(tmp_path:
         assert (await rig.acknowledged(shard, b"k")).offset == 10
 
 
+@pytest.mark.fault("offsets-neither-disk-object")
 async def test_objects_that_hold_something_else_are_holes(tmp_path: Path) -> None:
     async with TieredShardRig(tmp_path) as rig:
         shard = await rig.shard_of(uncleanSeal="allow")
@@ -336,6 +348,7 @@ async def test_objects_that_hold_something_else_are_holes(tmp_path: Path) -> Non
         assert rig.stats.given_up_offsets == 4
 
 
+@pytest.mark.fault("offsets-neither-disk-object")
 async def test_parts_that_do_not_go_on_from_each_other_behind_a_hole_stop_the_shard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -356,6 +369,7 @@ async def test_parts_that_do_not_go_on_from_each_other_behind_a_hole_stop_the_sh
         assert rig.stats.given_up_offsets == 0
 
 
+@pytest.mark.fault("offsets-neither-disk-object")
 async def test_a_store_that_goes_away_while_lost_offsets_are_looked_for_makes_no_more_of_them(tmp_path: Path) -> None:
     async with TieredShardRig(tmp_path) as rig:
         shard = await rig.shard_of(uncleanSeal="allow")
@@ -404,6 +418,7 @@ class _Killed:
         return write
 
 
+@pytest.mark.fault("offsets-neither-disk-object")
 @pytest.mark.parametrize("how", ["crash", "power_cut"])
 async def test_a_crash_between_any_two_writes_of_giving_up_leaves_what_the_next_life_begins_with(
     tmp_path: Path, how: str
@@ -434,6 +449,7 @@ async def _is_killed_at(root: Path, number: int, how: str) -> bool:
         return killed.is_dead
 
 
+@pytest.mark.fault("node-stopped-file-shard")
 async def test_a_node_stops_though_the_file_that_it_is_healing_cannot_be_flushed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -466,6 +482,7 @@ async def test_a_node_stops_though_the_file_that_it_is_healing_cannot_be_flushed
         assert await rig.read_values(await rig.healed(shard)) == [b"a", b"b"]
 
 
+@pytest.mark.fault("offsets-neither-disk-object")
 async def test_without_unclean_seal_just_what_is_nowhere_is_named(tmp_path: Path) -> None:
     async with TieredShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
@@ -478,6 +495,7 @@ async def test_without_unclean_seal_just_what_is_nowhere_is_named(tmp_path: Path
         assert "uncleanSeal=allow" in shard.stop.next_step and "behind" in shard.stop.next_step
 
 
+@pytest.mark.fault("offsets-neither-disk-object")
 async def test_a_segment_with_offsets_given_up_is_held_and_holds_up_no_uploads(tmp_path: Path) -> None:
     async with TieredShardRig(tmp_path) as rig:
         shard = await rig.shard_of(uncleanSeal="allow")
@@ -496,6 +514,7 @@ async def test_a_segment_with_offsets_given_up_is_held_and_holds_up_no_uploads(t
         assert rig.uploader.stats.attempts_refused == 0, "the store is not taken for away"
 
 
+@pytest.mark.fault("node-started-bucket-hold")
 async def test_with_unclean_seal_nothing_is_given_up_because_the_wrong_bucket_was_named(tmp_path: Path) -> None:
     async with TieredShardRig(tmp_path) as rig:
         shard = await rig.shard_of(uncleanSeal="allow")
@@ -565,6 +584,7 @@ async def test_a_topic_deleted_while_its_healed_shard_is_read_anew_takes_nothing
 
 
 # The log start ----------------------------------------------------------------------------------------------------
+@pytest.mark.fault("records-deleted-power-cut")
 async def test_a_log_whose_tail_is_lost_goes_on_behind_the_records_that_were_deleted(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
@@ -586,6 +606,7 @@ async def test_a_log_whose_tail_is_lost_goes_on_behind_the_records_that_were_del
         assert await rig.read_values(rig.shard(shard)) == [b"e", b"f"]
 
 
+@pytest.mark.fault("records-deleted-power-cut")
 async def test_producers_are_remembered_though_the_log_goes_on_behind_a_lost_tail(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
@@ -601,6 +622,7 @@ async def test_producers_are_remembered_though_the_log_goes_on_behind_a_lost_tai
         assert again.offset == first.offset == 0
 
 
+@pytest.mark.fault("records-deleted-power-cut")
 async def test_a_rolled_segment_that_was_deleted_whole_is_not_missed(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
@@ -620,6 +642,7 @@ async def test_a_rolled_segment_that_was_deleted_whole_is_not_missed(tmp_path: P
         await acknowledged(rig, shard, b"e")
 
 
+@pytest.mark.fault("metadata-restored-copy-older")
 async def test_metadata_older_than_the_bucket_heal_nothing(tmp_path: Path) -> None:
     """The segment was finished, and its local copy freed, after the copy of the metadata was made."""
     async with TieredShardRig(tmp_path) as rig:
@@ -638,6 +661,7 @@ async def test_metadata_older_than_the_bucket_heal_nothing(tmp_path: Path) -> No
 
 
 # What may happen meanwhile ------------------------------------------------------------------------------------------
+@pytest.mark.fault("offsets-neither-disk-object")
 @pytest.mark.parametrize("is_given_up", [False, True], ids=["no", "allow"])
 async def test_one_damaged_answer_of_the_store_gives_nothing_up(tmp_path: Path, *, is_given_up: bool) -> None:
     async with TieredShardRig(tmp_path) as rig:
@@ -661,6 +685,7 @@ async def test_one_damaged_answer_of_the_store_gives_nothing_up(tmp_path: Path, 
         assert rig.stats.given_up_offsets == 0 and answers > 2
 
 
+@pytest.mark.fault("flush-fails")
 async def test_a_flush_that_fails_while_a_shard_is_healed_is_final(tmp_path: Path) -> None:
     """A second one would succeed, and prove nothing (`disk/lost_flushes.py` says why)."""
     async with TieredShardRig(tmp_path) as rig:

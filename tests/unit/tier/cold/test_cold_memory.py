@@ -92,6 +92,7 @@ async def make() -> AsyncIterator[Make]:
         await bench.reader.close()
 
 
+@pytest.mark.fault("cold-readers-blocks-fit")
 @pytest.mark.parametrize("max_bytes", [256 << 10, MIB])
 async def test_two_hundred_readers_at_once_take_turns_and_nothing_is_fetched_twice(make: Make, max_bytes: int) -> None:
     """At the default memory 26 blocks fit: they wait for one another, a block each."""
@@ -105,6 +106,7 @@ async def test_two_hundred_readers_at_once_take_turns_and_nothing_is_fetched_twi
     assert bench.peak_bytes <= DEFAULT.cache_bytes
 
 
+@pytest.mark.fault("cold-readers-blocks-fit")
 @pytest.mark.parametrize("readers", [30, 200])
 async def test_readers_that_come_one_after_another_get_smaller_ranges(make: Make, readers: int) -> None:
     """Each reads on only when all others had their turn: no waiting helps, and each gets what there is room for."""
@@ -127,6 +129,7 @@ async def test_readers_that_come_one_after_another_get_smaller_ranges(make: Make
     assert bench.peak_bytes <= DEFAULT.cache_bytes
 
 
+@pytest.mark.fault("cold-reads-partitions-large")
 async def test_a_small_memory_is_never_passed_by_many_partitions(make: Make) -> None:
     limits = replace(DEFAULT, cache_bytes=4 * MIB, window_max_bytes=2 * MIB)
     bench = await make(200, MIB, limits=limits)
@@ -135,6 +138,7 @@ async def test_a_small_memory_is_never_passed_by_many_partitions(make: Make) -> 
     assert bench.peak_bytes <= limits.cache_bytes
 
 
+@pytest.mark.fault("cold-reads-partitions-large")
 async def test_a_batch_larger_than_all_of_the_memory_is_fetched_alone(make: Make) -> None:
     limits = replace(DEFAULT, cache_bytes=MIB, window_max_bytes=MIB, patience_ms=1)
     bench = await make(4, MIB, limits=limits)
@@ -147,6 +151,7 @@ async def test_a_batch_larger_than_all_of_the_memory_is_fetched_alone(make: Make
     assert bench.peak_bytes <= len(large.batches[0]) + 2_000 + limits.index_bytes
 
 
+@pytest.mark.fault("cold-reads-partitions-large")
 async def test_small_answers_hold_no_large_blocks(make: Make) -> None:
     """Clients that do not take their answers would else hold all of the memory."""
     bench = await make(1, 6 * MIB)
@@ -163,6 +168,7 @@ async def test_an_answer_is_cut_to_what_may_be_answered_when_the_data_is_there(m
     assert sum(map(len, pieces)) == 2 * len(shard.batches[0])
 
 
+@pytest.mark.fault("store-answers-cold-requests")
 async def test_requests_that_are_never_answered_do_not_hold_up_other_shards(make: Make) -> None:
     """As many as may run at a time: each gives its place to the next after a while and waits on beside."""
     bench = await make(20, MIB, limits=replace(DEFAULT, slot_ms=20))
@@ -178,6 +184,7 @@ async def test_requests_that_are_never_answered_do_not_hold_up_other_shards(make
             await task
 
 
+@pytest.mark.fault("store-answers-cold-requests")
 async def test_shards_whose_requests_were_not_answered_leave_room_for_the_others(make: Make) -> None:
     """However many there are: so few of them are asked for at a time that neither places nor memory run out."""
     limits = replace(DEFAULT, slot_ms=5)

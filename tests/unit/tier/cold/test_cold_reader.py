@@ -109,6 +109,7 @@ async def test_a_read_goes_on_across_the_end_of_a_segment(shard: ColdShard, make
     assert sum(map(len, pieces)) == sum(map(len, shard.batches)), "one read crosses all ends when all is there"
 
 
+@pytest.mark.fault("read-inside-file-crosses")
 async def test_an_answer_begins_with_the_batch_that_contains_the_offset(
     shard: ColdShard, make_reader: MakeReader
 ) -> None:
@@ -254,6 +255,7 @@ async def test_what_is_not_read_expires_and_halves_the_window(shard: ColdShard, 
 
 
 # Cancelled readers --------------------------------------------------------------------------------------------------
+@pytest.mark.fault("reader-gives-midway")
 async def test_a_cancelled_reader_does_not_take_the_fetch_from_the_others(
     shard: ColdShard, make_reader: MakeReader
 ) -> None:
@@ -307,6 +309,7 @@ async def flip(shard: ColdShard, key: str, at: int) -> None:
     await shard.store.put(key, [bytes(body)])
 
 
+@pytest.mark.fault("index-lost-wrong-data")
 @pytest.mark.parametrize("at", [20, 300, 520, 600, 3_000, -10])
 async def test_a_flipped_bit_is_never_answered(at: int, shard: ColdShard, make_reader: MakeReader) -> None:
     segment = await shard.add([batches_from(0, 10)], state=RemoteState.PARTIAL)
@@ -340,6 +343,7 @@ async def test_a_flipped_bit_in_a_large_part_spoils_only_its_block(shard: ColdSh
     assert 30 < found < 40
 
 
+@pytest.mark.fault("segment-crosses-epochs-data")
 async def test_another_segments_part_is_never_answered(shard: ColdShard, make_reader: MakeReader) -> None:
     """Metadata that points at the wrong object, or an object under a wrong name."""
     one = await shard.add([batches_from(0, 10)], state=RemoteState.PARTIAL)
@@ -383,6 +387,7 @@ async def test_a_manifest_that_is_not_the_one_metadata_means_is_refused(
 
 
 # Objects that go away ---------------------------------------------------------------------------------------------
+@pytest.mark.fault("object-replaced-reader")
 async def test_a_reader_follows_its_data_into_the_object_that_compaction_made(
     shard: ColdShard, make_reader: MakeReader
 ) -> None:
@@ -395,6 +400,7 @@ async def test_a_reader_follows_its_data_into_the_object_that_compaction_made(
     assert reader.stats.reloads >= 1
 
 
+@pytest.mark.fault("retention-changes-read-asks")
 async def test_an_object_that_is_lost_is_unavailable_not_absent(shard: ColdShard, make_reader: MakeReader) -> None:
     segment = await shard.add([batches_from(0, 10)], state=RemoteState.PARTIAL)
     await shard.store.delete([segment.remote.parts[0].object_key])
@@ -411,6 +417,7 @@ async def test_an_object_that_is_lost_is_unavailable_not_absent(shard: ColdShard
 
 
 # Times ------------------------------------------------------------------------------------------------------------
+@pytest.mark.fault("start-trim-inside-batch")
 @pytest.mark.parametrize("state", [RemoteState.COMPLETE, RemoteState.PARTIAL])
 @pytest.mark.parametrize("codec", [0, 4])
 async def test_a_record_is_found_by_its_time_exactly(
@@ -430,6 +437,7 @@ async def test_a_record_is_found_by_its_time_exactly(
     assert await reader.offset_of_max_timestamp(segment) == (199, 2_950)
 
 
+@pytest.mark.fault("look-large-batch-batch")
 @pytest.mark.parametrize("state", [RemoteState.COMPLETE, RemoteState.PARTIAL])
 async def test_a_batch_that_is_no_records_hides_nothing_behind_it_and_the_log_start_holds(
     state: RemoteState, shard: ColdShard, make_reader: MakeReader

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from stratalog.formats.batches.record_batch import walk
 from stratalog.model.commands.table_commands import RollSegment
 from stratalog_node.tier.cold.cold_limits import ColdReadLimits
@@ -15,6 +17,7 @@ FAR = (1 << 33) + 5
 DELAY_MS = 60_000
 
 
+@pytest.mark.fault("merge-races-upload-answers")
 async def test_f34_offsets_beyond_32_bits_go_up_merge_and_come_back() -> None:
     """F34: 64 bits everywhere, in parts, index, manifest, names and reads."""
     async with TierRig(replace(RIG_LIMITS, interval_ms=50)) as rig:
@@ -46,6 +49,7 @@ async def test_f34_offsets_beyond_32_bits_go_up_merge_and_come_back() -> None:
         await reader.close()
 
 
+@pytest.mark.fault("bulk-deletion-stops-halfway")
 async def test_f32_uploads_go_on_after_everything_has_expired() -> None:
     """F32: nothing is left of what was uploaded, not even a manifest; the next record goes up like the first."""
     async with TierRig() as rig:

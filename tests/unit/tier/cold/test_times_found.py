@@ -32,6 +32,7 @@ async def store(tmp_path: Path) -> AsyncIterator[ObjectStore]:
     await opened.close()
 
 
+@pytest.mark.fault("clients-look-last-record")
 async def test_an_old_segment_is_read_whole_once(store: ObjectStore) -> None:
     """It is larger than what the reader keeps, so each look-up for a time after its records fetched all of it again."""
     shard = ColdShard(store, has_old_index=True)

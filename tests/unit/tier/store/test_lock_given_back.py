@@ -95,6 +95,7 @@ async def service() -> AsyncIterator[MetaService]:
     await service.close()
 
 
+@pytest.mark.fault("node-stops-request-write")
 @pytest.mark.parametrize("is_held", [False, True], ids=["the first request", "a renewal"])
 async def test_a_request_that_is_under_way_at_the_stop_is_waited_for(service: MetaService, is_held: bool) -> None:
     held = Held(service, call_timeout_ms=600_000, ttl_ms=3_000)
@@ -125,6 +126,7 @@ async def test_a_lock_whose_work_had_not_begun_at_the_stop_is_given_back(service
     assert known is not None and known.holder == NOBODY
 
 
+@pytest.mark.fault("node-stops-request-write")
 async def test_a_renewal_that_comes_after_the_lock_was_given_back_takes_nothing(service: MetaService) -> None:
     held = Held(service, call_timeout_ms=600_000, ttl_ms=60)
     await eventually(lambda: held.lock.current is not None)

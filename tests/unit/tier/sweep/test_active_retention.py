@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
 from stratalog.formats.batches.compression import Codec
 from stratalog.formats.bucket.object_names import ObjectNames
 from stratalog_node.shards.log.shard_log import ShardLog
@@ -75,6 +77,7 @@ async def rig_of(root: Path, **settings: str) -> AsyncIterator[tuple[Rig, ShardL
         yield rig, await rig.shard_of(**({"retention_ms": str(LIMIT_MS)} | settings))
 
 
+@pytest.mark.fault("topic-writes-active-segment")
 async def test_an_idle_segment_ends_once_its_newest_record_is_older_than_the_limit(tmp_path: Path) -> None:
     async with rig_of(tmp_path) as (rig, shard):
         await put(rig, shard, timed_batch([START_MS, START_MS + 1_000], START_MS + 1_000))
@@ -85,6 +88,7 @@ async def test_an_idle_segment_ends_once_its_newest_record_is_older_than_the_lim
         await eventually(lambda: len(shard.segments) == 1 and shard.segments[0].base_offset == 2)
 
 
+@pytest.mark.fault("topic-writes-active-segment")
 async def test_an_empty_active_segment_is_not_rolled_again_and_again(tmp_path: Path) -> None:
     async with rig_of(tmp_path) as (rig, shard):
         await put(rig, shard, timed_batch([START_MS], START_MS))
@@ -140,6 +144,7 @@ async def test_a_record_without_a_time_is_as_old_as_the_last_write(tmp_path: Pat
         assert await rig.round_at(shard, 50_001 + LIMIT_MS) == 4
 
 
+@pytest.mark.fault("producer-writes-wrong-maxtimestamp")
 async def test_a_segment_with_newer_records_than_its_headers_say_is_kept(tmp_path: Path) -> None:
     """One old record that says so, and newer ones that do not: the segment was deleted within seconds."""
     async with rig_of(tmp_path) as (rig, shard):
@@ -165,6 +170,7 @@ async def test_without_a_limit_of_time_nothing_is_read(tmp_path: Path) -> None:
         assert shard.active is not None and shard.active.read_back._scan is None
 
 
+@pytest.mark.fault("node-thousands-idle-shards")
 async def test_what_segments_take_is_added_up_where_a_limit_asks_for_it(tmp_path: Path) -> None:
     """It is a look at each file, and pressure is checked each two seconds."""
     async with rig_of(tmp_path) as (rig, _):

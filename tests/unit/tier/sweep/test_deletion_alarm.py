@@ -27,6 +27,7 @@ class CountedTimers:
         return counted
 
 
+@pytest.mark.fault("deleterecords-retention-deletion-topic")
 async def test_thousands_of_deletions_arm_one_timer(monkeypatch: pytest.MonkeyPatch) -> None:
     timers = CountedTimers(monkeypatch)
     alarm = DeletionAlarm(60.0, lambda: None)
@@ -52,6 +53,7 @@ async def test_it_rings_when_the_grace_of_the_last_deletion_is_over_and_not_befo
     alarm.close()
 
 
+@pytest.mark.fault("deleterecords-retention-deletion-topic")
 async def test_deletions_over_a_long_time_each_ring_after_their_grace() -> None:
     loop = asyncio.get_running_loop()
     rung: list[float] = []

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from uuid import UUID
 
+import pytest
+
 from stratalog.machines.tiering.claims import holder_name, is_known, name_ending
 from stratalog.model.commands.table_commands import AcquireLock
 from stratalog.settings.process import ProcessSettings
@@ -15,6 +17,7 @@ from stratalog_node.tier.sweep.expired_writers import ExpiredWriters
 from support.meta_worlds import HandClock
 
 
+@pytest.mark.fault("node-dies-permanently-cut")
 async def test_a_sweep_makes_nobody_forget_a_life_of_which_a_claim_stands() -> None:
     """The node would take its own claim for a stranger's, and neither upload nor sweep any more."""
     clock = HandClock()
