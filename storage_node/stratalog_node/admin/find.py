@@ -4,7 +4,7 @@ store, everything else by reading it.
 Lives on the event loop. Batches are opened on threads, THREADS at a time for all searches, so that others find a
 thread, too; in pieces of a bounded size when they are decompressed, for a few bytes of a client's batch may be
 megabytes. Few searches run at a time and each has a bounded time, after which the answer says where to go on. Memory of
-a search: SEGMENTS_AT_ONCE times what one look-up reads (`stored.key_lookup`), and an answer. Nothing is remembered
+a search: SEGMENTS_AT_ONCE times what one lookup reads (`stored.key_lookup`), and an answer. Nothing is remembered
 between two answers: the cursor is a place in the topic.
 """
 

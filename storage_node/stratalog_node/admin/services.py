@@ -1,4 +1,4 @@
-"""What the admin API of a node reaches, and the look-ups that all of its answers begin with."""
+"""What the admin API of a node reaches, and the lookups that all of its answers begin with."""
 
 from __future__ import annotations
 

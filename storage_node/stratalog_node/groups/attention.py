@@ -2,7 +2,7 @@
 
 Members are not to blame for it: their heartbeats lie in the sockets. So that time does not count for sessions, and
 after it nobody is expired before the sockets have been read.
-Thread: the event loop. Cost: ten look-ups of the clock a second.
+Thread: the event loop. Cost: ten lookups of the clock a second.
 """
 
 from __future__ import annotations

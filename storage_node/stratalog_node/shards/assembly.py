@@ -1,10 +1,11 @@
-"""The shards of one node, put together: the disk, what works on shards, the shards themselves, restart and healing.
+"""Assembles the shards of one node: the disk, the workers, the shards themselves, restart and healing.
 
 Each part gets what it needs when it is made, and nothing is bound later: turn and catalog (the caller's) > disk >
-context > workers > directory > guards. Whoever runs shards, the node or a test, opens them here.
+context > workers > directory > guards. A node or a test that runs shards opens them here.
 
-`open_shards` reads what the disk holds, before anybody is served; then `start`; `healing.start` begins what takes the
-object store. `close` flushes, so that the next start scans nothing. Order of start and stop, and nothing else.
+`open_shards` reads what the disk holds, before the node serves any client; then call `start`; `healing.start` begins
+the work that needs the object store. `close` flushes, so that the next start scans nothing. This module holds the order
+of start and stop, and nothing else.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def end_unknown(shard: ShardLookup, partition: int) -> NotHere:
 
 
 def offset_error(error: StratalogError) -> ErrorCode:
-    """The code for a failed offset look-up. Not knowing yet is never OFFSET_OUT_OF_RANGE, which makes consumers jump
+    """The code for a failed offset lookup. Not knowing yet is never OFFSET_OUT_OF_RANGE, which makes consumers jump
     (trap 10), but one of the codes that every client retries: 78 (OFFSET_NOT_AVAILABLE) kills an aiokafka consumer."""
     match error:
         case NotHere():

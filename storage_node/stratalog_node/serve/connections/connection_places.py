@@ -4,7 +4,7 @@ Clients and nodes may come in by the same listener, so a connection is a client'
 node (KIP-402 tells them apart by listener alone). Where clients fill the limits, the internal listener still takes a
 few connections on trial: each must show a token with its first request, and soon; a newer one takes the place of the
 oldest. So no number of clients keeps a follower from its leader.
-Lives on the event loop. Cost: a look-up for each connection.
+Lives on the event loop. Cost: a lookup for each connection.
 """
 
 from __future__ import annotations

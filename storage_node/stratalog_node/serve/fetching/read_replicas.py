@@ -5,7 +5,7 @@ Both are answers without records and without an error that name a node as prefer
 leader. So a client needs no new metadata, and never hears an error that could make it jump. One that does not do as it
 is told is served where it asks, or told that this is not the leader: each partition of a connection is sent away once a
 minute at most, and sent back once in five seconds, so nobody goes to and fro faster than that.
-Lives on the event loop. Cost: nothing for who names no rack; for who does, two look-ups a partition.
+Lives on the event loop. Cost: nothing for who names no rack; for who does, two lookups a partition.
 Source: docs/kafka.md "Reading from another replica".
 """
 

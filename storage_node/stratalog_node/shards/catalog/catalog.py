@@ -1,6 +1,6 @@
 """The node's view of metadata: topics, shards, segments and nodes, kept current by the meta service's watch.
 
-Lives on the event loop. Reads are dictionary look-ups; a change replaces records, it never edits them.
+Lives on the event loop. Reads are dictionary lookups; a change replaces records, it never edits them.
 Cost: a change to a segment costs the logarithm of its shard's segments, so that a deletion of thousands costs what it
 deletes.
 """
@@ -60,7 +60,7 @@ class CatalogStats:
 
 @dataclass(frozen=True, slots=True)
 class MountedShard:
-    """A shard of a topic that is mounted by hand: a range of another one."""
+    """A shard of a topic that a user mounted: a range of another shard."""
 
     key: ShardKey
     """Of the shard that is read."""
@@ -84,7 +84,7 @@ class Catalog:
         """Of these nodes; None once one of them changed."""
         self._mounts: dict[str, Mount] = {}
         self._mounted: dict[str, Topic] = {}
-        """Topics that are mounted by hand, by the names under which they are read."""
+        """Topics that users mounted, by the names under which clients read them."""
         self._mounted_ids: dict[UUID, Topic] = {}
         self._ranges: dict[ShardKey, MountedShard] = {}
         self._gone: list[Change] = []
@@ -95,11 +95,11 @@ class Catalog:
 
     # Reading ----------------------------------------------------------------------------------------------------
     def topic(self, name: str) -> Topic | None:
-        """Also one that is mounted by hand, as `flights@2013-01`."""
+        """Also a topic that a user mounted, such as `flights@2013-01`."""
         return self._by_name.get(name) or self._mounted.get(name)
 
     def topic_by_id(self, topic_id: UUID) -> Topic | None:
-        """Also one that is mounted by hand."""
+        """Also a topic that a user mounted."""
         return self._by_id.get(topic_id) or self._mounted_ids.get(topic_id)
 
     def mounted_topics(self) -> Iterable[Topic]:
@@ -111,7 +111,7 @@ class Catalog:
         return topic.topic_id in self._mounted_ids
 
     def mounted_shard(self, key: ShardKey) -> MountedShard | None:
-        """What a shard of a topic that is mounted by hand reads."""
+        """The range that a shard of a user-mounted topic reads."""
         return self._ranges.get(key)
 
     def topics(self) -> Iterable[Topic]:
@@ -127,7 +127,7 @@ class Catalog:
         return topic is not None and is_quorum(topic.settings)
 
     def reads_bucket(self, topic_id: UUID) -> bool:
-        """See `machines.reading.bucket_reads`. A topic that is gone keeps nobody from anything."""
+        """See `machines.reading.bucket_reads`. True for a topic that is gone."""
         topic = self._by_id.get(topic_id)
         if topic is None:
             return True
@@ -152,12 +152,13 @@ class Catalog:
         return self._mounts.get(data_set_name(node_id))
 
     def holder_of(self, node_id: int) -> int | None:
-        """Who holds the mount of this node's data set; None where there is none, or nobody does."""
+        """The node that holds the mount of this node's data set. None if there is no such mount, or no node holds
+        it."""
         mount = self.mount_of(node_id)
         return mount.holder if mount is not None else None
 
     def keeper_of(self, segment: Segment) -> int | None:
-        """Who takes away what all share of a DELETED segment."""
+        """The node that removes what all nodes share of a DELETED segment."""
         return keeper_of(segment, self.is_alive, self.holder_of, self._is_retired, self._first_living)
 
     def _is_retired(self, node_id: int) -> bool:
@@ -177,7 +178,7 @@ class Catalog:
         return (node.host, node.port) if node is not None and node.is_alive else None
 
     def are_producers_lost(self, segment: Segment) -> bool:
-        """Whether the shard goes on without the table of producers at the end of a sealed segment."""
+        """Whether the shard continues without the producer table at the end of a sealed segment."""
         behind = [one for one in self.segments(segment.key.shard_key) if one.epoch > segment.epoch]
         return are_producers_lost(segment, behind, self.node, lambda node_id: self.reads_at(node_id) is not None)
 
@@ -203,7 +204,7 @@ class Catalog:
         return entry.segments if entry else []
 
     def has_remote_data(self) -> bool:
-        """Whether the object store has anything of any segment. Cost: up to a look at each segment."""
+        """Whether the object store has data of any segment. Cost: reads each segment's record at worst."""
         of_shards = (self.segments(key) for key in self.shard_keys())
         return any(one.remote.state is not RemoteState.NONE for segments in of_shards for one in segments)
 
@@ -222,8 +223,8 @@ class Catalog:
         return key if mounted is None else mounted.key
 
     def leader_of(self, key: ShardKey) -> tuple[int, int] | None:
-        """Who leads the newest segment, and its epoch. It may be SEALING still: a roll is told in two pieces. A shard
-        that is mounted by hand is led by who leads the one that it reads."""
+        """The leader of the newest segment, and its epoch. The segment may still be SEALING: a roll arrives as two
+        changes. A shard of a user-mounted topic has the leader of the shard that it reads."""
         segments = self.segments(self._read_of(key))
         if not segments or segments[-1].leader is None:
             return None
@@ -312,7 +313,7 @@ class Catalog:
         for listener in self._listeners:
             try:
                 listener(change)
-            except Exception:  # the others, and the changes that follow, must be told all the same (F48)
+            except Exception:  # the other listeners must still get this change and the following ones (F48)
                 log.error("a listener failed on a change of metadata", change=type(change).__name__, exc_info=True)
 
     def _put_mount(self, mount: Mount) -> None:
@@ -329,7 +330,7 @@ class Catalog:
                 self._ranges[ShardKey(topic.topic_id, shard)] = MountedShard(real, topic, base_offset, end_offset)
 
     def _end_mount(self, name: str) -> None:
-        """Who knows its topics hears that they are gone, as of any topic."""
+        """Listeners learn that the mount's topics are gone, as of any deleted topic."""
         mount = self._mounts.pop(name, None)
         if mount is not None:
             for mounted in mount.topics:

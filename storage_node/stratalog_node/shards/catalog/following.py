@@ -19,7 +19,8 @@ _PAUSE_S = 0.2
 
 
 async def follow(meta: MetaClient, catalog: Catalog, end: Callable[[str], None]) -> None:
-    """Until cancelled. `end` is told in words when the metadata went back: this process must stop."""
+    """Runs until it is cancelled. Calls `end` with the reason when the metadata went back in time: this process must
+    then stop."""
     while True:
         try:
             await _until_lost(meta, catalog, end)
@@ -36,7 +37,8 @@ async def _until_lost(meta: MetaClient, catalog: Catalog, end: Callable[[str], N
             for _ in catalog.apply_in_steps(change_set):
                 await asyncio.sleep(0)
     except NotFound:
-        # History is gone: everything again. Shards that vanished meanwhile are told by the diff of the load.
+        # The watch's history is gone: load everything again. The difference to the old state reports the shards that
+        # vanished.
         snapshot = await meta.snapshot()
         if snapshot.version < catalog.version:
             why = (

@@ -1,10 +1,11 @@
-"""Makes sure that the node's catalog is no older than a question, where "not there" would be an answer of weight.
+"""Makes sure that the node's catalog is at least as new as a question whose answer may be "it does not exist".
 
-A coordinator may know an offset whose topic its catalog does not show: the topic was deleted, or the catalog is behind
-the metadata (a node that took over a moment ago). Told "nothing committed", a consumer would begin again. Or a client
-names a topic that it made through another node a moment ago: told that there is none, it gives up.
-Thread: the event loop. Cost: one read of the meta service, asked only when something is not there; one at a time for
-all who ask.
+A coordinator may know an offset of a topic that its catalog does not have: either the topic was deleted, or the catalog
+is behind the metadata (a node that took over a moment ago). A consumer that gets "nothing committed" would start again
+from the beginning. Or a client names a topic that it created through another node a moment ago, and gives up when the
+answer is that it does not exist.
+Thread: the event loop. Cost: one read of the meta service, only when something is missing, shared by all concurrent
+callers.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ class CatalogLag:
         """Whether the catalog shows all that was true when this was called; False when that cannot be said now."""
         begun_before = self._begun
         async with self._line:
-            if self._begun == begun_before:  # else somebody has asked since
+            if self._begun == begun_before:  # else another caller has asked since
                 self._begun += 1
-                self._has_caught_up = False  # should who asks be gone before the answer
+                self._has_caught_up = False  # in case the caller is cancelled before the answer
                 self._has_caught_up = await self._look()
             return self._has_caught_up
 

@@ -1,9 +1,9 @@
-"""What nobody has any more of segments, so that groups go on without what lay in them, and shards without their tables
-of producers.
+"""Decides which sealed segments have no readable copy left, so that groups can skip what was in them, and shards can
+continue without their producer tables.
 
-What is passed over is let go of: a snapshot of the groups makes the log begin behind it, and a repetition of what a
-producer wrote is new. So a replica that lives and is not listed as a holder gets time first: one that came back a
-moment ago reads its copy before it tells of it.
+Skipping is final: a snapshot of the groups moves the start of the log behind the segment, and a retry of a producer
+counts as new. So a live replica that is not listed as a holder gets time first: after its start it checks its copy
+before it reports it.
 Lives on the event loop.
 """
 
@@ -20,7 +20,7 @@ PATIENCE_MS: Final = 60_000
 
 
 class LostSegments:
-    """Asked again and again for as long as somebody waits for a segment."""
+    """Callers ask repeatedly while they wait for a segment."""
 
     def __init__(self, catalog: Catalog, seems_lost: Callable[[Segment], bool], steady_ms: Callable[[], int]) -> None:
         """`seems_lost`: by the catalog, whoever lives."""

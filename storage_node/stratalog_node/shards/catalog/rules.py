@@ -8,7 +8,7 @@ from stratalog.settings.topic import TopicSettings
 from stratalog.settings.units import HOUR_MS, INT64_MAX
 
 _USUAL_AFTER_MS = HOUR_MS
-"""That of Kafka, which nobody asked for."""
+"""Kafka's default, which no user has set explicitly."""
 _ANY_MS = 1 << 64
 """Above the distance of any two timestamps."""
 
@@ -33,18 +33,18 @@ class ShardRules:
         """`lag_ms`: how long a follower may be behind and stay in sync."""
         self.max_message_bytes = settings.max_message_bytes
         self.is_append_time = settings.message_timestamp_type is TimestampType.LOG_APPEND_TIME
-        # Under LogAppendTime the log gives the time: whatever the client says is no fault.
+        # Under LogAppendTime the log sets the time, so any timestamp of a client is accepted.
         self.timestamp_before_max_ms = _ANY_MS if self.is_append_time else settings.message_timestamp_before_max_ms
         self.timestamp_after_max_ms = _ANY_MS if self.is_append_time else settings.message_timestamp_after_max_ms
         before_ms, after_ms = settings.message_timestamp_before_max_ms, settings.message_timestamp_after_max_ms
         self.has_time_window = not self.is_append_time and min(before_ms, after_ms) < INT64_MAX
         self.checks_each_time = before_ms < INT64_MAX or after_ms not in (_USUAL_AFTER_MS, INT64_MAX)
-        """Somebody asked for this window: the records are looked at, too."""
+        """A user has set this window: check each record's time, too."""
         self.is_fsync = settings.flush_policy is FlushPolicy.FSYNC
         self.gives_up_lost = settings.unclean_seal is UncleanSeal.ALLOW
         self.read_policy = settings.remote_read_policy
         is_quorum = settings.acks_policy is AcksPolicy.QUORUM
-        # Of a quorum most of the replicas are the minimum, whoever is in sync.
+        # With a quorum the minimum is a majority of the replicas, whichever are in sync.
         needed = 1 if is_quorum else settings.min_insync_replicas
         # An internal topic has as many replicas as there are nodes, so its minimum must follow them.
         self.roll = RollPolicy(

@@ -1,5 +1,5 @@
-"""The segment being written: its leader machine, its file, its sparse index, and where the high watermark stands in
-the file."""
+"""The segment being written: its leader machine, its file, its sparse index, and the file position of the high
+watermark."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from stratalog_node.shards.copies.read_back import ReadBack
 
 
 class GrowthListener(Protocol):
-    """Someone who wants to hear of each write to a segment, acknowledged or not."""
+    """Is notified of each write to a segment, acknowledged or not."""
 
     def grew(self, active: ActiveSegment) -> None:
-        """Called in the middle of a turn: look later in it. Never raises, and changes nobody's `followers`."""
+        """Called in the middle of a turn: read the segment later in the same turn. Must not raise, nor change any
+        segment's `followers`."""
         ...
 
 
@@ -93,7 +94,8 @@ class ActiveSegment(LocalCopy):
         self.tell_followers()
 
     def tell_followers(self) -> None:
-        """What was written is to be told, if its roll is confirmed: before, nobody but its leader sees any of it."""
+        """Notifies followers of what was written, if the segment's roll is confirmed: until then only its leader may
+        see it."""
         if self.leader.is_confirmed:
             self._mark.move(self._marks[-1][0] if self._marks else self.hw_offset)
         for follower in self.followers:

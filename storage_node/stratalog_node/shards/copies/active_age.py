@@ -16,7 +16,8 @@ from stratalog_node.shards.copies.shard_view import NewestRecord
 
 
 def may_be_before(shard: LocalShard, before_ms: int) -> bool:
-    """Whether it is worth a look that the newest record of the active segment is older. Cost: under 1 us."""
+    """Whether the newest record of the active segment may be older, so that a precise check is worth it. Cost: under 1
+    us."""
     active = shard.active
     if active is None or active.leader.end_offset == active.key.base_offset:
         return False

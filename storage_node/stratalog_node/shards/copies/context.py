@@ -1,7 +1,7 @@
-"""What every part of `shards/` may reach: who this node is, where its data lies, what metadata say of it.
+"""What every part of `shards/` may use: this node's identity, where its data lies, and what the metadata say about it.
 
-Made once, before everything that lives on it, and never changed: what works on shards (`shards/log/workers.py`) is made
-of it, and shards of both (`shards/log/directory.py`).
+It is created once, before all its users, and never changes. The workers (`shards/log/workers.py`) are built from it,
+and the shards (`shards/log/directory.py`) from both.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Which shards a look at the time is due for: those that something happened to since the last look, and those whose
-own time has come. A node leads thousands of shards, and most of them rest.
+"""Finds the shards whose timers are due: those that changed since the last check, and those whose own time has come. A
+node leads thousands of shards, and most of them are idle.
 
-Lives on the event loop. Cost: a shard at rest is an entry in a heap, and nothing a look.
+Lives on the event loop. Cost: an idle shard is an entry in a heap, and costs nothing per check.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class TimedShard(Protocol):
     """A shard as time sees it."""
 
     is_stirred: bool
-    """It is in line for the next look. Set here, and read by the shard before it asks for another place there."""
+    """The shard waits for the next check. Set here; the shard reads it before it registers again."""
     topic: Topic
 
     @property
@@ -51,14 +51,14 @@ class DueLooks:
         """Hears of a shard at rest to which something happens, in the middle of that."""
 
     def stir(self, shard: TimedShard) -> None:
-        """Something happened to it: when its next look is due may be another time now."""
+        """The shard changed, so that its next timer may be due at another time."""
         shard.is_stirred = True
         self._stirred[shard] = None
         if self.on_stir is not None:
             self.on_stir(shard)
 
     def stirred(self) -> list[TimedShard]:
-        """Those to which something happened since the last look."""
+        """The shards that changed since the last check."""
         return list(self._stirred)
 
     def take(self, now_ms: int) -> list[TimedShard]:
@@ -72,10 +72,10 @@ class DueLooks:
         return list(due)
 
     def settle(self, shard: TimedShard, now_ms: int) -> None:
-        """It was looked at. The next look comes once something happens to it, or by its own time."""
+        """The shard was checked. Its next check follows its next change, or comes at its own time."""
         at_ms = next_look_ms(shard.chain, now_ms)
         if at_ms is not None and at_ms <= now_ms:
-            self.stir(shard)  # each look, until one brings something about
+            self.stir(shard)  # check it each time until a check changes the shard
             return
         shard.is_stirred = False
         self._stirred.pop(shard, None)

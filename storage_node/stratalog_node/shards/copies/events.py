@@ -1,6 +1,6 @@
-"""Who is told what happens to this node's shards: the uploader, and whoever else keeps step with them.
+"""Notifies listeners, such as the uploader, of what happens to this node's shards.
 
-Lives on the event loop; listeners are called there, one after another, and a fault of one is no other's.
+Lives on the event loop. Listeners are called there one after another; if one fails, the others are still called.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ShardEvents:
         for listener in self._committed:
             try:
                 listener(shard)
-            except Exception:  # the other listeners must hear of it all the same (F48)
+            except Exception:  # the other listeners must still be called (F48)
                 log.error("a listener failed", topic=shard.topic.name, shard=shard.key.shard, exc_info=True)
 
     def segment_changed(self, shard: ShardView, segment: Segment) -> None:

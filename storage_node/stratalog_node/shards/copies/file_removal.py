@@ -1,9 +1,9 @@
-"""The files of segments that this node lets go of: its own word on when they are gone.
+"""Removes the files of segments that this node drops, and knows when they are gone.
 
-A segment that a deposed leader threw away, or of which a copy was freed, may be this node's to follow a moment later,
-or to lead, under the same names. Who makes or opens a file lets `settle` go first, or asks whether it `is_under_way`:
-else it is taken away under the new copy.
-Lives on the event loop; files go on the background threads.
+A segment that a deposed leader dropped, or a copy that was freed, may come back to this node under the same name a
+moment later, to follow or to lead. Before creating or opening a file, a caller awaits `settle` or checks
+`is_under_way`; otherwise the removal would delete the new copy.
+Lives on the event loop; files are removed on the background threads.
 """
 
 from __future__ import annotations
@@ -39,13 +39,15 @@ class FileRemoval:
         await self._tasks.cancel()
 
     def begin(self, key: SegmentKey, file: SegmentFile) -> None:
-        """Take away the segment's file and its index block. `settle` knows of it as soon as this returns; nobody else
-        waits for it, and a file that cannot be removed stays."""
+        """Remove the segment's file and its index block. `settle` waits for this removal as soon as this method
+        returns; a file that cannot be removed stays."""
         self._begin(key, self._remove_or_tell(key, file, self._under_way.get(key)))
 
     async def remove(self, key: SegmentKey, file: SegmentFile) -> None:
-        """As `begin`; returns once they are gone. It goes on where nobody waits for it any more. Raises: OSError."""
-        # A thread that is at it hears of no cancellation: nobody may take it for over.
+        """As `begin`, but returns once they are gone. The removal continues if the caller is cancelled. Raises:
+        OSError."""
+        # Cancellation does not reach the thread that removes the file, so the removal must stay registered until it
+        # ends.
         await asyncio.shield(self._begin(key, self._remove(key, file, self._under_way.get(key))))
 
     def is_under_way(self, key: SegmentKey) -> bool:

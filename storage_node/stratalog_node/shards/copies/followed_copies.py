@@ -1,7 +1,7 @@
-"""Copies of segments that this node follows and does not lead, as its shards see them: what they lead themselves may
-follow from such a copy, and other replicas may lack what it has.
+"""Copies of segments that this node follows and does not lead, for its own shards: a shard may continue from such a
+copy, and other replicas may lack what it has.
 
-Filled by who follows (`replication/following.py`). Lives on the event loop. Memory: an entry per followed segment.
+Filled by `replication/following.py`. Lives on the event loop. Memory: an entry per followed segment.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class FollowedCopy(Protocol):
         ...
 
     def local_copy(self) -> LocalCopy | None:
-        """All of it, to be read. None: it has no file, or nobody knows any more what the disk holds of it."""
+        """All of it, for reading. None if it has no file, or if it is unknown what the disk holds of it."""
         ...
 
 
@@ -40,8 +40,9 @@ class FollowedCopies:
         return self._copies.get(key)
 
     def committed(self, segment: Segment) -> tuple[LocalCopy, int] | None:
-        """The copy of a segment whose end is known, and where it ends: all of it is committed, so that whoever leads
-        the shard now may serve it before it is sealed. None: there is none, or what it has above the end is not cut."""
+        """The copy of a segment whose end is known, and where the copy ends. All of it is committed, so a node may
+        serve it before the segment is sealed, whichever node leads the shard now. None if there is no copy, or if it
+        was not yet cut at the segment's end."""
         followed = self._copies.get(segment.key)
         if followed is None or segment.end_offset is None or followed.end_offset > segment.end_offset:
             return None

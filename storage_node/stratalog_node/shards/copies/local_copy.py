@@ -2,7 +2,7 @@
 
 Positions count from the first batch. Reads come in two kinds with one code: `read` functions that take from the page
 cache and raise `NotCached` (event loop), and blocking ones (disk threads).
-Cost: a sequential reader is found by its hint, without a scan; else one look-up and at most one index interval of
+Cost: a sequential reader's hint gives the position without a scan; else one lookup and at most one index interval of
 headers.
 """
 
@@ -81,7 +81,8 @@ class NotCached(Exception):
 
 
 class NotChecked(NotCached):
-    """The bytes are in the page cache, but nobody has checked them in this life: ask again on a disk thread."""
+    """The bytes are in the page cache, but this process has not checked them since it started: read them again on a
+    disk thread."""
 
 
 class Extent(NamedTuple):
@@ -109,7 +110,8 @@ class LocalCopy:
         self.key = key
         self.file = file
         self.points = points
-        """None: not in memory now. Take them once per read: a sealed copy's may be dropped between two looks."""
+        """None if they are not in memory now. Fetch them once per read: a sealed copy's may be dropped between two
+        accesses."""
         self.checked = CheckedRanges(checked_from)
         self.damage: str | None = None
         """What a read or a flush found wrong. From then on every read of this copy is checked, whatever was before."""
@@ -226,7 +228,7 @@ class LocalCopy:
         return read
 
     def read_verified(self, extent: Extent) -> bytes:
-        """Blocking. What comes off the disk is checked before anybody sees it (F73). Raises: Corrupt."""
+        """Blocking. What comes off the disk is checked before it is returned (F73). Raises: Corrupt."""
         data = self.read_blocking(extent.position, extent.size_bytes)
         self._check(data, extent)
         return data
@@ -237,9 +239,9 @@ class LocalCopy:
             yield parse_header(data, position)
 
     def _check(self, data: bytes | memoryview, extent: Extent) -> Sequence[int]:
-        """Each batch, and that their offsets go on from one another, for those lie outside the CRC.
+        """Checks each batch, and that offsets are contiguous, because the CRC does not cover base offsets.
 
-        Returns: where each begins. Raises: Corrupt.
+        Returns: where each batch begins. Raises: Corrupt.
         """
         source, position = str(self.file.path), SEGMENT_HEADER_BYTES + extent.position
         found = scan_batches(

@@ -43,13 +43,14 @@ class LocalShard(ShardView, Protocol):
 
     @property
     def cut_offset(self) -> int | None:
-        """Readers see nothing from here on, though the segment that it is in goes on. Of a snapshot's mount alone."""
+        """Readers see nothing from this offset on, although the segment extends beyond it. Only mounts of snapshots
+        have one."""
         ...
 
     def copy_of(self, segment: SegmentKey) -> LocalCopy | None: ...
 
     def is_unwritten(self, segment: SegmentKey) -> bool:
-        """Whether this is the active segment that this node leads, and nobody has written to it."""
+        """Whether this is the active segment that this node leads, and it has no batch yet."""
         ...
 
     def take_out(self, segment: SegmentKey) -> LocalCopy | None:

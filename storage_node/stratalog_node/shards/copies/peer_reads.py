@@ -36,8 +36,8 @@ class PeerReads(Protocol):
         ...
 
     async def look(self, segment: Segment, node_id: int, offset: int) -> None:
-        """Whether this node gives the batch that contains `offset`, beside all reads: under limits of its own, and one
-        ask for each look. Raises: Unavailable, PeerRefused, PeerBusy."""
+        """Ask a node whether it can read the batch that contains `offset`, apart from all other reads: under limits of
+        its own, with one request per call. Raises: Unavailable, PeerRefused, PeerBusy."""
         ...
 
     async def find_by_time(
@@ -48,5 +48,5 @@ class PeerReads(Protocol):
         ...
 
     async def producer_table(self, segment: Segment, nodes: Sequence[int]) -> bytes:
-        """At its end; checked by nobody yet. Of the first of `nodes` that has it. Raises: Unavailable."""
+        """The table at the segment's end, unchecked, from the first of `nodes` that has it. Raises: Unavailable."""
         ...

@@ -1,9 +1,9 @@
-"""Tables of producers at the ends of sealed segments: of this node's index blocks, of other nodes, of the object store,
-or made again from the batches. None is taken that the seal record does not speak of.
+"""Producer tables at the ends of sealed segments: read from this node's index blocks, other nodes or the object store,
+or rebuilt from the batches. A table counts only if it matches the seal record.
 
-A table is what keeps repetitions out of a log, so a shard goes on behind a sealed segment once it has it, and not
-before (`shards/seal/producers_before.py`). Lives on the event loop; files are read on the disk threads.
-Memory: the tables in use last, as bytes, at most `_HELD_BYTES` and one.
+Without the table a log cannot recognise retries, so a shard waits for the table of a sealed segment before it continues
+behind it (`shards/seal/producers_before.py`). Lives on the event loop; files are read on the disk threads.
+Memory: the most recently used tables, as bytes, up to `_HELD_BYTES` and one.
 Source: docs/replication.md section 5.
 """
 
@@ -44,7 +44,8 @@ log = logger(__name__)
 _HELD_BYTES = 16 << 20
 _READ_BYTES = 1 << 20
 _ASK_AGAIN_S = 60.0
-"""At most, where nobody waits for the table; it may cost who is asked a read of the segment."""
+"""The longest pause between two requests for a table that no shard waits for: each may cost another node a read of the
+whole segment."""
 
 _Source = Callable[[], Awaitable[bytes]]
 
@@ -76,11 +77,12 @@ class ProducerTables:
         self._flights: SingleFlight[tuple[SegmentKey, bool], bytes] = SingleFlight()
         self._sought: set[SegmentKey] = set()
         self._read: dict[SegmentKey, Producers] = {}
-        """What the own copies of those that are sought say: who asks again reads no gigabyte again."""
+        """Results of reading own copies of the segments in `_sought`, so that a retry does not read a gigabyte
+        again."""
         self._gone: set[SegmentKey] = set()
         """Of deleted segments: with their records the tables went, too."""
         self._instead: dict[SegmentKey, Producers] = {}
-        """Of segments whose tables nobody has or ever will: what stands in for them (`_stand_in`)."""
+        """Substitutes for tables that are lost for good (`_stand_in`)."""
         self._tasks = TaskSet()
 
     async def close(self) -> None:
@@ -103,7 +105,7 @@ class ProducerTables:
         return decode_table(table, source=f"table of producers of segment {segment.key}")
 
     def keep(self, key: SegmentKey, table: bytes) -> None:
-        """It was made here, or found: whoever goes on behind the segment has it at once."""
+        """The table was made here, or found: a shard that continues behind the segment has it at once."""
         if not table:
             return
         self._held_bytes += len(table) - len(self._held.pop(key, NO_TABLE))
@@ -146,11 +148,11 @@ class ProducerTables:
         return await self._join(segment, is_far=False)
 
     async def find(self, segment: Segment) -> bytes:
-        """From wherever it is. Raises: Unavailable, which says who was asked."""
+        """From any source. Raises: Unavailable, with the sources that were tried."""
         return await self._join(segment, is_far=True)
 
     async def producers(self, segment: Segment, *, is_far: bool) -> Producers:
-        """The same, decoded; where nobody will ever have it what the segment alone says. Raises: Unavailable."""
+        """As `find`, decoded; if the table is lost for good, its substitute. Raises: Unavailable."""
         try:
             table = await self._join(segment, is_far=is_far)
         except Unavailable:
@@ -161,8 +163,8 @@ class ProducerTables:
         return decode_table(table, source=f"table of producers of segment {segment.key}")
 
     async def for_block(self, segment: Segment, found: Producers | None) -> bytes:
-        """For the index block of a sealed segment, whose batches say `found`, where they were read just now. `NO_TABLE`
-        where it cannot be had now; who needs it asks again."""
+        """The table for the index block of a sealed segment. `found`: the producers of its batches, if they were read
+        just now. `NO_TABLE` if the table is not available now; a later reader asks for it again."""
         if found is not None and self._known(segment) is None:
             try:
                 before = await self._before(segment, is_far=True)
@@ -211,7 +213,7 @@ class ProducerTables:
         sources: list[_Source] = []
         if peers is not None:
             near, far = peers.holders(segment)
-            # Who has no lease may answer all the same, and nobody is believed.
+            # Nodes without a lease may answer, too: every answer is checked.
             nodes = tuple(one for one in dict.fromkeys((*near, *far, *segment.local_nodes)) if one != self._node_id)
             if nodes:
                 sources.append(lambda: peers.producer_table(segment, nodes))
@@ -259,7 +261,7 @@ class ProducerTables:
         before = await self._before(segment, is_far=is_far)
         try:
             found = await (self._own_producers(segment) if path.exists() else self._stored_producers(segment))
-        except StratalogError:  # a copy that is no good is in the way of no other
+        except StratalogError:  # a damaged copy must not block the other sources
             if not is_stored:
                 raise
             found = await self._stored_producers(segment)
@@ -284,8 +286,8 @@ class ProducerTables:
         return found
 
     async def _stored_producers(self, segment: Segment) -> Producers:
-        """What the batches say that are in the object store, of which nobody has a copy any more and nobody wrote the
-        table down. Raises: Corrupt, NotFound, Unavailable."""
+        """The producers of the batches in the object store, for a segment that no node has and whose table is in no
+        index block. Raises: Corrupt, NotFound, Unavailable."""
         if not _has_batches(segment):
             return ()
         if segment.key in self._read:
@@ -303,11 +305,13 @@ class ProducerTables:
         return found
 
     async def _stand_in(self, segment: Segment, *, is_far: bool) -> Producers | None:
-        """Where all before the segment was deleted, its table cannot be made again. Once the index block of its only
-        copy is lost, too, nobody ever has it: then the producers are those of its own batches. Who is forgotten so
-        wrote nothing that is still in the log. Where all who had the segment were given up by force and are gone, its
-        producers are forgotten with its records; where the object store has those, who wrote them is not. One without a
-        batch that nobody has goes by what stands in for the one before it. None: somebody may have it yet."""
+        """The substitute for a table that is lost for good. None: a node may still have the table.
+
+        If all segments before this one are deleted, the table cannot be rebuilt. If the index block of the only copy is
+        lost, too, the substitute has the producers of the segment's own batches; the others have no batch left in the
+        log. If all nodes with the segment were given up by force and are gone, its producers are forgotten along with
+        its records, except those whose batches the object store has. A segment without batches takes the table or
+        substitute of the one before it."""
         key = segment.key
         if _is_nowhere(segment):
             try:
@@ -352,8 +356,8 @@ class ProducerTables:
             return None
 
     def _is_stored_alone(self, segment: Segment) -> bool:
-        """All its batches are in the object store, where it is not finished: no index block there has its table. And
-        nobody who has a copy can be asked."""
+        """Whether all its batches are in the object store, but not its index block with the table, and no node with a
+        copy can be asked."""
         if self._cold is None or segment.remote.state is not RemoteState.PARTIAL or not _has_batches(segment):
             return False
         is_read = any(self._catalog.reads_at(one) is not None for one in segment.local_nodes)
@@ -372,9 +376,11 @@ class ProducerTables:
         return table
 
     async def _before(self, segment: Segment, *, is_far: bool) -> Producers:
-        """The table at its base. It is not made again of batches, for of a row of segments nobody has one, unless the
-        object store alone has them; behind those, and behind those without a batch, of which there may be no copy, it
-        follows from the one before them. Raises: Unavailable."""
+        """The table at the segment's base.
+
+        It is not rebuilt from batches that nodes hold, because that would read a whole series of segments. For segments
+        without batches, and those whose batches only the object store has, it is derived from the table before them.
+        Raises: Unavailable."""
         listed = {one.epoch: one for one in self._catalog.segments(segment.key.shard_key)}
         row: list[Segment] = []
         found: Producers | None = None
@@ -404,7 +410,7 @@ class ProducerTables:
             return ()
         try:
             table = await self._threads.background(partial(self._derived, segment, before, batches))
-        except Corrupt as error:  # of what stands in for a table that nobody has follows no other one
+        except Corrupt as error:  # a table derived from a substitute cannot match the seal
             if not _is_nowhere(segment) and not self._are_lost(segment):
                 raise Unavailable(f"before the batches of segment {segment.key} others are missing: {error}") from error
             return _on(segment, before, batches)
@@ -412,7 +418,7 @@ class ProducerTables:
         return decode_table(table, source=f"table of producers of segment {segment.key}")
 
     async def _told(self, segment: Segment, *, is_far: bool) -> Producers:
-        """Of a sealed segment, as somebody wrote it down, or what stands in for it. Raises: Unavailable."""
+        """The stored table of a sealed segment, or its substitute. Raises: Unavailable."""
         if segment.seal is None:
             raise Unavailable(f"segment {segment.key} is not sealed yet")
         table = self._known(segment)
@@ -422,7 +428,7 @@ class ProducerTables:
                 table = await self._first(segment, [*sources, *(self._far_sources(segment) if is_far else ())])
             except Unavailable:
                 if _is_nowhere(segment) or self._is_stored_alone(segment):
-                    raise  # `_before` goes on to the one before it
+                    raise  # `_before` tries the segment before it
                 if (instead := await self._stand_in(segment, is_far=is_far)) is None:
                     raise
                 return instead
@@ -430,7 +436,7 @@ class ProducerTables:
         return decode_table(table, source=f"table of producers of segment {segment.key}")
 
     async def _seek(self, key: SegmentKey) -> None:
-        """Until it is found, or the segment is gone. Whoever waits for it asks again."""
+        """Runs until the table is found, or the segment is gone. The shard that waits for it asks again."""
         backoff = Backoff()
         try:
             while (segment := self._catalog.segment(key)) is not None and segment.seal is not None:
@@ -461,7 +467,7 @@ def _is_committed(segment: Segment) -> bool:
 
 
 def _is_nowhere(segment: Segment) -> bool:
-    """Without a batch, so nobody made a copy of it, and who had one has left."""
+    """A segment without batches or copies, whose holders have left."""
     is_stored = segment.remote.state is RemoteState.COMPLETE
     return not _has_batches(segment) and not segment.local_nodes and not is_stored
 

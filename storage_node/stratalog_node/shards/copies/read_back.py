@@ -3,7 +3,7 @@
 Uploads read every batch once, in order, soon after it was written, and check it. What the seal needs to know of a batch
 (digest, index points, times of its records, producers) is noted then, so that the seal reads only what no upload has
 read. Nothing is noted from what was meant to be written: each byte that counts here came out of the file and its
-checksum was right. Look-ups by time have it read ahead of the seal.
+checksum was right. Lookups by time have it read ahead of the seal.
 Lives on the disk threads. Memory: nothing but itself until the first upload, then the segment's index points.
 """
 
@@ -37,8 +37,8 @@ class ReadBack:
         data: memoryview | bytes,
         times: Sequence[BatchTimes] | None = None,
     ) -> None:
-        """These batches were read at `position`, checked, and perhaps opened. Counts what goes on where it stands; what
-        lies elsewhere is passed over, and so is all of it while another thread is at work here."""
+        """These batches were read at `position`, checked, and perhaps opened. Counts those that continue what was
+        counted before. Ignores the others, and all of them while another thread works here."""
         if not self._turn.acquire(blocking=False):
             return
         scan, self._scan = self._scan, None  # what is taken in by half is worth nothing: then the seal reads it all
@@ -65,7 +65,7 @@ class ReadBack:
             return scan.index
 
     def finish(self, read: ReadAt, size_bytes: int, until: Callable[[], bool], *, again: bool) -> SegmentScan:
-        """Read the rest; all of it when `again`. Asked again it goes on where it was stopped. Blocking."""
+        """Read the rest, or all of it if `again`. A second call continues where the first one was stopped. Blocking."""
         with self._turn:
             if self._scan is None or again:
                 self._scan = self._begin()

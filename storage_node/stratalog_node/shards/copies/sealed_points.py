@@ -1,8 +1,9 @@
-"""The index points of sealed copies that are in memory: of all shards together at most so many bytes (decision 0002).
+"""Keeps the index points of sealed copies in memory, up to a limit over all shards (decision 0002).
 
-Above that the copy that was least recently read loses its points; who needs them again reads its index block, on a disk
-thread. The copy read last always keeps them, or a copy larger than the limit could only be read slowly.
-A read takes its points once and goes on with them, whatever happens to them here meanwhile.
+Above the limit the least recently read copy loses its points; the next read of it loads its index block, on a disk
+thread. The most recently read copy always keeps its points, because a copy whose points exceed the limit could
+otherwise only be read slowly.
+A read fetches its points once and keeps using them, even if they are dropped here meanwhile.
 Lives on the event loop. Cost: nothing for active segments, one move in an ordered dict per read of a sealed copy.
 """
 
@@ -71,7 +72,7 @@ class SealedPoints:
             return found, work(found)
 
         found, done = await self._threads.read_file(copy.file, load_and_work)
-        if isinstance(copy, SealedCopy) and not copy.file.closes_when_unused:  # else nobody would ever forget it
+        if isinstance(copy, SealedCopy) and not copy.file.closes_when_unused:  # else its points would never be dropped
             self.hold(copy, found)
         return done
 

@@ -16,7 +16,7 @@ from stratalog.model.segment import Segment
 from stratalog.model.topic import Topic
 
 TakeBuffer: TypeAlias = Callable[[int], memoryview]
-"""Gives memory of so many bytes; called on a disk thread."""
+"""Returns a buffer of the given size in bytes; called on a disk thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class LogRange:
     data: bytes | memoryview
     headers: tuple[BatchHeader, ...]
     needed_bytes: int = 0
-    """Set instead of data: the first batch has so many bytes, more than were allowed."""
+    """Set instead of data: the size of the first batch, which is more than the caller allowed."""
     times: Sequence[BatchTimes] | None = None
     """Of the records of each batch, where the batches were opened."""
 
@@ -92,8 +92,8 @@ class ShardView(Protocol):
         ...
 
     def may_active_be_before(self, timestamp_ms: int) -> bool:
-        """Whether the newest record of the active segment may be older: false where there is none, or where it is too
-        young to be worth a look."""
+        """Whether the newest record of the active segment may be older. False if there is no active segment, or it is
+        too young to be worth a precise check."""
         ...
 
     async def newest_in_active(self, before_ms: int) -> NewestRecord | None:
@@ -120,7 +120,7 @@ class ShardView(Protocol):
 
 
 class Shards(Protocol):
-    """All shards of this node. What happens to them is told by `shards/copies/events.py`."""
+    """All shards of this node. `shards/copies/events.py` reports what happens to them."""
 
     def get(self, key: ShardKey) -> ShardView | None: ...
 

@@ -1,6 +1,6 @@
-"""The shards of this node that take no writes any more, and how many they are by cause (`machines.leading.shard_life`).
+"""The shards of this node that no longer accept writes, counted by cause (`machines.leading.shard_life`).
 
-What refuses writes for a while and for the whole node (no room) is no stop: see `shards/flush/space.py`.
+A lack of room refuses writes temporarily and for the whole node; that is a matter of `shards/flush/space.py`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class StoppedShards:
 
 
 class StoppingShards(Protocol):
-    """Shards of which some may have stopped."""
+    """A set of shards; some of them may have stopped."""
 
     def stopped(self) -> Iterable[tuple[object, Stop]]: ...
 

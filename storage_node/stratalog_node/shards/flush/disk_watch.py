@@ -78,7 +78,7 @@ class DiskWatch:
             await asyncio.sleep(self._poll_s)
             try:
                 self.poll()
-            except Exception:  # a fault in one look must not leave a broken disk in its role (F48)
+            except Exception:  # a fault in one poll must not leave a broken disk in service (F48)
                 log.exception("the disk cannot be looked at")
 
     def poll(self) -> None:

@@ -38,8 +38,7 @@ from stratalog_node.shards.flush.shared_journal import FullJournal, SharedJourna
 log = logger(__name__)
 
 DIRECT_FILES = 2
-"""Up to so many files of a group are flushed themselves: the journal would write their bytes a second time for
-nothing."""
+"""Up to this many files of a group are flushed directly: with the journal the disk would write their bytes twice."""
 JOURNAL_SPAN_BYTES = 1 << 20
 """A file with more new bytes than this is flushed itself: the flush then costs less than the copy."""
 KEPT_APPEND_BYTES = 16 << 10
@@ -53,8 +52,8 @@ AHEAD_BYTES = 64 << 20
 """A file with more unflushed bytes is flushed before its time: a roll is confirmed, and what follows it acknowledged,
 only once the ended segment is on the disk."""
 NODE_AHEAD_BYTES = 512 << 20
-"""When all files together have more unflushed bytes the largest are flushed: above a tenth of the memory the kernel
-makes whoever writes wait for the disk, and that is the event loop."""
+"""When all files together have more unflushed bytes than this, the largest are flushed. Above a tenth of the memory the
+kernel blocks every writer until the disk has caught up, and here the writer is the event loop."""
 _AHEAD_POLL_S = 0.25
 _RETRY_S = 0.2
 _FLUSHES_AT_STOP = 64
@@ -114,7 +113,8 @@ class _Ask:
 
     @property
     def is_contested(self) -> bool:
-        """Another node may turn out to lead it, or this one to begin it anew: a journal would be replayed into that."""
+        """Another node may turn out to lead it, or this node may create it again: the replay of a journal would write
+        into that new file."""
         return self.active.file.is_name_withheld or not self.active.leader.is_confirmed
 
     def keep(self, effect: PersistBatches) -> None:
@@ -216,7 +216,7 @@ class Flusher:
                 self._kept_bytes = 0
                 try:
                     is_whole = await self._run_group(group)
-                except Exception as fault:  # whoever waits for this group must hear something
+                except Exception as fault:  # the shards that wait for this group must get an answer
                     self.stats.failures += len(group)
                     log.error("flushes stopped by a fault", files=len(group), exc_info=True)
                     reason = f"a fault in the node, see its log: {fault}"
@@ -314,8 +314,9 @@ class Flusher:
         self._dirty[active] = shard
 
     def forget(self, active: ActiveSegment, *, keeps_checkpoint: bool = False) -> None:
-        """The segment is sealed or gone, and needs no checkpoint, unless this node goes on as its replica: it says what
-        was on the disk then. What a stop cuts short the next start makes good."""
+        """The segment is sealed or gone and needs no checkpoint, unless this node continues as its replica
+        (`keeps_checkpoint`): the checkpoint then says what was on the disk. If a stop interrupts the deletion, the next
+        start repeats it."""
         self._dirty.pop(active, None)
         self._checkpointed.pop(active, None)
         if not keeps_checkpoint and not self._is_closing:
@@ -362,7 +363,7 @@ class Flusher:
             await self._flush_dirty(checkpoint_all=False)
 
     async def _flush_ahead(self) -> None:
-        """Cost: a look at each file written to since its last flush."""
+        """Cost: a check of each file written to since its last flush."""
         unflushed = {active: active.file.size_bytes - active.flushed_bytes for active in self._dirty}
         excess_bytes = sum(unflushed.values()) - NODE_AHEAD_BYTES
         limits = {active: _most_ahead_bytes(active, shard) for active, shard in self._dirty.items()}
@@ -379,7 +380,7 @@ class Flusher:
 
     async def _flush_dirty(self, *, checkpoint_all: bool) -> None:
         """What a stop cuts short is still dirty."""
-        # Ended ones too: while their roll cannot be confirmed nobody seals them, and they keep their descriptors.
+        # Ended segments too: while their roll cannot be confirmed they are not sealed, and keep their descriptors.
         waiting = list(self._dirty)
         at_once = _FLUSHES_AT_STOP if checkpoint_all else 1
         for start in range(0, len(waiting), at_once):
@@ -419,7 +420,8 @@ class Flusher:
         if active.flushed_bytes < size_bytes:
             sync_segment(active, size_bytes)
             self.stats.background_flushes += 1
-        # Whoever follows a segment that this node led may cut it: its old checkpoint would say that it lost something.
+        # A follower may cut a segment that this node led before. With the old checkpoint it would then look as if it
+        # had lost data.
         if checkpoint is not None and not active.file.closes_when_unused:
             self._checkpoints.put([checkpoint])
             self.stats.checkpoints += 1

@@ -1,10 +1,10 @@
-"""The journal that is being written, and those that are full: how many bytes of which segment they vouch for.
+"""The journal that is being written, and the full ones: how many bytes of each segment they protect.
 
-A full journal is put away on the loop and retired beside the traffic: its files are flushed, then it is removed. One
-whose file could not be flushed keeps the only durable copy of what was acknowledged: it stays for the next start. One
-that cannot be removed just stays: its entries say what the files hold.
-What is written is what appends left in memory, or is read back from the file: each read gives the interpreter up, and
-waits for it behind the event loop.
+A full journal is put away on the loop and retired beside the traffic: its files are flushed, then it is removed. If one
+of its files could not be flushed, the journal holds the only durable copy of acknowledged batches: it stays for the
+next start. A journal that cannot be removed may stay: its entries equal what the files hold.
+The journal is written from what appends left in memory, else from the file: each read of a file releases the
+interpreter lock, and then waits for the event loop to get it back.
 Threads: `write` on the flush thread, one group at a time; `put_away` on the loop between groups; `retire` on a
 background thread, for a journal that was put away.
 """

@@ -1,6 +1,6 @@
 """Watches the room for new data: refuses writes before the disk is full, takes them again when there is room.
 
-Reads, uploads and retention go on meanwhile: they are what makes room (F52).
+Reads, uploads and retention continue meanwhile, because uploads and retention make room (F52).
 Lives on the event loop; polls once a second, oftener as the reserve comes near, and at once after a failed write.
 """
 

@@ -1,8 +1,8 @@
-"""What happens to shards by time alone: segments roll by age, followers that lag leave the ISR, and producers are
-forgotten, also when nobody writes.
+"""Time-based changes of shards: segments roll by age, lagging followers leave the ISR, and idle producers are
+forgotten, also while no client writes.
 
-Lives on the event loop, as one task without an end. Cost: a look at each shard that something happened to within the
-last second, or whose time has come; producers are looked at in all of them once a minute, in slices.
+Lives on the event loop, as one endless task. Cost: a check of each shard that changed within the last second or whose
+time has come; once a minute a check of the producers of all shards, in slices.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = logger(__name__)
 
 _POLL_S: Final = 1.0
 _PRODUCER_POLLS: Final = 60
-"""Producers live for hours: they are looked at once in so many polls."""
+"""Producers live for hours: they are checked in one of this many polls."""
 
 
 async def look_at_ages(
@@ -62,7 +62,7 @@ async def look_at_due(looks: DueLooks, now_ms: int) -> None:
 
 
 def forget_silent_producers(shard: ShardLog, now_ms: int, expiration_ms: int) -> int:
-    """Idempotent producers that have not written for so long; returns how many were forgotten."""
+    """Forgets idempotent producers that have not written for `expiration_ms`. Returns how many."""
     if (active := shard.chain.active) is None:
         return 0
     table, stats = active.producers, shard.context.stats

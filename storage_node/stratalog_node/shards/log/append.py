@@ -22,7 +22,7 @@ class AppendRequest(Protocol):
         """In the log, and acknowledged as it was asked for. `append_time_ms` is -1 unless the log gave the time."""
 
     def refused(self, slot: Any, why: AppendRefusal, message: str, log_start_offset: int) -> None:
-        """Not in the log, or nobody knows: see `AppendFailure`."""
+        """The batch is not in the log, or its outcome is unknown: see `AppendFailure`."""
 
 
 def failure_of(error: StratalogError) -> AppendFailure:

@@ -23,7 +23,7 @@ from stratalog_node.shards.log.workers import ShardWorkers
 
 
 class ShardDirectory:
-    """Cost of a look-up: a dictionary's. Of an idle shard: see `ShardLog`."""
+    """Cost of a lookup: one dictionary access. Cost of an idle shard: see `ShardLog`."""
 
     def __init__(self, context: ShardContext, workers: ShardWorkers) -> None:
         self._context = context
@@ -41,11 +41,11 @@ class ShardDirectory:
         return self._shards.get(key)
 
     def read(self, key: ShardKey) -> ShardLog | None:
-        """As `get`; also a shard of a topic that is mounted by hand."""
+        """As `get`; also a shard of a user-mounted topic."""
         return self._shards.get(key) or self.mounted(key)
 
     def read_by_name(self, topic: str, shard: int) -> ShardLog | None:
-        """As `by_name`; also a shard of a topic that is mounted by hand, which is there for readers alone."""
+        """As `by_name`; also a shard of a user-mounted topic, which only readers may use."""
         shards = self._by_name.get(topic)
         if shards is not None:
             return shards[shard] if 0 <= shard < len(shards) else None
@@ -53,7 +53,7 @@ class ShardDirectory:
         return self.mounted(ShardKey(known.topic_id, shard)) if known is not None else None
 
     def mounted(self, key: ShardKey) -> MountedLog | None:
-        """A shard of a topic that is mounted by hand, as it is now."""
+        """A shard of a user-mounted topic, in its present state."""
         mounted = self._context.catalog.mounted_shard(key)
         real = self._shards.get(mounted.key) if mounted is not None else None
         if mounted is None or real is None:
@@ -72,7 +72,7 @@ class ShardDirectory:
         return None
 
     def leader_of(self, topic: str, shard: int) -> tuple[int, int] | None:
-        """Which other node leads it, and its epoch; None when this one does, none, or nobody knows."""
+        """The other node that leads it, and its epoch. None if this node leads it, or the leader is unknown."""
         found = self.by_name(topic, shard)
         return found.leader if found is not None else None
 
@@ -94,7 +94,7 @@ class ShardDirectory:
         return [(shard, shard.stop) for shard in found if shard is not None and shard.stop is not None]
 
     def doubted(self) -> dict[ShardKey, int]:
-        """Shards of which the active segment takes no batches (see `ShardChain.doubted_epoch`), with its epoch."""
+        """Shards whose active segment accepts no batches (see `ShardChain.doubted_epoch`), with its epoch."""
         return {
             key: shard.chain.doubted_epoch
             for key, shard in self._shards.items()

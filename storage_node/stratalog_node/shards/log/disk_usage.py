@@ -28,8 +28,8 @@ class LocalDisk:
         return usage_of(self.root)
 
     async def local_bytes(self) -> int:
-        """Bytes of all local copies. Cost: a look at each, in slices, because one pass over 20,000 shards of many
-        segments takes more than a second."""
+        """Bytes of all local copies. Works in slices, because one pass over 20,000 shards of many segments takes more
+        than a second."""
         total, slices = 0, Slices()
         for shard in list(self._directory.all()):
             total += shard.local_size_bytes()

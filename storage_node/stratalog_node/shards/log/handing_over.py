@@ -1,4 +1,5 @@
-"""A segment behind which another node goes on: it stays here until it is sealed, and what was begun behind it goes.
+"""Hands a segment over to another node, which leads the shard from its end on: the segment stays here until it is
+sealed, and the segments that this node began after it are dropped.
 
 Called on the event loop, within the step that decided it.
 """
@@ -25,7 +26,8 @@ class LedShard(LocalShard, Protocol):
 
 
 def hand_over(shard: LedShard, epoch: int) -> None:
-    """Another node goes on behind this segment, which has ended here. What was begun behind it goes."""
+    """Another node leads the shard behind this segment, which ended here. Drop the segments that this node began after
+    it."""
     begun = [copy for copy in (*shard.ended, shard.active) if copy is not None and copy.key.epoch > epoch]
     if shard.active is not None and shard.active not in begun:
         shard.ended.append(shard.active)
@@ -37,7 +39,7 @@ def hand_over(shard: LedShard, epoch: int) -> None:
 
 
 def leave_ended(shard: LedShard, epoch: int) -> None:
-    """Others seal this one, and the shard goes on behind it."""
+    """Other nodes seal this segment, and the shard continues behind it."""
     left = [copy for copy in shard.ended if copy.key.epoch == epoch]
     shard.ended = [copy for copy in shard.ended if copy not in left]
     leave(shard, left)
@@ -54,8 +56,8 @@ def leave(shard: LedShard, copies: Iterable[ActiveSegment]) -> None:
 
 
 def _keep_sealed(shard: LedShard, copy: ActiveSegment) -> None:
-    """Others may have brought its seal about before this node's own work at it came to its end: nobody follows it
-    then, and it is served from here as long as the metadata name this copy."""
+    """Others may have sealed it before this node's own attempt ended. It then has no follower here, and this node
+    serves it as long as the metadata name this copy."""
     segment = shard.context.catalog.segment(copy.key)
     if segment is None or segment.seal is None:
         return

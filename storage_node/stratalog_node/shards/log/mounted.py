@@ -1,8 +1,8 @@
-"""A shard of a topic that is mounted by hand: a sealed range of another shard, under another name, for readers alone.
+"""A shard of a topic that a user mounted: a sealed range of another shard, under another name, for readers alone.
 
-It reads through the shard that it is a range of, from wherever that one reads: its copies, other nodes, the object
-store, under the same limits. That of a snapshot may end inside a segment, between two batches: the reader and look-ups
-by time stop there. It takes no batches and moves no log start. Lives on the event loop.
+It reads through the shard whose range it is, from the same sources and under the same limits: its copies, other nodes,
+the object store. The range of a snapshot may end inside a segment, between two batches: reads and lookups by time stop
+there. It accepts no batches and does not move the log start. Lives on the event loop.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _base_of = attrgetter("base_offset")
 
 
 class MountedLog(ShardLog):
-    """What readers ask of a shard; `refresh` before each look."""
+    """The part of a shard that readers use; call `refresh` before each read."""
 
     __slots__ = ("_base_offset", "_end_offset", "_named")
 

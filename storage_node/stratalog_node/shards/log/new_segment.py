@@ -24,7 +24,7 @@ from stratalog_node.shards.seal.producers_before import is_settled, producers_be
 
 
 class InheritedProducers(NamedTuple):
-    """What a start knows of the producers at the beginning of a segment that nobody has written to."""
+    """The producers at the beginning of an unwritten segment, as a start recovered them."""
 
     epoch: int
     producers: tuple[ProducerSnapshot, ...]
@@ -77,9 +77,9 @@ def _refuse_to_write_over(path: Path) -> None:
 def name_active(
     context: ShardContext, key: ShardKey, inherited: InheritedProducers | None, ended: Sequence[ActiveSegment]
 ) -> ActiveNamed | ActiveUnknown:
-    """What the meta service says of a shard's active segment, and the producers it begins with: those that recovery
-    knows, else those at the end of the segment before (`shards/seal/producers_before.py`). While a recovery of any
-    earlier one is not sealed nobody knows them."""
+    """The shard's active segment according to the meta service, and the producers that it begins with: those that
+    recovery found, else those at the end of the segment before (`shards/seal/producers_before.py`). They are unknown
+    until every earlier recovery is sealed."""
     segment = context.catalog.active_segment(key)
     if segment is None:
         return ActiveUnknown()

@@ -25,7 +25,7 @@ class NodeNews:
         self._context = context
         self._shards = shards
         self._nodes: dict[int, None] = {}
-        """Of which some shards have not heard the newest."""
+        """Nodes whose latest state some shards have not processed yet."""
         self._untold: dict[TimedShard, ShardLog] = {}
         self._tasks = TaskSet()
 
@@ -75,5 +75,5 @@ class NodeNews:
             for node_id in nodes:
                 if (node := self._context.catalog.node(node_id)) is not None:
                     told.tell(NodeHeard(node.node_id, node.epoch, node.is_alive, node.can_write))
-        except Exception as error:  # the others must hear it all the same (F48)
+        except Exception as error:  # the other shards must still be notified (F48)
             told.turn_failed(error)

@@ -1,7 +1,8 @@
-"""A shard whose segments others seal from now on: this node may follow them, and may lead the shard again later.
+"""A shard whose segments other nodes seal from now on: this node may follow them, and may lead the shard again later.
 
-Called on the event loop, within the step of the metadata that said so: whoever follows segments hears of it behind the
-shard, and finds files that nobody else uses. When that is so says `machines/leading/resigning.py`.
+Called on the event loop, within the step of the metadata that said so. `replication/following.py` gets the same change
+after the shard, so that it finds files that the shard no longer uses. `machines/leading/resigning.py` decides when a
+shard resigns.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ def _led(shard: ShardLog) -> list[ActiveSegment]:
 
 
 def _seals_alone(shard: ShardLog, copy: ActiveSegment) -> bool:
-    """Of what ended here nobody else has anything, and no recovery was begun: whoever goes on, this node seals it."""
+    """Whether this node still seals the segment, whichever node leads the shard next: no other node has data of it, and
+    no recovery of it has begun."""
     segment = shard.context.catalog.segment(copy.key)
     is_ended = segment is not None and segment.state is SegmentState.SEALING
     return is_ended and not is_shared(shard.segments, copy.key.epoch)

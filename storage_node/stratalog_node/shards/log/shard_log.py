@@ -1,4 +1,4 @@
-"""One shard on this node: takes batches, writes them once per loop turn, tells who waits, serves ranges.
+"""One shard on this node: accepts batches, writes them once per loop turn, notifies waiting fetches, serves ranges.
 
 The shell around `machines.leading.shard_chain`: it performs effects and holds no decision about offsets,
 acknowledgement, rolling, the order of confirmations, epochs or when to stop.
@@ -91,8 +91,8 @@ def report_lost_nodes(shard: ShardLog) -> None:
 
 
 class FetchWaiter(Protocol):
-    """Someone who wants to hear when this shard's readable end or log start moves, or it stops, until they take
-    themselves out of `ShardLog.waiters`. Requires: `wake` changes nobody's `waiters`."""
+    """Is notified when the readable end or the log start of this shard moves, or when the shard stops, until it removes
+    itself from `ShardLog.waiters`. Requires: `wake` does not change any shard's `waiters`."""
 
     def wake(self, shard: ShardLog) -> None: ...
 
@@ -194,7 +194,7 @@ class ShardLog(Ranged):
         return None if named is None or named[0] == self.context.node_id else named
 
     def see_who_leads(self) -> None:
-        """The metadata changed, or the shard stopped. Whoever waits learns that another leads."""
+        """The metadata changed, or the shard stopped. Waiting fetches learn that another node leads."""
         if self.active is None and (listed := self.segments) and listed[-1].base_offset > self.high_watermark:
             self.chain.high_watermark = self.high_watermark = listed[-1].base_offset  # all before it is committed
         named, stop = self.context.catalog.leader_of(self.key), self.stop
@@ -219,7 +219,7 @@ class ShardLog(Ranged):
         return find(self.ended, segment) or self.copies.get(segment.epoch)
 
     def has_local(self, segment: SegmentKey) -> bool:
-        """An active segment nobody has written to counts: its file is made by its first append."""
+        """An unwritten active segment counts: its first append creates its file."""
         return self.copy_of(segment) is not None or self.is_unwritten(segment)
 
     def is_unwritten(self, segment: SegmentKey) -> bool:
@@ -248,7 +248,7 @@ class ShardLog(Ranged):
         try:
             self._step(BatchesReceived(batches), now_ms)
         except Exception as fault:
-            # Some may be in the log: nobody knows. A second answer to those that have one changes nothing.
+            # Some of them may be in the log. A second answer to those already answered changes nothing.
             self._refuse(batches, AppendFailure.OUTCOME_UNKNOWN, f"a fault in the node, see its log: {fault}")
             raise
 
@@ -380,7 +380,7 @@ class ShardLog(Ranged):
         self._step(event, self.context.clock_ms())
 
     def stop_after_fault(self, reason: str) -> None:
-        """Something unforeseen: what waits learns that nobody knows its outcome, what is in line is refused."""
+        """After an unexpected exception: waiting batches get an unknown outcome, queued ones are refused."""
         self.tell(ShardStopped(Stop(reason, StopCause.FAULT)))
         batches, self._pending, self._is_dirty = self._pending, [], False
         self._refuse(batches, AppendFailure.STOPPED, reason)
@@ -443,7 +443,7 @@ class ShardLog(Ranged):
         self.tell(SegmentLeft(ended.key.epoch))
 
     def let_go(self, ended: ActiveSegment) -> None:
-        """Deleted before it was sealed: readers and the deletion still find the copy, nobody seals it."""
+        """Deleted before it was sealed: readers and the deletion still find the copy, but it is not sealed."""
         if ended in self.ended:
             self.sealed(ended, ended)
 
@@ -455,7 +455,7 @@ class ShardLog(Ranged):
         for copy in (*self.copies.values(), *unsealed):
             copy.file.close_when_unused()
             self.context.sealed_points.forget(copy)
-        # Whoever reads now still finds the bytes; nobody else comes.
+        # Current reads still find the bytes; no new read finds the file.
         self.copies.update((copy.key.epoch, copy) for copy in unsealed)
         self.active = None
         self.ended = []

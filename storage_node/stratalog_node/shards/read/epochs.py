@@ -18,10 +18,10 @@ UNDEFINED = (-1, -1)
 
 
 def end_of_epoch(segments: Sequence[Segment], log_end_offset: int, epoch: int) -> tuple[int, int]:
-    """The greatest epoch at most `epoch` that this shard knows, and up to where the log goes on from it without a
-    break: to its end, or to the first offset that a recovery gave up, or may have. UNDEFINED above all known epochs.
+    """The greatest epoch at most `epoch` that this shard knows, and up to where the log continues from it without a
+    break: to its end, or to the first offset that a recovery gave up or may give up. UNDEFINED above all known epochs.
 
-    For an epoch that was trimmed away: the epoch asked, and where the first known one begins.
+    For an epoch that was trimmed away: the given epoch, and where the first known one begins.
     """
     if epoch < 0 or not segments or epoch > segments[-1].epoch:
         return UNDEFINED
@@ -35,9 +35,9 @@ def end_of_epoch(segments: Sequence[Segment], log_end_offset: int, epoch: int) -
 
 
 def told_end(shard: ShardView, end_offset: int, epoch: int) -> tuple[int, int]:
-    """The same of a shard that this node leads, to the end of its log. Where metadata list a segment last that has a
-    break at its end, what was written behind that may stand in the log already, and nobody was shown any of it: its
-    roll is not confirmed."""
+    """As `end_of_epoch`, for a shard that this node leads: to the end of its log. If a recovery gave up the end of the
+    last segment that the metadata list, batches behind it may already be in the log, but no reader saw them, because
+    their segment's roll is not confirmed."""
     segments = shard.segments
     is_broken = bool(segments) and bool(segments[-1].handed.given_up)
     return end_of_epoch(segments, shard.high_watermark if is_broken else end_offset, epoch)

@@ -1,4 +1,4 @@
-"""Reads sealed data of which this node has no good copy, from other nodes and the object store.
+"""Reads sealed data from other nodes and the object store if this node has no intact copy.
 
 The sources are tried in the order of `machines.reading.read_sources` until one answers. This is not on the hot path.
 Lives on the event loop.
@@ -42,8 +42,8 @@ class OtherSources:
     def sources(
         self, shard: LocalShard, segment: Segment | None, *, is_in_store: bool, policy: str | None = None
     ) -> Sources:
-        """Who may be asked for data of a segment now. `is_in_store`: all of what is asked for. `policy`: other than the
-        topic's."""
+        """The sources that may be asked for data of a segment now. `is_in_store`: whether the store has all of the
+        requested data. `policy`: instead of the topic's own."""
         near: Sequence[int] = ()
         far: Sequence[int] = ()
         if segment is not None and segment.seal is not None and self._peers is not None:
@@ -58,7 +58,7 @@ class OtherSources:
         return [(source, nodes.get(source, ())) for source in order]
 
     def has_whole(self, shard: LocalShard, segment: Segment) -> bool:
-        """Whether somebody may be asked for a look-up who has all of a segment."""
+        """Whether any source that may answer a lookup has all of a segment."""
         return bool(self._for_whole(shard, segment))
 
     def _for_whole(self, shard: LocalShard, segment: Segment) -> Sources:
@@ -87,9 +87,9 @@ class OtherSources:
         return await _first(found, ask)
 
     async def find_by_time(self, shard: LocalShard, segment: Segment, timestamp_ms: int) -> tuple[int, int] | None:
-        """The first such record of a segment at or above the log start. Raises: Unavailable where a part of the
-        segment can be asked of nobody: a record that was not found may be in it, and a consumer that is told of none
-        would jump over it (F40)."""
+        """The first such record of a segment at or above the log start. Raises: Unavailable if no source can be asked
+        for some part of the segment: the record may be in that part, and a consumer that gets "none" would skip it
+        (F40)."""
         in_store = segment.remote.state is not RemoteState.NONE
 
         async def ask(source: ReadSource, nodes: Sequence[int]) -> tuple[int, int] | None:
@@ -132,8 +132,8 @@ class OtherSources:
         return await self._newest_below(shard, segment, found[1])
 
     async def _newest_below(self, shard: LocalShard, segment: Segment, most_ms: int) -> tuple[int, int] | None:
-        """Where the newest record lies below the log start, or nobody has looked at the segment's records: by halves of
-        the time, some thirty to sixty look-ups in one segment."""
+        """For segments whose newest record lies below the log start, or whose records have not been checked: bisects
+        the time, with some thirty to sixty lookups in one segment."""
         best = await self.find_by_time(shard, segment, 0)
         while best is not None and best[1] < most_ms:
             middle_ms = (best[1] + most_ms + 1) // 2
@@ -146,8 +146,8 @@ class OtherSources:
 
 
 def _read_in_the_store(shard: LocalShard, read: Segment) -> Sequence[Segment]:
-    """The segment that is read, and those behind it whose data readers will ask the store for, too: what it reads ahead
-    of a local copy costs requests, and its share of the memory, and nobody takes it."""
+    """The segment that is read, and those behind it whose data readers will need from the store, too. Reading ahead
+    what has a local copy would waste requests and memory."""
     segments = shard.segments
     policy, copies = shard.rules.read_policy, shard.copies
     opened = next(iter(shard.ended), shard.active)
@@ -179,7 +179,7 @@ async def _first(order: Sources, ask: Callable[[ReadSource, Sequence[int]], Awai
 
 
 def _for_look_ups(shard: LocalShard) -> str:
-    """A look-up may go to the store where reads do not: it takes a batch or two."""
+    """A lookup may go to the store where reads do not: it takes a batch or two."""
     policy = shard.rules.read_policy
     return (ReadPolicy.NOT_IN_DISK if policy.value == ReadPolicy.DISABLE else policy).value
 

@@ -48,7 +48,7 @@ ReadBuffer: TypeAlias = bytes | memoryview | FileSlice
 
 @dataclass(slots=True)
 class Read:
-    """Whole batches. Call `release` once nobody looks at `buffers` any more."""
+    """Whole batches. Call `release` once `buffers` are no longer used."""
 
     buffers: list[ReadBuffer]
     size_bytes: int
@@ -68,28 +68,29 @@ class ReadPosition(NamedTuple):
     end_position: int
     end_offset: int
     segment: Segment | None
-    """As the catalog lists it; None when it does not yet (a roll being confirmed), or nobody asks."""
+    """As the catalog lists it. None if it does not yet (while a roll is being confirmed), or if the caller does not
+    need it."""
     is_in_store: bool
 
 
 class ShardReader:
     def __init__(self, pool: BufferPool, limit_bytes: int, most_sliced: int, other_sources: OtherSources) -> None:
-        """`limit_bytes`: what all answers together may hold; above it each gets a small share. `most_sliced`: so many
-        files at most stay open for slow clients; the rest of the descriptors are for appends."""
+        """`limit_bytes`: total size of all answers in memory; above it each gets a small share. `most_sliced`: the most
+        files that may stay open for slow clients; the other descriptors are for appends."""
         self._pool = pool
         self._limit_bytes = limit_bytes
         self._most_sliced = most_sliced
         self._sliced: Counter[SegmentFile] = Counter()
-        """Files of which ranges are on their way to sockets, and how many of each: they share a descriptor."""
+        """Files with ranges on their way to sockets, and how many ranges each has: they share a descriptor."""
         self._other_sources = other_sources
         self.outstanding_bytes = 0
         self.outstanding_slices = 0
         self._barred: dict[ShardKey, None] = {}
-        """Shards of which a read was refused by the topic's policy since the last one that succeeded elsewhere."""
+        """Shards with a read that the topic's policy refused, until a read from another source succeeds."""
 
     @property
     def is_full(self) -> bool:
-        """Answers hold all that they may: more is read only for who has nothing left to take."""
+        """Answers hold all the memory that they may: read more only for a client that has no other data to receive."""
         return self.outstanding_bytes >= self._limit_bytes
 
     def room_bytes(self, wanted: int) -> int:
@@ -233,7 +234,7 @@ class ShardReader:
 
     # Off the loop ---------------------------------------------------------------------------------------------------
     async def read_to_keep(self, shard: LocalShard, offset: int, max_bytes: int) -> list[bytes | memoryview]:
-        """As `read`, but the caller may keep what it gets. Raises: Unavailable, Corrupt, NotFound."""
+        """As `read`, but the caller may keep the result. Raises: Unavailable, Corrupt, NotFound."""
         read = await self.read(shard, offset, max_bytes)
         try:
             # A view is of a pooled buffer, which goes back now.
@@ -399,6 +400,6 @@ def _before(read: Read, cut_offset: int) -> Read:
 
 
 def _not_as_it_is(copy: LocalCopy, extent: Extent) -> NotCached:
-    """Why bytes that nobody has checked in this life cannot be served as they are."""
+    """Why bytes that this process has not checked since its start cannot be served from the page cache."""
     is_cached = copy.file.is_cached(SEGMENT_HEADER_BYTES + extent.position, extent.size_bytes)
     return NotChecked() if is_cached else NotCached()

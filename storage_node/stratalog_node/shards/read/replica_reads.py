@@ -1,6 +1,5 @@
-"""What a replica may read of a segment: all that is there, acknowledged or not. Its leader alone knows what follows,
-and once its end is known any replica that has all of it. And what anybody may read of a sealed one: what this node
-proved.
+"""What a replica may read of a segment: all that its leader has, acknowledged or not; once the segment's end is known,
+any replica that has all of it may answer. And what any reader may read of a sealed segment: what this node proved.
 
 Lives on the event loop.
 """

@@ -1,9 +1,9 @@
-"""One look-up by time: opens batches for the times of their records, and lets the event loop run meanwhile.
+"""One lookup by time: opens batches for the times of their records, and lets the event loop run meanwhile.
 
-Batches are the clients', and so are the times in their headers: none is believed. A batch whose inside is no records,
-though its CRC is right, was sent so, and is passed over. One too large to be opened is answered by its header: its
-first offset is never behind the record asked for.
-For threads, one look-up each. Cost: where the index has true times, one index interval of batches is opened.
+Clients wrote the batches, including the times in their headers, so these are not trusted. A batch with a correct CRC
+and malformed records was sent that way, and is skipped. For a batch that is too large to be opened the header answers:
+its first offset is never behind the record that is sought.
+For threads, one lookup each. Cost: if the index has true times, opens one index interval of batches.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def passes_by_header(header: BatchHeader, timestamp_ms: int) -> bool:
 
 
 class TimeLook:
-    """Where a look-up for a time stands: `timestamp_ms` or later, at `from_offset` or behind."""
+    """The state of a lookup for `timestamp_ms` or later, at `from_offset` or behind."""
 
     __slots__ = ("_from_offset", "_timestamp_ms")
 

@@ -26,7 +26,7 @@ from stratalog_node.shards.read.ranges import readable_end
 from stratalog_node.shards.read.time_look import NewestLook, TimeLook
 
 _AT_ONCE = 2
-"""Look-ups by time on the disk threads at once: each may take one for a second, and reads need some, too."""
+"""Lookups by time on the disk threads at once: each may take one for a second, and reads need some, too."""
 
 _Found: TypeAlias = tuple[int, int] | None
 
@@ -61,8 +61,8 @@ class TimeLookups:
         local: Callable[[LocalCopy, int, int], Awaitable[_Found]],
         remote: Callable[[], Awaitable[_Found]],
     ) -> _Found:
-        """In this node's copy, or where others are asked: it has none, or what it has is damaged or not given by the
-        disk while somebody has all of the segment. `local`: with what `_readable` says."""
+        """Searches this node's copy, or other sources if it has none, or if the copy is damaged or unreadable while
+        another source has all of the segment. `local` gets what `_readable` returned."""
         here = _readable(shard, segment)
         if here is None or (here[0].damage is not None and self._other_sources.has_whole(shard, segment)):
             return await remote()
@@ -166,7 +166,7 @@ def _newest_first(segment: Segment) -> tuple[bool, int, int]:
 
 
 def _newest_ms(segment: Segment) -> int | None:
-    """The greatest time of its records; None where nobody knows."""
+    """The greatest time of its records; None if unknown."""
     seal = segment.seal
     return None if seal is None or seal.times_known is TimesKnown.CLAIMED else seal.max_timestamp_ms
 
@@ -174,8 +174,8 @@ def _newest_ms(segment: Segment) -> int | None:
 async def _with_true_times(
     shard: LocalShard, copy: LocalCopy, end_position: int, work: Callable[[IndexPoints], _Found]
 ) -> _Found:
-    """Do the work on a disk thread, with points whose times are those of the records. Of a copy that was followed and
-    is not sealed yet nobody has them: it is searched from its start."""
+    """Do the work on a disk thread, with index points that have the true times of the records. A followed copy that is
+    not sealed yet has no such points: it is searched from its start."""
     if isinstance(copy, SealedCopy):
         return await shard.context.sealed_points.read_in_time(copy, work)
     if isinstance(copy, ActiveSegment):

@@ -1,12 +1,12 @@
-"""Asks the object store what it has of a segment, and puts batches without records in the place of what it has not.
+"""Asks the object store which batches of a segment it has, and fills the holes with batches without records.
 
-No more is given up than that: what the object store has behind such a hole is written back behind it. What is a hole,
-and whether it is given up, is decided by `machines.restart.shard_healing`. A store that is away, or another store,
-makes no holes: that is raised.
-The file ends at the first hole, for whoever scans it, until all behind it is flushed: the batch in its place is written
-last. So a crash leaves a file that is healed as if nothing had been done yet, or one that is whole.
+Only what the store lacks is given up: what it has behind a hole is written back behind it.
+`machines.restart.shard_healing` decides what a hole is and whether it is given up. A store that is unreachable, or that
+is another store, does not make holes: that raises an error.
+The file ends at the first hole for every scan until all behind it is flushed: the batch that fills the first hole is
+written last. So a crash leaves either a file that is healed from the beginning, or one that is whole.
 What was in the file from the first hole on is kept under another name, for a human.
-Requires: the file is pinned and its descriptor is open; nobody appends. Memory: one part.
+Requires: the file is pinned and its descriptor is open; nothing else appends to it. Memory: one part.
 Lives on the event loop; the file is written on the background threads.
 """
 
@@ -62,7 +62,7 @@ class GivingUp:
         return missed
 
     async def _read(self, offset: int, end_offset: int) -> AsyncGenerator[CommittedRange]:
-        """Raises: Corrupt, NotFound, Unavailable; Conflict when parts do not go on from each other."""
+        """Raises: Corrupt, NotFound, Unavailable; Conflict if parts are not contiguous."""
         if offset >= end_offset:
             return
         if self._remote is None:

@@ -109,7 +109,7 @@ class FileRefill:
 
 
 class HealedFile:
-    """Requires: nobody else writes to it before `close`."""
+    """Requires: nothing else writes to the file before `close`."""
 
     def __init__(self, context: ShardContext, remote: RemoteBatches | None, key: SegmentKey) -> None:
         self._context = context

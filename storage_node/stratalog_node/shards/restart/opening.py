@@ -1,7 +1,7 @@
-"""The files of one shard's unsealed segments while it is restarted: looks, scans, cuts, sets aside, makes again.
+"""The files of one shard's unsealed segments during a restart: inspects, scans, cuts, sets aside, creates them again.
 
-What is done, and in which order, is decided by `machines.restart.shard_restart`; this does one step at a time and says
-what it found. Afterwards the files that the log goes on with become `ActiveSegment`s.
+`machines.restart.shard_restart` decides the steps and their order; this performs one step at a time and reports what it
+found. Afterwards the files with which the log continues become `ActiveSegment`s.
 Runs before the shard serves; scans on the disk threads.
 """
 
@@ -97,7 +97,7 @@ class OpenedFiles:
         return None
 
     def take(self, found: restart_events.RecoveredSegment) -> ActiveSegment:
-        """The segment as it goes on. Its leader and the file are the caller's from now on."""
+        """The segment with which the log continues. The caller owns its leader and its file from now on."""
         opened = self._opened.pop(found.key)
         scan, file = opened.scans[found.checked_from], opened.file
         active = ActiveSegment(
@@ -113,7 +113,7 @@ class OpenedFiles:
         elif found.checked_from:
             active.flushed_bytes = SEGMENT_HEADER_BYTES + found.checked_from
         if found.checked_from < found.size_bytes:
-            # So that the next start does not read it again, also when nobody writes until then.
+            # So that the next start does not read it again, even if no batch is written until then.
             self._flusher.note_written(self._shard, active)
         return active
 
@@ -141,7 +141,7 @@ class OpenedFiles:
         )
 
     def close(self) -> None:
-        """Those that nobody took."""
+        """Closes the files that were not taken."""
         for opened in self._opened.values():
             opened.file.close()
         self._opened.clear()
@@ -194,7 +194,7 @@ class OpenedFiles:
         if data_bytes - from_position > _SHORT_BYTES:
             await self._context.threads.read_file(file, work)
         elif data_bytes > from_position:
-            work()  # nobody is served yet, and a thread costs more than this
+            work()  # the node serves no clients yet, and a thread costs more than this
         if seen_offset >= 0:
             log.error(
                 "a file is damaged: batches that were written cannot be read",
@@ -221,8 +221,8 @@ class OpenedFiles:
         return SegmentScan(key, index, table, checkpoint.position, checkpoint.next_offset, now_ms=now_ms)
 
     def _trace(self, key: SegmentKey) -> restart_events.CheckpointTraced:
-        """From the last index point on. Only headers count: a batch damaged since it was flushed is no reason to cut
-        what follows."""
+        """Scans from the last index point on. It checks headers only: a batch that was damaged after its flush must not
+        cause the batches behind it to be cut."""
         file, checkpoint = self._opened[key].file, self._checkpoints[key]
         points = checkpoint.points
         last = points[len(points) - 1] if len(points) else IndexPoint(key.base_offset, 0, -1)

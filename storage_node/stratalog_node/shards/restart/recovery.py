@@ -1,11 +1,11 @@
-"""Restart: what the disk holds, brought together with what the meta service knows, shard by shard.
+"""Restart: reconciles what the disk holds with what the meta service knows, shard by shard.
 
-What that means is decided by `machines.restart.shard_restart`; this lists files and checkpoints, does its steps (those
-about files in `shards/restart/opening.py`), and hands on what comes of them. Shards without files cost a dictionary
-entry: 10,000 idle ones start in well under a second.
+`machines.restart.shard_restart` decides; this lists files and checkpoints, performs the steps (those on files in
+`shards/restart/opening.py`), and hands on the results. A shard without files costs a dictionary entry: 10,000 idle ones
+start in well under a second.
 
-A shard of which the disk holds less than was written does not serve: it is entered in `unhealed`, and
-`shards/restart/healing.py` brings back what is missing, then has the shard looked at again.
+If the disk holds less than was written of a shard, the shard does not serve: it is entered in `unhealed`, and
+`shards/restart/healing.py` brings back what is missing and has the shard examined again.
 Runs before the node serves, and again for a shard that was healed; scans on the disk threads.
 """
 
@@ -76,7 +76,7 @@ class Recovery:
         """Shards that are not opened before a segment is sealed that other nodes have a say in, or before the table of
         producers at its end is had."""
         self._partly: set[ShardKey] = set()
-        """Of which only what lies before the segment that is waited for was opened."""
+        """Shards that were opened only up to a segment whose seal they wait for."""
 
     def replay_journal(self) -> int:
         """Blocking. Returns how many entries the journals of the last life had."""
@@ -90,13 +90,13 @@ class Recovery:
         """Every shard of the catalog, a few side by side, and those that only have checkpoints left."""
         keys = list(dict.fromkeys((*self._context.catalog.shard_keys(), *self._checkpoints)))
         for start in range(0, len(keys), _SHARDS_AT_ONCE):
-            # A group, so that nothing goes on reading behind a start that was given up.
+            # A task group, so that no read outlives a start that failed.
             async with asyncio.TaskGroup() as group:
                 for key in keys[start : start + _SHARDS_AT_ONCE]:
                     group.create_task(self.recover(key))
 
     def hand_over(self) -> None:
-        """Ended segments go on to be sealed, rolls that meta has not heard of to be confirmed, in order."""
+        """Hand ended segments to be sealed, and rolls that the meta service does not know to be confirmed, in order."""
         owed, self._owed = self._owed, {}
         for shard, epochs in owed.items():
             if self._directory.get(shard.key) is shard:
@@ -136,7 +136,8 @@ class Recovery:
             await self._context.threads.background(lambda: self._store.revoke(kept))
 
     def _claims(self, key: ShardKey) -> dict[SegmentKey, restart_events.CheckpointClaim]:
-        """Of what this shard's log goes on with. Those of copies that are followed are looked at by who follows."""
+        """The claims of the files with which this shard's log continues. `replication/` examines those of followed
+        copies."""
         checkpoints, listed = self._checkpoints.get(key, {}), self._context.catalog.segments(key)
         return {
             segment: restart_events.CheckpointClaim(checkpoint.position, checkpoint.next_offset, checkpoint.producers)
@@ -173,7 +174,7 @@ class Recovery:
                 self._wait_for_seal(shard, shared)
                 if all(one.seal is not None for one in listed if one.epoch < shared.epoch):
                     return
-                # Its seal waits for those before it, which nobody else seals: they are opened all the same.
+                # Its seal waits for the seals of those before it, which only this node makes: open them anyway.
                 self._partly.add(key)
             else:
                 self.waiting.pop(key, None)
@@ -199,7 +200,7 @@ class Recovery:
             await self._free(gone)
 
     async def _free(self, key: SegmentKey) -> None:
-        """What nobody asks for any more. Where it cannot be removed the next start tries again."""
+        """Remove a file that is no longer needed. If that fails the next start tries again."""
         try:
             await self._copies.free_local(None, key)
         except OSError as error:
@@ -250,7 +251,7 @@ class Recovery:
         return last.segment if isinstance(last, restart_events.ReadProducers) else None
 
     def _short_of_their_seals(self, listed: Sequence[Segment]) -> set[SegmentKey]:
-        """Of an older state of the directory: files that are no copies of what was sealed later. Blocking."""
+        """Segments whose file has another size than the seal says: the directory is in an older state. Blocking."""
         return {one.key for one in listed if one.seal is not None and not has_sealed_size(self._context.layout, one)}
 
     def _wait_for_seal(self, shard: ShardLog, shared: Segment) -> None:

@@ -35,5 +35,5 @@ class LeadershipCheck:
 
     async def _ask(self, shard: ShardInDoubt, chain: ShardChain, question: int) -> None:
         is_known = await self._lag.catch_up()
-        if shard.chain is chain:  # else it stopped, and who waited was told
+        if shard.chain is chain:  # else it stopped, and its waiting clients were answered
             shard.tell(LeadRead(question, is_known))

@@ -24,10 +24,10 @@ log = logger(__name__)
 
 
 def producers_before(context: ShardContext, key: SegmentKey, ended: Sequence[ActiveSegment] = ()) -> Producers | None:
-    """At its base offset, as a seal would have it. None: not known here yet. `ended`: what this node led to the end and
-    is not sealed. What is gone with its records nobody asks for any more.
+    """The producer table at a segment's base offset, as a seal would have it. None: not known here yet. `ended`:
+    segments that this node led to their end and that are not sealed. Batches that were deleted need no producers.
 
-    Behind a recovery nobody knows before it is sealed.
+    Behind a recovery the table is unknown until the recovery is sealed.
     """
     before = [segment for segment in context.catalog.segments(key.shard_key) if segment.epoch < key.epoch]
     if not is_settled(before):
@@ -60,8 +60,8 @@ async def tally_at_end(
 
 
 async def producers_before_seal(context: ShardContext, old: ActiveSegment) -> Producers:
-    """The table at the base of a segment that this node led to its end. Where nobody has that any more, or not now,
-    what the leader knows stands in for it: the seal says what came of it, and other replicas take it from here."""
+    """The table at the base of a segment that this node led to its end. If no node can give that table now, the
+    leader's own table replaces it: the seal records the result, and other replicas copy it from here."""
     segments = context.catalog.segments(old.key.shard_key)
     before = next((one for one in segments if one.epoch == old.key.epoch - 1), None)
     if before is not None and (before := context.tables.as_sealed(before)).seal is not None:
@@ -74,9 +74,9 @@ async def producers_before_seal(context: ShardContext, old: ActiveSegment) -> Pr
 
 
 def is_settled(before: Sequence[Segment]) -> bool:
-    """Whether nothing that a recovery found there may still be given up. Until its seal it may lie on one node alone,
-    and another copy may be taken for true: a repetition of it must not be acknowledged, and nobody be shown what
-    follows."""
+    """Whether a recovery may no longer give up anything before the segment. Until its seal, a recovered batch may exist
+    on one node alone, and another copy may win: so a retry of it must not be acknowledged, and readers must not see
+    what follows."""
     return not any(segment.is_fenced and segment.seal is None for segment in before)
 
 

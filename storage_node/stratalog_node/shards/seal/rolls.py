@@ -1,8 +1,7 @@
-"""What a roll takes, off the hot path: the ended segment is put on the disk, the file behind it gets its name, the meta
-service is told.
+"""Performs a roll off the hot path: flushes the ended segment, names the file behind it, reports to the meta service.
 
-Which of it is due is decided by `machines.leading.roll_order`; this does it, however often it takes, and tells what
-came of it. Lives on the event loop.
+`machines.leading.roll_order` decides which step is due; this performs it, with retries, and reports the result. Lives
+on the event loop.
 """
 
 from __future__ import annotations
@@ -131,7 +130,7 @@ class Rolls:
 
 
 def _is_given_up(active: ActiveSegment) -> bool:
-    """While somebody waited: nobody uses its file any more."""
+    """The segment was dropped while its roll waited: its file is no longer used."""
     return active.file.closes_when_unused
 
 

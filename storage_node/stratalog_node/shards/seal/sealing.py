@@ -57,7 +57,7 @@ class _NotYet(Unavailable):
 
 
 class SealedShard(RolledShard, Protocol):
-    """A shard as its rolls and seals see it: what becomes of them is told to it."""
+    """A shard as its rolls and seals see it. They report their results to it."""
 
     key: ShardKey
 
@@ -70,7 +70,7 @@ class SealedShard(RolledShard, Protocol):
         ...
 
     def take_out(self, segment: SegmentKey) -> LocalCopy | None:
-        """Nobody reads this copy here any more."""
+        """This copy is no longer read from here."""
         ...
 
 
@@ -126,16 +126,16 @@ class Sealing:
         self._drop(old)
 
     def detached(self, unsealed: Iterable[ActiveSegment], *, is_replica: bool = False) -> None:
-        """Their topic was deleted, or another node goes on, and this one perhaps as its replica: what is under way for
-        them learns that from the meta service. Of those whose opening was not confirmed it does not know, so nobody
-        else is told to free them."""
+        """Their topic was deleted, or another node leads the shard now, perhaps with this one as its replica: the work
+        under way for them learns that from the meta service. The service does not know segments whose opening was not
+        confirmed, so their files are removed here."""
         for active in unsealed:
             self._drop(active, is_replica=is_replica and active.leader.is_confirmed)
             if not active.leader.is_confirmed:
                 self._context.removal.begin(active.key, active.file)
 
     def perform(self, shard: SealedShard, segment: ActiveSegment, effect: chain_events.RollEffect) -> None:
-        """Begin it; the shard is told what came of it."""
+        """Begin it; the result is reported to the shard."""
         match effect:
             case chain_events.FlushSegment():
                 self._start_roll(shard, lambda: self._rolls.flush(shard, segment))
@@ -157,7 +157,7 @@ class Sealing:
             try:
                 await work()
             except Exception as fault:
-                # Nothing behind this roll can be confirmed any more: whoever waits for that must hear of it.
+                # Rolls behind this one can no longer be confirmed: the batches that wait for them must be answered.
                 log.error("rolls stopped by a fault", topic=shard.topic.name, shard=shard.key.shard, exc_info=True)
                 shard.stop_after_fault(f"a fault in the node, see its log: {fault}")
 
@@ -196,7 +196,7 @@ class Sealing:
         backoff = Backoff()
         version: int | None = None
         while version is None or self._context.catalog.version < version:
-            await backoff.pause()  # first as well: what was not answered is asked again at once by nobody
+            await backoff.pause()  # pause before the first request, too: it repeats one that failed just now
             try:
                 version = await self._meta.read_version() if version is None else version
             except StratalogError as error:
@@ -219,7 +219,7 @@ class Sealing:
             while line:
                 try:
                     await self._seal(shard, line[0])
-                except Exception:  # those behind it are sealed all the same
+                except Exception:  # the segments behind it must still be sealed
                     self._context.stats.seal_failures += 1
                     log.error("segment not sealed yet: a fault", segment=str(line[0].key), exc_info=True)
                     self._tasks.start(self._seal_again(shard, line[0]))
@@ -327,8 +327,8 @@ class Sealing:
         return self._context.catalog.segment(key) is None
 
     def _is_needless(self, old: ActiveSegment) -> bool:
-        """Others sealed it, and readers are served from the object store: who is not listed by then, or was and freed
-        its copy, is not listed any more."""
+        """Others sealed it, and readers use the object store: then a node that is not listed, or that has freed its
+        copy, will not be listed again."""
         catalog = self._context.catalog
         segment = catalog.segment(old.key)
         if segment is None or segment.seal is None or segment.remote.state is not RemoteState.COMPLETE:
@@ -346,7 +346,7 @@ class Sealing:
             path.unlink(missing_ok=True)
 
     def _let_go(self, shard: SealedShard, old: ActiveSegment) -> None:
-        """The deletion worker takes the file away; nobody reads the segment any more."""
+        """The deletion worker removes the file; the segment is no longer read."""
         shard.let_go(old)
         self._drop(old)
 

@@ -1,10 +1,12 @@
-"""Who goes on behind the segments that this node leads: asked of the meta service before they are full.
+"""Finds successors for the segments that this node leads: it asks the meta service for the next leader and replicas
+before a segment is full.
 
-A roll that the service could not confirm soon would hold up who writes behind it, until it is back. So a name counts
-for itself only for a moment after the service was heard: it gave the name, or answered a heartbeat. After that it is
-asked again, and the segment ends with its answer; who writes goes on in it meanwhile and waits for nothing. Asking
-again is a question to it and no change, and finds another name when one of those it gave is not alive any more. A roll
-that found nobody is done once somebody is known. Where this node is all there is, nobody is asked.
+If the service could not confirm a roll quickly, clients that write behind it would wait until it is back. So a
+successor counts only for a moment after the service was last heard: when it gave the successor, or answered a
+heartbeat. After that it is asked again, and the segment rolls with its answer; meanwhile clients keep writing to the
+old segment without waiting. Asking again does not change the service's state, and returns another successor when one of
+the named nodes is dead. A roll that found no successor happens once one is known. The only node of a cluster asks
+nothing.
 Lives on the event loop.
 """
 
@@ -46,11 +48,11 @@ class Successors:
         self._prepared: dict[SegmentKey, tuple[NextReplicas, int]] = {}
         """With when the service said so."""
         self._wanted: set[SegmentKey] = set()
-        """To be rolled, and nobody was known."""
+        """Segments to be rolled as soon as a successor is known."""
         self._leaving: set[SegmentKey] = set()
         """To be rolled because a node of theirs leaves, or new ones came: when they are empty, too."""
         self._instead_of: dict[SegmentKey, NextReplicas] = {}
-        """Who was prepared and is not wanted any more, though alive."""
+        """Successors that were prepared and are to be replaced, although they are alive."""
         self._asked: set[SegmentKey] = set()
         self._answered: SegmentKey | None = None
         """The service has answered for it just now."""
@@ -61,13 +63,13 @@ class Successors:
         await self._tasks.cancel()
 
     def name(self, leader: SegmentLeader) -> SuccessorNamed | SuccessorUnknown:
-        """Who goes on behind a segment that is to end now."""
+        """The successor of a segment that is to end now."""
         if self._is_alone():
             return SuccessorNamed(self._context.node_id, leader.replicas)
         prepared, told_ms = self._prepared.get(leader.key, (None, 0))
         heard_ms = max(told_ms, self._service_heard_ms())
         lease_ms = self._context.settings.node_lease_ms
-        # An answer that came late was under way for long, and nobody knows where: it is good for a lease.
+        # A late answer was under way for an unknown time: it is valid for one lease.
         patience_ms = lease_ms if self._answered == leader.key else min(FRESH_MS, lease_ms)
         if prepared is None or self._context.turn.monotonic_ms() - heard_ms > patience_ms:
             self._wanted.add(leader.key)
@@ -75,7 +77,7 @@ class Successors:
         return SuccessorNamed(prepared.leader, prepared.replicas)
 
     def is_due(self, key: SegmentKey) -> bool:
-        """Whether it is rolled as soon as somebody is known."""
+        """Whether it rolls as soon as a successor is known."""
         return key in self._wanted
 
     def prepare(self, shard: ShardToRoll, key: SegmentKey) -> None:
@@ -85,8 +87,8 @@ class Successors:
             self._tasks.start(self._prepare(shard, key))
 
     def roll_anew(self, shard: ShardToRoll, key: SegmentKey) -> None:
-        """Ask again who goes on behind a segment, for who was named may leave, and end it once that is known, an empty
-        one too."""
+        """Ask again for the successor of a segment, because the named one may leave, and end the segment once it is
+        known, even an empty one."""
         self._prepared.pop(key, None)
         self._leaving.add(key)
         self._wanted.add(key)
@@ -123,7 +125,7 @@ class Successors:
                 is_answered = True
         except StratalogError as error:
             log.warning("no replica is ready to follow a segment yet", segment=str(key), error=str(error))
-            # Whoever finds nobody asks again, at every turn perhaps.
+            # A shard without a successor asks again, perhaps at every turn.
             await self._failing.setdefault(key, Backoff()).pause()
         finally:
             self._asked.discard(key)

@@ -3,7 +3,7 @@
 A sealed segment's index block names the few batches to look into; a segment that is still being uploaded is searched by
 its parts' headers and indexes. Where these have only the times that clients claimed, as an older release wrote them,
 all batches are looked into, and what that shows of a sealed segment is kept (`TimesFound`), so that the
-next look-up does not read it again. Batches are opened on the cold readers' threads.
+next lookup does not read it again. Batches are opened on the cold readers' threads.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class _SegmentTimes:
 
 
 class TimesFound:
-    """Results of earlier look-ups by time in sealed segments whose index has only the times that clients claimed.
+    """Results of earlier lookups by time in sealed segments whose index has only the times that clients claimed.
 
-    An older release sealed such a segment. A look-up that finds no record in it reads all of it. Its records never
-    change, so the result stays valid and spares the next look-up that read.
+    An older release sealed such a segment. A lookup that finds no record in it reads all of it. Its records never
+    change, so the result stays valid and spares the next lookup that read.
     Bounded: the segments used last, and some times of each. Memory: some 100 bytes per time. Lives on the event loop.
     """
 
