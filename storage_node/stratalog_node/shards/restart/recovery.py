@@ -313,7 +313,7 @@ class Recovery:
             case restart_events.FreeLeftover(key):
                 await self._free(key)
             case restart_events.RevokeStale(keys) if is_first:
-                self._to_revoke += keys  # nobody is served before `revoke_stale`
+                self._to_revoke += keys  # the node serves no clients before `revoke_stale`
             case restart_events.RevokeCheckpoints(keys) | restart_events.RevokeStale(keys):
                 await self.revoke(keys)
             case restart_events.Serve(found):
