@@ -1,6 +1,6 @@
-"""A consistent cut, as one node takes part in it: hold, tell where the shards end, let go, confirm.
+"""One node's part in a consistent cut: hold, report where the shards end, release, confirm.
 
-While a node is held its leaders write nothing and nobody is answered, so where its shards end is above all that it
+While a node is held its leaders write nothing and acknowledge nothing, so its shards end above all that it
 acknowledged. When all nodes are held at one moment their ends are a cut: what is below them was written before that
 moment, and what was acknowledged before it lies below them (docs/backup.md section 4). A hold ends by itself.
 Lives on the event loop.
@@ -94,8 +94,8 @@ class CutAdmin:
         )
 
     def _fault(self, key: ShardKey, epoch: int) -> str | None:
-        """A recovery may have given up what was below the end, and others written there since: then it is no matter
-        that the node leads the shard again."""
+        """A recovery may have given up what was below the end, and other nodes may have written there since: then it is
+        not enough that the node leads the shard again."""
         shard = self._services.shards.get(key)
         segments = self._services.catalog.segments(key)
         was_taken = any(segment.is_fenced for segment in segments if segment.epoch >= epoch)

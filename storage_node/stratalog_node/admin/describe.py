@@ -59,7 +59,7 @@ def is_out_of_reach(services: AdminServices, view: ShardView, segment: Segment) 
 
 @dataclass(slots=True)
 class ShardSums:
-    """What a look at all segments of one shard, or of several, adds up to."""
+    """The sums over all segments of one shard, or of several."""
 
     segments: int = 0
     local: int = 0

@@ -1,11 +1,11 @@
 """Finds the records of a key in the shards that this node leads: complete segments by their key index in the object
 store, everything else by reading it.
 
-Lives on the event loop. Batches are opened on threads, THREADS at a time for all searches, so that others find a
-thread, too; in pieces of a bounded size when they are decompressed, for a few bytes of a client's batch may be
-megabytes. Few searches run at a time and each has a bounded time, after which the answer says where to go on. Memory of
-a search: SEGMENTS_AT_ONCE times what one lookup reads (`stored.key_lookup`), and an answer. Nothing is remembered
-between two answers: the cursor is a place in the topic.
+Lives on the event loop. Batches are opened on threads, THREADS at a time for all searches, so that other work finds a
+thread, too; they are decompressed in pieces of a bounded size, because a few bytes of a client's batch may become
+megabytes. Few searches run at a time, each for a bounded time; then the answer says where to continue. Memory of a
+search: SEGMENTS_AT_ONCE times what one lookup reads (`stored.key_lookup`), and an answer. Nothing is remembered between
+two answers: the cursor is a place in the topic.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ THREADS: Final = 2
 _QUEUE_S: Final = 5.0
 """So long a search waits for its turn."""
 _TIME_S: Final = 8.0
-"""After it an answer says where to go on; what hangs is given up after `_HANGS_S`."""
+"""After this time the answer says where to continue; a hanging read is given up after `_HANGS_S`."""
 _SEGMENT_HANGS_S: Final = 17.0
-"""Of one object that hangs, others have been read by then: it is told as not searched, and the search goes on."""
+"""If one object hangs, the others have been read by then: it is reported as not searched, and the search continues."""
 _HANGS_S: Final = 20.0
 _ANSWER_BYTES: Final = 1 << 20
 _MOST_RANGES: Final = 200
 """That were not searched, in one answer."""
 _READ_BYTES: Final = 256 << 10
 _DECODED_BYTES: Final = 32 << 20
-"""Of one batch: a larger one is told as not searched."""
+"""Of one batch: a larger one is reported as not searched."""
 _HUNG: Final = "the object store did not answer in time: try again"
 _MOST_OFFSET: Final = (1 << 63) - 1
 T = TypeVar("T")
@@ -115,7 +115,7 @@ class Finder:
     def _thread_ended(self, working: asyncio.Future[T]) -> None:
         self._threads.release()
         if not working.cancelled():
-            working.exception()  # asked for, so that nobody logs that it was not: who waits has it
+            working.exception()  # mark it as retrieved, so that asyncio does not log it: the waiting caller gets it
 
 
 class _Search:
@@ -326,7 +326,7 @@ class _Search:
                 self._at = (shard, to)
 
     def _take(self, shard: int, records: Sequence[FoundRecord]) -> bool:
-        """Whether there was room for all; else it goes on behind the last that was taken."""
+        """Whether there was room for all; else the search continues behind the last one taken."""
         for told in records:
             if len(self._records) >= self._wish.limit or self._bytes >= _ANSWER_BYTES:
                 return False
@@ -337,7 +337,7 @@ class _Search:
 
     def _skip(self, shard: int, from_offset: int, to_offset: int, why: str, *, is_unindexed: bool = False) -> None:
         last = self._ranges[-1] if self._ranges else None
-        # One without an index is told by itself: people count segments.
+        # A segment without an index is reported by itself: people count segments.
         if (
             last is not None
             and not is_unindexed

@@ -103,7 +103,7 @@ async def locate(services: AdminServices, topic_name: str, shard: int, offset: i
 def _elsewhere(
     services: AdminServices, segment: Segment, policy: ReadPolicy, *, is_in_store: bool
 ) -> Sequence[ReadSource]:
-    """Whom this node would ask for what it has no copy of."""
+    """The sources that this node would use for data that it has no copy of."""
 
     def rack_of(node_id: int) -> str | None:
         node = services.catalog.node(node_id)

@@ -61,15 +61,15 @@ from stratalog_node.slices import Slices
 
 _READ_BYTES: Final = 256 << 10
 _LOOK_BYTES: Final = 2 << 20
-"""Batches that one look reads of a shard."""
+"""Bytes of batches that one page reads of a shard."""
 _MOST_DECODED_BYTES: Final = 8 << 20
-"""Of one batch that is opened for a look."""
+"""Of one batch that is opened for a page."""
 _ANSWER_BYTES: Final = 2 << 20
 _MOST_MEMBERS: Final = 200
 _MOST_TOPICS: Final = 100
 _LOOKS_AT_ONCE: Final = 2
 _MOST_BACK: Final = 64
-"""Times the limit that a look for the newest records goes back over offsets without records."""
+"""How many times the limit a search for the newest records goes back over offsets without records."""
 Lags = tuple[list[ShardLag], list[tuple[str, int, int | None]]]
 
 
@@ -196,7 +196,7 @@ class NodeLooks:
     def _members(
         self, status: GroupStatus | ConsumerGroupStatus
     ) -> tuple[dict[tuple[str, int], str], list[GroupMemberLine]]:
-        """Who reads each shard, and the first members."""
+        """The reader of each shard, and the first members."""
         readers: dict[tuple[str, int], str] = {}
         lines: list[GroupMemberLine] = []
         for member in status.members:
@@ -308,7 +308,7 @@ class _Look:
                 return start, found[-self._limit :], after
 
     async def _forward(self, begin: int, high: int, limit: int) -> tuple[list[Record], int]:
-        """The first records from an offset on, and where the next look begins."""
+        """The first records from an offset on, and where the next page begins."""
         found: list[Record] = []
         at, read, size = begin, 0, 0
         while at < high and len(found) < limit and read < _LOOK_BYTES and size < _ANSWER_BYTES:

@@ -20,7 +20,7 @@ class MountAdmin:
         self._turns = turns
 
     async def mounts(self) -> list[MountInfo]:
-        """By name. Cost: a look at each segment, in slices."""
+        """By name. Cost: a check of each segment, in slices."""
         mounts = sorted(self._services.catalog.mounts(), key=lambda mount: (mount.node_id, mount.name))
         return await self._described(mounts)
 

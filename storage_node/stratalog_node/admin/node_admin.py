@@ -66,7 +66,7 @@ from stratalog_node.shards.log.disk_usage import usage_of
 from stratalog_node.slices import Slices
 
 SEAL_WAIT_S = 10.0
-"""How long `seal` waits for the seal records before it answers that sealing goes on."""
+"""How long `seal` waits for the seal records before it answers that sealing continues."""
 _POLL_S = 0.02
 _CHECKS_AT_ONCE = 2
 """Segments that are verified at a time: each takes a thread of the few that decode large requests, too."""

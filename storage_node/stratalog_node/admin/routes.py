@@ -233,7 +233,7 @@ def _wish(request: web.Request) -> Wish:
     if len(query.getall("key", ())) + len(query.getall("key_base64", ())) != 1:
         raise InvalidRequest("say which key, once: key=TEXT, or key_base64=TEXT")
     try:
-        # aiohttp leaves an escape that is no UTF-8 as it stands, so another key would be looked for.
+        # aiohttp keeps an escape that is not UTF-8 as text, so the search would be for another key.
         parse_qsl(request.rel_url.raw_query_string, keep_blank_values=True, errors="strict")
         key = text.encode() if text is not None else base64.b64decode(encoded or "", validate=True)
     except ValueError:
@@ -285,7 +285,7 @@ async def _send(request: web.Request, response: web.StreamResponse, pieces: list
     if not response.prepared:
         await response.prepare(request)
     await response.write(b"".join(pieces))
-    await asyncio.sleep(0)  # writing waits for nobody while the socket takes all
+    await asyncio.sleep(0)  # a write does not yield while the socket accepts everything
 
 
 def _answers(models: Sequence[BaseModel]) -> web.Response:
@@ -309,8 +309,8 @@ def _body(request: web.Request, model: type[M]) -> M:
 
 
 def _refuse_too_many(body: object) -> None:
-    """What is asked here has a few dozen entries. All that is wrong with a million would be listed before the first is
-    told, which takes seconds of the loop and half a gigabyte. Raises InvalidRequest."""
+    """Valid bodies have a few dozen entries. With a million wrong ones all errors would be listed before the first is
+    reported, which takes seconds of the loop and half a gigabyte. Raises InvalidRequest."""
     inner = body.values() if isinstance(body, dict) else ()
     for entries in (body, *inner):
         if isinstance(entries, dict | list) and len(entries) > _MOST_ENTRIES:

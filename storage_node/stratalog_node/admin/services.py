@@ -33,7 +33,7 @@ class ShardSource(Protocol):
     def get(self, key: ShardKey) -> ShardView | None: ...
 
     def read(self, key: ShardKey) -> ShardView | None:
-        """As `get`; also a shard of a topic that is mounted by hand. Its key is that of the shard it is a range of."""
+        """As `get`; also a shard of a user-mounted topic. Its key is that of the shard whose range it is."""
         ...
 
     def all(self) -> Iterable[ShardView]: ...
@@ -55,8 +55,8 @@ def _nothing() -> None:
 
 @dataclass(frozen=True, slots=True)
 class AdminServices:
-    """`store` is None on a node without an object store. `ask_roll` ends a shard's active segment if it holds
-    anything, and says whether it did; sealing then goes on in the background."""
+    """`store` is None on a node without an object store. `ask_roll` ends a shard's active segment if it holds anything,
+    and returns whether it did; sealing then continues in the background."""
 
     node_id: int
     cluster_id: str
@@ -105,6 +105,6 @@ class AdminServices:
         return [view for view in found if view is not None]
 
     def readable(self, topic: Topic) -> list[ShardView]:
-        """As `views`, also of a topic that is mounted by hand."""
+        """As `views`, also of a user-mounted topic."""
         found = (self.shards.read(ShardKey(topic.topic_id, shard)) for shard in range(topic.shard_count))
         return [view for view in found if view is not None]

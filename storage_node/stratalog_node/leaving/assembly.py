@@ -36,7 +36,8 @@ def leaving_tasks(
     led_shard: Callable[[ShardKey], ShardLog | None],
     steady_ms: Callable[[], int],
 ) -> list[Coroutine[Any, Any, None]]:
-    """Each runs without an end: what this node leads goes on elsewhere, and what others held is looked at."""
+    """Endless tasks: one moves this node's segments to other nodes when a node leaves, one checks the data that leaving
+    nodes held."""
     node_id = settings.node_id
     sighter = Sighter(node_id, catalog, local.directory, layout, lambda: local.context.threads, store, peers)
     names, interval_ms = ObjectNames("", cluster_id), settings.retire_verify_interval_ms
@@ -52,7 +53,7 @@ def vitals_of(
     uploader: NodeUploader | None,
     activity: Activity,
 ) -> Vitals:
-    """Of the disk at each heartbeat; of the uploads, which costs a look at each, while somebody leaves."""
+    """Of the disk at each heartbeat; of the uploads, which costs a check of each, only while a node leaves."""
     disk, away_ms = local.disk.usage(), 0
     if uploader is not None and any(node.is_leaving for node in catalog.nodes()):
         away_ms = uploader.status().uploader.store_away_ms

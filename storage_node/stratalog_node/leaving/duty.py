@@ -1,7 +1,7 @@
-"""What nodes do for one that leaves: look twice whether all is there, and write down what it held.
+"""The work that nodes do for one that leaves: check twice that all its data is elsewhere, and record what it held.
 
-Each retirement that waits for it has one node whose turn it is (`machines/plans/leaving_turns.py`). What the metadata
-say decides, so a turn that is not taken falls to the next look, or to another node when that one dies.
+For each retirement that waits for this, one node is responsible (`machines/plans/leaving_turns.py`). The metadata
+decide, so a check that was not made falls to the next pass, or to another node if the responsible one dies.
 Lives on the event loop, as one task.
 """
 
@@ -44,7 +44,7 @@ class LeavingDuty:
         interval_ms: int,
         steady_ms: Callable[[], int],
     ) -> None:
-        """`interval_ms` lies between two looks."""
+        """`interval_ms`: the time between the two checks."""
         self._node_id = node_id
         self._catalog = catalog
         self._meta = meta
@@ -67,10 +67,11 @@ class LeavingDuty:
                 log.error("retirements cannot be looked at", exc_info=True)
 
     async def look(self) -> None:
-        """What one retirement meets keeps no other from being looked at; the next look goes on."""
+        """An error of one retirement does not stop the others; the next pass continues with it."""
         for number, node in enumerate(list(self._catalog.nodes()), 1):
             if number % _NODES_PER_TURN == 0:
-                await asyncio.sleep(0)  # whose turn it is costs a look at each node, and thousands may leave
+                # finding the responsible node costs a check of each node, and thousands may leave
+                await asyncio.sleep(0)
             try:
                 await self._look_at(node)
             except StratalogError as error:

@@ -1,9 +1,10 @@
-"""Rolls what this node leads away from nodes that leave: itself, or a replica of what it leads.
+"""Rolls the segments that this node leads away from nodes that leave: this node itself, or a replica of such a segment.
 
-Level-triggered: each look goes over the shards that this node leads, and asks for what is not so yet. A segment is
-rolled as any other, to the successor that the service names then, so producers go on; so is one that is empty, and one
-that nobody wrote to yet is opened for it. Where no node stays, writing goes before leaving, and nothing is done.
-Lives on the event loop. Cost: nothing while nobody leaves; else a look at each shard.
+Level-triggered: each pass checks the shards that this node leads, and requests what is still missing. A segment rolls
+like any other, to the successor that the service names, so producers continue. Empty segments roll, too, and an
+unwritten one is opened for that. If no node stays, accepting writes is more important than leaving, and nothing is
+done.
+Lives on the event loop. Cost: nothing while no node leaves; else a check of each shard per pass.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ log = logger(__name__)
 
 POLL_S: Final = 0.5
 MOST_AT_ONCE: Final = 64
-"""Rolls that one look asks for: thousands of shards go one after another, not all in the same moment."""
+"""Rolls that one pass requests, so that thousands of shards do not roll at the same moment."""
 _SHARDS_PER_STEP: Final = 256
 
 
@@ -70,7 +71,7 @@ class HandingOn:
 
 
 def is_open(shard: ShardLog, segment: SegmentKey) -> bool:
-    """Whether that is what the shard's leader writes to; what nobody wrote to yet is opened for it."""
+    """Whether this segment is what the shard's leader writes to. Opens an unwritten one."""
     if shard.active is None:
         shard.tell(BatchesReceived([]))
     return shard.active is not None and shard.active.key == segment

@@ -1,9 +1,9 @@
-"""Looks whether what a leaving node held is where the metadata say: the objects, the copies on other nodes, or the
-files of its own volume.
+"""Checks whether the data that a leaving node held is where the metadata say: the objects, the copies on other nodes,
+or the files of its own volume.
 
-What cannot be read now is *unconfirmed*, and so is what nobody should need to ask: nothing is taken on trust, for the
-answer decides whether the last copy may go. Lives on the event loop; files are read on disk threads.
-Cost: for each segment in the object store a read of its manifest and a look at each object that it names; in volume
+Data that cannot be read now is *unconfirmed*, and so is data that is in no known place: nothing is taken on trust,
+because the answer decides whether the last copy may go. Lives on the event loop; files are read on disk threads.
+Cost: for each segment in the object store a read of its manifest and a HEAD of each object that it names; in volume
 mode a read of every file.
 """
 
@@ -37,7 +37,7 @@ _WORDS: Final = 400
 
 @dataclass(slots=True)
 class Seen:
-    """What one look found."""
+    """The result of one check."""
 
     segments: int = 0
     unconfirmed: list[SegmentKey] = field(default_factory=list)
@@ -136,7 +136,7 @@ class Sighter:
                 raise Differs(f"{name} has {found} bytes, {size_bytes} are needed")
 
     async def _confirm_copies(self, node: Node, segment: Segment) -> None:
-        """Each copy on a node that stays answers for its first batch; so many as the topic has replicas."""
+        """Asks copies on staying nodes for their first batch, until as many as the topic has replicas have answered."""
         topic = self._catalog.topic_by_id(segment.key.topic_id)
         staying = self._staying()
         holders = [one for one in segment.local_nodes if one != node.node_id and one in staying]

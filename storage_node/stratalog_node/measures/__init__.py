@@ -1,6 +1,7 @@
-"""What alerts and dashboards ask of topics, shards and groups: looked at when a page of metrics is made, in slices.
+"""Measures for alerts and dashboards about topics, shards and groups, computed in slices when a page of metrics is
+made.
 
-`NodeMeasures` is what a node registers; docs/alerts.md is for whom it is.
+A node registers `NodeMeasures`; docs/alerts.md describes how they are used.
 """
 
 from stratalog_node.measures.node_measures import NodeMeasures

@@ -76,7 +76,7 @@ class GroupMeasures:
         self.shards: list[ShardLag] = []
         """Those with the most lag first, as many as may have series."""
         self.sums: dict[str, GroupSum] = {}
-        """Of each group that this node coordinates, as of the last look."""
+        """Of each group that this node coordinates, as of the last pass."""
         self.lag_records = 0
         self._unknown = 0
 

@@ -1,7 +1,7 @@
-"""Where shards end, of those too that other nodes lead: for the lag of the groups that are coordinated here.
+"""The ends of shards, including those that other nodes lead: for the lag of the groups that this node coordinates.
 
-Who leads is asked as any client asks it, when a page of metrics is made, a thousand shards at a time and the nodes
-beside each other; one that does not answer within a second is left out, and so are its shards.
+When a page of metrics is made, the leaders are asked as a client asks them, a thousand shards at a time and all nodes
+in parallel; a node that does not answer within a second is left out, and so are its shards.
 Lives on the event loop.
 """
 
@@ -37,7 +37,7 @@ class LogEnds:
         self._lines: dict[int, PeerLine] = {}
 
     async def find(self, wanted: Iterable[ShardKey]) -> dict[ShardKey, int]:
-        """Their ends, of those that somebody told."""
+        """The ends of the shards whose leader answered."""
         slices = Slices()
         found: dict[ShardKey, int] = {}
         elsewhere: defaultdict[int, dict[ShardName, ShardKey]] = defaultdict(dict)

@@ -33,8 +33,9 @@ class Bounded:
         )
 
     async def cut(self, kind: str, rows: Iterable[_T], order: Callable[[_T], Any]) -> list[_T]:
-        """The first ones by `order`: what needs attention comes first. Of many they are found on a thread: a hundred
-        thousand would hold the loop for a tenth of a second. Requires: nobody changes the rows meanwhile."""
+        """The first ones by `order`, so that what needs attention comes first. Large lists are sorted on a thread: a
+        hundred thousand rows would hold the loop for a tenth of a second. Requires: the rows do not change
+        meanwhile."""
         found = list(rows)
         self._left_out[kind,] = max(0, len(found) - self._most)
         if len(found) <= self._most:

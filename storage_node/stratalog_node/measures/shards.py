@@ -1,7 +1,7 @@
-"""Topics and shards as metrics: what is led here, what lacks replicas or stands still, what waits for its upload.
+"""Topics and shards as metrics: what this node leads, what lacks replicas or is stopped, what waits for its upload.
 
 Each number comes from the node that knows it, so that sums over nodes are the cluster's: sizes and in-sync replicas
-from who leads, upload lag from who uploads. Only `without_leader` is the same on every node: take the greatest.
+from the leader, upload lag from the uploader. Only `without_leader` is the same on every node: take the greatest.
 Lives on the event loop. Cost: some microseconds a shard, and one a copy of a segment.
 """
 

@@ -1,14 +1,15 @@
-"""Holds the mounts that the meta service gives to this node: sees that what is mounted can be read, then says so.
+"""Holds the mounts that the meta service gives to this node: checks that the mounted data can be read, then reports it.
 
-The service chose this node and gave it the token; until the node has read the oldest and the newest segment the mount
-is TAKING, and nothing of the retired node's is touched. What cannot be read is tried again after ever longer pauses;
-what lies in the object store is given up after some, for another node may reach what this one cannot. A directory that
-is read elsewhere is looked at again and again while it is served, and doubted aloud once it does not answer.
-Once it serves, its background work is done by what does the node's own: purges (`tier/sweep/janitor.py`), orphans and
-bundles (`tier/sweep/expired_writers.py`), each under the token. Each mount is looked at by a task of its own, a bounded
-number at a time, so that machines that are gone keep no other mount waiting while they are fewer than that; N of them
-delay each look by the time of N looks, divided by that number. Lives on the event loop.
-Cost: one look at each segment when a mount is taken, and two listings and two small reads of the store.
+The service chose this node and gave it the token. Until the node has read the oldest and the newest segment, the mount
+is TAKING, and nothing of the retired node's data is changed. Data that cannot be read is tried again after increasing
+pauses. A mount of data in the object store is given up after several attempts, because another node may reach it. A
+directory that another process serves is checked regularly while it is mounted, and reported as doubtful when it does
+not answer.
+The workers of the node's own data also do the background work of a mount: purges (`tier/sweep/janitor.py`), orphans and
+bundles (`tier/sweep/expired_writers.py`), each under the token. Each mount is checked by its own task, a bounded number
+at a time, so that a few dead machines do not delay the other mounts; N of them delay each check by the time of N
+checks, divided by that number. Lives on the event loop.
+Cost: a check of each segment when a mount is taken, and two listings and two small reads of the store.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ log = logger(__name__)
 
 _FIRST_PAUSE_MS, _LONGEST_PAUSE_MS = 100, 5_000
 _TRIES: Final = 8
-"""After so many another node is asked for."""
+"""After this many attempts another node is requested."""
 _VOLUME_POLL_S: Final = 2.0
 _AT_ONCE: Final = MOST_LOOKS
 """Mounts that are looked at: those of dead machines take as long as a call may, and others wait behind them."""

@@ -46,7 +46,7 @@ class DataSetProbe:
         self._chosen: dict[str, tuple[int, list[Segment]]] = {}
         """Of each mount, under which token, the two that are read."""
         self._wanted: dict[tuple[str, int], Mount] = {}
-        """Those of which the two are to be found."""
+        """Mounts whose oldest and newest segment are to be found."""
         self._walking: asyncio.Task[None] | None = None
         self._tasks = TaskSet()
 
@@ -72,11 +72,11 @@ class DataSetProbe:
         """By the times of their seals."""
         at = mount.name, mount.token
         self._wanted[at] = mount
-        while at in self._wanted:  # nobody found them meanwhile
+        while at in self._wanted:  # until a walk has found them
             walking = self._walking
             if walking is None or walking.done():
                 walking = self._walking = self._tasks.start(self._walk(dict(self._wanted)), name="mounts-walk")
-            await asyncio.shield(walking)  # over many segments it takes longer than one who waits may
+            await asyncio.shield(walking)  # over many segments it takes longer than a caller may wait
         return self._chosen[mount.name][1]
 
     async def _walk(self, wanted: Mapping[tuple[str, int], Mount]) -> None:
@@ -115,7 +115,7 @@ class DataSetProbe:
 
 
 def _data_sets_of(segment: Segment) -> list[tuple[MountMode, int]]:
-    """Of which mounts it is."""
+    """The data sets that the segment belongs to."""
     if segment.seal is None or not segment.seal.size_bytes:
         return []
     found = [(MountMode.VOLUME, node_id) for node_id in segment.local_nodes]

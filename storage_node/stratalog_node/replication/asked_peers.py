@@ -1,5 +1,5 @@
-"""Which node is asked for which segment: a peer for each node of whom something is wanted, and nothing of anybody while
-this disk has no room.
+"""Chooses which node is asked for which segment: one connection for each node that is asked for anything, and no
+requests while this disk has no room.
 
 Lives on the event loop.
 """
@@ -49,7 +49,7 @@ class AskedPeers:
         return self._held is not None
 
     def may_catch_up(self, now_ms: int) -> bool:
-        """Whether more that nobody waits for may be asked for."""
+        """Whether more catch-up data, which no client waits for, may be requested."""
         return self._held is None and self._catch_up.level(now_ms) > 0
 
     async def close(self) -> None:

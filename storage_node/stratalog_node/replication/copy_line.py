@@ -1,8 +1,8 @@
-"""Sealed segments that this node is to copy: a few at a time, the others in line. A node that lost its disk, or takes
-the place of another, has ten thousand of them. Those that somebody has who lives come first, and one that comes no
-further gives its place to those that wait: what nobody can give now must not keep the others from being copied.
+"""A queue of the sealed segments that this node is to copy, a few at a time. A node that lost its disk, or replaces
+another, has ten thousand of them. Segments with a live source come first. A copy that makes no progress gives its place
+to the next in the queue, so that segments without a source do not block the others.
 
-Plain data. Memory: a key for each that waits.
+Plain data. Memory: a key for each queued segment.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LOOKED_AT = 64
 
 
 class CopyLine:
-    """Invariant: what is under way does not stand in line."""
+    """Invariant: a copy in progress is not in the queue."""
 
     def __init__(self, most_at_once: int = MOST_AT_ONCE, patience_ms: int = PATIENCE_MS) -> None:
         self._most = most_at_once
@@ -44,7 +44,7 @@ class CopyLine:
         self._under_way.discard(key)
 
     def take(self, is_there: Callable[[SegmentKey], bool] = lambda key: True) -> list[SegmentKey]:
-        """The next to be begun. `is_there`: whether somebody who lives has it; those come first."""
+        """The copies to begin next. `is_there`: whether a live node has the segment; those come first."""
         room = self._most - len(self._under_way)
         if room <= 0 or not self._waiting:
             return []
@@ -60,8 +60,8 @@ class CopyLine:
         return taken
 
     def stuck(self, end_of: Callable[[SegmentKey], int | None], now_ms: int) -> list[SegmentKey]:
-        """Those under way that came no further for a while, and others wait for their place. `end_of`: how far one is,
-        None while it asks nobody for more."""
+        """Copies in progress that made no progress for a while, if others wait for their place. `end_of`: the end of a
+        copy, None while it has no node to ask for more."""
         seen: dict[SegmentKey, tuple[int, int]] = {}
         for key in self._under_way:
             end = end_of(key)

@@ -1,11 +1,10 @@
-"""Who may work on the files of copies of other nodes' segments, and beside whom.
+"""Schedules work on the files of copies of other nodes' segments.
 
-Work on one copy is done one thing at a time, in the order in which it was asked for. Work by which files come, go or
-become others, and their checkpoints, is done one thing at a time for all copies; what clients wait for goes first.
-Flushes, proofs and index blocks are done beside each other: after a node was killed its shards take no writes before
-the segments that it led are sealed, which is thousands of small proofs, and the file system's journal commits those
-that are flushed at the same moment together. Large proofs are made one at a time, since several would take the
-processor from clients.
+Work on one copy runs one thing at a time, in the order of the calls. Work that creates, removes or replaces files runs
+one thing at a time for all copies, as do checkpoints; work that clients wait for goes first. Flushes, proofs and index
+blocks run side by side: when a node was killed, its shards accept no writes until the segments that it led are sealed.
+That takes thousands of small proofs, and the journal of the file system commits simultaneous flushes together. Large
+proofs run one at a time, since several would take the processor from clients.
 Lives on the event loop; the work runs on disk threads.
 """
 

@@ -1,9 +1,10 @@
-"""Tells the meta service of segments, not sealed yet, whose copy here is not to be relied on: a flush failed, a fault
-stopped the shard, the file cannot be read, what ended cannot be sealed. The others of the ISR go on without it, and
-what this node led passes to one of them: its lease lasts, so nobody else would notice.
+"""Reports unsealed segments whose copy on this node is unreliable to the meta service: a flush failed, a fault stopped
+the shard, the file cannot be read, or an ended segment cannot be sealed. The rest of the ISR then continues without
+this copy, and the service moves segments that this node led to one of the others. The node's lease is still valid, so
+no other node would notice.
 
-What is told is looked at again until the service has it in the record. Where nobody else is in the ISR it stays as it
-is, for this copy is the only one. Lives on the event loop. Cost: a look at each shard every second.
+Reports are repeated until they are in the service's record. A copy that is alone in the ISR stays, because it is the
+only one. Lives on the event loop. Cost: a check of each shard every second.
 """
 
 from __future__ import annotations
@@ -98,7 +99,8 @@ class FaultyCopies:
                 yield from led_to_the_end(shard.segments, self._node_id)
 
     def _gone_bad(self) -> Iterator[Segment]:
-        """Who gives up one segment of a shard leads it no more: then others must be able to go on with all of it."""
+        """A leader that gives up one segment of a shard no longer leads the shard: so other nodes must be able to
+        continue with all its segments."""
         for key in {key.shard_key for key in self._unsealable()}:
             shard = self._shards.get(key)
             led = list(led_to_the_end(shard.segments, self._node_id)) if shard is not None else []

@@ -1,11 +1,11 @@
-"""Makes up what a recovery's source lacks below the end of its segment (docs/replication.md section 6.4).
+"""Fills the gap between a recovery's source and the end of its segment (docs/replication.md section 6.4).
 
-Nobody has more: else that one were the source. What the object store has comes from there, byte for byte; where the
-recovery gave something up, as the record says, batches without records take its place, so that the log has no gap. What
-should be in the object store and is not is named and waited for, as of any segment, unless the topic allows that it is
-given up: the same decisions (`machines.restart.shard_healing`) and the same writing (`shards/restart/healed_file.py`)
-as healing. Lives on the event loop; the file is read and written on the disk threads.
-Requires: nobody else writes to the file meanwhile, and what is in it is flushed.
+No other replica has more; it would be the source instead. The object store provides what it has, byte for byte. Where
+the record says that the recovery gave batches up, batches without records take their place, so that the log has no gap.
+Batches that the object store should have and lacks are reported and waited for, as in any segment, unless the topic
+allows giving them up: the same decisions (`machines.restart.shard_healing`) and the same writing
+(`shards/restart/healed_file.py`) as healing. Lives on the event loop; the file is read and written on the disk threads.
+Requires: nothing else writes to the file meanwhile, and its content is flushed.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class CopyFilling:
         self._topic = topic
 
     async def fill(self, local_end: int, end_offset: int, is_due: Callable[[], bool]) -> None:
-        """Returns once the file holds all up to `end_offset`, or `is_due` says that it is not this node's to make up
-        any more. Raises: FlushLost: nobody knows what the disk holds."""
+        """Returns once the file holds all up to `end_offset`, or `is_due` says that this node no longer has to fill it.
+        Raises: FlushLost: it is unknown what the disk holds."""
         backoff = Backoff(longest_s=_LONGEST_PAUSE_S)
         while is_due():
             segment = self._context.catalog.segment(self._key)

@@ -1,8 +1,8 @@
-"""Files of followed segments, made with their first batches: a few of a turn at once, the others on a disk thread.
+"""Creates the files of followed segments with their first batches: a few per turn at once, the others on a disk thread.
 
-A topic of a thousand shards that is written to for the first time comes as a thousand first batches in a few answers,
-and to make a file takes a third of a millisecond or more. What came for a segment without a file yet is not taken: it
-is asked for again a moment later. At a roll it is one file, and nobody waits for a thread.
+The first write to a topic of a thousand shards arrives as a thousand first batches in a few answers, and creating a
+file takes a third of a millisecond or more. Batches for a segment without a file are not accepted; the next request
+asks for them again. A roll creates one file, without waiting for a thread.
 Lives on the event loop.
 """
 
@@ -32,7 +32,8 @@ class FirstFiles:
         on_disk: Callable[[Callable[[], list[int | None]]], Awaitable[list[int | None]]],
         start: Callable[[Coroutine[object, object, None]], None],
     ) -> None:
-        """`on_disk`: one thing at a time, for all copies: nobody else makes or removes their files meanwhile."""
+        """`on_disk` runs one thing at a time for all copies, so that nothing else creates or removes their files
+        meanwhile."""
         self._on_disk = on_disk
         self._start = start
         self._left = AT_ONCE

@@ -1,7 +1,7 @@
-"""Puts copies of other nodes' segments on the disk now and then, and notes how far they are: with
-`flush.policy=replicated` nobody waits for the disk, but what a power cut may take is bounded.
+"""Flushes copies of other nodes' segments periodically and writes their checkpoints. With `flush.policy=replicated`
+acknowledgements do not wait for the disk; these flushes bound what a power cut can take.
 
-Lives on the event loop. Cost: a look at each copy that something happened to since it was last at rest; none at others.
+Lives on the event loop. Cost: a check of each copy that changed since it was last found idle.
 """
 
 from __future__ import annotations

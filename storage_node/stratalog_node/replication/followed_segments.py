@@ -21,8 +21,8 @@ def should_follow(segment: Segment, node_id: int, *, may_read_bucket: bool) -> b
 
 
 def should_drop(segment: Segment, node_id: int, life: FollowerLife, *, may_read_bucket: bool) -> bool:
-    """Whether a copy may go. What was told of it may still be on its way, and is then true; but once readers are served
-    all of the segment from the object store, nobody is listed any more who was not before."""
+    """Whether the copy may be removed. A report about it may still be on its way, and remains true. But once readers
+    get all of the segment from the object store, a node that is not listed will not be added to the list."""
     is_stored = segment.remote.state is RemoteState.COMPLETE
     if is_stored and may_read_bucket and node_id not in segment.local_nodes:
         return True

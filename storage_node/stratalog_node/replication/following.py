@@ -1,8 +1,8 @@
-"""All that this node follows: a replica for each segment that lists it and that another node leads. Kept in step with
-the catalog; whom they are asked of is `asked_peers.py`'s. Lives on the event loop.
+"""All that this node follows: a replica for each segment that lists this node and that another node leads. Follows the
+catalog; `asked_peers.py` chooses the nodes to ask. Lives on the event loop.
 
 Requires: the catalog is loaded, and no part of the node uses the files of these segments.
-Cost: a segment at rest is its objects, and nothing a round.
+Cost: an idle segment takes memory for its objects, and nothing per round.
 """
 
 from __future__ import annotations
@@ -77,13 +77,13 @@ class Following:
         clear: Callable[[SegmentKey], Coroutine[None, None, None]] | None = None,
         doubt_stop: Callable[[], None] = lambda: None,
     ) -> None:
-        """Blocking. `is_tail_whole`: the life before lost nothing that it confirmed, as far as this node can tell: the
-        meta service knows more. `is_continued`: this is the directory in which that life ran. `is_led`: this node
-        writes it, or wrote it in this life; `ended`: what of a shard it wrote to the end, and is not sealed. `remote`:
-        None on a node without an object store. `sealed` hears of a copy that is sealed and no longer followed,
-        `let_go_of` of a sealed segment of which this node need have none, and `doubt_stop` of a stop that leaves
-        something on no disk; `clear` sees to it that nothing is left of what this node had of a segment and is not to
-        follow on. Raises: Corrupt, Unavailable."""
+        """Blocking. `is_tail_whole`: as far as this node can tell, the last process lost nothing that it confirmed; the
+        meta service knows more. `is_continued`: this is the directory in which that process ran. `is_led`: this process
+        writes the segment, or has written it; `ended`: the segments of a shard that it wrote to the end and that are
+        not sealed. `remote`: None on a node without an object store. `sealed` is called with a copy that is sealed and
+        no longer followed, `let_go_of` with a sealed segment that this node need not hold, `doubt_stop` at a stop that
+        leaves something unflushed; `clear` removes what this node had of a segment that it will not continue to follow.
+        Raises: Corrupt, Unavailable."""
         self._context = context
         self._asker = asker
         self._is_tail_whole = is_tail_whole
@@ -176,7 +176,8 @@ class Following:
         return [replica for name, replica in self.replicas.items() if name.topic_id == topic_id]
 
     def _look_behind(self, changed: Segment) -> None:
-        """Who leads the shard no more seals nothing of it: what it led before this one is a follower's from now on."""
+        """A node that no longer leads a shard does not seal its segments: it follows those that it led before this
+        one."""
         for segment in reversed(self._context.catalog.segments(changed.key.shard_key)):
             if segment.seal is not None:
                 break
@@ -250,7 +251,7 @@ class Following:
         return replica.end_offset if replica is not None and replica.follower.lacks_data else None
 
     async def _write_seal(self, copy: ReplicaCopy, segment: Segment) -> None:
-        """Into the index block, in which stands what this copy alone knew; and the table of producers with it."""
+        """Writes the seal and the producer table into the index block, which also holds what this copy alone knew."""
         assert segment.seal is not None
         seal = segment.seal
         try:
@@ -262,7 +263,7 @@ class Following:
             log.warning("an index block lacks the seal record", segment=str(segment.key), error=str(error))
 
     def look_at_fault(self, replica: Replica) -> None:
-        """Of a sealed segment others have true copies, and nobody counts on this one: it is made again."""
+        """A sealed segment has intact copies on other nodes, and the metadata do not list this one: copy it again."""
         if replica.follower.life is not FollowerLife.FAULTY or replica.name not in self.replicas:
             return
         self._faulty[replica.name] = replica
@@ -337,8 +338,8 @@ class Following:
             self._look(segment)  # it may be sealed meanwhile, by what a former life told
 
     def _open_found(self, copy: ReplicaCopy) -> bool:
-        """Blocking. Returns: whether all is there that the directory shows was written. What it found damaged is noted
-        before anybody hears of the copy, and so before it is overwritten. Raises: Corrupt, Unavailable, DiskFull."""
+        """Blocking. Returns: whether all data is there that the directory says was written. Damage is recorded before
+        the copy is used, and so before it is overwritten. Raises: Corrupt, Unavailable, DiskFull."""
         is_kept = copy.open_found(self._checkpoints.load(copy.key))
         if copy.is_damaged:
             self._fences.note_damage(copy.key, copy.seen_offset)
@@ -371,7 +372,7 @@ class Following:
         await self._open(name, key)
 
     def faulty(self) -> list[SegmentKey]:
-        """Of which nobody knows what this disk holds."""
+        """Segments whose content on this disk is unknown."""
         faulty = (one.copy.key for one in self._faulty.values() if one.follower.life is FollowerLife.FAULTY)
         return [*faulty, *self._unopened]
 
@@ -432,7 +433,7 @@ class Following:
         return taken_bytes
 
     def _lost(self, name: SegmentName, node_id: int) -> None:
-        """Who has another to ask turns to that one."""
+        """The replica turns to another node if it has one to ask."""
         self.replicas[name].hear(RangeRefused(node_id, RangeRefusal.UNREACHABLE))
 
     def version_of(self, key: SegmentKey) -> int:
@@ -480,7 +481,8 @@ class Following:
         self._context.gate.write_failed(name, replica.copy.key.shard, error)
 
     async def _watch_room(self) -> None:
-        """A node without room asks for nothing: what it is sent it could not write. Its leaders go on without it."""
+        """A node without room requests nothing, since it could not write the answers. Its leaders continue without
+        it."""
         while True:
             await asyncio.sleep(_ROOM_POLL_S)
             try:

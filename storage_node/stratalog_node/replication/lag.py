@@ -1,9 +1,9 @@
-"""How far the segments that this node follows are behind, as far as it was told: for metrics, the status page and the
-command line.
+"""How far this node's followed segments are behind, as far as it knows: for metrics, the status page and the command
+line.
 
-In offsets behind what its leader has committed or sent, or behind the end of what ended. In bytes exactly of a sealed
-segment; of others by the mean size of what is here, for a leader tells offsets. Cost: some microseconds a followed
-segment, when somebody asks.
+In offsets behind what the leader has committed or sent, or behind the end of an ended segment. In bytes, exact for a
+sealed segment; for others estimated by the mean size of the local batches, because a leader reports offsets. Cost: some
+microseconds per followed segment, for each query.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def sum_up(following: Following, catalog: Catalog) -> FollowedSums:
 
 
 def add_lag_metrics(metrics: MetricRegistry, following: Following, catalog: Catalog) -> None:
-    """By the node that leads, of which there are few; which shards lack most the status page and `status` name."""
+    """One series for each leading node, so few in all. The status page and `status` name the shards with the largest
+    lag."""
     found: dict[tuple[str, ...], tuple[int, int]] = {}
 
     async def look_at_lag() -> None:

@@ -59,7 +59,7 @@ So this limit must not depend on it, or one such batch stops all that is asked o
 _SEGMENT_BYTES = 1 << 20
 _MAX_WAIT_MS = 500
 _CATCH_UP_S = 0.05
-"""How often who waits for its share of catching up looks again."""
+"""How often a request that waits for its share of catch-up bandwidth checks again."""
 _VAIN_S = 0.02
 _LONGEST_VAIN_S = 1.0
 _SESSION_ENDED = (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
@@ -199,7 +199,7 @@ class Peer:
                 await backoff.pause()
         finally:
             self._task = None
-            self._is_reached()  # or nobody asks whether it is
+            self._is_reached()  # else nothing asks whether it is reachable
 
     async def _serve_once(self) -> bool:
         """One connection, from its making to its end. Returns: whether it answered a round."""

@@ -1,10 +1,10 @@
-"""Reads of sealed segments that other nodes hold and this one does not.
+"""Reads sealed segments that other nodes hold and this one does not.
 
-What comes is checked on a disk thread before anybody sees it: CRCs, offsets without a gap, epoch. Many who want the
-same range at the same time are one read. A node that cannot be reached is passed over forever longer pauses, one that
-refuses a segment for half a minute of that segment. Limits are those of cold reads: so many at a time, so many bytes a
-second; memory is bounded by what that many may bring. Looks whether a node answers at all have limits of their own, for
-those at machines that are gone take as long as an ask may. Lives on the event loop.
+A disk thread checks each answer before it is used: CRCs, contiguous offsets, epoch. Concurrent reads of the same range
+share one request. An unreachable node is skipped for increasing pauses; a node that refuses a segment is skipped for
+half a minute, for that segment. The limits are those of cold reads: concurrent reads, and bytes per second; memory is
+bounded by what these reads may return. Probes of whether a node answers at all have their own limits, because a probe
+of a dead machine takes until its time limit. Lives on the event loop.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from stratalog_node.single_flight import SingleFlight
 log = logger(__name__)
 
 _RANGE_BYTES = 1 << 20
-"""The most of one read: what a large batch needs beyond it is sent all the same."""
+"""The limit of one read; a larger batch is sent anyway."""
 _ANSWER_S = 2.0
 _MOST_NAMED = 2
 """One segment, and its topic."""
@@ -98,7 +98,7 @@ class NodePeerReads:
         """Until when a node is not asked for a segment."""
         self.stats = PeerReadStats()
 
-    # Whom to ask ----------------------------------------------------------------------------------------------------
+    # Sources --------------------------------------------------------------------------------------------------------
     def holders(self, segment: Segment) -> tuple[Sequence[int], Sequence[int]]:
         """See `PeerReads`."""
         near, far = provers(segment, self._asker.node_id, self._rack_of(self._asker.node_id), self._rack_of)
@@ -142,7 +142,8 @@ class NodePeerReads:
     async def find_by_time(
         self, segment: Segment, nodes: Sequence[int], timestamp_ms: int, from_offset: int
     ) -> tuple[int, int] | None:
-        """See `PeerReads`. A batch may hold no such record at or above the offset: the search goes on behind it."""
+        """See `PeerReads`. A batch may hold no such record at or above the offset: then the search continues behind
+        it."""
         look = TimeLook(timestamp_ms, from_offset)
         offset = max(from_offset, segment.base_offset)
         while segment.seal is not None and offset < segment.seal.end_offset:
@@ -254,7 +255,7 @@ class NodePeerReads:
         return data
 
     async def _ask(self, node_id: int, key: SegmentKey, ask: SegmentAsk) -> SegmentAnswer[memoryview]:
-        """Checked by nobody yet. Raises: PeerRefused, PeerBusy, Unavailable."""
+        """Returns an answer that is not checked yet. Raises: PeerRefused, PeerBusy, Unavailable."""
         frame = await self._line(node_id).ask(ask, self._answer_s)
         try:
             _, answer = decode_replica_answer(memoryview(frame), _MOST_NAMED)
@@ -279,7 +280,8 @@ class NodePeerReads:
         return line
 
     def _address_of(self, node_id: int) -> tuple[str, int] | None:
-        """Who has no lease is asked where it was last: only for what it alone may have (`producer_table`)."""
+        """A node without a lease is asked at its last address, and only for what no other node may have
+        (`producer_table`)."""
         address, node = self._catalog.reads_at(node_id), self._catalog.node(node_id)
         return (node.host, node.port) if address is None and node is not None else address
 

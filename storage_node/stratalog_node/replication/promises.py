@@ -1,9 +1,9 @@
-"""Fences that are promised for copies: all that wait for the disk are written at once.
+"""Writes the fence promises of copies to the disk: all that wait are written at once.
 
-When a node dies, thousands of segments that it led are fenced at the same moment. Each promise is to be on the disk
-before it is told, and the list of them is written whole: one by one that is seconds in which nobody leads their shards.
-For the same reason a promise waits for other promises alone. It has a thread of its own, and does not stand in line
-behind the flushes, scans and proofs of copies, which take as long as the disk likes.
+When a node dies, thousands of segments that it led are fenced at the same moment. Each promise must be on the disk
+before it is reported, and each write covers the whole list: one by one they would take seconds, during which the shards
+have no leader. For the same reason promises have a thread of their own, so that they do not wait behind flushes, scans
+and proofs of copies, which may take arbitrarily long.
 Lives on the event loop.
 """
 
@@ -26,7 +26,8 @@ class Promises:
         self._due: list[tuple[SegmentKey, int, asyncio.Future[None]]] = []
 
     async def write(self, key: SegmentKey, fence: int) -> None:
-        """Durability: it is on the disk when this returns. Raises: DiskFull, Unavailable; then nobody knows."""
+        """Durability: the promise is on the disk when this returns. Raises: DiskFull, Unavailable; the outcome is then
+        unknown."""
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._due.append((key, fence, written))
         async with self._writing:
@@ -44,7 +45,7 @@ class Promises:
         except StratalogError as error:
             for _, _, written in due:
                 written.set_exception(error)
-                written.exception()  # who does not wait any more need not be told
+                written.exception()  # mark it as retrieved: its caller may have gone
         except BaseException:
             self._due = [*due, *self._due]  # given up by one of them alone: the next one writes
             raise

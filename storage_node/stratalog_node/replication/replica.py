@@ -84,7 +84,7 @@ class Surroundings(Protocol):
     """What a replica needs of the node."""
 
     def ask(self, name: SegmentName, ask: Ask | None) -> None:
-        """From now on this, and of nobody else; None: of nobody."""
+        """Replaces the present request for this segment. None: stop asking."""
         ...
 
     def start(self, work: Coroutine[object, object, None]) -> None: ...
@@ -108,7 +108,7 @@ class Surroundings(Protocol):
     async def tell(self, command: NodeCommand[Segment]) -> Segment: ...
 
     async def fill(self, copy: ReplicaCopy, end_offset: int, is_due: Callable[[], bool]) -> None:
-        """What nobody has: see `replication/filling.py`."""
+        """Fills what no node has: see `replication/filling.py`."""
         ...
 
     async def producers_at_end(self, key: SegmentKey, found: tuple[ProducerSnapshot, ...]) -> ProducerTally | None:
@@ -267,7 +267,7 @@ class Replica:
             case TellReplica():
                 around.start(self._report())
             case MoveHighWatermark():
-                pass  # asked of the machine by who serves from here
+                pass  # the sender queries the machine for it
             case DropCopy():
                 around.dropped(self)
             case TellFault(reason):
@@ -340,8 +340,8 @@ class Replica:
             file.unpin()
 
     async def _settle(self, work: Callable[[], Any], *, reads_all: bool = False) -> Any:
-        """Its descriptor is not closed under the thread, whoever is let go of or swept meanwhile: its number may be
-        another file's by then, and a flush of nothing counts as one that failed."""
+        """Pinned, so that its descriptor stays open while the thread runs, even if a copy is dropped or swept
+        meanwhile: the number could be reused for another file, and flushing the wrong file counts as a failed flush."""
         file = self.copy.file
         file.pin()
         try:
@@ -380,7 +380,7 @@ class Replica:
         return not self._is_closed and not (self.copy.is_flushed and self.copy.is_noted)
 
     async def flush_behind(self, *, force: bool = False) -> None:
-        """Nobody waits for it. With `force` a checkpoint is written in any case."""
+        """No client waits for this flush. With `force` a checkpoint is written in any case."""
         version = self.copy.version
         is_sound = self.follower.life is not FollowerLife.FAULTY and version is not None
         checkpoint = self.copy.due_checkpoint(force=force) if is_sound else None
@@ -457,7 +457,7 @@ class Replica:
         except Conflict as conflict:
             record = self.follower.record
             if isinstance(command, ReportReplica) and record is not None and record.is_sealed:
-                # The seal record is the truth: this copy is to be made again, whoever was right before.
+                # The seal record is authoritative: this copy must be made again, whichever one was right before.
                 self.hear(CopyDamaged(str(conflict)))
                 return
             log.warning("the meta service refused a report", segment=str(self.name), error=str(conflict))

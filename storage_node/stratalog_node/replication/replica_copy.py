@@ -1,7 +1,7 @@
 """The file of a segment that another node leads, with what its batches say: end, digest, index points, producers.
 
-Appends on the event loop; scans, flushes and proofs on the disk threads, one at a time. A segment nobody has written to
-has no file.
+Appends on the event loop; scans, flushes and proofs on the disk threads, one at a time. An unwritten segment has no
+file.
 """
 
 from __future__ import annotations
@@ -152,9 +152,9 @@ class ReplicaCopy:
         return self._local
 
     def open_found(self, claim: Checkpoint | None = None) -> bool:
-        """Blocking, before anything is appended, or once somebody else wrote to the file: take in what is there, and
-        cut its torn tail; a damaged one stays. What a checkpoint says was checked is not read again where batches lead
-        up to it.
+        """Blocking. Call it before anything is appended, or after another writer changed the file: reads what is there
+        and cuts a torn tail; a damaged one stays. What a checkpoint says was checked is not read again where batches
+        lead up to it.
 
         Returns: whether all is there that is known to have been written: what was on the disk when the checkpoint was
         written, which later checkpoints may not say any more, what the last life wrote since, and nothing damaged.
@@ -349,7 +349,7 @@ class ReplicaCopy:
         )
 
     async def wait_until_no_rolls(self) -> None:
-        """A proof takes the processor from rolls, and nobody waits for it."""
+        """A proof takes the processor from rolls, and no client waits for it."""
         await self._context.rolls_in_progress.wait_until_none()
 
     def prove(self) -> SealRecord:
@@ -404,7 +404,7 @@ class ReplicaCopy:
             path.unlink(missing_ok=True)
 
     def set_aside(self) -> None:
-        """Blocking. Nobody is served from it any more, and a person may want what is in it."""
+        """Blocking. The copy no longer serves any reader, and a person may want its content."""
         kept = self.file.path.with_suffix(GIVEN_UP_SUFFIX)
         if self.file.path.exists() and not kept.exists():
             log.warning("a copy of what was given up is set aside", file=str(self.file.path), kept_as=str(kept))
@@ -412,7 +412,7 @@ class ReplicaCopy:
         self.remove()
 
     def remove(self) -> None:
-        """Blocking: nobody is served from it any more."""
+        """Blocking. Requires: the copy no longer serves any reader."""
         # The index first: a crash in between leaves a segment file, which the next start knows and takes away.
         self._context.layout.index(self.key).unlink(missing_ok=True)
         self.file.remove()

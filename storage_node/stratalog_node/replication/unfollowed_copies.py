@@ -35,7 +35,8 @@ class UnfollowedCopies:
         fences: FenceBook,
         checkpoints: Checkpoints,
     ) -> None:
-        """`on_disk`: one thing at a time, for all copies; `on_disk_at_once`: the same, before what nobody waits for."""
+        """`on_disk` runs one thing at a time for all copies; `on_disk_at_once` does the same, ahead of work that no
+        client waits for."""
         self._on_disk = on_disk
         self._on_disk_at_once = on_disk_at_once
         self._start = start
@@ -51,7 +52,7 @@ class UnfollowedCopies:
         self._begin()
 
     def remove(self, copy: ReplicaCopy) -> None:
-        """Its file. Requires: nobody follows it any more."""
+        """Remove its file. Requires: the copy is no longer followed."""
         self._files[copy.key] = copy
         self._begin()
 
@@ -72,7 +73,7 @@ class UnfollowedCopies:
         finally:
             self._is_at_work = False
 
-    # On a disk thread: one at a time, and who adds to the lists meanwhile lives on the loop --------------------------
+    # On a disk thread, one at a time; additions to the lists come from the event loop ---------------------------------
     def _take_some(self) -> None:
         self._forget(list(self._known)[:FORGOTTEN_AT_ONCE])
         until_s = time.monotonic() + _HELD_S

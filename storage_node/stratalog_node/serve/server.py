@@ -41,7 +41,7 @@ log = logger(__name__)
 
 _PRODUCE, _FETCH, _API_VERSIONS = 0, 1, 18
 _OF_REPLICAS = (replica_fetch.FETCH, replica_fetch.VERSION)
-"""Served to followers alone, and advertised to nobody."""
+"""Served to followers alone, and not advertised."""
 _BACKLOG = 1024
 _REAP_S = 1.0
 _ACCEPTS_PER_TURN = 64
@@ -169,7 +169,7 @@ class KafkaServer:
         return Connection(sock, self.serving, info, self.dispatch, self.forget)
 
     def clients(self) -> list[ClientView]:
-        """Who is connected. Cost: a look at each connection."""
+        """The connected clients. Cost: a check of each connection."""
         now_ms = self.turn.steady_ms
         return [
             ClientView(self._clients.get(one), one.info.peer, one.info.listener, max(0, now_ms - one.last_active_ms))

@@ -1,9 +1,9 @@
-"""The storage nodes as a client is told of them: each under its address of the listener that the client came in by.
+"""The storage nodes that a client sees: each under its address of the listener that the client is connected to.
 
-A node that has no such listener is left out, as in Kafka: an address of another one would be of another network.
+As in Kafka, a node without such a listener is left out: the address of another listener may be on another network.
 
-Nodes whose lease is over are left out, as in Kafka: clients that ask every node would wait for them. Metadata list them
-for a moment longer (`serve/connections/control_state.py`).
+As in Kafka, nodes without a lease are left out: clients that ask every node would wait for them. Metadata list them for
+a moment longer (`serve/connections/control_state.py`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def this_node(context: RequestContext) -> BrokerAddress:
 
 
 def broker_of(context: RequestContext, node: Node) -> BrokerAddress | None:
-    """None: who comes in by this listener cannot reach it."""
+    """None if clients of this listener cannot reach the node."""
     if node.node_id == context.services.node_id:
         return this_node(context)
     place = node.address(context.connection.listener)

@@ -77,6 +77,6 @@ async def _alter(services: NodeServices, resource: Any, change: Change, *, is_tr
 
 
 def _is_shown(services: NodeServices, altered: Topic, changed: list[str]) -> bool:
-    """By key: the next change of another key may be shown before anybody looks."""
+    """Compares by key, because a later change of another key may become visible first."""
     known = services.catalog.topic_by_id(altered.topic_id)
     return known is None or all(known.settings.get(key) == altered.settings.get(key) for key in changed)

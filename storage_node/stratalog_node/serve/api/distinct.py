@@ -1,8 +1,8 @@
-"""What a request names, each thing once: work and memory follow the distinct things, however often one is named.
+"""The distinct entries of a request: work and memory depend on the distinct ones, however often each is repeated.
 
-As Kafka does: questions about a thing that is named repeatedly are answered once, changes to it are refused once
-(`topic_answers.named_twice`), for which one counts is unclear. Requests of thousands of things are looked through
-beside the loop, so that the other connections go on meanwhile.
+As in Kafka, a repeated question is answered once, and a repeated change is refused once (`topic_answers.named_twice`),
+because it is unclear which one counts. Requests with thousands of entries are processed on a thread, so that the event
+loop serves other connections meanwhile.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ async def _create(services: NodeServices, name: str, until: float) -> ErrorCode:
     try:
         async with asyncio.timeout_at(until):
             created = await services.meta.perform(command)
-    except TimeoutError:  # it may be made yet: whoever asks again then gets it
+    except TimeoutError:  # it may still be created: a client that asks again then gets it
         return ErrorCode.LEADER_NOT_AVAILABLE
     except AlreadyExists:
         created = None

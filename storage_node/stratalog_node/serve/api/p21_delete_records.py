@@ -2,7 +2,7 @@
 
 The log start moves first, in the meta service; segments wholly below it are deleted on every tier after the grace
 period.
-Versions: all the same; flexible from 2.
+Versions: no difference but the flexible encoding from 2 on.
 """
 
 from __future__ import annotations

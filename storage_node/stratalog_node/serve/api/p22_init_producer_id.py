@@ -26,7 +26,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
             producer_id = await context.services.control.producer_ids.next(context.services.meta)
             producer_epoch = 0
         except StratalogError:
-            # Retriable: the meta service is away for now, and an id lost on the way harms nobody.
+            # Retriable: the meta service is away for now, and a lost id does no harm.
             error = ErrorCode.COORDINATOR_NOT_AVAILABLE
     return messages.build(
         messages.response_type(22, context.header.api_version),

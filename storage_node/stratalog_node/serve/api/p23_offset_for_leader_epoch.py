@@ -1,9 +1,9 @@
-"""OffsetForLeaderEpoch (23): how far the log goes on unbroken from an epoch. The shard's segment list is its history.
+"""OffsetForLeaderEpoch (23): up to where the log is unbroken from an epoch on. The shard's segment list is its history.
 
-Consumers ask after every new epoch, that is after each roll, whether their position was truncated away; here only what
-a recovery gave up ever is. Worked on at its turn among the connection's requests (`serve/connections/control.py`).
-Unknown epochs answer (-1, -1). A partition that is named repeatedly: 42.
-Versions: 2 must be there, librdkafka speaks no other (trap 2); replica id from 3, flexible from 4.
+Consumers ask after every new epoch, so after each roll, whether the log was truncated below their position; here only
+what a recovery gave up is. Handled in order with the connection's other requests (`serve/connections/control.py`).
+Unknown epochs get (-1, -1). A repeated partition: 42.
+Versions: 2 is required, because librdkafka speaks no other (trap 2); replica id from 3, flexible from 4.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""DescribeConfigs (32): what holds for a topic or for this node, and who said so (synonyms, the one in force first).
+"""DescribeConfigs (32): the effective settings of a topic or of this node, and their sources (synonyms, the effective
+one first).
 
-A null or empty list of keys asks for all of them; a resource that is named repeatedly is told once. Nothing here is
-secret, so no value is hidden. A broker resource must be this node; with an empty name it means the cluster's dynamic
-defaults, of which there are none.
+A null or empty list of keys asks for all of them; a repeated resource is answered once. No setting here is secret, so
+no value is hidden. A broker resource must be this node; an empty name means the cluster's dynamic defaults, which do
+not exist.
 Versions: config_source and synonyms in all we serve; type and documentation from 3; flexible from 4.
 """
 

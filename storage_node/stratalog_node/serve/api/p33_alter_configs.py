@@ -1,8 +1,8 @@
-"""AlterConfigs (33): the settings named become all that a topic overrides; what is not named returns to its default.
+"""AlterConfigs (33): the given settings replace all that a topic overrides; every other setting returns to its default.
 
-IncrementalAlterConfigs (44) is the gentler one. Node settings are fixed at start (42). What cannot be honoured, such as
-a `compression.type` other than `producer`, is refused (40) and nothing changes.
-Versions: all the same; flexible from 2.
+IncrementalAlterConfigs (44) changes single settings. Node settings are fixed at start (42). What cannot be honoured,
+such as a `compression.type` other than `producer`, is refused (40) and nothing changes.
+Versions: no difference but the flexible encoding from 2 on.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """DescribeLogDirs (35): the local bytes of each shard on this node, and how full its disk is.
 
-A node has one directory. Sizes count local copies only; what was freed lives in the object store. Null topics ask for
-all shards; one of which this node is no replica, and has nothing, is left out. Lag is 0: how far a follower is behind
-is told by its leader's metrics.
+A node has one directory. Sizes count local copies only; freed segments are in the object store. Null topics ask for all
+shards; a shard that has neither a replica nor data here is left out. Lag is 0: the metrics of the leader show how far a
+follower is behind.
 Versions: flexible from 2, top-level error from 3, disk sizes from 4.
 """
 

@@ -1,7 +1,7 @@
 """CreatePartitions (37): more shards for a topic; the number only grows.
 
-Keys move to other partitions from then on, as in Kafka. Placement is the meta service's: assignments by the client are
-refused (39), internal topics (44). Versions: all the same; flexible from 2.
+Keys move to other partitions from then on, as in Kafka. The meta service decides the placement: assignments by the
+client are refused (39), internal topics (44). Versions: no difference but the flexible encoding from 2 on.
 """
 
 from __future__ import annotations

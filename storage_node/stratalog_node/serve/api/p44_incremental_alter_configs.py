@@ -1,7 +1,7 @@
 """IncrementalAlterConfigs (44): set or unset single settings of a topic and leave the others alone.
 
-SET and DELETE; APPEND and SUBTRACT are for lists, of which there is none here (40). All of a resource's changes happen,
-or none. Versions: all the same; flexible from 1.
+SET and DELETE; APPEND and SUBTRACT are for lists, and no setting here is a list (40). Either all of a resource's
+changes happen, or none. Versions: no difference but the flexible encoding from 1 on.
 """
 
 from __future__ import annotations

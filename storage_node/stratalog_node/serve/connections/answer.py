@@ -36,7 +36,7 @@ class Parkable(Answer):
     __slots__ = ()
 
     def has_room(self) -> bool:
-        """Whether it may go on now."""
+        """Whether it may continue now."""
         raise NotImplementedError
 
     def unpark(self) -> bool:

@@ -10,17 +10,17 @@ from collections.abc import Callable
 class ByteBudget:
     """Bounds the bytes of frames that are being received, for all connections together.
 
-    Who gets nothing waits in line and is not read meanwhile. The first in line may overdraw when nobody else makes
-    progress, one at a time: else many half-received large frames would hold the whole budget and none could ever
-    complete.
+    A connection without a share waits in a queue and is not read meanwhile. The first in the queue may exceed the
+    budget while no other connection makes progress, one at a time: otherwise many half-received large frames could hold
+    the whole budget and none could complete.
     """
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
         self.kept_bytes = 0
-        """Of requests that came whole and wait: nobody is refused, but above the limit clients that have several wait
-        are not read."""
+        """Bytes of complete requests that wait. None of them is refused, but above the limit the node stops reading
+        from clients that have several."""
         self._waiting: deque[tuple[object, int, Callable[[], None]]] = deque()
         self._overdrawn_by: object | None = None
 

@@ -3,14 +3,14 @@
 A small transport of our own over a non-blocking socket: one `recv_into` and one `sendmsg` per loop turn, so
 that batches go from the receive buffer to `pwritev` without a copy in Python. Lives on the event loop.
 
-Invariant: a receive buffer of which frames were taken in the running turn (`Turn.number`) is neither read into,
-nor moved within, nor given back before that turn has ended. The order in which the loop calls is of no account: libuv
-polls again, before anything else runs, as long as one poll fills its 1,024 events.
+Invariant: once frames were taken from a receive buffer in the running turn (`Turn.number`), the buffer is neither read
+into, nor compacted, nor given back before that turn has ended, in whatever order the loop calls: libuv polls again,
+before anything else runs, as long as one poll fills its 1,024 events.
 Limits: frame size, requests waiting for answers, unsent answer bytes, time to complete a frame, idle time.
-Memory: a client that does not read its answers holds at most `_HIGH_WATER_BYTES` and one more answer, and one answer
-alone while all clients together hold what they may. A fetch that would add to that is parked, unread, until there is
-room, and so is a question that is answered from memory; the first in line never is once all before it is sent, or
-nothing would move.
+Memory: a client that does not read its answers holds at most `_HIGH_WATER_BYTES` and one more answer, and only one
+answer while all clients together exceed their limit. A fetch that would exceed that is parked, unread, until there is
+room, and so is a question that is answered from memory. The first request in the queue is not parked once all earlier
+answers are sent, because otherwise nothing would move.
 """
 
 from __future__ import annotations
@@ -55,10 +55,9 @@ took a fifth more CPU per byte, in turns and wake-ups of the client."""
 
 
 class ControlLine:
-    """The control requests of one connection: worked off one after the other, as clients expect it. Lives on the event
-    loop.
+    """Handles the control requests of one connection one after the other, as clients expect. Lives on the event loop.
 
-    `broken` is called when nobody will answer the request under way: the node stops, or a handler's own task was
+    Calls `broken` when the request in progress will not be answered: the node stops, or a handler's own task was
     cancelled.
     """
 
@@ -236,7 +235,8 @@ class Connection:
     # Reading --------------------------------------------------------------------------------------------------------
     def _on_readable(self) -> None:
         if self._taken_in_turn == self._turn.number:
-            # The loop polled again within the turn, and would poll on: nobody is asked about it before the next one.
+            # The loop polled again within the turn and would keep polling: stop reading this connection until the next
+            # turn.
             self._pause(_PAUSED_BY_TURN)
             self._turn.read_after_turn(self)
             return
@@ -370,11 +370,11 @@ class Connection:
             self._serving.budget.release(self, granted)
 
     def give_back_buffer(self) -> None:
-        """Called at the end of a turn, whose batches are used up: with nothing unread it holds no memory.
+        """Called at the end of a turn, whose batches are used up: a connection without unread bytes holds no memory.
 
-        A large buffer stays while large frames keep coming, as growing again costs copies: but only with a client whose
-        requests are answered within the turn, and while nobody waits for room. Answers that wait, for a flush or for
-        replicas, wait without it.
+        A large buffer stays while large frames keep coming, because growing again costs copies: but only if the
+        client's requests are answered within the turn, and while no connection waits for room. Answers that wait, for a
+        flush or for replicas, wait without it.
         """
         buffer = self._buffer
         if buffer is None or self.is_closed:
@@ -396,7 +396,7 @@ class Connection:
         self._return_grant()
 
     def _shrink(self, buffer: Buffer) -> None:
-        """What is unread waits in no more memory than it needs: a client that goes on slowly must not hold what its
+        """Keep unread bytes in no more memory than they need: a client that continues slowly must not hold what its
         last large frame took."""
         serving = self._serving
         kept = self._end - self._start
@@ -496,14 +496,14 @@ class Connection:
         self._parked.append(answer)
 
     def hold(self, answer: Answer, size_bytes: int) -> None:
-        """This answer holds so many bytes from now on, until it is sent."""
+        """This answer holds `size_bytes` from now on, until it is sent."""
         if answer.kept_bytes:
             self._count_kept(answer, 0)
         self._held_bytes += size_bytes - answer.held_bytes
         answer.held_bytes = size_bytes
 
     def keep(self, answer: Answer, size_bytes: int) -> None:
-        """This answer's request waits in so many bytes, until `hold` tells what came of it."""
+        """This answer's request waits in `size_bytes`, until `hold` reports the answer's size."""
         self.hold(answer, size_bytes)
         self._count_kept(answer, size_bytes)
 
@@ -518,7 +518,7 @@ class Connection:
         return self._kept_bytes > _CROWDED_BYTES and self._serving.budget.is_crowded
 
     def wake_parked(self) -> None:
-        """Room was made: the next one may go on, the first in line before all others."""
+        """Room was made: resume parked requests, the first in the queue before all others."""
         while self._parked and not self.is_closed:
             first = self._answers[0] if self._answers else None
             place = next((place for place, parked in enumerate(self._parked) if parked is first), 0)
@@ -586,7 +586,7 @@ class Connection:
             self._resume(_PAUSED_BY_WRITES)
 
     def _send_next_turn(self) -> None:
-        """All together have sent enough in this one. That is no fault of its client."""
+        """All connections together have sent enough in this turn. The client is not to blame for that."""
         self.last_active_ms = self._turn.steady_ms
         if self._is_writing:
             self._is_writing = False

@@ -1,4 +1,4 @@
-"""What a request handler may reach: the node's services, and who is asking."""
+"""What a request handler may use: the node's services, and the connection of the request."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Control requests, that is all but Produce and Fetch: taken as bytes, decoded at their turn, answered in order.
+"""Control requests, which are all but Produce and Fetch: received as bytes, decoded in their turn, answered in order.
 
-A request waits in the bytes it came in, which count against its connection (`Connection.keep`): decoded it is up to
-fifty times as large, and only the one that a connection's turn has come to is decoded. Of large ones, and of those
-that ask for all there is, few are worked on at a time, for the whole node, and none that is answered from memory while
-clients have too many answers to take. Small ones may have large answers, too: a client that takes none gets no more of
-them made than its connection may hold, and but one while all have too many.
-A thread decodes large ones, as it encodes large answers: the loop goes on.
+A request waits as the bytes that it came in, which count against its connection (`Connection.keep`): decoded it is up
+to fifty times as large, and only the request whose turn it is on its connection is decoded. The node handles few large
+requests at a time, and few of those that ask for everything, and none that is answered from memory while clients have
+too many unread answers. Small requests may have large answers, too: a client that does not read gets no more answers
+than its connection may hold, and only one while all clients have too many.
+A thread decodes large requests and encodes large answers, so that the event loop stays free.
 Lives on the event loop.
 """
 
@@ -34,8 +34,8 @@ LARGE_BYTES = 16 << 10
 """A request above it is decoded in a thread: on the loop it would take up to some ten milliseconds and more."""
 LARGE_AT_ONCE = 2
 _ANSWERED_HERE = frozenset({3, 9, 10, 15, 16, 23, 32, 35, 69})
-"""Questions that this node answers from its memory. All others may wait for a disk, a store, the meta service or other
-members, and nobody waits for them: they take their turn for decoding only."""
+"""Questions that this node answers from its memory. All other requests may wait for a disk, a store, the meta service
+or other members, and hold up no other request meanwhile: they wait for a slot for decoding only."""
 _AT_ITS_TURN = frozenset({23})
 """Questions about what earlier answers of the same connection may have shown: asked while a fetch waits for data, where
 an epoch ends is not known before that fetch is answered. In Kafka all requests are worked on at their turn."""
@@ -138,7 +138,7 @@ class _PendingControl(Parkable):
         serving.turn.request()
 
     async def _turn(self) -> None:
-        """Returns once all answers before it are ready. A connection that is closed cancels who waits here."""
+        """Returns once all answers before it are ready. Closing the connection cancels the wait."""
         if not self._connection.is_first(self):
             is_first = asyncio.Event()
             self.on_first = is_first.set
@@ -146,7 +146,7 @@ class _PendingControl(Parkable):
             self.on_first = None
 
     async def _room(self) -> None:
-        """Returns once its answer may be held. A connection that is closed cancels who waits here."""
+        """Returns once its answer may be held. Closing the connection cancels the wait."""
         while not self.has_room():
             self._unparked = asyncio.Event()
             self._connection.park(self)

@@ -65,7 +65,7 @@ class ProducerIds:
         self._filling: asyncio.Task[None] | None = None
 
     async def next(self, meta: CommandTaker) -> int:
-        """Raises: Unavailable, OutcomeUnknown (the block is lost then, which harms nobody)."""
+        """Raises: Unavailable, OutcomeUnknown (the block is lost then, which does no harm)."""
         async with self._lock:
             producer_id = next(self._block, None)
             if producer_id is None:
@@ -89,7 +89,7 @@ class ProducerIds:
     async def _fill(self, meta: CommandTaker) -> None:
         try:
             block = await self._take(meta)
-        except StratalogError as failure:  # the next one who needs it asks again
+        except StratalogError as failure:  # the next caller that needs a block requests it again
             log.info("no producer ids ahead", error=str(failure))
         else:
             self._ahead = self._ahead or block

@@ -1,6 +1,6 @@
-"""The sockets of a node's listeners: all of their addresses are taken before anything is told of them.
+"""The sockets of a node's listeners: all addresses are bound before any is registered.
 
-Who calls closes them. Raises: Unavailable where an address is in use, with nothing left open.
+The caller closes them. Raises: Unavailable if an address is in use; no socket is left open.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Each topic's encoded Metadata entry for the clients of a listener, kept until a shard's active segment moves.
 
-The catalog's version grows with every upload commit too, so a new version alone does not throw an entry away: its
-placements are compared first (0.35 us per shard), and only shards that moved are encoded again, for while a dead node's
-shards find new leaders every client asks for all of a topic again and again. When a node comes or goes, all is encoded
-again. A leader that has no listener of the client's is none that the client could ask: it is told so, as by Kafka.
-Cost: 0.1 us for a topic when nothing at all changed, otherwise 0.35 us per shard, and some 5 us per shard that moved.
-Memory: 150 bytes per shard, shape and listener.
+The catalog's version grows with every upload commit too, so a new version alone does not drop an entry: its placements
+are compared first (0.35 us per shard), and only shards that moved are encoded again, because while a dead node's shards
+find new leaders every client asks for all of a topic again and again. When a node comes or goes, all is encoded again.
+A leader without the client's listener is unreachable for the client: the entry says, as in Kafka, that the listener is
+missing. Cost: 0.1 us for a topic when nothing at all changed, otherwise 0.35 us per shard, and some 5 us per shard that
+moved. Memory: 150 bytes per shard, shape and listener.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Reading and building of large control messages on a thread, so that the event loop goes on meanwhile.
+"""Reads and builds large control messages on a thread, so that the event loop stays free.
 
-A thread takes the interpreter for a few milliseconds at a time, where the whole would be seconds. The work must be of
-plain values that nobody changes: it runs beside the loop.
+A thread takes the interpreter for a few milliseconds at a time; on the loop the whole work could take seconds. The work
+must use plain values that do not change meanwhile, because it runs beside the loop.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ async def off_loop(entries: int, work: Callable[[], _T]) -> _T:
 
 
 async def encoded(schema: Any, entries: int, values: Callable[[], dict[str, Any]]) -> messages.EncodedBody:
-    """An answer of that many entries, encoded: `values` makes what stands in it beside the throttle time."""
+    """An encoded answer of that many entries: `values` returns its fields other than the throttle time."""
 
     def encode() -> messages.EncodedBody:
         return messages.EncodedBody(messages.encode_entity(messages.build(schema, throttle_time=0, **values())))

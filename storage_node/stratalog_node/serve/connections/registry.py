@@ -1,7 +1,7 @@
 """Which Kafka APIs this node serves: the one list behind ApiVersions and behind the version check.
 
 A handler module `serve/api/pNN_name.py` declares `API = Api(...)`; `serve/api/__init__.py` lists the modules. Produce
-and Fetch are on the hot path and have handlers of another shape, but stand in the same list.
+and Fetch are on the hot path and have handlers of another shape, but are in the same list.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Registry:
         return self._by_key.get(key)
 
     def advertised(self) -> tuple[AdvertisedApi, ...]:
-        """What clients are told, in the order of keys."""
+        """What clients get as supported APIs, in the order of keys."""
         return tuple(
             AdvertisedApi(
                 api.key, api.min_version if api.advertised_min is None else api.advertised_min, api.max_version

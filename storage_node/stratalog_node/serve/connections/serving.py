@@ -35,7 +35,8 @@ class ServeLimits:
 
     @classmethod
     def of(cls, settings: ProcessSettings, most_connections: int) -> ServeLimits:
-        """`most_connections`: so many descriptors are there, whatever the settings say."""
+        """`most_connections`: the number of descriptors that are available for connections, whatever the settings
+        say."""
         return cls(
             settings.socket_request_max_bytes,
             min(settings.max_connections, max(1, most_connections - _OF_NODES)),
@@ -90,4 +91,4 @@ class Serving:
     leader_of: Callable[[str, int], tuple[int, int] | None]
     """Which other node leads a shard, and its epoch, as far as this one knows."""
     endpoints_of: Callable[[Iterable[int], str], Sequence[NodeEndpoint]]
-    """Where clients of a listener reach these nodes; without those that nobody knows, or that have no such listener."""
+    """Where clients of a listener reach these nodes. Leaves out unknown nodes, and those without such a listener."""

@@ -1,10 +1,10 @@
-"""What a client is told of a shard that is not here.
+"""Decides what a client gets for a shard that this node does not know.
 
-It may have heard of the topic from a node that knows more of the metadata. So a producer is not told that there is no
-such topic before this node has caught up with the meta service, and an idempotent producer's batch that was refused
-until then is remembered: the next one may come once the shard is here, and would be taken for the producer's first.
-Lives on the event loop. Cost: nothing while every shard that is written to is known; for those that are not one read of
-the meta service at a time, shared by all.
+The client may know the topic from a node with newer metadata. So a producer gets "no such topic" only once this node
+has caught up with the meta service. An idempotent producer's batch that was refused until then is remembered: otherwise
+its next batch, which may come once the shard is here, would count as the producer's first. Lives on the event loop.
+Cost: nothing while every shard that is written to is known; for unknown ones one read of the meta service at a time,
+shared by all.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class UnknownShards:
     def refuse(
         self, topic: str, shard: int, records: memoryview | None, acks: int, pending: Pending, slot: object
     ) -> None:
-        """Answers at once where nobody waits for it (`acks` 0), or where it is known that the shard is being made."""
+        """Answers at once if the client does not wait (`acks` 0), or if the shard is known to be in creation."""
         if records is not None:
             self._note_owed(topic, shard, records)
         code = missing_shard_error(self._catalog, topic, shard)
@@ -93,7 +93,7 @@ class UnknownShards:
             asked, self._waiting = self._waiting, []
             try:
                 is_sure = await self._catch_up()
-            except Exception:  # whoever waits must hear something (F48)
+            except Exception:  # the waiting requests must be answered (F48)
                 log.error("metadata cannot be caught up with: a fault", exc_info=True)
                 is_sure = False
             for topic, shard, pending, slot in asked:

@@ -48,7 +48,7 @@ class UnsentAnswers:
             self._asking -= 1
 
     def hold(self, answer: Answer, connection: Connection, size_bytes: int) -> None:
-        """From here on until it was sent or dropped. Requires: the answer stands in the connection's line."""
+        """Counts the answer until it is sent or dropped. Requires: the answer is in the connection's queue."""
         self._held[answer] = connection, size_bytes, self._patience_ms
         self.size_bytes += size_bytes
         if self.is_full:
@@ -56,7 +56,7 @@ class UnsentAnswers:
         answer.release = lambda: self._let_go(answer)
 
     def shed(self, now_ms: int) -> None:
-        """Once a second. While nobody waits for room the newest answer stays, however large it is."""
+        """Call once a second. While no request waits for room the newest answer stays, however large it is."""
         before_last_ms, last_ms = self._polls_ms
         self._polls_ms = last_ms, now_ms
         self._patience_ms += min(now_ms - last_ms, _POLL_MS)

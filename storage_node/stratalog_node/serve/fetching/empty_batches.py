@@ -19,7 +19,7 @@ from stratalog_node.shards.read.reading import Read, ReadBuffer, ShardReader
 _MOST_BYTES = 16 * BATCH_HEADER_BYTES
 """An answer of more batches without records is left as it is: holes are filled with one batch each."""
 _MOST_SKIPPED = 8
-"""A read passes over so many segments without records; the next one continues."""
+"""Segments without records that one read skips; the next read continues."""
 _MOST_OFFSETS = 1 << 31
 """Of one batch."""
 _COMMIT_KEY, _COMMIT_VALUE = b"\x00\x00\x00\x01", bytes(6)
@@ -64,7 +64,8 @@ async def read_with_records(
 
 
 def control_batch(offset: int, end_offset: int) -> bytes:
-    """A control batch for a reader at `offset`, who is at `end_offset` behind it, or as far as one batch spans."""
+    """A control batch for a reader at `offset`, whose next offset is then `end_offset`, or as far as one batch
+    spans."""
     base_offset = max(offset - 1, 0)
     end_offset = min(end_offset, base_offset + _MOST_OFFSETS)
     marker = Record(base_offset, -1, _COMMIT_KEY, _COMMIT_VALUE)

@@ -1,14 +1,15 @@
 """Fetch: answer with whole batches below the high watermark, or wait until there are some.
 
 Sizes follow KIP-74: partitions in request order, the first non-empty one gets at least one batch, all others obey both
-limits. That holds where the first one is not in memory, too: what was found for those behind it makes room. Who waits
-is told by the high watermark (a seal, a deletion), never by polling, and counts what came instead of reading it
-(`PartitionCount`); the only timer is the client's own `max_wait_ms`. Fetch sessions are refused (session
+limits. That also holds if the first one is not in memory: what was found for those behind it then gives way. A waiting
+fetch is notified when the high watermark moves (or a shard is sealed or deleted), without polling, and counts what was
+appended instead of reading it (`PartitionCount`); the only timer is the client's own `max_wait_ms`. Fetch sessions are
+refused (session
 id 0): clients then send full lists.
 
-All fetches together look at so many partitions in a turn of the loop (`fetch_desk.py`), whatever thousands of
-connections ask in it or wait for: the others look in the next turns, in the order in which they were told. A request
-waits for its first look in the bytes it came in, which count against its connection; a large one always does.
+All fetches together check a limited number of partitions in a turn of the loop (`fetch_desk.py`), however many
+connections ask or wait: the others follow in the next turns, in the order of their notifications. Until its first check
+a request waits as the bytes that it came in, which count against its connection; a large one always does.
 Source: docs/kafka.md "Fetch".
 """
 
@@ -55,9 +56,9 @@ _LARGE_BYTES = 16 << 10
 _PARTITION_BYTES = 300
 """What a partition takes of a decoded fetch that was kept."""
 _OF_ITSELF = 4
-"""A fetch costs as much as so many of its partitions, without them."""
+"""The fixed cost of checking a fetch, in partitions, apart from its own."""
 _FRAME_BYTES = 32
-"""A partition of the frame, for what a look costs; one with a long name counts as several."""
+"""Bytes of the frame that cost as much as one partition; one with a long name counts as several."""
 
 
 class PartitionCount:
@@ -72,7 +73,7 @@ class PartitionCount:
     __slots__ = ("_active", "_grows", "_is_cut", "_log_start_offset", "_most_bytes", "_position", "size_bytes")
 
     def __init__(self, shard: ShardLog, wanted: PartitionFetch, read: Read | None) -> None:
-        """`read`: what the look found, None when there was nothing below the high watermark."""
+        """`read`: what the check found, None when there was nothing below the high watermark."""
         active = self._active = shard.active
         self._log_start_offset = shard.log_start_offset
         self._most_bytes = wanted.max_bytes
@@ -114,7 +115,7 @@ def code_of(error: StratalogError, stats: ServeStats) -> int:
         # The client must hear of it: behind a retriable code a consumer would wait forever and not know why.
         return ErrorCode.CORRUPT_MESSAGE
     if isinstance(error, OutOfReach):
-        # What Kafka answers where remote storage fails: clients go on, and say so to their users.
+        # Kafka's answer if remote storage fails: clients continue, and tell their users.
         return ErrorCode.UNKNOWN_SERVER_ERROR
     if isinstance(error, Unavailable):
         stats.reads_unavailable += 1
@@ -173,14 +174,14 @@ class PendingFetch(Parkable):
         """Its shards while it waits: those that tell it when they move."""
         self._counted_bytes = 0
         self._reads: list[Read] = []
-        """What was found and is given back by nobody else yet: by this fetch, if its connection is closed now."""
+        """Results that this fetch still owns: it releases them if its connection closes now."""
         self._frame: bytes | None = None
         """What waits to be decoded."""
         self._request: FetchRequest | None = None
         self._enough_bytes = 0
         """What is worth an answer: no more than one may hold."""
         self.weight = _OF_ITSELF
-        """What a look costs, in partitions."""
+        """The cost of one check, in partitions."""
         self.release = self._abandon
 
     def start(self, frame: memoryview) -> None:

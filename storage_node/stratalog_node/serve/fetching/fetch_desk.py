@@ -1,7 +1,7 @@
-"""What all fetches of the listener share: where they look, and how much of it in a turn.
+"""What all fetches of the listener share: how many partitions they may check in a turn.
 
-All together look at so many partitions in a turn of the loop, whatever thousands of connections ask in it or wait for:
-the others look in the next turns, in the order in which they were told. Lives on the event loop.
+All together check a limited number of partitions in a turn of the loop, however many connections ask or wait: the
+others follow in the next turns, in the order of their notifications. Lives on the event loop.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Retried(Protocol):
 
     @property
     def weight(self) -> int:
-        """What a look costs, in partitions."""
+        """The cost of one check, in partitions."""
         ...
 
     def retry(self) -> None: ...
@@ -74,8 +74,8 @@ class FetchDesk:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER if code == ErrorCode.LEADER_NOT_AVAILABLE else code
 
     def may_look(self, weight: int) -> bool:
-        """Whether a fetch may look at so many partitions now, which are then taken off the turn's: not once they are
-        used up, and not past others that wait for theirs."""
+        """Whether a fetch may check this many partitions now; they then count against the turn's limit. False once the
+        limit is used up, or while other fetches wait for their check."""
         if self._partitions_left <= 0 or self._retrying:
             return False
         self._partitions_left -= weight
@@ -91,7 +91,8 @@ class FetchDesk:
         fetches = self._retrying
         while fetches and self._partitions_left > 0:
             fetch = fetches.popleft()
-            weight = fetch.weight  # a look may decode the request, which names less than its bytes let fear
+            # the check may decode the request, which can name fewer partitions than its size suggests
+            weight = fetch.weight
             try:
                 fetch.retry()
             except Exception as error:  # one fetch's fault must not take the turn of all others (F48)

@@ -1,11 +1,11 @@
-"""Consumers that name their rack and read sealed data: to which replica a leader sends them, and how a replica sends
+"""Consumers that name their rack and read sealed data: which replica a leader sends them to, and how a replica sends
 them back (KIP-392).
 
-Both are answers without records and without an error that name a node as preferred read replica: a replica names the
-leader. So a client needs no new metadata, and never hears an error that could make it jump. One that does not do as it
-is told is served where it asks, or told that this is not the leader: each partition of a connection is sent away once a
-minute at most, and sent back once in five seconds, so nobody goes to and fro faster than that.
-Lives on the event loop. Cost: nothing for who names no rack; for who does, two lookups a partition.
+Both are answers without records and without an error that name a node as preferred read replica; a replica names the
+leader. So a client needs no new metadata, and gets no error that could make it jump. A client that ignores the
+preferred replica is served where it asks, or gets "not the leader": each partition of a connection is sent away at most
+once a minute, and sent back at most once in five seconds, so no client alternates faster than that.
+Lives on the event loop. Cost: nothing for clients without a rack; for the others two lookups per partition.
 Source: docs/kafka.md "Reading from another replica".
 """
 
@@ -40,7 +40,7 @@ class ReadReplicas:
     def __init__(
         self, node_id: int, catalog: Catalog, least_bytes: int, stats: ServeStats, steady_ms: Callable[[], int]
     ) -> None:
-        """`least_bytes`: nobody is sent away for less; below 0 nobody at all."""
+        """`least_bytes`: a client is sent away only for more than this; below 0 no client is."""
         self._node_id = node_id
         self._catalog = catalog
         self._least_bytes = least_bytes

@@ -82,7 +82,7 @@ CODES: dict[BatchFault | SequenceFault | AppendFailure, ErrorCode] = {
     AppendFailure.NOT_ENOUGH_REPLICAS: ErrorCode.NOT_ENOUGH_REPLICAS,
     AppendFailure.OUTCOME_UNKNOWN: ErrorCode.REQUEST_TIMED_OUT,
 }
-"""What a client is told of each reason for which a batch is not taken. Total: each reason is here."""
+"""The error code for each reason to refuse a batch. Total: each reason is here."""
 
 Slot: TypeAlias = tuple[int, int, int]
 """Which answer of a request is meant: (topic, position in the topic, partition)."""

@@ -23,7 +23,7 @@ class Impatient(Protocol):
 
 
 Line: TypeAlias = dict[Impatient, None]
-"""Those that are due together. Who is answered takes itself out."""
+"""Requests that are due together. An answered one removes itself."""
 
 
 class ProduceTimeouts:

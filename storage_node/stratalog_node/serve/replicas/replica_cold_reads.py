@@ -1,9 +1,9 @@
-"""What one follower lacks and what is not in memory: read on a disk thread, one segment at a time, while the rounds of
-this follower go on. A node that catches up from the disk waits for it, and nobody's acknowledgement does; and a round
-that always has something of other segments keeps it from nothing.
+"""Reads what one follower lacks and what is not in memory, on a disk thread, one segment at a time, while this
+follower's rounds continue. A node that catches up from the disk waits for these reads; acknowledgements do not. Rounds
+that always have data of other segments do not delay them.
 
 Lives on the event loop. Memory: one read of at most `SEGMENT_BYTES`, counted with all answers, and a name for each
-segment in line.
+queued segment.
 """
 
 from __future__ import annotations

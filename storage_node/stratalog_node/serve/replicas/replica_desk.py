@@ -1,7 +1,7 @@
-"""Fetches of other nodes: who may ask as one, and the sessions of those that follow.
+"""Fetches of other nodes: authenticates them, and holds the sessions of followers.
 
-A follower shows its node id and the token of its present life. The watch tells tokens to nodes alone, so nobody else
-reads above the high watermark or moves it, whatever replica id it makes up. With the same token any node may read
+A follower presents its node id and the token of its present life. Only nodes get tokens, through the watch, so a client
+cannot read above the high watermark or move it, whatever replica id it makes up. With the same token any node may read
 sealed segments (`sealed_read.py`). Lives on the event loop.
 Source: docs/replication.md sections 2 to 4.
 """
@@ -57,7 +57,7 @@ class ReplicaDesk:
             self._tokens[node.node_id] = node.token
 
     def take(self, connection: Connection, header: RequestHeader, frame: memoryview) -> bool:
-        """False: whoever asks is no replica, and is told that this version is not served. Raises: MalformedFrame."""
+        """False if the sender is not a replica; it then gets "unsupported version". Raises: MalformedFrame."""
         request = decode_replica_fetch(frame, header.body_position, self._shards.count + _NAMED_IN_VAIN)
         if request.replica_id < 0:
             return False

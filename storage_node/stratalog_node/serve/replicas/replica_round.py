@@ -22,7 +22,7 @@ from stratalog_node.shards.read.reading import Read, ReadBuffer
 log = logger(__name__)
 
 _LOOKS = 500
-"""Segments that one look of a round passes through: 2 ms."""
+"""Segments that one check of a round covers: 2 ms."""
 
 
 class ReplicaRound(Answer):
@@ -55,7 +55,7 @@ class ReplicaRound(Answer):
 
     @property
     def weight(self) -> int:
-        """What a look costs, in partitions."""
+        """The cost of one check, in partitions."""
         return 1 + (len(self._session.asked) if self._session is not None and self._timer is None else 1)
 
     def begin(self, session: ReplicaSession) -> None:

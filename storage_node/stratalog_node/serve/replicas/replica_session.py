@@ -1,6 +1,6 @@
-"""One follower on one connection: what it asks for, which of it moved, and what it is told of that.
+"""One follower on one connection: what it asks for, which of that moved, and what it is sent.
 
-Lives on the event loop. Looks at what moved alone (`machines/following/fetch_session.py`).
+Lives on the event loop. Checks only what moved (`machines/following/fetch_session.py`).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class ReplicaSession:
         return None
 
     def _waits_to_be_let_in(self, shard: ShardLog, name: SegmentName) -> bool:
-        """Into the ISR of a segment that nobody has written to yet."""
+        """Whether it waits to join the ISR of an unwritten segment."""
         segment = segment_of_epoch(shard.segments, name.epoch)
         if segment is None or not shard.is_unwritten(segment.key) or shard.stop is not None:
             return False
@@ -128,7 +128,7 @@ class ReplicaSession:
             self._moved()
 
     def wake(self, shard: ShardLog) -> None:
-        """The high watermark alone is told with what comes next; that nothing comes any more must be told at once."""
+        """A new high watermark is sent along with the next data; the end of the shard here must be reported at once."""
         if shard.is_leader and shard.stop is None:
             for name in self._names.get(shard, ()):
                 if self._waits_at[name][1] is not shard.active:
@@ -152,8 +152,8 @@ class ReplicaSession:
                 return Found(led, ReadPosition(grows, grows.size_bytes, end_offset, None, False), offset)
         shard = self._shards.get(ShardKey(name.topic_id, name.shard))
         if shard is None or shard is not led:
-            # Also one that the metadata told of between the round and this look: nobody waits at it, and without a word
-            # the follower would be told of nothing that comes.
+            # Also a shard that the metadata brought between the round and this check: the session is not registered
+            # with it, and without an error the follower would miss what is appended.
             return self._refuse(name, None, ErrorCode.UNKNOWN_TOPIC_ID)
         code = self._why_not(shard, name)
         segment = segment_of_epoch(shard.segments, name.epoch)
@@ -198,7 +198,7 @@ class ReplicaSession:
         )
 
     def high_watermarks(self) -> list[SegmentAnswer[ReadBuffer]]:
-        """Those that moved since they were told; with nothing else to say, for a round that ends in vain."""
+        """High watermarks that moved since they were sent; for a round that times out and has nothing else to send."""
         found: list[SegmentAnswer[ReadBuffer]] = []
         for name, (told, end_offset) in list(self._owed.items()):
             shard, _ = self._waits_at.get(name, (None, None))

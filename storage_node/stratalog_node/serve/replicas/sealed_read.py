@@ -45,7 +45,7 @@ class SealedRead(Answer):
         self.release = self._abandon
 
     def refuse(self, code: int) -> None:
-        """Whoever asks is no node that lives."""
+        """The sender is not a live node."""
         self._finish([], code)
 
     def begin(self, shards: ShardDirectory, request: ReplicaFetch) -> None:
@@ -145,7 +145,7 @@ class SealedRead(Answer):
         *,
         total_bytes: int = -1,
     ) -> None:
-        """`total_bytes`: of a whole table, of which the records are a piece."""
+        """`total_bytes`: the size of a whole table, if the records are a part of one."""
         start = shard.log_start_offset if shard is not None else -1
         self._finish([SegmentAnswer(*ask[:3], code, total_bytes, start, records or (), size_bytes)])
 

@@ -1,9 +1,9 @@
-"""OffsetFetch (9): what a group has committed; -1 where nothing is.
+"""OffsetFetch (9): the committed offsets of a group; -1 where there is none.
 
-Null topics (2 and later) ask for all. `require_stable` (7 and later) waits for transactions, of which there are none.
-What is asked several times is answered once. When the groups of one request (8 and later) come to more than fits into
-one answer, the rest is told to ask again (14), which clients do for those alone.
-Versions: an error of the group stands at the top from 2, in each partition before; leader epoch from 5, flexible
+Null topics (2 and later) ask for all. `require_stable` (7 and later) waits for transactions, which do not exist yet. A
+repeated question is answered once. When the groups of one request (8 and later) exceed the size of one answer, the rest
+get error 14, and clients ask again for those alone.
+Versions: an error of the group is at the top level from 2, in each partition before; leader epoch from 5, flexible
 from 6, several groups at once from 8, members of the consumer protocol with their epoch from 9 (25, 113).
 """
 
@@ -53,7 +53,8 @@ async def handle(context: RequestContext, request: Any) -> EncodedBody:
 
 
 def _merged(asked: Sequence[Any]) -> dict[str, tuple[list[TopicShard] | None, str | None, int]]:
-    """Each group with each place it is asked for once (None asks for all), and with who asks, if a member does."""
+    """Each group with its requested places, without repetitions (None asks for all), and the member that asks, if one
+    does."""
     merged: dict[str, dict[TopicShard, None] | None] = {}
     members: dict[str, tuple[str | None, int]] = {}
     for group in asked:

@@ -1,11 +1,12 @@
-"""FindCoordinator (10): who coordinates a group: the leader of its shard of the group log, as the metadata here say.
+"""FindCoordinator (10): the coordinator of a group is the leader of the group's shard of the group log, according to
+this node's metadata.
 
-A key asked for several times is answered once; the first question of all makes the group log. While there is no
-coordinator: 15, which every client asks again. That a shard moved and this node has not heard of it yet costs who asks
-a round: the node that is named answers 16.
+A repeated key is answered once; the very first request creates the group log. While there is no coordinator: 15, and
+every client asks again. If this node has not heard yet that the shard moved, the client needs one more round trip: the
+named node answers 16.
 
-Transaction coordinators: 53 with a message, for there are no transactions yet. It is the one code on which every client
-gives up at once and shows the message; 15, 35 and 42 make librdkafka ask again until its user's patience ends.
+Transaction coordinators: 53 with a message, because there are no transactions yet. It is the only code on which every
+client gives up at once and shows the message; 15, 35 and 42 make librdkafka ask again until its user's time limit.
 Versions: key type, throttle time and message from 1, flexible from 3, several keys at once from 4; 5 and 6 only add
 errors and a key type that are not used here.
 """

@@ -1,7 +1,7 @@
 """DescribeGroups (15): state, protocol and members of groups; one that does not exist is Dead, without an error.
 
-A group named several times is answered once. When they come to more than fits into one answer, the rest is told to ask
-again (14), which clients do for those alone.
+A repeated group is answered once. When the groups exceed the size of one answer, the rest get error 14, and clients ask
+again for those alone.
 
 Versions: throttle time from 1, authorized operations from 3 (never computed: Kafka's "not asked"), instance id from 4,
 flexible from 5.
@@ -21,7 +21,7 @@ from stratalog_node.serve.connections.registry import Api
 
 _MEMBER_BYTES = 50
 _MAX_BYTES = 16 << 20
-"""No further group is told of in an answer of this size."""
+"""An answer of this size takes no further group."""
 
 
 async def handle(context: RequestContext, request: Any) -> Any:

@@ -1,7 +1,7 @@
-"""OffsetDelete (47): forget a group's offsets in some partitions.
+"""OffsetDelete (47): delete a group's offsets in some partitions.
 
-Errors of the group: 68 it has members that are no consumers, 69, and 14, 15, 16; per partition: 3, 86 a member is
-subscribed to the topic.
+Errors of the group: 68 if it has members that are not consumers, 69, and 14, 15, 16; per partition: 3, and 86 if a
+member is subscribed to the topic.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""ConsumerGroupHeartbeat (68): become, stay, and stop being a member of a group of the consumer protocol (KIP-848).
+"""ConsumerGroupHeartbeat (68): join, stay in, and leave a group of the consumer protocol (KIP-848).
 
-The answer tells the member's epoch, and what it may use where that is another than before; it comes when all of that
-is durable. Errors: 23, 25, 42, 81, 82, 110, 111, 112, 128 and 14, 15, 16, each with its words. Versions: regular
-expressions and ids of the client's own making from 1; in 0 who has no id yet is given one.
+The answer has the member's epoch, and its assignment if that changed; it is sent when all of that is durable. Errors:
+23, 25, 42, 81, 82, 110, 111, 112, 128 and 14, 15, 16, each with a message. Versions: regular expressions and ids chosen
+by the client from 1; in 0 the server gives a client without an id one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""ConsumerGroupDescribe (69): groups of the consumer protocol, with what each member has and is to have.
+"""ConsumerGroupDescribe (69): groups of the consumer protocol, with each member's current and target assignment.
 
-A group that is none, or speaks the classic protocol, is 69: tools ask DescribeGroups then. When they come to more than
-fits into one answer, the rest is told to ask again (14). Versions: the kind of each member from 1.
+A group that does not exist, or speaks the classic protocol, gets 69: tools then use DescribeGroups. When the groups
+exceed the size of one answer, the rest get error 14. Versions: the kind of each member from 1.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NOT_ASKED = -(1 << 31)
 _CLASSIC, _CONSUMER = 0, 1
 """The kind of a member: which protocol it speaks."""
 _MAX_BYTES = 16 << 20
-"""No further group is told of in an answer of this size."""
+"""An answer of this size takes no further group."""
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
