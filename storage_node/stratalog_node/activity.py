@@ -1,7 +1,7 @@
-"""What this node tells of its work with its heartbeats, for the status page (`model.activity`).
+"""The activity that this node reports with its heartbeats, for the status page (`model.activity`).
 
-Lives on the event loop. Cost: a look at each shard, less than a millisecond for 10,000; the look at each unfinished
-upload is made so seldom that it takes at most a thousandth of the time.
+Lives on the event loop. Cost: a check of each shard, less than a millisecond for 10,000; unfinished uploads are checked
+so rarely that this takes at most a thousandth of the time.
 """
 
 from __future__ import annotations

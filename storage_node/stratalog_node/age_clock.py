@@ -1,7 +1,7 @@
-"""The node's clock for the age of data, kept in `clock.json` so that a restart is no way around it.
+"""The node's clock for the age of data, kept in `clock.json` so that a restart does not bypass it.
 
-Decisions are `stratalog.machines.tiering.age_clock`'s. A look is two readings of clocks; about once a minute it also
-writes the file, on a thread. A kill loses at most that minute of age time, which is made up for from the credit.
+`stratalog.machines.tiering.age_clock` decides. An update reads two clocks; about once a minute it also writes the file,
+on a thread. A kill loses at most that minute of age time, which the credit makes up for.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class NodeAgeClock:
             log.info("retention goes by the wall clock again", file=str(self._path))
 
     async def _save(self) -> None:
-        """A file that cannot be written is no reason to stop: the old one only makes data look younger."""
+        """A file that cannot be written need not stop the node: the old one only makes data look younger."""
         data = json.dumps(asdict(self._clock.state)).encode() + b"\n"
         with suppress(StratalogError, OSError):
             await asyncio.to_thread(write_durably, self._path, [data])

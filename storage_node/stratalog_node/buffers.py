@@ -59,7 +59,7 @@ class BufferPool:
         return Buffer(capacity)
 
     def give_back(self, buffer: Buffer) -> None:
-        """Nobody may hold a view of it that is still to be read."""
+        """Requires: no view of the buffer is read any more."""
         self.lent_bytes -= buffer.capacity
         free = self._free.get(buffer.capacity)
         if free is not None and self._kept + buffer.capacity <= self._kept_limit:

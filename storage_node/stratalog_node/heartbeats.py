@@ -1,15 +1,16 @@
-"""Tells the meta service that this life of the node lives, and hears when it is over.
+"""Reports to the meta service that this life of the node is running, and detects its end.
 
-Each heartbeat grants the node one lease from its arrival, so it is over only for a node that the service did not hear
-for so long. `heard_ms` says when it was heard last, by this process's clock: what rests on the service being there asks
-for that. What rests on nobody having replaced this node asks for `sure_ms`: a life that counted as lost is heard again
-as soon as it runs, and only the metadata tell what was taken from it meanwhile. A service that keeps no leases (the one
-inside this process) is asked once.
+Each heartbeat grants the node one lease from its arrival, so the node's life ends only if the service did not hear from
+it for a lease. `heard_ms` says when the service last heard it, by this process's clock, for decisions that need the
+service to be reachable. Decisions that need this node not to be replaced use `sure_ms`: a node that counted as dead is
+heard again as soon as it runs, and only the metadata show what was taken from it meanwhile. A service that keeps no
+leases (the one inside this process) is asked once.
 
 A node that leads thousands of shards may keep its event loop busy for longer than a lease, when all of them are written
-to for the first time or when another node has died. Were it taken for dead then, others would have its shards on top of
-their own work, and fall behind in turn. So heartbeats to a service elsewhere come from a thread with a loop of its own.
-What they say is noted on the node's loop; when that has not turned for `stalled_ms`, they stop, and others take over.
+to for the first time or when another node has died. If the service then counted it as dead, other nodes would get its
+shards on top of their own work, and fall behind in turn. So heartbeats to a remote service come from a thread with a
+loop of its own. The node's loop notes their content; when it has not turned for `stalled_ms`, they stop, and other
+nodes take over.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ log = logger(__name__)
 async def register(meta: CommandTaker, command: RegisterNode) -> Registration:
     """Begin a life. While the lease of an earlier one in another directory lasts, wait for its end.
 
-    Raises: Conflict when that life goes on: its process runs.
+    Raises: Conflict if that life continues: its process runs.
     """
     until = asyncio.get_running_loop().time() + LONGEST_WAIT_S
     is_told = False
@@ -89,10 +90,10 @@ class Heartbeats:
         shown: ShownMetadata | None = None,
         can_write: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`on_fenced` is told once, in words, that this life is over: the process must stop. `has_room`: whether the
-        disk has it for more segments. `can_write`: whether the disk makes progress. `life_line` makes another client of
-        the service, for a loop beside the node's; without it heartbeats are sent from the node's own loop. `shown`: the
-        metadata as the node knows them; None where they are never behind."""
+        """`on_fenced` is called once, with the reason, when this life is over: the process must stop. `has_room`:
+        whether the disk has room for more segments. `can_write`: whether the disk makes progress. `life_line` creates
+        another client of the service, for a loop beside the node's; without it heartbeats are sent from the node's own
+        loop. `shown`: the node's present metadata; None if they are never behind."""
         self._vitals = vitals
         self._life_line = life_line
         self._meta = meta
@@ -122,7 +123,8 @@ class Heartbeats:
 
     @property
     def sure_ms(self) -> int:
-        """Up to when it is sure that nobody had taken what this node leads by its metadata. On the node's loop."""
+        """Up to when no other node is known to have taken over what this node leads, according to its metadata. On the
+        node's loop."""
         for _ in range(2):  # what was waited for, then the newest
             if self._is_shown(self._awaited[1]):
                 self._sure_ms, self._awaited = self._awaited[0], self._answered
@@ -133,14 +135,14 @@ class Heartbeats:
 
     @property
     def untaken_ms(self) -> int:
-        """From `sure_ms` on, nobody takes for so long what this node leads; 0: ever. Half a lease: no more is left to
-        one whose connection was cut, and who was cut off does not know whether it closed there. What a lease is, the
-        service says with its first answer: until then it is taken for short."""
+        """How long from `sure_ms` on no other node takes over what this node leads; 0: forever. Half a lease: when the
+        connection was cut, this node does not know at which end, and may have no more than that left. The service
+        states the lease with its first answer; until then a short one is assumed."""
         return (_UNTOLD_LEASE_MS if self._lease_ms is None else self._lease_ms) // 2
 
     @property
     def stalled_ms(self) -> int:
-        """When the node's loop has not turned for so long, it counts as hanging and not as busy."""
+        """If the node's loop has not turned for this long, it counts as hanging and not as busy."""
         return max(_STALLED_LEAST_MS, _STALLED_LEASES * (self._lease_ms or 0))
 
     def start(self) -> None:
@@ -175,7 +177,7 @@ class Heartbeats:
 
     # On the node's loop ----------------------------------------------------------------------------------------
     def _said_now(self) -> Heartbeat:
-        _ = self.sure_ms  # also while nobody asks: what is waited for is to be passed in time
+        _ = self.sure_ms  # also while no caller reads it, so that the awaited version is noticed in time
         return Heartbeat(self._life, has_room=self._has_room(), vitals=self._vitals(), can_write=self._can_write())
 
     def _note(self) -> None:

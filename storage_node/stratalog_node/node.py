@@ -124,7 +124,7 @@ class StorageNode:
         self.why_over = ""
         self.cluster_id = ""
         self.page_url = ""
-        """Where people find this node's page; who serves it says so."""
+        """The address of this node's page; set by the listener that serves it."""
         self._listen = listen
         self._clock_ms = clock_ms
         self._why_short = why_short
@@ -288,7 +288,7 @@ class StorageNode:
         return not self._is_disk_watched or self.local.watch.trouble is None
 
     def _vitals(self) -> Vitals | None:
-        """What else the service is told with each heartbeat, once all of it is there."""
+        """What each heartbeat reports besides, once the node has started."""
         if not self._is_running:
             return None
         return vitals_of(self.settings, self.catalog, self.local, self.store, self.tier.uploader, self._teller.tell())

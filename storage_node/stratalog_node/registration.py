@@ -36,7 +36,7 @@ async def begin_life(
 ) -> BegunLife:
     """`lock`: the descriptor that holds the directory's lock. `boot_id`: of the machine's present boot.
 
-    Raises: Conflict when another life of the node goes on; Unavailable, DiskFull, Fenced, InvalidRequest.
+    Raises: Conflict when another life of the node is running; Unavailable, DiskFull, Fenced, InvalidRequest.
     """
     disk = await asyncio.to_thread(usage_of, layout.root)
     start_id = secrets.token_hex(8)

@@ -1,7 +1,7 @@
-"""One run of a work for all who want it at the same time.
+"""Shares one run of a work among all concurrent callers.
 
-The work is a task of its own: a waiter that is cancelled, or gives up, leaves it running for the others (F43, F47). So
-nobody may put `asyncio.wait_for` around the work itself; a waiter puts its deadline around `join`.
+The work is a task of its own: a caller that is cancelled, or gives up, leaves it running for the others (F43, F47). So
+a caller must not put `asyncio.wait_for` around the work itself; it puts its deadline around `join`.
 Lives on the event loop.
 """
 
@@ -57,7 +57,7 @@ class SingleFlight(Generic[K, V]):
         if self._running.get(key) is task:
             del self._running[key]
         if not task.cancelled():
-            task.exception()  # seen: a failure nobody waited for is no unhandled error
+            task.exception()  # mark it as retrieved: asyncio logs a failure that no caller waited for as unhandled
 
     async def close(self) -> None:
         """Cancel what runs; waiters get Unavailable."""

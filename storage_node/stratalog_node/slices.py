@@ -1,8 +1,8 @@
-"""Long work on the event loop in slices: between two of them the loop serves everybody else.
+"""Runs long work on the event loop in slices, so that the loop serves other work between two of them.
 
 A request may name a hundred thousand things, a shard have thousands of segments and a node 10,000 shards; in one step
-each of them would hold the loop for seconds. What the work stands on may change between slices: look again before
-acting on it, and hold on only to what is your own. Cost: nothing for work of less than one slice.
+each of them would hold the loop for seconds. The state that the work depends on may change between slices: check it
+again before acting on it, and keep only what is your own. Cost: nothing for work of less than one slice.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Slices:
     __slots__ = ("_turns", "_units")
 
     def __init__(self, turns: FairTurns | None = None) -> None:
-        """`turns`, if given, are shared with others like it: of all of them one goes on in a turn, and the first slice
-        waits for its turn, too. For what everybody can ask for many times at once."""
+        """`turns`, if given, are shared with other works: only one of them continues per turn, and the first slice
+        waits for its turn, too. For requests that any client may send many of at once."""
         self._turns = turns
         self._units = UNITS_PER_SLICE if turns is not None else 0
 

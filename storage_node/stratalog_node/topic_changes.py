@@ -1,11 +1,11 @@
-"""Changes topics so that no change undoes another: the one way from "set this key" to the settings as a whole.
+"""Changes topics so that no change undoes another: the only way from "set this key" to the settings as a whole.
 
-The meta service takes a topic's settings as a whole, with its number of shards, in one transaction; how settings must
-relate is judged here, over this node's defaults. So a change reads what the meta service has (the catalog may be
-behind), is applied and judged, and is written only where nothing else was written meanwhile. Otherwise it is made once
-more, over what is there now.
-Changes of one topic through this node, by clients or by HTTP, stand in line: a thousand at once cost a write each. Only
-changes through other nodes can make one begin again.
+The meta service takes a topic's settings as a whole, with its number of shards, in one transaction; this checks how
+settings must relate, over this node's defaults. So a change reads what the meta service has (the catalog may be
+behind), is applied and checked, and is written only if nothing else was written meanwhile. Otherwise it is repeated
+over the present settings.
+Changes of one topic through this node, by clients or by HTTP, wait for each other: a thousand at once cost a write
+each. Only changes through other nodes can force a repetition.
 Lives on the event loop.
 """
 
@@ -40,11 +40,11 @@ class TopicChanges:
     async def alter(
         self, topic_id: UUID, change: Change, *, shard_count: int | None = None, is_trial: bool = False
     ) -> Topic:
-        """Change the settings, and with `shard_count` grow the topic to so many shards: both, or nothing. Returns the
-        topic as it is then; a trial changes nothing.
+        """Change the settings, and with `shard_count` grow the topic to that number of shards: both, or nothing.
+        Returns the topic as it is then; a trial changes nothing.
 
-        Raises: InvalidRequest, LimitExceeded, Reserved (nothing was done), NotFound, Conflict (other nodes change this
-        topic without end), Unavailable, OutcomeUnknown.
+        Raises: InvalidRequest, LimitExceeded, Reserved (nothing was done), NotFound, Conflict (other nodes keep
+        changing this topic), Unavailable, OutcomeUnknown.
         """
         line = self._lines.get(topic_id)
         if line is None:

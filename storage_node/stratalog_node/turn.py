@@ -1,18 +1,18 @@
-"""One turn of the node's event loop: what was read is written, who moved is told, answers go out, memory goes back.
+"""One turn of the node's event loop: writes what was read, notifies waiters, sends answers, frees memory.
 
-Whoever has something for the end of the running turn puts it in its line here; the first that does asks the loop for
-one run. The lines are worked off in this order, each as a whole:
+Work for the end of the running turn is queued here; the first entry schedules one run with the loop. The queues run in
+this order, each as a whole:
 
-1. shards flush what was put in line for them, one write each;
-2. shards tell who moved, once each, however often they did;
-3. those that wait for shards look again (`after_shards`: fetches, timers of what was not answered);
+1. shards flush the batches that were queued for them, one write each;
+2. shards that moved notify their waiters, once each, however often they moved;
+3. those that wait for shards check again (`after_shards`: fetches, timers of unanswered requests);
 4. answers are sent;
-5. buffers go back, whose views only this turn's flush used, and those of connections with nothing unread;
-6. connections that had more to read go on.
+5. buffers whose views only this turn's flush used go back, and those of connections without unread bytes;
+6. connections that had more to read continue.
 
-One item's fault takes nobody else's turn (F48): the item is told. Knows no client and no protocol: a node turns for
-followers and groups as well. Lives on the event loop; nothing here blocks.
-Cost: lists and one call an item; no work for lines that are empty.
+One item's failure does not stop the others (F48): the item itself gets the error. Knows no client and no protocol: a
+node turns for followers and groups as well. Lives on the event loop; nothing here blocks.
+Cost: lists and one call an item; no work for empty queues.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class TurningShard(Protocol):
 
 
 class Sender(Protocol):
-    """Somebody with answers to send."""
+    """A connection with answers to send."""
 
     def send_ready(self) -> None: ...
 
@@ -56,7 +56,7 @@ class Sender(Protocol):
 
 
 class BufferHolder(Protocol):
-    """Somebody with a receive buffer."""
+    """A connection with a receive buffer."""
 
     def give_back_buffer(self) -> None:
         """The turn has used what was read; what is not needed any more may go back."""
@@ -133,7 +133,7 @@ class Turn:
             self.request()
 
     def free_after_turn(self, buffer: Buffer) -> None:
-        """A buffer of which only this turn's flush still uses views."""
+        """A buffer whose views only this turn's flush still uses."""
         self._used.append(buffer)
         self.request()
 

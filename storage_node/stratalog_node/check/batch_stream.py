@@ -1,7 +1,7 @@
 """Follows the record batches of a segment through windows of bytes, checking everything a reader can check.
 
-Feed it windows in order; it keeps the bytes of an unfinished batch. It checks magic, length, CRC, that offsets go on
-without a gap, the epoch, and it carries the seal digest. Memory: one window and one batch, which is put together once.
+Feed it windows in order; it keeps the bytes of an unfinished batch. It checks magic, length, CRC, that offsets are
+contiguous, the epoch, and it carries the seal digest. Memory: one window and one batch, which is put together once.
 """
 
 from __future__ import annotations

@@ -39,11 +39,11 @@ class LocalReport:
 def check_segment_file(
     path: Path, *, expected: SegmentIdentity | None = None, seal: SealRecord | None = None, is_active: bool = False
 ) -> LocalReport:
-    """Check a segment file. With `is_active` a torn tail is a warning: the next start cuts it. Room ahead is as it
-    should be in a file without a seal, and behind the end of one with it nothing that anybody reads: copies that were
-    proven before versions that cut it keep it.
+    """Check a segment file. With `is_active` a torn tail is a warning: the next start cuts it. In a file without a
+    seal, preallocated room is normal. Behind the end of a sealed file it is harmless: it is never read, and copies
+    proven by versions that did not cut it keep it.
 
-    `created_ms` of `expected` is not compared. Raises: NotFound, Unavailable (the disk would not answer).
+    `created_ms` of `expected` is not compared. Raises: NotFound, Unavailable (the disk did not answer).
     """
     report = LocalReport(path)
     with inspect_file(path) as file:
@@ -71,8 +71,8 @@ def check_segment_file(
 def _walk(
     file: InspectedFile, stream: BatchStream, report: LocalReport, *, is_active: bool, seal: SealRecord | None
 ) -> None:
-    """A node may be at work on the file: it fills room ahead that was read as zeros, and cuts it off at the seal. So
-    what is no batch is looked at once more, as often as that gets further."""
+    """A node may be writing to the file: it fills preallocated room that was read as zeros here, and cuts it off at the
+    seal. So data that is not a batch is read again, as long as that gets further."""
     is_second_look = False
     while True:
         start = stream.position

@@ -154,7 +154,8 @@ async def _check_index(store: ObjectStore, manifest: Manifest, report: RemoteRep
 
 
 async def _check_sizes(store: ObjectStore, manifest: Manifest, report: RemoteReport) -> None:
-    """Of chunks. Nobody reads what is behind their end, but by its sizes the copy does not count as a whole one."""
+    """Checks the sizes of chunks. Readers ignore what is behind their end, but a copy with wrong sizes does not count
+    as whole."""
     for key, size_bytes in manifest.object_sizes.items():
         if not is_one_part(key):
             continue

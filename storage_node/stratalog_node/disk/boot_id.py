@@ -9,7 +9,7 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 def read_boot_id() -> str:
-    """Empty where nobody knows (no Linux). Blocking, for a moment."""
+    """Empty if unknown (other systems than Linux). Blocking, for a moment."""
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:

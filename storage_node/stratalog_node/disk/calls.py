@@ -1,7 +1,7 @@
 """What a node asks of its disk: calls in progress, and how the last ones ended. The evidence for `DiskHealth`.
 
-The disk threads of a node belong to its `DiskCalls` (`DiskThreads` sees to it), so that whoever writes or flushes names
-only the path: `disk_call`. Threads that belong to no node are not watched. The event loop counts its own writes.
+The disk threads of a node belong to its `DiskCalls` (`DiskThreads` sees to it), so a caller that writes or flushes
+names only the path: `disk_call`. Threads that belong to no node are not watched. The event loop counts its own writes.
 Any thread may call; `DiskCalls` is read on the event loop.
 Cost: about a microsecond for each flush, a counter for each append.
 """
@@ -85,7 +85,7 @@ class DiskCalls:
             self._unwritable.setdefault(path, self.clock_ms())
 
     def unwritable(self, for_ms: int) -> list[Path]:
-        """Files to which nothing could be written for so long, while others on this disk may be well."""
+        """Files to which all writes have failed for `for_ms`, although others on this disk may succeed."""
         since_ms = self.clock_ms() - for_ms
         return [path for path, failed_ms in self._unwritable.items() if failed_ms <= since_ms]
 

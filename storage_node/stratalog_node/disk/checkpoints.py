@@ -115,7 +115,7 @@ class Checkpoints:
         self._write(batch)
 
     def delete(self, keys: Iterable[SegmentKey]) -> None:
-        """Those of sealed segments, which nobody looks at again. Raises: Unavailable."""
+        """Those of sealed segments, which are not needed again. Raises: Unavailable."""
         self._write(_deletion_of(keys))
 
     def revoke(self, keys: Iterable[SegmentKey]) -> None:

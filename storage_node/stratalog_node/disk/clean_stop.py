@@ -1,8 +1,8 @@
-"""`clean.json`: the last life of this directory ended in order, with everything it ever appended on the disk.
+"""`clean.json`: the last process in this directory stopped cleanly, with everything it ever appended on the disk.
 
-It names that life. The next one takes it away, and believes it only when it follows directly: a copy of an older
-directory, or one that somebody used in between, is not clean. A shard that was in doubt when that life began, and was
-not written to since, is in doubt still, and named with its epoch.
+It names the life of that process. The next start removes the file, and trusts it only if its own life follows directly:
+a copy of an older directory, or a directory that another process used in between, is not clean. A shard that was in
+doubt when that life began, and was not written to since, is still in doubt, and named with its epoch.
 """
 
 from __future__ import annotations

@@ -1,21 +1,21 @@
-"""Open descriptors of segment files: how many there are, and which one must not close.
+"""Open descriptors of segment files: limits their number, and decides which ones must stay open.
 
-Linux tells of a failed writeback once to each open file description that was there when it happened; a description made
-later hears of it only when nobody has heard of it yet and the kernel still holds the inode. After that `fdatasync`
+Linux reports a failed writeback once to each open file description that existed when it happened. A description opened
+later gets the report only if no other one has got it yet and the kernel still holds the inode. After that `fdatasync`
 succeeds over pages that never reached the disk. So, for every file that this node writes:
 
 1. One owner of the verdict. A file is flushed by several threads (grouped flushes, background flushes, a journal that
-   retires, the seal) through one description, and the kernel tells only one of them. `SegmentFile.sync` lets them in
-   one at a time, and what one of them hears holds for all, forever (`FlushLost`).
-2. A file that holds bytes that were not flushed keeps its descriptor. The sweep passes it over: with the descriptor the
-   news would go. When too many files wait like that, the flusher is asked to flush at once (`on_crowded`), and above a
-   second limit no further file is opened: appends are refused for a moment rather than a descriptor given up.
-3. What comes after this process has none of its descriptors, and reads the page cache, not the disk. So each file whose
-   flush failed is written down before anybody is told, and the next start copies it (`disk/lost_flushes.py`).
+retires, the seal) through one description, and the kernel reports the failure to only one of them. `SegmentFile.sync`
+admits one at a time, and a failure that one of them gets holds for all, forever (`FlushLost`).
+2. A file that holds unflushed bytes keeps its descriptor. The sweep skips it, because the report would be lost with the
+descriptor. When too many such files wait, the flusher is asked to flush at once (`on_crowded`). Above a second limit no
+further file is opened: appends are refused for a moment rather than a descriptor closed.
+3. A later process has none of these descriptors, and reads the page cache, not the disk. So each file whose flush
+failed is recorded before the failure is reported, and the next start copies it (`disk/lost_flushes.py`).
 
-Small files (`write_durably`) and journals are made, written and flushed through one descriptor each, and given up when
-that fails. Names: a failed flush of a directory has stopped the file system's journal, so it fails for everybody.
-Lives on the event loop; `flush_lost` may be called on any disk thread.
+Small files (`write_durably`) and journals are created, written and flushed through one descriptor each, and abandoned
+when that fails. Names: a failed flush of a directory has stopped the file system's journal, so all later flushes fail,
+too. Lives on the event loop; `flush_lost` may be called on any disk thread.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def _nobody_asks(path: Path) -> None:
 class Descriptors:
     """Keeps the number of open descriptors below a limit by closing those not used since the last sweep.
 
-    `flush_lost` is told of each file whose flush failed, before whoever asked for the flush; `on_crowded` is called
-    when descriptors above the limit wait for a flush. `calls` hears how appends end.
+    `flush_lost` is called with each file whose flush failed, before the caller of the flush gets the error;
+    `on_crowded` is called when descriptors above the limit wait for a flush. `calls` records how appends end.
     """
 
     def __init__(
@@ -75,16 +75,16 @@ class Descriptors:
         self.flush_lost = flush_lost
         self._on_crowded = on_crowded
         self.write_behind = write_behind
-        """Called with a file of which much was appended since its write-back last began."""
+        """Called with a file when much was appended to it since its last write-back began."""
         self.most = limit + max(limit // 4, _LEAST_SPARE)
         """So many are open at most, those included that wait for a flush."""
         self.lost: dict[Path, str] = {}
-        """Files of which a flush failed in this process, and why: whoever opens them again must know."""
+        """Files with a failed flush in this process, and the reason: whatever opens them again must know."""
         self._sweep_above = limit
         self._open: dict[OpenFile, None] = {}
         self._steady_ns = steady_ns
         self._vain_until_ns = 0
-        """Until then a look for files that may close is not repeated: the last one found none."""
+        """Until then the search for files that may close is not repeated: the last one found none."""
 
     def note_lost(self, path: Path, reason: str) -> None:
         """On any thread."""

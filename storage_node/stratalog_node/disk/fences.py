@@ -1,7 +1,7 @@
-"""`fences.json`: the fences that this node promised, and the copies that it found damaged. A promise is told to nobody
-before it is here, and outlives every crash: no life of this directory takes data of that segment from a leader that the
-fence is above. Of a damaged copy it says up to where batches were seen, before any of them is overwritten: a later life
-does not take what is left for all that there was.
+"""`fences.json`: the fences that this node promised, and the copies that it found damaged. A promise is recorded here
+before it is reported, and outlives every crash: no process in this directory accepts data of that segment from a leader
+below the fence. For a damaged copy the file records up to where batches were seen, before any of them is overwritten:
+so a later process does not mistake the rest for the whole.
 
 Blocking: for disk threads, which take turns.
 """
@@ -26,7 +26,7 @@ class FenceBook:
     """Memory and cost of a write: one line for each fenced segment that is not sealed yet, and each damaged copy."""
 
     def __init__(self, path: Path) -> None:
-        """Raises: Corrupt, when nobody can say what was promised; Unavailable."""
+        """Raises: Corrupt, if it is unknown what was promised; Unavailable."""
         self._path = path
         self._fences, self._seen = _read(path)
         self._changing = threading.Lock()
@@ -40,7 +40,8 @@ class FenceBook:
         return self._seen.get(key, -1)
 
     def promise(self, fences: Mapping[SegmentKey, int]) -> None:
-        """Durability: they are on the disk when this returns. Raises: DiskFull, Unavailable; then nobody knows."""
+        """Durability: they are on the disk when this returns. Raises: DiskFull, Unavailable; the outcome is then
+        unknown."""
         with self._changing:
             raised = {key: max(fence, self.promised(key)) for key, fence in fences.items()}
             self._write({**self._fences, **raised}, self._seen)

@@ -126,7 +126,7 @@ class SegmentFile:
             self.close()
 
     def close_when_unused(self) -> None:
-        """Nobody begins to use it any more: closed as soon as the last pin is gone."""
+        """The file gets no new users: it is closed as soon as the last pin is gone."""
         self._closes_when_unused = True
         if self.pins == 0:
             self.close()
@@ -188,7 +188,7 @@ class SegmentFile:
 
     def take_name(self, *, is_due: bool = False) -> None:
         """Give a file that was a spare its name, which is withheld until `is_due`. Blocking; for disk threads, of a
-        pinned file. Raises: NotFound when somebody took it away; DiskFull, Unavailable: try again."""
+        pinned file. Raises: NotFound if the file was removed; DiskFull, Unavailable: try again."""
         with self._naming:
             self._is_name_withheld &= not is_due
             if self._provisional is None or self._is_name_withheld or self._is_removed:
@@ -257,7 +257,7 @@ class SegmentFile:
         return written >= size_bytes
 
     def _append_slowly(self, fd: int, buffers: Sequence[memoryview | bytes], position: int, size_bytes: int) -> None:
-        # A short pwritev is legal: go on from the position reached.
+        # A short pwritev is legal: continue from the position reached.
         written = 0
         for start in range(0, len(buffers), _IOV_MAX):
             group = [memoryview(b) for b in buffers[start : start + _IOV_MAX]]
@@ -375,7 +375,7 @@ class SegmentFile:
     def _lose(self, error: OSError | NamesLost) -> None:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         self._lost = f"{self.path}: flush failed: {reason}; check the disk, then start the node again"
-        if not self._is_removed:  # else it is nobody's any more, and its name perhaps another one's
+        if not self._is_removed:  # else the file is gone, and another one may have its name
             self._descriptors.note_lost(self.path, self._lost)
         raise FlushLost(self._lost) from error
 
@@ -399,7 +399,7 @@ class SegmentFile:
 
     def put_back(self, position: int, data: bytes | memoryview) -> None:
         """Write bytes that were here before. Blocking. Requires: `fd` was called and the file is pinned since, or
-        nobody else opens files, so that writes and their flush go through one descriptor."""
+        nothing else opens files, so that writes and their flush go through one descriptor."""
         fd = self._fd
         assert fd >= 0, "opened before a thread writes to it"
         self._is_unflushed = True
@@ -421,7 +421,7 @@ class SegmentFile:
         self.written_behind_bytes = min(self.written_behind_bytes, size_bytes)
 
     def leave_tail(self, size_bytes: int) -> None:
-        """What lies behind is no part of it any more; it is cut off before anything is appended, and not until then."""
+        """What lies behind no longer belongs to the file; the next append cuts it off first."""
         self.size_bytes = size_bytes
         self._is_cut_due = True
 
@@ -433,8 +433,8 @@ class SegmentFile:
             self._descriptors.closed(self)
 
     def remove(self, *, is_read: bool = False) -> None:
-        """Blocking; for disk threads. Freed in steps, so that no single call stalls the disk; while somebody still
-        reads it, it only loses its name, and its bytes go with the last descriptor."""
+        """Blocking; for disk threads. Frees the file in steps, so that no single call stalls the disk. While the file
+        is still read, this only removes its name; its bytes go with the last descriptor."""
         with self._naming:
             self._is_removed = True  # from now on another file may have its name
             path = self._provisional or self.path

@@ -1,13 +1,13 @@
-"""`life.json`: what a directory can show of its past, so that neither a copy nor an older state of it passes for the
-directory in which the last life of the node ran.
+"""`life.json`: proves that a directory is the one in which the last life of the node ran, and neither a copy nor an
+older state of it.
 
 Each start of a process has a random name. The directory keeps the name of the start that began its last life, and those
-of later ones that may have begun one: the meta service knows which did, and takes the directory for the continuation of
-that life if the directory names it. A start writes its name before it registers, and drops the earlier ones once it is
-answered, before it serves anybody; so a life that may have confirmed anything to anybody is named in its directory.
+of later starts that may have begun one: the meta service knows which did, and accepts the directory as the continuation
+of that life if the directory names it. A start writes its name before it registers, and drops the earlier ones once the
+service has answered, before it serves any client; so a life that may have confirmed anything is named in its directory.
 
-A file that was copied is another file: what it says of itself, its number in the file system, is not true of the copy,
-and a copy names no start. A whole file system that was set back to an earlier state within one life shows none of this.
+A copied file is another file: the file records its own number in the file system, which is wrong in a copy, so a copy
+names no start. A whole file system that was rolled back within one life is not detected.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class PastLife:
     """What the directory shows of the life before."""
 
     starts: tuple[str, ...] = ()
-    """Names of starts of which one began that life. Empty: the directory cannot show whose continuation it is."""
+    """Names of starts; one of them began that life. Empty: the directory cannot prove which life it continues."""
     boot_id: str = ""
     """Of the machine's boot in which the last of them ran."""
 

@@ -35,7 +35,7 @@ class LostFlushes:
         self._root = root
 
     def note(self, file: Path) -> None:
-        """Its flush has failed just now, and nobody was told yet."""
+        """Records that the file's flush has failed just now. Call it before the failure is reported."""
         try:
             fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
             try:

@@ -81,8 +81,8 @@ class SegmentScan:
         data: bytes | memoryview,
         times: Sequence[BatchTimes] | None = None,
     ) -> None:
-        """Take in batches that were read at `position` and checked, as far as they go on where this stands. `times`: of
-        each, where they were opened already. For threads: the loop runs meanwhile."""
+        """Take in batches that were read at `position` and checked, as far as they continue from where this scan is.
+        `times`: of each batch, if they were opened already. For threads: the loop runs meanwhile."""
         view, begin = memoryview(data), position
         at, next_offset, digest = self.position, self.next_offset, self.digest
         index, opens = self.index, self.index.has_true_times
@@ -104,7 +104,8 @@ class SegmentScan:
         self.position, self.next_offset, self.digest = at, next_offset, digest
 
     def take_in_next(self, headers: Sequence[BatchHeader], data: memoryview) -> None:
-        """On the event loop: take in batches that were checked to go on where this stands; they are all of `data`."""
+        """On the event loop: take in batches that were checked to continue from where this scan is; they are all of
+        `data`."""
         add_to_index, replay, now_ms = self.index.append, self.producers.replay, self.now_ms
         for header in headers:
             add_to_index(header.base_offset, header.size_bytes, first_timestamp_ms(header), header.max_timestamp_ms)

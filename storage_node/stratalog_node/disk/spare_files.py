@@ -1,12 +1,12 @@
-"""Empty files for segments that will begin, made off the event loop.
+"""Creates empty files for future segments off the event loop.
 
-To make a file waits for the file system's journal, up to 0.1 s beside heavy writes, and a roll happens between two
-batches. So a roll takes a file that is there already, under a name of no meaning; its own name is given to it on a disk
-thread (`SegmentFile.take_name`), before anything in it is acknowledged: where other nodes may go on instead, once the
-roll was confirmed and named this one, for theirs would have the same name; else before that. What is left of them when
-a process ends is removed by the next start: nothing in it was acknowledged.
+Creating a file waits for the file system's journal, up to 0.1 s beside heavy writes, and a roll happens between two
+batches. So a roll takes an existing file under a temporary name. A disk thread gives it its own name
+(`SegmentFile.take_name`) before anything in it is acknowledged. If other nodes may lead instead, it gets its name only
+once the roll was confirmed and named this node, because their file would have the same name. The next start removes the
+spare files that a process leaves behind: nothing in them was acknowledged.
 
-Lives on the event loop; files are made on the background threads. Memory and descriptors: none until the first roll,
+Lives on the event loop; files are created on the background threads. Memory and descriptors: none until the first roll,
 then as many as rolled at once, at most `most`.
 """
 
@@ -68,7 +68,7 @@ class SpareFiles:
         return spare
 
     async def close(self) -> None:
-        """Those that nobody took are removed."""
+        """Removes the files that were not taken."""
         self._is_closed = True
         if self._making is not None:
             await self._making

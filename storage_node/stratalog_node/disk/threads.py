@@ -34,8 +34,8 @@ class DiskThreads:
         return await asyncio.get_running_loop().run_in_executor(self._pools["read"], work)
 
     async def read_file(self, file: SegmentFile, work: Callable[[], T]) -> T:
-        """Work that reads one segment's file, which stays pinned until the thread is done, also when nobody waits for
-        it any more: the descriptor's number must not become another file's under it."""
+        """Work that reads one segment's file, which stays pinned until the thread is done, even if the caller is
+        cancelled: the descriptor's number must not be reused for another file meanwhile."""
         return await self._pinned("read", file, work)
 
     async def seal_file(self, file: SegmentFile, work: Callable[[], T]) -> T:
@@ -50,7 +50,7 @@ class DiskThreads:
         return await self._pinned("copies", file, work)
 
     def write_behind(self, file: SegmentFile, work: Callable[[], T]) -> Future[T]:
-        """Nobody waits for it."""
+        """The caller does not wait for it."""
         return self._submit("write-behind", file, work)
 
     async def _pinned(self, kind: str, file: SegmentFile, work: Callable[[], T]) -> T:

@@ -1,11 +1,11 @@
-"""Begins the write-back of what was appended to a segment's file, long before anybody waits for its flush.
+"""Begins the write-back of what was appended to a segment's file, long before a caller waits for its flush.
 
-The kernel would begin when memory is a tenth full of dirty pages, or after half a minute. A roll is told, and what
+The kernel would begin when memory is a tenth full of dirty pages, or after half a minute. A roll is reported, and what
 follows it acknowledged, only once the ended segment is on the disk: with all of it still in memory, producers waited
 until the disk had taken whole segments (docs/decisions/0016-memory-and-waits-beside-uploads.md).
 
-Nothing is promised by it: it flushes no file, and asks no one how a write went. A write that fails is told to the flush
-that follows, because a call that does not wait takes no error away from the descriptor.
+This promises nothing: it does not flush, and does not report how a write went. The next flush gets the error of a
+failed write, because a call that does not wait does not consume the descriptor's error.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Time that this node did not attend to its clients, because its own event loop stood still.
+"""Measures the time in which this node did not serve its clients, because its own event loop was blocked.
 
-Members are not to blame for it: their heartbeats lie in the sockets. So that time does not count for sessions, and
-after it nobody is expired before the sockets have been read.
+Members are not to blame for that: their heartbeats wait in the sockets. So that time does not count for sessions, and
+after it no member expires before the sockets have been read.
 Thread: the event loop. Cost: ten lookups of the clock a second.
 """
 
@@ -14,9 +14,10 @@ _TICK_S = 0.1
 _STALL_S = 0.5
 """A loop that comes round this much later than it wanted to has stood still."""
 _CATCH_UP_TICKS = 10
-"""Ticks after a stall before anyone may expire: at least as many turns, each of which reads what is ready."""
+"""Ticks after a stall before a member may expire: at least as many turns, and each turn reads what is ready."""
 _MOST_STALLS = 60
-"""So many stalls that follow one another do not count; more do: a loop that is slow for good finds out who is dead."""
+"""Consecutive stalls that do not count for sessions. Further ones do count: a loop that is permanently slow must still
+detect dead members."""
 
 
 class Attention:

@@ -1,8 +1,8 @@
 """Groups of the consumer protocol (KIP-848) on this node: heartbeats of their members, descriptions.
 
-A group speaks the protocol of whoever came first. One without members turns to the other protocol when somebody asks in
-it, and keeps its offsets; one with classic members does when it can (docs/group-migration.md), or says why it does not.
-Thread: the event loop.
+A group uses the protocol of its first member. A group without members switches to the other protocol when a request
+uses that, and keeps its offsets; a group with classic members switches if it can (docs/group-migration.md), or says why
+it does not. Thread: the event loop.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ class TopicsSeen:
 
 @lru_cache(maxsize=256)
 def compiled(regex: str) -> re2._Regexp | None:
-    """None when it is no regular expression of RE2. Matching takes time by the length of a name alone."""
+    """None if it is not a regular expression of RE2. Matching takes time in proportion to the length of a name
+    alone."""
     try:
         return re2.compile(regex, _OPTIONS)
     except re2.error:
@@ -167,7 +168,7 @@ class ConsumerGroups:
 
 
 def member_error(hosted: HostedGroup, member_id: str | None, epoch: int) -> GroupError:
-    """Whether somebody who says that it is a member is told the group's offsets."""
+    """Whether a client that claims to be a member may read the group's offsets."""
     machine = hosted.machine
     if not isinstance(machine, ConsumerGroup) or (member_id is None and epoch < 0):
         return GroupError.NONE

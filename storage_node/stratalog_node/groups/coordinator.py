@@ -1,13 +1,13 @@
 """The group coordinator of one node: every group API as one method, over the shards of the group log it leads.
 
-A group belongs to one shard of the internal topic `__consumer_offsets`; who leads that shard coordinates the group.
+A group belongs to one shard of the internal topic `__consumer_offsets`; the leader of that shard coordinates the group.
 The node calls `start` once and hands every catalog change to `on_change`; shards are then taken over and given up as
-their leadership comes and goes. While a shard is being read its groups answer 14, elsewhere 16; but members hear
-nothing of it: as in Kafka a Heartbeat is answered without error then, and a SyncGroup with 27, for some clients take 14
-in their place for the end of the membership.
+their leadership comes and goes. While a shard is being read its groups answer 14, elsewhere 16; but members do not see
+that: as in Kafka a Heartbeat is then answered without an error, and a SyncGroup with 27, because some clients treat 14
+there as the end of the membership.
 
-Nothing is answered as done before it is durable. Bounded: groups and their bytes on the node, members and bytes of a
-group, bytes waiting to be appended. Long requests are worked off in slices.
+Nothing is confirmed before it is durable. Bounded: groups and their bytes on the node, members and bytes of a group,
+bytes waiting to be appended. Long requests run in slices.
 Thread: the event loop.
 """
 
@@ -86,8 +86,9 @@ class GroupTopics(Topics, AllTopics, Protocol):
 
 class GroupCoordinator:
     """See the module. `led_shard` gives the view of a shard that this node leads now, None for every other; `heard_ms`
-    and `lease_ms` say how long nobody replaces this node (`standing`); `age_ms` is the time that data ages by;
-    `words` are those of classic consumers; `is_lost`: all that nodes had of a segment was given up by a person."""
+    and `lease_ms` say how long no other node replaces this one (`coordinator_validity.py`); `age_ms` is the time that
+    data ages by;
+    `words` encodes the messages of classic consumers; `is_lost`: a person gave up all that nodes had of a segment."""
 
     def __init__(
         self,
@@ -222,7 +223,7 @@ class GroupCoordinator:
         await self._hosting.load(index)
 
     def unload(self, index: int) -> None:
-        """Give one shard up: whoever waits hears NOT_COORDINATOR."""
+        """Give one shard up: parked requests get NOT_COORDINATOR."""
         self._hosting.unload(index)
 
     def on_change(self, change: Change) -> None:
@@ -247,7 +248,7 @@ class GroupCoordinator:
                 pass
 
     async def _forget_topics(self) -> None:
-        """All topics deleted meanwhile together: one look at all offsets."""
+        """Handles all topics deleted meanwhile in one pass over the offsets."""
         try:
             while self._topics_gone:
                 gone, self._topics_gone = self._topics_gone, set()
@@ -364,9 +365,9 @@ class GroupCoordinator:
         self, group_id: str, wanted: Sequence[TopicShard] | None, member_id: str | None = None, member_epoch: int = -1
     ) -> FetchedOffsets:
         """OffsetFetch: what is committed and durable; None asks for all the group has. A member of a group of the
-        consumer protocol says who it is, and is told nothing at another epoch.
+        consumer protocol identifies itself, and gets nothing at another epoch.
 
-        That nothing is committed is said only when the catalog is no older than the question.
+        "Nothing is committed" is returned only if the catalog is at least as new as the question.
         """
         hosted = await self._hosting.arrive(group_id)
         if isinstance(hosted, GroupError):
@@ -399,7 +400,7 @@ class GroupCoordinator:
 
     async def list_groups(self, states: Sequence[str] = (), types: Sequence[str] = ()) -> ListedGroups:
         """Groups of this node, of all states and types or of those named (in any case of letters)."""
-        self._hosting.adopt()  # what became usable and nobody asked for yet
+        self._hosting.adopt()  # shards that became usable and were not requested yet
         is_sure = await self._hosting.is_sure()
         wanted, of_types = ({word.lower() for word in words} for words in (states, types))
         listed: list[ListedGroup] = []

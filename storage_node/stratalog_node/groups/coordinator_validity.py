@@ -24,9 +24,9 @@ from stratalog_node.groups.hosted import GroupShard, ShardState
 from stratalog_node.groups.stats import GroupStats
 
 NOTHING: Final = encode_entry(OffsetEntry("", ShardKey(UUID(int=0), 0), None))
-"""No group has an empty name: whoever reads this is told to forget what nobody has."""
+"""No group has an empty name: a reader of this entry forgets something that does not exist."""
 _PATIENCE_S: Final = 1.0
-"""Then who asks is sent to find the coordinator again."""
+"""After that the client gets an error that makes it find the coordinator again."""
 
 
 class Standing:
@@ -38,8 +38,8 @@ class Standing:
         monotonic_ms: Callable[[], int],
         stats: GroupStats,
     ) -> None:
-        """`heard_ms`: up to when the meta service is known to have heard this node, and nobody to have replaced it;
-        `lease_ms`: for how long after that nobody does, 0 forever."""
+        """`heard_ms`: up to when the meta service is known to have heard this node, without another node in its place;
+        `lease_ms`: how long after that no node takes its place, 0 forever."""
         self._heard_ms = heard_ms
         self._lease_ms = lease_ms
         self._monotonic_ms = monotonic_ms

@@ -65,7 +65,7 @@ class DeadlineHeap(Generic[_T]):
         return None
 
     def due(self, now_ms: int, most: int = 1 << 30) -> Iterator[_T]:
-        """Take out what is due, at most so many; an item may be scheduled again meanwhile, for a later round."""
+        """Remove and return due items, at most `most`; an item may be scheduled again meanwhile, for a later call."""
         ready: list[_T] = []
         while self._heap and self._heap[0][0] <= now_ms and len(ready) < most:
             _, number = heapq.heappop(self._heap)

@@ -56,7 +56,7 @@ class Forgetting:
         self._retention_ms = retention_ms
         self._stats = stats
         self._doubtful: set[UUID] = set()
-        """Topics of offsets that were unknown in the last sweep: a catalog that lags is no proof of a deletion."""
+        """Topics of offsets that were unknown in the last sweep: a lagging catalog does not prove a deletion."""
 
     # On request -------------------------------------------------------------------------------------------------
     async def delete_offsets(self, hosted: HostedGroup, places: Sequence[TopicShard]) -> DeletedOffsets:
@@ -92,7 +92,7 @@ class Forgetting:
         return await self._offsets.in_time(self._remove(hosted))
 
     def _remove(self, hosted: HostedGroup) -> asyncio.Future[GroupError]:
-        """Write that an empty group and all its offsets are gone; until then nobody may use it."""
+        """Write that an empty group and all its offsets are gone; until that is durable the group is not used."""
         outcome: asyncio.Future[GroupError] = asyncio.get_running_loop().create_future()
 
         def done(error: GroupError) -> None:
@@ -117,7 +117,7 @@ class Forgetting:
 
     # With their topic -------------------------------------------------------------------------------------------
     async def forget_topics(self, groups: Sequence[HostedGroup], topic_ids: set[UUID]) -> None:
-        """The topics were deleted: their names resolve no longer, so nobody can read these offsets as it is."""
+        """The topics were deleted: their names no longer resolve, so these offsets cannot be read anyway."""
         for hosted in groups:
             try:
                 gone: dict[ShardKey, CommittedOffset] = {}
@@ -146,7 +146,7 @@ class Forgetting:
 
     # In time ----------------------------------------------------------------------------------------------------
     async def sweep(self, groups: Sequence[HostedGroup]) -> None:
-        """Forget what has expired, offsets of vanished topics, and groups of which nothing is left."""
+        """Forget what has expired, offsets of vanished topics, and groups without any content left."""
         now_ms = self._age_ms()
         doubtful: set[UUID] = set()
         for hosted in groups:

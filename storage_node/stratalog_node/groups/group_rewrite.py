@@ -1,4 +1,4 @@
-"""Writes a group to the log again after its deletion failed: the failed tombstone may be in the log all the same.
+"""Writes a group to the log again after its deletion failed: the failed tombstone may be in the log nevertheless.
 
 A restart would then read only what was written behind the tombstone. So the group is not used until the log holds all
 of it again. It is written when a client asks for the group or the sweep reaches it; if the deletion of thousands of

@@ -54,9 +54,10 @@ class HostedGroup:
         self.changed_ms = -1
         """Wall time of the last durable change; for an empty group since when it is empty."""
         self.is_leaving = False
-        """Its deletion is being written, or itself after one that failed: whoever asks meanwhile tries again."""
+        """Its deletion is being written, or the group itself after a failed deletion: other requests try again
+        later."""
         self.is_doubtful = False
-        """Its deletion failed and may be in the log all the same: nobody uses it before it is restated."""
+        """Its deletion failed and may be in the log nevertheless: the group is not used before it is rewritten."""
         self.writes = 0
         """Requests at work on it whose submissions to the log are not answered yet."""
         self.timer: int | None = None
@@ -79,7 +80,7 @@ class HostedGroup:
 
     @property
     def absence(self) -> GroupError | None:
-        """Why a request that found the group earlier must not go on with it; None when it may."""
+        """Why a request that found the group earlier must not continue with it; None if it may."""
         if self.shard.state is ShardState.CLOSED:
             return GroupError.NOT_COORDINATOR
         is_away = self.is_leaving or self.is_doubtful or not self.is_present

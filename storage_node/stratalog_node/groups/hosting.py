@@ -1,8 +1,8 @@
-"""Which shards of the group log this node coordinates: makes the internal topic, takes shards over, gives them up.
+"""Which shards of the group log this node coordinates: creates the internal topic, takes shards over, gives them up.
 
-Leadership of a shard of `__consumer_offsets` is leadership of its groups. A shard is taken over by reading its log,
-retried until it can be read or is somebody else's; while that lasts its groups answer 14. Given up, everyone parked
-hears 16, and nothing of it is kept. Both go in slices: thousands of groups do not hold the event loop.
+The leader of a shard of `__consumer_offsets` leads its groups. A shard is taken over by reading its log, with retries
+until it can be read or another node leads it; meanwhile its groups answer 14. When a shard is given up, all parked
+requests get 16, and its state is dropped. Both go in slices: thousands of groups do not hold the event loop.
 Thread: the event loop.
 """
 
@@ -46,7 +46,7 @@ _log = logger(__name__)
 
 _OPENING_TIMEOUT_S = 5.0
 _LOAD_PAUSE_S = 0.5
-"""At most, between two looks at a log that cannot be read yet: members wait for it."""
+"""The longest pause before an unreadable log is tried again: members wait for it."""
 _LONGEST_GROUP_ID = 4_096
 """In UTF-8 bytes: what the group log, the caches of names and the search for a group's place can bear many of."""
 
@@ -61,7 +61,7 @@ class GroupMeta(CommandTaker, Protocol):
 class CoordinatorLimits:
     max_groups: int = 100_000
     sweep_interval_s: float = 600.0
-    """Time between two looks for offsets to forget."""
+    """Time between two sweeps for expired offsets."""
     new_member_join_timeout_ms: int = 300_000
     log: LogLimits = field(default_factory=LogLimits)
     room: RoomLimits = field(default_factory=RoomLimits)
@@ -128,7 +128,7 @@ class GroupHosting:
         return topic is not None and topic.topic_id == key.topic_id
 
     async def _adopted(self) -> None:
-        """Whoever asked for the topic goes on to JoinGroup: a moment here saves it a round of errors."""
+        """A client that asked for the topic continues with JoinGroup: a short wait here saves it a round of errors."""
         self.adopt()
         if self._loads:
             await asyncio.wait(set(self._loads.values()), timeout=_OPENING_TIMEOUT_S)
@@ -259,8 +259,8 @@ class GroupHosting:
         self.adopt_soon()
 
     def _found_to_be_ours(self, key: ShardKey) -> GroupShard | None:
-        """Not all that makes a shard usable is a change of metadata: healing it from the object store is none. So who
-        asks for one that is not here makes this node look."""
+        """Some shards become usable without a change of metadata, for example once healed from the object store. So a
+        request for a shard that is not loaded makes this node check."""
         if not self._is_stopped and self._led_shard(key) is not None:
             self._begin_load(key.shard)
         return self._shards.get(key.shard)
@@ -282,7 +282,7 @@ class GroupHosting:
             self.unload(index)
 
     def unload(self, index: int) -> None:
-        """Give one shard up: whoever waits hears NOT_COORDINATOR."""
+        """Give one shard up: parked requests get NOT_COORDINATOR."""
         shard = self._shards.pop(index, None)
         if shard is None:
             return
@@ -328,7 +328,7 @@ class GroupHosting:
                 backoff = _after_a_fault()
                 _log.error("group log cannot be read; its groups wait", shard=shard.index, reason=str(damage))
             except StratalogError as failure:
-                if str(failure) != told:  # while the segment before is being sealed this goes on
+                if str(failure) != told:  # repeats while the segment before is being sealed
                     told = str(failure)
                     _log.warning("group log not loaded yet", shard=shard.index, reason=told)
             except Exception:

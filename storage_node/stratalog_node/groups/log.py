@@ -1,12 +1,12 @@
 """One shard of the group log: appended to in order, one append at a time, many entries per append.
 
-Whatever is submitted in one turn of the event loop, or while an append is under way, goes into the next append
-together. `done` is called in the order of submission, with NONE once the shard's HW has passed the entries; so state
-that changes only there is exactly what a restart would read.
+Whatever is submitted in one turn of the event loop, or during an append, goes into the next append together. `done` is
+called in the order of submission, with NONE once the shard's HW has passed the entries; so state that changes only
+there is exactly what a restart would read.
 
 Instead of compaction: when the log since the last snapshot is long enough, the whole live state is written again
-between two marks, a piece per append with the new entries behind it, so that nobody waits for it; then everything
-before the first mark is trimmed. A reload so reads at most a few times the live state.
+between two marks, a piece per append with the new entries behind it, so that requests do not wait for the snapshot;
+then everything before the first mark is trimmed. So a reload reads at most a few times the live state.
 
 Durability: an entry is durable as the shard is: `ShardView.append` returns when the HW has passed it.
 Thread: the event loop.
@@ -57,7 +57,7 @@ class LogLimits:
     snapshot_min_bytes: int = 4 << 20
     """No snapshot before this much was appended since the last one."""
     snapshot_growth: int = 3
-    """... nor before the log since the last snapshot is so many times as long as that one."""
+    """... nor before the log since the last snapshot is this many times as long as that one."""
     chunk_entries: int = 1_000
     """Entries of a snapshot per append: about 10 ms of the loop."""
     append_bytes: int = 256 << 10
@@ -127,8 +127,8 @@ class GroupLog:
 
     # Loading ----------------------------------------------------------------------------------------------------
     async def load(self, node_id: int) -> Replay:
-        """Take the shard over and read it: what anyone's append was acknowledged for lies below the opening record.
-        Tried again it reads up to the record that is there: nobody else has written since.
+        """Take the shard over and read it: all entries whose append any node acknowledged lie below the opening record.
+        A retry reads up to the existing record, because no other node has written since.
 
         Raises: Unavailable, Fenced, OutcomeUnknown, Corrupt.
         """
@@ -165,7 +165,7 @@ class GroupLog:
                     raise Unavailable(words)
                 replay.pass_over(OffsetRange(offset, end_offset))
                 offset = end_offset
-        # A snapshot makes the log begin behind what was given up, so that nobody comes to it again.
+        # A snapshot makes the log begin behind what was given up, so that later reads do not meet the gap.
         self._is_snapshot_wanted = replay.openings > self._limits.most_openings or bool(replay.given_up)
         return replay
 
@@ -179,7 +179,8 @@ class GroupLog:
             return ()
 
     def _lost_until(self, offset: int) -> int | None:
-        """Where what nobody has any more ends, if it begins there. What is in the object store waits for that."""
+        """The end of the lost range that begins at `offset`, if no readable copy of it is left. A range in the object
+        store is not lost: the read waits for it."""
         for segment in self._view.segments:
             if segment.end_offset is not None and segment.base_offset <= offset < segment.end_offset:
                 is_stored = offset < segment.remote.commit_offset
@@ -187,7 +188,7 @@ class GroupLog:
         return None
 
     def loaded(self) -> None:
-        """The live state is what was read: a snapshot may be made of it."""
+        """The live state equals what was read: a snapshot of it may begin."""
         if self._is_snapshot_wanted and not self._is_closed and self._snapshot is None:
             self._is_snapshot_wanted = False
             self._snapshot = SnapshotInProgress(self._wall_ms(), self._live)
@@ -267,7 +268,7 @@ class GroupLog:
             # What may or may not be in the log changes nothing here: the client tries again, and a restart may take
             # either for true.
             _log.warning("group log append failed", shard=self.index, reason=str(failure))
-        except Exception:  # whoever waits must hear, whatever went wrong below
+        except Exception:  # the waiting requests must be answered, whatever failed
             _log.exception("group log append failed", shard=self.index)
         else:
             self._stats.appends += 1

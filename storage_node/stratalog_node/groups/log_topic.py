@@ -3,7 +3,7 @@
 Any node may be the first that is asked: they all send the same command, and the meta service makes the topic once. It
 is made with as many replicas as are wanted and as there are living nodes. When more nodes live than that, the node that
 leads shard 0 asks for the missing replicas; each shard gets them at its next roll.
-Thread: the event loop. Cost: a look at the nodes for each change of the metadata that concerns them or the group log.
+Thread: the event loop. Cost: a check of the nodes for each change of the metadata that concerns them or the group log.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _log = logger(__name__)
 
 _SHOWN_TIMEOUT_MS = 5_000
 _PATIENCE_S = 15.0
-"""Whoever asks for a group waits no longer for the topic. Making it goes on."""
+"""A request for a group waits no longer than this for the topic. Its creation continues."""
 
 
 class LogTopic:

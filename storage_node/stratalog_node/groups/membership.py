@@ -90,7 +90,7 @@ class Membership:
         self._waiters: dict[int, asyncio.Future[Answer]] = {}
         self._last_waiter = 0
         self._later: deque[Effect] = deque()
-        """Answers of steps that answered very many at once. Whom they are for is in them."""
+        """Answers of steps that answered many requests at once. Each names its request."""
         self._deadlines: DeadlineHeap[HostedGroup] = DeadlineHeap()
         self._alarm: asyncio.TimerHandle | None = None
 
@@ -129,7 +129,8 @@ class Membership:
         self.forget_if_blank(hosted)
 
     def downgrade_if_due(self, hosted: HostedGroup) -> None:
-        """A consumer group with classic members only is a classic group from here on. Nobody waits for it then."""
+        """A consumer group with classic members only becomes a classic group. No request of a member waits at that
+        moment."""
         machine = hosted.machine
         if isinstance(machine, ConsumerGroup) and machine.is_to_be_classic:
             hosted.machine = self._migration.downgraded(machine, self.now_ms())
@@ -167,7 +168,7 @@ class Membership:
             self._forget(hosted)
 
     def close(self, hosted: HostedGroup, error: GroupError) -> None:
-        """The group leaves this node: whoever waits hears the error, and nothing here holds it any more."""
+        """The group leaves this node: its waiting requests get the error, and nothing here refers to it any more."""
         self.step(hosted, group_events.GroupClosed(error))
         self._forget(hosted)
 
@@ -188,7 +189,7 @@ class Membership:
             self._alarm = None
 
     def run_due(self) -> None:
-        """Wake groups whose deadline is reached; called by the alarm. Nobody is woken while requests that came in
+        """Wake groups whose deadline is reached; called by the alarm. No group is woken while requests that came in
         time may still be unread."""
         if not self._attention.is_catching_up:
             for hosted in self._deadlines.due(self.now_ms(), _WAKES_PER_TURN):

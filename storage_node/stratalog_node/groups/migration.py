@@ -71,7 +71,7 @@ class Migration:
         groups = [
             ConsumerGroup(classic.group_id, self.consumer_limits, whole, now_ms, is_in_log=False) for _ in range(2)
         ]
-        # One for a try: who is refused converts nothing.
+        # The first one is for a trial: a refused member converts nothing.
         for effect in groups[0].step(joining, now_ms):
             if isinstance(effect, AnswerConsumer) and effect.answer.error is not GroupError.NONE:
                 return effect.answer

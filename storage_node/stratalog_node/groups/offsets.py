@@ -1,7 +1,7 @@
-"""Commits and reads the offsets of groups; `forgetting` lets them go.
+"""Commits and reads the offsets of groups; `forgetting` removes them.
 
-An offset changes in memory when its entry is durable, never before, and in the order of the log. Requests are worked
-off in slices, and what they stand on is looked at again before anything is written.
+An offset changes in memory when its entry is durable, never before, and in the order of the log. Requests run in
+slices, and check their preconditions again before anything is written.
 Thread: the event loop.
 """
 
@@ -93,7 +93,7 @@ class OffsetKeeper:
         self, hosted: HostedGroup, request: CommitRequest, catch_up: Callable[[], Awaitable[bool]]
     ) -> list[GroupError]:
         """`catch_up` brings the catalog up to date, where it does not know what the request names."""
-        hosted.writes += 1  # nobody forgets the group while this request is at work on it
+        hosted.writes += 1  # the group is not forgotten while this request works on it
         try:
             if await self._has_unknown(request.offsets) and not await catch_up():
                 return [GroupError.COORDINATOR_LOAD_IN_PROGRESS] * len(request.offsets)

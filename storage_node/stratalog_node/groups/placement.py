@@ -14,7 +14,7 @@ OFFSETS_TOPIC = GROUP_LOG
 
 
 class Leaders(Protocol):
-    """The node's catalog, as far as it says who leads."""
+    """The part of the node's catalog that names leaders."""
 
     def topic(self, name: str) -> Topic | None: ...
 
@@ -24,7 +24,8 @@ class Leaders(Protocol):
 
 
 def coordinator_of(catalog: Leaders, group_id: str) -> Node | None:
-    """Who leads the group's shard; None while nobody does, or who does is not alive, or there is no group log yet."""
+    """The leader of the group's shard; None while there is no leader, or it is not alive, or there is no group log
+    yet."""
     topic = catalog.topic(OFFSETS_TOPIC)
     if topic is None:
         return None

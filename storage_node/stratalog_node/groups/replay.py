@@ -71,8 +71,8 @@ class Replay:
             at += 1
 
     def pass_over(self, given_up: OffsetRange) -> None:
-        """What was written there nobody has. What was known before stays, as old as it is: who reads again from there
-        reads some twice, and misses nothing."""
+        """What was written there is lost. What was known before stays, in its older state: clients that resume there
+        read some records twice, and miss none."""
         self.given_up.append(given_up)
         self._begun = None
 

@@ -48,8 +48,8 @@ class SnapshotInProgress:
         return self.base_offset >= 0
 
     def next_chunk(self, max_entries: int, max_bytes: int) -> list[KeyValue]:
-        """Entries to append now, ahead of anything else in the same append: so many, or the first that reach the
-        bytes."""
+        """Entries to append now, ahead of anything else in the same append: at most `max_entries`, and no more once
+        they reach `max_bytes`."""
         pairs: list[KeyValue] = []
         size_bytes = 0
         for key in self._keys:
@@ -68,7 +68,7 @@ class SnapshotInProgress:
         return pairs
 
     def appended(self, base_offset: int, entry_count: int) -> None:
-        """An append with a slice of this snapshot at its front, of so many entries in all, is durable."""
+        """An append of `entry_count` entries with a slice of this snapshot at its front is durable."""
         if not self.has_begun:
             self.base_offset = base_offset
             entry_count -= 1

@@ -173,7 +173,7 @@ class NodeTier:
         return f"{counted(len(held), 'segment')} cannot be uploaded any further, such as {key}: {reason}"
 
     def unsent(self) -> list[tuple[SegmentKey, int, int]]:
-        """(segment, committed bytes that are not in the store, the oldest one's age in ms). Cost: a look at each
+        """(segment, committed bytes that are not in the store, the oldest one's age in ms). Cost: a check of each
         unfinished segment."""
         now_ms = self._monotonic_ms()
         found = [] if self.uploader is None else self.uploader.unsent()

@@ -1,13 +1,13 @@
 """The sealed segments in a retired node's directory: each file is checked before its first range is read, and again
-when another one lies in its place.
+when another file is in its place.
 
-What was checked is remembered with the file's mark: its inode, size and times. Each read compares the mark behind what
-it read, so bytes of a file that was swapped meanwhile are never given. A file that is not the one that was sealed is
-not checked again for a minute, unless its mark changes. Few are checked at a time: each check reads headers all over a
-large file, beside the reads of those that were checked.
+The check is remembered with the file's mark: its inode, size and times. Each read compares the mark afterwards, so
+bytes of a file that was swapped meanwhile are never returned. A file that is not the sealed one is not checked again
+for a minute, unless its mark changes. Few are checked at a time: each check reads headers all over a large file, beside
+the reads of checked files.
 Files are opened for reading alone, on disk threads. Lives on the event loop.
 Limit: a file that is overwritten in place, in the same tick of the file system's clock as the check and to the same
-size, has the same mark; its CRCs are checked all the same.
+size, has the same mark; its CRCs are still checked.
 """
 
 from __future__ import annotations
@@ -83,13 +83,15 @@ class CheckedFiles:
         self._verdicts: OrderedDict[SegmentKey, _Verdict] = OrderedDict()
         self._places = asyncio.Semaphore(_CHECKS_AT_ONCE)
         self._checks: SingleFlight[SegmentKey, None] = SingleFlight()
-        """Who asks for a large file gives up before it is checked, and finds it checked when it asks again."""
+        """A client that asks for a large file gives up before the check ends; its next request finds the file
+        checked."""
 
     async def close(self) -> None:
         await self._checks.close()
 
     async def check(self, key: SegmentKey, seal: SealRecord) -> None:
-        """Wait until it was; the check outlives who waits. Raises: NotFound, Corrupt, Unavailable."""
+        """Wait until it is checked; the check continues if the caller is cancelled. Raises: NotFound, Corrupt,
+        Unavailable."""
         if key not in self._copies:
             await self._checks.join(key, lambda: self._check(key, seal))
 

@@ -1,6 +1,6 @@
-"""A retired node's directory, opened for reading alone: nothing in it is made, written, cut, renamed or locked again.
+"""A retired node's directory, opened for reading alone: nothing in it is created, written, cut, renamed or locked.
 
-So it may lie on a file system that is mounted read-only, or belong to somebody else. Blocking.
+So it may lie on a file system that is mounted read-only, or belong to another user. Blocking.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stratalog_node.identity_file import NodeIdentity
 
 
 def check_is_node(layout: NodeLayout) -> None:
-    """Raises: NotFound where it is no node's directory, Unavailable where it cannot be read."""
+    """Raises: NotFound if it is not a node's directory, Unavailable if it cannot be read."""
     _identity_bytes(layout.node_file)
 
 
@@ -34,7 +34,8 @@ def _identity_bytes(path: Path) -> bytes:
 
 
 def read_identity(layout: NodeLayout, cluster_id: str) -> NodeIdentity:
-    """Whose directory it is. Raises: NotFound where it is no node's, InvalidRequest for another cluster's, Corrupt."""
+    """The node that owns the directory. Raises: NotFound if it is not a node's directory, InvalidRequest for another
+    cluster's, Corrupt."""
     path = layout.node_file
     data = _identity_bytes(path)
     try:

@@ -1,10 +1,10 @@
-"""Where other nodes ask for what lies in a retired node's directory: Fetch without a session, as replicas speak it.
+"""Serves the data in a retired node's directory to other nodes: Fetch without a session, as replicas speak it.
 
-Who asks shows the token of its life, which nodes alone know; Kafka clients have nothing to ask here, and their
-connections are closed. Until a connection has shown a token it is on trial: for `TRIAL_S` at most, and among
-`MOST_ON_TRIAL` at most, of which the oldest makes way. So whoever connects and shows none keeps no node out.
-Questions of a connection are answered one after another. Lives on the event loop.
-Memory: one answer for each connection, of which there are so many and no more.
+A client must show the token of its node's life, which only nodes know; connections of Kafka clients are closed. Until a
+connection has shown a token it is on trial: for `TRIAL_S` at most, and among `MOST_ON_TRIAL` at most; the oldest one on
+trial makes way. So connections without a token cannot keep a node out.
+The questions of a connection are answered one after another. Lives on the event loop.
+Memory: one answer for each connection, whose number is limited.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Answers reads of the sealed segments in a retired node's directory, each range checked before anybody sees it.
+"""Answers reads of the sealed segments in a retired node's directory, and checks each range before it is sent.
 
-Only what the metadata say this node proved is served, and only from a file whose own header says the same, and whose
-batches have the digest of the seal record (`checked_files`): a directory may have been away for long, and another copy
-of a file has good CRCs, too. Who asks for a file that is not checked yet is told so after a second, and asks again: the
-check goes on meanwhile. Lives on the event loop.
-Cost: the headers of a file's batches are read once, which is all of it where batches are small, before its first range;
-a read costs its range, a look at the file's mark, and the index block once in a while.
+Only segments that this node proved according to the metadata are served, and only from a file whose own header says the
+same, and whose batches have the digest of the seal record (`checked_files`): a directory may have been away for long,
+and another copy of a file has good CRCs, too. A request for an unchecked file gets an error after a second, and asks
+again: the check continues meanwhile. Lives on the event loop.
+Cost: the headers of a file's batches are read once before its first range, which is all of the file if batches are
+small; a read costs its range, a check of the file's mark, and the index block once in a while.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ log = logger(__name__)
 
 _MOST_BYTES = 1 << 20
 _CHECK_S: Final = 1.0
-"""So long an answer waits for a check: whoever asks gives up a second later, and takes this process for silent."""
+"""How long an answer waits for a check: the client gives up a second later, and then counts this process as silent."""
 _TRIES: Final = 3
 """At a file that is swapped between its check and a read."""
 
@@ -69,7 +69,7 @@ class SealedFiles:
         self._tables = ProducerTables(node_id, layout, threads, self._descriptors, catalog, None, None)
         self._files = CheckedFiles(layout, cluster_id, threads, self._descriptors, index_cache_bytes, steady_ms)
         self._told: set[SegmentKey] = set()
-        """Of whose fault the log tells already."""
+        """Segments whose fault is already in the log."""
         self.stats = VolumeStats()
 
     async def close(self) -> None:
@@ -77,7 +77,7 @@ class SealedFiles:
         await self._tables.close()
 
     async def answer(self, ask: SegmentAsk) -> SegmentAnswer[bytes]:
-        """Never raises for what is wrong with a file: whoever asks has others to ask."""
+        """Never raises for a faulty file: the caller has other nodes to ask."""
         shard = ShardKey(ask.topic_id, ask.shard)
         segment = segment_of_epoch(self._catalog.segments(shard), ask.epoch)
         start = self._catalog.log_start_offset(shard)

@@ -1,10 +1,10 @@
 """A process that reads a retired node's directory for the other nodes: `stratalog node start --read-only`.
 
-It is no member: it registers no life, leads, follows and uploads nothing, and writes nothing to the directory. The
-mount's record says where it answers, and under which start; when another start stands there, or the mount has ended,
-this process is over.
-Order of start: read whose directory it is, share its lock, load metadata, take the address, then say so, once the mount
-has begun.
+It is not a member: it registers no life, leads, follows and uploads nothing, and writes nothing to the directory. The
+mount's record has its address, and the name of its start; when the record names another start, or the mount has ended,
+this process ends.
+Order of start: read the directory's identity, share its lock, load metadata, bind the address, then register it, once
+the mount has begun.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from stratalog_node.volume.sealed_files import SealedFiles
 log = logger(__name__)
 
 _PAUSE_S: Final = 0.5
-"""Between two looks whether the mount has begun."""
+"""Pause between two checks whether the mount has begun."""
 
 
 class VolumeNode:
@@ -57,7 +57,7 @@ class VolumeNode:
         *,
         node_id: int | None = None,
     ) -> None:
-        """`node_id`: whose directory it must be, where somebody said so."""
+        """`node_id`: the node that must own the directory, if the user named one."""
         self._settings = settings
         self._layout = NodeLayout(directory)
         self._node_id = node_id
@@ -141,7 +141,7 @@ class VolumeNode:
             await asyncio.sleep(_PAUSE_S)
 
     def _will_be_mounted(self) -> bool:
-        """The service asks for the mount one look after the release, and again until it has begun."""
+        """The service requests the mount one pass after the release, and again until it has begun."""
         node = self.catalog.node(self.identity.node_id)
         record = None if node is None else node.retirement
         if record is None or (record.mode, record.storage_id) != (RetireMode.VOLUME, self.identity.storage_id):

@@ -1,9 +1,10 @@
-"""Verified blocks of the cold tier in memory, all shards together: never more bytes than the budget.
+"""Verified blocks of the cold tier in memory, for all shards together: never more bytes than the budget.
 
-A block keeps the whole range that was fetched for it alive, and is counted with all of it from before it is asked for
-until nobody here holds it. Who wants room that is not there waits: nothing is fetched that cannot be held.
-What may go to make room: blocks that were read to their end, longest unused first; then others that nobody has used for
-`patience_ms`, for their readers are slow, or gone. A block that a reader waits for (pinned) never goes.
+A block keeps the whole fetched range alive, and counts with all of it from before the request until it is no longer
+used. A read that finds no room waits: nothing is fetched that cannot be held.
+What may be evicted to make room: blocks that were read to their end, longest unused first; then others that were not
+used for `patience_ms`, because their readers are slow, or gone. A block that a reader waits for (pinned) is not
+evicted.
 Invariant: held_bytes + reserved_bytes <= budget, or a single block larger than that is all there is.
 Lives on the event loop.
 """
@@ -62,7 +63,7 @@ class _Kept:
 
 
 class BlockCache:
-    """See the module. `on_evicted` is told of blocks that went to make room, and whether they had been read."""
+    """See the module. `on_evicted` is called with each evicted block, and whether it had been read."""
 
     def __init__(self, budget_bytes: int, patience_ms: int, on_evicted: Callable[[HeldBlock, bool], None]) -> None:
         self.budget_bytes = budget_bytes
@@ -72,7 +73,7 @@ class BlockCache:
         self._read: OrderedDict[Block, _Kept] = OrderedDict()
         self._pins: Counter[Block] = Counter()
         self._leaving: dict[Block, int] = {}
-        """Dropped while somebody waited for it: counted until the last one has taken what it came for."""
+        """Dropped while a reader waited for them: counted until the last reader has taken its data."""
         self._read_bytes = 0
         self.held_bytes = 0
         self.reserved_bytes = 0

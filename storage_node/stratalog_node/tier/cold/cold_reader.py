@@ -49,7 +49,7 @@ Reload = Callable[[SegmentKey], Awaitable[Segment | None]]
 """The segment as metadata has it now, None when it is gone; asked when an object was not there."""
 
 _LOOKS = 64
-"""Indexes learned for one look ahead: a bound for a memory too small to hold them."""
+"""Indexes learned for one read-ahead: a bound for a memory too small to hold them."""
 _COPIED_BELOW = 4
 """What is less than this part of its block is copied into its answer."""
 _SHORTEST_TICK_S = 0.05
@@ -57,7 +57,7 @@ _LONGEST_TICK_S = 1.0
 _GROW_MS = 1_000
 """Between two ranges that grow while there are more readers than ranges of that size fit: one at a time, to see."""
 _FORGET_TTLS = 4
-"""A shard that nobody reads is forgotten after so many unread TTLs, its window with it."""
+"""A shard that is not read is forgotten after this many unread TTLs, its window with it."""
 
 
 @dataclass(slots=True)
@@ -69,7 +69,7 @@ class _ShardReads:
     range: ReadRange
     used_ms: int
     is_suspect: bool = False
-    """The store did not answer its last request: so many of those at a time, that they leave room for others."""
+    """The store did not answer its last request: few of those run at a time, so that they leave room for others."""
 
 
 class ColdReader:
@@ -276,7 +276,7 @@ class ColdReader:
             missing = still
 
     def _plan(self, shard: _ShardReads, segments: Sequence[Segment], offset: int, reach_bytes: int) -> Missing | None:
-        """Start the fetches of one look ahead. Returns: the index that is needed to see further."""
+        """Start the fetches of one read-ahead. Returns: the index that is needed to see further."""
         seen: dict[Block, RemoteBlock] = {}
         missing: Missing | None = None
 

@@ -146,7 +146,7 @@ class TimeSearch:
     async def _first_of_claimed(
         self, segment: Segment, timestamp_ms: int, from_offset: int, look: TimeLook
     ) -> tuple[int, int] | None:
-        """In a sealed segment of whose records the index says nothing."""
+        """In a sealed segment whose index has no true times of records."""
         known = max(self._found.none_before(segment.key, timestamp_ms), segment.base_offset)
         end_offset = remote_end_offset(segment)
         found = await self._scan(segment, max(known, from_offset), end_offset, look)
@@ -155,7 +155,7 @@ class TimeSearch:
         return found
 
     async def _highest_in_parts(self, segment: Segment) -> int | None:
-        """None where nobody has looked at the records of a part."""
+        """None if the times of a part's records were not checked."""
         highest = NO_TIMESTAMP_MS
         parts = segment.remote.parts
         for first in range(0, len(parts), _HEADERS_AT_ONCE):

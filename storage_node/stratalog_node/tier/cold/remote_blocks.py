@@ -52,8 +52,8 @@ class PartBlocks:
         return max(0, bisect_right(self.base_offsets, offset) - 1)
 
     def slice_at(self, offset: int, slice_bytes: int) -> RemoteBlock:
-        """The slice of a block that contains `offset`: at most `slice_bytes`, so that a reader who takes as much at a
-        time leaves nothing of it; or what lies between two index points, where that is more."""
+        """The slice of a block that contains `offset`: at most `slice_bytes`, so that a reader of that many bytes
+        leaves nothing of it; or what lies between two index points, if that is more."""
         whole = self.blocks[self.at(offset)]
         data_start = self.blocks[0].start
         start, stop, base_offset = whole.start - data_start, whole.end - data_start, whole.block.base_offset

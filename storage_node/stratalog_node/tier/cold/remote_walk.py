@@ -1,8 +1,8 @@
 """The blocks of a shard's cold data, in order, from an offset on: across parts and segments, as far as is known now.
 
-Never waits: where an index must be learned first, the walk ends with what is missing.
-At a level above 0 blocks are halved so many times (`machines.reading.read_range`); larger ones that are there are taken
-as they are, so that nothing is fetched twice when ranges shrink.
+Never waits: if an index must be learned first, the walk ends with what is missing.
+At a level above 0 blocks are halved that many times (`machines.reading.read_range`); larger blocks that are in memory
+are taken whole, so that nothing is fetched twice when ranges shrink.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from stratalog_node.tier.cold.remote_index import RemoteIndex
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """The walk cannot go on before this is known: the segment's manifest, or with `part` the part's index."""
+    """The walk cannot continue before this is known: the segment's manifest, or with `part` the part's index."""
 
     segment: Segment
     part: RemotePart | None

@@ -29,7 +29,7 @@ class RoomLine:
         return len(self._line)
 
     def stand(self, size_bytes: int) -> asyncio.Future[None]:
-        """Returns: what is done once there is room for so many bytes, reserved for who stands there."""
+        """Returns a future that is done once there is room for `size_bytes`, which are then reserved for the caller."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._line.append((size_bytes, turn))
         self._stats.waits += 1
@@ -37,7 +37,8 @@ class RoomLine:
         return turn
 
     async def admitted(self, size_bytes: int, turn: asyncio.Future[None] | None) -> None:
-        """Returns when there is room for so many bytes, reserved for the caller. `turn`: where it stands already."""
+        """Returns when there is room for `size_bytes`, reserved for the caller. `turn`: the caller's place in the
+        queue, if it has one already."""
         turn = turn or self.stand(size_bytes)
         try:
             await turn

@@ -47,8 +47,8 @@ _LATE_ANSWER_MS = 60_000
 
 
 class Forked(Fenced):
-    """Another life of this node, of which metadata knows nothing, writes to the bucket, or the bucket is not the one
-    that holds the node's data: this one must not."""
+    """Another process of this node that the metadata do not know writes to the bucket, or the bucket is not the one
+    that holds the node's data: this process must not write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +94,10 @@ class EpochClaim:
         """Why this node neither uploads nor sweeps, and the next step; None while nothing is known to be wrong."""
 
     async def standing(self) -> list[str]:
-        """How the names end of those lives whose claims stand in the bucket: metadata must not forget any of its own.
+        """The name endings of the lives whose claims are in the bucket: metadata must not forget any of its own.
 
-        Asked for before an epoch is taken, so that none is spent while claims cannot be listed and read.
-        Raises: Forked for a store that is not the one; Corrupt; what the store raises while it is away.
+        Called before an epoch is taken, so that none is spent while claims cannot be listed and read.
+        Raises: Forked for the wrong store; Corrupt; what the store raises while it is away.
         """
         async with self._in_time("claims of lock epochs"):
             listed = await self._list()
@@ -142,9 +142,9 @@ class EpochClaim:
             raise Unavailable(f"{what}: the object store did not answer in time") from error
 
     def witness(self, key: str, lock_epoch: int, epoch: int, modified_ms: int) -> None:
-        """Look at an object of ours that was listed. Raises: Forked when it was written under an earlier epoch though
-        the present one was long claimed: a copy of this node is alive. One from a time that is yet to come is none: the
-        store's clock (of a directory: the machine's) was ahead when it was written."""
+        """Check a listed object of this node. Raises: Forked if it was written under an earlier epoch long after the
+        present one was claimed: then a copy of this node is running. An object with a time in the future does not
+        count: the store's clock (for a directory the machine's) was ahead when it was written."""
         if lock_epoch >= epoch or self._claimed_ms is None:
             return
         now_ms = self._claimed_ms + self._clock_ms() - self._claimed_at_ms
@@ -216,7 +216,7 @@ class EpochClaim:
             await self._store.put(self._key(lock.epoch), [encode_claim(claim)])
 
     async def _take_away(self, over: Iterable[int]) -> None:
-        """Claims of earlier epochs are told of by the lock; the next look tries again."""
+        """The lock remembers claims of earlier epochs, so the next pass tries again."""
         keys = [self._key(epoch) for epoch in over]
         if keys:
             with suppress(StratalogError):

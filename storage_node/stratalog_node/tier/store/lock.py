@@ -22,7 +22,7 @@ log = logger(__name__)
 
 
 _FORKED_PAUSE_S = 60.0
-"""Between two looks whether a fork is over: each costs a listing."""
+"""Pause between two checks whether a fork is over: each costs a listing."""
 
 
 def tier_lock_name(node_id: int) -> str:

@@ -1,4 +1,5 @@
-"""The works of one round, some at a time: one that hangs takes one place, and the others go on in the rest."""
+"""Runs the works of one round, a limited number at a time: a work that hangs takes one place, and the others continue
+in the rest."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ _Riddle = tuple[SegmentKey, int]
 _SHARDS_PER_TURN = 200
 _SEGMENTS_PER_TURN = 5_000
 _DIRECTORIES_PER_PASS = 256
-"""A pass reads so many directories; what is due beyond them waits for the next one."""
+"""The most directories that a pass reads; the others wait for the next pass."""
 
 
 class BundleKeeper:
@@ -84,7 +84,8 @@ class BundleKeeper:
 
     @property
     def unexplained(self) -> list[str]:
-        """Bundles that hold data of which metadata does not tell, and what could not be read; left alone."""
+        """Bundles that hold data which metadata do not know, and objects that could not be read; they are left
+        alone."""
         return sorted(self._riddles)
 
     async def run_once(self) -> None:

@@ -25,8 +25,8 @@ from stratalog_node.tier.store.lock import tier_lock_name
 
 SWEEPER: Final = "orphan-sweep"
 _EVERY_LIFE: Final = tuple("0123456789abcdef")
-"""How names of lives end (`claims.name_ending`): claims of theirs may stand in the bucket, so all stay remembered until
-the node takes its lock again and says which do."""
+"""How names of lives end (`claims.name_ending`): their claims may be in the bucket, so all are remembered until the
+node takes its lock again and lists the claims that are."""
 _TTL_MS: Final = 1
 """It is over at once: the epoch is what counts."""
 

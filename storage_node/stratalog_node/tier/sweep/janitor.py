@@ -102,7 +102,7 @@ class DeletionAlarm:
 @dataclass(frozen=True, slots=True)
 class JanitorSchedule:
     interval_ms: int = 30_000
-    """Between two looks for deleted segments."""
+    """Time between two searches for deleted segments."""
     delete_delay_ms: int = 60_000
     orphan_grace_ms: int = 3_600_000
     sweep_interval_ms: int = 3_600_000
@@ -245,8 +245,8 @@ class Janitor:
             return await self._meta.deleted_segments()
 
     async def _take_away(self, segments: Sequence[Segment]) -> int:
-        """Segments of one shard, in the order of their folders. Returns how many are gone: nothing of them is left, and
-        this node is the one to say so. An error is told, and holds up no other shard."""
+        """Segments of one shard, in the order of their folders. Returns how many are gone: no object of them is left,
+        and this node is responsible for reporting that. An error is logged, and does not stop other shards."""
         try:
             async with asyncio.timeout(self._schedule.call_timeout_ms / 1_000):
                 known = await self._forget_local(segments)
@@ -287,7 +287,7 @@ class Janitor:
         self, store: ObjectStore, uploader: NodeUploader, keys: Sequence[SegmentKey]
     ) -> list[SegmentKey]:
         """Delete all objects of these segments, doubtful attempts too, manifests first. Foreign keys are left alone.
-        Returns the segments of which nothing is left. What lands later is an orphan of a purged segment."""
+        Returns the segments without any object left. An object that lands later is an orphan of a purged segment."""
         lock = await uploader.hold_claim()
         if lock is None:
             return []

@@ -46,6 +46,6 @@ class Pins:
             self._read, self._pinned = read, dict(pinned)
 
     def has(self, segment: Segment) -> bool:
-        """Whether a cut needs it. As of the last look."""
+        """Whether a cut needs it, as of the last listing."""
         end_offset = segment.end_offset if segment.end_offset is not None else segment.base_offset
         return any(shard.needs(segment.key, end_offset) for shard in self._pinned.get(segment.key.shard_key, ()))

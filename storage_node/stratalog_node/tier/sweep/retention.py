@@ -65,13 +65,14 @@ class _Unanswered(NamedTuple):
 
 
 _SIDE_BY_SIDE = 8
-"""Shards looked at at a time. After so many checks in a row without an answer the store is away, and a round ends."""
+"""Shards that are checked at a time. After this many consecutive checks without an answer the store counts as away, and
+the round ends."""
 _LONGEST_PAUSE_S = 3_600.0
 
 
 class RetentionWorker:
-    """`on_pressure` is told when writes must be refused (with the numbers), and None when they may go on. While
-    `may_free` says no, no local copy goes: what is in the object store may be deleted by another."""
+    """Calls `on_pressure` with the numbers when writes must be refused, and with None when they may continue. While
+    `may_free` is false, no local copy is removed: another node may delete what is in the object store."""
 
     def __init__(
         self,
@@ -152,7 +153,7 @@ class RetentionWorker:
                 yield view
 
     def _with_old(self) -> Iterator[ShardView]:
-        """Those of which something may be due: one look at each shard, and one at the settings of each topic."""
+        """Shards that may have due segments: checks each shard once, and the settings of each topic once."""
         now_ms = self._clock_ms()
         before_ms: dict[UUID, int | None] = {}
         for view in list(self._shards.all()):

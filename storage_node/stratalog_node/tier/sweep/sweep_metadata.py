@@ -44,8 +44,8 @@ class SweepMetadata:
 
 
 async def read_sweep_metadata(meta: MetaClient, timeout_s: float) -> SweepMetadata:
-    """The living first, then the deleted, then the purged: what moves on meanwhile is told of twice, never not at all,
-    or its deletion would seem to be long past."""
+    """Reads the live ones first, then the deleted, then the purged. A segment that moves on meanwhile is then listed
+    twice, never missing; a missing one would look as if its deletion were long past."""
     async with asyncio.timeout(timeout_s):
         snapshot = await meta.snapshot()
         deleted = await meta.deleted_segments()

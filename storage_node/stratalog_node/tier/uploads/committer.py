@@ -1,7 +1,7 @@
 """Asks the meta service to move commit offsets and parts, and finds out what became of a commit.
 
-A commit that met no answer is simply asked again: the same commit twice is one commit, and a compare-and-set that lost
-is told apart by reading metadata. Nothing here decides; a `Moved`, `Gone` or `Unreadable` says what metadata says.
+A commit without an answer is repeated: the same commit twice is one commit, and reading the metadata shows whether a
+compare-and-set was lost. This does not decide anything: a `Moved`, `Gone` or `Unreadable` says what the metadata say.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from stratalog.formats.bucket.key_runs import KeyEntries, KeysFound
 
 RUN_ENTRIES: Final = 1 << 20
-"""A run with so many is put, and the next one begun (docs/formats.md section 16)."""
+"""A run with this many entries is put, and the next one begun (docs/formats.md section 16)."""
 _RUN_WEIGHT: Final = 1 << 20
 
 log = logger(__name__)

@@ -1,8 +1,9 @@
-"""Reads what this node uploads and has no file of: sealed segments in the directories of retired nodes, whose mounts it
-holds. They are read as a consumer's reads are, at whoever reads the directory, and each range is checked on its way.
+"""Reads what this node uploads without having its files: sealed segments in the directories of retired nodes, whose
+mounts it holds. They are read as a consumer's reads are, from the process that serves the directory, and each range is
+checked on its way.
 
-Which segments these are, and why one cannot be read now, `machines.tiering.mounted_uploads` says. Lives on the event
-loop; batches are looked at on the encoder's thread. Memory: a piece, and a read of another node's.
+`machines.tiering.mounted_uploads` decides which segments these are, and why one cannot be read now. Lives on the event
+loop; batches are parsed on the encoder's thread. Memory: a piece, and a read from another node.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from stratalog_node.tier.uploads.encoder import Encoder
 
 
 class DirectoryAway(Exception):
-    """Nobody reads the directory now, or who does gave no answer: of everything there the next try waits."""
+    """No process serves the directory now, or it did not answer: the next attempt for all its segments waits."""
 
 
 @dataclass(frozen=True, slots=True)

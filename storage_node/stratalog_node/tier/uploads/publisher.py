@@ -1,9 +1,9 @@
-"""Completes a segment's remote copy: checks the chain of its parts, writes index, key index where the topic asks for
-one, then manifest, reads back, completes.
+"""Completes a segment's remote copy: checks the chain of its parts, writes the index, the key index if the topic has
+one, then the manifest, reads back, completes.
 
 Requires: the segment is SEALED and committed to its end, and no part lies in a bundle.
-Order (design section 5): index and manifest never point at data that is not there; the meta service learns last. A
-crash anywhere leaves attempts that nobody names; the next life publishes again (F31).
+Order (design section 5): index and manifest never point at missing data; the meta service is updated last. After a
+crash anywhere, some attempts are left that nothing names; the next process publishes again (F31).
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class Publisher:
         table_of: Callable[[Segment], Awaitable[bytes]],
         keys: KeyIndexer,
     ) -> None:
-        """`table_of`: of producers at the end of a sealed segment; raises StratalogError while nobody has it."""
+        """`table_of`: the producer table at the end of a sealed segment; raises StratalogError while it is not
+        available."""
         self._store = store
         self._meta = meta
         self._reader = reader

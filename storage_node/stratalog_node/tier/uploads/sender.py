@@ -196,8 +196,9 @@ class Sender:
 
 
 def _other_end(built: BuiltPart, segment: Segment) -> str | None:
-    """Why the last part of a sealed segment is not what was sealed; None when it is, or is not the last. Whoever sealed
-    it has read its own copy back; of a directory that was away since nobody has. So it is known before a commit."""
+    """Why the last part of a sealed segment is not what was sealed; None if it is, or is not the last. The sealing node
+    has read back its own copy, but a directory that was away since then is unchecked. So this is checked before a
+    commit."""
     seal, digest = segment.seal, built.index.header.digest_after
     if seal is None or built.end_offset != seal.end_offset or digest == seal.digest:
         return None

@@ -17,8 +17,8 @@ log = logger(__name__)
 
 
 class UploadPreflight:
-    """Asks until the store passes. A store that overwrites would let two writers destroy each other's data: it must be
-    changed by an operator, and that it is asked again meanwhile harms nobody. One log line per kind of trouble."""
+    """Asks until the store passes. A store that overwrites would let two writers destroy each other's data: an operator
+    must change it, and further checks meanwhile do no harm. One log line per kind of trouble."""
 
     def __init__(
         self, store: ObjectStore, limits: UploadLimits, clock_ms: Callable[[], int], rng: random.Random

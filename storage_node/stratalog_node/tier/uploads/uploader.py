@@ -223,7 +223,7 @@ class NodeUploader:
         self._encoder.close()
 
     def poke(self) -> None:
-        """Look at the clock now (tests move it by hand)."""
+        """Check the clock now (tests advance it themselves)."""
         self._wake.set()
 
     async def flush_now(self, timeout_ms: int = 60_000) -> None:
@@ -246,7 +246,7 @@ class NodeUploader:
             raise goal.missed(self._machine.describe(self._clock_ms()), timeout_ms) from error
 
     def status(self) -> TierStatus:
-        """Also brings the gauges of `stats` up to date. Cost: one look at each unfinished segment."""
+        """Also brings the gauges of `stats` up to date. Cost: a check of each unfinished segment."""
         described = self._machine.describe(self._clock_ms())
         if (since := self.preflight.waiting_since_ms) is not None:
             described = replace(described, store_away_ms=self._clock_ms() - since)
@@ -419,7 +419,7 @@ class NodeUploader:
         self._wake_ms = self._machine.next_wake_ms(now_ms)
 
     def _recounted(self, event: upload_events.UploaderEvent) -> upload_events.UploaderEvent:
-        """An answer with the unsent bytes of this very moment: its own count is older than what was told since."""
+        """The event with the present unsent bytes: its own count may be older than what was reported since."""
         if not isinstance(event, upload_events.TaskEnded):
             return event
         outcomes: list[upload_events.PieceOutcome] = []
