@@ -51,14 +51,14 @@ class Announcer:
         self._news.set()
 
     async def run(self) -> None:
-        """For ever."""
+        """Writes Events until it is cancelled."""
         while True:
             await self._news.wait()
             self._news.clear()
             await self.write_all()
 
     async def write_all(self) -> None:
-        """What waits, so many side by side. Also while `run` is at it: then what that has begun is waited for."""
+        """Writes all waiting Events, `AT_ONCE` at a time. A call while `run` writes waits until those are written."""
         async with self._writing:
             while self._waiting:
                 some = [self._waiting.popleft() for _ in range(min(AT_ONCE, len(self._waiting)))]
@@ -67,7 +67,7 @@ class Announcer:
                         telling.create_task(self._tell(namespace, one))
 
     async def finish(self, patience_s: float) -> None:
-        """Writes what waits, for so long at most."""
+        """Writes all waiting Events, for at most `patience_s`."""
         try:
             async with asyncio.timeout(patience_s):
                 await self.write_all()

@@ -1,6 +1,7 @@
-"""Whether the operator is installed as it must be: its kinds are served, its account has every right, somebody leads.
+"""Checks how the operator is installed: its kinds are served, its account has every right, one instance holds the
+Lease.
 
-Asks and changes nothing. Lives in the event loop of a command.
+It only reads. Runs in the event loop of a command.
 """
 
 from __future__ import annotations

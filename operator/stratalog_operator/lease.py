@@ -1,9 +1,10 @@
-"""Who of several replicas of the operator works: the one that holds a Lease. Who loses it must end at once.
+"""Lets one of several replicas of the operator work: the one that holds a Lease. A replica that loses it must end at
+once.
 
-The record is changed by compare-and-set alone. Nobody's clock is trusted but one's own: a record counts as left behind
-when it has been the *same* for 15 s by the clock of who looks at it. The holder renews every 2 s and gives itself 10 s:
-after that it does not write any more (`check`), before anybody else may take over. That holds for a process that was
-frozen, too: its first write after it goes on finds the time over.
+The record is changed by compare-and-set alone. A replica trusts only its own clock: it takes over a record that has
+been the *same* for 15 s by that clock. The holder renews every 2 s and stops writing (`check`) after 10 s without a
+renewal, before another replica may take over. This also holds for a process that was frozen: its first write after it
+resumes finds that the time is over.
 
 Lives in the operator's event loop.
 """
@@ -26,9 +27,9 @@ log = logger(__name__)
 @dataclass(frozen=True, slots=True)
 class LeaseTimes:
     duration_s: float = 15.0
-    """Left alone for so long, it is anybody's."""
+    """A record that has not changed for this long may be taken over."""
     renew_within_s: float = 10.0
-    """Not renewed for so long, its holder has lost it."""
+    """A holder that has not renewed it for this long has lost it."""
     retry_s: float = 2.0
 
     def __post_init__(self) -> None:
@@ -46,7 +47,8 @@ class Lease:
         times: LeaseTimes,
         clock: Callable[[], float],
     ) -> None:
-        """`identity` is no other process's, and none before it had it. `clock` goes on while the process is frozen."""
+        """`identity` belongs to this process alone; no earlier process had it. `clock` advances while the process is
+        frozen."""
         self._kubernetes = kubernetes
         self._place = path_of("Lease", namespace)
         self._name = name

@@ -29,7 +29,7 @@ class MetaDoor:
     sight: MetaSight
     desk: MetaDesk
     etcd: EtcdMembers | None = None
-    """None: somebody else runs it."""
+    """None if the user runs etcd."""
 
 
 class MetaDoors(Protocol):

@@ -1,7 +1,7 @@
-"""A pass over a cluster: observe, plan, apply, tell. Level-triggered: what woke it does not matter.
+"""A pass over a cluster: observe, plan, apply, report. It is level-triggered: what woke it does not matter.
 
-It is short: topics have their turns, so many in a pass, and Events are written after it. So a pod that died meanwhile
-is looked at soon, whatever else there is to do.
+A pass is short: it handles a limited number of topics, and Events are written after it. So the operator notices a dead
+pod soon, whatever else there is to do.
 
 Lives in the operator's event loop; never twice at once for the same cluster.
 """

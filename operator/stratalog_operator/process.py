@@ -1,10 +1,11 @@
-"""The operator as a process: waits for the Lease, then watches, and makes passes until it is told to stop.
+"""The operator as a process: waits for the Lease, then watches the clusters, and makes passes until it is asked to
+stop.
 
     serve the admin port -> wait for the definitions -> wait for the Lease -> watch, look, renew
     told to stop: passes that are under way end, then the Lease is given back
     Lease lost, or the watch ended: over at once, and Kubernetes starts it again
 
-Lives in one event loop, which is its own.
+Runs in an event loop of its own.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ from stratalog_operator.stats import OperatorStats, export
 from stratalog_operator.workers import Workers
 
 RESYNC_S: Final = 300.0
-"""All clusters are listed again: whatever a watch did not bring."""
+"""Interval at which all clusters are listed again, in case a watch missed a change."""
 PATIENCE_S: Final = 20.0
 _DEFINITIONS_S: Final = 5.0
 EVENTS_S: Final = 3.0
-"""For Events that are not written when it is told to stop."""
+"""Time for writing the remaining Events after a request to stop."""
 SILENT_S: Final = 60.0
-"""Without an answer of the API server for so long this process is not ready."""
+"""The process is not ready once the API server has not answered for this long."""
 
 log = logger(__name__)
 
@@ -80,19 +81,19 @@ class Operator:
         self._workers: Workers | None = None
 
     def wake(self, key: Key) -> None:
-        """Have a look at a cluster soon; nothing while this replica does not work."""
+        """Makes a pass over the cluster soon. Does nothing while this replica does not hold the Lease."""
         if self._workers is not None:
             self._workers.wake(key)
 
     def _woken(self, key: Key) -> None:
-        """By Kubernetes."""
+        """A watch reported a change."""
         self.stats.wakes += 1
         self.wake(key)
 
     async def run(self, stopping: asyncio.Event) -> bool:
-        """Returns whether it was told to stop; False: the Lease was lost, and the process must end at once.
+        """Returns: True after a request to stop; False if the Lease was lost, and then the process must end at once.
 
-        Raises: StratalogError for whatever else ends it."""
+        Raises: StratalogError if anything else ends it."""
         loop = asyncio.get_running_loop()
         async with connected(self._configuration) as kubernetes:
             self.kubernetes = kubernetes

@@ -1,10 +1,11 @@
-"""Which key is looked at next, and when: each by itself, never twice at once, later each time that it fails.
+"""Decides which cluster gets the next pass, and when: never two passes of one cluster at once, and later after each
+failure.
 
-Waking a key again and again is one look. A key that was woken while it was looked at is looked at again afterwards, for
-what woke it may have come too late to be seen. What fails waits 1 s, 2 s, 4 s … 5 min, a random part of it less, so
-that keys that failed together do not come together; but whoever changes something about it is heard within seconds.
+A key that is woken several times gets one pass. A key that is woken during its pass gets another one afterwards,
+because the pass may have missed the change. A key whose pass failed waits 1 s, 2 s, 4 s … 5 min, minus a random part,
+so that keys that failed together do not return together; but a change to its objects is handled within seconds.
 
-Pure: times and chance are handed in. Cost: a look through all keys for each turn; there are as many as clusters.
+Pure: callers pass in times and randomness. Cost: each decision reads all keys; there is one per cluster.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ Key: TypeAlias = tuple[str, str]
 """Namespace and name of a StorageCluster, whether it is there or not."""
 
 PAUSE_S: Final = 0.2
-"""Between two looks at a key: what comes in a burst is one look."""
+"""Least time between two passes of a key, so that a burst of changes causes one pass."""
 FAILED_PAUSE_S: Final = 3.0
 FIRST_BACKOFF_S: Final = 1.0
 LONGEST_BACKOFF_S: Final = 300.0

@@ -17,7 +17,7 @@ from stratalog_operator.queue import Key, WakeQueue
 from stratalog_operator.stats import OperatorStats
 
 PASS_TIMEOUT_S: Final = 300.0
-"""Requests have deadlines of their own; this one is for what nobody thought of."""
+"""Requests have deadlines of their own. This one bounds a pass that hangs elsewhere."""
 AT_ONCE: Final = 4
 _JUST_WOKEN_S: Final = 1.0
 
@@ -122,7 +122,7 @@ class Workers:
                 again_s = await self._look(key)
         except (StratalogError, TimeoutError) as error:
             self._failed(key, error)
-        except Exception as error:  # a fault of ours in one cluster must not stop the others
+        except Exception as error:  # a fault in the pass of one cluster must not stop the others
             log.exception("pass failed on a fault of the operator", cluster="/".join(key))
             self._failed(key, error)
         else:

@@ -1,7 +1,7 @@
-"""Wishes to the meta service, over HTTP.
+"""Sends requests to the meta service, over HTTP.
 
-What it refuses because it knows better (the node has left, the mount is the only way to something) is no fault: the
-next look shows it, and the plan waits or goes on.
+A refusal because the service knows more (the node has left, only this mount leads to some data) is not a failure: the
+next pass sees the reason, and the plan waits or continues.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Performs a pass: the actions of the cluster in their order, its statuses and those of its pools, nodes and mounts;
-then what is of topics, topics side by side, so many in a pass as `Rounds` says.
+"""Performs a pass: the actions of the cluster in order, then the statuses of the cluster, its pools, nodes and mounts,
+then actions and statuses of topics. Topics run side by side, and `TopicTurns` limits how many of them a pass handles.
 
-An action that fails keeps no other from being done, but a disruptive one that needs it (`failures.is_needed_by`): a pod
-is not stopped whose StatefulSet could not be changed. Then the next disruptive one has its turn, at most one in a pass.
-Of a cluster that is going, all are done.
+A failed action blocks only the disruptive actions that need it (`failures.is_needed_by`): a pod is not stopped if its
+StatefulSet could not be changed. A pass then performs the next disruptive action instead, and at most one of them. For
+a cluster that is being deleted it performs all of them.
 
 Lives in the operator's event loop.
 """
@@ -93,9 +93,10 @@ Do: TypeAlias = Callable[[Observed, act.Action], Awaitable[None]]
 @dataclass(frozen=True, slots=True)
 class Performed:
     failed: list[StratalogError]
-    """What may pass by itself."""
+    """Errors that may go away without a person."""
     refused: list[StratalogError]
-    """What does not, and is told; what was refused before, and is waited with, is not among them."""
+    """Errors that need a person, and are reported. Actions that were refused before and wait for their next attempt are
+    not among them."""
     written: dict[tuple[str, str], Part]
     """Statuses, by kind and name."""
     done: int = 0
@@ -103,7 +104,7 @@ class Performed:
     undone: tuple[act.Action, ...] = ()
     """Actions that failed, or that wait for one that did."""
     topics_left: int = 0
-    """They have something to do or to be told, and it was not their turn."""
+    """Topics with something to do or to report that wait for a later pass."""
 
 
 class Performer:
@@ -243,13 +244,13 @@ class _Doing:
         self.done = 0
 
     async def attempt_all(self, lanes: Iterable[Iterable[act.Action]]) -> None:
-        """The lanes side by side, the actions of each in their order."""
+        """Attempts the lanes side by side, and the actions of each lane in order."""
         async with asyncio.TaskGroup() as doing:
             for lane in lanes:
                 doing.create_task(self._attempt_lane(lane))
 
     async def attempt_first(self, candidates: Iterable[act.Action]) -> None:
-        """The first that was not refused lately, and of which nothing that it needs failed."""
+        """Attempts the first action that was not refused lately and does not need an action that failed."""
         for action in candidates:
             if any(is_needed_by(action, failure.action) for failure in self.failures):
                 continue
@@ -286,7 +287,7 @@ class _Doing:
                 self.failed.append(error)
 
     async def tell_all(self, statuses: Mapping[tuple[str, str], Part]) -> None:
-        """The cluster's first: who waits for something looks there."""
+        """Writes the statuses, the cluster's first, because users watch it."""
         async with asyncio.TaskGroup() as telling:
             for kind, name in sorted(statuses, key=lambda key: RANK.index(key[0])):
                 telling.create_task(self._tell(kind, name, statuses[kind, name]))

@@ -1,9 +1,11 @@
-"""Whose turn it is among the topics of a cluster that have something to do or to be told: so many in a pass.
+"""Chooses which topics of a cluster a pass handles, among those with something to do or to report: at most `most` of
+them.
 
-A pass over hundreds of topics would keep the operator from looking at anything else of that cluster, a pod that died or
-a scale, until the last of them is done. One that fails each time takes its turn, and not the others'.
+A pass over hundreds of topics would delay everything else of that cluster, such as a dead pod or a new number of
+replicas, until the last topic is done. A topic that always fails costs only its own turn.
 
-Lives in the operator's event loop, one for a cluster. It may be lost at any time: the first names then come first.
+Lives in the operator's event loop, one for each cluster. It holds no state that must survive: after a restart the first
+names come first.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ class Rounds:
         self._last = ""
 
     def take(self, names: Iterable[str]) -> tuple[frozenset[str], int]:
-        """Those whose turn it is, and how many are left for later passes."""
+        """Returns: the topics of this pass, and how many are left for later passes."""
         waiting = sorted(set(names))
         at = bisect_right(waiting, self._last)
         taken = [*waiting[at:], *waiting[:at]][: self._most]

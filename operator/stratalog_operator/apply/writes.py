@@ -111,7 +111,7 @@ class Writes:
         await self._merge(path, uid, {"metadata": words})
 
     async def note(self, namespace: str, kind: str, name: str, uid: str, notes: Mapping[str, str | None]) -> None:
-        """Annotations on an object of ours, beside those that are there; None removes one."""
+        """Adds annotations to one of the operator's objects; the value None removes one."""
         await self._merge(path_of(kind, namespace, name), uid, {"metadata": {"annotations": dict(notes)}})
 
     async def stop(self, namespace: str, name: str, uid: str) -> None:

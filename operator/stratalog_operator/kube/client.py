@@ -1,8 +1,9 @@
-"""Requests to the Kubernetes API, through the official client's asyncio side. Its models cost memory: not used.
+"""Requests to the Kubernetes API, through the official client's asyncio side. It does not use that client's models,
+because they cost memory.
 
-What the server refuses becomes an error of ours by what the caller can do about it. Every write is counted: a pass over
-what is as it should be makes none. Nothing is asked that `rights` does not list, and nothing is written by who does not
-lead. Lives in the operator's event loop.
+A refusal of the server becomes one of Stratalog's errors, by what the caller can do about it. Every write is counted,
+because a pass over a cluster without changes must not write. The client refuses requests that `rights` does not list,
+and writes while this instance does not hold the Lease. Lives in the operator's event loop.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _WHOLE: Final = frozenset({"Namespace", "PersistentVolume"})
 
 
 def api_version(kind: str) -> str:
-    """As it stands in an object of the kind."""
+    """The `apiVersion` of objects of this kind."""
     return _PLURALS[kind][0].removeprefix("/apis/").removeprefix("/api/")
 
 

@@ -55,7 +55,7 @@ def _watched() -> Iterator[Right]:
     yield from _rights("", "services", "list", *_APPLIED, "delete")
     yield from _rights("", "configmaps", "list", *_APPLIED)
     yield from _rights("policy", "poddisruptionbudgets", "list", *_APPLIED, "delete")
-    # Not list, and not watch: who may list Secrets reads all of them at once.
+    # Neither list nor watch: an account that may list Secrets reads all of them at once.
     yield from _rights("", "secrets", "get", "create")
     yield from _rights("", "events", "get", "create", "patch")
 
@@ -70,10 +70,10 @@ RIGHTS: Final[dict[Scope, frozenset[Right]]] = {
 FOR_OWNERS: Final = frozenset(
     [*_rights(GROUP, "storageclusters/finalizers", "update"), *_rights(GROUP, "readonlymounts/finalizers", "update")]
 )
-"""Never called: some API servers want it of who names an owner that blocks its deletion."""
+"""Never called. Some API servers require it from an account that names an owner whose deletion the object blocks."""
 
 OF_EVERYBODY: Final = frozenset(_rights("authorization.k8s.io", "selfsubjectaccessreviews", "create"))
-"""Every account may ask what it may: in no role of ours."""
+"""Every account may ask for its own rights, so none of the operator's roles lists this one."""
 
 _ALL: Final = frozenset().union(*RIGHTS.values(), OF_EVERYBODY)
 

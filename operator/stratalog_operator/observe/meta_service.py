@@ -118,7 +118,8 @@ def _thin(overview: Overview | None, in_place: Collection[int]) -> tuple[tuple[s
 
 
 def records(nodes: Iterable[Node], told: Iterable[RetirementStatus]) -> Iterator[RetirementStatus]:
-    """The nodes' own records are the truth; what remains is told by the leader's last look, which may be none yet."""
+    """The retirements in the nodes' records, which are authoritative. What remains comes from the leader's last check,
+    which a new leader may not have made yet."""
     numbers = {one.node_id: one for one in told}
     for node in nodes:
         record = node.retirement
@@ -133,7 +134,7 @@ def records(nodes: Iterable[Node], told: Iterable[RetirementStatus]) -> Iterator
 
 
 def _words(record: Retirement, told: RetirementStatus) -> str:
-    """Those that were told, but never of another step or reason than the record's: the two are read one after the
+    """The reported words, unless they belong to another step or reason than the record: the two are read one after the
     other."""
     if _stands(record) == _stands(told.retirement):
         return told.words

@@ -1,7 +1,7 @@
 """Reads all objects of one cluster, past any cache, and asks the meta service within a deadline.
 
-A list that cannot be read ends the pass: only the meta service may be silent, and then the plan is told that it was.
-Lives in the operator's event loop.
+A list that cannot be read ends the pass. Only the meta service may fail to answer, and then the plan sees that. Lives
+in the operator's event loop.
 """
 
 from __future__ import annotations
@@ -149,7 +149,8 @@ def _of_etcd(found: Iterable[dict[str, Any]]) -> tuple[SeenClaim, ...]:
 
 
 def _may_answer(pods: Iterable[SeenPod], cluster: str) -> bool:
-    """Without a pod there is nobody to wait for. One that is not ready may answer all the same."""
+    """Whether to wait for an answer: some pod of the meta service exists. A pod that is not ready may answer as
+    well."""
     return any(pod.name.startswith(f"{cluster}-meta-") for pod in pods)
 
 
@@ -162,7 +163,7 @@ async def _answered(looking: Coroutine[Any, Any, SeenT]) -> SeenT | None:
 
 
 async def _is_there(kubernetes: Kubernetes, path: str) -> bool:
-    """What may not be read counts as there: it is not made."""
+    """An object that may not be read counts as existing, so that it is not created."""
     try:
         await kubernetes.ask("GET", path)
     except NotFound:
@@ -173,7 +174,7 @@ async def _is_there(kubernetes: Kubernetes, path: str) -> bool:
 
 
 async def _all(kubernetes: Kubernetes, kind: str, namespace: str, labels: str = "") -> list[dict[str, Any]]:
-    """A kind of ours whose definition was deleted has no objects left; those of other kinds must not wait for it."""
+    """All objects of a kind; none if the kind's definition was deleted, so that other kinds do not wait for it."""
     query = {"labelSelector": labels} if labels else {}
     try:
         answer = await kubernetes.ask("GET", path_of(kind, namespace), query=query)

@@ -73,7 +73,7 @@ def _ours(entries: Iterable[Json]) -> Fields:
         if entry.get("manager") == FIELD_MANAGER and not entry.get("subresource"):
             own = entry.get("fieldsV1") or {}
             whole = own if whole is None else united(whole, own)
-    # An empty mapping means a leaf, which is owned whole: what nobody of us owns must not look like one.
+    # An empty mapping means a leaf that is owned whole, so an object without fields of the operator must not have one.
     return {"none": {}} if whole is None else whole
 
 
@@ -86,8 +86,8 @@ def stateful_set(found: Json) -> SeenSet:
 
 
 def _node_of(labels: Mapping[str, str], name: str, name_of: Callable[[str, str, int], str]) -> tuple[str, int] | None:
-    """Pool and id of the node whose object this is: by its labels, which must agree with its name. A copy that someone
-    made of it, under another name and with the same labels, is not the node's."""
+    """Pool and id of the node that owns this object, by its labels, which must agree with its name. A user's copy of
+    the object has the same labels and another name, and does not belong to the node."""
     cluster, pool, number = (labels.get(key, "") for key in (LABEL_CLUSTER, LABEL_POOL, LABEL_NODE_ID))
     if not (number.isascii() and number.isdecimal()) or name_of(cluster, pool, int(number)) != name:
         return None
@@ -127,14 +127,14 @@ def _seconds(since: str, now: str) -> int:
 
 
 def claim(found: Json) -> SeenClaim | None:
-    """None for a claim that is no storage node's."""
+    """None if the claim does not belong to a storage node."""
     metadata = found["metadata"]
     identity = _node_of(metadata.get("labels") or {}, metadata["name"], claim_name)
     return None if identity is None else _claim(found, *identity)
 
 
 def etcd_claim(found: Json) -> SeenClaim | None:
-    """None for a claim that is no member's of etcd. Its name ends with the member's number."""
+    """None if the claim does not belong to a member of etcd. Its name ends with the member's number."""
     metadata = found["metadata"]
     labels = metadata.get("labels") or {}
     before, _, number = metadata["name"].rpartition("-")

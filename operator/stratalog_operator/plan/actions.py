@@ -56,7 +56,7 @@ class UnguardClaim:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseClaim:
-    """The label says that it is nobody's any more."""
+    """Labels the claim as released: no node uses it any more."""
 
     name: str
     uid: str
@@ -157,7 +157,7 @@ class DeleteClaim:
 
 @dataclass(frozen=True, slots=True)
 class DeleteObject:
-    """Of which nothing depends but what is to go with it."""
+    """Deletes an object. Nothing depends on it except objects that are to be deleted with it."""
 
     kind: str
     name: str

@@ -1,6 +1,6 @@
-"""What is told of what was observed: conditions and numbers of the cluster, its pools and its nodes.
+"""Computes statuses from what was observed: conditions and numbers of the cluster, its pools and its nodes.
 
-Only statuses whose meaning changed come out, so that a pass over what is as it should be writes nothing.
+It returns only statuses whose meaning changed, so that a pass over a cluster without changes writes nothing.
 
 Pure. Source: docs/operator.md section 3.
 """
@@ -160,7 +160,8 @@ def _node_words(
     node_id = node.spec.node_id
     member = None if seen.meta is None else seen.meta.node(node_id)
     has_left = is_released(seen, node_id)
-    # Who has left, or goes with its cluster, loses its volume by us, and needs nobody for that.
+    # The operator itself deletes the volume of a node that has left or goes with its cluster, so no person needs to
+    # act.
     is_ours = is_past_serving(seen, node) or seen.cluster.is_deleting or seen.is_namespace_leaving
     lost = None if is_ours else lost_claim(seen, node)
     why_lost = "DiskExchanged" if exchanged_disk(seen, node) else "VolumeLost"
@@ -339,8 +340,8 @@ def _listeners(seen: Observed) -> tuple[ListenerStatus, ...]:
 
 
 def _away_seconds(seen: Observed) -> int | None:
-    """While nodes are there and none has told (an instance of the service that has just begun to lead knows nothing of
-    the kind), what was told last counts."""
+    """The last reported value counts while there are nodes and none has reported to this instance of the service, which
+    may have just begun to lead."""
     if seen.meta is None:
         return None
     told, before = seen.meta.store_away_seconds, seen.cluster.status.cold_tier

@@ -9,7 +9,7 @@ would match. What such a value names:
     release-finalizer   a claim          the storage id of its disk, or the claim's UID; only once it is being deleted
     allow-deletion      a StorageCluster its UID: a cluster that is made again is another one
 
-`release-finalizer: "true"` on an object of ours gives up no data, and goes with the object.
+`release-finalizer: "true"` on one of the operator's own objects gives up no data, and disappears with the object.
 
 Pure. Source: docs/operator.md section 7.
 """

@@ -1,6 +1,7 @@
-"""A cluster that is deleted: never asks anybody, so that it never waits for anybody.
+"""Deletes a cluster. The plan asks no process, so it waits for none.
 
-Claims go or stay by policy; whatever has a finalizer of ours loses it; what remains goes by its owner.
+Claims are deleted or kept by policy; all objects lose the operator's finalizer; Kubernetes deletes the rest with their
+owner.
 
 Pure. Source: docs/operator.md section 7.
 """
@@ -47,8 +48,8 @@ def deletion(seen: Observed) -> Offer:
     for claim in (*seen.claims, *seen.etcd_claims):
         claims.add(released(claim, grant))
     offer.add(claims)
-    # A namespace that goes waits for nobody, and may take the operator along: all of it is let go in one pass, and what
-    # of that fails is an orphan's, for its claims are being deleted as well.
+    # The deletion of a namespace does not wait and may end the operator, too, so one pass releases everything. What it
+    # fails to release becomes an orphan, because the claims are being deleted as well.
     is_done = seen.is_namespace_leaving or not (claims.actions or claims.disruptive)
     if FINALIZER in cluster.finalizers and (is_done or _is_let_go(cluster)):
         offer.actions.append(DropFinalizer("StorageCluster", cluster.name, grant.why))

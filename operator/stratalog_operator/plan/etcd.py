@@ -1,12 +1,12 @@
-"""The etcd that the operator runs: the guard on its claims, and a member whose volume is lost joins again.
+"""The etcd that the operator runs: guards its claims, and lets a member whose volume is lost join again.
 
-A member is known by its id and by the claim that has its log. Both are noted in the status once the members have served
-together, and the id on the claim: a cluster that is made again over its claims has no status, and a member without its
-log may start under its id there as little as anywhere (it could not ask the others, which start at the same time). A
-member that is listed under a noted id and has another claim has lost its log. It is removed, then added as
-a learner under a new id, starts on the empty volume, catches up, and gets its vote. Members are changed only with proof
-that most of the others serve. Each step follows from what etcd lists, so that an operator that was killed goes on where
-it was, and one that finds that a person removed and added the member goes on from there.
+A member is known by its id and by the claim that has its log. Once the members have served together, both are noted in
+the status, and the id on the claim as well: a cluster that is made again over its claims has no status. There, too, a
+member without its log must not start under its old id: the others start at the same time and cannot tell it that it
+forgot something. A member that is listed under a noted id and has another claim has lost its log. The operator removes
+it and adds it as a learner under a new id; it starts on the empty volume, catches up, and gets its vote. Members are
+changed only with proof that most of the others serve. Each step follows from what etcd lists, so the operator continues
+where it was after a kill, and also after a person removed and added the member.
 
 Pure. Source: docs/operator.md section 5.
 """
@@ -162,7 +162,7 @@ def _has_told_its_version(seen: Observed, number: int) -> bool:
 
 
 def _noted(seen: Observed, etcd: SeenEtcd) -> tuple[EtcdMember, ...]:
-    """Who is who, from now on: at first all members at once."""
+    """Which claim each member id belongs to from now on. The first time, all members are noted together."""
     spec = seen.cluster.spec.meta.etcd
     assert spec is not None, "it was asked"
     found = [_note(seen, etcd.member(number), number) for number in range(spec.replicas)]
@@ -250,7 +250,7 @@ def _rejoin(seen: Observed, etcd: SeenEtcd, number: int, *, is_file_there: bool)
         return EtcdLook()  # noted first
     if not _has_log(claim, known):
         if member.is_healthy or not _is_unwell(seen, number):
-            return None  # it has its log: somebody put it there
+            return None  # it has its log: a person restored it
         if lacking:
             return EtcdLook(stalled=lacking)
         why = f"the claim of {known.name} is another one than the one that had its log"
@@ -263,8 +263,8 @@ def _rejoin(seen: Observed, etcd: SeenEtcd, number: int, *, is_file_there: bool)
 
 
 def _unknown(seen: Observed, member: SeenEtcdMember, number: int, claim: SeenClaim, lacking: str) -> EtcdLook:
-    """A member of which only the others know, in a cluster that was made again over its claims. Its volume is lost if
-    its claim is younger than this cluster, and it cannot start. An older claim may have its log."""
+    """A member that the other members list and that has no note, in a cluster that was made again over its claims. If
+    it cannot start and its claim is younger than this cluster, its volume is lost. An older claim may have its log."""
     pod = seen.pod_named(member_name(cluster_of(seen), number))
     if member.is_healthy or pod is None or not pod.is_failing:
         return EtcdLook()  # noted once it serves

@@ -1,8 +1,9 @@
-"""What is told of actions that failed: `Reconciled` is False on the object that it is about, and on those above it up
-to the StorageCluster. What does not pass by itself needs a person, so that `Stalled` is True as well.
+"""Reports failed actions: `Reconciled` is False on the object of the action, and on those above it up to the
+StorageCluster. `Stalled` is True as well if the failure needs a person.
 
-A failed action holds up only what needs it (`is_needed_by`). The others are done, and it is tried again, later each
-time. What may pass by itself (no answer, somebody else was faster) is told only if the spec was not applied for it.
+A failed action holds up only what needs it (`is_needed_by`). The pass performs the others, and tries the failed one
+again after growing pauses. A failure that may go away by itself (no answer, another writer was faster) is reported only
+if it kept the spec from being applied.
 
 Pure. Source: docs/operator.md section 3.
 """

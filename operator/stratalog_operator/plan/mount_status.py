@@ -1,4 +1,4 @@
-"""What is told of a ReadOnlyMount, made by retirement or by hand.
+"""The status of a ReadOnlyMount, made by a retirement or by a user.
 
 Pure. Source: docs/operator.md section 3.
 """

@@ -1,7 +1,8 @@
-"""ReadOnlyMounts made by hand: what is sealed of some topics, of some time, or what a snapshot has, under another name.
+"""ReadOnlyMounts that users make: the sealed data of some topics, or of some time, or of a snapshot, under another
+name.
 
-As with topics, that a mount is to be made stands in the status before it is asked for. One that is over is not made
-again: its object says so until somebody deletes it.
+As with topics, the status says that a mount is to be made before the operator requests it. A mount that has ended is
+not made again: its object says so until a user deletes it.
 
 Pure. Source: docs/operator.md section 8; docs/scaling-spec.md section 5.
 """
@@ -87,7 +88,7 @@ def _is_ours(one: SeenMount) -> bool:
 
 
 def is_let_go(seen: Observed, one: SeenMount) -> str:
-    """Why a deletion waits for nobody any more; empty while it does."""
+    """Why the deletion no longer waits for the meta service; empty while it waits."""
     if one.annotations.get(ANNOTATION_RELEASE_FINALIZER) == "true":
         return "a person said so by the annotation"
     if seen.meta is None and one.deleted and seconds_since(one.deleted, seen.now) >= DELETION_SECONDS:

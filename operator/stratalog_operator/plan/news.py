@@ -1,6 +1,6 @@
-"""What people are told as Events: a condition that changed, a step of a retirement. Never that there was a pass.
+"""Chooses what becomes an Event: a changed condition, a step of a retirement. A pass as such is no Event.
 
-Conditions that only explain another one (`PodScheduled` a `Ready`, say) stand in the object and make no Event.
+Conditions that only explain another one (such as `PodScheduled` for `Ready`) are in the object and make no Event.
 
 Pure. Source: docs/operator.md section 3.
 """
@@ -52,7 +52,7 @@ class News:
 
 
 def news(seen: Observed, statuses: dict[tuple[str, str], Part]) -> list[News]:
-    """Of statuses that were just written; what was told of an object before is what stands in it."""
+    """The Events of statuses that were just written, compared with those that the observed objects had."""
     found: list[News] = []
     for kind, objects in (
         ("StorageCluster", (seen.cluster,)),

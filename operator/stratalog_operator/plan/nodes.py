@@ -18,11 +18,12 @@ from stratalog_operator.specs.node import claim_name, node_claim, node_set, outs
 from stratalog_operator.specs.objects import Manifest
 
 _AFTER_SERVING: Final = ("Release", "PodStop", "Remount", "Mount", "Volume", "Done")
-"""While the meta service does not answer, what was told last counts."""
+"""Steps after which a node serves no longer. While the meta service does not answer, the last reported step counts."""
 
 
 def node_offer(seen: Observed, pool: SeenPool, node: SeenNode) -> Offer:
-    """Of a node that stays, or is leaving and still serves. One that is being deleted by hand comes back afterwards."""
+    """Actions for a node that stays, or is leaving and still serves. A node whose object a user deletes is made again
+    afterwards."""
     offer = Offer()
     if node.is_deleting or is_past_serving(seen, node):
         return offer

@@ -91,9 +91,9 @@ class SeenClaim:
     is_guarded: bool = False
     """It has our finalizer, and its volume is kept when it goes."""
     is_leaving: bool = False
-    """Somebody deleted it; a guard holds it."""
+    """It is being deleted; the operator's finalizer still holds it."""
     is_released: bool = False
-    """It was kept on purpose after its node had left: nobody's any more."""
+    """It was kept on purpose after its node had left; no node uses it."""
     storage_id: str = ""
     """Of the disk that a node registered with while it used the claim."""
     cluster_id: str = ""
@@ -154,12 +154,12 @@ MAX_RANGES: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class MountSums:
-    """Of a mount made by hand, or of a retired node's volume."""
+    """Sums of a user's mount, or of a retired node's volume."""
 
     segments: int = 0
     bytes: int = 0
     ranges: tuple[str, ...] = ()
-    """TOPIC/SHARD BASE..END, of a volume, the first hundred: what a mount made by hand has stands in the mount."""
+    """The first hundred TOPIC/SHARD BASE..END of a retired node's volume. A user's mount lists its own ranges."""
 
 
 @dataclass(frozen=True, slots=True)

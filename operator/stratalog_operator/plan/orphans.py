@@ -1,7 +1,8 @@
-"""Objects that name a StorageCluster that is not there: they are never held up, and say what they wait for.
+"""Objects that name a StorageCluster that does not exist: nothing delays their deletion, and their status says what
+they wait for.
 
-Nothing else is done: whose cluster is gone has nobody to say what may be taken away. Claims stay, but for those that
-somebody deleted: nothing is left that could want them.
+Nothing else is done, because without the cluster no spec says what may be removed. Claims stay, except those that are
+being deleted: nothing could use them any more.
 
 Pure. Source: docs/operator.md section 7.
 """

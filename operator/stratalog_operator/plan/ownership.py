@@ -1,8 +1,8 @@
-"""Whether all that is wanted of an object is still the operator's own, by what the API server keeps of who set what.
+"""Tells whether the operator still owns every field that it sets on an object, from the API server's record of owners.
 
-Server-side apply notes for each field who set it last. Whoever changes or removes a field of ours takes it from us: so
-what we do not own any more is what has to be put back. Values need not be compared, which the API server writes in its
-own way.
+Server-side apply notes the last writer of each field. A writer that changes or removes a field of the operator takes
+its ownership, so the operator must put back the fields that it no longer owns. It need not compare values, which the
+API server writes in its own way.
 
 Pure. Source: docs/operator.md section 4.
 """
@@ -20,7 +20,7 @@ _NEVER_NOTED = frozenset({"name", "namespace"})
 
 
 def owns(fields: Fields, manifest: Mapping[str, Any]) -> bool:
-    """What says who an object is, is nobody's."""
+    """Whether the operator owns all fields of `manifest`. Fields that identify an object have no owner."""
     rest = {key: value for key, value in manifest.items() if key not in ("apiVersion", "kind", "metadata")}
     metadata = {key: value for key, value in manifest["metadata"].items() if key not in _NEVER_NOTED}
     return _has(fields, {**rest, "metadata": metadata})

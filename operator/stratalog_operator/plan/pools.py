@@ -1,7 +1,7 @@
-"""How many nodes a pool has: who is made, who is chosen to leave, who is taken back.
+"""Keeps a pool at its number of nodes: which nodes are made, chosen to leave, or taken back.
 
-The choice is written as `spec.retire` of the StorageNodes before anything comes of it, so that an operator that was
-killed goes on with the same ones. Ids are never given twice.
+The choice is written as `spec.retire` of the StorageNodes before it has any effect, so an operator that was killed
+continues with the same nodes. No id is given twice.
 
 Pure. Source: docs/operator.md section 6.
 """
@@ -29,13 +29,14 @@ from stratalog_operator.resources.names import FINALIZER
 
 
 def pool_offer(seen: Observed, pool: SeenPool, first_free_id: int) -> tuple[Offer, int]:
-    """What the pool needs; `first_free_id` is what its first new node gets. Returns it as it is for the next pool."""
+    """What the pool needs. Its first new node gets `first_free_id`. Returns the first free id for the next pool,
+    too."""
     cluster = cluster_of(seen)
     offer = Offer()
     if has_name_of_others(pool) and not pool.is_deleting:
         return offer, first_free_id
     if unclear(seen, pool):
-        # Until the meta service says which cluster this is, nobody knows whose these disks are, nor how many are ours.
+        # Until the meta service says which cluster this is, it is unknown how many of these disks belong to it.
         return offer, first_free_id
     if lost := adoptable(seen, pool):
         # Before anything is counted: a node whose object is gone has not left, and its disk must not be stranded. Which
@@ -97,9 +98,9 @@ class Lost:
 
 
 def adoptable(seen: Observed, pool: SeenPool) -> list[Lost]:
-    """Nodes whose StorageNode was deleted, by hand or with a cluster of that name, by id: what they left is of this
-    cluster, and their retirement is not finished. A claim that somebody deleted counts for as long as it is guarded,
-    and a StatefulSet counts without any claim: its pod runs."""
+    """Nodes, by id, whose StorageNode was deleted by a user or with a cluster of that name, whose claim belongs to this
+    cluster, and whose retirement is not finished. A claim that is being deleted counts while it is guarded. A
+    StatefulSet counts even without a claim, because its pod runs."""
     claims = [claim for claim in _without_node(seen, pool) if not _is_foreign(seen, claim)]
     found = {claim.node_id: Lost(claim.node_id, claim.zone, "volume claim") for claim in claims}
     for one in seen.sets_without_node():
@@ -111,12 +112,13 @@ def adoptable(seen: Observed, pool: SeenPool) -> list[Lost]:
 
 
 def foreign(seen: Observed, pool: SeenPool) -> list[SeenClaim]:
-    """Claims under names of this pool whose disks are of other metadata: left alone, and their ids are not given."""
+    """Claims with names of this pool whose disks belong to another cluster: they are left alone, and their ids are not
+    given."""
     return [claim for claim in _without_node(seen, pool) if _is_foreign(seen, claim)]
 
 
 def unclear(seen: Observed, pool: SeenPool) -> list[SeenClaim]:
-    """Claims that were some cluster's, while nobody knows yet whether that one is this."""
+    """Claims that belonged to a cluster, while it is unknown whether this is that cluster."""
     return [] if _cluster_id(seen) else [claim for claim in _without_node(seen, pool) if claim.cluster_id]
 
 
@@ -161,7 +163,7 @@ def _cluster_id(seen: Observed) -> str:
 
 
 def free_id(seen: Observed) -> int:
-    """The first id that nobody ever had, as far as anybody can tell."""
+    """The first id that no node ever had, as far as objects and metadata show."""
     used = [node.spec.node_id for node in seen.nodes]
     used += [claim.node_id for claim in seen.claims]
     used += [node.node_id for node in seen.cluster.status.retired_nodes]
@@ -172,8 +174,9 @@ def free_id(seen: Observed) -> int:
 
 
 def leaving_first(seen: Observed, pool: SeenPool, stay: list[SeenNode]) -> list[SeenNode]:
-    """Who goes before whom: named by the pool, leaving already by somebody's command, never joined, not alive, then the
-    highest id. While the meta service does not answer, a node is alive if its pod serves."""
+    """The order in which nodes leave: first those named by the pool, then those already leaving by a command, that
+    never joined, that are not alive, then by the highest id. While the meta service does not answer, a node counts as
+    alive if its pod serves."""
 
     def rank(node: SeenNode) -> tuple[bool, bool, bool, bool, int]:
         node_id = node.spec.node_id
@@ -187,9 +190,9 @@ def leaving_first(seen: Observed, pool: SeenPool, stay: list[SeenNode]) -> list[
 
 
 def taken_back(seen: Observed, pool: SeenPool) -> list[SeenNode]:
-    """Nodes that the pool itself had chosen, and that can still stay: the lowest ids first.
+    """Nodes that the pool itself had chosen to leave and that can still stay, the lowest ids first.
 
-    While the meta service does not answer nobody knows who can."""
+    None while the meta service does not answer, because it is unknown which ones can stay."""
     if seen.meta is None:
         return []
     return [

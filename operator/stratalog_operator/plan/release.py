@@ -181,7 +181,7 @@ def claim_of_disk(seen: Observed, node_id: int, storage_id: str) -> SeenClaim | 
 
 
 def readers_of(seen: Observed, node_id: int, storage_id: str) -> list[SeenMount]:
-    """ReadOnlyMounts that read the volume of this disk in place and that nobody deleted."""
+    """ReadOnlyMounts that read the volume of this disk in place and are not being deleted."""
     return [one for one in seen.mounts if not one.is_deleting and _reads(one, node_id, storage_id)]
 
 

@@ -47,7 +47,7 @@ class Retiring:
     step: Step
     offer: Offer
     reason: str = ""
-    """Why it waits; empty while it goes on."""
+    """Why it waits; empty while it makes progress."""
     words: str = ""
     is_buried: bool = False
     """All is done: the tombstone is due."""
@@ -70,7 +70,7 @@ def retire(seen: Observed, node: SeenNode) -> Retiring | None:
             return None
         told = node.status.retirement
         if told is None or not told.requested:
-            return _following(seen, node, record)  # somebody began it by a command, and may cancel it by one
+            return _following(seen, node, record)  # begun by a person's command, which a command may cancel
         return Retiring("Wished", Offer([CancelRetire(node.spec.node_id)]), "", "the wish was taken back")
     if seen.meta is None:
         return _unanswered(seen, node)
@@ -88,7 +88,7 @@ def _is_ours(node: SeenNode, record: RetirementStatus) -> bool:
 
 
 def _unanswered(seen: Observed, node: SeenNode) -> Retiring:
-    """What was told last counts for a moment: an election of the meta service is no reason to alarm anybody."""
+    """The last reported state counts for `SILENT_SECONDS`, so that an election of the meta service raises no alarm."""
     told = node.status.retirement
     step: Step = "Wished" if told is None else told.step
     silent = [one for one in node.status.conditions if one.reason == WaitReason.META_UNREACHABLE]
@@ -100,7 +100,7 @@ def _unanswered(seen: Observed, node: SeenNode) -> Retiring:
 
 
 def _wish(seen: Observed, node: SeenNode, storage_id: str) -> Retiring:
-    """Before the first step nothing is wished that could not be held to afterwards."""
+    """The request to retire a node, once nothing stands against carrying it through."""
     identity = node.status.identity.storage_id
     if identity != storage_id:
         words = exchanged_disk(seen, node) or f"disk {storage_id} answers under its id, and it had {identity}"
@@ -122,7 +122,7 @@ def _wish(seen: Observed, node: SeenNode, storage_id: str) -> Retiring:
     if claim is not None and claim.storage_id != storage_id:
         return Retiring("Wished", Offer(), "", "whose disk its claim has is being noted")
     if node.status.retirement is None:
-        # Noted before it is asked for: so a wish that is taken back is told from a command that somebody gave.
+        # Noted before the request is sent, so that taking back `spec.retire` never cancels a person's command.
         return Retiring("Wished", Offer(), "", "it is to leave")
     return Retiring("Wished", Offer([AskRetire(node.spec.node_id, _mode(seen))]), "", "the meta service is asked")
 

@@ -1,9 +1,9 @@
-"""Restarts pods whose template is another one now: one at a time in the whole cluster, and only while all others serve.
+"""Restarts pods whose template changed: one at a time in the whole cluster, and only while all others serve.
 
-A pod that is down or crashing anyway goes first and waits for nobody: it has nothing to lose, and a roll to something
-bad is healed that way. One that runs and has not served for long goes before those that serve, one after the other.
-One of the wanted make that does not come back stops the roll. Pods that read retired volumes come last, and hold up
-each other alone.
+A pod that is down or crashing restarts first, without waiting for others: it serves nothing, and this repairs a roll to
+a bad template. Next come pods that run and have not served for long, one after the other, then those that serve. A pod
+of the new template that does not become ready stops the roll. Pods that read retired volumes come last, and delay only
+each other.
 
 Pure. Source: docs/operator.md section 5.
 """
@@ -104,7 +104,8 @@ def _is_mute(seen: Observed, pod: SeenPod) -> bool:
 
 
 def _is_one_on_its_way(members: list[Member], pods: dict[str, SeenPod]) -> bool:
-    """Away, or of the wanted make and not serving yet: what is mended is seen to serve before the next is stopped."""
+    """Whether a pod is gone, or has the new template and does not serve yet. It must serve before the next one is
+    stopped."""
     for one in members:
         pod = pods.get(one.name)
         if pod is None or pod.is_leaving or (pod.pod_hash == one.wanted_hash and not pod.is_ready):

@@ -28,9 +28,9 @@ from stratalog_operator.specs.objects import Cluster, Manifest, wanted
 Word: TypeAlias = tuple[ConditionStatus, str, str]
 """Of a condition: status, reason, message."""
 DELETION_SECONDS: Final = 300
-"""For so long a deletion waits for a meta service that does not answer."""
+"""How long a deletion waits for a meta service that does not answer."""
 SILENT_SECONDS: Final = 30
-"""For so long a meta service that does not answer blocks no retirement: it elects its leader anew, say."""
+"""A meta service that does not answer for this long blocks no retirement: it may be electing a leader."""
 ANNOTATION_CHOSEN: Final = f"{GROUP}/chosen-by-pool"
 """On a StorageNode that a pool chose to leave: it may be taken back by scaling up. A person's wish may not."""
 
@@ -52,7 +52,7 @@ def is_released(seen: Observed, node_id: int) -> bool:
 
 
 def staying(seen: Observed, pool: SeenPool) -> list[SeenNode]:
-    """Nodes of the pool that nobody wants to leave, and that have not left."""
+    """Nodes of the pool that have not left and are not asked to leave."""
     return [
         node
         for node in of_pool(seen, pool)
@@ -73,7 +73,7 @@ def serves(seen: Observed, node: SeenNode) -> bool:
 def storage_node(
     cluster: Cluster, pool: str, node_id: int, zone: str | None, *, retires: bool = False, restart: str | None = None
 ) -> Manifest:
-    """The object that stands for a node. Without `retires` no word is said of it: what a person wished stays."""
+    """The StorageNode of a node. Without `retires` it does not set `spec.retire`, so a person's value stays."""
     spec: Manifest = {"clusterRef": cluster.name, "poolRef": pool, "nodeId": node_id}
     if zone is not None:
         spec["zone"] = zone
@@ -113,7 +113,7 @@ def why_invalid(seen: Observed) -> str:
 
 
 def apply_missing(seen: Observed, manifests: Sequence[Manifest], why: str) -> Offer:
-    """Those that are not there, or not as they are wanted, or of which somebody else changed something."""
+    """Applies the manifests whose object does not exist, differs, or was changed by another writer."""
     offer = Offer()
     for manifest in manifests:
         action = Apply(manifest, why)

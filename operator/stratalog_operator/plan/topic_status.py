@@ -1,4 +1,4 @@
-"""What is told of a TopicStorage.
+"""The status of a TopicStorage.
 
 Pure. Source: docs/operator.md sections 3 and 8.
 """
@@ -19,8 +19,8 @@ _YES, _NO, _UNKNOWN = ConditionStatus.TRUE, ConditionStatus.FALSE, ConditionStat
 _UNREACHED: Final[Word] = (_UNKNOWN, "MetaUnreachable", "the meta service does not answer")
 _REMOTE: Final = "remote.storage.enable"
 _STEP: Final = 50
-"""A number is told again when it has moved by one part in so many: a topic that is written to all day must not be
-written about all day."""
+"""A number is written again after a change of 1/50, so that a topic with constant traffic does not cause constant
+writes."""
 
 
 def topic_status(seen: Observed, one: SeenTopic, look: TopicLook) -> TopicStorageStatus:

@@ -1,7 +1,8 @@
-"""A TopicStorage and its topic: made, changed, taken over, left or deleted. Kubernetes -> cluster, one way.
+"""Creates, changes, adopts, leaves or deletes the topic of a TopicStorage. Changes flow one way: Kubernetes to the
+cluster.
 
-That a topic is to be made stands in the object's status before it is asked for: so a topic that is there afterwards is
-known to be this object's, whenever the operator was killed, and one that was there before is not taken for it.
+The object's status says that a topic is to be created before the operator requests it. So, whenever the operator is
+killed, a topic that exists afterwards belongs to this object, and one that existed before does not.
 
 Pure. Source: docs/operator.md sections 7 and 8.
 """

@@ -115,7 +115,7 @@ class Etcd(Part):
 
 
 class ExternalEtcd(Part):
-    """An etcd that somebody else runs: production's way."""
+    """An etcd that the user runs, as in production."""
 
     model_config = checked(
         rule(

@@ -13,7 +13,7 @@ from pydantic.alias_generators import to_camel
 
 NAME_PATTERN: Final = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 SHORT_NAME: Final = 20
-"""Of clusters and pools: a node's name is made of both, and must fit into a label with what is made of it."""
+"""Longest name of a cluster or pool. A node's name contains both, and names derived from it must fit into a label."""
 QUANTITY_PATTERN: Final = r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$"
 
 
@@ -43,7 +43,7 @@ def immutable(what: str, instead: str) -> dict[str, Any]:
 
 
 def keyed_by(*keys: str) -> dict[str, Any]:
-    """A list that is a map: entries are told apart by these fields."""
+    """A list that is a map: these fields identify an entry."""
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}
 
 

@@ -1,5 +1,5 @@
-"""Words with durations in them, written again only when they say something else: who writes "for 5 s", then "for 6 s",
-writes without end, and each write wakes the next pass.
+"""Keeps a text with durations in a status until its meaning changes: writing "for 5 s", then "for 6 s" would never end,
+because each write wakes the next pass.
 
 Pure.
 """
@@ -15,8 +15,8 @@ _DURATION: Final = re.compile(
 
 
 def steady(before: str, now: str) -> str:
-    """What is to be written: `before` where `now` differs only in durations and rates, none of which has doubled, or
-    become less than half."""
+    """Returns `before` if `now` differs only in durations and rates, and none of these has doubled or halved; else
+    `now`."""
     if before == now or _DURATION.sub("#", before) != _DURATION.sub("#", now):
         return now
     pairs = zip(_numbers(before), _numbers(now), strict=True)

@@ -1,6 +1,7 @@
-"""From a model to the structural schema that Kubernetes asks for: everything in place, no references, bounds on all.
+"""Converts a model to the structural schema that Kubernetes requires: everything in place, no references, bounds on
+all.
 
-Pure. What it cannot say structurally it refuses loudly when `crds/` are made, not when somebody applies them.
+Pure. It refuses a model without a structural form when `crds/` are generated, not when a user applies them.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def _object(plain: Schema, merged: Schema, definitions: Mapping[str, JsonValue],
 
 
 def _resolved(schema: Mapping[str, JsonValue], definitions: Mapping[str, JsonValue]) -> Schema:
-    """References and "or null" replaced by what they stand for; what stands beside them goes before."""
+    """Replaces references and "or null" by what they mean. Keys beside a reference override those of its target."""
     merged: Schema = dict(schema)
     while True:
         reference, choices = merged.pop("$ref", None), merged.get("anyOf")
@@ -88,7 +89,7 @@ def _as_schema(value: JsonValue, where: str) -> Schema:
 
 
 def _without_nulls(value: JsonValue) -> JsonValue:
-    """A default as somebody would have written it."""
+    """A default as a user would write it."""
     if isinstance(value, dict):
         return {key: _without_nulls(one) for key, one in value.items() if one is not None}
     if isinstance(value, list):

@@ -1,4 +1,5 @@
-"""Where clients come in: addresses of each pod, one to begin with, and ports of the machines for clients outside.
+"""The Services through which clients connect: an address of each pod, one bootstrap address, and node ports for clients
+outside of Kubernetes.
 
 Pure. Source: docs/operator.md section 5.
 """
@@ -13,11 +14,11 @@ from stratalog_operator.specs.node import NodeIdentity, node_labels, node_name, 
 from stratalog_operator.specs.objects import ADMIN_PORT, Cluster, Manifest, owner_reference, selector, wanted
 
 LAST_NODE_PORT: Final = 32767
-"""Of the range that Kubernetes has unless it is told otherwise."""
+"""The last port of Kubernetes' default range."""
 
 
 def inside_services(cluster: Cluster) -> list[Manifest]:
-    """The headless one, by which each pod has a name whether it is ready or not, and the one to begin with."""
+    """The headless Service, which names each pod whether it is ready or not, and the bootstrap Service."""
     labels = selector(cluster, "node")
     ports: list[Manifest] = [
         {"name": "internal", "port": cluster.internal_port, "targetPort": "internal"},

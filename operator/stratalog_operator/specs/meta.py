@@ -1,4 +1,4 @@
-"""The meta service: several instances of which one leads, each found by its name.
+"""The meta service: several instances, one of them the leader, each found by its name.
 
 Pure. Source: docs/operator.md section 5.
 """

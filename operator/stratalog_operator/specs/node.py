@@ -66,7 +66,8 @@ def node_labels(cluster: Cluster, node: NodeIdentity) -> dict[str, str]:
 
 
 def node_set(cluster: Cluster, pool: StorageNodePoolSpec, node: NodeIdentity) -> Manifest:
-    """Owned by the cluster: who deletes the StorageNode by hand takes no pod along."""
+    """The StatefulSet of a node. The cluster owns it, so that a user who deletes the StorageNode does not stop the
+    pod."""
     name = node_name(cluster.name, node.pool, node.node_id)
     labels = node_labels(cluster, node)
     body: Manifest = {
@@ -84,7 +85,8 @@ def node_set(cluster: Cluster, pool: StorageNodePoolSpec, node: NodeIdentity) ->
 def node_claim(
     cluster: Cluster, pool: StorageNodePoolSpec, node: NodeIdentity, annotations: Mapping[str, str] | None = None
 ) -> Manifest:
-    """The volume claim. Nobody owns it: what goes with its owner cannot be kept. It grows with the pool's size."""
+    """The volume claim. It has no owner, because Kubernetes would delete it with its owner. It grows with the pool's
+    size."""
     spec: Manifest = {
         "accessModes": ["ReadWriteOnce"],
         "resources": {"requests": {"storage": pool.storage.size}},

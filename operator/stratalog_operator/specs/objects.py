@@ -81,7 +81,7 @@ class Cluster:
 
     @property
     def meta_urls(self) -> str:
-        """Of each instance: who asks the wrong one is sent on, and one of them is always asked by name."""
+        """The URL of each instance. An instance that does not lead redirects a client to the one that does."""
         pods = (f"{self.meta_name}-{number}" for number in range(self.spec.meta.replicas))
         return ",".join(f"http://{self.host(self.meta_name, pod)}:{META_PORT}" for pod in pods)
 
@@ -117,7 +117,7 @@ def wanted(
     owner: Manifest | None = None,
     annotations: Mapping[str, str] | None = None,
 ) -> Manifest:
-    """An object with the hash of all that is wanted of it; without `owner` nobody takes it along."""
+    """An object with a hash of its wanted fields. Without `owner` it is not deleted together with another object."""
     metadata: Manifest = {
         "name": name,
         "namespace": cluster.namespace,

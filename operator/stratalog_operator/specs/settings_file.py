@@ -16,7 +16,7 @@ FILE_NAME: Final = "stratalog.conf"
 
 
 def settings_text(cluster: Cluster) -> str:
-    """KEY=VALUE lines, sorted: ours beside what the user gives, who cannot give one of ours."""
+    """Sorted KEY=VALUE lines: the operator's settings, and the user's, which cannot include one of the operator's."""
     spec = cluster.spec
     own = {
         "http.allowed.hosts": f".{cluster.namespace}.svc.{spec.cluster_domain},.{cluster.namespace}.svc",

@@ -143,7 +143,7 @@ class Catalog:
     async def _of_records(
         self, records: Sequence[StoredRecord], topics: Collection[str] | None
     ) -> list[CommittedShard]:
-        """Topics and shards that were made since are told by their manifests."""
+        """Manifests add the topics and shards that were created after the records were read."""
         all_topics = {one.topic_id: one for one in records if isinstance(one, Topic)}
         known = [
             shard

@@ -1,10 +1,10 @@
 """Says which offsets of each shard are committed in the bucket, and in which objects. Pure.
 
-Two things are believed. The records of the metadata: what they call committed is. And a manifest under its name: it is
-put once a segment is sealed, and tells all of it, so it counts also before the metadata that are known here have heard
-of it. A chunk or a bundle that no record and no manifest names is an attempt, and is never read.
-Invariant: a shard's segments go on from one another without a gap; `end_offset` is where they stop, whatever lies
-beyond. So what is read once under an offset is what is read there ever after.
+Two sources count. One is the metadata: what their records call committed is committed. The other is a manifest under
+its name: it is put once a segment is sealed and lists all of it, so it counts even before the metadata at hand mention
+it. A chunk or bundle that no record and no manifest names is an attempt and is never read. Invariant: a shard's
+segments follow one another without a gap, and `end_offset` is where this ends, whatever lies beyond. So the record at
+an offset is the same in every read.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class CommittedSegment:
     parts: Sequence[RemotePart] = ()
     manifest_key: str | None = None
     manifest_digest: bytes | None = None
-    """None where nobody told it: then the manifest's own checksum has to do."""
+    """None if unknown: then only the manifest's own checksum is checked."""
     seal: SealRecord | None = None
 
     @property
@@ -141,7 +141,7 @@ def newest_of_each(manifests: Iterable[FoundManifest]) -> dict[SegmentKey, Found
 
 
 def with_sealed_since(shard: CommittedShard, manifests: Collection[FoundManifest]) -> CommittedShard:
-    """The shard, and what became complete after the metadata were told of: `manifests` are the shard's."""
+    """The shard with the segments that became complete after the metadata were read. `manifests` are the shard's."""
     newest = newest_of_each(manifests)
     segments = list(shard.segments)
     if segments and segments[-1].manifest_key is None:
@@ -159,8 +159,8 @@ def with_sealed_since(shard: CommittedShard, manifests: Collection[FoundManifest
 
 
 def with_replaced(shard: CommittedShard, manifests: Collection[FoundManifest]) -> CommittedShard:
-    """Where a segment's manifest gave way to another one since the metadata were told of, the other one is read: it
-    tells of the same records. `manifests` are the shard's."""
+    """The shard with newer manifests where a segment's manifest was replaced after the metadata were read; they list
+    the same records. `manifests` are the shard's."""
     present = {one.key for one in manifests}
     newest = newest_of_each(manifests)
 

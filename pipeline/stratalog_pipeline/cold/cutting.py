@@ -24,12 +24,12 @@ ShardName: TypeAlias = tuple[str, int]
 
 
 class GapInLog(NotFound):
-    """Offsets that were asked for are no more: retention has taken them, or somebody deleted records."""
+    """Requested offsets no longer exist: retention or a user deleted their records."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a reader wants. None: all. Offsets and times are half-open ranges; offsets hold for each shard."""
+    """What a reader requests. None: all. Offsets and times are half-open ranges; offsets apply to each shard."""
 
     topics: frozenset[str] | None = None
     shards: frozenset[int] | None = None
@@ -40,11 +40,11 @@ class Asked:
     ends: Mapping[ShardName, int] = field(default_factory=dict)
     """Of single shards, before those of all."""
     least_offset: int = 0
-    """What is below was filtered away: it is not asked for, and no gap."""
+    """A filter removed the offsets below: they are not requested, and missing ones are not a gap."""
     from_ms: int | None = None
     to_ms: int | None = None
     keys: frozenset[bytes] | None = None
-    """Records of other keys are not wanted, and may come all the same."""
+    """Only records of these keys are requested; records of other keys may be returned as well."""
     is_gap_allowed: bool = False
     """Else offsets below a shard's log start that are asked for by number are an error."""
 
@@ -58,7 +58,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """Records `[from_offset, to_offset)` of one shard, all of which are committed."""
+    """The committed records `[from_offset, to_offset)` of one shard."""
 
     from_offset: int
     to_offset: int
@@ -66,7 +66,7 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class PartRange:
-    """A part to be read, and which of its records. Digests are None where nobody knows them."""
+    """A part to be read, and which of its records. Unknown digests are None."""
 
     topic: str
     segment: SegmentKey
@@ -145,7 +145,7 @@ def ranges_within(
 
 
 def cut(ranges: Iterable[PartRange], most_bytes: int) -> list[Work]:
-    """Pieces of work of at most so many bytes, or of one part. Order is kept: within a shard offsets rise."""
+    """Pieces of work of at most `most_bytes`, or of one part. Order is kept: within a shard offsets rise."""
     works: list[Work] = []
     for one in ranges:
         size = one.part.size_bytes
@@ -157,8 +157,8 @@ def cut(ranges: Iterable[PartRange], most_bytes: int) -> list[Work]:
 
 
 def take_bytes(ranges: Iterable[PartRange], most_bytes: int) -> list[PartRange]:
-    """The first ranges of about so many bytes; at least one, so that no limit stops a reader forever. Of a part that
-    is cut by its own offsets only the share that they make up is counted."""
+    """The first ranges, about `most_bytes` in all; at least one, so that no limit stops a reader forever. A range that
+    covers only some offsets of its part counts as that share of the part's bytes."""
     taken: list[PartRange] = []
     left = most_bytes
     for one in ranges:

@@ -1,10 +1,10 @@
-"""Reads parts out of the bucket and gives their records as Arrow tables, everything checked.
+"""Reads parts from the bucket, checks them, and returns their records as Arrow tables.
 
-Of each part: header, that it is the one that was planned, each batch's CRC, that offsets and epoch go on, and the
-digest over all of it; from part to part of a segment the digest goes on as well. A part that was moved since it was
-planned (a bundle's parts come home when a segment is completed) is found again by the segment's manifest.
-Some parts are fetched and checked, on a thread, while the one before is decoded. Memory: what is fetched ahead (32 MiB,
-or one part), and the table that is being handed out.
+It checks that a part's header is the planned one, the CRC of each batch, that offsets and epoch continue, and the
+digest over the part, which also continues from part to part of a segment. A part that was moved after planning (parts
+of a bundle move to their segment's folder when the segment is complete) is found through the segment's manifest. A
+thread fetches and checks some parts while the one before is decoded. Memory: the parts fetched ahead (32 MiB, or one
+part), and the table that is being returned.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ MAX_PART_BYTES: Final = 1 << 30
 """A part that claims more is not believed."""
 WINDOW_BYTES: Final = 32 << 20
 WINDOW_PARTS: Final = 32
-"""What is fetched ahead: small parts are many requests, each of which takes its time."""
+"""Parts fetched ahead: each small part costs a request, and each request takes time."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedPart:
-    """A part's batches, all of which are whole."""
+    """The batches of a part; all were checked."""
 
     planned: PartRange
     header: PartHeader
@@ -78,8 +78,8 @@ def tables_of(part: CheckedPart, wanted: Wanted, unread: Callable[[UnreadBatch],
 
 
 class PartFetcher:
-    """Fetches parts ahead of who takes them: so many, or so many bytes, at a time, and one however large. A context
-    manager; its store lives on an event loop in a thread of its own, where parts are checked, too."""
+    """Fetches parts ahead of their reader: at most `window_parts` and `window_bytes` at a time, and one part however
+    large. A context manager. Its store uses an event loop in a thread of its own, which also checks parts."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class PartFetcher:
         self._loop.close()
 
     def fetch(self, ranges: Iterable[PartRange]) -> Iterator[CheckedPart]:
-        """Checked parts, in order; the digest goes on from one to the next of the same segment."""
+        """Checked parts, in order; the digest continues from part to part of a segment."""
         before: CheckedPart | None = None
         left = iter(ranges)
         upcoming = next(left, None)

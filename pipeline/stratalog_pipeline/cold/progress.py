@@ -83,7 +83,8 @@ def from_json(told: Mapping[str, Any]) -> Position:
 
 
 def gaps(start: Position, shards: Iterable[CommittedShard]) -> list[Gap]:
-    """What nobody will read any more. Raises: GapInLog for a topic that is not the one that was read before."""
+    """Offsets behind `start` that retention deleted unread. Raises: GapInLog if a topic was deleted and created
+    again."""
     names = {name: topic_id for topic_id, name in start.topics.items()}
     found = []
     for one in shards:
@@ -113,8 +114,8 @@ def between(start: Position, end: Position, shard: CommittedShard) -> OffsetRang
 def advance(
     start: Position, shards: Sequence[CommittedShard], ranges: Sequence[PartRange], most_bytes: int | None
 ) -> Position:
-    """The position behind as much as may be read at once: of `ranges` (from `start` on) so many bytes, all shards in
-    turn. None: everything that is committed. Never behind `start`."""
+    """The position after the next read: `most_bytes` of `ranges`, which begin at `start`, from all shards in turn.
+    None: everything committed. Never before `start`."""
     newest = end_of(shards)
     if most_bytes is None:
         taken = {key: max(offset, start.at(key)) for key, offset in newest.offsets.items()}
@@ -126,8 +127,8 @@ def advance(
 
 
 def advance_by_offsets(start: Position, shards: Sequence[CommittedShard], most_offsets: int) -> Position:
-    """The position about `most_offsets` further, of which each shard gets its share of what waits, and at least one;
-    as Spark's Kafka source does it."""
+    """The position about `most_offsets` further. Each shard gets a share by its number of unread offsets, and at least
+    one, as in Spark's Kafka source."""
     begins = {one.key: max(start.at(one.key), one.log_start_offset) for one in shards}
     waiting = {one.key: max(one.end_offset - begins[one.key], 0) for one in shards}
     total = sum(waiting.values())

@@ -68,7 +68,7 @@ class Wanted:
 
 
 class UnreadBatch(NamedTuple):
-    """A batch whose records cannot be read: they are no records, or too large."""
+    """A batch whose records cannot be read, because they are damaged or too large."""
 
     base_offset: int
     end_offset: int
@@ -86,8 +86,8 @@ def batches_to_columns(
     max_batch_bytes: int = MAX_DECODED_BYTES,
     unread: Callable[[UnreadBatch], None] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Tables of about GROUP_BYTES of records, or of one batch. `source` is named when something does not fit.
-    `unread` is told of each batch that cannot be opened, instead of an error: a node does not check what is inside."""
+    """Tables of about GROUP_BYTES of records, or of one batch. Errors name `source`. With `unread`, a batch that cannot
+    be opened is passed to it and raises no error, because nodes do not check the records inside batches."""
     chosen = wanted.batches(headers)
     begin = 0
     while begin < len(chosen):

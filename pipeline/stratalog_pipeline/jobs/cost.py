@@ -1,10 +1,10 @@
-"""What a cluster's cold data cost: bytes, objects, requests, and a price by topic and tier. No Spark is needed.
+"""Computes what a cluster's cold data cost: bytes, objects, requests, and a price by topic and tier. Needs no Spark.
 
-Bytes and objects are those of the bucket's listing, so what nobody names (attempts, leftovers) is counted as well,
-under its topic. Writing requests are one per object, as they came about; reading ones are what one full read of
-everything takes now. A bundle holds parts of many topics: its bytes go to each by its parts, what is between them to
-none. What is on the nodes' disks only they know: the caller asks them (`with_local`).
-Prices come from a table that the caller gives (`Prices`): this knows of no provider.
+Bytes and objects are those of the bucket's listing, so objects that no manifest names (attempts, leftovers) count as
+well, under their topic. Write requests are one per object; read requests are those of one full read of everything. A
+bundle holds parts of many topics: each topic gets the bytes of its parts, and the bytes between parts belong to none.
+Only nodes know what is on their disks, so the caller asks them (`with_local`). Prices come from a table of the caller
+(`Prices`); this module knows no provider.
 """
 
 from __future__ import annotations

@@ -16,9 +16,10 @@ _PAUSE_S: Final = 0.2
 
 
 async def put_once(store: ObjectStore, key: str, body: bytes) -> bool:
-    """Whether this call put it; False when it was there, by somebody else or by an attempt whose answer was lost.
+    """Returns: whether this call put the object; False if it existed, from another job or from an attempt whose answer
+    was lost.
 
-    Raises: Unavailable when it did not come about; then nothing is there, or the object is.
+    Raises: Unavailable if it failed; then the object may or may not exist.
     """
     for attempt in range(1, _ATTEMPTS + 1):
         try:
@@ -37,7 +38,8 @@ async def put_once(store: ObjectStore, key: str, body: bytes) -> bool:
 
 
 async def put_or_read(store: ObjectStore, key: str, body: bytes) -> bytes:
-    """What stands under the name afterwards: this, or what somebody put before. Raises: Unavailable."""
+    """Returns: the object's content afterwards: `body`, or the content that another job put before. Raises:
+    Unavailable."""
     return body if await put_once(store, key, body) else await store.get(key)
 
 

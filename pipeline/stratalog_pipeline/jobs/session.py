@@ -1,4 +1,4 @@
-"""A Spark session on this machine, for the commands and for whoever has none."""
+"""A Spark session on this machine, for commands and for callers that have none."""
 
 from __future__ import annotations
 

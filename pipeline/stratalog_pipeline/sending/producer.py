@@ -1,8 +1,8 @@
 """Sends records to a Kafka with bounded memory, and says whether every one was acknowledged.
 
-At most `QUEUE_BYTES` wait for their acknowledgement; who sends more waits. All bytes of a record count: key, value,
-headers, and what the client itself keeps of it. The client's own limit would not do: it counts values alone.
-Idempotent: a repetition by the client makes no double, and changes no order.
+At most `QUEUE_BYTES` wait for their acknowledgement; a call that would exceed this waits. All bytes of a record count:
+key, value, headers, and the client's own overhead. The client's own limit counts only values. The producer is
+idempotent: the client's retries create no duplicates and keep the order.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Sender:
         self.failures: list[str] = []
         self.acknowledged = 0
         self.queued_bytes = 0
-        """Of records that were sent and of which nothing was heard yet."""
+        """Bytes of records that were sent and not acknowledged yet."""
 
     def send(
         self,
@@ -117,7 +117,7 @@ class Sender:
 
 
 def check_limit(settings: Mapping[str, str]) -> None:
-    """Memory is bounded whatever is set: so who asks for more is told. Raises: InvalidRequest."""
+    """Refuses a client setting above the limit, because memory is bounded whatever is set. Raises: InvalidRequest."""
     told = settings.get(_CLIENT_LIMIT, "")
     if told.strip().isdecimal() and int(told) > QUEUE_BYTES >> 10:
         raise InvalidRequest(

@@ -31,7 +31,7 @@ class StratalogDataSource(DataSource):
         return ROW_TYPES
 
     def reader(self, schema: Any) -> DataSourceReader:
-        """A schema with fewer columns is read faster: what nobody asked for is not decoded."""
+        """A schema with fewer columns is read faster: other columns are not decoded."""
         options = parse_options(self.options, Mode.BATCH)
         kind = PushdownReader if options.is_pushing else PlainReader
         return kind(options, columns_of(schema.names))
@@ -46,7 +46,7 @@ class StratalogDataSource(DataSource):
         return BatchWriter(parse_write_options(self.options, schema.names))
 
     def streamWriter(self, schema: Any, overwrite: bool) -> StreamWriter:
-        """Raises: InvalidRequest for the output mode complete, which tells all rows anew with each batch."""
+        """Raises: InvalidRequest for the output mode complete, which writes all rows again with each batch."""
         if overwrite:
             raise InvalidRequest("a topic is not overwritten: write the stream with output mode append or update")
         return StreamWriter(parse_write_options(self.options, schema.names, is_stream=True))

@@ -1,8 +1,8 @@
-"""Narrows what is asked for by the filters of a query. Pure.
+"""Narrows a request by the filters of a query. Pure.
 
-Filters on topic, shard and offset are wholly done by the source. One on the timestamp leaves out segments and batches
-that are too old; one on the key leaves out chunks that have none of these keys, where segments have a key index. Of
-both Spark looks at each record again: it knows what null means.
+The source applies filters on topic, shard and offset completely. A filter on the timestamp leaves out segments and
+batches that are too old; one on the key leaves out chunks without these keys, if segments have a key index. Spark
+applies these two to each record again, because it knows what null means.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _TO = {"LessThan": 0, "LessThanOrEqual": 1}
 
 
 def narrow(asked: Asked, filters: Iterable[Any]) -> tuple[Asked, list[Any]]:
-    """What is asked for now, and the filters that Spark still has to look at. Filters are Spark's, told apart by their
-    names so that this needs no Spark."""
+    """Returns: the narrowed request, and the filters that Spark still has to apply. Filters are Spark's and are
+    recognized by their class names, so that this needs no Spark."""
     left = []
     for one in filters:
         narrowed = _narrow_by(asked, one)
@@ -37,7 +37,7 @@ def narrow(asked: Asked, filters: Iterable[Any]) -> tuple[Asked, list[Any]]:
 
 
 def _narrow_by(asked: Asked, one: Any) -> Asked | None:
-    """None for a filter that says nothing here."""
+    """None for a filter that cannot narrow the request."""
     kind, attribute = type(one).__name__, tuple(getattr(one, "attribute", ()))
     value = getattr(one, "value", None)
     match attribute:
@@ -67,7 +67,8 @@ def _narrow_by(asked: Asked, one: Any) -> Asked | None:
 
 
 def _offsets(asked: Asked, kind: str, value: int) -> Asked | None:
-    """Offsets that are filtered away are no gap: nobody asked for those below the log start by number."""
+    """Narrows to offsets. Offsets that a filter removes are not a gap, because the query names no offset below the log
+    start."""
     low, high = asked.least_offset, asked.to_offset
     if kind in _EQUAL:
         low, high = max(low, value), value + 1 if high is None else min(high, value + 1)

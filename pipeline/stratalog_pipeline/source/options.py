@@ -373,7 +373,7 @@ _POWERS: Final = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 
 
 def parse_bytes(text: str) -> int | None:
-    """Units are powers of 1,024, as Spark takes them. None for what is no size."""
+    """Units are powers of 1,024, as in Spark. None if `text` is not a size."""
     found = _SIZE.fullmatch(text.strip())
     return int(found[1]) << _POWERS[found[2].lower()] if found else None
 
@@ -383,6 +383,6 @@ _UNITS_MS: Final = {"": 1, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h":
 
 
 def parse_duration_ms(text: str) -> int | None:
-    """As Spark takes them: a number without a unit is of milliseconds. None for what is no duration."""
+    """As in Spark, a number without a unit is in milliseconds. None if `text` is not a duration."""
     found = _DURATION.fullmatch(text.strip())
     return int(found[1]) * _UNITS_MS[found[2].lower()] if found else None

@@ -69,7 +69,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # Positions ------------------------------------------------------------------------------------------------------
     def initialOffset(self) -> dict[str, Any]:
-        """Spark asks for it whenever the query starts, also where a checkpoint says where to go on."""
+        """Spark asks for it whenever the query starts, even if a checkpoint says where to continue."""
         return BEGINNING
 
     def getDefaultReadLimit(self) -> ReadLimit:

@@ -61,7 +61,8 @@ from stratalog_pipeline.jobs.tables.table_log import FieldIds, SegmentFiles, Tab
 PIECE_BYTES: Final = 32 << 20
 _COMMIT_SEGMENTS: Final = 64
 _COMMIT_BYTES: Final = 4 << 30
-"""A commit to a log takes so many segments, or bytes of them. What was not committed is read again after a kill."""
+"""Most segments, and most bytes, of one commit to a table's log. After a kill, segments without a commit are read
+again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
-"""Finds the offsets that retention took before an archive had them.
+"""Finds the offsets that retention deleted before they were archived.
 
 Requires: the shards were read before the table's objects were listed, so that another job's work is never missed.
-Invariant: above where a shard began, each offset below its log start is in a finished segment, or in a gap that is
-told here. A gap that was accepted stands in the table (`_gaps/`) for good, so it is told by every later run.
-Cost: one small object for each shard, and for each segment that was planned and not finished.
+Invariant: each offset between a shard's begin and its log start is in a finished segment or in a gap reported here. An
+accepted gap stays in the table (`_gaps/`), so every later run reports it. Cost: one small object for each shard, and
+for each segment that was planned and not finished.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ async def _archived(
 ) -> dict[int, ShardArchived]:
     try:
         begins = decode_begin(await target.get(begin_key(topic)), begin_key(topic))
-    except NotFound:  # a dry run, of a table that nobody has made yet
+    except NotFound:  # a dry run for a table that does not exist yet
         begins = {one.key.shard: one.log_start_offset for one in shards}
     found = {one.key.shard: ShardArchived(begins.get(one.key.shard, 0)) for one in shards}
     starts = {one.key.shard: one.log_start_offset for one in shards}

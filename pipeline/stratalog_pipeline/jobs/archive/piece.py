@@ -84,7 +84,7 @@ def packed(fields: Any) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class InferWork:
-    """A piece of a new segment, of whose records the fields are looked for. `number`: of all pieces, in order."""
+    """A piece of a new segment whose fields are to be inferred. `number`: its place among all pieces."""
 
     cluster_id: str
     number: int
@@ -266,7 +266,8 @@ async def _put_all(
                 made = FileMade(key, time, table.num_rows, len(body.getvalue()))
                 found.append(_FileFound(made, _offsets_of(table)))
             else:
-                # By another version perhaps, or before some of its records were deleted: what lies there is told.
+                # Another version may have written it, or some of its records were deleted since: report the file as it
+                # is.
                 found.append(_as_it_lies(key, time, await store.get(key)))
         if dead_name not in files and any(one.was_there for one in found):
             with contextlib.suppress(NotFound):

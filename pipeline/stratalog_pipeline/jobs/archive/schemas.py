@@ -154,7 +154,7 @@ def continued(known: RecordSchema, wanted: RecordSchema) -> RecordSchema:
                 f"schema id {number} named another schema when the table was written: an id is for good"
             )
     definition = writers[max(writers)] if writers else wanted.definition
-    # What was given without an id reads records of ids that nobody gave, as it did before there were ids.
+    # Schemas without an id read records whose id has no schema, as they did before the table had ids.
     before = known.earlier if known.writers else (known.definition, *known.earlier)
     earlier = tuple(dict.fromkeys(one for one in before if writers or one != definition))
     return replace(wanted, arrow=arrow, definition=definition, earlier=earlier, writers=tuple(sorted(writers.items())))

@@ -1,9 +1,9 @@
 """Checks that bytes are a record of an Avro schema, before a library makes values of them. Pure.
 
-fastavro takes more than Avro's specification does: a negative index of a union or an enum counts from the end, a
+fastavro accepts more than Avro's specification allows: a negative index of a union or an enum counts from the end, a
 number of 70 bits becomes another one, a boolean is true for any byte but 0, and a decimal is rounded to the digits of
-its type. So damaged bytes, or those of another schema, would become a row of values that nobody wrote.
-Cost: one step of Python for each value; no value is made.
+its type. So damaged bytes, or those of another schema, would become a row with values that no producer wrote. Cost: one
+step of Python for each value; no value is made.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def checked_by(parsed: Any) -> Callable[[bytes], None]:
 
 
 def _step(told: Any, named: Mapping[str, Any], known: dict[str, _Step]) -> _Step:
-    """`known`: named types that were met before, some of which hold this one."""
+    """`known`: named types that were met before; some of them contain this one."""
     if isinstance(told, list):
         return partial(_union, [_step(one, named, known) for one in told])
     if isinstance(told, str):

@@ -117,7 +117,7 @@ def _parsed(text: str) -> Any:
         parsed = fastavro.parse_schema(json.loads(text))
         make_values(parsed)
         return parsed
-    except Exception as error:  # fastavro raises many kinds, none of which says more than its words
+    except Exception as error:  # fastavro raises many types of errors, and only their messages help
         raise InvalidRequest(f"the Avro schema cannot be read: {first_line(error)}") from error
 
 

@@ -99,7 +99,7 @@ def _of_union(others: list[Any], named: _Names) -> Any:
 
 
 def _least_bytes(told: Any, named: _Names) -> int:
-    """0 for a type of which a value may take no bytes."""
+    """The least bytes of a value; 0 for a type whose values may have none."""
     if isinstance(told, list):
         return 1
     if isinstance(told, str):

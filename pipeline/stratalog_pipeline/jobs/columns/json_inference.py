@@ -1,11 +1,10 @@
 """Infers an Arrow schema from records of JSON. Pure.
 
-All records are looked at, so a field of a single record is a column. Where two records give a field types that no
-column can hold together, the first one stays and the contradiction is told: who asks decides.
-Records are hostile. What is nested deeper than `MOST_DEPTH` is not looked into, and what comes beyond `MOST_FIELDS`
-fields is told and left out: keys that are data, such as ids, would otherwise cost a column for each record. Such
-records become dead letters where they are read.
-A text is a text, whatever it looks like. Cost: each record is parsed once.
+It reads all records, so a field of a single record is a column. If two records give a field types that no column can
+hold together, the first type stays and the contradiction is reported to the caller, which decides. Records may be
+hostile. Values nested deeper than `MOST_DEPTH` are not read, and fields beyond `MOST_FIELDS` are reported and left out;
+otherwise keys that are data, such as ids, would cost a column for each record. Such records become dead letters when
+they are read. A text is a text, whatever it looks like. Cost: each record is parsed once.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ MOST_FIELDS: Final = 1_000
 MOST_DEPTH: Final = 32
 _INT64: Final = 1 << 63
 _WIDE: Final = pa.decimal128(38, 0)
-"""Of integers some of which do not fit 64 bits."""
+"""The type for integers if some of them do not fit 64 bits."""
 _LARGEST_DECIMAL: Final = 10**38
 _MOST_TOLD: Final = 100
 _TEXT: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)

@@ -19,7 +19,7 @@ from stratalog_pipeline.jobs.columns.record_kinds import ReadRecords, ReadValues
 
 _ROWS: Final = 4096
 _BYTES: Final = 1 << 20
-"""At most so many records, or bytes of them, are Python objects at a time; one however large."""
+"""At most this many records, and bytes of them, are Python objects at a time; one record however large."""
 
 
 class JsonParser:

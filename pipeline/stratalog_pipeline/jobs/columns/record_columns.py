@@ -65,7 +65,7 @@ class _Maker:
     def fields(
         self, records: Sequence[dict[str, Any] | None], fields: Sequence[Any], owners: Sequence[int], where: str
     ) -> list[Any]:
-        """A column for each field. `owners`: of which row each of these records is a part; its first fault counts."""
+        """A column for each field. `owners`: the row of each of these records; the first fault of a row counts."""
         found: set[str] = set().union(*(one for one in records if one is not None))
         if found - {one.name for one in fields}:
             self._refuse_unknown(records, {one.name for one in fields}, owners, where)
@@ -187,7 +187,7 @@ class _Maker:
 
 
 def _flat(values: Sequence[list[Any] | None], owners: Sequence[int]) -> tuple[Any, list[Any], list[int]]:
-    """Offsets for Arrow, all elements, and of which row each is a part."""
+    """Offsets for Arrow, all elements, and the row of each element."""
     offsets: list[int | None] = []
     inner: list[Any] = []
     inner_owners: list[int] = []

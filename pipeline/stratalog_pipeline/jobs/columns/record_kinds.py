@@ -68,12 +68,12 @@ def without_schema_id(value: bytes) -> bytes:
 
 
 Settle: TypeAlias = Callable[[Any, Any], Any]
-"""Of two types of one field, neither of which holds others: the one of the column."""
+"""Chooses the column's type from two types of one field that contain no others."""
 
 
 def evolve(known: Any, more: Any, settle: Settle = lambda known, more: known) -> Any:
-    """The table's fields as they are, and new ones behind them: what was written stays readable together. A record that
-    has another type there becomes a dead letter."""
+    """The table's fields unchanged, with new ones behind them, so that old and new files stay readable together. A
+    record with another type for a field becomes a dead letter."""
     return pa.schema(_evolve(list(known), list(more), settle))
 
 

@@ -1,4 +1,4 @@
-"""Where an archived topic lies, what each of its objects is called, and what stands in them. Pure.
+"""Names and contents of the objects of an archived topic. Pure.
 
     <topic>/_table.json                                   what the table is: cluster, topic, kind, time partitions
     <topic>/_begin.json                                   where each shard began when the table was made
@@ -13,8 +13,8 @@
 
 `<topic>` is its name, or the folder that `topic_folder.py` gives it. `<seal>` names a sealed segment and the digest of
 its records, so it names exactly these records. Every object is put once and never replaced, and its name follows from
-the plan: whoever does a piece of work again, or beside another, writes the same rows under the same names, and finds
-them there.
+the plan: a task that repeats a piece of work, or does it beside another, writes the same rows under the same names, and
+finds them there.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class SegmentPlan:
 
 @dataclass(frozen=True, slots=True)
 class PieceDone:
-    """What a piece of work came to. The same for everybody who does it."""
+    """The result of a piece of work; the same for every task that does it."""
 
     piece: int
     rows: int

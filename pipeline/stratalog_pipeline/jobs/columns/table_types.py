@@ -1,9 +1,9 @@
 """Which types and names of columns Delta and Iceberg tables have, and what becomes of those that they lack. Pure.
 
-Both formats have fewer types than Arrow, and no column without a type. What fits a wider type gets it: unsigned
-numbers, small ones, times in other units. A field of which only nulls, empty lists or empty objects were seen has no
-type yet. It is left out until a record shows one, as a field of nulls is in a Parquet table.
-Anything else is refused before the first record is written, by name and with what to do.
+Both formats have fewer types than Arrow, and no column without a type. Unsigned numbers, small numbers and times in
+other units get the wider type that holds them. A field that was only null, an empty list or an empty object so far has
+no type yet. It is left out until a record shows one, as a field of nulls is in a Parquet table. Anything else is
+refused before the first record is written, by name and with what to do.
 """
 
 from __future__ import annotations
@@ -127,8 +127,8 @@ def check_columns(fields: Any, form: TableFormat, by: TimePartition) -> None:
 
 
 def contradictions(known: Any, more: Any) -> list[str]:
-    """The fields of two schemas that have one type here and another there, whose values the first cannot take. No type
-    yet is no other type."""
+    """The fields that `more` gives a type whose values do not fit the type in `known`. A field without a type yet
+    contradicts nothing."""
     return list(_contradictions(list(known), list(more), ""))
 
 

@@ -1,8 +1,8 @@
 """Exports committed records: as JSON lines or Parquet files into a folder of an object store, or into another Kafka.
 
-A folder holds one export of a topic (`export_folder.py`): when it is run again it puts what is missing and what is new.
-A Kafka has no such names: there a record may come twice when the job is run again, and its place is told in headers
-(`stratalog.topic`, `.shard`, `.offset`), by which a reader can tell. Order is kept: pieces of one shard are sent one
+A folder holds one export of a topic (`export_folder.py`): another run puts the missing and the new pieces. Another
+Kafka has no names for pieces, so a record may appear twice there when the job runs again; headers (`stratalog.topic`,
+`.shard`, `.offset`) give its place, so a reader can drop the copy. Order is kept: pieces of one shard are sent one
 after another, each acknowledged before the next begins; pieces of several shards are sent at the same time.
 """
 

@@ -1,11 +1,11 @@
-"""Merges the chunks of complete segments into few large objects, packed if that is asked for, and has the meta service
-name them instead.
+"""Merges the chunks of complete segments into few large objects, packed on request, and has the meta service name them
+instead.
 
-A piece of the work is a segment (`merge_segment`); what it put counts once the metadata name its manifest, which is one
-compare-and-set on the manifest that was read. So a job that is killed anywhere, run twice or beside a deletion, or that
-never hears an answer, leaves each segment as it was or merged. What it put in vain is swept by the nodes as any other
-orphan, and so are the old objects, once `remote.orphan.grace.ms` have passed since the change: readers go on.
-One job at a time, by a write lock whose epoch is in every name. Merging what was merged changes nothing.
+A piece of the work is a segment (`merge_segment`). Its new objects count once the metadata name its manifest, through
+one compare-and-set on the manifest that was read. So a job that is killed anywhere, run twice or beside a deletion, or
+that gets no answer leaves each segment either as it was or merged. Nodes sweep useless objects like other orphans; they
+sweep the old objects once `remote.orphan.grace.ms` have passed since the change, so that readers can continue. A write
+lock, whose epoch is in every name, allows one job at a time. Merging what was merged changes nothing.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def _view_of_its_bucket(options: CompactOptions, held: HeldLock) -> Snapshot:
 
 
 def _put_last(view: Snapshot) -> set[str]:
-    """Of each of the youngest segments of which something is in the bucket, the last object that is named."""
+    """For each of the youngest segments with data in the bucket, the last object that the metadata name."""
     last: list[tuple[int, str]] = []
     for shard in view.shards:
         for segment in shard.segments:

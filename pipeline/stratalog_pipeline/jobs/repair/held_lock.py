@@ -1,8 +1,8 @@
-"""Holds a write lock of the meta service while a job runs, and takes the job's commands to the service.
+"""Holds a write lock of the meta service while a job runs, and sends the job's commands to the service.
 
-The lease is renewed on a thread of its own, however long the job's thread waits for Spark. What keeps out a job whose
-lease ended is the lock's epoch, which every command of the job names.
-A context manager, for one thread. Whoever was killed holds its lease to the end: it is waited for once.
+A thread renews the lease, however long the job's thread waits for Spark. Every command of the job names the lock's
+epoch, which excludes a job whose lease has ended. A context manager, for one thread. A job that was killed keeps its
+lease until it ends; the next job waits for that once.
 """
 
 from __future__ import annotations

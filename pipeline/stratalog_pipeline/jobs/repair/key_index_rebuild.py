@@ -22,11 +22,11 @@ from stratalog.formats.segments.digest import object_digest
 from stratalog.model.errors import Corrupt
 
 MERGED_RUN_ENTRIES: Final = 1 << 22
-"""Runs become one up to so many entries: 120 MiB. While it is made, some 90 bytes of memory for each of them."""
+"""Most entries of a merged run: 120 MiB. Merging takes some 90 bytes of memory for each entry."""
 
 
 def runs_to_merge(runs: Iterable[KeyRun], most_entries: int = MERGED_RUN_ENTRIES) -> list[list[KeyRun]]:
-    """All of them in order, those together that become one run of at most so many entries."""
+    """All runs in order, grouped into merged runs of at most `most_entries`."""
     groups: list[list[KeyRun]] = []
     for run in runs:
         if groups and sum(one.entries for one in groups[-1]) + run.entries <= most_entries:

@@ -1,14 +1,13 @@
 """Puts the records of one complete segment into fewer, larger objects: the same batches, byte for byte.
 
 Neighbouring parts become one part, a chunk object of its own; a part that is large enough stays where it is, and so
-does the index. A key index is built again, for it names parts by number. Then the store is asked for all
-that the new manifest names, and the manifest is put and read back.
-Nothing that is there is touched. Who asks metadata reads what was put once they name the manifest; who lists the bucket
-alone may read it at once, for it tells of the same records.
-Where packing is asked for, what is put is a packed chunk, if that is worth it; a part that stays alone is packed, too,
-where a look at its beginning promises that. What was packed once is put packed again, asked for or not.
-Everything that is read is checked: CRCs, offsets, and the digest from part to part up to the seal's.
-For a task. Memory: the parts of one merged object twice, packed once more, and with a key index one run of it.
+does the index. A key index is built again, for it names parts by number. Then it checks that the store has every object
+that the new manifest names, puts the manifest, and reads it back. It changes no existing object. A reader that uses the
+metadata reads the new objects once the metadata name the manifest; a reader that lists only the bucket may read them at
+once, because they hold the same records. If packing is requested, a new chunk is packed if that saves enough. A part
+that stays alone is packed, too, if its beginning compresses well. A chunk that was packed before is always packed
+again. Everything that is read is checked: CRCs, offsets, and the digest from part to part up to the seal's. For a task.
+Memory: the parts of one merged object twice, packed once more, and with a key index one run of it.
 Raises: Corrupt, NotFound, Unavailable; with any of them the segment is as it was.
 """
 
@@ -44,7 +43,7 @@ from stratalog_pipeline.jobs.repair.key_index_rebuild import KeyIndexRebuild, ru
 
 _READS_AT_A_TIME: Final = 16
 _READ_BYTES: Final = 16 << 20
-"""Parts are fetched side by side up to so many bytes, one however large."""
+"""Parts are fetched side by side, at most this many bytes at a time, one however large."""
 _ATTEMPT_SPAN: Final = 1 << 48
 _LARGEST_PART_BYTES: Final = 1 << 30
 """A part that claims more is not believed."""
@@ -95,7 +94,7 @@ class Merged:
 
 
 def merge_segment(work: MergeWork) -> Merged:
-    """What cannot be read or put is told, and nothing else of the segment is done."""
+    """Merges one segment. An object that cannot be read or put is reported, and ends the work on this segment."""
 
     async def run() -> Merged:
         store = work.open_bucket()
@@ -200,7 +199,7 @@ class _Merging:
         start = part.position + PART_HEADER_BYTES
         end = part.position + min(part.size_bytes, PART_HEADER_BYTES + _LOOKED_AT_BYTES)
         if end <= start:
-            return False  # nothing like a part: who reads it all says what it is
+            return False  # not a part: the reader of the whole part reports what it is
         return await asyncio.to_thread(is_worth_packing, await self._store.get_range(part.object_key, start, end))
 
     async def _take_group(

@@ -1,12 +1,12 @@
-"""Puts damaged or missing objects of committed segments back as they were, from another bucket or a node's files.
+"""Restores damaged or missing objects of committed segments from another bucket or from a node's files.
 
-An object is replaced only by one that is proven to be what the manifest (or, of a manifest, the metadata) names: an
-index by its digest, parts by identity, offsets, CRCs, and by leading from the digest before them to the one behind: of
-whole parts next to them, or of the seal. Only what nobody knows a digest of, the end of a segment that is not sealed,
-is taken by its name and by what is before it. An object that is whole is never touched.
-Order: the right bytes are here, whole; then the damaged object is deleted, and the right one put under the same name,
-for names are never overwritten. A crash between the two leaves the object missing, as unreadable as before, and the
-next run puts it. Readers of that object fail meanwhile as they did before.
+An object is replaced only by one that is proven to be the one that the manifest (or, for a manifest, the metadata)
+names. An index is proven by its digest. Parts are proven by identity, offsets and CRCs, and because they lead from the
+digest before them to the one behind them, of undamaged neighbours or of the seal. Only the end of a segment that is not
+sealed has no known digest: it is accepted by its name and by the data before it. An undamaged object is never changed.
+Order: first the right bytes are in memory; then the damaged object is deleted and the right one put under the same
+name, because names are never overwritten. A crash between the two leaves the object missing, as unreadable as before,
+and the next run puts it. Until then readers of that object fail as before.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class SegmentRepair:
                 return
 
     def _check_parts(self, parts: Iterable[RemotePart], told: dict[int, PartHeader], body: bytes) -> None:
-        """Each by itself; what they say of themselves is told."""
+        """Checks each part by itself, and adds its header to `told`."""
         found = {}
         for part in parts:
             data = memoryview(body)[part.position : part.position + part.size_bytes]
@@ -191,8 +191,8 @@ class SegmentRepair:
 
 
 async def check_stored_size(store: ObjectStore, manifest: Manifest, key: str) -> None:
-    """Whether a chunk of a complete segment, of which all that is read is right, ends behind that. Raises: Corrupt,
-    NotFound, Unavailable."""
+    """Checks that a chunk of a complete segment has no bytes behind its last part. Raises: Corrupt, NotFound,
+    Unavailable."""
     size_bytes = manifest.object_sizes.get(key)
     if size_bytes is None or not is_one_part(key):
         return
@@ -207,8 +207,8 @@ def proven_parts(
     told: Mapping[int, PartHeader],
     seal_digest: bytes | None,
 ) -> set[int]:
-    """First offsets of those candidates (`told`, but not `whole`) that lead, together with the candidates next to them,
-    from a digest that is known to one that is known. Where a segment has no seal its end is known by nobody. Pure."""
+    """First offsets of the candidates (in `told`, not in `whole`) that lead, together with neighbouring candidates,
+    from one known digest to another. The end of a segment without a seal has no known digest. Pure."""
     proven: set[int] = set()
     run: list[int] = []
     digest: bytes | None = EMPTY_DIGEST

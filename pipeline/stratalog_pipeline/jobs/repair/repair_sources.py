@@ -1,7 +1,7 @@
-"""Where a damaged object of the bucket can be had again: another object store with the same keys, or the segment files
-of a node, from which it is made anew. What a source gives is believed by nobody: see `repair`.
+"""Sources for the replacement of a damaged object: another object store with the same keys, or the segment files of a
+node, from which the object is rebuilt. `repair` checks everything that a source returns.
 
-A node's sealed files never change, so they are read while the node runs, on its machine. Memory: the object.
+A node's sealed files never change, so they can be read on its machine while the node runs. Memory: the object.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 Of a complete segment: manifest (the metadata's digest of it, its seal), index object (digest, seal, points equal to
 those of the batches), key index (digest, equal to one built of the batches), each part with its own index,
-the chain of digests from part to part up to the seal, and that no chunk is longer than that: nobody reads what is
-behind its end, but who looks for a whole copy by its sizes finds none. Of one that is still being uploaded: its
-committed parts. What cannot be reached now is told apart from what is damaged.
-Also told: objects that nothing names. They are attempts, or newer than the metadata; nobody reads them.
+the chain of digests from part to part up to the seal, and that no chunk is longer than that: no reader reads behind its
+end, but a search for an undamaged copy compares sizes. Of a segment that is still being uploaded: its committed parts.
+An object that cannot be reached now is not reported as damaged. It also reports objects that nothing names. They are
+attempts, or newer than the metadata; no reader uses them.
 """
 
 from __future__ import annotations

@@ -21,7 +21,8 @@ from stratalog_pipeline.jobs.tables.table_log import MARK, FieldIds, FileMade, S
 from stratalog_pipeline.jobs.tables.table_places import TablePlace
 
 _RETRIES: Final = "commit.retry.num-retries"
-"""Of pyiceberg itself. It would put the same files behind another job's commit without a look at the properties."""
+"""A setting of pyiceberg, whose own retries would add the same files after another job's commit without checking the
+properties."""
 
 
 class IcebergLog:

@@ -1,10 +1,10 @@
-"""Iceberg's files by the object stores of Stratalog: a catalog that is a folder of metadata, and its reads and puts.
+"""Reads and writes Iceberg's files through Stratalog's object stores. The catalog is a folder of metadata.
 
 The folder is what Iceberg's Hadoop catalog makes: `<root>/metadata/v<number>.metadata.json`, and the highest number is
-the table. A commit puts the next number, and a store never replaces: so of two that commit at once one is refused.
-`version-hint.text` is where readers begin to look: they go on to higher numbers. It is taken away and put again, so it
-may be missing or old for a while, after a kill until the next commit; no job here reads it.
-Every call opens the store anew, since each is a run of its own of an event loop. Called from the driver's thread.
+the table. A commit puts the next number, and a store never replaces an object, so one of two simultaneous commits is
+refused. Readers begin at the number in `version-hint.text` and continue to higher ones. The hint is deleted and put
+again, so it may be missing or old for a while, after a kill until the next commit; no job here reads it. Every call
+opens the store again, because each call runs its own event loop. Called from the driver's thread.
 """
 
 from __future__ import annotations

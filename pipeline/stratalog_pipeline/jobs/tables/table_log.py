@@ -63,10 +63,10 @@ class TableLog(Protocol):
         ...
 
     def commit(self, segments: Sequence[SegmentFiles]) -> None:
-        """Make them rows of the table, each exactly once.
+        """Makes the segments' records rows of the table, each exactly once.
 
-        Raises: Unavailable when it did not come about, or nobody knows: the next job finds out. Conflict for a table
-        that is somebody else's, or that was changed so that it cannot be continued.
+        Raises: Unavailable if it failed or its outcome is unknown, which the next job finds out; Conflict for a table
+        that another program made, or that was changed so that it cannot be continued.
         """
         ...
 
