@@ -1,10 +1,10 @@
-"""How near a cold scan comes to raw ranged GETs of the same objects, of the same store, in the same process.
+"""Compares a cold scan with raw ranged GETs of the same objects from the same store in the same process.
 
     python bench/cold_scan.py [--store URL ...] [--versitygw] [--mib 256] [--rounds 5] [--batch-kib 16]
 
 Raw: ranges of 1 MiB, eight at a time, one after the other through all chunk objects; bytes are dropped unread.
-Scan: one reader that goes on where it ended, 1 MiB at a time; identity, continuity and every CRC are checked.
-Rounds alternate; medians. Prints a table and one JSON line per store.
+Scan: one reader that continues where it ended, 1 MiB at a time; identity, continuity and every CRC are checked. Rounds
+alternate; medians. Prints a table and one JSON line per store.
 """
 
 from __future__ import annotations

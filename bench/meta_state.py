@@ -3,8 +3,8 @@
     python bench/meta_state.py fill (--data DIR | --store etcd://H:P) [--shards 1000] [--segments 100] [--producers 1]
     python bench/meta_state.py follow URL [--watchers 10] [--seals 200]
 
-`fill` writes records as the service does: topics of 100 shards, each shard with so many sealed segments of three
-replicas and an active one. `follow` reads the whole state with so many readers at once, byte for byte, and once as a
+`fill` writes records as the service does: topics of 100 shards, each shard with SEGMENTS sealed segments of three
+replicas and an active one. `follow` reads the whole state with WATCHERS readers at once, byte for byte, and once as a
 node decodes it, then watches with all of them while segments are rolled and sealed. Each prints one line of JSON.
 """
 

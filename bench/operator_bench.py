@@ -120,7 +120,7 @@ class Watched:
 
 
 def is_done(body: dict[str, Any], generation: int) -> bool:
-    """What stands in the spec is applied, and true."""
+    """Whether the spec is applied and the object is ready."""
     status = body.get("status", {})
     good = {
         one["type"]
@@ -241,7 +241,7 @@ class Bench:
         self.say("processor time of the operator for each of them", f"{each_ms:.0f} ms")
 
     def burst_of_edits(self) -> None:
-        """And in the midst of it somebody scales: it must not wait for the topics."""
+        """Edits all topics at once, and scales a pool meanwhile, which must not wait for the topics."""
         begins, generations = {}, {}
         for number in range(TOPICS):
             begins[f"topic-{number}"] = time.monotonic()

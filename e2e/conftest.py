@@ -42,7 +42,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     item.stash[_FAILED] = item.stash.get(_FAILED, False) or report.failed
     item.stash[_SKIPPED] = item.stash.get(_SKIPPED, False) or report.skipped
     if report.failed:
-        # At once, and not only at the end of all: who waits for an hour wants to know what for.
+        # At once, not only at the end: a run takes an hour, and failures should be visible during it.
         _note(item.name, f"{report.when}:\n{report.longreprtext}\n")
     if report.failed and report.when == "call" and "place" in item.fixturenames:
         place = item.funcargs.get("place")  # type: ignore[attr-defined]

@@ -14,7 +14,7 @@ from stratalog_e2e.place import BOOTSTRAP, Place
 
 pytestmark = pytest.mark.scenario("E43")
 REST_S = 130
-"""Two looks at a cluster of which nothing is under way, and a bit."""
+"""A little longer than two passes over a cluster at rest."""
 PER_MINUTE = 15
 
 

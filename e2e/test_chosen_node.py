@@ -1,4 +1,4 @@
-"""E12: the node that is named leaves, and no other; two pools get smaller in one edit, and nobody else notices."""
+"""E12: the node that is named leaves, and no other; two pools shrink in one edit, and no other pod is affected."""
 
 from __future__ import annotations
 

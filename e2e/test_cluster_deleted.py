@@ -53,7 +53,7 @@ def test_a_namespace_with_everything_in_it_goes(stored: Place) -> None:
 
 @pytest.fixture
 def inside(operator: Operator) -> Iterator[Operator]:
-    """Nobody else looks after the namespace of the test, until it says so."""
+    """The other operator is stopped, so that only the test's operator works in its namespace."""
     operator.scale(0)
     yield operator
     operator.scale(2)

@@ -1,5 +1,5 @@
-"""E17: a cluster is deleted and made again under its name: its data are there, by the disks that they are on. Disks of
-other metadata are nobody's: they are neither used nor taken away.
+"""E17: a cluster is deleted and made again under its name: its data are there, because its disks are. Disks of another
+cluster's metadata are neither used nor deleted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""E23: a member of etcd loses its volume. The others go on, and it joins again on an empty one, without a person."""
+"""E23: a member of etcd loses its volume. The others keep working, and it joins again on an empty one, without a
+person."""
 
 from __future__ import annotations
 

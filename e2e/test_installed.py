@@ -40,5 +40,5 @@ def test_a_minimal_cluster_in_a_restricted_namespace_takes_records(stored: Place
         f"http://{CLUSTER}-hot-2-0.{CLUSTER}-nodes.{stored.name}.svc.cluster.local:9644/v1/status",
     ):
         got = {token: answer(stored, url, token) for token in ("right", "wrong", "none")}
-        # An instance of the meta service that does not lead says so to who may ask.
+        # An instance of the meta service that does not lead redirects authorized clients.
         assert (got["wrong"], got["none"]) == (401, 401) and got["right"] != 401, f"{url}: {got}"

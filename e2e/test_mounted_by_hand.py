@@ -1,4 +1,5 @@
-"""E35: sealed data are mounted by hand, of topics and of a snapshot: read under a name of their own until they end."""
+"""E35: a user mounts sealed data of topics and of a snapshot, which are readable under another name until the mounts
+end."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ def mount(name: str, source: Object, **more: object) -> Object:
 
 
 def bucket_of(place: Place) -> str:
-    """As the storage nodes were told."""
+    """The bucket, as in the command line of the storage nodes."""
     (container,) = next(iter(place.pods().values()))["spec"]["containers"]
     words = [*container.get("command", ()), *container.get("args", ())]
     return str(words[words.index("--bucket") + 1])

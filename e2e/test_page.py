@@ -32,7 +32,7 @@ def commands() -> list[DocumentedCommand]:
 
 @pytest.fixture
 def reader(operator: Operator, tmp_path: Path) -> Iterator[dict[str, str]]:
-    """The environment of somebody who has done section 1: an image of that name, and a kubeconfig of their own."""
+    """The environment after section 1 of the page: an image of that name, and a kubeconfig."""
     name = kind_name(operator.kube)
     if name is None:
         pytest.skip("the page is about a cluster of kind's")
@@ -76,7 +76,8 @@ def test_what_the_page_says_works(reader: dict[str, str], operator: Operator) ->
 
 
 def _leads_here(operator: Operator) -> bool:
-    """Docker listens on the ports that it leads on, whether anybody answers behind them or not."""
+    """Whether the node port reaches this machine. Docker listens on forwarded ports even if nothing answers behind
+    them."""
     with socket.socket() as tried:
         tried.settimeout(5)
         return tried.connect_ex(("127.0.0.1", NODE_PORT)) == 0

@@ -17,7 +17,7 @@ pytestmark = [
 
 
 def test_each_rule_refuses_with_its_own_sentence(place: Place) -> None:
-    """One namespace for all of them: nothing of it stays, for the operator is told to leave the cluster alone."""
+    """One namespace for all cases: nothing is created, because the cluster is paused."""
     wrong = [problem for case in CASES if (problem := _problem(place, case))]
     assert not wrong, "\n".join(wrong)
 

@@ -1,4 +1,5 @@
-"""E11: nodes cannot leave. Conditions say why, with numbers; the rest goes on; it is mended, or taken back."""
+"""E11: nodes cannot leave. Conditions say why, with numbers; everything else continues; the cause is removed, or the
+request is taken back."""
 
 from __future__ import annotations
 
@@ -57,7 +58,8 @@ def test_no_room_on_those_that_would_stay_is_said_and_mended_while_it_waits(stor
 
 
 def _leave_no_room(place: Place) -> None:
-    """More is to be kept free than any disk has. The roll stops at the first that is not ready; a person goes on."""
+    """Sets a reserve above the size of any disk. The roll stops at the first pod that is not ready; the test restarts
+    the others."""
     uids = place.pod_uids()
     _keep_free(place, "1000000000000000")
     first = f"{CLUSTER}-hot-1-0"
@@ -76,7 +78,7 @@ def _leave_no_room(place: Place) -> None:
 
 
 def _keep_free(place: Place, size_bytes: str | None) -> None:
-    """On each disk, or nobody takes anything. None: as by default."""
+    """Sets the reserve of each disk. None: the default."""
     place.kube.patch("scl", CLUSTER, place.name, {"spec": {"config": {"disk.reserve.bytes": size_bytes}}})
 
 

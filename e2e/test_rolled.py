@@ -17,7 +17,7 @@ def uids(place: Place) -> set[str]:
 
 
 def test_what_changes_no_process_restarts_nobody_and_a_restart_takes_one_after_the_other(stored: Place) -> None:
-    stored.expects_restarts = True  # and one at a time: that is looked at all the same
+    stored.expects_restarts = True  # one at a time, which the place still checks
     stored.expected_warnings |= {"Troubles"}  # while one is away
     stored.make_cluster()
     stored.make_topic()

@@ -14,7 +14,7 @@ from stratalog_e2e.storage import holders, members, moved, verify
 pytestmark = [pytest.mark.fault("records-topic-replica-volume"), pytest.mark.fast, pytest.mark.scenario("E10")]
 LEAVES_S = 600
 OPERATORS = {"Offload": {"PodStop", "Volume"}, "RemountVolume": {"PodStop", "Mount"}}
-"""Steps that a watch must show: in the second mode the volume stays, and somebody reads it."""
+"""Steps that a watch must show: in the second mode the volume stays, and a pod reads it."""
 ALONE: dict[str, Any] = {"replicationFactor": 1, "minInsyncReplicas": 1, "tiering": {"enabled": False}}
 
 

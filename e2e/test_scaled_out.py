@@ -1,4 +1,4 @@
-"""E05: a pool gets larger. New nodes take new segments; nothing old moves, and nobody restarts."""
+"""E05: a pool grows. New nodes get new segments; no old data moves, and no pod restarts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""E28: the object store is away for minutes. Producers go on, the cluster says so, the backlog goes up afterwards."""
+"""E28: the object store does not answer for minutes. Producers continue, the cluster reports it, and the backlog is
+uploaded afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""E30: a TopicStorage is deleted. Its policy says what becomes of the topic; one that is gone already is no fault."""
+"""E30: a TopicStorage is deleted. Its policy decides about the topic; a topic that is already gone causes no error."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def test_the_topic_stays_or_goes_as_the_policy_says(stored: Place) -> None:
     assert "kept" in topics(stored)
     assert stored.clients.read_sentinels(BOOTSTRAP, "kept") == before
 
-    # By somebody else, behind the operator's back, which is not waited for.
+    # A topic that a user deletes without the operator.
     stored.kube.run("annotate", "scl/main", "stratalog.dev/paused=true", "-n", stored.name)
     stored.stratalog("topics", "delete", "vanished", "--yes", "--admin", "127.0.0.1:9644")
     stored.kube.run("delete", "ts/vanished", "-n", stored.name, "--wait=false")
     stored.kube.run("annotate", "scl/main", "stratalog.dev/paused-", "-n", stored.name)
     until(lambda: stored.get("topicstorage", "vanished"), lambda found: found is None, 60, "the object is gone")
 
-    # And again: a topic that is there is taken over only by who asks for it.
+    # An existing topic is adopted only on request.
     stored.make_topic("kept", shards=1, waits=False)
     refused = stored.until_condition("topicstorage", "kept", "Ready", "False", 60)
     assert refused["message"], "it says what is in the way"

@@ -1,6 +1,6 @@
-"""E22: a machine stops for minutes and comes back. Producers go on, no volume is touched, and the node catches up.
+"""E22: a machine stops for minutes and comes back. Producers continue, no volume is touched, and the node catches up.
 
-Only where machines are containers of kind's: somebody else's are not ours to stop.
+Only in kind, whose machines are containers that the test may stop.
 """
 
 from __future__ import annotations

@@ -9,10 +9,10 @@ everything back and compares each record with the input.
 
 Then, but for one node and with --fixed, while a producer writes on and a group reads: a node is added; the first one is
 retired in offload mode, and its directory deleted; the second one in volume mode, which waits until one more is added,
-and its directory is read where it is. A new group reads everything again, and a table tells who serves what.
+and its directory is read where it is. A new group reads everything again, and a table shows which node serves what.
 
 The last line gives the totals and OK; otherwise what differs, and exit code 1. Leaves nothing behind, except with
---keep: then the nodes run on, and the commands to try are told.
+--keep: then the nodes keep running, and it prints the commands to try.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def write(stage: Stage, flights: Flights, progress: Progress, killed: KilledLead
             "batch.size": BATCH_BYTES,
             "linger.ms": 20,
             "queue.buffering.max.messages": 50_000,
-            "log_level": 2,  # that a node is gone is told below
+            "log_level": 2,  # the loss of a node is reported below
         }
     )
     for row, (key, value) in enumerate(zip(flights.keys, flights.values, strict=True)):
@@ -222,7 +222,7 @@ COLUMNS = (TextColumn("{task.description:>16}"), BarColumn(None), MofNCompleteCo
 
 
 def tell(console: Console, stage: Stage, flights: Flights, began: float, *, is_fixed: bool) -> Stage:
-    """Returns who serves afterwards."""
+    """Returns the stage that serves afterwards."""
     segments = tell_one_way(console, stage, flights)
     stored = sum(segment.size_bytes for segment in segments)
     done = (

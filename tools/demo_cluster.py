@@ -20,7 +20,7 @@ from demo_stage import DemoFailed, Node, Stage, end_processes, node_settings
 
 _READY_S = 90
 _BLOCKS = 5
-"""So many blocks of ports are tried: between the look at one and its use somebody else may take it."""
+"""How many blocks of ports are tried: another process may take a port between the check and its use."""
 _STRATALOG = str(Path(sys.executable).with_name("stratalog"))
 
 
@@ -95,7 +95,7 @@ def _pid_of(stage: Stage, name: str) -> int | None:
 
 
 def kill_part(stage: Stage, name: str) -> None:
-    """kill -9: nothing is flushed, nobody is told."""
+    """Kills with `kill -9`: the part flushes nothing and signs off nowhere."""
     pid = _pid_of(stage, name)
     if pid is None:
         raise DemoFailed(f"{name} was to be killed, and does not run")

@@ -26,14 +26,14 @@ _POLL_S = 0.05
 
 @dataclass(slots=True)
 class Led:
-    """Who leads and who is in sync, by shard."""
+    """The leader and the in-sync replicas of each shard."""
 
     leader: dict[int, int]
     in_sync: dict[int, set[int]]
 
 
 class KilledLeader:
-    """`delivered` is told of each acknowledged record, `step` is called again and again while records flow."""
+    """Requires: `delivered` is called for each acknowledged record, and `step` repeatedly while records flow."""
 
     def __init__(self, stage: Stage, topic: str, total: int) -> None:
         self._stage, self._topic, self._total = stage, topic, total
@@ -49,7 +49,7 @@ class KilledLeader:
         self._is_over = threading.Event()
 
     def delivered(self, message: Any) -> None:
-        # When the answer came, not when Python was told.
+        # The time of the answer, not of this callback.
         answered_ms = message.timestamp()[1] + message.latency() * 1000
         times = self._answered[message.partition()]
         if not times or answered_ms > times[-1]:

@@ -41,7 +41,7 @@ class Group:
         return sum(comparison.count for comparison in self._comparisons.values())
 
     def until(self, count: int, limit_s: float, told: Callable[[int], None]) -> None:
-        """Waits for so many records, or until the time is over or a member failed."""
+        """Waits for `count` records, or until the time is over or a member failed."""
         deadline = time.monotonic() + limit_s
         while self.count < count and not self.failures and time.monotonic() < deadline:
             told(self.count)
@@ -86,8 +86,8 @@ class Group:
 
 
 def _next_messages(consumer: Consumer) -> list[Message]:
-    """One by one: what `consume` has gathered when a leader changes meanwhile it throws away (librdkafka 2.16), and
-    goes on behind it."""
+    """Polls one by one: if a leader changes, `consume` drops the messages that it has gathered and continues behind
+    them (librdkafka 2.16)."""
     found: list[Message] = []
     while len(found) < _AT_ONCE and (message := consumer.poll(0 if found else 0.1)) is not None:
         found.append(message)

@@ -26,13 +26,13 @@ from stratalog.model.retirement import RetireMode, RetireStep, WaitReason
 from stratalog.model.views.retirement_status import RetirementStatus
 
 GONE, LEFT_BEHIND = 1, 2
-"""Who is retired in offload mode, and whose directory stays."""
+"""The node that is retired in offload mode, and the one whose directory stays."""
 _RETIRED_S, _ANSWERED_S, _READ_S = 90, 30, 60
 _POLL_S: Final = 0.2
 
 
 class Scaling:
-    """`run` plays it; `stage` is who serves afterwards."""
+    """`run` plays it; afterwards `stage` has the nodes that serve."""
 
     def __init__(self, stage: Stage, topic: str, flights: Flights, ends: dict[int, int]) -> None:
         self.stage = stage
@@ -44,7 +44,10 @@ class Scaling:
     def run(self, progress: Progress) -> None:
         """Raises: DemoFailed."""
         try:
-            for kind in (TIERED, LOCAL):  # before anybody comes: each of the first nodes leads some shards of both
+            for kind in (
+                TIERED,
+                LOCAL,
+            ):  # before a node joins, so that each of the first nodes leads some shards of both
                 create_topic(self.stage, kind)
             self._write(TIERED)
             self._add(progress)
@@ -152,7 +155,7 @@ class Scaling:
 
     # Told -------------------------------------------------------------------------------------------------------
     def tell(self, console: Console) -> None:
-        """Who serves what."""
+        """Prints which node serves what."""
         asked = self.stage.first.client()
         segments = [one for topic in (self._topic, TIERED.topic, LOCAL.topic) for one in asked.segments(topic)]
         mounts = asked.mounts()

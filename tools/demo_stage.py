@@ -54,7 +54,7 @@ class Stage:
 
     @property
     def first(self) -> Node:
-        """Whom to ask what all nodes know."""
+        """The node to ask for anything that all nodes know."""
         return self.nodes[0]
 
     @property
@@ -70,7 +70,7 @@ class Stage:
 
 
 def end_processes(processes: list[subprocess.Popen[bytes]], limit_s: float = 20) -> None:
-    """By SIGTERM; who has not ended in time is killed."""
+    """Sends SIGTERM, and kills processes that have not ended in time."""
     for process in processes:
         process.terminate()
     for process in processes:
@@ -88,6 +88,6 @@ def node_settings(segment_bytes: int) -> dict[str, object]:
         "remote.upload.interval.ms": 1000,
         "log.retention.check.interval.ms": 500,
         "group.initial.rebalance.delay.ms": 500,
-        # Between the two looks that a retirement waits for.
+        # The time between the two checks of a retirement.
         "retire.verify.interval.ms": 1000,
     }

@@ -29,7 +29,7 @@ class Kind:
 
 TIERED = Kind("flights-tiered", 3, {"min.insync.replicas": "2"})
 LOCAL = Kind("flights-local", 1, {"remote.storage.enable": "false"})
-"""Of which each flight is on one disk alone."""
+"""Each flight of this topic is on one disk only."""
 
 _FLIGHTS: Final = 15_000
 _PER_SECOND: Final = 250
@@ -141,8 +141,8 @@ class Traffic:
             self.ends[shard] = max(self.ends[shard], offset + 1)
 
     def _place_the_rest(self) -> None:
-        """Where the end of a shard was not told with each acknowledgement: nobody else writes to it, and all is
-        acknowledged."""
+        """Reads the end of a shard whose acknowledgements did not give all offsets. No one else writes to it, and all
+        records are acknowledged."""
         if not self._unplaced:
             return
         consumer = Consumer({"bootstrap.servers": self._kafka, "group.id": "demo-ends", "log_level": 2})

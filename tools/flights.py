@@ -32,7 +32,7 @@ class Flights:
         self.size_bytes = sum(map(len, self.values)) + sum(len(key) for key in self.keys if key)
 
     def first(self, count: int) -> Flights:
-        """The first so many of them, or all."""
+        """The first `count` flights, or all."""
         part = copy(self)
         part.values, part.keys = self.values[:count], self.keys[:count]
         part.size_bytes = sum(map(len, part.values)) + sum(len(key) for key in part.keys if key)

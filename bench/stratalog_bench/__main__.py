@@ -3,8 +3,8 @@
     python -m stratalog_bench [--only PATTERN] [--seconds S] [--rounds N] [--quick] [--list] [--output DIR]
 
 BENCH_ONLY selects like --only: a regular expression, searched for in the names of the cells; such a run is written to
-`partial.*`, and so is each cell as soon as it is done: of a run that is ended early these rows are kept. A cell that
-fails or cannot run here is told at the end and does not stop the others.
+`partial.*`, and so is each cell as soon as it is done, so that a run that is ended early keeps its rows. A cell that
+fails or cannot run here is listed at the end and does not stop the others.
 """
 
 from __future__ import annotations

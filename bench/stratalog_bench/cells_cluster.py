@@ -1,6 +1,6 @@
-"""Three nodes beside three Kafka brokers: each byte three times, acks=all, of which two must be in sync.
+"""Three nodes beside three Kafka brokers: three replicas, acks=all, min.insync.replicas=2.
 
-Each cell writes at most 3 GiB over all replicas and runs: what is measured is the path, not the disk.
+Each cell writes at most 3 GiB over all replicas and runs: the path is measured, not the disk.
 """
 
 from __future__ import annotations

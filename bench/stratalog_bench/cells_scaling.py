@@ -94,7 +94,7 @@ def scale_out(bench: Bench) -> list[Row]:
 
 
 def retire(bench: Bench) -> list[Row]:
-    """A node that holds 10 GiB, nobody else has a copy: until all is served without it."""
+    """Retires a node with the only copy of 10 GiB: the time until all of it is served without the node."""
 
     def ours() -> Measurement:
         bucket = bench.new_folder("bucket")
@@ -145,7 +145,7 @@ def retire(bench: Bench) -> list[Row]:
 def ten_thousand_shards(bench: Bench) -> list[Row]:
     """Of three replicas each, on three nodes; one of these is killed."""
     shards = max(100, int(MANY * bench.scale))
-    # Thousands of requests stand in line for seconds: a client that asks again after one only makes the line longer.
+    # Thousands of requests queue for seconds: a client that retries after one second only makes the queue longer.
     patient: dict[str, Any] = {"patience": "60s", "limit": "570s", "patience_s": 600}
 
     def ours() -> Measurement:

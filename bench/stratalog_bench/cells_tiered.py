@@ -30,8 +30,8 @@ UNFLUSHED = "the same, objects not flushed"
 
 
 def produce(bench: Bench, batch: int) -> list[Row]:
-    """Throughput while uploads go on, beside tiered Kafka and beside nodes that have no bucket, or do not flush what
-    they put there: Kafka's remote tier does not."""
+    """Throughput during uploads, beside tiered Kafka and beside nodes that have no bucket or, like Kafka's remote tier,
+    do not flush uploaded objects."""
     tiered = _pair(bench, node_on_directory) | {UNFLUSHED: node_on_directory(bench, without="flush")}
     turns = {name: partial(_produce, bench, peer.server, batch, peer) for name, peer in tiered.items()}
     plain = bench.start_node()
@@ -94,7 +94,7 @@ def _plain(config: Mapping[str, str]) -> dict[str, str]:
 
 def calm_after_load(bench: Bench) -> list[Row]:
     """1,000 records/s to another topic, beginning when the last record of a heavy run is acknowledged: its uploads and
-    write-back go on meanwhile."""
+    write-back are still running."""
     tiered = _pair(bench, node_on_directory)
 
     def one(peer: Tiered) -> Measurement:
@@ -129,7 +129,7 @@ def calm_after_load(bench: Bench) -> list[Row]:
 
 
 def scan(bench: Bench) -> list[Row]:
-    """A topic of which only the active segments are local, from its start to its end, with the Java client's sizes."""
+    """Reads a topic from start to end, with the Java client's sizes, when only its active segments are local."""
     tiered = _pair(bench, node_on_directory)
     records = int(800_000 * bench.scale)
     turns: dict[str, Callable[[], Measurement]] = {}

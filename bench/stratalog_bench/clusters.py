@@ -35,7 +35,7 @@ KAFKA_SETTINGS = {"min.insync.replicas": "2", "default.replication.factor": "3"}
 
 @dataclass(slots=True)
 class Cluster:
-    """`nodes` by their id are what is measured; `meta`, if it is a process of its own, is told apart."""
+    """`nodes`, by id, are measured; `meta`, if it is a process of its own, is measured separately."""
 
     name: str
     nodes: dict[int, Server]
@@ -77,7 +77,7 @@ class Cluster:
 
 
 def admin_of(server: Server) -> str:
-    """HOST:PORT of the admin port, as a process of ours said it; empty where it did not."""
+    """HOST:PORT of the admin port, from a Stratalog process's output; empty if it printed none."""
     found = re.search(r"admin (\S+?),", server.log.read_text(encoding="utf-8", errors="replace"))
     return found[1] if found is not None else ""
 
@@ -157,7 +157,7 @@ def _warm_up(bench: Bench, cluster: Cluster) -> None:
 def make_topic(
     bench: Bench, cluster: Cluster, partitions: int, name: str, *, replicas: int = REPLICAS, **config: object
 ) -> str:
-    """A topic of its own, three times there unless it is said otherwise, once so many nodes are."""
+    """Creates a topic with a new name and returns it, once there are as many nodes as replicas."""
     topic = f"{name}-{time.monotonic_ns()}"
     settings = ",".join(f"{key.replace('_', '.')}={value}" for key, value in config.items())
     deadline = time.monotonic() + 60

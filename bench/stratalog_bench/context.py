@@ -132,7 +132,7 @@ class Bench:
         return self.keep(start("tcp", command, address=f"127.0.0.1:{port}", log=log, ready="ready"))
 
     def keep(self, server: Server) -> Server:
-        """A server that somebody started: it ends with this run."""
+        """Ends an already started server with this run."""
         self._servers.append(server)
         return server
 

@@ -86,7 +86,7 @@ def prepare(jars: Path, directory: Path, extra: dict[str, str] | None = None) ->
 
 
 def prepare_several(jars: Path, directories: list[Path], extra: dict[str, str] | None = None) -> list[int]:
-    """The same for the nodes of one cluster, of which each is a controller, too: node 1 in the first folder."""
+    """The same for the nodes of one cluster, which are all controllers, too. Node 1 is in the first folder."""
     # 16 random bytes in base64url; a leading dash would be read as an option.
     cluster = base64.b64encode(secrets.token_bytes(16), altchars=b"AB").decode().rstrip("=")
     controllers = {node_id: free_port() for node_id in range(1, len(directories) + 1)}
@@ -114,7 +114,7 @@ def run_several(jars: Path, places: dict[Path, int]) -> list[Server]:
     for directory, port in places.items():
         logging = f"-Dlog4j2.configurationFile={directory / 'log4j2.properties'}"
         command = ["java", *JVM, logging, "-cp", f"{jars}/*", "kafka.Kafka", str(directory / "server.properties")]
-        # A second start goes on in another file: the line that says ready is looked for from its beginning.
+        # A second start writes to another file, because the line that says ready is searched from the file's beginning.
         log = directory / f"server-{len(list(directory.glob('server-*.log')))}.log"
         begun.append(begin("kafka", command, address=f"127.0.0.1:{port}", log=log))
         begun[-1].directory = directory

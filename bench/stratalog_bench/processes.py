@@ -96,7 +96,7 @@ def start(
     server = begin(name, command, address=address, log=log, cwd=cwd)
     try:
         await_line(server, ready, patience_s)
-    except BaseException:  # nobody has it yet who would end it
+    except BaseException:  # no caller has it yet to end it
         server.stop()
         raise
     return server

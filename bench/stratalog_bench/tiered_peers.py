@@ -33,7 +33,7 @@ KAFKA_SETTINGS = {
 }
 _SETTLED_BYTES = 16 << 20
 _STAYS_AFTER_S = 4.0
-"""What has not shrunk for so long stays: bundles with few dead parts, for example."""
+"""Objects whose size has not shrunk for this long stay: bundles with few dead parts, for example."""
 
 
 @dataclass(frozen=True, slots=True)

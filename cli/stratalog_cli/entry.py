@@ -160,7 +160,7 @@ def _options(
     if token_file is not None:
         os.environ[VARIABLE] = token_file
     if context is not None:
-        # Named by hand, it goes before addresses of the environment.
+        # The option goes before addresses in the environment.
         os.environ[CONTEXT_VARIABLE] = context
         for overruled in ("STRATALOG_ADMIN", "STRATALOG_META", "STRATALOG_BOOTSTRAP", "STRATALOG_BUCKET"):
             os.environ.pop(overruled, None)

@@ -12,9 +12,9 @@ from stratalog_e2e.kubernetes_api import Kubernetes, Refused
 from stratalog_operator.resources.names import GROUP
 
 AT_ONCE: Final = 300
-"""For a cluster that comes up, changes and goes, whatever the test is about."""
+"""Writes for creating, changing and deleting a cluster, whatever the test is about."""
 PER_MINUTE: Final = 40
-"""A hot loop writes more: one status at each look is 12 a minute, and a cluster has five objects or more."""
+"""A hot loop writes more: one status in each pass is 12 writes a minute, and a cluster has five objects or more."""
 _COUNTED: Final = re.compile(r"^stratalog_operator_api_writes_total\{(?P<labels>[^}]*)\} (?P<count>\S+)$", re.MULTILINE)
 _SERVED: Final = re.compile(r"^apiserver_request_total\{(?P<labels>[^}]*)\} (?P<count>\S+)$", re.MULTILINE)
 _WRITING: Final = frozenset({"POST", "PUT", "PATCH", "APPLY", "DELETE", "DELETECOLLECTION"})
@@ -44,7 +44,7 @@ class Writes:
 
 
 def _by_process(operator: Operator) -> Iterator[tuple[str, float]]:
-    """Its Lease is no news."""
+    """Writes of each process, without those to its Lease."""
     for name, pod in operator.pods().items():
         restarts = sum(one["restartCount"] for one in pod["status"].get("containerStatuses", ()))
         try:
@@ -56,7 +56,7 @@ def _by_process(operator: Operator) -> Iterator[tuple[str, float]]:
 
 
 def served_writes(kube: Kubernetes) -> int:
-    """To objects of our kinds, by anybody, as the API server counted them since it began."""
+    """Writes to objects of Stratalog's kinds, by all clients, as counted by the API server since its start."""
     found = 0
     for one in _SERVED.finditer(kube.run("get", "--raw", "/metrics", timeout=60)):
         labels = dict(re.findall(r'(\w+)="([^"]*)"', one["labels"]))

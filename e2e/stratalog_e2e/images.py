@@ -38,7 +38,7 @@ def images(kube: Kubernetes) -> Images:
     clients = os.environ.get("STRATALOG_E2E_CLIENTS_IMAGE") or _build_clients(product)
     name = kind_name(kube)
     if name is not None:
-        # Anybody else's cluster pulls it.
+        # Clusters other than kind's pull the images.
         _build_store()
         for image in (product, clients, STORE_IMAGE):
             load(image, name)

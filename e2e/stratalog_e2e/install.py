@@ -97,7 +97,7 @@ class Operator:
         return "\n".join(texts)
 
     def traceback(self, last_s: float) -> str:
-        """The first one in its log of that time, with what stands around it; empty when there is none."""
+        """The first traceback in the log of the last `last_s`, with the lines around it; empty when there is none."""
         lines = self.log(last_s).splitlines()
         at = next((number for number, line in enumerate(lines) if "Traceback" in line), None)
         return "" if at is None else "\n".join(lines[max(0, at - 3) : at + 30])

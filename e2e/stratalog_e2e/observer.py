@@ -1,6 +1,6 @@
-"""Watches the pods of a namespace by the `kubernetes` client, from a thread: what a look now and then would miss.
+"""Watches the pods of a namespace through the `kubernetes` client, from a thread, so that it misses no short state.
 
-A watch that breaks off is made again from a list: nothing in between is taken for granted.
+A watch that breaks is started again from a list, and assumes nothing about the time between.
 """
 
 from __future__ import annotations
@@ -135,8 +135,8 @@ def more_than_one_away(sights: list[Sight]) -> list[str]:
 
 
 def restarted(sights: list[Sight]) -> list[str]:
-    """A pod of another UID under a name, or a container that began again after it had been ready. The process of a node
-    that has left ends before its pod is stopped, and nobody minds what becomes of it in between."""
+    """Pods with a new UID under an old name, and containers that restarted after they had been ready. Pods of nodes
+    that have left do not count: the process ends before its pod is stopped."""
     there = {one.name for one in latest(sights).values() if not one.is_gone and not one.is_leaving}
     sights = [one for one in sights if one.name in there]
     uids: dict[str, set[str]] = {}

@@ -1,9 +1,9 @@
-"""A namespace for a test, under the restricted pod security standard, with an S3 server; watched from its first to its
-last moment, and gone at the end with all that was in it.
+"""A namespace for a test, under the restricted pod security standard, with an S3 server. It is watched from beginning
+to end, and deleted with all its objects at the end.
 
-What must hold in every test is looked at when it ends: at most one storage pod of those that were ready is away at a
-time, nobody restarts unless the test is about that, no Warning is written that the test did not expect, the operator
-keeps to its budget of writes and has no traceback in its log.
+At the end of each test it checks what must hold in all of them: of the storage pods that were ready, at most one was
+away at a time; no pod restarted, unless the test is about that; no unexpected Warning was written; the operator kept to
+its budget of writes and logged no traceback.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Place:
         self.is_gone = False
         """The test itself has deleted the namespace."""
         self.notes: list[str] = []
-        """What of this run stands in the summary."""
+        """Notes of this run for the summary."""
         self._clients: Clients | None = None
 
     # --- what is there -----------------------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ class Place:
             "image": {"repository": repository, "tag": tag},
             "meta": {"replicas": 2, "etcd": {"replicas": 1, "storage": "256Mi"}},
             "listeners": [{"name": "internal", "port": 9092}],
-            # They are read through the API server, which shows nobody's token.
+            # Tests read them through the API server, which passes on no token.
             "config": {"auth.metrics.enable": "false"},
         }
         return changed(made, {f"spec.{path}": value for path, value in {**small, **(changes or {})}.items()})
@@ -180,8 +180,8 @@ class Place:
 
     # --- the end -----------------------------------------------------------------------------------------------------
     def judge(self, without_traffic: str) -> None:
-        """Of a test without clients `without_traffic` says why. Raises AssertionError with what the judge found of
-        those that the test itself has not had judged, and where nobody produced or consumed."""
+        """Judges all traffic that the test has not judged itself. `without_traffic`: why a test has no clients. Raises:
+        AssertionError with what the judge found, or if a test without such a reason had no clients."""
         started = [] if self._clients is None else self._clients.started
         assert bool(started) != bool(without_traffic), (
             f"{len(started)} clients ran, and the test says of itself: {without_traffic or 'with clients'}"
@@ -202,7 +202,7 @@ class Place:
         assert not wrong, "\n".join(wrong)
 
     def figures(self) -> str:
-        """For whoever reads the summary."""
+        """Figures for the summary."""
         gaps = [] if self._clients is None else self._clients.longest_gaps_s
         gap = f"; longest gap {max(gaps):.1f} s" if gaps else ""
         said = "".join(f"; {note}" for note in self.notes)

@@ -26,7 +26,7 @@ ORDER: Final = {
 
 
 class Steps:
-    """Requires: left as a context, or its thread goes on."""
+    """Requires: left as a context, or its thread keeps running."""
 
     def __init__(self, place: Place) -> None:
         self.seen: dict[int, list[str]] = {}
@@ -74,8 +74,8 @@ class Steps:
 
 
 def released_together(place: Place) -> list[tuple[int, int]]:
-    """Pairs of nodes of which the second was released while the data set of the first had no holder that served it,
-    and that for less than the time that a stuck mount is given. From the logs of the meta service's instances."""
+    """Pairs of nodes whose second was released while no holder served the data set of the first yet, and the mount was
+    not stuck either. Read from the logs of the meta service's instances."""
     moments: list[tuple[datetime, int, bool]] = []
     for pod in place.pods("meta"):
         for line in place.kube.run("logs", pod, "-n", place.name).splitlines():

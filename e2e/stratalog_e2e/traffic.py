@@ -60,7 +60,7 @@ class Traffic:
         return {shard: int(count) for shard, count in self._clients.ask("acknowledged").items()}
 
     def flows(self, limit_s: float = FLOWS_S, count: int = 5) -> None:
-        """Each shard acknowledges so many more."""
+        """Waits until each shard has acknowledged `count` more records."""
         before = self.acknowledged()
 
         def has_flown(now: dict[str, int]) -> bool:

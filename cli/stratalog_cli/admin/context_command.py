@@ -110,7 +110,7 @@ def add(
     context = Context(name, admin, meta, bootstrap, tokens, bucket, cluster)
     file = contexts_file(os.environ)
     known = read_contexts(file)
-    known.with_added(context, is_replacing=is_replacing)  # refused before anybody is asked
+    known.with_added(context, is_replacing=is_replacing)  # refused before any address is asked
     if cluster is None and (admin or meta):
         context = replace(context, cluster=_cluster_of(context))
     after = known.with_added(context, is_replacing=is_replacing)
@@ -235,10 +235,11 @@ _PATH: Final = "/v1/cluster"
 
 
 def cluster_of(admin: str | None, meta: str | None, token: Token | None) -> str | None:
-    """The id that the first node and the first instance of the meta service that answer say; None when none does,
-    and then the reasons are on standard error.
+    """The cluster id of a new context's addresses, from the first node and the first instance of the meta service that
+    answer. None if none answers, with the reasons on standard error: they may be started later.
 
-    Raises: WrongServer, Conflict where they are of two clusters."""
+    Raises: WrongServer if another server than Stratalog answers, as at a mistyped address; Conflict if the addresses
+    belong to two clusters."""
     nodes = [] if admin is None else [address.strip() for address in admin.split(",")]
     instances = [] if meta is None else [url.strip().rstrip("/") for url in meta.split(",")]
     of_node = _first(nodes, lambda address: AdminClient(address, timeout_s=_TIMEOUT_S, token=token).status().cluster_id)

@@ -34,7 +34,7 @@ _POLL_S: Final = 0.5
 _INTERRUPTED: Final = 130
 _BY_ITSELF: Final = "`stratalog nodes status {0}` shows how far it is, `stratalog nodes cancel {0}` takes it back"
 _SHOWN: Final = 100
-"""Ranges that nobody has: so many are shown, and the rest is in the JSON as far as the service lists it."""
+"""Most lost ranges that are shown. The JSON has all that the service lists."""
 
 MetaOption = Annotated[
     str | None,
@@ -148,7 +148,8 @@ def cancel(node_id: NodeArgument, meta: MetaOption = None) -> None:
     """Cancel a retirement: the node stays. Refused, with the reason, once the node has been released."""
 
     async def ask(client: HttpMetaClient) -> bool:
-        """Whether it was leaving. A node that is not, or is not known, is told by the service all the same."""
+        """Returns whether the node was leaving. The command goes to the service in any case, which refuses an unknown
+        node."""
         is_leaving = any(one.node_id == node_id for one in await client.retirements())
         await client.perform(CancelRetirement(node_id))
         return is_leaving

@@ -1,6 +1,6 @@
-"""One part of a cluster as a child process: started, ready, told to end, ended.
+"""One part of a cluster as a child process: started, ready, stopping, ended.
 
-The child is in a session of its own, so that Ctrl-C in a terminal reaches who runs the cluster and nobody else. When
+The child is in a session of its own, so that Ctrl-C in a terminal reaches only the process that runs the cluster. When
 that process ends, however it ends, the kernel kills its children (Linux: PR_SET_PDEATHSIG), so none is ever left over.
 """
 
@@ -70,7 +70,7 @@ class Child:
         return self._process.returncode is None
 
     def said(self, words: bytes) -> bool:
-        """Whether these words stand in what it printed in this life."""
+        """Whether it printed these words since it was started."""
         return words in self._directory.log_since(self.part, self._log_begin)
 
     async def ended(self) -> End:

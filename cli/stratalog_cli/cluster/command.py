@@ -143,7 +143,7 @@ def status(data: DataOption = DEFAULT_DATA, output: OutputOption = OutputFormat.
 
 
 def _ask(directory: ClusterDirectory, request: dict[str, Any]) -> Any:
-    directory.read()  # a directory that is no cluster's is named as such
+    directory.read()  # raises if this is not the directory of a cluster
     return ask(directory.path, request, say)
 
 

@@ -1,7 +1,7 @@
-"""How the commands reach the process that runs a cluster: a socket in its directory, a request per connection.
+"""Connects commands with the process that runs a cluster: a socket in its directory, one request per connection.
 
-A request is a line of JSON, `{"do": "stop-part", "part": "node-1"}`; the answer is lines of JSON: `{"say": "…"}` as it
-goes on, then `{"answer": …}` or `{"error": "NotFound", "message": "…"}`. Only the directory's owner may connect.
+A request is a line of JSON, `{"do": "stop-part", "part": "node-1"}`; the answer is lines of JSON: `{"say": "…"}` for
+progress, then `{"answer": …}` or `{"error": "NotFound", "message": "…"}`. Only the directory's owner may connect.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A cluster's directory: whose it is, what stands in it, and who holds it.
+"""A cluster's directory: its files, and the lock that the running cluster holds.
 
     DIR/cluster.json  DIR/options.json     cluster_record
     DIR/cluster.lock                       held by whoever runs the cluster, and by every part as long as it lives
@@ -6,7 +6,7 @@
     DIR/logs/NAME.log                      what a part prints
     DIR/NAME/                              a part's data
 
-The lock is inherited by the parts, so who gets it knows that nobody of an earlier run is left.
+The parts inherit the lock, so a process that gets it knows that no process of an earlier run is left.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ClusterDirectory:
         self.path = path.absolute()
         self._lock = -1
 
-    # What stands in it ------------------------------------------------------------------------------------------
+    # Its files ------------------------------------------------------------------------------------------
     @property
     def exists(self) -> bool:
         """Whether a cluster was made here."""
@@ -84,7 +84,7 @@ class ClusterDirectory:
             os.fsync(file.fileno())
         new.replace(self.path / name)
 
-    # Who holds it -----------------------------------------------------------------------------------------------
+    # Its lock -----------------------------------------------------------------------------------------------
     @property
     def lock(self) -> int:
         """The descriptor that parts inherit."""
@@ -92,7 +92,7 @@ class ClusterDirectory:
 
     @property
     def is_untouched(self) -> bool:
-        """Nobody has held it yet, so no earlier run can still have its ports."""
+        """No run has held the lock yet, so none can still have the ports."""
         return not (self.path / _LOCK_FILE).exists()
 
     async def hold(self) -> None:

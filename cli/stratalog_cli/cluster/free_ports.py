@@ -1,4 +1,4 @@
-"""Whether addresses can be listened on, asked before anything is made; and who has one that cannot.
+"""Checks whether addresses can be listened on before anything is created, and names the process that has one.
 
 Another process may take an address between the question and the start: then the start says so itself.
 """
@@ -44,7 +44,7 @@ def require_free(addresses: Iterable[tuple[str, str]]) -> None:
 
 
 def why_not_free(host: str, port: int) -> str | None:
-    """None where it is free, or is port 0, which stands for any that is."""
+    """None if it is free, or is port 0, which means any free port."""
     if port == 0:
         return None
     try:

@@ -1,6 +1,6 @@
-"""Asks the parts of a cluster how they are: each at its own HTTP address, within a second.
+"""Asks each part of a cluster for its health, at its own HTTP address, within a second.
 
-Blocking; meant for threads. Standard library only. What does not answer is told as such and raises nothing.
+Blocking; meant for threads. Standard library only. A part that does not answer is reported as such and raises nothing.
 """
 
 from __future__ import annotations
@@ -73,17 +73,17 @@ def _leads(part: Part, address: str, token: Token | None) -> bool | None:
     found = [line.rpartition(" ")[2] for line in lines if line.startswith(f"{name} ")]
     if found:
         return float(found[0]) == 1
-    # The only instance over RocksDB has nobody to share the lead with.
+    # The only instance over RocksDB always leads.
     return True if part.role is Role.META else None
 
 
 def troubles(metas: list[Part], token: Token | None) -> list[dict[str, Any]] | None:
-    """Shards that need attention, by whoever leads; None when nobody can tell."""
+    """Shards that need attention, from the leading instance; None when no instance answers."""
     return items_of(metas, "/v1/troubles", token)
 
 
 def items_of(metas: list[Part], path: str, token: Token | None) -> list[dict[str, Any]] | None:
-    """What a list of the meta service has, by the first instance that tells; None when none does."""
+    """The items of a list of the meta service, from the first instance that answers; None when none does."""
     for meta in metas:
         status, told = _get(f"http://{meta.addresses['http']}{path}", token)
         if status == 200 and isinstance(told.get("items"), list):

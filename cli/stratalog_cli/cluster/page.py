@@ -31,7 +31,7 @@ from stratalog_cli.cluster.starter import Starter
 T = TypeVar("T")
 _PATIENCE_S: Final = 5.0
 _ATTEMPT_S: Final = 1.5
-"""A viewer waits, and the next look comes in a few seconds."""
+"""Short, because a person waits, and the page refreshes in a few seconds."""
 
 
 class ClusterPage:
@@ -41,7 +41,7 @@ class ClusterPage:
         self._meta: HttpMetaClient | None = None
 
     async def start(self, address: str, allowed_hosts: str = "") -> str:
-        """Returns its URL. Raises Unavailable when the address is taken, InvalidRequest for what is no token file."""
+        """Returns its URL. Raises Unavailable when the address is taken, InvalidRequest for a file without tokens."""
         host, port = split_address(address)
         # The page asks for what the parts ask for, or it would be the way around them.
         tokens = token_file(self._starter.plan.choices.settings.get("auth.token.file", ""))

@@ -1,4 +1,4 @@
-"""What a cluster on one machine is made of, and how each part is run: from what a person asked and what stands already.
+"""The parts of a cluster on one machine and how each is run, from a person's options and the existing cluster.
 
 Pure: it looks at nothing. A plan is never changed, a new one takes its place. Addresses are given once, when a part
 comes into the plan, and stay: etcd's members know each other by theirs, clients know the nodes by theirs.
@@ -57,7 +57,7 @@ class Ports:
 
     kafka: int = 9092
     others: int = 9644
-    """The first node's admin port, which the other commands ask when they are not told whom to ask."""
+    """The first node's admin port, the default address of the other commands."""
 
     @classmethod
     def from_base(cls, base: int) -> Ports:

@@ -102,7 +102,7 @@ def _read(model: type[F], text: str, source: str) -> F:
 
 
 def _what_is_wrong(parts: list[Part], store: MetaStoreKind) -> str | None:
-    """Beyond the shape of the file: what no plan of ours says."""
+    """Checks beyond the shape of the file: what no plan could contain."""
     for part in parts:
         if not _NAME.fullmatch(part.name) or part.name.partition("-")[0] != part.role:
             return f"{part.name!r:.40} is not the name of a part with the role {part.role}"

@@ -1,6 +1,6 @@
-"""Which nodes have left a cluster for good, and who holds what they left: asked of its meta service.
+"""Asks the meta service which nodes have left a cluster for good, and which nodes hold the mounts of what they left.
 
-Blocking; meant for threads. Raises nothing: what nobody can tell is told as such.
+Blocking; meant for threads. Raises nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from stratalog_cli.cluster.plan import Part, Role
 
 
 def retired_nodes(metas: list[Part], token: Token | None) -> dict[str, str] | None:
-    """What is to be said of each, by the name of its part; None when nobody answers."""
+    """A text about each, by the name of its part; None when no instance answers."""
     nodes, mounts = items_of(metas, "/v1/nodes", token), items_of(metas, "/v1/mounts", token)
     if nodes is None or mounts is None:
         return None

@@ -1,4 +1,4 @@
-"""The process of `stratalog cluster start`: holds the directory, runs the cluster until it is told to stop."""
+"""The process of `stratalog cluster start`: holds the directory, runs the cluster until it is asked to stop."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def _status_page(starter: Starter) -> AsyncIterator[asyncio.Task[str]]:
         finally:
             await asyncio.wait([opening])
             if not opening.cancelled():
-                opening.exception()  # it has been told, or nobody waits for it any more
+                opening.exception()  # already reported, or no longer of interest
 
 
 async def _say_where_the_page_is(starter: Starter, opening: asyncio.Task[str]) -> None:
@@ -131,6 +131,6 @@ def _say_what_is_unusual(plan: Plan) -> None:
 
 
 def warn(text: str) -> None:
-    """Standard output has a line per part and then `ready`; the rest goes to standard error, if anybody reads it."""
+    """Prints to standard error, if it is open. Standard output has only a line per part and then `ready`."""
     with contextlib.suppress(OSError):
         say(text, to_stderr=True)

@@ -27,17 +27,17 @@ _POLL_S: Final = 0.03
 _STILL_S: Final = 10.0
 """How often a start that takes long says so."""
 _ALONE_S: Final = 3.0
-"""How long an etcd member is waited for that may have no majority around it."""
+"""How long a start waits for an etcd member that may have no majority."""
 _GRACE_S: Final = 60.0
 """How long a part may take to end in order; a node flushes what it has."""
 _TOLD_S: Final = 10.0
-"""How long the meta service is asked who has retired, before all nodes are started."""
+"""How long to ask the meta service which nodes have retired; after this time all nodes are started."""
 
 Tell = Callable[[str], None]
 
 
 class Starter:
-    """Requires: the directory is held. Raises: InvalidRequest for what is no token file."""
+    """Requires: the directory is held. Raises: InvalidRequest for a file without tokens."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class Starter:
                 say(f"{part.name}  {found[part.name]}: skipped")
 
     async def stop_all(self) -> None:
-        """Nodes first, so that they can say goodbye; then the meta service, then what it stands on."""
+        """Stops nodes first, so that they can sign off; then the meta service, then etcd."""
         self._is_ending = True
         self.stopping.set()
         async with self._one_change:  # what was under way gives up now
@@ -185,7 +185,7 @@ class Starter:
         await self._start([part], say)
 
     def state(self) -> dict[str, Any]:
-        """What nobody else knows: who lives since when, and how the others ended."""
+        """What only this process knows: which parts run since when, and how the others ended."""
         alive = {
             name: {"pid": child.pid, "started_ms": child.started_ms, "is_ready": child.is_ready}
             for name, child in self._children.items()
@@ -286,7 +286,7 @@ class Starter:
             say(f"{child.part.name} ended ({self._ends[child.part.name].words})")
 
     async def _until_ended(self, watching: list[asyncio.Task[None]]) -> None:
-        """Or until nobody waits any longer."""
+        """Waits until all parts have ended, `_GRACE_S` have passed, or the user hurries the stop."""
         ended = asyncio.ensure_future(asyncio.wait(watching, timeout=_GRACE_S))
         hurry = asyncio.create_task(self.hurry.wait())
         try:
@@ -300,7 +300,7 @@ class Starter:
         self._directory.write(self._plan, pids, self._page if pids else None)
 
     def _require_free(self, part: Part) -> None:
-        """Raises Unavailable for an address that somebody else listens on."""
+        """Raises Unavailable if another process listens on an address of the part."""
         for what, address in part.addresses.items():
             host, port = parse_address(address)
             if (why := why_not_free(host, port)) is not None:

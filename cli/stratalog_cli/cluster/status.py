@@ -56,7 +56,7 @@ class ClusterStatus(BaseModel):
     stopped_shards: list[str]
     """Shards that take no writes, as their nodes say it."""
     troubles: list[dict[str, Any]] | None
-    """Shards that need attention, as `GET /v1/troubles` of the meta service tells it; null when nobody answers."""
+    """Shards that need attention, from `GET /v1/troubles` of the meta service; null when no instance answers."""
 
 
 def read_status(directory: ClusterDirectory) -> ClusterStatus:
@@ -87,7 +87,7 @@ def read_status(directory: ClusterDirectory) -> ClusterStatus:
 
 
 def is_in_order(told: ClusterStatus) -> bool:
-    """Whether nobody has to see to it. Where no meta service answers that is unknown, which counts as no."""
+    """Whether the cluster needs no attention. If no meta service answers, that is unknown and counts as False."""
     is_up = told.is_running and all(part.state in ("ready", "retired") for part in told.parts)
     return is_up and told.troubles == [] and not told.stopped_shards
 
@@ -167,7 +167,7 @@ def print_status(told: ClusterStatus) -> None:
 
 
 def _why_none(parts: list[PartStatus]) -> str:
-    """Without a majority of etcd's members nobody leads the meta service."""
+    """Explains a missing leader: without a majority of etcd's members no instance of the meta service leads."""
     members = [part for part in parts if part.role is Role.ETCD]
     well = sum(part.state == "ready" for part in members)
     if not members or 2 * well > len(members):
@@ -177,7 +177,7 @@ def _why_none(parts: list[PartStatus]) -> str:
 
 
 def _how_to_start(told: ClusterStatus) -> str | None:
-    """What was ended by command stays down until somebody starts it: the same words for one part, some, or all."""
+    """Parts stopped by a command stay down until a command starts them; the text is the same for one, some, or all."""
     if not told.is_running:
         return f"next: stratalog cluster start --data {told.data}"
     stopped = [part.name for part in told.parts if part.state == "stopped"]
@@ -188,8 +188,8 @@ def _how_to_start(told: ClusterStatus) -> str | None:
 
 
 def trouble_lines(troubles: Iterable[dict[str, Any]]) -> list[str]:
-    """A line for all shards that have the same trouble: a node that is gone is one of thousands. The words name the
-    nodes that somebody is to look at."""
+    """One line for all shards with the same trouble, because a node that is gone affects thousands. The text names the
+    nodes to check."""
     alike: dict[tuple[str, str], list[str]] = {}
     for trouble in troubles:
         shard = f"{trouble.get('topic')}-{(trouble.get('segment') or {}).get('shard')}"

@@ -1,4 +1,5 @@
-"""Whom a command asks and how: contexts, addresses, tokens, Kafka clients, output as table or JSON."""
+"""How a command finds and asks a cluster, and prints answers: contexts, addresses, tokens, Kafka clients, tables,
+JSON."""
 
 __all__ = (
     "bucket_asked",

@@ -1,4 +1,4 @@
-"""Where a group goes on after a reset. Pure but for reading times, which `moments` does."""
+"""Computes where a group continues after a reset. Pure, except for parsing times (`moments`)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Bounds(NamedTuple):
 def goal_of(
     offset: int | None, is_earliest: bool, is_latest: bool, time: str | None, back: str | None, now_ms: int
 ) -> Goal:
-    """Of the options, of which exactly one is given. Raises: InvalidRequest."""
+    """The goal that the options name. Raises: InvalidRequest unless exactly one is given."""
     given = [offset is not None, is_earliest, is_latest, time is not None, back is not None]
     if sum(given) != 1:
         raise InvalidRequest(

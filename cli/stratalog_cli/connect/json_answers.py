@@ -1,4 +1,4 @@
-"""Answers over HTTP of which nobody knows yet whether they are Stratalog's."""
+"""Reads HTTP answers that may come from another server than Stratalog's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def object_of(body: bytes) -> dict[str, Any]:
-    """The JSON object of an answer; empty where it is none."""
+    """The JSON object of an answer; empty if the answer is not one."""
     try:
         told = json.loads(body)
     except ValueError:

@@ -1,8 +1,9 @@
-"""Kafka clients for commands that read and write records and groups: librdkafka's, as anybody would use it.
+"""Kafka clients for commands that read and write records and groups: librdkafka, as in any application.
 
-It is an extra (`clients` in pyproject.toml), imported when such a command runs. Before one is made, each bootstrap
-address is asked one question by hand: librdkafka tries forever where nobody listens, and cannot tell an HTTP port from
-a broker. A write never goes where nobody pointed (`stratalog_cli.connect.target_address`).
+It is an extra (`clients` in pyproject.toml), imported when such a command runs. Before it makes a client, this module
+sends one request of its own to each bootstrap address: librdkafka retries forever if nothing listens, and cannot tell
+an HTTP port from a broker. A write goes only to an address that the user named
+(`stratalog_cli.connect.target_address`).
 """
 
 from __future__ import annotations
@@ -63,10 +64,10 @@ class KafkaPlace:
     """A cluster as Kafka clients reach it."""
 
     def __init__(self, named: str | None, *, is_write: bool) -> None:
-        """Says where a write goes, and whom a question asked that nobody pointed.
+        """Prints where a write goes, and which address a read used by default.
 
-        Raises: InvalidRequest for what is no address, or for a write that nobody pointed; Unavailable where no broker
-        answers; Conflict where the context is of another cluster."""
+        Raises: InvalidRequest for an invalid address, or for a write to a default address; Unavailable if no broker
+        answers; Conflict if the context belongs to another cluster."""
         asked = bootstrap_target(named)
         addresses = [parse(one) for one in asked.addresses.split(",") if one.strip()]
         if not addresses:
@@ -105,7 +106,7 @@ class KafkaPlace:
         }
 
     def shards_of(self, topic: str) -> list[int]:
-        """Raises: NotFound. Nobody makes a topic by asking here."""
+        """The shards of a topic; asking never creates one. Raises: NotFound."""
         found = self.topics.get(topic)
         if found is None or not found.partitions:
             if "@" in topic:

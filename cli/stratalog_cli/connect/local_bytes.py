@@ -1,6 +1,6 @@
-"""What topics take on the nodes' own disks: each node that is asked tells of its own, and copies add up.
+"""The bytes of topics on the nodes' disks: each node reports its own, and copies add up.
 
-Nobody is asked where neither an option nor a context names a node: a bucket is looked at without its cluster, too.
+No node is asked if neither an option nor a context names one, because a bucket can be examined without its cluster.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def _show(screen: Console, table: Table) -> None:
 
 
 def is_watched() -> bool:
-    """Whether somebody sees progress bars: standard error is a terminal."""
+    """Whether to show progress bars: standard error is a terminal."""
     return sys.stderr.isatty()
 
 

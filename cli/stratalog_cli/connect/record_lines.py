@@ -1,9 +1,9 @@
-"""Records as lines: plain values, or one JSON object a line. What `consume` writes `produce` reads again. Pure.
+"""Records as lines: plain values, or one JSON object per line. `produce` reads what `consume` writes. Pure.
 
     {"topic": "t", "shard": 0, "offset": 7, "timestamp_ms": 0, "key": "k", "value": "v", "headers": [["name", "value"]]}
 
-Bytes that are no UTF-8 stand as base64 under `key_base64`, `value_base64`, and as `{"base64": …}` in a header; null is
-no key, no value. `produce` wants a value, and passes over `topic` and `offset`.
+Bytes that are not UTF-8 appear as base64 under `key_base64` and `value_base64`, and as `{"base64": …}` in a header; a
+missing key or value is null. `produce` requires a value, and ignores `topic` and `offset`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Questions to several nodes: `--admin HOST:PORT,HOST:PORT,…` names them, and who was not asked is said.
+"""Sends requests to several nodes, which `--admin HOST:PORT,HOST:PORT,…` names, and reports nodes that were not asked.
 
-Without it the context says whom to ask (`stratalog_cli.connect.target_address`). Each node knows the metadata of all,
-but of disks only its own. One that does not answer is named on standard error, and
-the others are asked all the same; the command ends with exit code 1 then, for it does not tell all that it was asked
-for. Nodes that nobody named are told as such, and are no failure.
+Without the option the context names the nodes (`stratalog_cli.connect.target_address`). Each node knows the metadata of
+all, but only its own disk. A node that does not answer is named on standard error, and the others are still asked; the
+command then ends with exit code 1, because its answer is incomplete. Nodes of the cluster that the user did not name
+are reported, but are not a failure.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _INCOMPLETE = 1
 
 class Nodes:
     def __init__(self, named: str | None, *, timeout_s: float = 30.0, is_write: bool = False) -> None:
-        """`named` is what the option or the environment says; of a write it is told where it goes, before it goes.
+        """`named`: the value of the option or of the environment. A write prints its destination first.
 
-        Raises: InvalidRequest for what is no address, or no token file; NotFound for a context that is not there."""
+        Raises: InvalidRequest for an invalid address or a file without tokens; NotFound for an unknown context."""
         self._asked = admin_target(named)
         addresses = list(dict.fromkeys(one.strip() for one in self._asked.addresses.split(",") if one.strip()))
         if not addresses:
@@ -76,7 +76,7 @@ class Nodes:
         return ask(client)
 
     def _get_to_know(self, client: AdminClient) -> None:
-        """Raises: InvalidRequest for a write that nobody pointed, Conflict where it would reach another cluster."""
+        """Raises: InvalidRequest for a write to a default address, Conflict if it would reach another cluster."""
         told = client.status()
         node, address = f"node {told.node_id} of cluster {printable(told.cluster_id)}", client.base.partition("//")[2]
         if not self._is_write:

@@ -33,7 +33,7 @@ class Target:
     addresses: str
     context: Context | None = None
     is_guessed: bool = False
-    """Nobody named them: they are the usual ones of this machine."""
+    """The user named no addresses: these are the default ones, on this machine."""
 
     @property
     def token(self) -> Token | None:
@@ -66,7 +66,7 @@ def bootstrap_target(named: str | None) -> Target:
 
 
 def meta_target(named: str | None) -> Target:
-    """Nothing is usual here. Raises: InvalidRequest where nobody named it, too."""
+    """The meta service has no default address. Raises: InvalidRequest if the user named none, too."""
     return _asked("meta", named, None)
 
 
@@ -91,7 +91,7 @@ def _asked(what: str, named: str | None, usual: str | None) -> Target:
 
 
 def refuse_guess(who: str, option: str, address: str) -> InvalidRequest:
-    """For a write that nobody pointed."""
+    """The error for a write whose destination the user did not name."""
     return InvalidRequest(
         f"nothing says where this is to be written, and {who} answers at {address}: nothing was done. If that is the "
         f"one, `stratalog context add NAME --{option} {address}` names it once for all commands, "

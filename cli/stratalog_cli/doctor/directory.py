@@ -176,7 +176,7 @@ def _check_known_end(
     if end >= known_end:
         return
     if known.remote.commit_offset >= known_end:
-        report.findings = [one for one in report.findings if one.severity == "error"]  # a torn tail is no other matter
+        report.findings = [one for one in report.findings if one.severity == "error"]  # a torn tail is the same finding
     _say_is_short(str(report.path), f"its batches end at offset {end}", known, known_end, seen)
 
 
@@ -189,7 +189,7 @@ def _say_is_short(place: str, how: str, known: Segment, known_end: int, seen: Ex
 
 
 def _known_end_of(segment: Segment, flushed: Mapping[SegmentKey, int]) -> int:
-    """As a start reckons it, but for the log start: deleted records are missed by nobody."""
+    """The end that a start would expect, without regard to the log start."""
     return written_end(segment, seen_end=flushed.get(segment.key, -1), log_start_offset=-1)
 
 

@@ -97,7 +97,7 @@ def _require_one_place(place: str, path: Path) -> None:
     if not path.exists():
         from stratalog.objects.urls import parse_url
 
-        parse_url(place)  # what is no path either is refused there, without being repeated
+        parse_url(place)  # raises for a text that is not a path either, without repeating it
         raise NotFound(f"{path} does not exist; give a data directory or an object store's URL (s3://…, file:///…)")
     if not path.is_dir():
         raise InvalidRequest(f"{path} is a file; look into it with `stratalog dump {path}`")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from stratalog_cli.doctor.dump_sections import Readable, Section
 
 _ROWS = frozenset({"batch", "record", "index point", "remote part", "producer", "journal entry", "cut"})
-"""Kinds of which there are many: shown as rows of one table."""
+"""Frequent kinds: shown as rows of one table."""
 _ROWS_PER_TABLE = 10_000
 _CHARACTERS_PER_TABLE = 4_000_000
 _WINDOW_BYTES = 4 << 20

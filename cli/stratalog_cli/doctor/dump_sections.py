@@ -79,7 +79,7 @@ class DumpOptions:
 
 
 def sections_of(source: Readable, options: DumpOptions) -> Iterator[Section]:
-    """Raises: Corrupt at the first thing that cannot be true, also when the file is none of ours."""
+    """Raises: Corrupt at the first contradiction, or if the file is not one of Stratalog's."""
     structure = identify(source.read(0, 8))
     if structure is None or structure not in _READERS:
         head = source.read(0, 8).hex()

@@ -67,10 +67,10 @@ class Metadata:
         self.log_start: dict[ShardKey, int] = {r.key: r.log_start_offset for r in records if isinstance(r, ShardRow)}
         nodes = [r.node for r in records if isinstance(r, NodeEntry)]
         self.bucket = BucketReads(nodes)
-        """Of which topics readers are served from the object store."""
+        """Topics whose readers are served from the object store."""
         locks = [r for r in records if isinstance(r, Lock)]
         self.holders: frozenset[str] = frozenset(h for lock in locks for h in (lock.holder, *lock.earlier) if h)
-        """Who holds write locks, and who held them before."""
+        """Present and former holders of write locks."""
         self._last_epoch: dict[ShardKey, int] = {}
         for key in self.segments:
             self._last_epoch[key.shard_key] = max(key.epoch, self._last_epoch.get(key.shard_key, -1))

@@ -79,7 +79,7 @@ def _together(answers: Sequence[tuple[VerifyDone, list[Finding]]]) -> tuple[Veri
 
 
 def _check(node: AdminClient, request: VerifyRequest, is_named: bool) -> tuple[VerifyDone, list[Finding]]:
-    """What one node found, while a bar shows how far it is. `is_named`: files are told with the node that has them."""
+    """What one node found; a bar shows its progress. `is_named`: findings name the node of each file."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     findings: list[Finding] = []

@@ -372,8 +372,8 @@ def _need_extra(*more: str) -> None:
 
 
 def _fields(told: dict[str, Any], *, is_dry_run: bool = False) -> list[tuple[str, str]]:
-    """What is told in one value each, for people. That it was a dry run is in the title, and what it did not count is
-    left out."""
+    """The results that are single values, for people. Left out: the flag of a dry run, which the title shows, and
+    values that a dry run does not count."""
     return [
         (name.replace("_", " "), str(value))
         for name, value in told.items()

@@ -1,7 +1,7 @@
-"""`stratalog consume`: records of a topic as lines, without a group: nothing is committed, nobody is disturbed.
+"""`stratalog consume`: prints records of a topic as lines. It joins no group and commits nothing.
 
-It reads each shard from where it is asked to where its end was at the start, or goes on with --follow. Records of one
-shard come in their order, those of several as they arrive. Memory is bounded, however much there is to read.
+It reads each shard from the requested position to the end that it had at the start, or continues with --follow. Records
+of one shard come in order, those of several shards as they arrive. Memory is bounded, however much there is to read.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ class Reading:
             self._heard_at = now
         elif self._patience_s is not None and now - self._heard_at > self._patience_s:
             words = f"nothing came for {self._patience_s:g} s"
-            if self._ends is not None:  # who follows has no end that could be missed
+            if self._ends is not None:  # with --follow there is no end to miss
                 words += f"; {counted(len(self._left), 'shard', verb=('was', 'were'))} not read to the end"
             raise Unavailable(words)
 

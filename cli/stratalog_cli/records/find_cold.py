@@ -57,8 +57,8 @@ async def find_cold(
     cluster_id: str | None,
     meta_url: str | None,
 ) -> ColdFound:
-    """Raises: Corrupt, NotFound for a bucket or a cluster that is not there, Unavailable. A topic of which nothing is
-    in the bucket is no error: then there are no shards."""
+    """Raises: Corrupt, NotFound for a missing bucket or cluster, Unavailable. A topic without data in the bucket is not
+    an error: the answer has no shards."""
     store = open_store(bucket)
     try:
         for looks_left in reversed(range(_LOOKS)):

@@ -1,7 +1,7 @@
-"""An instance of the meta service as a process: its HTTP door, metrics and health, and its store.
+"""An instance of the meta service as a process: its HTTP server, metrics, health, and store.
 
-Over a directory it is the only one, and its start fails where the store cannot be opened. Over etcd it serves as soon
-as it listens: by leading, or by saying who leads.
+Over a directory it is the only instance, and its start fails if the store cannot be opened. Over etcd it serves as soon
+as it listens: it leads, or names the instance that leads.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from stratalog_meta.stores.etcd.access import EtcdAccess
 
 META_FILE: Final = "meta.json"
-"""Beside the store: tells that there was one, so that it is not made again where somebody removed it."""
+"""A file beside the store. It shows that a store existed, so that a removed store is not created again."""
 
 LEADER_PATIENCE_S: Final = 1.0
 """How long an instance that begins to lead waits for the bucket's answer."""
@@ -130,7 +130,9 @@ class MetaProcess:
         return await self._listen(listen, service)
 
     async def _serve_etcd(self, listen: str, place: EtcdAddress, access: EtcdAccess | None) -> str:
-        if self._backups is not None:  # who leads after another must not wait long for a bucket that is away
+        if (
+            self._backups is not None
+        ):  # an instance that takes over the lead must not wait long for a bucket that does not answer
             self._backups = replace(self._backups, start_patience_s=LEADER_PATIENCE_S)
         from stratalog_meta.stores.etcd.client import EtcdClient
         from stratalog_meta.stores.etcd.leadership import EtcdLeadership

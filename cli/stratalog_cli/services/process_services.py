@@ -78,7 +78,8 @@ class ProcessServices:
         )
 
     def _add_routes(self, application: web.Application) -> None:
-        """Called when the node is ready and the admin room has been imported: that takes 40 ms nobody waits for."""
+        """Called when the node is ready and the admin package has been imported, which takes 40 ms and delays no
+        start."""
         from stratalog.ui import ClusterLooks, UiHost, add_ui, why_no_records
         from stratalog_node.admin import AdminServices, NodeAdmin, NodeLooks, NodeViews, add_admin_routes
         from stratalog_node.admin.followed import replication_status
@@ -146,7 +147,7 @@ class ProcessServices:
     async def _start(self) -> str:
         self._watchdog.start()
         if self._settings.meta_listen and self._service_inside is not None:
-            # The service's HTTP door imports aiohttp (0.2 s): in a thread, so that the loop goes on.
+            # The service's HTTP server imports aiohttp (0.2 s): in a thread, so that the event loop continues.
             await asyncio.to_thread(importlib.import_module, "stratalog_meta.api.server")
             from stratalog_meta.api.server import LIMITS, MetaServer
 

@@ -49,12 +49,12 @@ def stop_signal() -> asyncio.Event:
 
 
 class StoppedEarly(Exception):
-    """It was told to stop before it had started."""
+    """The process was asked to stop before it had started."""
 
 
 async def unless_stopped(work: Coroutine[Any, Any, T], stopping: asyncio.Event) -> T:
-    """A step of a start, given up when the process is told to stop: one that waits for another process, or looks
-    through a large disk, would outlast the time that it is given. Raises: StoppedEarly, what the step raises."""
+    """Runs a step of a start, and cancels it when the process is asked to stop: waiting for another process, or
+    scanning a large disk, would outlast the time for a stop. Raises: StoppedEarly, and what the step raises."""
     doing, told = asyncio.ensure_future(work), asyncio.ensure_future(stopping.wait())
     try:
         await asyncio.wait((doing, told), return_when=asyncio.FIRST_COMPLETED)

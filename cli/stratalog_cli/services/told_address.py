@@ -1,4 +1,4 @@
-"""The address that others are told of a server: one that means every machine's own leads each of them to itself."""
+"""The address that a server advertises. An address such as 0.0.0.0 would lead each client to its own machine."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ log = logger(__name__)
 
 
 def told_address(settings: ProcessSettings, listening: tuple[str, int]) -> str:
-    """HOST:PORT. A warning says so where nobody on another machine can connect to it: alone on a machine that is all
-    right, so it is not refused."""
+    """Returns HOST:PORT. Warns about an address that other machines cannot connect to, but accepts it, because it works
+    on a single machine."""
     told = settings.advertised(listening)
     if is_anywhere(told[0]):
         log.warning(

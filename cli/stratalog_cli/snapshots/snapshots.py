@@ -68,7 +68,7 @@ def create(
     cut = Cut(cluster_id, name, int(time.time() * 1_000), wanted, shards)
     with_bucket(bucket, lambda store: _put_beside_data(store, cut))
     try:
-        # The cut pins from now on; what was deleted before it did is seen by a look at metadata of after that.
+        # The cut pins from now on. Metadata that are read after this show what was deleted before.
         nodes.clients[0].confirm_cut(CutRequest(cut_id=cut_id))
         _until_in_bucket(nodes.clients[0].segments, ends, names, time.monotonic(), say)
     except StratalogError:
@@ -232,7 +232,8 @@ def with_bucket(url: str, do: Callable[[ObjectStore], Awaitable[T]]) -> T:
 
 
 async def _put_beside_data(store: ObjectStore, cut: Cut) -> None:
-    """In another bucket a cut pins nothing, and no cluster can be made of it. Raises: Conflict."""
+    """Puts the cut into the bucket of its data. In another one it would pin nothing and could not be restored. Raises:
+    Conflict."""
     if not await _is_bucket_of(store, cut):
         raise Conflict(
             f"{store.url} holds none of the data of cluster {cut.cluster_id}, so it is not its bucket: no snapshot was "

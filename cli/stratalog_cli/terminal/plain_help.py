@@ -34,8 +34,8 @@ _REFUSALS = (
 
 
 class PlainHelp(TyperCommand):
-    """A command whose help names arguments and values in plain words, and that says where it looks if it was told by an
-    option of other commands."""
+    """A command whose help names arguments and values in plain words, and which explains itself if it gets an option of
+    other commands."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:

@@ -109,7 +109,7 @@ def compare_shard(shard: int, there: Iterator[Record], here: Iterator[Record]) -
 
 
 def records_of(place: KafkaPlace, shard: Shard, patience_s: float) -> Iterator[Record]:
-    """All of a shard. Raises: Unavailable where nothing comes for so long."""
+    """All records of a shard. Raises: Unavailable if none comes for `patience_s`."""
     bounds = bounds_of(place, [shard])
     reading = Reading(place, {shard: bounds[shard].start}, bounds, patience_s)
     try:

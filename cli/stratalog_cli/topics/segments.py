@@ -128,7 +128,7 @@ def seal(
 
 
 def merged(answers: Sequence[Sequence[SegmentInfo]]) -> list[SegmentInfo]:
-    """Each segment once: what is known of it as the one who knows most says it, with the places of all."""
+    """Each segment once, as described by the node that knows most about it, with the places of all."""
     if len(answers) == 1:
         return list(answers[0])
     by_key: dict[tuple[str, int, int], list[SegmentInfo]] = {}
