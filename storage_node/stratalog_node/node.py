@@ -373,6 +373,7 @@ class StorageNode:
             ),
             ended=lambda key: shard.ended if (shard := self.shards.get(key)) is not None else (),
             remote=self.remote_reads.committed,
+            cold=self.remote_reads.cold,
             sealed=self._take_sealed,
             let_go_of=self._free_surplus,
             clear=self._clear,

@@ -23,6 +23,7 @@ from __future__ import annotations
 import uuid
 
 from stratalog.machines.following import follower_events
+from stratalog.machines.following.copy_sources import OBJECT_STORE
 from stratalog.machines.following.segment_follower import SegmentFollower
 from stratalog.model.ids import SegmentKey
 
@@ -95,6 +96,12 @@ class FollowerStory:
                 return follower_events.RangeArrived(int(node), found, int(words[-1]))
             case ["node", node, "has", "no", "more", "hw", high_watermark]:
                 return follower_events.RangeArrived(int(node), None, int(high_watermark))
+            case ["store", "sends", offsets]:
+                base, end = map(int, offsets.split(".."))
+                found = follower_events.CheckedRange(KEY.epoch, base, end, 10 * (end - base), b"")
+                return follower_events.RangeArrived(OBJECT_STORE, found, end)
+            case ["store", "refuses", why]:
+                return follower_events.RangeRefused(OBJECT_STORE, follower_events.RangeRefusal[why])
             case ["node", node, "refuses", why]:
                 return follower_events.RangeRefused(int(node), follower_events.RangeRefusal[why])
             case ["flushed", offset]:
@@ -124,7 +131,7 @@ class FollowerStory:
                 raise ValueError(f"no such command: {words}")
 
 
-_NAMES = ("leader", "isr", "fence", "ends", "source", "sealed", "of", "by")
+_NAMES = ("leader", "isr", "fence", "ends", "source", "sealed", "stored", "of", "by")
 
 
 def _record(words: list[str]) -> follower_events.SegmentNamed:
@@ -146,6 +153,7 @@ def _record(words: list[str]) -> follower_events.SegmentNamed:
         source=one.get("source"),
         is_sealed="sealed" in fields,
         proven=tuple(fields.get("sealed", ())),
+        is_stored="stored" in fields,
     )
 
 
@@ -158,7 +166,8 @@ def _number_after(words: list[str], name: str) -> int | None:
 def _said(effect: follower_events.FollowerEffect) -> str:
     match effect:
         case follower_events.Ask(node_id, offset, is_throttled):
-            return f"ask node {node_id} at {offset}" + (", throttled" if is_throttled else "")
+            whom = "the store" if node_id == OBJECT_STORE else f"node {node_id}"
+            return f"ask {whom} at {offset}" + (", throttled" if is_throttled else "")
         case follower_events.AskNobody():
             return "ask nobody"
         case follower_events.AppendRange(found):

@@ -186,10 +186,10 @@ class RetirementStory(TableStory):
                 self.prepare(active.key)
                 self.roll(active.key, active.base_offset + 10)
 
-    def repair(self) -> None:
-        """As the service's leader has copies made that are missing."""
+    def repair(self, away: frozenset[int] = frozenset()) -> None:
+        """As the service's leader has copies made that are missing. `away`: nodes that others replace."""
         living = frozenset(node.node_id for node in self.table.snapshot().nodes if node.is_alive)
-        steps = plan_moves(self.table.snapshot(), frozenset(), living, is_tiered)
+        steps = plan_moves(self.table.snapshot(), away, living, is_tiered)
         while True:
             try:
                 next(steps)

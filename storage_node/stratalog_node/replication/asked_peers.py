@@ -1,5 +1,5 @@
-"""Chooses which node is asked for which segment: one connection for each node that is asked for anything, and no
-requests while this disk has no room.
+"""Chooses which node is asked for which segment: one connection for each node that is asked for anything, the
+object store beside them, and no requests while this disk has no room.
 
 Lives on the event loop.
 """
@@ -9,11 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from stratalog.kafka.replica_fetch import SegmentAnswer
+from stratalog.machines.following.copy_sources import OBJECT_STORE
 from stratalog.machines.following.fetch_rounds import SegmentName
 from stratalog.machines.following.follower_events import Ask
 from stratalog.machines.token_bucket import TokenBucket
+from stratalog.model.segment import Segment
 from stratalog_node.replication.peer import Asker, Peer
 from stratalog_node.replication.stats import ReplicationStats
+from stratalog_node.replication.store_source import StoreSource
+from stratalog_node.shards.copies.cold_reads import ColdReads
 from stratalog_node.shards.copies.context import ShardContext
 
 
@@ -28,8 +32,11 @@ class AskedPeers:
         lost: Callable[[SegmentName, int], None],
         stats: ReplicationStats,
         steady_ms: Callable[[], int],
+        cold: ColdReads | None = None,
+        segment_of: Callable[[SegmentName], Segment | None] = lambda name: None,
     ) -> None:
-        """`take`: see `Peer`. `lost` hears of each segment for which a node was asked that cannot be reached."""
+        """`take`: see `Peer`. `lost` hears of each segment for which a node was asked that cannot be reached. `cold`:
+        None on a node without an object store; `segment_of`: see `StoreSource`."""
         self._context = context
         self._asker = asker
         self._take = take
@@ -38,7 +45,10 @@ class AskedPeers:
         self._steady_ms = steady_ms
         rate = context.settings.replica_catchup_bytes_per_second
         self._catch_up = TokenBucket(rate, rate, steady_ms())
-        self._peers: dict[int, Peer] = {}
+        self._peers: dict[int, Peer | StoreSource] = {}
+        if cold is not None:
+            source = StoreSource(cold, segment_of, take, lost, self._catch_up, stats, steady_ms)
+            self._peers[OBJECT_STORE] = source
         self._asked: dict[SegmentName, int] = {}
         self._held: dict[SegmentName, Ask] | None = None
         """What would be asked for if this disk had room; None while it has."""
@@ -88,7 +98,7 @@ class AskedPeers:
                 self._asked[name] = ask.node_id
             self._peer(ask.node_id).want(name, ask.offset, is_throttled=ask.is_throttled)
 
-    def _peer(self, node_id: int) -> Peer:
+    def _peer(self, node_id: int) -> Peer | StoreSource:
         peer = self._peers.get(node_id)
         if peer is None:
             peer = self._peers[node_id] = Peer(

@@ -44,7 +44,7 @@ class CopyLine:
         self._under_way.discard(key)
 
     def take(self, is_there: Callable[[SegmentKey], bool] = lambda key: True) -> list[SegmentKey]:
-        """The copies to begin next. `is_there`: whether a live node has the segment; those come first."""
+        """The copies to begin next. `is_there`: whether a live node or the object store has it; those come first."""
         room = self._most - len(self._under_way)
         if room <= 0 or not self._waiting:
             return []

@@ -20,6 +20,7 @@ from stratalog.machines.following.fetch_rounds import SegmentName, segment_name
 from stratalog.machines.following.follower_events import Ask, FollowerLife, RangeRefusal, RangeRefused, SegmentGone
 from stratalog.machines.following.segment_follower import SegmentFollower
 from stratalog.machines.leading.sealed_producers import Producers
+from stratalog.machines.reading.bucket_reads import is_copied_from_bucket
 from stratalog.model.commands.table_commands import NodeCommand, ReportReplica
 from stratalog.model.errors import Corrupt, StratalogError, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
@@ -46,7 +47,7 @@ from stratalog_node.replication.replica_copy import ReplicaCopy
 from stratalog_node.replication.stats import ReplicationStats
 from stratalog_node.replication.unfollowed_copies import UnfollowedCopies
 from stratalog_node.shards.copies.active import ActiveSegment
-from stratalog_node.shards.copies.cold_reads import RemoteBatches
+from stratalog_node.shards.copies.cold_reads import ColdReads, RemoteBatches
 from stratalog_node.shards.copies.context import ShardContext
 from stratalog_node.shards.restart.opening import set_aside
 from stratalog_node.shards.seal.producers_before import tally_at_end
@@ -72,6 +73,7 @@ class Following:
         is_led: Callable[[SegmentKey], bool] = lambda key: False,
         ended: Callable[[ShardKey], Sequence[ActiveSegment]] = lambda key: (),
         remote: RemoteBatches | None = None,
+        cold: ColdReads | None = None,
         sealed: Callable[[Segment], None] = lambda segment: None,
         let_go_of: Callable[[Segment], None] = lambda segment: None,
         clear: Callable[[SegmentKey], Coroutine[None, None, None]] | None = None,
@@ -80,10 +82,10 @@ class Following:
         """Blocking. `is_tail_whole`: as far as this node can tell, the last process lost nothing that it confirmed; the
         meta service knows more. `is_continued`: this is the directory in which that process ran. `is_led`: this process
         writes the segment, or has written it; `ended`: the segments of a shard that it wrote to the end and that are
-        not sealed. `remote`: None on a node without an object store. `sealed` is called with a copy that is sealed and
-        no longer followed, `let_go_of` with a sealed segment that this node need not hold, `doubt_stop` at a stop that
-        leaves something unflushed; `clear` removes what this node had of a segment that it will not continue to follow.
-        Raises: Corrupt, Unavailable."""
+        not sealed. `remote` and `cold`: None on a node without an object store. `sealed` is called with a copy that is
+        sealed and no longer followed, `let_go_of` with a sealed segment that this node need not hold, `doubt_stop` at a
+        stop that leaves something unflushed; `clear` removes what this node had of a segment that it will not continue
+        to follow. Raises: Corrupt, Unavailable."""
         self._context = context
         self._asker = asker
         self._is_tail_whole = is_tail_whole
@@ -108,7 +110,8 @@ class Following:
         self._opening: set[SegmentName] = set()
         self._unopened: dict[SegmentKey, StratalogError] = {}
         """Copies that cannot be followed on, and why; nothing was fetched for them in this life."""
-        self._peers = AskedPeers(context, asker, self._take, self._lost, self.stats, steady_ms)
+        self._has_store = cold is not None
+        self._peers = AskedPeers(context, asker, self._take, self._lost, self.stats, steady_ms, cold, self._segment_of)
         self._tasks = TaskSet()
         self._is_closing = False
         self.turns = CopyTurns(context.threads)
@@ -197,7 +200,7 @@ class Following:
                     replica.follower.life,
                     may_read_bucket=self._context.catalog.reads_bucket(key.topic_id),
                 )
-                else record_of(segment)
+                else record_of(segment, has_store=self._has_store)
             )
             if replica.follower.life is FollowerLife.SEALED:
                 self._let_go(replica)
@@ -233,7 +236,14 @@ class Following:
 
     def _is_there(self, key: SegmentKey) -> bool:
         segment, is_alive = self._context.catalog.segment(key), self._context.catalog.is_alive
-        return segment is not None and any(is_alive(node) for node in segment.local_nodes)
+        if segment is None:
+            return False
+        is_stored = self._has_store and is_copied_from_bucket(segment)
+        return is_stored or any(is_alive(node) for node in segment.local_nodes)
+
+    def _segment_of(self, name: SegmentName) -> Segment | None:
+        replica = self.replicas.get(name)
+        return None if replica is None else self._context.catalog.segment(replica.copy.key)
 
     def look_at_line(self) -> None:
         """Copies that come no further make way for those that wait."""

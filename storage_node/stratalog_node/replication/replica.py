@@ -60,7 +60,7 @@ from stratalog.model.commands.table_commands import NodeCommand, PromiseFence, R
 from stratalog.model.errors import Conflict, Corrupt, NotFound, StratalogError
 from stratalog.model.ids import SegmentKey
 from stratalog.model.producers import ProducerSnapshot, ProducerTally
-from stratalog.model.segment import SealRecord, Segment, SegmentState
+from stratalog.model.segment import RemoteState, SealRecord, Segment, SegmentState
 from stratalog.settings.choices import FlushPolicy
 from stratalog.settings.topic import TopicSettings
 from stratalog.telemetry.logs import logger
@@ -140,8 +140,8 @@ class Surroundings(Protocol):
     def steady_ms(self) -> int: ...
 
 
-def record_of(segment: Segment) -> SegmentNamed:
-    """What the metadata say of it, in the machine's words."""
+def record_of(segment: Segment, *, has_store: bool) -> SegmentNamed:
+    """What the metadata say of it, in the machine's words. `has_store`: this node reads an object store."""
     seal = segment.seal
     is_open = segment.state is SegmentState.ACTIVE
     return SegmentNamed(
@@ -153,6 +153,7 @@ def record_of(segment: Segment) -> SegmentNamed:
         source=segment.handed.source,
         is_sealed=seal is not None,
         proven=segment.local_nodes if seal is not None else (),
+        is_stored=has_store and segment.remote.state is RemoteState.COMPLETE,
     )
 
 

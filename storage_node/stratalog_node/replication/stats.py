@@ -16,6 +16,9 @@ class ReplicationStats:
         "Copies that a start found damaged behind their last checkpoint: other nodes decide, and they are copied again."
     )
     is_without_room: int = gauge("1 while nothing is taken from other nodes because this disk has no room.")
+    stored_bytes: int = counter(
+        "Bytes of batches of sealed segments taken from the object store, because no node that has them answers."
+    )
     rounds: int = counter("Fetch rounds answered by other nodes.")
     fetched_bytes: int = counter("Bytes of batches taken from other nodes.")
     refused_ranges: int = counter("Answers for a segment that said no, or were not taken.")

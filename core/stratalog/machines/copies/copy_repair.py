@@ -1,7 +1,8 @@
 """Where copies that are missing are made again, and which are more than enough: a plan over the metadata.
 
 Of a SEALED segment that is not COMPLETE in the object store, or whose topic's readers may not use it, so many living
-nodes shall hold a proven copy as the topic has replicas. One that is gone for good is told from one that blinks by time
+nodes shall hold a proven copy as the topic has replicas. A copy is made from a living node that has one, or from the
+object store where that has the whole segment. One that is gone for good is told from one that blinks by time
 alone (`Presence`): replaced is who was not alive for so long, and what took a lost one's place goes again only when all
 others have been alive for so long. A segment that is written gets the replicas that it lacks where it is: as followers,
 which its leader takes into the ISR once they have caught up.
@@ -20,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from stratalog.machines.copies.recovery_rule import is_quorum
-from stratalog.machines.reading.bucket_reads import BucketReads, is_readable_without_nodes
+from stratalog.machines.reading.bucket_reads import BucketReads, is_copied_from_bucket, is_readable_without_nodes
 from stratalog.model.commands.table_commands import ReplicaMove
 from stratalog.model.metadata import Node, Snapshot
 from stratalog.model.retirement import RetireMode
@@ -117,6 +118,11 @@ class _Nodes:
         node = self.by_id.get(node_id)
         return node is not None and node.takes_new
 
+    def can_copy(self, segment: Segment) -> bool:
+        """Whether there is something to copy it from."""
+        holders = segment.isr if segment.seal is None else segment.local_nodes
+        return any(map(self.is_alive, holders)) or is_copied_from_bucket(segment)
+
     def is_leaving(self, node_id: int, topic: Topic) -> bool:
         """Or gone: what it has of the topic is to be on another, too."""
         node = self.by_id.get(node_id)
@@ -210,8 +216,8 @@ def is_kept_by_copies(segment: Segment, *, may_read_bucket: bool) -> bool:
 
 
 def _making(topic: Topic, segment: Segment, nodes: _Nodes) -> Iterator[int]:
-    """Who makes a copy of it now, or will: nobody while nobody lives who has it."""
-    if not any(map(nodes.is_alive, segment.isr if segment.seal is None else segment.local_nodes)):
+    """Who makes a copy of it now, or will: no node while there is nothing to copy from."""
+    if not nodes.can_copy(segment):
         return
     if segment.state is SegmentState.ACTIVE:
         yield from (node_id for node_id in segment.replicas if node_id not in segment.isr)
@@ -255,7 +261,7 @@ def _move_sealed(topic: Topic, segment: Segment, nodes: _Nodes, plan: Plan) -> R
     steady = [node_id for node_id in present if node_id in nodes.steady]
     lacking = wanted - len(present) - len(coming)
     added: list[int] = []
-    if lacking > 0 and any(map(nodes.is_alive, holders)):
+    if lacking > 0 and nodes.can_copy(segment):
         for _ in range(lacking):
             node_id = nodes.next_for(segment, {*present, *coming, *added}, {*replicas, *holders, *added})
             if node_id is None:

@@ -22,7 +22,7 @@ from stratalog.machines.copies.leaving import (
     unheld_of,
 )
 from stratalog.machines.copies.recovery_rule import is_quorum
-from stratalog.machines.reading.bucket_reads import BucketReads
+from stratalog.machines.reading.bucket_reads import BucketReads, is_copied_from_bucket
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Node, Snapshot
 from stratalog.model.mounts import Mount, MountMode
@@ -78,7 +78,7 @@ class Survey:
     uploads: Found[SegmentKey] = field(default_factory=Found)
     """Sealed, not kept without it, and on their way into the object store; the bytes are of what is not there yet."""
     copies: Found[SegmentKey] = field(default_factory=Found)
-    """Sealed, not kept without it, and without a remote tier."""
+    """Sealed, not kept without it, and without a remote tier that readers may use: nodes that stay copy them."""
     kept: Found[SegmentKey] = field(default_factory=Found)
     """Sealed, and nobody who lives has them, but the directories of other retired nodes."""
     kept_untiered: int = 0
@@ -99,9 +99,6 @@ class Survey:
     """The node lives and has no copy, and who had one was given up by force, with it."""
     gone_nodes: set[int] = field(default_factory=set)
     """With whom they went."""
-    barred: Found[SegmentKey] = field(default_factory=Found)
-    """The node is not alive, no other living node has them, and they are whole in the object store, where their topic's
-    `remote.read.policy` lets no reader go."""
     lost: Found[UnheldRange] = field(default_factory=Found)
     """The node is not alive, and no other node has them."""
     lost_open: Found[UnheldRange] = field(default_factory=Found)
@@ -118,7 +115,7 @@ class Survey:
 
     @property
     def _needed(self) -> tuple[Found[SegmentKey] | Found[UnheldRange], ...]:
-        return self.uploads, self.copies, self.kept, self.away, self.gone, self.barred, self.lost
+        return self.uploads, self.copies, self.kept, self.away, self.gone, self.lost
 
     @property
     def needed_count(self) -> int:
@@ -214,8 +211,8 @@ def _count(
             return
         case Need.OPEN:
             _count_open(survey, segment, topic, lives)
-        case Need.ONLY_HERE if segment.remote.state is RemoteState.COMPLETE and not _is_alive(segment, lives):
-            survey.barred.add_named(segment.key, size)
+        case Need.ONLY_HERE if is_copied_from_bucket(segment):
+            survey.copies.add(size)
         case Need.ONLY_HERE if lives.directories.keys() & {*segment.local_nodes} and not _is_alive(segment, lives):
             _count_kept(survey, segment, _unsent_bytes(segment, size), lives, tiers.frees_nodes)
             survey.kept_here += node.node_id in segment.local_nodes

@@ -5,19 +5,25 @@ Source: docs/replication.md sections 4 and 6.
 
 from __future__ import annotations
 
+from typing import Final
+
 from stratalog.machines.following.follower_events import SegmentNamed
+
+OBJECT_STORE: Final = -1
+"""In the place of a node's id: the object store, which is asked like a node."""
 
 
 def sources_of(record: SegmentNamed, node_id: int, promised_fence: int) -> tuple[int, ...]:
     """Who may have what is missing; the first is asked, and the next one after each refusal. Nobody, where this node is
-    the source: what is not here is made here."""
+    the source: what is not here is made here. The object store comes last: it is asked when each node that proved the
+    sealed segment was asked in vain, for they may all be gone for good."""
     if record.end_offset is None:
         # Asking the leader is a promise to it: only the record's, and only where no fence was seen.
         leader = record.leader
         is_led = leader is not None and not record.fence and not promised_fence
         return (leader,) if is_led and leader is not None and leader != node_id else ()
     first = record.leader if record.source is None else record.source
-    named = (first, *record.proven)
+    named = (first, *record.proven, OBJECT_STORE if record.is_sealed and record.is_stored else None)
     return tuple(dict.fromkeys(node for node in named if node is not None and node != node_id))
 
 

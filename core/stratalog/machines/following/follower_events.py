@@ -62,6 +62,8 @@ class SegmentNamed:
     is_sealed: bool = False
     proven: tuple[int, ...] = ()
     """Who proved the digest of the seal record."""
+    is_stored: bool = False
+    """The object store has all of it, and this node can read there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +212,8 @@ FollowerEvent: TypeAlias = (
 # Effects: what the shell must do, in this order -----------------------------------------------------------------------
 @dataclass(slots=True, unsafe_hash=True)
 class Ask:
-    """From now on ask this node, at this offset: which says that everything below is here (contract, section 3)."""
+    """From now on ask this node (or `copy_sources.OBJECT_STORE`), at this offset: which says that everything below is
+    here (contract, section 3)."""
 
     node_id: int
     offset: int

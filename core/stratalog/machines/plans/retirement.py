@@ -21,7 +21,6 @@ from stratalog.machines.copies.leaving_survey import Survey
 from stratalog.machines.copies.recovery_rule import MIN_IN_SYNC, least_in_sync
 from stratalog.machines.plans.retirement_messages import (
     away_words,
-    barred_words,
     gone_words,
     kept_words,
     named,
@@ -221,8 +220,6 @@ def _why_offload_waits(seen: Observed) -> Why | None:
         return Why(WaitReason.LAST_COPY_LOST, away_words(survey, seen.node.node_id))
     if survey.gone.count:
         return Why(WaitReason.LAST_COPY_LOST, gone_words(survey, seen.node.node_id))
-    if survey.barred.count:
-        return Why(WaitReason.UNDER_REPLICATED, barred_words(survey, seen.node))
     if survey.kept_untiered or survey.unread:
         # What goes on by itself comes behind what does not.
         return Why(WaitReason.UNDER_REPLICATED, kept_words(survey, seen.node))

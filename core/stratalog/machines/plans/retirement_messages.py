@@ -40,16 +40,6 @@ def gone_words(survey: Survey, node_id: int) -> str:
     )
 
 
-def barred_words(survey: Survey, node: Node) -> str:
-    """Of those that the object store has, where readers may not go."""
-    return (
-        f"node {node.node_id} is not alive, and it alone has a copy that may be read of "
-        f"{counted(survey.barred.count, 'sealed segment')} ({size_of(survey.barred.bytes)}), such as "
-        f"{named(survey.barred.first)}: the object store has them whole, and remote.read.policy=Disable keeps readers "
-        "out of it; start the node, or set remote.read.policy=NotInDisk for their topics, and nothing is lost"
-    )
-
-
 def kept_words(survey: Survey, node: Node) -> str:
     """Of those that directories have. No node copies from a directory: they go on by the object store alone."""
     words = (

@@ -265,7 +265,8 @@ def _of_copies(topic: Topic, shard: Shard, nodes: dict[int, Node], *, may_read_b
         words = (
             f"{have} no copy on a node that is alive, and consumers get errors there: the object store has all of "
             f"{'it' if len(barred) == 1 else 'them'}, and remote.read.policy=Disable keeps readers out of it; {start}"
-            f"run `stratalog topics alter {topic.name} --set remote.read.policy=NotInDisk`"
+            "wait: nodes copy from the object store what a node held that has been away for replica.replace.after.ms; "
+            f"or run `stratalog topics alter {topic.name} --set remote.read.policy=NotInDisk`"
         )
         yield Trouble(topic.name, barred[0].key, TroubleKind.NO_COPY, holders, None, words)
     if left:

@@ -14,7 +14,7 @@ from typing import Final
 
 from stratalog.machines.reading.read_policy import ReadPolicy
 from stratalog.model.metadata import Node
-from stratalog.model.segment import RemoteState, Segment
+from stratalog.model.segment import RemoteState, Segment, SegmentState
 from stratalog.model.topic import Topic
 
 READ_POLICY: Final = "remote.read.policy"
@@ -52,6 +52,11 @@ def is_readable_without_nodes(segment: Segment, *, may_read_bucket: bool) -> boo
     """Whether every record of a segment can be read with no node's copy: it is empty, or COMPLETE in an object store
     that its topic's readers may use."""
     return segment.end_offset == segment.base_offset or is_served_from_bucket(segment, may_read_bucket=may_read_bucket)
+
+
+def is_copied_from_bucket(segment: Segment) -> bool:
+    """Whether nodes can make a copy of a sealed segment without any other node: the object store has all of it."""
+    return segment.state is SegmentState.SEALED and segment.remote.state is RemoteState.COMPLETE
 
 
 def is_only_in_bucket(segment: Segment) -> bool:

@@ -12,7 +12,10 @@ from enum import StrEnum
 from stratalog.model.segment import RemoteState, Segment
 
 RESTORE_VOLUME = "check that the right volume is mounted; if the data is lost, restore a backup of the directory"
-LIFT_POLICY = "set remote.read.policy=NotInDisk on the topic, and readers are served from the object store"
+LIFT_POLICY = (
+    "wait until a node has copied it from the object store; or set remote.read.policy=NotInDisk on the topic, and "
+    "readers are served from there"
+)
 GIVE_BUCKET = "start the node with the --bucket that holds its data"
 
 

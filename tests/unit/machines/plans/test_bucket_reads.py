@@ -3,11 +3,13 @@ all that let go of a copy know it."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from stratalog.machines.plans.retirement import Served
 from stratalog.machines.plans.shard_troubles import TroubleKind, troubles
-from stratalog.machines.reading.bucket_reads import BucketReads
+from stratalog.machines.reading.bucket_reads import BucketReads, is_copied_from_bucket
 from stratalog.machines.restart.shard_restart import judge_sealed
 from stratalog.model.commands.mount_commands import BeginMount, EndMount
 from stratalog.model.commands.retirement_commands import RetireNode
@@ -16,7 +18,7 @@ from stratalog.model.errors import Conflict, InvalidRequest
 from stratalog.model.metadata import NodeInfo
 from stratalog.model.mounts import MountMode
 from stratalog.model.retirement import RetireMode, RetireStep, WaitReason
-from stratalog.model.segment import RemoteState, Segment
+from stratalog.model.segment import RemoteCopy, RemoteState, Segment, SegmentState
 from stratalog.model.topic import Topic
 from support.retirement_story import RetirementStory
 
@@ -115,8 +117,49 @@ def test_a_copy_is_made_again_when_a_holder_died_though_the_bucket_has_it() -> N
     assert sum(map(story.table.state.is_alive, story.sealed.local_nodes)) == 2
 
 
+@pytest.mark.fault("all-local-copies-lost-bucket-whole")
+def test_a_copy_is_made_from_the_bucket_when_the_only_holder_is_gone_for_good() -> None:
+    """No node had a copy, so that none was made, and what the bucket had whole stayed unreadable."""
+    story = Story(BARRED)
+    story.die(story.holder)
+    story.repair()
+    assert story.sealed.replicas == (story.holder,), "it may come back"
+    assert "nodes copy from the object store" in story.words()[0]
+    story.repair(away=frozenset({story.holder}))
+    (added,) = {*story.sealed.replicas} - {story.holder}
+    story.report_all()
+    assert added in story.sealed.local_nodes and story.words() == []
+
+
 @pytest.mark.fault("topic-remote-read-policy-disable-nodes")
-def test_a_dead_node_with_the_last_copy_is_waited_for_and_by_force_nothing_is_given_up() -> None:
+def test_copies_are_made_from_the_bucket_after_the_only_holder_was_given_up() -> None:
+    story = Story(BARRED)
+    story.do(RetireNode(story.holder))
+    story.looks(story.holder)
+    story.roll_away(story.holder)
+    story.report_all()
+    story.upload_all()
+    story.die(story.holder)
+    story.do(RetireNode(story.holder, force_storage_id=f"storage-{story.holder}"))
+    story.looks(story.holder, count=12)
+    record = story.record(story.holder)
+    assert record.step.is_released and record.given_up == () and record.given_up_count == 0
+    assert story.sealed.local_nodes == ()
+    story.repair()
+    story.report_all()
+    assert len(story.sealed.local_nodes) == 1 and story.words() == []
+
+
+@pytest.mark.fault("all-local-copies-lost-bucket-whole")
+def test_what_is_only_partly_in_the_bucket_is_not_copied_from_there() -> None:
+    story = Story(BARRED)
+    assert is_copied_from_bucket(story.sealed)
+    assert not is_copied_from_bucket(replace(story.sealed, remote=RemoteCopy(RemoteState.PARTIAL, 5)))
+    assert not is_copied_from_bucket(replace(story.sealed, state=SegmentState.SEALING))
+
+
+@pytest.mark.fault("topic-remote-read-policy-disable-nodes")
+def test_a_dead_node_with_the_last_copy_leaves_once_others_have_copied_it_from_the_bucket() -> None:
     story = Story(BARRED)
     story.do(RetireNode(story.holder))
     story.looks(story.holder)
@@ -127,12 +170,13 @@ def test_a_dead_node_with_the_last_copy_is_waited_for_and_by_force_nothing_is_gi
     assert "remote.read.policy=Disable" in story.words()[0] and f"start node {story.holder}" in story.words()[0]
     story.looks(story.holder)
     wait = story.record(story.holder).wait
-    assert wait is not None and wait.reason is WaitReason.UNDER_REPLICATED
-    assert "the object store has them whole" in wait.words and "nothing is lost" in wait.words
-    story.do(RetireNode(story.holder, force_storage_id=f"storage-{story.holder}"))
-    story.looks(story.holder, count=12)
-    record = story.record(story.holder)
-    assert record.step.is_released and record.given_up == () and record.given_up_count == 0
+    assert wait is not None and wait.reason is WaitReason.UNDER_REPLICATED and "being copied there" in wait.words
+    story.repair()
+    story.report_all()
+    story.looks(story.holder)
+    assert story.survey(story.holder).needed_count == 0
+    story.leave(story.holder, by_node=next(one for one in (1, 2, 3) if one != story.holder))
+    assert {*story.sealed.local_nodes} - {story.holder}
 
 
 @pytest.mark.fault("topic-remote-read-policy-disable-nodes")
