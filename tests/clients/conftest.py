@@ -30,7 +30,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 @pytest.fixture(scope="session")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    """A node that all tests share which need no settings and kill nobody: each uses topics and groups of its own."""
+    """A node shared by all tests that need no settings and kill nothing: each uses topics and groups of its own."""
     with NodeProcess(tmp_path_factory.mktemp("node") / "data", settings=SETTINGS) as node:
         yield node
 
@@ -55,6 +55,6 @@ _numbers = itertools.count(1)
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
-    """A topic name nobody else uses; not created."""
+    """A unique topic name; not created."""
     words = "".join(char if char.isalnum() else "-" for char in request.node.originalname)
     return f"{words[:60]}-{next(_numbers)}"

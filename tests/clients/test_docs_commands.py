@@ -1,6 +1,6 @@
-"""What the pages tell a reader to type works, in order, in an empty folder.
+"""What the pages ask a reader to type works, in order, in an empty folder.
 
-How commands are found is told in support/docs_commands.py.
+support/docs_commands.py explains how commands are found.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BLOCK = re.compile(r"\b19(0\d\d)\b")
 
 
 class Reader:
-    """Somebody who types what a page says, in a folder of their own where .venv is what the make targets have made."""
+    """A reader who types what a page says, in a folder of their own where .venv is what the make targets have made."""
 
     def __init__(self, folder: Path, *, names_nodes: bool) -> None:
         """`names_nodes`: the page says itself where commands go."""

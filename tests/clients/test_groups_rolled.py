@@ -83,7 +83,8 @@ class Group:
         if message is None or message.error() is not None:
             return
         self.read.add(message.value())
-        # Nobody waits for its answer: it comes behind that to a join, for which this thread must poll the others.
+        # It does not wait for the answer, which comes after that to a join, and this thread must poll the other members
+        # for that.
         # Refused while a rebalance is under way: what was not committed is read again.
         with contextlib.suppress(KafkaException):
             consumer.commit(message, asynchronous=True)
@@ -102,7 +103,7 @@ class Group:
 
 
 class Writer(threading.Thread):
-    """Writes numbers until it is told to stop."""
+    """Writes numbers until it is stopped."""
 
     def __init__(self, node: NodeProcess, topic: str) -> None:
         super().__init__(daemon=True)

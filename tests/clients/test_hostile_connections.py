@@ -1,4 +1,5 @@
-"""Malformed, oversized, slow, silent and greedy connections: closed or held back, with a reason, while others go on."""
+"""Malformed, oversized, slow, silent and greedy connections: closed or held back, with a reason, while others
+continue."""
 
 from __future__ import annotations
 

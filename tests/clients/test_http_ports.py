@@ -38,7 +38,7 @@ def node(tmp_path: Path) -> Iterator[NodeProcess]:
 
 
 def flood(stack: ExitStack, address: str, count: int) -> None:
-    """Half requests from many addresses; what is refused is kept open at this end all the same."""
+    """Half requests from many addresses; this end keeps refused connections open, too."""
     host, _, port = address.rpartition(":")
     for number in range(count):
         sock = stack.enter_context(socket.socket())
@@ -68,7 +68,7 @@ def test_a_flood_of_half_requests_takes_no_descriptor_that_data_needs(node: Node
                 on_delivery=lambda error, _: refused.append(str(error)) if error else None,
             )
         assert producer.flush(30) == 0 and not refused
-        # While it lasts: who comes to the port gets in.
+        # While it lasts: new connections to the port are accepted.
         eventually_sync(lambda: refusals_of(node) >= 2 * (300 - OPEN_FILES // 16))
     assert "Too many open files" not in node.log_path.read_text()
 

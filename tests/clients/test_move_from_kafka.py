@@ -1,4 +1,4 @@
-"""The recipe of docs/coming-from-kafka.md, as it stands there: records that are older than any retention are moved from
+"""The recipe of docs/coming-from-kafka.md, as written there: records that are older than any retention are moved from
 one cluster to another, none is missing, and none differs."""
 
 from __future__ import annotations

@@ -90,7 +90,8 @@ async def go(page: Page, node: NodeProcess, way: str) -> None:
 
 
 async def follow(page: Page, node: NodeProcess, shown: str) -> None:
-    """The first link that shows these words. By its address: a click tells nobody when the next page is there."""
+    """The first link that shows these words. By its address: after a click it is unknown when the next page is
+    there."""
     link = f"[...document.links].find((one) => one.innerText.trim() === {shown!r})"
     await eventually(lambda: page.ask(f"!!{link}"), timeout=30)
     await go(page, node, str(await page.ask(f"{link}.getAttribute('href')")))

@@ -1,4 +1,4 @@
-"""A machine is lost with all that was on it; from the bucket alone its cluster is made again, and clients go on."""
+"""A machine is lost with all that was on it; its cluster is rebuilt from the bucket alone, and clients continue."""
 
 from __future__ import annotations
 

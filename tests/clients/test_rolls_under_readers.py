@@ -27,7 +27,7 @@ AHEAD = 100
 
 
 class Writer:
-    """Writes to all shards, until it is told to stop."""
+    """Writes to all shards, until it is stopped."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self._producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "linger.ms": 1, "acks": "1"})

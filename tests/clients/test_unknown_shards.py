@@ -1,4 +1,4 @@
-"""Asking for a shard that does not exist: an error, and nothing is made of it."""
+"""Asking for a shard that does not exist: an error, and nothing is created."""
 
 from __future__ import annotations
 

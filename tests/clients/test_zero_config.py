@@ -1,4 +1,4 @@
-"""A node that was told nothing but where its data is works, and says that it does to anybody who may reach it."""
+"""A node with no setting but its data directory works, and says so to every client that can reach it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A cut through a cluster that is written to: a record, and all that was acknowledged before it; a new cluster is made
-of it, from the bucket alone."""
+"""A cut through a cluster that is written to: a record, and all that was acknowledged before it; a new cluster is built
+from it, with the bucket alone."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_a_snapshot_is_mounted_and_read_to_its_offsets(node: NodeProcess) -> Non
     admin = AdminClient({"bootstrap.servers": node.bootstrap})
     admin.create_topics([NewTopic("notes", 2)])["notes"].result(10)
     producer = Producer({"bootstrap.servers": node.bootstrap, "linger.ms": 0})
-    # Records come all the time, so segments go on behind the cut.
+    # Records come all the time, so segments continue behind the cut.
     with running(node.bootstrap, "orders", SHARDS, (1,)):
         for number in range(100):
             producer.produce("notes", b"%d" % number, partition=number % 2)

@@ -1,5 +1,5 @@
-"""A consistent cut through the leaders of several nodes, all of which are written to: when all goes well, and when one
-is killed or stands still in the middle of it."""
+"""A consistent cut through the leaders of several nodes while all are written to: when all goes well, and when one is
+killed or stops in the middle of it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def leaders(cluster: RealCluster) -> set[str | None]:
 
 
 def goes_on(chains: list[CausalChain], links: int = 30) -> None:
-    """Each of the chains, by so many records: over every shard, so every leader answers."""
+    """Each of the chains, by `links` records: over every shard, so every leader answers."""
     before = [len(chain.links) for chain in chains]
 
     def have_more() -> bool:
@@ -105,8 +105,8 @@ def test_the_command_makes_such_a_cut(cluster: RealCluster) -> None:
 
 
 class SlowWay:
-    """To some nodes: the request that holds one comes late. Else all are held within a millisecond, and a cut that held
-    nobody would look consistent, too."""
+    """To some nodes: the request that holds one comes late. Otherwise all are held within a millisecond, and a cut that
+    held no node would look consistent, too."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.delays_s: dict[str, float] = {}
@@ -152,7 +152,7 @@ class InTheMiddle:
         self._patch.setattr(AdminClient, "hold_cut", hold_and_wait)
 
     def when_all_were_let_go(self) -> None:
-        """Who leads nothing is not asked to confirm: so it is no matter how many are."""
+        """A node that leads nothing is not asked to confirm: so their number does not matter."""
         ask_all = snapshots._ask_all
 
         def strike_and_ask(clients: Sequence[AdminClient], ask: Callable[[AdminClient], Any]) -> list[Any]:
@@ -232,7 +232,7 @@ def test_a_leader_that_stands_still_while_all_are_held_holds_up_nobody_else(
             asking.start()
             try:
                 assert struck.wait(60)
-                goes_on(chains)  # the request that lets all go still waits for the one that stands still
+                goes_on(chains)  # the request that releases all still waits for the stopped node
                 assert not told and on_others
             finally:
                 cluster.signal(stopped, signal.SIGCONT)

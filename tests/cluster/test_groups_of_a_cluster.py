@@ -33,7 +33,7 @@ from support.waiting import eventually, eventually_sync
 
 SHARDS = 4
 PATIENCE_S = 20
-"""Of a quiet machine: what is waited for in vain is told before the test's time is over."""
+"""Of a quiet machine: a wait that fails is reported before the test's time is over."""
 SETTINGS = {
     "group.initial.rebalance.delay.ms": 0,
     "group.min.session.timeout.ms": 500,
@@ -68,7 +68,7 @@ def nodes(meta: MetaProcess, tmp_path: Path) -> Iterator[list[NodeProcess]]:
 
 
 class Writer(threading.Thread):
-    """Writes numbered values until it is told to end, and notes what became of each."""
+    """Writes numbered values until it is stopped, and notes the outcome of each."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         super().__init__(daemon=True)
@@ -111,7 +111,7 @@ def _note(send: Sent, error: Any, message: Any) -> None:
 
 
 class StrictMember(CommittingMember):
-    """Nobody is put out here without knowing it: what was told as committed comes never again."""
+    """No member is removed here without knowing it: a record whose commit was confirmed is never read again."""
 
     def _look(self, shard: int, offset: int) -> None:
         if offset < self._committed.told[shard]:
@@ -157,7 +157,7 @@ def is_committed(consumer: confluent_kafka.Consumer, offset: TopicPartition) -> 
 
 
 def judged(bootstrap: str, writer: Writer) -> list[Any]:
-    """What the log shows against what the writer was told."""
+    """What the log shows against the answers that the writer got."""
     logs = {}
     for shard in range(SHARDS):
         own = [send for send in writer.sent if send.place[1] == shard]

@@ -190,8 +190,9 @@ async def test_a_leader_that_stops_in_order_hands_over_at_once(
     await asyncio.to_thread(leader.stop)
     await writer.wrote_more()
     await check(client, writer, follower)
-    # What it had read it answered. A connection that it had not read yet was closed, as often as the client came back
-    # while it stopped: nobody can tell it what became of that, so `check` takes each as made or not made.
+    # It answered the requests that it had read. A connection that it had not read yet was closed, as often as the
+    # client reconnected while it stopped: the client cannot learn the outcome of those, so `check` takes each as made
+    # or not made.
     assert sum(meta.metric("stratalog_meta_leader_won_total") for meta in three_metas if meta.is_running) == 1
 
 

@@ -111,10 +111,10 @@ async def test_a_directory_that_cannot_be_written_is_read_by_the_other_nodes(
     await asyncio.to_thread(NodeClient(nodes[left].admin, timeout_s=60.0).seal, SealRequest(topic="flights", shard=0))
     nodes[left].stop()
     node = next(node for node in (await client.snapshot()).nodes if node.node_id == left)
-    await eventually(lambda: is_over(client, left), timeout=20)  # or the log might go on where it was
+    await eventually(lambda: is_over(client, left), timeout=20)  # or the log might continue where it was
     last = (await segments(client))[-1]
     await client.perform(BeginRecovery(last.key))
-    await client.perform(SealUnclean(last.key))  # it is empty; the log goes on at the other node
+    await client.perform(SealUnclean(last.key))  # it is empty; the log continues on the other node
     mount = await client.perform(BeginMount(left, node.storage_id, MountMode.VOLUME))
 
     data = tmp_path / f"node-{left}"

@@ -43,7 +43,7 @@ def nodes(tmp_path: Path, meta: MetaProcess) -> Iterator[dict[int, NodeProcess]]
 
 
 class Writing:
-    """An idempotent producer that never stops asking; what it was told is counted."""
+    """An idempotent producer that never stops asking; its answers are counted."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.acknowledged: set[int] = set()

@@ -1,4 +1,5 @@
-"""The status page over real processes: what real nodes tell of themselves comes there, and who is gone is said."""
+"""The status page over real processes: what real nodes report of themselves arrives there, and missing nodes are
+shown."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ def test_the_page_tells_what_real_nodes_do_and_who_of_them_is_gone(
     produce_and_read(bootstrap)
 
     def is_told() -> bool:
-        produce_and_read(bootstrap, 400)  # rates are of what comes between two looks
+        produce_and_read(bootstrap, 400)  # rates are of what comes between two polls
         shown, courses = told(meta), told(meta, "/v1/courses")["items"]
         heard = [
             one for one in shown["nodes"] if one["state"] == "alive" and one["uploads"] and one["disk_free_bytes"] > 0
@@ -82,7 +83,7 @@ def test_the_page_tells_what_real_nodes_do_and_who_of_them_is_gone(
 
 
 def shows_what_both_nodes_know(port: str) -> None:
-    """Each port has all of the cluster, whoever leads a shard, coordinates a group or has a client."""
+    """Each port has all of the cluster, whichever node leads a shard, coordinates a group or has a client."""
 
     def page(path: str) -> dict[str, Any]:
         with urllib.request.urlopen(f"{port}{path}{'&' if '?' in path else '?'}format=json", timeout=30) as answer:

@@ -1,5 +1,5 @@
-"""Three nodes with two listeners each: who comes in by the second one is told of nothing else, whatever it asks, and
-the nodes reach each other by the first."""
+"""Three nodes with two listeners each: clients of the second one get no other address, whatever they ask, and the nodes
+reach each other by the first."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.waiting import eventually_sync
 
 SHARDS = 6
 TOLD = "localhost"
-"""As all are told; they listen at 127.0.0.1, and the internal listeners are told as that."""
+"""The address that all clients get; the listeners bind 127.0.0.1, and the internal ones advertise that."""
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
-"""Processes that share a token: nodes, the meta service and commands show it, nobody else gets in, and it is replaced
-while all of them run."""
+"""Processes that share a token: nodes, the meta service and commands show it, all others are refused, and it is
+replaced while all of them run."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ async def test_the_token_is_replaced_while_all_run_and_no_node_is_lost(
         await client.nodes()
     shown = NEW
     before_heard = heartbeats(meta)
-    # Two leases' worth of each node: whoever was not heard of has been noted as lost by then.
+    # Two leases' worth of each node: a node that was not heard has been noted as lost by then.
     eventually_sync(lambda: heartbeats(meta) - before_heard > 2 * 4 * len(nodes), 60)
     assert all(node.is_alive and node.epoch == 1 for node in await client.nodes())
     nodes[0].restart()

@@ -1,4 +1,4 @@
-"""A disk that is full for real: writes are refused with a reason a client may retry, all else goes on, and it heals."""
+"""A disk that is really full: writes are refused with a reason a client may retry, all else continues, and it heals."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Writer:
 def test_a_full_disk_refuses_writes_and_nothing_else_and_heals(
     disk: Path, tmp_path: Path, reserve: int, policy: str
 ) -> None:
-    """Reads and uploads go on; local copies that are in the bucket are freed, writes resume by themselves; what was
+    """Reads and uploads continue; local copies that are in the bucket are freed, writes resume by themselves; what was
     acknowledged is there, what was refused is not."""
     settings = SETTINGS | {
         "log.segment.bytes": 1 << 20,
@@ -122,7 +122,7 @@ def test_a_full_disk_refuses_writes_and_nothing_else_and_heals(
 
 @pytest.mark.fault("metadata-store-room", "disk-full-last-byte")
 def test_a_disk_without_a_single_byte_left_heals_once_there_is_room(disk: Path, tmp_path: Path) -> None:
-    """Not even metadata has room: what needs it is refused with a reason, and all goes on once there is."""
+    """Not even metadata has room: what needs it is refused with a reason, and all continues once there is."""
     settings = SETTINGS | {"log.segment.bytes": 1 << 20, "log.local.retention.ms": -1, "disk.reserve.bytes": 0}
     with NodeProcess(disk / "data", str(tmp_path / "bucket"), settings) as node:
         create_topics(node.bootstrap, {"orders": (3, {})})

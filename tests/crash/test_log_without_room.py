@@ -1,4 +1,4 @@
-"""A node whose log has nowhere to go: the disk under it is full, or nobody reads it any more."""
+"""A node whose log has nowhere to go: the disk under it is full, or its reader is gone."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def test_lost_checkpoints_cost_a_longer_scan_and_nothing_else(shop: Shop) -> Non
 
 @pytest.mark.fault("index-lost-wrong-data")
 def test_a_lost_sealed_file_is_read_from_the_bucket(shop: Shop) -> None:
-    """The index is there and the data is not: the copy in the bucket serves, whoever looks is told."""
+    """The index is there and the data is not: the copy in the bucket serves, and checks report the loss."""
     shop.open()
     shop.uploaded()
     shop.node.kill()
@@ -121,7 +121,7 @@ def test_a_lost_sealed_file_is_read_from_the_bucket(shop: Shop) -> None:
 @pytest.mark.fault("index-lost-wrong-data")
 @pytest.mark.parametrize("how", ["gone", "flipped"])
 def test_what_is_nowhere_else_is_an_error_and_never_skipped(shop: Shop, how: str) -> None:
-    """No second copy: who reads there meets an error, not the records behind it; the other segments serve."""
+    """No second copy: a reader gets an error there, not the records behind it; the other segments serve."""
     shop.open(**{"remote.storage.enable": "false"})
     shop.node.kill()
     victim = shop.files("*.seg")[2]

@@ -126,7 +126,7 @@ class Crowd:
         ]
         with RawClient(self.node.bootstrap) as last:
             last.call(18, 0)  # the node has taken every connection that came before this one
-        # All of them write while nobody reads, so that all are ready in the same turn.
+        # All of them write while the node does not read, so that all are ready in the same turn.
         self.node.pause()
         for sender in senders:
             sender.client.socket.sendall(sender.frames())

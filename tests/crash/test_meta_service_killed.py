@@ -17,8 +17,8 @@ from stratalog.model.commands.table_commands import AllocateProducerIds
 from stratalog_meta import open_service
 from support.meta_worlds import HandClock
 
-# Tells each answer on a line of its own. With argv[2] it kills itself at that write of the store: before it is synced,
-# or after it and before anybody is answered.
+# Prints each answer on a line of its own. With argv[2] it kills itself at that write of the store: before it is synced,
+# or after it and before any client gets its answer.
 SERVICE = """
 import asyncio, json, os, signal, sys, time
 from pathlib import Path
@@ -123,7 +123,8 @@ async def check(directory: Path, told: list[list[object]]) -> int:
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("kill_at", [4, 5, 9, 13])
 def test_killed_on_either_side_of_a_synced_write(tmp_path: Path, kill_at: int, moment: str) -> None:
-    """The 4th write holds the first topics: synced, they are there though nobody was told; not synced, none is."""
+    """The 4th write holds the first topics: synced, they exist although the client got no answer; not synced, none
+    does."""
     told = run_until_killed(tmp_path / "meta", kill_at, moment)
     count = asyncio.run(check(tmp_path / "meta", told))
     if kill_at == 4:

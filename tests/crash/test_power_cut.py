@@ -49,7 +49,7 @@ def test_a_node_that_flushes_before_it_answers_survives_power_cuts(
 def test_under_the_default_policy_a_power_cut_costs_an_unflushed_tail_at_most(
     tmp_path: Path, crash_rounds: int, crash_seed: int
 ) -> None:
-    """Parts and rolls reach metadata and bucket before the local flush: every shard heals and goes on by itself."""
+    """Parts and rolls reach metadata and bucket before the local flush: every shard heals and continues by itself."""
     drill = PowerDrill(tmp_path, crash_seed)
     drill.begin()
     for _ in range(max(5, crash_rounds // 4)):

@@ -89,7 +89,7 @@ def wait_for(what):
 
 
 class Script:
-    """A process that says what it waits for, and goes on when it is answered."""
+    """A process that prints what it waits for, and continues when it is answered."""
 
     def __init__(self, text: str, folder: Path, faults: DiskFaults) -> None:
         environment = os.environ | faults.environment | {"PYTHONPATH": os.pathsep.join(sys.path)}

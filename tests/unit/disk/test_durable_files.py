@@ -1,4 +1,4 @@
-"""Small files that are written whole, by whoever comes at the same time."""
+"""Small files that are written whole, by several writers at the same time."""
 
 from __future__ import annotations
 

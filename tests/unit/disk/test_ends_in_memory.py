@@ -47,7 +47,7 @@ def test_what_is_sealed_or_not_wanted_any_more_is_gone_and_its_place_is_used_aga
         mark = ends.mark(key(number))
         mark.move(key(number).base_offset + 5)
         mark.forget()
-        mark.move(key(number).base_offset + 6)  # whoever has it still
+        mark.move(key(number).base_offset + 6)  # another owner may still have it
     assert (tmp_path / "stratalog-disk").stat().st_size == size
     ends.mark(key(3)).move(37)
     ends.mark(key(4)).move(48)

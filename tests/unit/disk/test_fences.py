@@ -1,4 +1,4 @@
-"""`fences.json`: what was promised outlives every crash, and a list that cannot be read is no empty list."""
+"""`fences.json`: what was promised outlives every crash, and an unreadable list does not count as empty."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a directory shows of its past: the start that began its last life, and that it is no copy."""
+"""What a directory shows of its past: the start that began its last life, and that it is not a copy."""
 
 from __future__ import annotations
 

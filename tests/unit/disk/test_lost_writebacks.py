@@ -1,4 +1,4 @@
-"""The kernel tells of a lost writeback once per descriptor: whoever flushes a file hears of it all the same.
+"""The kernel reports a lost writeback once per descriptor: every flush of the file still fails.
 
 On a real file system that cannot write back (`support/thin_disk.py`); skipped where none can be mounted.
 """
@@ -63,7 +63,7 @@ def make(disk: ThinDisk, name: str = "f", descriptors: Descriptors | None = None
 
 
 def flush_at_once(file: SegmentFile) -> list[str]:
-    """What so many threads hear that flush the same file together."""
+    """What several threads get that flush the same file together."""
     heard: list[str] = []
     together = threading.Barrier(THREADS)
 

@@ -1,4 +1,5 @@
-"""One segment's file: appends whole or not at all, reads exact, descriptors bounded and never somebody else's."""
+"""One segment's file: appends whole or not at all, reads exactly, keeps descriptors bounded and never uses another
+file's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is appended is on its way to the disk before anybody flushes it, and a flush still tells how that went."""
+"""What is appended is on its way to the disk before any flush, and a flush still reports how that went."""
 
 from __future__ import annotations
 

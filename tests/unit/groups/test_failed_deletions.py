@@ -1,4 +1,4 @@
-"""A group's deletion that failed may be in its log all the same: whoever uses the group then loses nothing."""
+"""A group's deletion that failed may be in its log nevertheless: a client that then uses the group loses nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def offsets(node: GroupNode, group_id: str) -> dict[tuple[str, int], int]:
 
 
 async def committed(node: GroupNode, *places: tuple[str, int, int]) -> None:
-    """As a client does it: again while it is told to."""
+    """As a client does it: again while the error is retriable."""
     for _ in range(200):
         answers = await node.groups.commit_offsets(committing("g", *places))
         if AGAIN not in answers:

@@ -1,4 +1,4 @@
-"""Committed offsets: who may commit, what is read back, what a kill keeps, what expires."""
+"""Committed offsets: which commits are accepted, what is read back, what a kill keeps, what expires."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def offsets(node: GroupNode, group_id: str) -> dict[tuple[str, int], int]:
 
 
 async def member(node: GroupNode, group_id: str, *topics: str) -> str:
-    """A stable group of one member, who is subscribed to these topics."""
+    """A stable group of one member, subscribed to these topics."""
     protocols = (MemberProtocol("range", subscription(*topics)),)
     joined = await node.groups.join(joining(group_id, "a", protocols=protocols))
     await node.groups.sync(syncing(group_id, joined.member_id, joined.generation))

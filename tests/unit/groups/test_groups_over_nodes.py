@@ -1,4 +1,4 @@
-"""Groups whose shard moves to another node: nobody is told what is not true, and nothing that was told is lost."""
+"""Groups whose shard moves to another node: no client gets a wrong answer, and nothing confirmed is lost."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def test_two_nodes_that_are_asked_first_at_once_make_one_group_log() -> No
     cluster = GroupCluster(2)
     for node in cluster.nodes.values():
         await node.groups.start()
-    async with asyncio.timeout(3):  # who leads none of it does not wait for its share
+    async with asyncio.timeout(3):  # a node that leads no shard of it does not wait for its share
         answers = await asyncio.gather(
             *(node.groups.commit_offsets(committing("g", ("orders", 0, 5))) for node in cluster.nodes.values())
         )
@@ -185,7 +185,7 @@ async def test_a_log_that_cannot_be_read_yet_is_opened_once() -> None:
     assert await committed(two) == 41
 
 
-# A coordinator that nobody hears ------------------------------------------------------------------------------------
+# A coordinator that is cut off -----------------------------------------------------------------------------------
 @pytest.mark.fault("coordinator-cut-taken-place")
 async def test_a_coordinator_that_the_service_does_not_hear_answers_what_its_replicas_bear_out() -> None:
     _, one, _ = await of_one_shard()

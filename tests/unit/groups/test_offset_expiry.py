@@ -1,4 +1,4 @@
-"""What expiry may stand on: only what is in the log, and a clock that cannot jump."""
+"""What expiry may rely on: only what is in the log, and a clock that cannot jump."""
 
 from __future__ import annotations
 

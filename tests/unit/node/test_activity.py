@@ -29,7 +29,7 @@ async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
 
 
 class Watch:
-    """A clock that moves by hand, and by `look_ns` each time that it is looked at."""
+    """A clock that the test advances, and that advances by `look_ns` each time it is read."""
 
     def __init__(self) -> None:
         self.now_ns = self.look_ns = 1_000_000

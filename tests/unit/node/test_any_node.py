@@ -1,4 +1,4 @@
-"""Whatever is asked of whichever node of three: it is done, or the client is told where. Real clients."""
+"""Any request to any node of three is performed, or the client gets the address of the right node. Real clients."""
 
 from __future__ import annotations
 

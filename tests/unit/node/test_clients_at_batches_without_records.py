@@ -1,8 +1,8 @@
 """Real consumers read over batches without records, as an unclean seal or a forced retirement leaves them: at the front
 of a log, between records, several in a row, and at its end, from any offset within them.
 
-Also tried by hand against a node, from several offsets: the Java consumer of Kafka 4.3.1, sarama 1.61.1, franz-go
-1.22.3, segmentio's kafka-go 0.4.51 and KafkaJS 2.2.4. Before, of an answer with nothing but such a batch,
+Also tried manually against a node, from several offsets: the Java consumer of Kafka 4.3.1, sarama 1.61.1, franz-go
+1.22.3, segmentio's kafka-go 0.4.51 and KafkaJS 2.2.4. Before, given an answer with only such a batch,
 kafka-go delivered record 1 thousands of times a second, and KafkaJS stayed before it.
 """
 

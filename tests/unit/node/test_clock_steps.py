@@ -1,4 +1,4 @@
-"""A wall clock that is set while a node runs: uploads go on, and history does not end at once."""
+"""A wall clock that is set while a node runs: uploads continue, and history does not end at once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SETTINGS = ProcessSettings(
 
 
 class SetClock:
-    """The wall clock, and what somebody set it ahead or back by."""
+    """The wall clock, and by how much a test set it ahead or back."""
 
     def __init__(self) -> None:
         self.set_by_ms = 0

@@ -30,7 +30,7 @@ def client_of(cluster: NodeCluster, node_id: int) -> RawClient:
 
 
 async def led_by_node_2(cluster: NodeCluster) -> str:
-    """A topic of which node 1 has heard, and node 2, which leads it, has not."""
+    """A topic that node 1 knows, and that node 2, its leader, does not know yet."""
     for number in range(10):
         topic = await cluster.meta.service.perform(CreateTopic(f"topic-{number}", 1, 1))
         key = ShardKey(topic.topic_id, 0)

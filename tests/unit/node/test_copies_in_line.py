@@ -1,4 +1,4 @@
-"""Copies of sealed segments that cannot be made now, or are finished by others: they keep nobody else waiting."""
+"""Copies of sealed segments that cannot be made now, or that other nodes finish, do not block other copies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node whose disk fails under a copy says so, and the other goes on: nobody waits for a restart."""
+"""A node whose disk fails under a copy reports it, and the other node continues without a restart."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ async def test_a_copy_that_cannot_be_read_is_set_aside_and_fetched_anew(pair: Pa
 
 @pytest.mark.fault("leader-copy-bad-end", "bit-flips-copy-seal")
 async def test_a_leader_whose_copy_went_bad_before_its_seal_passes_the_shard_on(pair: Pair) -> None:
-    """Else it is never sealed, and nobody else may serve it, until the node is restarted."""
+    """Otherwise it is never sealed, and no other node may serve it, until the node is restarted."""
     leader, follower, shard = await pair.shard()
     for number in range(5):
         await append(shard, b"%d" % number)

@@ -18,7 +18,7 @@ from support.waiting import eventually
 
 
 async def one_ended(cluster: NodeCluster) -> ShardKey:
-    """Offsets 0 and 1, acknowledged; the segment of the first has ended, and nobody's report of it comes through."""
+    """Offsets 0 and 1, acknowledged; the segment of the first has ended, and all reports of it are lost."""
     await cluster.start(1, 2)
     key = await cluster.shard(2)
     await cluster.append(key, b"0")
@@ -71,7 +71,8 @@ async def test_a_leader_hears_of_the_fence_of_what_ended_before_the_watch_shows_
 
 @pytest.mark.fault("segment-ended-fenced-lease")
 async def test_a_node_that_went_on_alone_keeps_its_shard_when_its_lease_ends(cluster: NodeCluster) -> None:
-    """What it shares with others is fenced; what it has alone stays its own, and nobody else could go on with it."""
+    """The segments that it shares with others are fenced; those that it has alone stay its own, because no other node
+    could continue them."""
     await cluster.start(1, 2)
     key = await cluster.shard(2)
     await cluster.append(key, b"0")

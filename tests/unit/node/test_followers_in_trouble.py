@@ -1,4 +1,4 @@
-"""A follower that cannot write, or cannot flush: its leader goes on without it, it says so, and it heals."""
+"""A follower that cannot write, or cannot flush: its leader continues without it, it reports that, and it heals."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ async def test_a_coordinator_that_is_deposed_while_it_runs_tells_no_commit_as_do
 
 
 async def test_a_coordinator_without_a_copy_of_its_log_reads_it_from_who_has_one(cluster: NodeCluster) -> None:
-    """Else nobody coordinated the groups, as long as no other node came to lead."""
+    """Otherwise the groups had no coordinator until another node led."""
     await of_nodes(cluster, 2)
     await commit(cluster, 5)
     key = log_of(cluster)
@@ -203,7 +203,7 @@ async def test_producer_ids_are_given_once_over_nodes_and_their_lives(cluster: N
             given += [await ids.next(node.meta) for _ in range(3)]
             await ids.close()
         if life == 1:
-            cluster.meta.lose_answer(AllocateProducerIds)  # it costs a block, which nobody gets
+            cluster.meta.lose_answer(AllocateProducerIds)  # it costs a block of ids, which stay unused
             with pytest.raises(OutcomeUnknown):
                 await ProducerIds().next(cluster.nodes[1].meta)
         await cluster.stop(1)

@@ -1,4 +1,5 @@
-"""A range of a topic is mounted by hand: clients read it under another name, by whoever leads, and write nothing."""
+"""A user mounts a range of a topic: clients read it under another name, from whichever node leads, and write
+nothing."""
 
 from __future__ import annotations
 

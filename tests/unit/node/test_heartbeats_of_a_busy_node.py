@@ -1,4 +1,4 @@
-"""A node whose event loop is busy for longer than a lease goes on living; one whose loop hangs does not."""
+"""A node whose event loop is busy for longer than a lease stays alive; one whose loop hangs does not."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ async def test_a_node_whose_metadata_are_always_a_little_behind_is_sure_of_what_
 
 
 async def test_a_thread_that_ends_by_a_fault_ends_the_life_and_says_so() -> None:
-    """Nobody would send heartbeats any more, and the process would go on without a lease."""
+    """Heartbeats would end, and the process would continue without a lease."""
 
     def no_line() -> Line:
         raise OSError(24, "Too many open files")

@@ -1,4 +1,5 @@
-"""What a shard's leader hears of segments behind which it went on says nothing of who leads what it writes now."""
+"""A leader that has rolled gets news of ended segments: that does not affect who leads the segment that it writes
+now."""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ async def test_a_leader_goes_on_behind_a_segment_that_was_sealed_while_its_isr_w
 
 
 async def test_who_was_deposed_begins_nothing_anew_that_the_metadata_still_call_its_own(cluster: NodeCluster) -> None:
-    """The fence is told before the watch shows it, and the watch shows something older first."""
+    """The fence arrives before the watch shows it, and the watch shows an older state first."""
     key = await isr_asked_for(cluster)
     shard = await cluster.leads_again(key)
     node_id, active = shard.context.node_id, shard.active

@@ -1,4 +1,5 @@
-"""A copy that is told of late, when the object store has all of the segment: it is not listed any more, and goes."""
+"""A copy that is reported late, when the object store has all of the segment: it is no longer listed, and is
+removed."""
 
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ async def test_a_follower_that_tells_of_its_copy_too_late_lets_it_go(
         shard = await cluster.leads_again(key)
         shard.ask_roll(0)
         await told.wait()
-        await cluster.lose(late)  # nobody waits for it
+        await cluster.lose(late)  # no client waits for it
         await cluster.is_sealed(key, copies=2)
         await cluster.hear(late)
         await stored(cluster, segment, 1)

@@ -54,7 +54,8 @@ async def test_a_retirement_that_cannot_be_looked_at_keeps_no_other_waiting() ->
     catalog = Catalog(lambda overrides: TopicSettings.resolve(ProcessSettings(), overrides))
     catalog.load(story.table.snapshot())
     meta = _Meta()
-    duty = LeavingDuty(3, catalog, meta, _Sighter(), None, ObjectNames("", "cluster-1"), 1_000, lambda: 0)  # type: ignore[arg-type]  # what a look asks of them
+    # type: ignore[arg-type]  # what a check asks of them
+    duty = LeavingDuty(3, catalog, meta, _Sighter(), None, ObjectNames("", "cluster-1"), 1_000, lambda: 0)
     await duty.look()
     assert meta.heard == [2]
 

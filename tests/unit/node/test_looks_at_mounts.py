@@ -31,7 +31,7 @@ async def two(tmp_path: Path) -> AsyncIterator[SeveralNodes]:
 
 
 class Segments:
-    """A catalog of the segments in a test's hands, which counts who goes over all of it."""
+    """A catalog of the segments that a test sets, which counts walks over all of them."""
 
     def __init__(self, segments: list[Segment]) -> None:
         self.by_key = {segment.key: segment for segment in segments}
@@ -63,7 +63,7 @@ def held_by(segment: Segment, *nodes: int, epoch: int = 0, sealed_ms: int = 0) -
 
 
 def silenced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Whoever is asked there hears nothing; the list grows with the asks."""
+    """Questions to that node stay unanswered; the list grows with them."""
     real, asked = NodePeerReads._from, list[int]()
 
     async def silent(reads: NodePeerReads, node_id: int, *rest: Any) -> Any:
@@ -120,7 +120,7 @@ async def test_of_two_directories_with_one_segment_each_is_looked_at_by_itself(
 
 
 class Looks:
-    """What is asked of which node, in order."""
+    """The requests to each node, in order."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[int, int]] = []
@@ -175,7 +175,7 @@ async def test_a_look_that_is_given_up_on_its_walk_keeps_no_other_from_being_mad
 async def test_a_walk_that_takes_longer_than_a_look_may_is_made_once_and_found_by_the_next_look(
     two: SeveralNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each look began it anew, and was cut off: no mount was ever served."""
+    """Each check began it again, and was cut off: no mount was ever served."""
     monkeypatch.setattr("stratalog_node.mounts.probe._SEGMENTS_PER_TURN", 1)
     key, _ = await two.filled(segments=1)
     one = two.leader(key).context.catalog.segments(key)[0]

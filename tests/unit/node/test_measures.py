@@ -1,5 +1,5 @@
-"""What alerts ask of topics, shards and groups: by nodes that replicate, one of which coordinates, and none of which
-knows everything."""
+"""What alerts ask of topics, shards and groups: with nodes that replicate; one of them coordinates, and none knows
+everything."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ async def test_a_shard_whose_leader_does_not_answer_has_no_lag_and_is_counted(cl
     here = cluster.leader(ShardKey(log.topic_id, 0))
     other = 3 - here
     led_there = [number for number in range(2) if cluster.leader(ShardKey(topic.topic_id, number)) == other]
-    await cluster.kill(other)  # and its lease goes on: it is still named as the leader
+    await cluster.kill(other)  # and its lease lasts: it is still named as the leader
 
     told = await page(cluster.nodes[here])
     assert len(led_there) == 1
@@ -170,7 +170,7 @@ async def test_a_look_at_everything_is_not_repeated_at_once(
 
 
 async def coordinator(cluster: NodeCluster) -> GroupCoordinator:
-    """Who coordinates, once somebody does."""
+    """The coordinator, once there is one."""
     found: list[GroupCoordinator] = []
 
     def is_loaded() -> bool:

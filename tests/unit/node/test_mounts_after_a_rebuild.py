@@ -1,5 +1,5 @@
-"""A cluster is destroyed, and made again of its bucket by the command: what was mounted by hand is mounted again, and a
-retired directory, which is on no disk that was lost, is read again."""
+"""A cluster is destroyed, and rebuilt from its bucket by the command: what a user mounted is mounted again, and a
+retired directory, which was on none of the lost disks, is read again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A shard whose leader is gone, as the next one shows it before anybody has written to it."""
+"""A shard whose leader is gone, as the next leader shows it before the first write."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Writing:
     async def _until_taken(self, key: ShardKey, value: bytes, options: dict[str, int]) -> int:
         async with asyncio.timeout(60):
             while True:
-                with contextlib.suppress(StratalogError):  # a client asks who leads now
+                with contextlib.suppress(StratalogError):  # as a client finds the leader
                     return await self.cluster.append(key, value, **options)
                 await asyncio.sleep(0.01)
 

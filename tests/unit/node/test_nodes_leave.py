@@ -1,5 +1,5 @@
-"""Whole nodes leave a cluster: producers go on, no byte of what has a remote tier moves between nodes, everything is
-readable afterwards, and who left is refused when it comes back."""
+"""Whole nodes leave a cluster: producers continue, no byte of what has a remote tier moves between nodes, everything is
+readable afterwards, and the node is refused when it comes back."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_a_node_leaves_while_producers_go_on_and_nothing_moves_between_nod
     async def produce() -> None:
         number = 0
         while not is_over.is_set():
-            with contextlib.suppress(StratalogError):  # refused: a client asks the one who leads now
+            with contextlib.suppress(StratalogError):  # refused: a client then finds the present leader
                 acknowledged.append(await tiered.append(key, b"during-%d" % number))
             number += 1
             await asyncio.sleep(0.01)
@@ -288,7 +288,7 @@ async def test_of_a_volume_the_node_reads_its_own_files_and_a_damaged_one_is_nam
 async def test_a_shard_goes_on_behind_an_empty_segment_that_only_a_node_had_that_left(
     plain: NodeCluster, is_lost: bool
 ) -> None:
-    """Nobody copies what is empty. A leader that started again waited for its table of producers without end."""
+    """An empty segment is not copied. A leader that started again waited for its table of producers forever."""
     leaving = Leaving(plain, has_store=False)
     key = await plain.shard(replicas=1)
     writer = {"producer_id": 7, "producer_epoch": 0}

@@ -28,7 +28,7 @@ POLICY = RetryPolicy(attempts=3, attempt_s=2.0, first_pause_s=0.01, longest_paus
 
 
 class Address:
-    """Implements `Serving`: whatever service stands behind it now."""
+    """Implements `Serving`: passes on to the service that is set now."""
 
     def __init__(self, service: MetaService) -> None:
         self.service = service

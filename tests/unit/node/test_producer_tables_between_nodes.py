@@ -116,7 +116,7 @@ async def test_a_table_that_the_leader_alone_can_make_lies_with_the_others_in_th
 
 
 async def test_a_new_leader_without_the_table_has_it_from_a_node_that_has(cluster: NodeCluster) -> None:
-    """Until then it refuses what it can, and takes nobody for a new producer."""
+    """Until then it refuses what it can, and counts no producer as new."""
     key, segment = await sealed(cluster)
     old = cluster.leader(key)
     (other,) = {1, 2} - {old}

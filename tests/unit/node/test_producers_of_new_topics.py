@@ -50,7 +50,7 @@ async def made(cluster: NodeCluster, name: str, seen_by: int) -> ShardKey:
 
 
 async def led_by_node_2(cluster: NodeCluster) -> str:
-    """A topic of which node 1 has heard, and node 2, which leads it, has not."""
+    """A topic that node 1 knows, and that node 2, its leader, does not know yet."""
     for number in range(10):
         key = await made(cluster, f"topic-{number}", seen_by=1)
         if cluster.segments(key, at=1)[0].leader == 2:

@@ -1,5 +1,5 @@
-"""A correct idempotent producer, five batches in flight, while its shard rolls, moves, loses leaders and is led by two
-that each think so: nothing that it is told is final, and its records are there once and in order."""
+"""A correct idempotent producer, five batches in flight, while its shard rolls, moves, loses leaders and has two nodes
+that each claim to lead: it gets no final error, and its records are there once and in order."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Producer:
         await asyncio.sleep(0.005)
 
     def _some_node(self) -> ShardLog:
-        """Who leads as most would say, or whoever thinks so, or anybody."""
+        """The leader according to most nodes, or a node that claims to lead, or any node."""
         shards = [shard for node in self._cluster.nodes.values() if (shard := node.shards.get(self._key)) is not None]
         leading = [shard for shard in shards if shard.is_leader and shard.stop is None]
         return self._rng.choice(leading if leading and self._rng.random() < 0.9 else shards)
@@ -106,7 +106,7 @@ class Trouble:
         with self._cluster.deaf(leader):
             await self._cluster.lose(leader)
             await self._leads_elsewhere(leader)
-            await asyncio.sleep(PATIENCE_S)  # for the producer to go on at the one and to ask the other
+            await asyncio.sleep(PATIENCE_S)  # so that the producer continues at one node and asks the other
         await self._cluster.hear(leader)
 
     async def kill_leader(self) -> None:

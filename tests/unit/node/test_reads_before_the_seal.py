@@ -1,5 +1,5 @@
-"""A shard whose leader is gone goes on at another node: what was acknowledged is read there at once, before the segment
-that ended is sealed."""
+"""A shard whose leader is gone continues on another node, which serves what was acknowledged at once, before the ended
+segment is sealed."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ async def test_many_readers_of_one_range_are_one_read(three: SeveralNodes, monke
 
     monkeypatch.setattr(NodePeerReads, "_from", held)
     readers = [asyncio.create_task(shard.read(0, 1 << 20)) for _ in range(20)]
-    await eventually(lambda: (stats.joined, stats.in_flight) == (19, 1))  # whoever asks waits for its place first
+    await eventually(lambda: (stats.joined, stats.in_flight) == (19, 1))  # each caller waits for its place first
     everyone_asks.set()
     found = await asyncio.gather(*readers)
     assert len({b"".join(pieces) for pieces in found}) == 1

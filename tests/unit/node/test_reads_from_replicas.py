@@ -1,5 +1,5 @@
-"""Three nodes, each in a rack of its own: consumers that name theirs read sealed data there, go on at the leader where
-that ends, and see each record once, in order."""
+"""Three nodes, each in a rack of its own: consumers that name theirs read sealed data there, continue at the leader
+where that ends, and see each record once, in order."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def three(tmp_path: Path) -> AsyncIterator[SeveralNodes]:
 def consume(
     bootstrap: str, count: int, begin: int = OFFSET_BEGINNING, **settings: object
 ) -> tuple[list[int], list[int]]:
-    """Offsets of `count` records and what follows until the end; and where the client was told that the end is."""
+    """Offsets of `count` records and what follows until the end; and the ends that the client got."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,

@@ -1,5 +1,5 @@
-"""A bucket is damaged, and metadata are to be made of it: what is wrong is named, and nothing more is given up than
-what is nowhere."""
+"""A bucket is damaged, and metadata are to be rebuilt from it: errors are named, and only what exists nowhere is given
+up."""
 
 from __future__ import annotations
 

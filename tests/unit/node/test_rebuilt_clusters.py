@@ -197,7 +197,7 @@ async def test_a_damaged_index_block_in_the_bucket_keeps_no_cluster_from_being_m
 async def test_a_cluster_restored_from_a_snapshot_knows_its_producers_as_of_the_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bucket: ObjectStore
 ) -> None:
-    """The cut ends inside a segment: what a producer wrote behind it is no repetition in the new cluster."""
+    """The cut ends inside a segment: what a producer wrote behind it does not count as a retry in the new cluster."""
     after = MemoryStore()
     async with NodeCluster(tmp_path / "old", monkeypatch, bucket) as cluster:
         await cluster.start(1, **TIERED)

@@ -1,5 +1,5 @@
-"""Recovery seals on real nodes: who is lost, who copies from whom, what is made up and what is told
-(docs/replication.md section 6)."""
+"""Recovery seals on real nodes: lost nodes, the sources of copies, filled gaps and reports (docs/replication.md section
+6)."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ async def test_a_late_old_leader_cuts_what_was_left_out_and_offers_its_copy(clus
 
 @pytest.mark.fault("copy-ends-segment-end", "fenced-leader-earlier-life")
 async def test_a_leader_that_runs_and_was_deposed_cuts_what_was_left_out(cluster: NodeCluster) -> None:
-    """Cut off from the service for a while: it still writes, and nobody confirms."""
+    """Cut off from the service for a while: it still writes, and gets no confirmations."""
     await cluster.start(1, 2)
     key = await cluster.shard(2)
     leader = cluster.leader(key)

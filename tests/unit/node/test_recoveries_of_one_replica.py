@@ -1,4 +1,4 @@
-"""Recoveries of segments with one replica: begun by a person, who may give up what it has, or wait for it
+"""Recoveries of segments with one replica: begun by a person, with leave to give up its data, or wait for it
 (docs/replication.md section 6)."""
 
 from __future__ import annotations

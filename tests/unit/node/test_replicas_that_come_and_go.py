@@ -62,7 +62,7 @@ async def test_a_node_that_joins_a_shard_at_a_later_segment_begins_where_that_be
 
 @pytest.mark.fault("follower-next-offset-longer", "segment-deleted-node-dead")
 async def test_a_segment_is_deleted_though_a_dead_node_is_still_listed(cluster: NodeCluster) -> None:
-    """F70: files, objects and the record go; who comes back has nothing of it, and brings nothing back."""
+    """F70: files, objects and the record go; a node that comes back has nothing of it, and brings nothing back."""
     await cluster.start(1, 2, **NOBODY_WAITS)
     key = await cluster.shard(2, retention_ms="-1")
     await cluster.append(key, b"0")
@@ -95,7 +95,7 @@ async def test_a_segment_is_deleted_though_a_dead_node_is_still_listed(cluster: 
 async def test_a_copy_of_which_nothing_stands_is_cut_to_its_base_however_many_epochs_it_missed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """F18, F20: the leader alone had it, nobody was told that it is there, and two segments ended while it was away."""
+    """F18, F20: the leader alone had it, no other node knew of it, and two segments ended while it was away."""
     async with NodeCluster(tmp_path, monkeypatch) as cluster:
         await cluster.start(1, 2)
         key = await cluster.shard(2)

@@ -67,7 +67,7 @@ def prepare_again(cluster: NodeCluster, key: ShardKey) -> PrepareSegment:
 
 
 async def burdened(cluster: NodeCluster) -> tuple[ShardKey, int, int]:
-    """A shard of two replicas that the next roll moves. Who leads, and who will."""
+    """A shard of two replicas that the next roll moves, its leader, and its next leader."""
     await cluster.start(1, 2)
     key = await cluster.shard(2)
     old = cluster.leader(key)
@@ -117,7 +117,7 @@ async def rolling(cluster: NodeCluster) -> tuple[ShardKey, int, int, asyncio.Fut
 
 
 async def goes_on(cluster: NodeCluster, key: ShardKey, *, is_unknown: bool = False) -> None:
-    """What was written ahead is nowhere, or nobody knows; its repetition is appended once, and all copies are the
+    """What was written ahead is lost, or its outcome unknown; its retry is appended once, and all copies are the
     same."""
     await cluster.append(key, b"another first")
     offset = await cluster.append(key, b"1", **PRODUCER, base_sequence=1)
@@ -172,7 +172,7 @@ async def test_a_successor_that_was_fenced_before_its_leader_heard_of_it_is_thro
 
 
 class HeldNaming:
-    """The thread that gives a rolled file its name stands still before that, or with `is_named` behind it."""
+    """The thread that gives a rolled file its name stops before that, or with `is_named` after it."""
 
     def __init__(self, patch: pytest.MonkeyPatch, *, is_named: bool) -> None:
         name = rolls._name

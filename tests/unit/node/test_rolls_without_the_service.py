@@ -1,4 +1,5 @@
-"""A segment that is full while the meta service is away: producers go on in it (docs/replication.md section 5)."""
+"""A segment that is full while the meta service is away: producers keep writing to it (docs/replication.md section
+5)."""
 
 from __future__ import annotations
 

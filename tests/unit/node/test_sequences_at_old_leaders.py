@@ -1,5 +1,5 @@
-"""What an idempotent producer is told by a leader that may have been replaced: nothing that is final for it
-(docs/replication.md section 5, "Sequences")."""
+"""What an idempotent producer gets from a leader that may have been replaced: no final error (docs/replication.md
+section 5, "Sequences")."""
 
 from __future__ import annotations
 

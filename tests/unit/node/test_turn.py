@@ -11,7 +11,7 @@ from support.waiting import eventually
 
 
 class Scene:
-    """A turn of its own, and somebody for each of its lines; `told` is what happened, in order."""
+    """A turn with an item in each of its queues; `told` is what happened, in order."""
 
     def __init__(self) -> None:
         self.pool = BufferPool()

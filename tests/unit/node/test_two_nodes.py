@@ -39,7 +39,7 @@ class Pair:
         await self.nodes.pop(node_id).close()
 
     async def shard(self, **settings: str) -> tuple[StorageNode, StorageNode, ShardLog]:
-        """Who leads, who follows, and the shard at the leader."""
+        """The leader, the follower, and the shard at the leader."""
         overrides = {name.replace("_", "."): value for name, value in settings.items()}
         await self.meta.service.perform(CreateTopic("flights", shard_count=1, replication_factor=2, settings=overrides))
         one, two = self.nodes[1], self.nodes[2]
@@ -108,7 +108,7 @@ async def test_a_roll_is_followed_into_the_next_segment(pair: Pair) -> None:
     _, follower, shard = await pair.shard()
     await append(shard, b"one")
     shard.ask_roll(wall_ms())
-    await eventually(lambda: shard.active is not None and shard.active.key.epoch == 1)  # once somebody can go on
+    await eventually(lambda: shard.active is not None and shard.active.key.epoch == 1)  # once a successor is known
     assert await append(shard, b"two") == 1
     await eventually(lambda: is_copied(follower, shard, 1))
 

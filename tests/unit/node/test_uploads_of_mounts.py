@@ -1,4 +1,4 @@
-"""A node is retired with its volume before all of its data were in the object store: who holds the mount uploads the
+"""A node is retired with its volume before all of its data were in the object store: the mount's holder uploads the
 rest from the directory, whatever happens meanwhile, and then the mount may end."""
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def is_complete(cluster: NodeCluster, key: ShardKey) -> bool:
 
 
 async def sealed(cluster: NodeCluster, count: int, *, committed: int = 0, **settings: str) -> ShardKey:
-    """A shard whose first segment has so many records; `committed` of them were offered to the object store, and the
-    chunks that these fill are there. Its only copy is the node's that is retired, and that node is over."""
+    """A shard whose first segment has `count` records; `committed` of them were offered to the object store, and the
+    chunks that these fill are there. Only the retired node had a copy, and that node is gone."""
     await cluster.start(LEFT, **SETTINGS)
     key = await cluster.shard(1, **settings)
     for number in range(committed):
@@ -89,7 +89,7 @@ def holder_of(cluster: NodeCluster) -> StorageNode:
 
 
 async def values_at(node: StorageNode, key: ShardKey, end_offset: int) -> list[bytes | None]:
-    """As whoever leads the shard would read them."""
+    """As the shard's leader would read them."""
     shard = node.shards.get(key)
     assert shard is not None
     found: list[bytes | None] = []
@@ -237,7 +237,7 @@ async def test_while_the_directory_is_away_uploads_wait_say_why_and_hold_up_noth
             asked = cluster.meta.calls[CommitParts]
             cluster.meta.hold(CommitParts)
             await eventually(lambda: cluster.meta.calls[CommitParts] > asked)
-            cluster.meta.hold(CloseVolume)  # it is killed: nobody hears its goodbye
+            cluster.meta.hold(CloseVolume)  # it is killed, so its goodbye does not arrive
         cluster.meta.release(CommitParts)
         words = "what a retired node's directory alone has cannot be uploaded now: .* node 1"
         await eventually(lambda: re.search(words, holder.tier.trouble() or ""))
@@ -418,7 +418,7 @@ async def test_the_holder_purges_what_is_deleted_of_which_no_replica_lives(
 async def test_what_is_deleted_after_the_mount_ended_is_purged_though_all_its_replicas_have_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody had it to do, and its objects stayed in the bucket for ever."""
+    """No node was responsible for it, and its objects stayed in the bucket forever."""
     store = open_memory(StoreSettings())
     async with NodeCluster(tmp_path, monkeypatch, store) as cluster:
         await cluster.start(LEFT, **SETTINGS)
@@ -448,8 +448,8 @@ async def test_what_is_deleted_after_the_mount_ended_is_purged_though_all_its_re
 async def test_retention_goes_on_over_a_mount_and_the_holder_takes_away_what_it_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a retirement as it is: its first segment is uploaded by the holder, ended by whoever leads the shard now,
-    and purged by the holder."""
+    """After a retirement without offload: its first segment is uploaded by the holder, ended by the shard's present
+    leader, and purged by the holder."""
     async with NodeCluster(tmp_path, monkeypatch, open_memory(StoreSettings())) as cluster:
         await cluster.start(1, 2, 3, **(SETTINGS | QUICK))
         leaving = Leaving(cluster, has_store=True)

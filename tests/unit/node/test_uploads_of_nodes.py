@@ -1,4 +1,5 @@
-"""Three nodes hold each segment and one uploads it: every byte goes up once, whoever is killed, but for one chunk."""
+"""Three nodes hold each segment and one uploads it: every byte goes up once except for one chunk, whichever node is
+killed."""
 
 from __future__ import annotations
 
@@ -74,7 +75,7 @@ async def test_a_killed_uploader_costs_one_chunk_at_most_and_another_goes_on_at_
 async def test_who_completes_a_segment_too_late_keeps_its_write_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The duty for one segment has passed on, which it has not heard yet: nothing else stands still for that."""
+    """The duty for one segment has passed on, which it does not know yet: its other work does not stop for that."""
     async with NodeCluster(tmp_path, monkeypatch, open_memory(StoreSettings())) as cluster:
         await cluster.start(1, 2, remote_upload_interval_ms=20)
         key = await cluster.shard(2)

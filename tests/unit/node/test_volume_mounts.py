@@ -93,7 +93,7 @@ async def volume(cluster: NodeCluster, node_id: int, expected: int | None = None
 
 
 async def with_sealed_data(cluster: NodeCluster) -> tuple[ShardKey, int, list[bytes | None]]:
-    """A segment that one node alone holds; the log goes on elsewhere once that node is gone."""
+    """A segment that one node alone holds; the log continues on another node once that node is gone."""
     await cluster.start(1, 2, 3)
     key = await cluster.shard(1)
     left = cluster.leader(key)
@@ -202,7 +202,7 @@ async def test_what_was_said_of_the_mount_before_a_process_opened_it_does_not_en
 async def test_a_mount_that_began_again_before_its_process_had_caught_up_ends_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It ran on, and nobody asked it: the mount told of no process."""
+    """It kept running, but no node asked it: the mount named no process."""
     may_catch_up = asyncio.Event()
 
     class Late(CatalogLag):
@@ -234,7 +234,7 @@ async def test_a_directory_that_does_not_answer_any_more_is_doubted_aloud_and_on
         await gone(cluster, left, MountMode.VOLUME)
         async with volume(cluster, left):
             await is_served(cluster, left)
-            cluster.meta.hold(CloseVolume)  # it is killed: nobody hears its goodbye
+            cluster.meta.hold(CloseVolume)  # it is killed, so its goodbye does not arrive
         await eventually(lambda: (now := mount_of(cluster, left)) is not None and now.state is MountState.TAKING)
         cluster.meta.open_all()
         async with volume(cluster, left):
@@ -285,7 +285,7 @@ async def test_a_process_that_answers_is_not_doubted(
 async def test_who_sweeps_what_a_node_left_says_nothing_of_its_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It asks whether its token is good. A person could give up a directory that nobody had looked at."""
+    """It asks whether its token is valid. A person could give up an unchecked directory."""
     monkeypatch.setattr("stratalog_node.mounts.holding._VOLUME_POLL_S", 60)
     looks = 0
 

@@ -1,4 +1,4 @@
-"""When the process that reads a retired directory may begin: also before the mount has, as the retirement goes on."""
+"""When the process that reads a retired directory may begin: also before the mount has, as the retirement proceeds."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Refusals:
 async def test_a_directory_whose_mount_is_about_to_begin_is_read_once_it_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The step says `mount` a look before the mount is there: a process that was started between ended at once."""
+    """The step says `mount` one pass before the mount exists: a process that was started between ended at once."""
     monkeypatch.setattr("stratalog_node.volume.volume_node._PAUSE_S", 0.01)
     async with NodeCluster(tmp_path, monkeypatch) as cluster:
         await cluster.start(1, 2, **QUICK)

@@ -44,14 +44,15 @@ async def promise_after_start(
         if isinstance(command, PromiseFence) and command.segment == key:
             told.append(command)
 
-    follower.following.tell = note  # type: ignore[method-assign]  # the service is not to go on by it
+    follower.following.tell = note  # type: ignore[method-assign]  # the service must not act on it
     await eventually(lambda: bool(told))
     return told[0]
 
 
 @asynccontextmanager
 async def following_two_records(tmp_path: Path) -> AsyncIterator[tuple[LeadingRig, FollowerRig, Replica, SegmentNamed]]:
-    """A copy with two records of which a recovery can leave one out, and what the metadata say of it."""
+    """A copy with two records, one of them beyond the end that a recovery can choose, and what the metadata say of
+    it."""
     async with LeadingRig(tmp_path / "1") as rig, FollowerRig(rig, tmp_path / "2") as follower:
         (shard,) = await led_shards(rig)
         for value in (b"one", b"two"):
@@ -214,7 +215,7 @@ async def test_a_checkpoint_of_what_was_cut_meanwhile_is_not_kept(
 async def test_a_stop_in_the_middle_of_a_cut_keeps_no_checkpoint_of_what_is_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody waits for the thread any more, and it cuts all the same."""
+    """The caller no longer waits for the thread, and it cuts anyway."""
     async with following_two_records(tmp_path) as (rig, follower, replica, record):
         copy = replica.copy
         begun, gate, real = threading.Event(), threading.Event(), ReplicaCopy.cut

@@ -1,4 +1,4 @@
-"""Who works on the files of followed segments beside whom: proofs beside each other, a copy's own work in turns."""
+"""Concurrency of work on the files of followed segments: proofs beside each other, a copy's own work in turns."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ async def test_first_batches_of_many_shards_make_few_files_in_a_turn(cluster: No
     for key in keys:
         cluster.offer(key, b"%d" % key.shard)
     await eventually(lambda: all((shard := cluster.led(key)) and shard.high_watermark == 1 for key in keys))
-    # Both nodes live on this loop.
+    # Both nodes run on this loop.
     assert max(made.by_turn.values()) <= 2 * AT_ONCE
     assert made.on_threads > 0
     for key in keys:

@@ -228,7 +228,7 @@ async def test_a_copy_at_its_end_is_proven_and_told(tmp_path: Path) -> None:
         (shard,) = await led_shards(rig)
         await rig.acknowledged(shard, b"one")
         replica = await follower.replica_of(shard)
-        shard.ask_roll(rig.clock.now_ms)  # done once it is known who goes on
+        shard.ask_roll(rig.clock.now_ms)  # done once the successor is known
         await eventually(lambda: replica.follower.life in (FollowerLife.PROVEN, FollowerLife.SEALED))
         await eventually(lambda: has_reported(rig, replica) or replica.follower.life is FollowerLife.SEALED)
         await eventually(lambda: follower.following.stats.proven_copies > 0)

@@ -23,7 +23,7 @@ def key_of(shard: int) -> SegmentKey:
 
 
 class Counted(FenceBook):
-    """Counts its writes, of which the one with the number `failing` fails."""
+    """Counts its writes; the one with the number `failing` fails."""
 
     def __init__(self, path: Path, failing: int = 0) -> None:
         super().__init__(path)

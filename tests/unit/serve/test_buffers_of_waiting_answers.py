@@ -45,7 +45,7 @@ async def test_large_requests_that_wait_for_their_answers_hold_neither_buffers_n
             await eventually(lambda: rig.pool.lent_bytes == 0)
             assert rig.server.budget.used_bytes == 0
             held_bytes, _ = tracemalloc.get_traced_memory()
-            # What is lent to nobody lies warm in the pool, up to its own limit; the rest was freed.
+            # Buffers that are not lent stay in the pool, up to its own limit; the rest was freed.
             assert held_bytes < rig.pool._kept_limit + (8 << 20), f"{held_bytes >> 20} MiB are held"
         finally:
             tracemalloc.stop()

@@ -1,4 +1,4 @@
-"""How far the log goes on unbroken from an epoch, by a shard's segment list."""
+"""Up to where the log is unbroken from an epoch on, by a shard's segment list."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ async def test_a_fetch_that_waits_for_a_deleted_topic_learns_it(tmp_path: Path, 
 
 
 async def _woken(rig: ServeRig, client: WireClient) -> Any:
-    """The topic was made again under its name: the fetch may be told, or go on waiting for the new one."""
+    """The topic was created again under its name: the fetch may get an error, or wait for the new one."""
     await eventually(lambda: rig.shards.by_name("flights", 0) is not None)
     new = rig.shards.by_name("flights", 0)
     assert new is not None
@@ -343,7 +343,7 @@ async def test_a_connection_lost_under_a_slow_read_gives_back_what_the_fetch_had
 async def test_a_connection_lost_before_its_slow_read_begins_gives_back_what_the_fetch_had_read_already(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What comes right behind the fetch, in the same read, is no frame."""
+    """What follows the fetch, in the same read, is not a frame."""
     async with ServeRig(tmp_path) as rig:
         cold, hot = await rig.shard_of("cold"), await rig.shard_of("hot")
         fill(rig, cold, 2)

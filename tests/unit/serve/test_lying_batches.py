@@ -111,7 +111,7 @@ async def test_answers_are_kafkas_or_differ_for_a_reason(tmp_path: Path) -> None
 
 @pytest.mark.fault("client-claims-batch-header")
 async def test_only_the_log_says_that_it_gave_a_batch_its_time(tmp_path: Path) -> None:
-    """Kafka clears the flag too: a look-up finds the first record, with its own time."""
+    """Kafka clears the flag too: a lookup finds the first record, with its own time."""
     async with ServeRig(tmp_path) as rig:
         await rig.shard_of()
         client = rig.connect()

@@ -1,4 +1,4 @@
-"""What fetches hold that nobody takes is bounded for the whole node, and all of it comes once somebody does."""
+"""What fetches hold for clients that do not read is bounded for the whole node, and all of it comes once they read."""
 
 from __future__ import annotations
 

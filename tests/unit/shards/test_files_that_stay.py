@@ -1,4 +1,4 @@
-"""Files that should go and cannot be removed keep nobody from what is served."""
+"""Files that should go and cannot be removed do not keep the node from serving."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copies and topics go while somebody reads, flushes or seals them: nothing is lost that is not meant to be, and no
+"""Copies and topics go while they are read, flushed or sealed: nothing is lost that is not meant to be, and no
 descriptor, file or task stays behind."""
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ async def test_a_read_under_way_gets_its_bytes_before_the_copy_goes(
 async def test_two_that_free_one_copy_both_let_its_reader_finish(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second one found no copy any more, took nobody for its reader, and cut the file under it."""
+    """The second one no longer found a copy, saw no reader, and cut the file under it."""
     async with ShardRig(tmp_path) as rig:
         shard = await sealed_shard(rig, 12, 500_000)  # more than is cut off at once
         held = HeldRead(monkeypatch, shard, 0)
@@ -221,7 +221,7 @@ async def test_a_topic_deleted_under_a_flush_and_a_roll_leaves_nothing_running(t
 async def test_a_topic_deleted_under_a_roll_leaves_nothing_of_what_was_rolled_into(
     tmp_path: Path, is_named: bool
 ) -> None:
-    """The meta service does not know of that segment, so nobody is told to free it."""
+    """The meta service does not know that segment, so no node is asked to free it."""
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
         await rig.acknowledged(shard, b"a")

@@ -125,7 +125,7 @@ async def test_a_range_sent_again_with_what_came_meanwhile_counts_once(tmp_path:
 
 
 async def test_what_was_read_behind_a_gap_does_not_count(tmp_path: Path, reads: ReadsSeen) -> None:
-    """Its digest would not go on from the batches before."""
+    """Its digest would not continue from the batches before."""
     async with ShardRig(tmp_path) as rig:
         shard, segment = await written(rig)
         await upload_reads(shard, segment, 4, 8)

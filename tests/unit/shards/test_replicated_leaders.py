@@ -272,7 +272,7 @@ async def test_a_copy_that_was_freed_before_its_leader_heard_of_the_seal_is_told
             fetched(rig, shard, node_id, 3, epoch=1)
         shard.ask_roll(rig.clock())
         rig.meta.release(table_commands.ReportReplica)
-        await eventually(lambda: len(shard.segments[1].handed.reports) == 1)  # the seals behind it go on
+        await eventually(lambda: len(shard.segments[1].handed.reports) == 1)  # the seals behind it continue
         assert shard.segments[0].local_nodes == (2, 3)
         assert not rig.context.layout.index(key).exists()
 

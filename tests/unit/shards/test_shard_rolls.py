@@ -1,4 +1,4 @@
-"""Rolls: who is answered when, and what a crash between roll, confirmation and seal leaves."""
+"""Rolls: when acknowledgements are sent, and what a crash between roll, confirmation and seal leaves."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ async def test_a_file_that_ends_early_is_told_as_damaged(
     async with ShardRig(tmp_path) as rig:
         shard = await sealed_shard(rig, values=20, size=100_000)
         _, piece = sliced(rig, shard, 3)
-        os.truncate(rig.file_of(shard, 0), 4096)  # by somebody from outside
+        os.truncate(rig.file_of(shard, 0), 4096)  # by another process
         if not is_supported:
             monkeypatch.setattr(os, "sendfile", unsupported)
         with pytest.raises(Corrupt, match="ends early"):

@@ -114,7 +114,7 @@ async def test_a_restart_of_a_copy_does_not_make_it_the_true_one() -> None:
 
 @pytest.mark.fault("disk-cloned-metadata-restored")
 async def test_a_copy_that_started_while_this_node_ran_stops_it_before_its_next_sweep() -> None:
-    """The copy's metadata knows this life, so it may claim the next epoch; then this one must not go on."""
+    """The copy's metadata knows this life, so it may claim the next epoch; then this one must stop."""
     async with TierRig() as rig:
         shard = rig.shard(await rig.create_topic())
         await rig.start_uploader()
@@ -135,7 +135,7 @@ async def test_a_copy_that_started_while_this_node_ran_stops_it_before_its_next_
 
 @pytest.mark.fault("disk-cloned-metadata-restored")
 async def test_a_copy_that_sees_the_other_write_stops_too() -> None:
-    """Objects of an earlier epoch that are younger than the claim of ours."""
+    """Objects of an earlier epoch that are younger than this node's claim."""
     async with TierRig() as rig:
         shard = rig.shard(await rig.create_topic())
         await rig.start_uploader()

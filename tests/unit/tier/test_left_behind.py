@@ -45,7 +45,7 @@ async def test_its_orphans_go_once_its_lease_and_its_locks_are_over() -> None:
         keep = [
             names.chunk(segment.key, 0, 5, node_id=OTHER, lock_epoch=7, attempt=1),  # newer than these metadata
             names.chunk(segment.key, 0, commit_offset + 5, node_id=OTHER, lock_epoch=1, attempt=2),  # not committed
-            names.chunk(segment.key, 0, 5, node_id=3, lock_epoch=1, attempt=1),  # of whom nothing is known
+            names.chunk(segment.key, 0, 5, node_id=3, lock_epoch=1, attempt=1),  # of an unknown node
         ]
         for name in (orphan, *keep):
             await rig.store.put(name, [b"x"])

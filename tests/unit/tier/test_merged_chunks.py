@@ -35,7 +35,7 @@ class Packing:
 
 
 async def complete_segment(rig: TierRig) -> Segment:
-    """Of several chunks, the oldest of which are older than any grace."""
+    """Of several chunks; the oldest ones are older than any grace."""
     shard = rig.shard(await rig.create_topic())
     await rig.start_uploader()
     for _ in range(3):

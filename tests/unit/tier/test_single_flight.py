@@ -1,4 +1,4 @@
-"""One piece of work for many waiters: nobody's going takes it from the others (F43, F47)."""
+"""One piece of work for many waiters: a waiter that leaves does not take it from the others (F43, F47)."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ async def test_what_a_failed_work_had_read_goes_with_its_error() -> None:
     """A server's collector looks seldom, and a consumer asks for a damaged block again and again."""
 
     class Block(bytearray):
-        """Bytes of which one can tell when they are gone."""
+        """Bytes that tell when they are freed."""
 
     flights: SingleFlight[str, int] = SingleFlight()
     read: list[weakref.ref[Block]] = []

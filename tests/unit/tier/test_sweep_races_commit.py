@@ -1,4 +1,5 @@
-"""A sweep that runs while an upload is being committed: what becomes part of the log in that moment is no orphan."""
+"""A sweep that runs while an upload is being committed: what becomes part of the log in that moment is not an
+orphan."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def _chunk_ranges(rig: TierRig) -> list[tuple[int, int]]:
 @pytest.mark.fault("put-succeeded-answer-lost")
 @pytest.mark.parametrize("fault", [Fault.LOST_ANSWER, Fault.CUT, Fault.TAKEN, Fault.HANG, Fault.HANG_LANDED])
 async def test_a_doubtful_put_is_followed_at_once_by_one_with_what_came_meanwhile(fault: Fault) -> None:
-    """F42, F46, F49, F50: lost answer, cut body, 412, black hole. Nobody asks what became of it."""
+    """F42, F46, F49, F50: lost answer, cut body, 412, black hole. The outcome is not queried."""
     async with TierRig(replace(RIG_LIMITS, put_timeout_ms=50)) as rig:
         shard = await _rig_with_shard(rig)
         rig.store.gate.clear()
@@ -101,7 +101,7 @@ async def test_f45_a_store_full_of_503s_is_asked_ever_less_and_recovers() -> Non
 
 
 class HastyClock:
-    """Every look at it takes a while, as between the end of a turn and the look that sets the alarm."""
+    """Every reading of it takes a while, as between the end of a turn and the check that sets the alarm."""
 
     def __init__(self, rig: TierRig, step_ms: int) -> None:
         self._rig = rig
@@ -128,7 +128,7 @@ async def test_f45_a_pause_that_ends_while_the_turn_ends_is_not_slept_through(st
 
 @pytest.mark.fault("store-unavailable-start")
 async def test_f51_a_store_that_is_away_at_start_stops_nobody_and_heals() -> None:
-    """F51: start returns, appends go on, memory holds no data; then all goes up by itself."""
+    """F51: start returns, appends continue, memory holds no data; then all goes up by itself."""
     async with TierRig() as rig:
         shard = await _rig_with_shard(rig)
         rig.store.is_away = True
@@ -145,7 +145,7 @@ async def test_f51_a_store_that_is_away_at_start_stops_nobody_and_heals() -> Non
 
 @pytest.mark.fault("store-ignores-conditional-puts")
 async def test_f46_a_store_that_overwrites_is_refused_and_told() -> None:
-    """F46: the boot trial stops uploads before the first one; producers and reads of local data go on."""
+    """F46: the boot trial stops uploads before the first one; producers and reads of local data continue."""
     async with TierRig() as rig:
         shard = await _rig_with_shard(rig)
         rig.store.overwrites = True
@@ -221,7 +221,7 @@ async def test_f77_a_tail_upload_that_fails_exactly_at_roll_resumes_in_order() -
 async def test_f27_a_kill_between_put_and_commit_leaves_an_orphan_that_is_swept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """F27: only what metadata names counts; the next life goes on from the commit offset."""
+    """F27: only what metadata names counts; the next life continues from the commit offset."""
     async with TierRig() as rig:
         shard = await _rig_with_shard(rig)
         blocked = asyncio.Event()
@@ -252,7 +252,7 @@ async def test_f27_a_kill_between_put_and_commit_leaves_an_orphan_that_is_swept(
 @pytest.mark.fault("data-uploaded-manifest-node")
 @pytest.mark.parametrize("kind", ["index", "manifest"])
 async def test_f31_data_up_but_no_manifest_then_a_crash_and_silence_is_completed_by_itself(kind: str) -> None:
-    """F31: a restarted node repairs what is sealed and not complete, though nobody writes or asks."""
+    """F31: a restarted node repairs what is sealed and not complete, even without any request."""
     async with TierRig(replace(RIG_LIMITS, put_timeout_ms=60_000)) as rig:
         shard = await _rig_with_shard(rig)
         rig.store.decide = lambda key: Fault.HANG_LANDED if key.endswith(f".{kind}") else Fault.NONE
@@ -374,7 +374,7 @@ async def test_f86_of_two_writers_of_one_node_one_wins_and_the_other_stops() -> 
 
 
 async def _lock_of_somebody_else(rig: TierRig) -> Lock:
-    """Taken between two renewals of its holder, which goes on renewing."""
+    """Taken between two renewals of its holder, which keeps renewing."""
     for _ in range(1_000):
         rig.clock.now_ms += 1_000
         with suppress(Conflict):
@@ -453,7 +453,7 @@ async def test_a_deleted_segment_does_not_spoil_its_neighbours_in_a_bundle() -> 
 
 
 async def test_a_digest_that_differs_from_the_seal_record_stops_the_segment_and_is_named() -> None:
-    """Rule 10: never completed, never freed; the others go on."""
+    """Rule 10: never completed, never freed; the others continue."""
     async with TierRig() as rig:
         topic = await rig.create_topic(shards=2)
         bad, good = rig.shard(topic, 0), rig.shard(topic, 1)
@@ -477,7 +477,7 @@ async def test_a_digest_that_differs_from_the_seal_record_stops_the_segment_and_
 
 @pytest.mark.fault("metric-moves-gauge-fails")
 async def test_a_local_copy_that_does_not_read_is_held_told_once_and_tried_again() -> None:
-    """F73: an error of one segment is no error of the uploader."""
+    """F73: an error of one segment is not an error of the uploader."""
     async with TierRig(replace(RIG_LIMITS, hold_ms=5_000)) as rig:
         topic = await rig.create_topic(shards=2)
         bad, good = rig.shard(topic, 0), rig.shard(topic, 1)

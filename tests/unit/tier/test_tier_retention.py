@@ -58,7 +58,7 @@ async def test_local_retention_by_bytes_frees_the_oldest_first() -> None:
 
 @pytest.mark.fault("local-retention-cold-reads")
 async def test_f37_with_cold_reads_off_the_last_readable_copy_stays() -> None:
-    """F37: Disable means that the object store is no copy to read from."""
+    """F37: Disable means that the object store does not count as a copy to read from."""
     async with TierRig() as rig:
         topic = await rig.create_topic(local_retention_ms="0", remote_read_policy="Disable")
         shard = rig.shard(topic)

@@ -39,7 +39,7 @@ async def test_a_node_whose_lease_is_over_uploads_no_sealed_segment_until_it_is_
 async def test_a_look_at_every_segment_again_lets_others_run_however_many_a_shard_has(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each mount that changes asks for such a look: it counts segments, not shards."""
+    """Each mount that changes asks for such a check: it counts segments, not shards."""
     async with TierRig() as rig:
         shard = rig.shard(await rig.create_topic())
         uploader = await rig.start_uploader()

@@ -139,7 +139,7 @@ async def test_a_moved_high_watermark_is_counted_only_where_it_moved(monkeypatch
 
 
 async def test_what_a_roll_ends_and_what_a_transaction_held_back_is_still_counted() -> None:
-    """The high watermark passes a segment's end and goes on in the next one, in one move."""
+    """The high watermark passes a segment's end and continues in the next one, in one move."""
     async with TierRig() as rig:
         shard = rig.shard(await rig.create_topic())
         await rig.start_uploader()

@@ -33,7 +33,7 @@ async def _deleted(rig: TierRig, shard: RigShard, offset: int) -> None:
 
 @pytest.mark.fault("foreign-keys-deleted-segment")
 async def test_foreign_keys_in_a_deleted_segments_folder_stay_and_hold_up_nothing() -> None:
-    """Whatever they are called; a name with a space, which no store of ours would take, blocked the purge."""
+    """Whatever they are called; a name with a space, which none of our stores would accept, blocked the purge."""
     async with TierRig() as rig:
         shard = rig.shard(await rig.create_topic())
         await rig.start_uploader()
@@ -80,7 +80,7 @@ async def test_a_segment_deleted_while_a_sweep_reads_metadata_keeps_its_grace(
 
 @pytest.mark.fault("upload-topic-segment-purged")
 async def test_a_late_put_of_a_purged_topic_is_swept_after_a_restart_too() -> None:
-    """And a bundle in which a part of it lies is no riddle."""
+    """And a bundle that holds a part of it is not unexplained."""
     async with TierRig(replace(RIG_LIMITS, merge_parts=100)) as rig:
         gone = await rig.create_topic("gone")
         stays = rig.shard(await rig.create_topic("stays"))

@@ -1,4 +1,4 @@
-"""What a client is told goes by the listener that it came in by: each node's address of that name, if it has one."""
+"""The addresses that a client gets depend on its listener: each node's address of that name, if it has one."""
 
 from __future__ import annotations
 

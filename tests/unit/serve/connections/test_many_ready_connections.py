@@ -97,7 +97,7 @@ def test_every_record_acknowledged_to_thousands_of_ready_connections_survives_a_
 def test_a_connection_is_read_once_in_a_turn_and_again_in_the_next(
     tmp_path: Path, loop: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever calls its reader, and however often: the turn's number decides, not the order of callbacks."""
+    """Whatever calls its reader, and however often: the turn's number decides, not the order of callbacks."""
 
     async def work() -> None:
         async with ServeRig(tmp_path) as rig:

@@ -1,4 +1,4 @@
-"""Produce over a connection: who is answered what, in which order, and what a lost connection leaves behind."""
+"""Produce over a connection: which answers come, in which order, and what a lost connection leaves behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Very many clients take large answers at once: the event loop goes on, whatever all their sockets would hold."""
+"""Very many clients take large answers at once: the event loop stays free, whatever all their sockets would hold."""
 
 from __future__ import annotations
 

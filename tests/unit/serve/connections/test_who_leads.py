@@ -124,7 +124,7 @@ async def test_a_fetch_from_a_node_that_does_not_lead_is_told_who_does(tmp_path:
 
 @pytest.mark.fault("client-asks-node-lead", "clients-work-load-healthy")
 async def test_an_offset_above_a_stale_end_is_not_out_of_range(tmp_path: Path) -> None:
-    """The leader may have it: a consumer that is told 1 jumps."""
+    """The leader may have it: a consumer that gets error 1 jumps."""
     async with ServeRig(tmp_path) as rig:
         index = await led_by_another(rig)
         assert (await fetch_v12(rig.connect(), index, 1_000)).error_code == LED_ELSEWHERE

@@ -1,4 +1,5 @@
-"""All fetches together look at a bounded number of partitions in a turn of the loop; an ordinary one looks at once."""
+"""All fetches together check a bounded number of partitions in a turn of the loop; an ordinary fetch is checked at
+once."""
 
 from __future__ import annotations
 

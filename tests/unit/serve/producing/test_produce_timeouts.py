@@ -1,4 +1,4 @@
-"""Patience of many produce requests by one timer: each expires in its time, and who was answered never does."""
+"""Time limits of many produce requests by one timer: each expires in its time, and an answered one never does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Followers over the Kafka port: they read what is not committed, their fetches confirm, and nobody else's do."""
+"""Followers over the Kafka port: they read what is not committed, and only their fetches confirm."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ async def test_a_file_that_cannot_be_opened_keeps_a_follower_from_nothing_else(t
 async def test_rounds_that_always_have_something_keep_nobody_from_what_is_on_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And who waits for the disk keeps nobody from what is in memory."""
+    """And a read that waits for the disk does not delay what is in memory."""
     async with ServeRig(tmp_path) as rig:
         follower = await follower_of(rig)
         far, near = await replicated(rig, 2)
@@ -225,7 +225,7 @@ async def test_what_was_read_for_a_follower_that_goes_is_given_back(
         await eventually(lambda: rig.reader.outstanding_bytes == 0)
 
 
-# Who may --------------------------------------------------------------------------------------------------------------
+# Authentication ---------------------------------------------------------------------------------------------------
 @pytest.mark.fault("client-invents-replica-id", "clients-work-load-healthy")
 async def test_a_made_up_token_moves_nothing_and_reads_nothing(tmp_path: Path) -> None:
     async with ServeRig(tmp_path) as rig:
@@ -305,7 +305,7 @@ async def test_an_offset_above_the_end_is_out_of_range_and_a_later_epoch_not_kno
 async def test_a_topic_that_the_metadata_tell_of_between_a_round_and_its_look_is_asked_for_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody waits there: the follower was never told of what was written, and none of it was acknowledged."""
+    """No client waits there: the follower never heard of the written batches, and none of them was acknowledged."""
     async with ServeRig(tmp_path) as rig:
         follower = await follower_of(rig)
         apply, take, late = rig.catalog.apply, ReplicaSession.take, list[ChangeSet]()

@@ -159,7 +159,7 @@ async def test_a_node_whose_watch_lost_its_place_while_meta_was_away_follows_aga
 
 
 async def _with_segments(count: int) -> tuple[MetaService, Catalog, ShardKey]:
-    """A shard of so many sealed segments and an active one, and a catalog that knows them."""
+    """A shard of `count` sealed segments and an active one, and a catalog that knows them."""
     meta = MetaService(MemoryStore(), HandClock())
     await meta.start()
     await meta.perform(RegisterNode(NodeInfo(1, "disk", "localhost", 1)))

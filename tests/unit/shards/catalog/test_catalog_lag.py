@@ -1,4 +1,4 @@
-"""Who asks whether the catalog is new enough hears nothing that was found out before."""
+"""A caller that asks whether the catalog is new enough does not get an older answer."""
 
 from __future__ import annotations
 

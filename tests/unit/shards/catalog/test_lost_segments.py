@@ -1,4 +1,4 @@
-"""What nobody has any more is passed over, and not before who came back a moment ago could tell of a copy."""
+"""What no node has any more is skipped, but not before a node that returned a moment ago could report a copy."""
 
 from __future__ import annotations
 

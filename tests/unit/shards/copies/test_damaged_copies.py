@@ -98,7 +98,7 @@ def zero_inside(path: Path, position: int) -> None:
 async def test_what_this_life_neither_wrote_nor_checked_is_checked_though_it_lies_in_the_page_cache(
     tmp_path: Path, *, is_sealed: bool, how: str
 ) -> None:
-    """Readahead, another process or a checkpoint's start bring pages there that nobody has looked at."""
+    """Readahead, another process or a checkpoint's start bring pages there that were never checked."""
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
         for letter in (b"a", b"b", b"c"):
@@ -114,7 +114,7 @@ async def test_what_this_life_neither_wrote_nor_checked_is_checked_though_it_lie
         copy = shard.copies[0] if is_sealed else shard.active
         assert copy is not None
         zero_inside(rig.file_of(shard, 0), SEGMENT_HEADER_BYTES + copy.header_at(0).size_bytes + 100)
-        # Its points come into memory by a look-up, which reads no batch.
+        # Its points come into memory by a lookup, which reads no batch.
         await rig.context.sealed_points.read(copy, lambda _: None)
         for offset in (0, 1):
             with pytest.raises(NotCached):
@@ -150,7 +150,7 @@ async def test_what_was_checked_once_is_served_from_the_page_cache_from_then_on(
 
 @pytest.mark.fault("page-cache-holds-unchecked")
 async def test_a_batch_that_stands_under_another_offset_on_the_disk_is_damage(tmp_path: Path) -> None:
-    """Base offset and epoch lie outside the CRC: they must go on from what the index says."""
+    """Base offset and epoch are not covered by the CRC: they must continue from what the index says."""
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
         for letter in (b"a", b"b", b"c"):
@@ -171,7 +171,7 @@ async def test_a_batch_that_stands_under_another_offset_on_the_disk_is_damage(tm
 
 @pytest.mark.fault("page-cache-holds-unchecked")
 async def test_a_file_whose_flush_failed_is_read_with_checks(tmp_path: Path) -> None:
-    """The kernel may have dropped pages that it could not write: what it shows in their place is nobody's word."""
+    """The kernel may have dropped pages that it could not write: what it shows in their place is not reliable."""
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
         await rig.acknowledged(shard, b"a" * 500)

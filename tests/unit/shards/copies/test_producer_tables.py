@@ -90,7 +90,8 @@ async def test_segments_that_follow_have_what_was_before_in_their_tables_too(tmp
 async def test_a_seal_follows_from_the_log_though_the_watch_lags(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late_from: str
 ) -> None:
-    """Else nobody could make the table again of the batches: what a leader remembers is no function of the log."""
+    """Otherwise the table could not be rebuilt from the batches: what a leader remembers does not follow from the
+    log."""
     late: list[Any] = []
     async with ShardRig(tmp_path) as rig:
         rig.meta.hold(SealSegment)
@@ -175,7 +176,7 @@ async def test_a_lost_index_block_behind_deleted_segments_stops_no_shard_for_goo
         shard = rig.shard(shard)
         assert shard.stop is None
         assert await repeated(rig, shard, 1) == 1
-        # Nobody can read what the other one wrote: it goes on as it likes, and the next seal has both again.
+        # The other one's batches cannot be read: it continues as it likes, and the next seal has both again.
         await rig.acknowledged(shard, b"x", **producer(0, 1))
         shard.ask_roll(rig.clock())
         await rig.all_sealed()
@@ -207,7 +208,7 @@ async def test_without_any_table_the_shard_waits_and_takes_no_producer_for_a_new
 
 
 def without_a_batch(before: Segment, producers: Producers) -> tuple[Segment, Producers]:
-    """Sealed behind a segment with these producers, and nobody has a copy of it; and the producers at its end."""
+    """A segment without copies, sealed behind one with these producers; and the producers at its end."""
     assert before.seal is not None and before.end_offset is not None
     at, rule = before.end_offset, before.seal.producers.rule
     key = before.key._replace(epoch=before.epoch + 1, base_offset=at)
@@ -303,8 +304,8 @@ async def test_a_table_that_nobody_wrote_down_is_made_of_the_parts_in_the_object
 
 
 async def with_parts_alone(rig: TieredShardRig, segments: int = 1) -> list[tuple[Segment, Producers]]:
-    """Sealed segments of which all batches are in the object store, none is finished there, and the only node that had
-    them was given up by force; with the producers at their ends. The last one stays where it is."""
+    """Sealed segments with all batches in the object store, none finished there, whose only node was given up by force;
+    with the producers at their ends. The last one stays where it is."""
     rig.meta.hold(CompleteRemote)
     shard = await rolled(rig, 3)
     for number in range(3, 2 + segments):

@@ -73,8 +73,8 @@ class NothingInStore:
 async def test_a_segment_that_is_nowhere_is_not_one_without_such_a_time(
     tmp_path: Path, has_bucket: bool, is_newest: bool
 ) -> None:
-    """Its records are missed, and a consumer that is told of none would jump over them (F40). Its seal says which times
-    it cannot have."""
+    """Its records are missed, and a consumer that gets "none" would skip them (F40). Its seal says which times it
+    cannot have."""
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
         await rig.acknowledged(shard, b"lost", at_ms=START_MS + (200 if is_newest else 0))

@@ -120,7 +120,7 @@ async def test_a_stop_in_the_middle_of_a_background_flush_flushes_the_rest_as_we
 
 @pytest.mark.fault("tail-read-acknowledged-lost")
 async def test_the_word_of_an_older_life_is_not_believed(tmp_path: Path) -> None:
-    """A directory put back from a copy, or used by somebody in between."""
+    """A directory put back from a copy, or used by another process in between."""
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
         await rig.acknowledged(shard, b"a")
@@ -194,7 +194,7 @@ async def test_a_first_record_that_the_power_took_does_not_lend_its_offset_to_an
 
 @pytest.mark.fault("tail-read-acknowledged-lost")
 async def test_attempts_of_a_lost_tail_and_of_what_came_in_its_place_are_of_two_segments(tmp_path: Path) -> None:
-    """A PUT landed, its commit did not, the power went: each complete attempt in the bucket is true all the same."""
+    """A PUT landed, its commit did not, the power went: each complete attempt in the bucket is still valid."""
     async with TieredShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
         await rig.acknowledged(shard, b"lost" * 20_000)

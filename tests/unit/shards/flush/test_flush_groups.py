@@ -1,4 +1,4 @@
-"""Grouped flushes of topics with flush.policy=fsync: who is acknowledged when, and what a failing disk does."""
+"""Grouped flushes of topics with flush.policy=fsync: when acknowledgements are sent, and what a failing disk does."""
 
 from __future__ import annotations
 

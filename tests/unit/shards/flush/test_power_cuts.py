@@ -183,7 +183,7 @@ async def test_rolls_and_power_cuts_in_any_order_lose_nothing_acknowledged(
 @pytest.mark.fault("power-fails-bytes-names")
 @pytest.mark.parametrize("values", [[], [b"c", b"d"]], ids=["nothing follows", "more follows"])
 async def test_an_end_that_meta_knows_is_one_that_no_power_cut_takes_back(tmp_path: Path, values: list[bytes]) -> None:
-    """Also where answers do not wait for a flush: a roll is told once the ended segment is on the disk."""
+    """Also where answers do not wait for a flush: a roll is reported once the ended segment is on the disk."""
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
         rig.append(shard, b"a")

@@ -1,4 +1,4 @@
-"""Disk nearly full: writes are refused with the reason, reads go on, and writes resume without flapping."""
+"""Disk nearly full: writes are refused with the reason, reads continue, and writes resume without flapping."""
 
 from __future__ import annotations
 

@@ -33,14 +33,14 @@ def break_down(*_: object, **__: object) -> None:
 
 
 async def refused_append(shard: ShardLog) -> type[StratalogError]:
-    """What the node itself is told that appends a batch now. Fails when it is told nothing."""
+    """The error that an append of the node itself gets now. Fails when it gets no answer."""
     with pytest.raises(StratalogError) as refusal:
         async with asyncio.timeout(10):
             await shard.append([make_batch([b"lost"])])
     return refusal.type
 
 
-# Who waits is answered --------------------------------------------------------------------------------------------
+# Waiting requests are answered ------------------------------------------------------------------------------------
 @pytest.mark.fault("error-occurs-node-middle")
 async def test_whoever_wrote_in_the_turn_of_a_fault_learns_that_nobody_knows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -63,7 +63,7 @@ async def test_whoever_wrote_in_the_turn_of_a_fault_learns_that_nobody_knows(
 async def test_a_start_behind_a_write_that_met_a_fault_goes_on_where_the_batches_of_the_file_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, is_written: bool
 ) -> None:
-    """Offsets were given, and nobody knows whether they are in the file: no checkpoint says that they are."""
+    """Offsets were given, and it is unknown whether the batches are in the file: no checkpoint says that they are."""
     write = ActiveSegment.write
 
     def break_down_at(active: ActiveSegment, effect: PersistBatches) -> None:
@@ -87,7 +87,7 @@ async def test_a_start_behind_a_write_that_met_a_fault_goes_on_where_the_batches
 
 
 async def test_a_log_whose_flush_failed_is_not_told_as_a_full_disk(tmp_path: Path) -> None:
-    """`DiskFull` says that it heals by itself; a failed flush lasts until somebody has seen to the disk."""
+    """`DiskFull` says that it heals by itself; a failed flush lasts until a person has repaired the disk."""
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
         rig.append(shard, b"x")

@@ -19,7 +19,7 @@ DAY_MS = 86_400_000
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Which shards were told of time."""
+    """The shards that got the time."""
     found: list[int] = []
     look = ShardLog.look_at_age
 

@@ -160,7 +160,7 @@ async def test_a_batch_damaged_since_its_flush_before_a_torn_tail_costs_nothing_
 
 @pytest.mark.fault("file-cut-gone-offset")
 async def test_damage_that_the_bucket_mends_costs_nothing_of_what_lies_behind_it(tmp_path: Path) -> None:
-    """Also what was never uploaded: the file goes on where the parts end."""
+    """Also what was never uploaded: the file continues where the parts end."""
     async with TieredShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
         await acknowledged(rig, shard, b"a", b"b")

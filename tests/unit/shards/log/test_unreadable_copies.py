@@ -1,4 +1,5 @@
-"""A sealed copy that the disk does not give: a fault of one node's disk keeps nobody from what is whole elsewhere."""
+"""A sealed copy that the disk does not return: a fault of one node's disk does not block what is whole on other
+nodes."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from stratalog_node.shards.read.other_sources import _first
 
 
 class Block(bytearray):
-    """Bytes of which one can tell when they are gone."""
+    """Bytes that tell when they are freed."""
 
 
 @pytest.mark.fault("consumers-ask-block-bucket")

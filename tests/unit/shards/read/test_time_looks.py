@@ -135,7 +135,7 @@ async def test_a_damaged_batch_is_told_and_never_passed_over(tmp_path: Path) -> 
         with path.open("r+b") as file:
             file.seek(end - 5)
             file.write(b"\xff")
-        for time_ms in (0, 50):  # whether it holds such a record nobody knows, whatever its header says
+        for time_ms in (0, 50):  # whatever its header says, it is unknown whether it holds such a record
             with pytest.raises(Corrupt):
                 await shard.offset_for_time(START_MS + time_ms)
         await shard.delete_records_before(1)

@@ -294,8 +294,8 @@ async def _parts_with_holes(
     tail: tuple[bytes, ...] = (),
     size_bytes: int = 1,
 ) -> list[str]:
-    """Five parts of two records each, of which the disk has half of the first, and a tail that was flushed and is gone.
-    Returns: the objects of the parts."""
+    """Five parts of two records each. The disk has half of the first one, and a tail that was flushed is gone. Returns:
+    the objects of the parts."""
     for values in (b"ab", b"cd", b"ef", b"gh", b"ij"):
         await acknowledged(rig, shard, values[:1], values[1:] * (1 if values == b"ij" else size_bytes))
         await rig.uploaded()

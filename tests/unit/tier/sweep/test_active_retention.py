@@ -172,7 +172,7 @@ async def test_without_a_limit_of_time_nothing_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.fault("node-thousands-idle-shards")
 async def test_what_segments_take_is_added_up_where_a_limit_asks_for_it(tmp_path: Path) -> None:
-    """It is a look at each file, and pressure is checked each two seconds."""
+    """That takes a check of each file, and pressure is checked each two seconds."""
     async with rig_of(tmp_path) as (rig, _):
         await rig.retention._check_pressure()
         assert rig.added_up == 0

@@ -1,4 +1,4 @@
-"""Whom the uploader asks for what it reads in the directories of retired nodes."""
+"""The nodes that the uploader asks for data in the directories of retired nodes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ class Peers:
 
 @pytest.mark.parametrize(("silent", "asked"), [(1, (2, 1)), (2, (1, 2)), (0, (1, 2))])
 async def test_a_directory_that_did_not_answer_is_asked_last(silent: int, asked: tuple[int, ...]) -> None:
-    """Each read of a megabyte would wait two seconds for it. It is not left out: nobody else may have the data."""
+    """Each read of a megabyte would wait two seconds for it. It is not left out: it may be the only one with the
+    data."""
     catalog = Catalog(lambda overrides: TopicSettings.resolve(ProcessSettings(), overrides))
     mounts: list[Mount] = [mount(1, 3), mount(2, 3)]
     catalog.load(Snapshot(1, (), (), (), mounts=tuple(mounts)))
