@@ -88,7 +88,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What is loaded stays: the collector need not look through it again and again, which took a tenth of the run."""
+    """Freezes what is loaded, so that the garbage collector does not scan it again, which took a tenth of the run."""
     gc.collect()
     gc.freeze()
 
@@ -147,7 +147,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 def _say_whether_it_took_part(terminalreporter: pytest.TerminalReporter, mark: str, name: str) -> None:
     stats = terminalreporter.stats
-    # A module that is skipped whole is told by its collection, which has no marks.
+    # A module that is skipped as a whole is reported by its collection, which has no marks.
     skipped = [report for report in stats.get("skipped", []) if mark in getattr(report, "keywords", ())]
     ran = [
         report

@@ -34,7 +34,7 @@ NO_API_SERVER = (
 TOKEN = "admin-of-a-test"
 OPERATOR_TOKEN = "operator-of-a-test"
 OPERATOR = "operator"
-"""A user who has the rights that `let_operate` gives, and no others."""
+"""A user with exactly the rights that `let_operate` gives."""
 LIMITED_TOKEN = "limited-of-a-test"
 LIMITED = "limited"
 """The same, without those in volumes."""
@@ -118,7 +118,7 @@ class ApiServer:
         return HTTPSConnection("127.0.0.1", self.port, timeout=30, context=_context(self.certificates.ca))
 
     def _connection(self) -> tuple[HTTPSConnection, bool]:
-        """This thread's, and whether it was there: each begun anew costs more than most requests."""
+        """This thread's connection, and whether it existed: a new one costs more than most requests."""
         connections: dict[int, HTTPSConnection] = _kept.__dict__.setdefault("connections", {})
         is_kept = self.port in connections
         if not is_kept:

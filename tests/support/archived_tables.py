@@ -1,4 +1,4 @@
-"""A topic of JSON records in a bucket, and what an archive made of it."""
+"""A topic of JSON records in a bucket, and the table that an archive wrote from it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def files_of(store: ObjectStore, prefix: str) -> dict[str, Any]:
 
 
 async def rows_of_table(store: ObjectStore, prefix: str) -> list[dict[str, Any]]:
-    """All rows, by offset: as any reader of the files sees them, who knows nothing of how they came."""
+    """All rows, by offset, as any reader of the files sees them."""
     tables = list((await files_of(store, prefix)).values())
     rows = pa.concat_tables(tables, promote_options="default").to_pylist() if tables else []
     return sorted(rows, key=lambda row: int(row.get("_offset", row.get("offset"))))

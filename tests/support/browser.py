@@ -76,7 +76,7 @@ class Page:
                 self.complaints.append(str(told["params"]["entry"]))
 
     async def _send(self, method: str, **params: object) -> None:
-        """Nobody waits for the answer."""
+        """Does not wait for the answer."""
         task = asyncio.get_running_loop().create_task(self.do(method, **params))
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)

@@ -1,8 +1,8 @@
 """Writers whose records depend on each other, and the judge of a cut through them.
 
 A chain sends each record on another shard than the one before, and only once the one before was acknowledged. Chains
-run beside each other and are judged together: a record that was acknowledged before another one was sent, by whichever
-chain, happened before it. A cut with the later one and without the earlier one is no cut.
+run beside each other and are judged together: a record that was acknowledged before another chain sent its record
+happened before it. A cut with the later one and without the earlier one is inconsistent.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from confluent_kafka import Producer
 _CONFIG: Final = {
     "enable.idempotence": True,
     "linger.ms": 0,
-    "socket.timeout.ms": 2_000,  # a leader that stands still is asked for no longer than that
+    "socket.timeout.ms": 2_000,  # the longest wait for a leader that is paused
     "topic.metadata.refresh.interval.ms": 500,
     "log_level": 0,
 }

@@ -1,4 +1,4 @@
-"""Plays a story of one shard's segments: what befalls them in, what the node does out, as text an operator can read.
+"""Plays a story of one shard's segments: events in, the node's actions out, as text that a person can read.
 
 A story is lines. One that begins with `#` is a remark, one that begins with `>` is a command; the lines below it are
 what must follow. The node is number 1, the shard's first segment has epoch 0, and a segment is full at 100 bytes.
@@ -18,18 +18,18 @@ what must follow. The node is number 1, the shard's first segment has epoch 0, a
     > lists E OFFSET           segment E at OFFSET as the active one, led here: the list is as old as it may be
     > first of 2               another node leads the first one; `first lacks producers`: they are not known here
     > next of 1 2 3 [isr 1 2]  these are prepared as replicas of the segment that follows, the first one leads it, and
-                               so is its ISR when it is opened; `next unknown`: nobody is
-    > needs N / > by quorum    how many must be in sync for acks=all / most of the replicas, whoever is in sync
+                               so is its ISR when it is opened; `next unknown`: none is
+    > needs N / > by quorum    how many must be in sync for acks=all / most of the replicas, in sync or not
     > follower N[/LIFE] has OFFSET of E
-    > look for lag in E        at its followers; one lags that did not reach in 30,000 ms where the end was
-    > record E leader N fence F    what the watch tells of it
-    > fence E                  the meta service seals it without us
+    > look for lag in E        check its followers; one lags if it took over 30,000 ms to reach an end
+    > record E leader N fence F    the record, from the watch
+    > fence E                  the meta service seals it without this node
     > drops held|fail          deletions of empty segments are held / those that are held fail
-    > deleted / > fault        the topic is gone / something unforeseen
-    > restart [unclean]        everything but what is written is forgotten; unclean: no stop in order came before
-    > leads N still|unknown    question N: all that the metadata said then was heard / nobody can say
+    > deleted / > fault        the topic is gone / an internal error
+    > restart [unclean]        only written data is kept; unclean: without a clean stop before
+    > leads N still|unknown    question N: this node had read all metadata of that time / unknown
     > log start OFFSET         records below it were deleted
-    > compare EPOCH            what a client with this epoch is told
+    > compare EPOCH            the answer to a client with this epoch
 """
 
 from __future__ import annotations

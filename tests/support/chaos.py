@@ -63,7 +63,7 @@ class Blow(NamedTuple):
     number: int
     down_s: float
     from_share: float
-    """Of a cut: from so many of the others, in the order of the plan turned by the number; one at least."""
+    """The share of the other parts that a cut separates, at least one, in the plan's order rotated by `number`."""
 
 
 def blows(seed: int) -> Iterator[Blow]:
@@ -94,7 +94,7 @@ class Chaos:
         """When a part that is down, paused or cut off comes back."""
         self._cuts: dict[str, list[Wire]] = {}
         self._work = ThreadPoolExecutor(1)
-        """A stop and a start may wait for somebody who is cut off, or paused, until that comes back."""
+        """A stop and a start may wait until a part that is cut off or paused comes back."""
         self._starting: dict[str, Future[None]] = {}
         self.count = 0
 
@@ -125,7 +125,7 @@ class Chaos:
 
     @property
     def away(self) -> set[str]:
-        """Who is down, paused or cut off, or on its way back."""
+        """Parts that are down, paused, cut off, or starting again."""
         return {*self._struck, *self._starting}
 
     def calm(self) -> None:

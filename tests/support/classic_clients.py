@@ -1,5 +1,5 @@
-"""Consumers of the classic protocol, as their clients behave: eager ones give up all before they join, cooperative ones
-keep what they have and give up later what they are not told any more. Whoever leads assigns.
+"""Consumers of the classic protocol, behaving as real clients: eager ones give up all shards before they join;
+cooperative ones keep theirs, and give up later those that they are no longer assigned. The group's leader assigns.
 """
 
 from __future__ import annotations

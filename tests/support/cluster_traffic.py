@@ -47,7 +47,8 @@ class Traffic:
         return self.ledger.acknowledged_by_place()
 
     def flows(self, count: int = 5, limit_s: float = _FLOWS_S) -> None:
-        """Each shard acknowledges so many more. Raises AssertionError naming those that do not."""
+        """Waits until each shard has acknowledged `count` more records. Raises AssertionError naming those that do
+        not."""
         before = self.acknowledged()
         slow: list[Place] = []
 

@@ -83,7 +83,7 @@ class ColdShard:
     has_old_index: bool = False
     """Of these: as an older release made it, of the times that headers claim."""
     key_run_parts: int = 1 << 20
-    """A key index has a run for so many parts."""
+    """How many parts one run of a key index covers."""
     indexed_keys: Sequence[bytes] | None = None
     """A key index has these alone, as a wrong writer would make it."""
 

@@ -103,5 +103,5 @@ async def put_cut(cold: ColdShard, name: str, start: int, end: int, epoch: int) 
 
 
 def without_parts(segment: Segment) -> Segment:
-    """As the metadata know one of which nothing is in the bucket yet."""
+    """The segment as in metadata before any of it is in the bucket."""
     return replace(segment, remote=replace(segment.remote, parts=(), commit_offset=-1))

@@ -2,8 +2,8 @@
 
 In a scene one node leaves, or two at once, in either mode; meanwhile parts are struck as in `support.chaos`, or the
 leader of the meta service dies at some of the steps at which none has died yet, or the holder of the mount dies before
-or after it serves; or the wish is taken back. A node that has left is started by mistake, and must be refused. At each
-look: a token of a mount belongs to one life of one node forever, and never goes back.
+or after it serves; or the wish is taken back. A node that has left is started by mistake, and must be refused. Each
+check requires that a token of a mount belongs to one life of one node forever, and never falls.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Fate(Enum):
 class Scene(NamedTuple):
     fate: Fate
     number: int
-    """Of the member, turned by so many."""
+    """Which member leaves, in rotated order."""
     mode: RetireMode
     step: RetireStep
 
@@ -71,7 +71,7 @@ def scenes(seed: int) -> Iterator[Scene]:
         for fate in chance.sample(ROUND, len(ROUND)):
             mode = chance.choice(list(RetireMode))
             if fate is Fate.HOLDER_DIES_EARLY:
-                mode = RetireMode.VOLUME  # it does not serve before somebody reads the directory
+                mode = RetireMode.VOLUME  # it does not serve before a process reads the directory
             if fate is Fate.META_LEADER_DIES:
                 mode = RetireMode.OFFLOAD  # in the other there is nothing to offload
             steps = _EARLY if fate is Fate.TAKEN_BACK else list(RetireStep)
@@ -93,7 +93,7 @@ class Comings:
         self._cluster, self._chaos = cluster, chaos
         self._blows = bearable(seed)
         self._lives: dict[tuple[str, int], tuple[int | None, int]] = {}
-        """Who had which token of which mount."""
+        """The node and life that had each token of each mount."""
         self._tokens: dict[str, int] = {}
         self._volumes: dict[str, ReadOnlyProcess] = {}
         self.left: list[str] = []
@@ -105,7 +105,8 @@ class Comings:
 
     @property
     def can_go_on(self) -> bool:
-        """A cluster on one machine has so many nodes at most, those that have left counted."""
+        """Whether more nodes may join: a cluster on one machine has a most number of nodes, including those that have
+        left."""
         return len(self._cluster.names(Role.NODE)) + 2 <= MAX_NODES
 
     def until_all_is_served(self) -> None:
@@ -214,7 +215,7 @@ class Comings:
         self._until(lambda: self._holder_of(name) not in (None, mount.holder), f"nobody takes it from {holder}")
         self._cluster.start(holder)
         if name in self._volumes:
-            self._volumes.pop(name).end()  # who reads the directory may die, too
+            self._volumes.pop(name).end()  # the process that reads the directory may die, too
 
     def _take_back(self, name: str, step: RetireStep) -> None:
         self._until(lambda: self._is_at(name, step), f"{name} does not come to {step}")

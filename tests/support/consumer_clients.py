@@ -1,5 +1,5 @@
-"""Consumers of the consumer protocol (KIP-848), as their clients behave: they use what they are told, and give up
-a while later what they are not told any more.
+"""Consumers of the consumer protocol (KIP-848), behaving as real clients: they use what they are assigned, and give up
+a while later what they are no longer assigned.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ class MemoryShards:
         return self._opened.setdefault(key, MemoryShard(self._bench, key, topic))
 
     def read(self, key: ShardKey) -> MemoryShard | None:
-        """Nothing is mounted by hand here."""
+        """Users mount nothing here."""
         return self.get(key)
 
     def all(self) -> Iterable[MemoryShard]:

@@ -1,4 +1,4 @@
-"""An object store of this process that counts, keeps equal bodies once, and answers when it is told to."""
+"""An object store in this process that counts requests, keeps equal bodies once, and answers when the test lets it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Generates damaged copies of stored bytes: what disks, networks, crashes and wrong programs do to them.
 
-Each damage is (words, bytes). The words say what was done, so that a failing test can be done again by hand.
+Each damage is (words, bytes). The words say what was done, so that a developer can repeat a failing test.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ def grown(data: bytes) -> Iterator[Damage]:
 
 
 def lying_numbers(data: bytes, start: int, end: int) -> Iterator[Damage]:
-    """Each 8-byte field a number could be in claims something else, and the CRC is right: a wrong program wrote it.
+    """Changes each 8-byte field that could be a number, and corrects the CRC, as if a wrong program had written it.
 
-    `data[start:end]` is one structure of ours; its CRC is made again.
+    `data[start:end]` is one of Stratalog's structures.
     """
     for at in range(start + PREAMBLE_BYTES, end - 7):
         for lie in LIES:

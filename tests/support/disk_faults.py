@@ -8,7 +8,7 @@ that a test names. What is wrong may change at any moment:
     faults = DiskFaults(tmp_path)
     node = NodeProcess(data, environment=faults.environment)
     faults.of(data).flush = HANG
-    faults.of(data).flush = OK         # what hangs goes on
+    faults.of(data).flush = OK         # hanging calls continue
 """
 
 from __future__ import annotations

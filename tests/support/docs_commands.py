@@ -1,7 +1,8 @@
 """Commands in the pages, as data: what a reader would type, where it stands, and whether a test runs it.
 
-A page shows commands in blocks fenced as ```console. A line that begins with `$ ` is a command (one that ends with a
-backslash goes on); all other lines show output and are not compared. A comment right before the block changes that:
+A page shows commands in blocks fenced as ```console. A line that begins with `$ ` is a command (a backslash at its end
+continues it on the next line); all other lines show output and are not compared. A comment right before the block
+changes that:
 
     <!-- commands: skip, REASON -->     not run
     <!-- commands: fail -->             each command must end with an exit code other than 0

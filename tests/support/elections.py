@@ -17,7 +17,7 @@ from support.meta_worlds import HandClock
 
 
 class Election:
-    """Says who may lead; nobody until a test says so."""
+    """Says which instance may lead; none until a test names one."""
 
     def __init__(self) -> None:
         self.elected: str | None = None
@@ -79,7 +79,7 @@ class TestLeadership:
 
 
 class SharedStore:
-    """One memory store that whoever leads may open after the one before has closed it."""
+    """One memory store that each new leader may open after its predecessor has closed it."""
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store

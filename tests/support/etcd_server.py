@@ -85,7 +85,7 @@ class EtcdServers:
         return self.endpoints.index(endpoint)
 
     def want_users(self, user: str, password: str, prefix: str) -> None:
-        """From now on nobody is served but root and `user`, who may use what begins with `prefix`."""
+        """From now on etcd serves only root and `user`, which may use keys that begin with `prefix`."""
         self._ask("user", "add", "root:test-root")
         self._ask("user", "grant-role", "root", "root")
         self._ask("user", "add", f"{user}:{password}")

@@ -11,7 +11,7 @@ from stratalog_meta.stores.meta_store import MetaStore, WriteRefused
 
 
 class DiskBroke(Exception):
-    """What a store may raise: any exception means that nobody knows."""
+    """An exception of a store: any exception means that the outcome is unknown."""
 
 
 class FailingStore:
@@ -27,7 +27,7 @@ class FailingStore:
         self.fails_before = False
         self.fails_after = False
         self.refuses_after: int | None = None
-        """So many commands of the next write are kept, the others refused; the store goes on."""
+        """How many commands of the next write are kept; the others are refused, and the store keeps working."""
         self.loses_answer = False
         """The next write is kept and its answer lost; `close` and `load` help."""
 
@@ -39,7 +39,7 @@ class FailingStore:
         self._gate.set()
 
     def release_one(self) -> None:
-        """Let the write that waits go on; the next one waits again."""
+        """Let the waiting write continue; the next one waits again."""
         self._gate.set()
         self._gate = asyncio.Event()
 

@@ -49,7 +49,7 @@ class ServerError:
 
 @dataclass(frozen=True, slots=True)
 class CutBody:
-    """Pass on so many bytes of the answer's body, then close the connection."""
+    """Pass on this many bytes of the answer's body, then close the connection."""
 
     after_bytes: int
 
@@ -73,7 +73,7 @@ class LostAnswer:
 
 @dataclass(frozen=True, slots=True)
 class HungAnswer:
-    """Pass the request on, and never answer: the work is done, nobody learns of it."""
+    """Pass the request on, and never answer: the work is done, and the client never learns of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +212,7 @@ class FaultProxy:
         up_reader: asyncio.StreamReader,
         up_writer: asyncio.StreamWriter,
     ) -> bool:
-        """One request and its answer. Returns: whether the connection lives on."""
+        """One request and its answer. Returns: whether the connection stays open."""
         self.seen.requests[head.method] += 1
         self.seen.targets.append(f"{head.method} {head.target}")
         fault = await self._fault_for(head)
@@ -271,7 +271,7 @@ def _error_answer(fault: ServerError, head: Head) -> bytes:
 
 
 class SlowLink:
-    """A TCP relay whose answers trickle: so many bytes a second, of all connections together. It looks at nothing.
+    """A TCP relay whose answers trickle: at most `bytes_per_s`, over all connections together. It inspects nothing.
 
         async with SlowLink(bytes_per_s=4 << 20) as link:
             link.upstream_port = ...

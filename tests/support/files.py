@@ -9,7 +9,8 @@ from pathlib import Path
 
 
 def files_below(directory: Path, suffix: str = "") -> list[Path]:
-    """The files there, as far as they stay long enough to be listed: unlike rglob, a vanishing folder is no error."""
+    """The files below a folder that exist long enough to be listed. Unlike rglob, it ignores folders that vanish
+    meanwhile."""
     return [Path(folder, name) for folder, _, names in os.walk(directory) for name in names if name.endswith(suffix)]
 
 

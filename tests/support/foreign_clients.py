@@ -1,7 +1,7 @@
-"""Four Kafka clients that are not ours behind one shape: produce these messages with this codec, read that many back.
+"""Four third-party Kafka clients behind one interface: produce these messages with this codec, read that many back.
 
-Each uses its own group-less consumer and its own codec libraries. Reading goes on until the messages have come or the
-deadline has passed, and returns what came, in the order of offsets within each partition.
+Each uses its own group-less consumer and its own codec libraries. Reading ends when the messages have come or the
+deadline has passed, and returns them in the order of offsets within each partition.
 """
 
 from __future__ import annotations

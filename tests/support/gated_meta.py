@@ -27,7 +27,7 @@ class GatedMeta:
     def __init__(self, service: MetaService) -> None:
         self.service = service
         self.life: Life | None = None
-        """Whose commands these are, as with a node's own client; None: nobody's."""
+        """The node life that sends the commands, as in a node's own client; None: no life."""
         self.calls: Counter[Call] = Counter()
         self._held: dict[Call, asyncio.Event] = {}
         self._failures: dict[Call, deque[Exception]] = defaultdict(deque)

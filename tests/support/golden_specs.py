@@ -1,6 +1,6 @@
-"""Scenes of which the wanted objects are kept as YAML: `python -m support.golden_specs FOLDER` writes them again.
+"""Scenes whose wanted objects are kept as YAML: `python -m support.golden_specs FOLDER` writes them again.
 
-A person reads the difference before it is committed: that is the test's other half.
+A person must read the difference before committing it: that is the other half of the test.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Group coordinators of several nodes over the same shards in memory; the test says who leads which, and moves them.
+"""Group coordinators of several nodes over the same shards in memory; the test says which node leads each shard, and
+moves them.
 
-A shard's leader alone appends. What a deposed leader has on its way is in the log or not, as the test says, and it is
-told that nobody knows.
+Only a shard's leader appends. An append in flight of a deposed leader is in the log or not, as the test says, and the
+leader gets "outcome unknown".
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class ClusterNode(GroupNode):
 class GroupCluster:
     def __init__(self, nodes: int = 2, *, limits: CoordinatorLimits | None = None, **settings: Any) -> None:
         self.terms: dict[ShardKey, tuple[int, int]] = {}
-        """Who leads, and the epoch."""
+        """The leader and its epoch."""
         self.asked: list[Any] = []
         """Of the meta service."""
         self.shards: dict[ShardKey, MemoryShard] = {}

@@ -64,10 +64,10 @@ class _PollingMember(threading.Thread):
 
 
 def take(consumer: confluent_kafka.Consumer, wait_s: float = 0.05) -> list[confluent_kafka.Message]:
-    """What has come, some hundred messages at most.
+    """The messages that have come, some hundred at most.
 
-    One by one: what `consume` has gathered when a leader changes meanwhile it throws away (librdkafka 2.16) and goes on
-    behind it.
+    It polls one by one: if a leader changes, `consume` drops the messages that it has gathered and continues behind
+    them (librdkafka 2.16).
     """
     found: list[confluent_kafka.Message] = []
     for at in range(500):
@@ -140,7 +140,8 @@ class ConfluentMember(_PollingMember):
 
 
 class Committed:
-    """What the members of a group were told as committed, and where one began below that later. Hold `lock`."""
+    """The offsets that members of a group got as committed, and the members that later began below them. Hold
+    `lock`."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -149,9 +150,10 @@ class Committed:
 
 
 class CommittingMember(ConfluentMember):
-    """Each assignment begins at what was told as committed before it, or above.
+    """Checks that each assignment begins at the committed offset before it, or above.
 
-    One that the group has put out without its knowledge may go on for a moment with what it had fetched: no step back.
+    A member that the group has removed without its knowledge may continue for a moment with records that it had
+    fetched, which is not a step back.
     """
 
     def __init__(
@@ -217,7 +219,7 @@ class KafkaPythonMember(_PollingMember):
                 self.consumer.commit()
 
     def _keep_joining(self) -> None:
-        """Works around kafka-python 3.0.12, which has the fault that the Java client mended as KAFKA-9815.
+        """Works around kafka-python 3.0.12, which has the fault that the Java client fixed as KAFKA-9815.
 
         A rejoin for changed metadata does not mark itself as needed: when a poll times out while its JoinGroup is under
         way, no later poll looks at the answer, and the member owns nothing for good, whatever the broker.

@@ -78,7 +78,7 @@ class GroupNode:
         self.heard_ms = 0
         self.lease_ms = 0
         self.is_given_up = False
-        """What nobody can read of the group log was given up by a person."""
+        """A person gave up the unreadable parts of the group log."""
         self.limits = limits or CoordinatorLimits()
         self.topics = Topics()
         self.topics.add("orders")
@@ -150,7 +150,7 @@ class GroupNode:
         return self
 
     async def kill(self) -> None:
-        """The process is gone: nothing is flushed, nobody is answered. A new one comes up over the same shards."""
+        """The process is gone: it flushes nothing and answers no request. A new one starts over the same shards."""
         old = self.groups
         for shard in self.shards.values():
             shard.is_led = False
@@ -191,7 +191,7 @@ class GroupNode:
         await self.settle()
 
     async def grow_older(self, span_ms: int) -> None:
-        """Time passes on both clocks without anybody being woken: sessions do not end, data ages."""
+        """Time passes on both clocks without waking any timer: sessions do not end, data ages."""
         self.monotonic_ms += span_ms
         self.wall_ms += span_ms
         await self.settle()

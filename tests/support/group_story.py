@@ -1,4 +1,4 @@
-"""Plays a story of one group: commands in, what happened out, both as text an operator can read.
+"""Plays a story of one group: commands in, results out, both as text that a person can read.
 
 A story is lines. One that begins with `#` is a remark, one that begins with `>` is a command; the lines below it are
 what must follow. Commands:
@@ -8,13 +8,13 @@ what must follow. Commands:
     > beat a [generation N]                    a heartbeat
     > leave a b  /  leave instance I           one batch of leavers
     > commit a [generation N] / commit nobody  may these offsets be committed?
-    > wait MS                                  time passes; the group is woken when it asked for it
+    > wait MS                                  time passes; the group is woken when it requested that
     > hold / > durable / > lost                appends to the group log wait / are done / fail
     > restart                                  a coordinator elsewhere takes over what is durable
     > close                                    the coordinator gives the group up
-    > limit N                                  at most so many members; first of all
+    > limit N                                  at most N members; the first command
 
-A client is a name; its member id is the last one it was told, `NAME-1` for the first.
+A client is a name; its member id is the last one that it got, `NAME-1` at first.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ class GrowingBucket:
 
 
 class Stream:
-    """Runs of one query: each goes on from the checkpoint until all that is committed has been read."""
+    """Runs of one query: each continues from the checkpoint until it has read all committed records."""
 
     def __init__(self, spark: Any, bucket: GrowingBucket, folder: Path, **options: str) -> None:
         self.spark, self.bucket, self.folder, self.options = spark, bucket, folder, options

@@ -10,7 +10,7 @@ from support.waiting import eventually
 
 
 def held() -> set[str]:
-    """Open files and sockets, threads, tasks. asyncio keeps its own threads for the next who needs one."""
+    """Open files and sockets, threads, tasks. asyncio keeps its own threads for later use."""
     found = {f"task {task.get_name()}" for task in asyncio.all_tasks()}
     found |= {f"thread {thread.name}" for thread in threading.enumerate() if not thread.name.startswith("asyncio")}
     for fd in os.listdir("/proc/self/fd"):

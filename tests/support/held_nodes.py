@@ -37,10 +37,10 @@ class Log:
     leader: int
     epoch: int = 0
     taken_at_epoch: int = 0
-    """Where the last leader began that took it from another, or again after a fence."""
+    """The epoch at which the last leader took the shard from another node, or again after a fence."""
     records: list[Record] = field(default_factory=list)
     decided: int = 0
-    """So many of them nobody gives up any more."""
+    """How many of the records can no longer be lost."""
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class Told:
 
 
 class HeldNode:
-    """One node's answers. It goes on believing that it leads what was taken from it, until it hears of that."""
+    """One node's answers. It believes that it leads a shard that was taken from it, until it learns of that."""
 
     def __init__(self, world: HeldNodes, node_id: int) -> None:
         self._world, self.node_id = world, node_id
@@ -159,7 +159,7 @@ class HeldNodes:
             log.records.append(Record(self._now))
 
     def _takes_over(self) -> None:
-        """Another leads a shard; of what nobody was told it has as much as it happens to have."""
+        """Another node takes over a shard, with a random part of the unacknowledged records."""
         log = self.rng.choice(self.logs)
         before = self.clients[log.leader - 1]
         before.believes[self.logs.index(log)] = log.epoch, len(log.records)
@@ -187,7 +187,7 @@ class HeldNodes:
 
     # The judge ------------------------------------------------------------------------------------------------------
     def refuted(self, ends: Mapping[ShardKey, ToldEnd]) -> str | None:
-        """Why these are no consistent cut."""
+        """Why these ends are not a consistent cut."""
         inside, outside = list[Record](), list[Record]()
         for shard, log in enumerate(self.logs):
             end = ends[ShardKey(TOPIC.topic_id, shard)].end_offset

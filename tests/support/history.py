@@ -1,19 +1,19 @@
-"""Judges what a log shows against what clients were told: a pure function from a history to its anomalies.
+"""Compares the contents of a log with the answers that clients got: a pure function from a history to its anomalies.
 
-A history is a list of sends, each with a value that nobody else ever sends, and how it ended: `OK` with the offset that
-was acknowledged, `FAIL` (refused for sure), or `INFO` (no answer, a time-out: it may or may not have happened). A log
-is what a reader got of one shard, in the order it came.
+A history is a list of sends, each with a unique value, and how it ended: `OK` with the offset that was acknowledged,
+`FAIL` (refused for sure), or `INFO` (no answer, a time-out: it may or may not have happened). A log is what a reader
+got of one shard, in the order it came.
 
-What is allowed: an INFO value that is there once, or not at all. Everything else that differs is named:
+An INFO value may be there once, or not at all. Every other difference is named:
 
 lost          acknowledged, at or above the log start, and not read
 misplaced     acknowledged at one offset, read at another
 aborted       refused for sure, and read
 duplicate     one value at two offsets
-reordered     values of one sender lie in another order than they were sent
+reordered     values of one sender in another order than they were sent
 phantom       read, and never sent to this shard
 gap           an offset between two that were read was skipped, or the log does not begin at its start
-backwards     a reader's offsets fall or stand still
+backwards     a reader's offsets fall or repeat
 inconsistent  two reads of one offset gave different values
 """
 

@@ -16,7 +16,7 @@ GARBAGE = b"\xee" * 1000
 
 
 def claiming(payload: bytes, count: int, at_ms: int, codec: int = Codec.NONE, *, base_offset: int = 0) -> bytes:
-    """A batch that says it has so many records, the newest of that time, over any payload."""
+    """A batch that claims a number of records and a newest time, over any payload."""
     batch = bytearray(encode_batch([Record(NEXT_OFFSET, 0, None, None)], epoch=0)[:61]) + compress(codec, payload)
     struct.pack_into(">qi", batch, 0, base_offset, len(batch) - 12)
     struct.pack_into(">hi", batch, CRC_FROM, codec, count - 1)

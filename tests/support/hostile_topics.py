@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from uuid import UUID
 
 Oracle: TypeAlias = Callable[[bytes], dict[str, Any]]
-"""What the record of a value says. Raises for a value that is no such record."""
+"""Decodes the record in a value. Raises if the value is not such a record."""
 DAY_MS = 86_400_000
 FIRST_MS = 1_700_000_000_000
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -74,7 +74,7 @@ def is_same(told: Any, row: Any) -> bool:
 
 
 def says_nothing(told: Any) -> bool:
-    """Nulls, and lists and objects of nothing else: a field of which no record says more has no type, and no column."""
+    """Nulls, and lists and objects of only these: a field with no other value has no type, and no column."""
     if isinstance(told, dict):
         return all(map(says_nothing, told.values()))
     return told is None or (isinstance(told, list) and all(map(says_nothing, told)))
@@ -82,7 +82,8 @@ def says_nothing(told: Any) -> bool:
 
 # JSON ---------------------------------------------------------------------------------------------------------------
 def json_oracle(value: bytes) -> dict[str, Any]:
-    """As RFC 8259 has it: UTF-8, an object here, each name once, no NaN; a number that no double holds is no value."""
+    """Parses as RFC 8259 says: UTF-8, an object here, each name once, no NaN; it refuses a number that no double
+    holds."""
 
     def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
         if len({name for name, _ in found}) != len(found):

@@ -1,4 +1,4 @@
-"""Who imports whom, file by file, for the tests that watch over the walls.
+"""The imports of each file, for the tests that check the layers.
 
 Every import statement counts the same: at the top of a module, inside a function, and for the type checker alone. A
 name taken from a package counts as its submodule where there is one of that name. `import_module` is not seen.
@@ -46,7 +46,7 @@ def graph_of(sources: Mapping[str, str]) -> Graph:
 
 
 def circles(graph: Graph) -> list[list[str]]:
-    """Groups of modules each of which reaches every other one of its group, sorted; the empty list when there is none.
+    """Import circles: sorted groups of modules that all reach each other.
 
     Tarjan's strongly connected components.
     """

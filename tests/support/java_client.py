@@ -62,7 +62,7 @@ class JavaTools:
 
 
 class RunningTool:
-    """One that goes on until it is stopped; `lines` are what it has printed so far, errors included."""
+    """A client that runs until it is stopped; `lines` are what it has printed so far, errors included."""
 
     def __init__(self, command: list[str]) -> None:
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

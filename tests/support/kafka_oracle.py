@@ -35,7 +35,7 @@ HAND_MADE = (0, 1)
 
 
 def versions(*, hand_made: bool) -> Iterator[tuple[int, int]]:
-    """Every (key, version) that is decoded by hand, or through kio."""
+    """Every (key, version) that has a decoder of its own, or that kio decodes."""
     for key, (low, high) in SERVED.items():
         if (key in HAND_MADE) is hand_made:
             yield from ((key, version) for version in range(low, high + 1))

@@ -1,25 +1,25 @@
-"""Plays a story of one segment's leader: what it hears in, what it asks for out, both as text an operator can read.
+"""Plays a story of one segment's leader: events in, effects out, both as text that a person can read.
 
 A story is lines. One that begins with `#` is a remark, one that begins with `>` is a command; the lines below it are
 what must follow. The leader is node 1, its segment begins at offset 0 and is full at 100 bytes.
 
-    > leads [with 2 3] [of 2 3 4] [needs N] [by quorum] [unconfirmed] [doubted from OFFSET]    first of all: who else is
-                                                 in the ISR; the other replicas, when they are more; how many acks=all
-                                                 needs, or most of the replicas; a roll that meta does not know; an
-                                                 unclean start
+    > leads [with 2 3] [of 2 3 4] [needs N] [by quorum] [unconfirmed] [doubted from OFFSET]    the first command:
+                                                 the rest of the ISR; the other replicas, if more; how many acks=all
+                                                 needs, or most of the replicas; a roll unknown to the meta service;
+                                                 an unclean start
     > offer a b*3 c(50) d!     one turn's batches, as in support.chain_story
     > written / > persisted N / > failed    the batches are in the file / durable below N / not in the file
     > follower N[/LIFE] has OFFSET / > node N began life L / > node N of life L is dead
-    > look for lag             at the followers; one lags that did not reach in 30,000 ms where the end was
+    > look for lag             check the followers; one lags if it took over 30,000 ms to reach an end
     > isr 1 2 version V        the meta service's record has this ISR, or had it once
     > read back isr 1 2 version V after refusal of 1 2 3     and so does a read begun after it refused that
                                proposal; `after silence 1 2 3`: after its answer was lost
     > record [leader N] [of 2 3] isr 1 2 version V [fence F] [sealed]     the whole record, from the watch
-    > confirmed [isr 1 2 [version V]]    it knows this segment, and says who is in sync
+    > confirmed [isr 1 2 [version V]]    the meta service knows this segment and its ISR
     > fence / > flush fails
     > roll / > wait MS         by command / time passes
-    > next segment opened / > next segment failed / > nobody is next [a b]    and so these are offered again
-    > limit BYTES              the topic's segments may be so large from now on
+    > next segment opened / > next segment failed / > nobody is next [a b]    so these are offered again
+    > limit BYTES              the topic's segment size from now on
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Plays a story of node leases: what a leader of the meta service hears in, what it notes out, as text.
+"""Plays a story of node leases: events at a leader of the meta service in, notes out, as text.
 
 A story is lines. One that begins with `#` is a remark, one that begins with `>` is a command; the lines below it are
-what must follow. A lease is 2,000 ms; a new leader begins at 0 and looks at the time every 250 ms on its own.
+what must follow. A lease is 2,000 ms; a new leader begins at 0 and checks the time every 250 ms by itself.
 
-    > node 1 begins life 3 on disk-a [and is lost]    as metadata say; before `> lead` it is what the leader loads
-    > lead                       this process leads from now on, by a clock of its own that begins at 0
-    > until MS                   the time, looking as often as is due; what is due then is noted, and follows
-    > stands still until MS      the process does not run: it hears nobody, and does not look
-    > store away | > store back  what is due is not noted
+    > node 1 begins life 3 on disk-a [and is lost]    in the metadata; before `> lead`: as loaded by the leader
+    > lead                       this process leads from now on; its clock begins at 0
+    > until MS                   the time, with all checks that are due; due changes are noted below
+    > stands still until MS      the process is frozen: it gets no heartbeat and makes no check
+    > store away | > store back  changes cannot be noted / can be noted again
     > 1/3 is heard [without room]  a heartbeat of life 3 of node 1; `> 1/3 says goodbye`: its last one
     > 1/3 is heard with 30 % free  of its disk
     > node 1 asks to begin on disk-b

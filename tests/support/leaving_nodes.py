@@ -1,5 +1,5 @@
-"""Nodes of a `NodeCluster` leave: each look of the service's leader is another leader's, for it knows nothing of the
-one before."""
+"""Nodes of a `NodeCluster` leave. Each pass over the retirements could be that of a new leader, because it keeps
+nothing from the pass before."""
 
 from __future__ import annotations
 

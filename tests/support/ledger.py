@@ -1,6 +1,6 @@
-"""Clients that write unique values to a node that is being killed, and keep account of what they were told.
+"""Clients that write unique values to a node that is being killed, and record the answers.
 
-Each sender is a thread that lives through the node's deaths: it reconnects and goes on. Every value is sent by the
+Each sender is a thread that lives through the node's deaths: it reconnects and continues. Every value is sent by the
 sender once; whether it was acknowledged, and at which offset, goes into the `Ledger`, which `support.history` judges
 later. Requires: topics exist, and the node comes back at the same address.
 """
@@ -36,7 +36,7 @@ _RETRIABLE = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.KAFKA_STORAGE_ERROR,
-    ErrorCode.OFFSET_NOT_AVAILABLE,  # retention took it a moment ago; whoever asks again is told the log start
+    ErrorCode.OFFSET_NOT_AVAILABLE,  # retention deleted it a moment ago; the next request gets the log start
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
@@ -145,7 +145,7 @@ class Worker(threading.Thread):
         self._stopping.wait(self.chance.random() * longest_s)
 
     def pause(self) -> None:
-        """Send nothing new for now; what is under way goes on."""
+        """Sends nothing new for now; requests in flight continue."""
         self._paused.set()
 
     def resume(self) -> None:
@@ -161,8 +161,8 @@ class Worker(threading.Thread):
 
 
 class IdempotentSender(Worker):
-    """confluent-kafka with idempotence: what it is told is acknowledged must be there once, in order, over any death of
-    the node."""
+    """confluent-kafka with idempotence: acknowledged records must be there once, in order, through any death of the
+    node."""
 
     def __init__(self, *args: Any, messages_per_s: float = 200.0) -> None:
         super().__init__(*args)
@@ -291,7 +291,7 @@ class Committer(Worker):
 
 
 class TailReader(Worker):
-    """Reads the newest records while they are written: what anybody ever saw must be there forever."""
+    """Reads the newest records while they are written: a record that was read once must be there forever."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -397,8 +397,8 @@ def start_offset(client: RawClient, place: Place) -> int:
 
 
 def read_log(client: RawClient, place: Place, from_offset: int | None = None) -> Log:
-    """A shard from `from_offset` (its log start when None, or when that has passed it) to its end. A fetch of a shard
-    that is being healed tells what is known of its high watermark so far; only who asks for the end is told to wait."""
+    """A shard from `from_offset` (its log start when None, or when that has passed it) to its end. A fetch from a shard
+    that is being healed returns the high watermark known so far; only a request for the end gets a retriable error."""
     deadline = time.monotonic() + _READ_DEADLINE_S
     start = start_offset(client, place)
     offset = start if from_offset is None else max(start, from_offset)

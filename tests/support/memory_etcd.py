@@ -96,15 +96,15 @@ class Fate(Enum):
 
     DONE = auto()
     LOST = auto()
-    """It never arrives, and nobody answers."""
+    """It never arrives, and there is no answer."""
     UNANSWERED = auto()
-    """It is done, nobody answers."""
+    """It is done, without an answer."""
     DELAYED = auto()
-    """Nobody answers; it arrives behind some later ones."""
+    """There is no answer, and it arrives behind some later ones."""
     DELAYED_THEN_NO_SPACE = auto()
     """The first attempt is delayed, the second one refused for lack of space."""
     REPEATED = auto()
-    """It is done twice, and the second answer is told."""
+    """It is done twice, and the second answer is returned."""
     NO_SPACE = auto()
     """Refused for lack of space and not done."""
     LAST_SPACE = auto()
@@ -164,7 +164,7 @@ class ScriptedClient:
 
 
 class ToldLeadership:
-    """Leads as long as it is told so."""
+    """Leads while the test says so."""
 
     def __init__(self, revision: int) -> None:
         self._revision = revision

@@ -48,7 +48,7 @@ class MemoryShard:
         self._open.set()
 
     def fail(self, *failures: StratalogError) -> None:
-        """The next appends raise these; OutcomeUnknown ones are written all the same."""
+        """The next appends raise these; those that raise OutcomeUnknown are written anyway."""
         self._failures.extend(failures)
 
     def trim(self, offset: int) -> None:
@@ -61,7 +61,7 @@ class MemoryShard:
         self.batches[number] = (header, data[:-1] + bytes([data[-1] ^ 1]))
 
     def lose(self, segment: Segment) -> None:
-        """Nobody can read it any more."""
+        """Makes the segment unreadable."""
         self.segments, self._lost = (segment,), segment
         end_offset = segment.end_offset or 0
         self.batches = [one for one in self.batches if not segment.base_offset <= one[0].base_offset < end_offset]

@@ -103,7 +103,7 @@ class NodeCluster:
         await self.nodes.pop(node_id).close()
 
     async def kill(self, node_id: int) -> None:
-        """Its machine goes on: what it wrote is there."""
+        """The machine keeps running, so everything that the node wrote is there."""
         await self.stop(node_id)
         self.layout(node_id).clean_file.unlink(missing_ok=True)
 
@@ -237,7 +237,7 @@ class NodeCluster:
 
     # Data -----------------------------------------------------------------------------------------------------------
     async def append(self, key: ShardKey, *values: bytes, **options: Any) -> int:
-        """Acknowledged by all, by whoever leads, tried again as a client does. Returns: the offset."""
+        """Appends with acks=all at the leader, and retries as a client does. Returns: the offset."""
         async with asyncio.timeout(20):
             while True:
                 shard = await self.leads_again(key)
@@ -247,7 +247,7 @@ class NodeCluster:
                     await asyncio.sleep(0.01)
 
     def offer(self, key: ShardKey, *values: bytes, acks: int = -1, **options: Any) -> asyncio.Future[int]:
-        """To whoever leads. The first offset, or why not."""
+        """Appends at the leader. The future has the first offset, or the error."""
         shard = self.led(key)
         assert shard is not None, "nobody leads"
         data = make_batch(values, **options)

@@ -139,7 +139,8 @@ class NodeProcess:
         return [*command, *self._arguments]
 
     def kill(self) -> None:
-        """SIGKILL: nothing is flushed, nothing is told. May be called from another thread while clients work."""
+        """SIGKILL: the node flushes nothing and signs off nowhere. May be called from another thread while clients
+        work."""
         with self._lock:
             if self.is_running:
                 assert self._process is not None

@@ -1,7 +1,7 @@
 """A small etcd for the operator's plan: members start, or refuse to, as their files and their disks say.
 
-It fails the test in which a member starts under an id of which it has no log, or in which members are changed while
-most of the others do not serve.
+It fails the test if a member starts under an id without that id's log, or if members are changed while most of the
+others do not serve.
 """
 
 from __future__ import annotations

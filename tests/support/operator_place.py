@@ -81,7 +81,7 @@ class Place:
         return next((str(one["status"]) for one in found if one["type"] == type_), "")
 
     async def until_ready(self, nodes: int) -> None:
-        """The cluster is as asked for, with so many nodes, and none is leaving."""
+        """Waits until the cluster matches its spec, with this many nodes, and none is leaving."""
 
         def is_so() -> bool:
             counts = self.get("StorageCluster", "main").get("status", {}).get("nodes", {})

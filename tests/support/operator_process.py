@@ -1,8 +1,8 @@
 """An operator as a process of its own, to be killed and frozen: `python -m support.operator_process SETTINGS`.
 
-It is put together as the product's is, but for where it asks the meta service. What it writes to Kubernetes it notes in
-a file before it sends it, with the machine's monotonic time; after so many writes, where a test says so, it dies as by
-SIGKILL, before the answer is read or before the request is sent.
+It is assembled like the product's operator, except for the connection to the meta service. It notes each write to
+Kubernetes in a file before it sends it, with the machine's monotonic time. A test can make it die as by SIGKILL after a
+number of writes, before it reads the answer or before it sends the request.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class OperatorProcess:
         return self._process.pid
 
     def passes(self) -> tuple[int, list[tuple[str, int]]]:
-        """How many it made, and how many took at most so many seconds, as its page of metrics says."""
+        """The number of passes, and how many of them took at most how many seconds, from its metrics."""
         address = ADMIN.findall(self.log())[-1]
         with urllib.request.urlopen(f"http://{address}/metrics", timeout=30) as response:
             page = bytes(response.read()).decode()
@@ -113,7 +113,7 @@ def _kill_what_is_left() -> None:
 
 
 class _Noting(Kubernetes):
-    """Notes each write, and dies where it is told to."""
+    """Notes each write, and dies at the chosen one."""
 
     path = ""
     dies_after: int | None = None

@@ -55,7 +55,7 @@ def operator_scenery(api: ApiServer, namespace: str, log: Path) -> Iterator[int]
 
 
 async def _main(settings: dict[str, object]) -> None:
-    # Nothing but the port goes to who reads: logs would fill the pipe.
+    # Standard output has only the port: logs would fill the pipe.
     told = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     port, paths = settings["port"], settings["certificates"]

@@ -1,9 +1,8 @@
-"""A small Kubernetes and a small meta service, for the operator's plan: what it asks for happens, or half of it does.
+"""A small Kubernetes and a small meta service for the operator's plan, which carry out its actions, or half of them.
 
-The world keeps what the plan must not break, and fails the test that does: a disk whose data nobody else has is never
-deleted, a serving pod is stopped only while all others serve, a pass does one disruptive thing at most (but for a
-cluster that goes), what users
-write is never written.
+The world checks what the plan must not do, and fails the test: it never deletes a disk with the only copy of data,
+stops a serving pod only while all others serve, does at most one disruptive thing in a pass (except for a cluster that
+is being deleted), and never writes the users' fields.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ class World:
     """Of the metadata."""
     bad_makes: set[str] = field(default_factory=set)
     mute_makes: set[str] = field(default_factory=set)
-    """Their pods run, and have not served for an hour whenever somebody looks."""
+    """Nodes whose pods run, and have not served for an hour at any check."""
     """Pods of these hashes crash."""
     users_wishes: set[str] = field(default_factory=set)
     """StorageNodes that a person wants to leave."""
@@ -103,7 +102,7 @@ class World:
     writes: int = 0
     """Of all passes."""
     dies_after: int | None = None
-    """Of all writes: the pass in which they have become so many ends there; another life makes the next one."""
+    """The total of writes at which the pass ends, as by a kill; the operator's next life makes the next one."""
     etcd: SmallEtcd = field(default_factory=SmallEtcd)
     _numbers: int = 0
 
@@ -150,7 +149,7 @@ class World:
 
     # A pass -----------------------------------------------------------------------------------------------------------
     def reconcile(self, *, killed_after: int | None = None, is_meta_away: bool = False) -> list[act.Action]:
-        """One pass; killed after so many of its writes, of which each action is one, and each status."""
+        """One pass, killed after a number of writes. Each action and each status is one write."""
         return list(self._pass(killed_after, is_meta_away=is_meta_away).actions)
 
     def _pass(self, killed_after: int | None = None, *, is_meta_away: bool = False) -> act.Plan:
@@ -274,7 +273,7 @@ class World:
         return record is not None and record.step.is_released
 
     def retirements(self) -> None:
-        """Each goes on by a step, where it may."""
+        """Moves each retirement forward by a step, if it may."""
         if not self._meta_serves() or self.is_meta_away:
             return
         self._serve_volumes()

@@ -1,7 +1,7 @@
-"""Processes as a pod runs them, without a Kubernetes: names of their own that move from address to address, a root that
-nobody may write, and a user that owns nothing.
+"""Runs processes like a pod, without Kubernetes: names that move from address to address, a read-only root, and a user
+that owns nothing.
 
-Each runs in a mount namespace of its own, so this needs Linux and root: elsewhere tests that ask for it are skipped.
+Each runs in a mount namespace of its own, so this needs Linux and root: elsewhere the tests that need it are skipped.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class Names:
 
 
 def as_pod(command: list[str], volume: Path) -> list[str]:
-    """The root is read-only but for the volume; nobody's home; the user of the pods, by the group of the volume."""
+    """The root is read-only except for the volume, there is no home directory, and the process runs as the pods' user
+    with the volume's group."""
     # This machine's interpreter may lie where only root may look: to read it is allowed, to write is what is tested.
     rights = "-all,+dac_read_search"
     user = [

@@ -1,9 +1,9 @@
 """A power cut under a real node: kill it, then take from its segment files and journals what was never flushed.
 
 `PoweredNode` starts the node through `run`, which notes each `fdatasync` and `fsync` (file, its size when the
-call began; or directory, the names in it) in a log before the caller is told that it is done. `cut` plays the disk that
-lost its cache: of what lies beyond the last flush it keeps nothing, everything, or some pages, by chance; a file whose
-name no flush covers may be gone. RocksDB flushes by itself and is left alone.
+call began; or directory, the names in it) in a log before the call returns. `cut` plays the disk that lost its cache:
+of what lies beyond the last flush it keeps nothing, everything, or some pages, by chance; a file whose name no flush
+covers may be gone. RocksDB flushes by itself and is left alone.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class Members:
         self.service = service
         self._lives: dict[int, Life] = {}
         self.holds_up = False
-        """Nobody looks after those that leave: their retirements stay where they are."""
+        """No leader works on retirements here: they stay at their step."""
 
     async def round(self, ready: Iterable[int]) -> None:
         """`ready`: ids whose pods serve."""

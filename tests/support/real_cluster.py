@@ -1,8 +1,8 @@
 """A cluster of real processes, run by `stratalog cluster start`: three nodes, meta services, members of etcd.
 
 Parts are called by their names (`node-1`). They are killed, paused, stopped, started again, and a node's disk is wiped;
-they reach each other through `wires`, which are cut and mended. What clients were told meanwhile is judged by
-`support.history`. Blocking; everything has a limit.
+they reach each other through `wires`, which can be cut and restored. `support.history` judges the answers that clients
+got meanwhile. Blocking; everything has a limit.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class RealCluster:
         self._said = folder / "cluster.log"
         self.bucket = folder / "bucket"
         self.retired: set[str] = set()
-        """Who has left permanently; noted by whoever let it go."""
+        """Nodes that have left permanently; the test notes them."""
         base, table = free_block(), folder / "wires.json"
         assigned = [f"{key}={value}" for key, value in (SETTINGS | (settings or {})).items()]
         # A part's admin port is for who looks at it from outside.
@@ -96,7 +96,7 @@ class RealCluster:
             self._process.wait(10)
         self.wires.close()
 
-    # Who is what ------------------------------------------------------------------------------------------------
+    # Roles ------------------------------------------------------------------------------------------------
     @property
     def members(self) -> list[str]:
         """The nodes that have not left."""
@@ -128,7 +128,7 @@ class RealCluster:
         return AdminClient(self.plan.part(name).addresses["admin"], timeout_s=5)
 
     def shards(self, topic: str, *, but: str | None = None) -> dict[int, tuple[str | None, set[str]]]:
-        """Leader and who is in sync, by shard, as a node that lives knows them. `but` is not asked."""
+        """Leader and in-sync replicas of each shard, as known by a living node other than `but`."""
         for name in self.names(Role.NODE):
             if name != but and self.pid(name) is not None:
                 with suppress(StratalogError):
@@ -167,7 +167,7 @@ class RealCluster:
         )
 
     def page(self, path: str) -> Any:
-        """What the status page is told; None while nobody tells."""
+        """The data of the status page; None while no instance answers."""
         with suppress(OSError), urllib.request.urlopen(f"http://{self.plan.page_address}{path}", timeout=10) as answer:
             return json.load(answer)
         return None
@@ -177,7 +177,7 @@ class RealCluster:
         return [other for other in (*self.names(Role.NODE), *self.names(Role.META)) if other != name]
 
     def leading(self, role: Role) -> str:
-        """Who leads the meta service, or etcd."""
+        """The leader of the meta service, or of etcd."""
         found: list[str] = []
 
         def is_one() -> bool:

@@ -80,7 +80,7 @@ class ReplicatedCluster:
         self.alone: set[SegmentKey] = set()
         """Segments that one node has alone."""
         self.excused: set[SegmentKey] = set()
-        """Of them those that it may have lost something of: nobody else can know that."""
+        """Those of them that may have lost data, which only this node can know."""
         self._next = 0
         for number in self.nodes:
             self.start(number)
@@ -161,7 +161,7 @@ class ReplicatedCluster:
 
     # Leading and following --------------------------------------------------------------------------------------
     def watch(self, number: int) -> None:
-        """The node reads all records, and does what they say of who leads."""
+        """The node reads all records, and begins or stops leading accordingly."""
         node = self.nodes[number]
         for segment in self.records():
             key = segment.key
@@ -169,7 +169,7 @@ class ReplicatedCluster:
             if node.life is None or node.life != self.table.state.nodes[number].life:
                 continue
             if segment.seal is not None and number not in (*segment.replicas, *segment.local_nodes):
-                node.logs.pop(key, None)  # it is let go of: nobody may need what is here
+                node.logs.pop(key, None)  # it is released: no node may need this copy
             elif segment.state is SegmentState.ACTIVE and number not in segment.replicas:
                 node.logs.pop(key, None)
             if segment.leader != number or segment.is_fenced or segment.state is SegmentState.SEALED:
@@ -287,7 +287,7 @@ class ReplicatedCluster:
             self.ask(vote)
 
     def copy(self, number: int) -> None:
-        """What it lacks of a segment that has ended, from its source, which makes up what nobody has."""
+        """Copies the missing data of ended segments from their source, which fills offsets that no node has."""
         node = self.nodes[number]
         for segment in self.records():
             source_id = segment.leader if len(segment.replicas) == 1 else segment.handed.source

@@ -1,6 +1,6 @@
-"""Retirements over a shard table in a test's hands: what the service's leader would do, one look at a time.
+"""Retirements over a shard table in a test's hands: performs the passes of the service's leader one at a time.
 
-Nothing is kept between two looks but the table, so each look may be another leader's.
+It keeps nothing between two passes except the table, so each pass could be another leader's.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class RetirementStory(TableStory):
         segments: int = 10,
         seen_ms: int | None = None,
     ) -> None:
-        """By one who has seen all looks before, or those up to `seen_ms`."""
+        """Reports a check by a node that has seen all earlier checks, or those up to `seen_ms`."""
         record = self.record(node_id)
         keys = tuple(segment.key for shard in self.table.snapshot().shards for segment in shard.segments)[:unconfirmed]
         self.do(
@@ -219,7 +219,7 @@ class RetirementStory(TableStory):
         self.do(SealSegment(key, record_of(key, end_offset, (replica,))))
 
     def upload_all(self) -> None:
-        """All that is sealed of topics with a remote tier becomes COMPLETE, by whoever has the duty."""
+        """Makes all sealed segments of topics with a remote tier COMPLETE."""
         lock = self.lock("tier/uploads", "uploader/1")
         for shard in self.table.snapshot().shards:
             if not is_tiered(self.table.topic(shard.key.topic_id)):

@@ -1,4 +1,4 @@
-"""A server that gives the one answer it was told, byte for byte: for answers no real server gives on demand."""
+"""A server that returns one given answer, byte for byte, for answers that no real server gives on demand."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from support.shard_rig import ShardRig
 
 
 async def sealed_shard(rig: ShardRig, values: int = 3, size: int = 10) -> ShardLog:
-    """A shard whose only data, so many batches of about so many bytes, is sealed."""
+    """A shard whose only data, `values` batches of about `size` bytes, is sealed."""
     shard = await rig.shard_of()
     for number in range(values):
         rig.append(shard, b"%d" % number * size)

@@ -12,7 +12,7 @@ PRODUCER = 7
 
 
 def offer_sequenced(shard: ShardLog, sequence: int) -> Asked:
-    """One record, whose value is its sequence, with acks=all. What became of it is told once."""
+    """Offers one record, whose value is its sequence, with acks=all. Its outcome is reported once."""
     data = make_batch([b"%d" % sequence], producer_id=PRODUCER, producer_epoch=0, base_sequence=sequence)
     asked: Any = Asked()
     shard.offer(OfferedBatch(memoryview(bytearray(data)), len(data), 1, START_MS, PRODUCER, 0, sequence, -1, asked, 0))

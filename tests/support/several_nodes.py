@@ -110,8 +110,8 @@ class SeveralNodes:
         return segment
 
     async def filled(self, segments: int = 2, batches: int = 4, **settings: str) -> tuple[ShardKey, int]:
-        """A shard with so many sealed segments, and one batch in the active one. Record `n` is at offset `n`, has the
-        time START_MS + n, and says its offset. Returns: the shard, and its end."""
+        """A shard with `segments` sealed segments, and one batch in the active one. Record `n` is at offset `n`, has
+        the time START_MS + n, and says its offset. Returns: the shard, and its end."""
         key = await self.topic(**settings)
         count = 0
         for number in range(segments + 1):

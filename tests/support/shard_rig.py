@@ -1,4 +1,5 @@
-"""A node's shards on a bench: real files in a directory, the real meta service in this process, a clock moved by hand.
+"""A node's shards on a bench: real files in a directory, the real meta service in this process, a clock that the test
+moves.
 
 `ShardRig` is one data directory through many lives: `start`, then `stop` (clean), `crash` (kill -9: nothing is closed
 in order) or `power_cut` (a crash that also loses what was not flushed). Use it as an async context manager.

@@ -85,7 +85,7 @@ class DrawnFile:
         return len(self.cells) * BATCH_BYTES - (BATCH_BYTES // 2 if self.cells.endswith("/") else 0)
 
     def whole_from(self, cell: int) -> int:
-        """The first cell from there on that is no whole batch."""
+        """The first cell, from `cell` on, that is not a whole batch."""
         while cell < len(self.cells) and self.cells[cell] in WHOLE:
             cell += 1
         return cell
@@ -121,7 +121,7 @@ class World(RestartSteps):
     tables: dict[SegmentKey, restart_events.Producers] = field(default_factory=dict)
     """What was read of them."""
     steps_left: int = -1
-    """After so many the power goes; -1: never."""
+    """Steps until the power fails; -1: never."""
     steps_done: int = 0
 
     restart: ShardRestart = field(default_factory=lambda: ShardRestart(NODE, -1))
@@ -137,7 +137,7 @@ class World(RestartSteps):
     healing: shard_healing.ShardHealing | None = None
 
     def __repr__(self) -> str:
-        """Drawn, for who reads why a property fails."""
+        """A drawing, for reading why a property fails."""
         lines = [
             f"{one.epoch} at {one.base_offset} {one.state.value} to {one.end_offset}, stored to "
             f"{one.remote.commit_offset} {one.remote.state.value}{' here' * bool(one.local_nodes)}"

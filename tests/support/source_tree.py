@@ -20,7 +20,7 @@ PURE_ROOMS = (
 
 @cache
 def project_files() -> tuple[Path, ...]:
-    """All files of the project, sorted; all files that lie there when this is no git checkout."""
+    """All files of the project, sorted; all files in the folder if this is not a git checkout."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     listed = subprocess.run(command, cwd=REPOSITORY, capture_output=True, check=False)
     if listed.returncode == 0:

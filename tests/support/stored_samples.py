@@ -249,7 +249,7 @@ SAMPLES = (
     Sample("checkpoint", CHECKPOINT, lambda data, source: decode_checkpoint(data, source=source)),
     Sample("journal-header", JOURNAL_HEADER, lambda data, source: decode_journal_header(data, source=source)),
 )
-"""Those of which every byte is accounted for: any cut, any flipped bit, any zeroed page must be refused."""
+"""Samples in which every byte is checked: any cut, any flipped bit, any zeroed page must be refused."""
 
 MAY_GROW = frozenset({"segment-header", "journal-header"})
 """Something may follow these, so bytes added at the end are not theirs to refuse."""

@@ -37,7 +37,7 @@ class ThinDisk:
         self._filler.unlink()
 
     def forget_cache(self) -> None:
-        """Show what is on the disk: all that was in memory alone is gone. Nobody may have a file open."""
+        """Drops everything that is only in memory. Requires: no process has a file open there."""
         subprocess.run(["umount", str(self.root)], check=True)
         subprocess.run(["mount", "-o", "loop", str(self._image), str(self.root)], check=True)
 

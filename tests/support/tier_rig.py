@@ -1,5 +1,5 @@
 """A node's cold tier on a bench: real formats, a real meta service and store in memory, shards made of lists of
-batches, a clock that moves by hand."""
+batches, a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ class RigShards:
         self.events.segment_changed(shard, segment)  # type: ignore[arg-type]  # as above
 
     def detach_listeners(self) -> None:
-        """The process has died: nobody listens any more."""
+        """The process has died: nothing listens any more."""
         self.events = ShardEvents()
 
     def attach(self, key: ShardKey, topic: Topic) -> RigShard:
@@ -297,7 +297,7 @@ class TierRig:
         return self.uploader
 
     async def crash_uploader(self) -> None:
-        """The process dies: nothing is given back, nobody hears of anything. The lease runs out."""
+        """The process dies without releasing or reporting anything. Its lease runs out."""
         uploader = self.uploader
         running = [*uploader._tasks, *uploader._uploads.values()]
         self.shards.detach_listeners()
@@ -312,7 +312,7 @@ class TierRig:
         return self.clock.now_ms + self._stepped_back_ms
 
     def step_back(self, ms: int) -> None:
-        """The wall clock is set back; real time goes on."""
+        """The wall clock is set back; real time continues."""
         self.clock.now_ms -= ms
         self._stepped_back_ms += ms
 
@@ -545,5 +545,5 @@ __all__ = ["NODE_ID", "RIG_LIMITS", "ManualClock", "RigCopy", "RigShard", "RigSh
 
 
 async def no_table(segment: Segment) -> bytes:
-    """Nobody wrote with a producer id."""
+    """No batch has a producer id."""
     return b""

@@ -75,7 +75,7 @@ class ToldCluster:
         await self.service.perform(RetireNode(node_id, mode))
 
     async def until_step(self, node_id: int, step: RetireStep) -> None:
-        """Whoever has to look after it finds everything, and writes down what it held."""
+        """Waits for a step. The checking node finds everything, and writes the list of what the node held."""
 
         async def is_there() -> bool:
             nodes = (await self.service.snapshot()).nodes
@@ -100,7 +100,7 @@ class ToldCluster:
         await eventually(is_there, timeout=40)
 
     async def take(self, name: str) -> None:
-        """Whoever is chosen to hold it can read it."""
+        """The chosen holder can read the mount."""
         for mount in (await self.service.snapshot()).mounts:
             if mount.name == name and mount.holder is not None and mount.mode is not MountMode.VOLUME:
                 await self.service.perform(TakeMount(name, mount.token, caller=self.lives[mount.holder]))

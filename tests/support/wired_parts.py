@@ -2,8 +2,8 @@
 
     python wired_parts.py cluster WIRES DIR PORT_BASE BUCKET [KEY=VALUE …]
 
-WIRES is a JSON file: address -> the proxy before it. Each part is started through this script as well, which puts the
-proxies where an address is somebody's to call, and leaves those that a part listens on.
+WIRES is a JSON file: address -> the proxy before it. Each part is started through this script as well, which replaces
+the addresses that the part connects to by proxies, and keeps those that it listens on.
 """
 
 from __future__ import annotations

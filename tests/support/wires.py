@@ -1,14 +1,14 @@
-"""The network between processes of one machine: a proxy before each address that knows who calls, and can be cut.
+"""The network between processes of one machine: before each address a proxy that knows its callers and can be cut.
 
     wires = Wires({"node-1": ["127.0.0.1:9092"], …}, cluster_json)
     wires.through["127.0.0.1:9092"]                    # where the others find it
-    wires.cut(one_way(["node-1"], ["meta-1"]))         # what node-1 says does not reach meta-1; what it hears does
+    wires.cut(one_way(["node-1"], ["meta-1"]))         # meta-1 gets nothing from node-1; the other way works
     wires.mend()
 
-A cut is silence: nothing is refused, nothing is closed. What is said is held and goes on when the wire is mended, as
-with TCP; so is the end of a connection. Who calls over a wire that is cut is connected, and hears nothing. A caller is
-known by its socket (Linux: /proc); who is no part, a client, is `OUTSIDE`. The proxies are a process of their own, for
-the threads of a test would hold them up: this file is its program too.
+A cut is silence: nothing is refused, nothing is closed. Bytes are held and delivered when the wire is restored, as with
+TCP; so is the end of a connection. A call over a cut wire is connected and gets no answer. A caller is known by its
+socket (Linux: /proc); a client, which is not a part, is `OUTSIDE`. The proxies are a process of their own, for the
+threads of a test would hold them up: this file is its program too.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Wires:
     """Blocking."""
 
     def __init__(self, addresses: Mapping[str, Iterable[str]], cluster_json: Path) -> None:
-        """What each part listens on, and where it stands who is who at the moment."""
+        """`addresses`: what each part listens on. `cluster_json`: the file with the pids of the parts."""
         self._cuts: Counter[Wire] = Counter()
         self._process = subprocess.Popen(
             [sys.executable, "-P", __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
@@ -63,7 +63,7 @@ class Wires:
         self._process.communicate()
 
     def cut(self, wires: Iterable[Wire]) -> None:
-        """In force on return. A wire that is cut twice has to be mended twice."""
+        """In force on return. A wire that is cut twice must be restored twice."""
         self._change(self._cuts + Counter(wires))
 
     def mend(self, wires: Iterable[Wire] | None = None) -> None:
@@ -83,7 +83,7 @@ class Wires:
 
 # In the process of the proxies ----------------------------------------------------------------------------------------
 class _Connection:
-    """Who calls is asked for once it matters: it costs a look at all the sockets of the machine."""
+    """The caller is looked up only when it matters, because that reads all the sockets of the machine."""
 
     def __init__(self, callee: str, ports: tuple[int, int]) -> None:
         self.callee = callee
@@ -103,7 +103,7 @@ class _Proxies:
         self._servers: list[asyncio.Server] = []
 
     async def serve(self) -> None:
-        """Until nobody asks any more."""
+        """Serves until the test closes its end."""
         asked = asyncio.StreamReader(limit=1 << 20)
         await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(asked), sys.stdin)
         while line := await asked.readline():
@@ -165,7 +165,7 @@ class _Proxies:
             host, _, port = address.rpartition(":")
             answers, there = await asyncio.open_connection(host, int(port), limit=_CHUNK)
         except OSError:
-            _reset(writer)  # as near to a refusal as one can come who has taken the connection
+            _reset(writer)  # the nearest thing to a refusal after accepting the connection
             return
         try:
             await asyncio.gather(
@@ -177,7 +177,7 @@ class _Proxies:
 
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, passes: asyncio.Event) -> None:
-    """Until the speaker has ended, or the hearer has gone: that it has is told by what it said last."""
+    """Passes bytes on until the sender has ended or the receiver has gone, and then ends the other side."""
     while True:
         await passes.wait()
         try:
@@ -204,9 +204,10 @@ def _reset(writer: asyncio.StreamWriter) -> None:
     writer.transport.abort()
 
 
-# Who calls ------------------------------------------------------------------------------------------------------------
+# Callers ------------------------------------------------------------------------------------------------------------
 def callers_of(connections: Iterable[tuple[int, int]], pids: Mapping[str, int]) -> dict[tuple[int, int], str]:
-    """Whose sockets they are that go from the one port of 127.0.0.1 to the other; who is none of these is not named."""
+    """The part that owns each connection between two ports of 127.0.0.1; connections of other processes are left
+    out."""
     owners = {link: name for name, pid in pids.items() for link in _open_files(pid)}
     wanted = set(connections)
     found = {}

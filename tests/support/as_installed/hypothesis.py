@@ -1,6 +1,6 @@
-"""Stands before the library of this name for the nodes that tests start: nobody's node has it.
+"""Hides the library of this name from the nodes that tests start, because installed nodes do not have it.
 
-kio looks for it and would load all of it, a fifth of what a start costs.
+kio would import all of it, which takes a fifth of a start.
 """
 
 raise ImportError("a node as it is installed does not have hypothesis")
