@@ -1,11 +1,9 @@
-"""One instance of the meta service among several: it campaigns, serves while it leads, and else says who does.
+"""One instance of the meta service among several: it campaigns, serves while it leads, and otherwise names the leader.
+Each time it begins to lead it makes a new service over the store as it is then, so nothing that it knew before counts.
+A service that refuses changes permanently ends the candidacy. An instance that does not lead answers with the leader's
+address (`NotLeader`); nothing is forwarded, so every answer comes from the leader, over one connection.
 
-Each time it leads it makes a service of its own over the store as it is then, so nothing that it knew before counts. A
-service that refuses changes for good ends the candidacy.
-Who asks an instance that does not lead is told where to ask (`NotLeader`); nothing is forwarded, so every answer comes
-from the one that leads, by one connection.
-
-Lives on one event loop, as one task. What keeps two leaders from writing is the store's own compare, never this file.
+Lives on one event loop, as one task. The store's own compare keeps two leaders from writing, never this file.
 """
 
 from __future__ import annotations
@@ -93,7 +91,7 @@ class MetaInstance:
 
     @property
     def why_no_changes(self) -> str | None:
-        """Why who asks here can change nothing, here or where it is sent; None when it can."""
+        """Why no client of this instance can change anything, here or where it is redirected; None when it can."""
         try:
             return self.leading().why_no_changes
         except NotLeader as error:
@@ -115,7 +113,7 @@ class MetaInstance:
             except StratalogError as error:
                 self._trouble = str(error)
                 _log.error("this instance cannot lead", error=str(error))
-            except Exception as error:  # a fault of ours: another instance may do better, and this one later (F48)
+            except Exception as error:  # a bug: another instance may do better, and this one later (F48)
                 self._trouble = f"this instance failed with an internal error ({error!r})"
                 _log.exception("this instance failed with an internal error")
             await asyncio.sleep(self._pause_s)

@@ -34,8 +34,8 @@ class LifeKeeper:
         stats: LifeStats,
         is_asked: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`nodes` are what is durable now; what changes from here on is told by `follow`. `is_asked`: whether
-        heartbeats reach this service, which one that cannot tell whether it leads sends away."""
+        """`nodes` are the durable records; later changes arrive through `follow`. `is_asked`: whether heartbeats reach
+        this service. A service that does not know whether it leads refuses them."""
         self.lease_ms = lease_ms
         self._monotonic_ms = monotonic_ms
         self._leases = NodeLeases(lease_ms, nodes, monotonic_ms())
@@ -52,8 +52,8 @@ class LifeKeeper:
         """Of each node: whether the connection of its last heartbeat is open."""
         self._task: asyncio.Task[Any] | None = None
         self._noting: asyncio.Task[None] | None = None
-        """The last write. The service looks at the time meanwhile: it hears who lives, and a slow store is no excuse
-        for who does not."""
+        """The last write. The service checks leases meanwhile: it receives heartbeats, and a slow store does not extend
+        the lease of a dead node."""
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="meta-lives")
@@ -97,8 +97,8 @@ class LifeKeeper:
 
     @contextlib.asynccontextmanager
     async def registering(self, command: RegisterNode) -> AsyncIterator[None]:
-        """While a registration is checked and made durable no other is. Raises LeaseHeld while an old life stands in
-        its way."""
+        """Only one registration at a time is checked and made durable. Raises LeaseHeld while an old life still holds
+        its lease."""
         async with self._registering:
             node_id = command.node.node_id
             is_over = await self._writer.read(lambda table: is_process_over(table.state.nodes.get(node_id), command))
@@ -121,7 +121,7 @@ class LifeKeeper:
                 self._leases.node_changed(change.node, self._monotonic_ms())
 
     def read_anew(self) -> None:
-        """Changes were not told one by one: read all nodes before the next look."""
+        """Some changes were not passed on one by one: read all nodes before the next check."""
         self._must_read = True
 
     async def _run(self) -> None:
@@ -141,7 +141,7 @@ class LifeKeeper:
             await work
         except StratalogError as error:
             _log.debug("leases of nodes were not checked", error=str(error))
-        except Exception:  # a fault in one look must not leave the dead alive for good (F48)
+        except Exception:  # a bug in one check must not leave dead nodes alive forever (F48)
             _log.exception("checking the leases of nodes failed")
 
     async def _look(self) -> None:

@@ -1,7 +1,5 @@
-"""Ends mounts whose time is over: one task of the meta service that leads. What does not come of a look the next sees.
-
-Time is the service's wall clock, for it is a person who said when: one that is wrong ends a mount too early or too
-late, and nothing is lost by it.
+"""Ends mounts that have expired: one task of the leading meta service. The next check repeats what failed. Time is the
+service's wall clock, because a person chose it: a wrong clock ends a mount too early or too late, and nothing is lost.
 """
 
 from __future__ import annotations
@@ -42,11 +40,11 @@ class MountExpiry:
                 await self.look()
             except StratalogError as error:
                 _log.debug("expired mounts were not checked", error=str(error))
-            except Exception:  # a fault in one look must not keep all mounts for good (F48)
+            except Exception:  # a bug in one check must not keep all mounts forever (F48)
                 _log.exception("checking for expired mounts failed")
 
     async def look(self) -> None:
-        """End what is over now."""
+        """End the mounts that have expired by now."""
         now_ms = self._clock_ms()
         for name in await self._writer.read(lambda table: _over(table, now_ms)):
             await self._writer.submit(EndMount(name))

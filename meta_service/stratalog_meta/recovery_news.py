@@ -1,10 +1,9 @@
-"""Says in the log, and counts, what the shard table concluded about copies: leaders taken away, ranges given up, copies
-that differ.
+"""Logs and counts what the shard table concluded about copies: leaders replaced, ranges given up, copies that differ.
 
-Follows the durable changes, as a watcher does. A segment's news is told once by each process that leads: after another
-one took over, what is still in a record is told again when that record changes. A node that dies may take thousands of
-leaders with it in one change: a few are named, the others counted.
-Lives on the service's event loop. Cost: one look per changed segment; memory for those in trouble alone.
+Follows the durable changes, as a watcher does. Each leading process logs a segment's news once. After another process
+took over, it logs what is still in a record again when that record changes. One change may replace the leaders of
+thousands of segments when a node dies: a few are named, the others counted. Lives on the service's event loop. Cost:
+one check per changed segment; memory only for segments in trouble.
 """
 
 from __future__ import annotations

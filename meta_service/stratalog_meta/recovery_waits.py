@@ -1,6 +1,5 @@
-"""Has recoveries decided without replicas that do not promise: the shell around `RecoveryPatience`.
-
-Lives on the service's event loop, as one task. What does not come of a look, the next look sees.
+"""Decides recoveries without replicas that make no promise in time: the shell around `RecoveryPatience`. Lives on the
+service's event loop, as one task. The next check repeats what failed.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ class RecoveryWaits:
                     pass
 
     def read_anew(self) -> None:
-        """Changes were not told one by one: read all that waits before the next look."""
+        """Some changes were not passed on one by one: read all waiting recoveries before the next check."""
         self._must_read = True
 
     async def _run(self) -> None:
@@ -82,7 +81,7 @@ class RecoveryWaits:
                 await self._look()
             except StratalogError as error:
                 _log.debug("recoveries that wait were not checked", error=str(error))
-            except Exception:  # a fault in one look must not leave a shard without a leader for good (F48)
+            except Exception:  # a bug in one check must not leave a shard without a leader forever (F48)
                 _log.exception("checking the recoveries that wait failed")
 
     async def _look(self) -> None:

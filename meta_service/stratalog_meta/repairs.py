@@ -1,8 +1,6 @@
-"""Has copies that are missing made again, and lets go of those that are too many: the shell around `copy_repair`.
-
-Lives on the service's event loop, as one task beside the leases. A look reads what is durable, plans in slices of the
-loop, and asks the table; what does not come of it the next look sees. So a look that fails, or a leader that goes,
-costs nothing but time.
+"""Replaces missing copies and releases surplus ones: the shell around `copy_repair`. Lives on the service's event loop,
+as one task beside the leases. A pass reads the durable metadata, plans in slices of the loop, and submits commands; the
+next pass repeats what failed. So a failed pass, or a change of the leader, costs only time.
 """
 
 from __future__ import annotations
@@ -26,9 +24,9 @@ _log = logger(__name__)
 _LOOKS_PER_TIME: Final = 8
 _MOST_BETWEEN_S: Final = 5.0
 _BUSY_S: Final = 0.5
-"""To the next look while copies are due: what a node has made leaves room for the next."""
+"""The pause between passes while copies are due: each copy that a node has completed leaves room for another."""
 _SHARE: Final = 20
-"""A look is followed by a pause of so many times what it worked; to wait for the store costs nobody anything."""
+"""The pause after a pass is this many times its working time; waiting for the store does not count."""
 
 
 class CopyRepairs:
@@ -42,8 +40,8 @@ class CopyRepairs:
         is_tiered: Callable[[Topic], bool] = lambda _: True,
         started: Callable[[], frozenset[int] | None] = lambda: None,
     ) -> None:
-        """`nodes` are what is durable now; what changes from here on is told by `follow`. `is_tiered`: of which topics
-        the copies of a node that leaves need no others, for the object store gets them. `started`: `plan_moves`."""
+        """`nodes` are the durable records; later changes arrive through `follow`. `is_tiered`: the topics whose copies
+        on a leaving node need no replacement, because the object store gets them. `started`: `plan_moves`."""
         self._is_tiered = is_tiered
         self._started = started
         self._monotonic_ms = monotonic_ms
@@ -54,7 +52,7 @@ class CopyRepairs:
         self._is_due = True
         self._seen: tuple[frozenset[int], frozenset[int], frozenset[int] | None] | None = None
         self._worked_ms = 0
-        """In the look under way."""
+        """In the present pass."""
         self._task: asyncio.Task[Any] | None = None
 
     def start(self) -> None:
@@ -90,7 +88,7 @@ class CopyRepairs:
             except StratalogError as error:
                 self._is_due = True
                 _log.debug("missing copies were not checked", error=str(error))
-            except Exception:  # a fault in one look must not leave copies missing for good (F48)
+            except Exception:  # a bug in one pass must not leave copies missing forever (F48)
                 self._is_due = True
                 _log.exception("checking for missing copies failed")
             pause_s = max(pause_s, _SHARE * self._worked_ms / 1_000)

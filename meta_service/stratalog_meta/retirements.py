@@ -1,8 +1,7 @@
-"""Has nodes leave that are wished to: the shell around the plan of `machines/plans/retirement`.
-
-Lives on the service's event loop, as one task. A look reads what is durable, plans each retirement, and asks the table
-for what follows; what does not come of it the next look sees. So a look that fails, or a leader that goes, costs
-nothing but time. How fast it goes is remembered here alone.
+"""Carries out retirements of nodes: the shell around the plan of `machines/plans/retirement`. Lives on the service's
+event loop, as one task. A pass reads the durable metadata, plans each retirement, and submits the commands that follow;
+the next pass repeats what failed. So a failed pass, or a change of the leader, costs only time. The rate of progress is
+only kept here, in memory.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _log = logger(__name__)
 POLL_S: Final = 1.0
 VERIFY_INTERVAL_MS: Final = 30_000
 _RATE_MS: Final = 30_000
-"""Over so long the rate is told."""
+"""The rate is measured over this time."""
 _WORDS_MS: Final = 10_000
 """So often at most the numbers of a wait are written again."""
 
@@ -49,7 +48,7 @@ class _Progress:
 
     def note(self, now_ms: int, remaining: int, mark: tuple[object, ...]) -> None:
         if self.seen and remaining > self.seen[-1][1]:
-            self.seen.clear()  # more was sealed, or turned up: from before that nobody can tell a rate
+            self.seen.clear()  # more was sealed, or found: samples from before that give no rate
         self.seen.append((now_ms, remaining))
         while len(self.seen) > 2 and now_ms - self.seen[0][0] > _RATE_MS:
             self.seen.popleft()
@@ -89,7 +88,7 @@ class Retirements:
         self._progress: dict[int, _Progress] = {}
         self._surveys: dict[int, Survey] = {}
         self._waits: dict[int, Wait | None] = {}
-        """As the last look found it; the records are told less often."""
+        """As the last pass found it; the records are updated less often."""
         self._told_ms: dict[int, int] = {}
         self._task: asyncio.Task[Any] | None = None
 
@@ -117,12 +116,12 @@ class Retirements:
                 await self.look()
             except StratalogError as error:
                 _log.debug("retirements were not checked", error=str(error))
-            except Exception:  # a fault in one look must not leave a retirement where it is for good (F48)
+            except Exception:  # a bug in one pass must not stop a retirement forever (F48)
                 _log.exception("checking retirements failed")
 
     # A look -----------------------------------------------------------------------------------------------------
     async def look(self) -> None:
-        """One pass over all who leave. Costs nothing while nobody does."""
+        """One pass over all leaving nodes. Costs nothing while no node leaves."""
         if not self._is_any:
             return
         snapshot = await self._writer.read(ShardTable.snapshot)
@@ -137,7 +136,7 @@ class Retirements:
         self._stats.remaining_bytes = sum(survey.remaining_bytes for survey in self._surveys.values())
         turns = turns_of(snapshot, self._vitals(), self._clock_ms())
         for node in due:
-            await asyncio.sleep(0)  # each costs a look at every node and topic, and thousands may leave
+            await asyncio.sleep(0)  # each reads every node and topic, and thousands may leave
             await self._carry_out(node, self._plan(node, snapshot, turns))
 
     async def _survey(self, snapshot: Snapshot) -> dict[int, Survey]:
@@ -151,7 +150,8 @@ class Retirements:
             await asyncio.sleep(0)
 
     async def survey_new(self, snapshot: Snapshot) -> None:
-        """Who asks right after a wish was taken is not told that nothing remains: the next look would say it first."""
+        """A request right after a retirement was accepted does not report that nothing remains: only the next pass
+        knows that."""
         wished = {node.node_id for node in snapshot.nodes if is_due(node) and not node.is_retired}
         if not wished <= self._surveys.keys():
             self._surveys = await self._survey(snapshot)
@@ -222,9 +222,9 @@ class Retirements:
                 except Rejected as error:
                     _log.warning("mount could not be started", node_id=node.node_id, error=str(error))
 
-    # What is told -----------------------------------------------------------------------------------------------
+    # Status ----------------------------------------------------------------------------------------------------
     def status(self, node: Node) -> RetirementStatus:
-        """Of a node that leaves or has left, as the last look found it."""
+        """The status of a node that leaves or has left, as the last pass found it."""
         record = node.retirement
         assert record is not None
         if record.wait is not None and (wait := self._waits.get(node.node_id)) is not None:

@@ -1,7 +1,8 @@
-"""An answer that costs a look at each segment, made seldom enough that asking for it costs little.
+"""An answer that needs a pass over all segments, made rarely enough that requests for it cost little.
 
-Lives on the service's event loop. Whoever asks meanwhile gets the same answer; making one takes turns with everybody
-else, and then the next one waits so long that all of them take at most a twentieth of the time, however many ask.
+Lives on the service's event loop. Requests that come meanwhile get the same answer. It is made in slices, between other
+work of the loop, and the pause before the next one is long enough that all of them take at most a twentieth of the
+time, however many requests come.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class SeldomMade(Generic[T]):
             return self._made
         if self._making is None or self._making.done():
             self._making = asyncio.get_running_loop().create_task(self._make(), name=self._name)
-        return await asyncio.shield(self._making)  # one who goes away takes it from nobody else
+        return await asyncio.shield(self._making)  # a client that goes away does not cancel it for the others
 
     async def close(self) -> None:
         if self._making is not None:

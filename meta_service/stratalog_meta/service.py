@@ -111,7 +111,7 @@ class MetaService:
 
     async def start(self, is_asked: Callable[[], bool] = lambda: True) -> None:
         """Load the store (a new one gets its cluster id) and begin to serve. `is_asked`: whether requests reach it now;
-        while they do not, nobody is lost for not being heard.
+        while they do not, no node counts as dead for lack of heartbeats.
 
         Raises: Unavailable while another process has the store open, Corrupt for damaged metadata, Fenced when the
         bucket knows of newer ones.
@@ -212,7 +212,7 @@ class MetaService:
         return self._running is not None and self._running[0].is_broken
 
     def leading(self) -> MetaService:
-        """Itself: what serves it asks who leads (see `leader`)."""
+        """Itself: the server asks the candidate for the leader (see `leader`)."""
         return self
 
     @property
@@ -291,7 +291,7 @@ class MetaService:
 
     @contextlib.contextmanager
     def _noted(self, key: SegmentKey, witness: Witness) -> Iterator[None]:
-        """Until a snapshot tells of it nobody frees the copies of a segment that became complete inside."""
+        """Until a snapshot covers it, no node frees the copies of a segment that became complete inside."""
         witness.completing(key)
         try:
             yield
@@ -436,7 +436,7 @@ def _of_topic(table: ShardTable, name: str, shards: int | None = None) -> tuple[
 
 
 def _living(table: ShardTable, segments: tuple[SegmentKey, ...]) -> tuple[SegmentKey, ...]:
-    """Those of which somebody may still want to read: not DELETED ones."""
+    """Segments that may still be read: not DELETED ones."""
     found = ((key, table.state.find_segment(key)) for key in segments)
     return tuple(key for key, segment in found if segment is not None and segment.state is not SegmentState.DELETED)
 

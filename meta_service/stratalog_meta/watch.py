@@ -1,7 +1,5 @@
-"""The last change sets, and those who wait for the next one.
-
-Watchers pull: each holds a version, none a queue, so a slow one costs nothing. One that falls behind what is kept is
-told to take a new snapshot.
+"""The last change sets, and the watchers that wait for the next one. Watchers pull: each holds a version and no queue,
+so a slow watcher costs nothing. A watcher that falls behind the kept sets must take a new snapshot.
 
 Lives on the event loop. Memory: at most `max_changes` changes (and the newest set, however large).
 """
@@ -61,8 +59,8 @@ class ChangeHistory:
         self._wake()
 
     def restart(self, version: int, sets: Sequence[ChangeSet] = ()) -> None:
-        """Not all changes up to `version` were published: watchers go on with `sets`, those before it need a
-        snapshot."""
+        """Not all changes up to `version` were published: watchers continue with `sets`; those that are further behind
+        need a snapshot."""
         self._begin(version, sets)
         self._wake()
 

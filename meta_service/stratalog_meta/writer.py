@@ -1,13 +1,13 @@
-"""One task that changes the shard table: commands that came meanwhile share one synced write (group commit).
-
-Every answer, a refusal or a read too, waits until what it rests on is durable; readers never see what a restart would
-not find. A store that refuses a part of a write, and knows so, has its commands answered `Unavailable` and goes on.
-When it fails, the commands of that write are answered `OutcomeUnknown` (the store may have kept them), the table goes
-back to what is known to be durable, reads go on, and every further command is `Unavailable`. A store that had no room,
-or could not be asked what became of its write, is opened again until it can, and what it kept is the truth then. Any
-other failure lasts until a restart: after a failed flush the page cache shows what the disk may not hold.
-The task ends with `close` alone. A fault of its own is answered like a store that failed until a restart: a request
-without an answer would wait forever, and so would everyone behind it.
+"""One task that changes the shard table: commands that came meanwhile share one synced write (group commit). Every
+answer, also a refusal or a read, waits until the state that it rests on is durable; readers never see what a restart
+would not find. If the store refuses a part of a write, and knows so, these commands are answered `Unavailable` and the
+task continues. If the store fails, the commands of that write are answered `OutcomeUnknown` (the store may have kept
+them), the table goes back to the state known to be durable, reads continue, and every further command is `Unavailable`.
+A store that had no room, or did not say what became of its write, is opened again until it can be, and what it kept is
+then the truth. Any other failure lasts until a restart: after a failed flush the page cache shows what the disk may not
+hold.
+The task ends with `close` alone. A bug in it is answered like a store that failed until a restart: a request without an
+answer would wait forever, and so would all requests behind it.
 
 Lives on the event loop; the store does its waiting elsewhere.
 Cost: a turn applies what was asked before it, until that makes `MAX_WRITES_PER_TURN` records, and lets others run every
@@ -37,7 +37,7 @@ R = TypeVar("R")
 MAX_WRITES_PER_TURN: Final = 32_768
 SLICE_S: Final = 0.01
 HEAL_AFTER_S = 1.0
-"""Between two looks whether a store that was full, or away, can be written again."""
+"""The pause between two checks whether a store that was full, or away, can be written again."""
 
 _log = logger(__name__)
 
@@ -59,12 +59,12 @@ class _Reading(Generic[R]):
     answer: asyncio.Future[R]
 
 
-_Request: TypeAlias = _Order[Any] | _Reading[Any]  # all kinds stand in one queue; each future has its own type
+_Request: TypeAlias = _Order[Any] | _Reading[Any]  # all kinds are in one queue; each future has its own type
 
 
 @dataclass(slots=True)
 class _Turn:
-    """What goes to the store together, and whom to answer then: each with its result or its refusal."""
+    """What goes to the store together, and the answers that follow: each command's result or refusal."""
 
     taken: list[_Request] = field(default_factory=list)
     """All of them, those that are answered already too."""
@@ -131,7 +131,7 @@ class TableWriter:
         return self._failure is not None and not self._may_heal
 
     def refuse_changes(self, why: str) -> None:
-        """From now on, until another service is started over the store; reading goes on."""
+        """Refuse commands from now on, until another service is started over the store; reads continue."""
         self._failure, self._is_full, self._may_heal = why, False, False
         _log.error("changes are refused", error=why)
 
@@ -200,7 +200,7 @@ class TableWriter:
             assert table is not None, "a store that had a header has one"
             table.min_in_sync = self._table.min_in_sync
             await self._store.write([[PutHeader(table.state.header)]])
-        except Exception as error:  # whatever a store without room says, the next look may find it well
+        except Exception as error:  # whatever a store without room reports, the next check may find room
             _log.debug("store still fails", source=self._store.source, error=str(error))
             return
         if table.version != self._table.version:
@@ -232,8 +232,7 @@ class TableWriter:
             self._is_busy = False
 
     def _give_up(self, turn: _Turn, fault: Exception) -> None:
-        """A fault of this task: whom it left without an answer learns that nobody knows, and nothing is changed any
-        more."""
+        """A bug in this task: commands without an answer get `OutcomeUnknown`, and nothing is changed any more."""
         self._failure = (
             f"the meta service failed with an internal error ({fault}): changes are refused until it is restarted"
         )
@@ -319,7 +318,8 @@ class TableWriter:
             _resolve(reading.answer, seen)
 
     def _settle(self, turn: _Turn, refusal: WriteRefused) -> None:
-        """The store kept a part of the turn and knows it: that is answered, the rest was not done, and it goes on."""
+        """The store kept a part of the turn and knows it: that part is answered, the rest was not done, and the task
+        continues."""
         self._stats.store_refusals += 1
         _log.warning("store refused changes", source=self._store.source, error=str(refusal), kept=refusal.kept)
         durable, lost = turn.split(refusal.kept)
@@ -375,7 +375,7 @@ class TableWriter:
         )
 
     def _answer_without(self, turn: _Turn, refusal: Unavailable) -> None:
-        """Who has no answer yet: what it would have been may rest on what was lost."""
+        """Commands without an answer: their results may rest on what was lost."""
         for request in turn.taken:
             if isinstance(request, _Reading):
                 self._read_again(request)

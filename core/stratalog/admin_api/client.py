@@ -173,7 +173,7 @@ class AdminClient:
             raise self._foreign(method, path, "its answer is another") from None
 
     def _foreign(self, method: str, path: str, how: str) -> WrongServer | OutcomeUnknown:
-        """For what answers, and not as a node's admin port does. After a change nobody knows what was done."""
+        """For an answer that is not one of a node's admin port. After a change it is then unknown what was done."""
         told = (
             f"what answers at {self.base} is not the admin port of a storage node ({method} {path}: {how}); name a "
             "node's metrics.listen address with --admin HOST:PORT"
@@ -215,7 +215,8 @@ class AdminClient:
             raise self._doubt(method, path, error) from None
 
     def _doubt(self, method: str, path: str, error: object) -> Unavailable | OutcomeUnknown:
-        """A lost answer to a question is no harm; to a change it leaves open whether it was made."""
+        """Losing the answer to a question does no harm. After a change, a lost answer leaves open whether the change
+        was made."""
         if isinstance(error, http.client.BadStatusLine) and not isinstance(error, http.client.RemoteDisconnected):
             return self._foreign(method, path, "it speaks no HTTP")
         where = f"{method} {self.base}{path}"

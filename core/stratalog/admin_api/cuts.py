@@ -1,4 +1,5 @@
-"""Consistent cuts in the admin API: a moment at which a node answers nobody, and where its shards ended then."""
+"""Consistent cuts in the admin API: a node holds all its answers for a moment, and reports where its shards ended
+then."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def error_from_body(status: int, body: bytes) -> errors.StratalogError:
 
 
 def told_error(body: bytes) -> errors.StratalogError | None:
-    """The error that a node wrote; None for what no node of ours writes."""
+    """The error that a node wrote; None for an answer that no Stratalog node writes."""
     try:
         told = ErrorBody.model_validate(json.loads(body))
     except ValueError:

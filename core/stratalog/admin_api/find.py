@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 MOST_RECORDS: Final = 1_000
 """Of one answer."""
 MOST_VALUE_BYTES: Final = 256 << 10
-"""Key, value and headers of a record that are told; of a larger one only where it is."""
+"""Most bytes of key, value and headers that are returned of a record; for a larger one only its place is returned."""
 
 
 class FoundHeader(BaseModel):

@@ -161,14 +161,14 @@ class LookedRecord(_Answer):
 
 
 class ShardLookedAt(_Answer):
-    """Which part of a shard a look went through."""
+    """Which part of a shard a search went through."""
 
     shard: int
     log_start_offset: int
     high_watermark: int
     from_offset: int
     next_offset: int
-    """Where the next look begins; the high watermark where there is no more."""
+    """Where the next search begins; the high watermark if there is nothing more."""
     why_not: str | None = None
     """Why it could not be read, or not all of it."""
 

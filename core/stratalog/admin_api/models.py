@@ -76,7 +76,7 @@ class GivenUpGroups(_Answer):
 
 
 class FollowedSegment(_Answer):
-    """A segment that another node leads, or that this one copies, and of which something is not here yet."""
+    """A segment that another node leads, or that this node copies, and that is not complete here yet."""
 
     topic: str
     shard: int
@@ -91,7 +91,7 @@ class FollowedSegment(_Answer):
 
 
 class ReplicationStatus(_Answer):
-    """What a node follows, and how far it is behind what it was told of."""
+    """What a node follows, and how far it is behind the ends that it knows of."""
 
     segments: int = 0
     behind: int = 0
@@ -100,7 +100,7 @@ class ReplicationStatus(_Answer):
     copies_due: int = 0
     """Sealed segments that it is to copy."""
     faulty_copies: int = 0
-    """Copies of which nobody knows what the disk holds: they are in no ISR."""
+    """Copies whose content on the disk is unknown: they are in no ISR."""
     worst: list[FollowedSegment] = []
     """Those that lack most."""
 
@@ -133,7 +133,7 @@ class NodeStatus(_Answer):
     topics: int
     shards: int
     stopped_shards: int = 0
-    """Shards that take no writes; the node is ready all the same, for it serves the others."""
+    """Shards that take no writes. The node still counts as ready, because it serves the others."""
     stopped: list[StoppedShard] = []
     """The first of them, by topic and shard."""
     groups_given_up: list[GivenUpGroups] = []
@@ -229,9 +229,9 @@ class SegmentInfo(_Answer):
     leader: int | None
     replicas: list[int] = []
     isr: list[int] = []
-    """Of a segment that is not sealed: who has all that is acknowledged."""
+    """Of a segment that is not sealed: the nodes that have all acknowledged data."""
     local_nodes: list[int]
-    """Of a sealed one: who has proven a copy."""
+    """Of a sealed segment: the nodes that have proven their copy."""
     digest: str | None
     places: list[str]
     """The local file, the manifest, or the objects of its committed parts."""
@@ -267,7 +267,7 @@ class Location(_Answer):
     holders: list[int] = []
     """Nodes that have a copy of the segment."""
     leader: int | None = None
-    """Who leads the shard: it is asked for reads, and knows where the log ends."""
+    """The shard's leader. It answers reads and knows where the log ends."""
 
 
 class SealRequest(_Request):

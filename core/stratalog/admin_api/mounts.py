@@ -26,7 +26,7 @@ class MountInfo(BaseModel):
     only_there: int
     """Of them those that lie nowhere but in the node's directory."""
     topics: list[str] = []
-    """Of a mount made by hand: the names under which it is read."""
+    """Of a mount that a person made: the names under which it is read."""
     expires_ms: int = 0
     """When it ends by itself; 0: never."""
 
@@ -51,7 +51,7 @@ class MoveMountRequest(BaseModel):
 
     name: str
     node_id: int | None = None
-    """Who shall hold it; none: whom the meta service chooses."""
+    """The node that shall hold it; none: the meta service chooses one."""
 
 
 class EndMountRequest(BaseModel):

@@ -30,4 +30,4 @@ class RollElsewhereRequest(BaseModel):
 class RollingElsewhere(BaseModel):
     node_id: int
     asked: list[SegmentName]
-    """Those that this node leads; it goes on in the background."""
+    """Those that this node leads; the rolls continue in the background."""

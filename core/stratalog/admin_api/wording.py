@@ -20,8 +20,8 @@ def stopped_lines(status: NodeStatus) -> list[str]:
 
 
 def given_up_lines(status: NodeStatus) -> list[str]:
-    """Which groups a node had to begin again without what was given up by force, and where nobody knows whether
-    something is missing: after a rebuild or a restore that is so of every shard, in one line."""
+    """Which groups a node had to begin again without data that was given up by force, and which shards may miss
+    something. After a rebuild or a restore all shards may, and one line says so."""
     lines = [
         f"offsets {one.base_offset} to {one.end_offset - 1} of shard {one.shard} of the group log were given up: "
         "groups that wrote nowhere else started empty, the others as of before"
@@ -46,7 +46,8 @@ def following_words(told: ReplicationStatus) -> str:
 
 
 def following_lines(told: ReplicationStatus) -> list[str]:
-    """The copies that do not go on by themselves soon: those that nobody is asked for, of the ones that lack most."""
+    """The copies that will not continue by themselves soon: those with no source, beginning with the ones that lack
+    most."""
     return [
         f"copy of {one.topic}-{one.shard}, epoch {one.epoch}: {one.life}, {counted(one.lag_offsets, 'offset')} behind, "
         "and copies from no node now; if it lasts, see the log of this node"

@@ -1,7 +1,6 @@
-"""Turns of the loop for long answers: of all that are being made, one goes on in a turn.
-
-A long answer is made in slices so that the loop serves others in between. That is no bound by itself: sixty at a time,
-which one client may ask for, would do sixty slices in each turn.
+"""Turns of the loop for long answers: in each turn only one of them is worked on. A long answer is made in slices so
+that the loop serves others in between. Slices alone are not a bound: one client may ask for sixty answers at a time,
+and each turn would do sixty slices.
 """
 
 from __future__ import annotations
@@ -16,6 +15,6 @@ class FairTurns:
         self._lock = asyncio.Lock()
 
     async def next(self) -> None:
-        """Returns in a later turn of the loop, in which it returns to nobody else; who asked first goes first."""
+        """Returns in a later turn of the loop, and to only one caller in each turn, in the order of the calls."""
         async with self._lock:
             await asyncio.sleep(0)

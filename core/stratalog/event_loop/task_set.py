@@ -1,6 +1,6 @@
 """Tasks that run in the background of a part, kept until they end, and ended with it.
 
-The event loop holds its tasks weakly: one that nobody keeps may vanish in the middle of its work.
+The event loop holds its tasks weakly: a task without another reference may vanish in the middle of its work.
 Lives on the event loop.
 """
 

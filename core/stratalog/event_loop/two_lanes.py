@@ -1,7 +1,6 @@
-"""One thing at a time, with two lanes: work that clients wait for goes before work that nobody waits for.
-
-In a lane, who asked first goes first. Neither lane starves: after `URGENT_IN_A_ROW` urgent turns one of the others is
-given. Lives on the event loop. Cost: a future for each that has to wait.
+"""One thing at a time, with two lanes: work that clients wait for goes before background work. Within a lane, the first
+caller goes first. Neither lane starves: after `URGENT_IN_A_ROW` urgent turns one of the others is given. Lives on the
+event loop. Cost: a future for each that has to wait.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class TwoLanes:
             raise
 
     def give_on(self) -> None:
-        """`_is_taken` stays true for whoever is next, so that no newcomer takes the turn in between."""
+        """`_is_taken` stays true for the next waiter, so that no newcomer takes the turn in between."""
         is_urgent = bool(self._urgent) and (self._in_a_row < URGENT_IN_A_ROW or not self._other)
         lane = self._urgent if is_urgent else self._other
         while lane:

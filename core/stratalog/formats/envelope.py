@@ -1,4 +1,5 @@
-"""Opens and closes the preamble and the envelope that every structure of ours begins with (docs/formats.md section 1).
+"""Opens and closes the preamble and the envelope that every Stratalog structure begins with (docs/formats.md section
+1).
 
 Invariant: the CRC covers every other byte of the structure, so no bit of it can change unseen.
 Checks run in a fixed order, and a claimed size is compared with the bytes given before it is used.
@@ -69,7 +70,7 @@ _VERSIONS = {
 
 
 def identify(head: Buffer) -> Structure | None:
-    """What a file or an object that begins with these bytes is; None when it is none of ours."""
+    """What a file or an object that begins with these bytes is; None if it is not one of Stratalog's."""
     try:
         return Structure(bytes(head[:8]))
     except ValueError:

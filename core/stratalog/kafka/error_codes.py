@@ -1,4 +1,4 @@
-"""Kafka's error codes, and which one says what an error of ours means.
+"""Kafka's error codes, and the code for each Stratalog error.
 
 Invariant: a code that tells a client "nothing was done" is only given for errors that promise it (`Rejected`,
 `Unavailable`); `OutcomeUnknown` becomes REQUEST_TIMED_OUT. Source: Kafka's `Errors.java`.

@@ -1,6 +1,5 @@
-"""The one error of this package: bytes from a client that are not what the protocol says.
-
-Whoever reads a frame closes the connection on it: after a wrong length nothing in the stream can be trusted.
+"""The one error of this package: bytes from a client that do not follow the protocol. The reader of a frame closes the
+connection on it: after a wrong length nothing in the stream can be trusted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Fetch requests and replies, versions 4-12, by hand; records are spliced into the reply, never copied.
+"""Decodes and encodes Fetch requests and replies, versions 4-12, without kio; records are spliced into the reply, never
+copied.
 
 The reply is a list of buffers for `writelines`: what the caller gives as records comes back in its place untouched, be
 it a memoryview or a file range that the connection sends in its own way. Versions outside 4-12 are the caller's mistake

@@ -89,8 +89,8 @@ def encode_entity(entity: Entity) -> bytes:
 
 
 def has_more_entries(entity: Entity, limit: int) -> bool:
-    """Whether an answer's arrays hold more than so many structures. Cost: a fraction of encoding them, for it looks
-    only until the limit is passed."""
+    """Whether an answer's arrays hold more structures than the limit. Cost: a fraction of encoding them, because
+    counting stops at the limit."""
     return not isinstance(entity, EncodedBody) and _entries_left(entity, limit) < 0
 
 

@@ -1,4 +1,4 @@
-"""OffsetFetch answers (key 9, versions 1-9) by hand, in pieces: one may tell of a million offsets.
+"""OffsetFetch answers (key 9, versions 1-9), encoded in pieces: one answer may hold a million offsets.
 
 The caller puts the pieces one after the other and may pause between any two. Pure. Cost: about 1 us per offset.
 """

@@ -1,4 +1,4 @@
-"""Produce requests and replies, versions 3-11, by hand and without copying a batch.
+"""Decodes and encodes Produce requests and replies, versions 3-11, without kio and without copying a batch.
 
 Callers hand in a frame (without its size prefix) and must not reuse its buffer while they hold a record view. Versions
 outside 3-11 are the caller's mistake (the registry refuses them). Pure. Cost: about 2 us for one topic with one
@@ -25,7 +25,7 @@ _FLEXIBLE = 9
 MAX_PARTITIONS = 200_000
 """Partition entries in one request: six bytes become objects of two hundred, so a frame must be bounded."""
 _FEW = 1_000
-"""So many may stand in a frame without a batch each."""
+"""The most of them that a frame may have without a batch each."""
 _LEAST_BATCH_BYTES = 61
 
 TopicRecords: TypeAlias = tuple[str, list[tuple[int, memoryview | None]]]
@@ -42,7 +42,8 @@ class ProduceRequest:
 
 
 class LeaderHint(NamedTuple):
-    """Who leads now: sent with NOT_LEADER_OR_FOLLOWER from version 10, it saves the client a Metadata round trip."""
+    """The present leader. Sent with NOT_LEADER_OR_FOLLOWER from version 10, it saves the client a Metadata round
+    trip."""
 
     leader_id: int
     leader_epoch: int
@@ -134,7 +135,7 @@ def _decode_compact(frame: memoryview, position: int) -> ProduceRequest:
             partition_count, position = read_varint(frame, position - 1)
         if partition_count == 0:
             raise MalformedFrame(f"null partition array at byte {position}: close the connection")
-        total += partition_count  # of which one stands for the topic
+        total += partition_count  # one of them is the topic itself
         if total > _FEW:
             _check_count(total, end)
         partitions: list[tuple[int, memoryview | None]] = []

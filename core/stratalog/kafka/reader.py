@@ -1,9 +1,9 @@
 """Read a message body into kio's dataclasses, by their field types and metadata, without kio's own reader.
 
-kio's native reader allocates by array counts it was told: a request of forty bytes makes it ask for 250 GB and abort
-the whole process. It also refuses unknown tagged fields, which the protocol wants skipped. So bodies from the network
-are read here: every length is held against the bytes that are left, the number of entries is bounded, unknown tags are
-stepped over. Pure. Cost: about 1 us per field and 2 us per structure; control requests only.
+kio's native reader allocates by the array counts of the request: a request of forty bytes makes it ask for 250 GB and
+abort the whole process. It also refuses unknown tagged fields, which the protocol wants skipped. So bodies from the
+network are read here: every length is checked against the bytes that are left, the number of entries is bounded,
+unknown tags are skipped. Pure. Cost: about 1 us per field and 2 us per structure; control requests only.
 
 Requires: a schema whose fields are those of the wire, in order (kio generates them from Kafka's message definitions).
 Raises: MalformedFrame, and nothing else.
@@ -232,7 +232,8 @@ def _uuid(data: bytes) -> UUID | None:
 
 
 def _duration(milliseconds: int) -> timedelta:
-    """Longer than Python can say (2.7 million years) is as long as it can say: "forever" is no malformed request."""
+    """A duration longer than Python can hold (2.7 million years) becomes the longest it can hold: "forever" is a valid
+    request."""
     try:
         return timedelta(milliseconds=milliseconds)
     except OverflowError:

@@ -80,7 +80,7 @@ class SegmentAnswer(NamedTuple, Generic[Buffer]):
     records: Sequence[Buffer] = ()
     records_bytes: int = 0
     leader: int = -1
-    """Who leads, with an error that says that the answerer does not; else the answerer."""
+    """The leader, if the error says that the answering node does not lead; otherwise the answering node."""
 
 
 @dataclass(slots=True)

@@ -1,8 +1,8 @@
-"""What a consumer says in the metadata it joins a group with, and what its share of the group looks like in bytes.
+"""The bytes of a consumer's subscription, which it sends when it joins a group, and of its assignment.
 
-The coordinator of a classic group treats both as opaque: only the expiry and the deletion of offsets look for topics,
-and a group that changes its protocol while it has members (docs/group-migration.md). Who sends something else is left
-alone. Cost: about 0.1 us for each partition named.
+The coordinator of a classic group treats both as opaque: only the expiry and the deletion of offsets read topics from
+them, and a group that changes its protocol while it has members (docs/group-migration.md). Bytes of another layout are
+left alone. Cost: about 0.1 us for each partition named.
 Source: Kafka's ConsumerProtocolSubscription and ConsumerProtocolAssignment, versions 0 to 3: version i16; topics as an
 array of strings, user data, from 1 on owned partitions by topic, from 2 on a generation, from 3 on a rack; and version
 i16, partitions by topic, user data. What newer versions add comes behind it.
@@ -47,7 +47,7 @@ def read_subscription(metadata: bytes) -> Subscription | None:
 
 
 def read_assignment(assignment: bytes) -> tuple[PlacesByName, ...] | None:
-    """Empty for no bytes at all: nothing was assigned. None when these bytes are no assignment."""
+    """Empty for no bytes at all: nothing was assigned. None if these bytes are not an assignment."""
     if not assignment:
         return ()
     try:

@@ -1,7 +1,7 @@
-"""Unsigned varints and tagged fields, read from a frame by hand.
+"""Reads unsigned varints and tagged fields from a frame.
 
 Callers pass a position and get the next one; a position past the end surfaces as IndexError, which the public decoders
-turn into MalformedFrame. Nothing here allocates by a length it was told.
+turn into MalformedFrame. Nothing here allocates by a length from the frame.
 """
 
 from __future__ import annotations

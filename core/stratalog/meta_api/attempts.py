@@ -16,7 +16,8 @@ from stratalog.machines.backoff import longest_pause
 from stratalog.model.errors import OutcomeUnknown, StratalogError, Unauthorized, Unavailable
 
 UNAUTHORIZED_ATTEMPTS: Final = 4
-"""While a token is replaced one instance may know it before another: each is asked, and nobody for long."""
+"""While a token is being replaced, one instance may know it before another: each instance is tried, for a short
+time."""
 
 
 class Repeat(Enum):
@@ -40,7 +41,7 @@ class RetryPolicy:
     first_pause_s: float = 0.05
     longest_pause_s: float = 2.0
     silence_s: float = 7.0
-    """A watch that says nothing for so long is dead (the service says something every 2 s)."""
+    """A watch that is silent for this long is dead (the service sends a line every 2 s)."""
     watch_gap_s: float = 60.0
     """So long a watch tries to connect again before it gives up."""
 

@@ -1,8 +1,7 @@
-"""The one door to metadata: what every part may ask of the meta service.
-
-Two things stand behind it: the service itself, when it lives in this process, and an HTTP client. One suite of tests
-passes on both. Raises `Rejected` and its kinds (nothing was done), `Unavailable` (nothing was done, try later),
-`OutcomeUnknown` (the answer was lost: read before acting again).
+"""The one interface to metadata: what every part may ask of the meta service. It has two implementations: the service
+itself, if it runs in this process, and an HTTP client. One suite of tests passes on both. Raises `Rejected` and its
+kinds (nothing was done), `Unavailable` (nothing was done, try later), `OutcomeUnknown` (the answer was lost: read
+before acting again).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from stratalog.model.errors import InvalidRequest
 
 MAX_HOPS: Final = 4
-"""So often one attempt goes on to where it is sent. More is a circle: instances that have not seen yet who leads."""
+"""The most redirects that one attempt follows. More are a circle of instances that do not know the new leader yet."""
 
 
 def parse_endpoints(text: str) -> tuple[str, ...]:
@@ -43,7 +43,7 @@ class Endpoints:
 
     @property
     def present(self) -> str:
-        """Whom to ask next."""
+        """The instance to ask next."""
         return self._leader if self._leader is not None else self._urls[self._at]
 
     @property
@@ -52,7 +52,7 @@ class Endpoints:
         return self._leader
 
     def leads(self, url: str) -> None:
-        """An instance has said who leads."""
+        """An instance has named the leader."""
         self._leader = url.rstrip("/")
 
     def answered(self, url: str) -> None:

@@ -1,11 +1,11 @@
-"""Commands about segments that are asked for while others are on their way go together, in one request.
+"""Sends commands about segments together, in one request, if they are submitted while other commands are in flight.
 
-A node that takes over a thousand shards sends five commands for each within a second. One by one they cost both sides
-more than what they ask for (3 ms of CPU each, with a connection of its own for what must not be doubled); a hundred in
-one request cost a tenth of that, and the service writes them in one turn anyway.
+A node that takes over a thousand shards sends five commands for each within a second. One by one, the requests cost
+both sides more than the commands (3 ms of CPU each, and a fresh connection for a command that must not be repeated). A
+hundred in one request cost a tenth of that, and the service writes them in one turn anyway.
 
-Each command stays by itself: it has its own answer or error, and its own attempts. What goes wrong with the request as
-a whole is told to each that was in it; one that is refused for what it says goes once more as one request for each.
+Each command has its own answer or error, and its own attempts. If the request as a whole fails, each command in it
+fails that way. If the service refuses the request's content, each command is sent once more, in a request of its own.
 """
 
 from __future__ import annotations
@@ -88,14 +88,14 @@ class GatheredCommands:
         except InvalidRequest as error:
             if len(together) == 1:
                 _refuse(together, error)
-            else:  # one of them cannot be read, or nobody there knows such requests: nothing was done
+            else:  # one command cannot be read, or the service does not know such requests: nothing was done
                 await self._send_each(together)
         except StratalogError as error:
             _refuse(together, error)
         except asyncio.CancelledError:
             _refuse(together, OutcomeUnknown("the request was given up: read before acting"))
             raise
-        except Exception as fault:  # who stands in line behind must not wait forever (F48)
+        except Exception as fault:  # the commands queued behind it must not wait forever (F48)
             _log.error("a request to the meta service failed inside", commands=len(together), exc_info=True)
             _refuse(together, OutcomeUnknown(f"the request failed inside: {fault!r}: read before acting"))
         else:

@@ -146,7 +146,7 @@ class HttpMetaClient:
         return (await self._read("/v1/retirements", wire.RETIREMENTS)).items
 
     async def troubles(self, limit: int | None = None) -> tuple[Trouble, ...]:
-        """Shards that need attention; at most so many."""
+        """Shards that need attention, up to the given number."""
         query = "" if limit is None else f"?limit={limit}"
         return (await self._read(f"/v1/troubles{query}", wire.TROUBLES)).items
 

@@ -1,10 +1,10 @@
-"""Records as JSON, made from their dataclasses: nothing says a second time which fields a record has.
+"""Records as JSON, derived from their dataclasses, so the fields of a record are written down once.
 
 A dataclass or a named tuple is an object of its fields, bytes are base64, an enum its value, an id text. One of several
 records is an object with one field, named after the kind (`{"topic_changed": {...}}`); an error is a problem.
-What is asked of the service is read strictly: a field that is not known is refused, a number keeps the bounds of its
-type (`stratalog.model.bounds`), text is no number, and the first record that is wrong ends the reading. What the
-service says may have fields that a newer one adds.
+Requests to the service are read strictly: an unknown field is refused, a number must be in the bounds of its type
+(`stratalog.model.bounds`), text is not accepted as a number, and the first wrong record ends the reading. Answers of
+the service may have fields that a newer version adds.
 
 Importing this costs tens of milliseconds, a shape less than one: only what speaks HTTP imports it (decision 0015).
 Cost: 4 us per segment to JSON, 7 us back.
@@ -144,7 +144,7 @@ class _Maker:
         )
 
     def _tagged(self, kinds: list[object]) -> _Forms:
-        """An object with one field, whose name says of which kind its value is."""
+        """An object with one field, whose name is the kind of its value."""
         named = {_tag(kind): self.forms(kind) for kind in kinds}
 
         def tagged(value: object) -> dict[str, object]:

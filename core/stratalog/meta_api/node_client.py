@@ -1,7 +1,5 @@
-"""The door to metadata for one node: every command that goes through it names the node's life.
-
-So no part of a node can forget to say who asks, and what is still on its way when the node begins another life, or when
-another process has taken its place, is fenced.
+"""The metadata client of one node: it adds the node's life to every command. So no part of a node can forget it, and a
+command in flight is fenced once the node begins another life, or another process has taken its place.
 """
 
 from __future__ import annotations

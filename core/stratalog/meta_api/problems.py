@@ -1,6 +1,7 @@
 """Errors as problem JSON (RFC 9457): the kind of error crosses HTTP, so that a client raises what the service raised.
 
-A kind that is not known here is told by whose fault it is.
+A kind that this version does not know becomes the general error for its HTTP status: the caller's fault or the
+service's.
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ class SnapshotReader:
         """Segments of a shard whose last line has not come yet."""
 
     def add(self, line: bytes) -> None:
-        """Raises Unavailable for what is no line of a snapshot."""
+        """Raises Unavailable for anything but a line of a snapshot."""
         try:
             if self._head is None:
                 self._head = _HEAD.read(line)

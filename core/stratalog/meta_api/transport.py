@@ -1,12 +1,11 @@
 """Requests and line streams to whichever instance of the meta service leads, over HTTP.
 
-Every failure is told as what it means for the caller.
-`Unavailable`: surely not done (no connection, the service said so). `OutcomeUnknown`: sent, and no answer that can be
-trusted. Anything else is what the service raised.
+Every failure is raised as what it means for the caller. `Unavailable`: certainly not done (no connection, or the
+service said so). `OutcomeUnknown`: sent, and no answer that can be trusted. Anything else is what the service raised.
 
-Lives on one event loop. Requests that must not be doubled go over fresh connections: on a kept one that the service has
-just closed nobody could know whether the request was read. All that asks for a change is a POST, for aiohttp sends any
-other request whose connection broke once more by itself.
+Lives on one event loop. Requests that must not be doubled go over fresh connections: on a kept connection that the
+service has just closed, it is unknown whether the request was read. Every change is a POST, because aiohttp repeats any
+other request whose connection broke.
 """
 
 from __future__ import annotations
@@ -29,7 +28,8 @@ from stratalog.model.tokens import Token, bearer
 
 R = TypeVar("R")
 CLUSTER_HEADER: Final = "Stratalog-Cluster"
-"""Whose metadata a request is for, once who asks knows: those of another cluster answer `Fenced`."""
+"""The cluster whose metadata a request is for, once the client knows it: instances of another cluster answer
+`Fenced`."""
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 MAX_REQUESTS: Final = 32
 """So many at once; further ones wait their turn, before their time begins to run."""
@@ -96,7 +96,7 @@ class Transport:
         self._kept = self._fresh = None
 
     def _sessions(self) -> tuple[aiohttp.ClientSession, aiohttp.ClientSession]:
-        """Made on first use: aiohttp wants the loop they live on."""
+        """Made on first use, because aiohttp needs the loop that they run on."""
         if self._is_closed:
             where = self._endpoints.present
             raise Unavailable(f"this client of the meta service at {where} has been closed: make another one")
@@ -153,7 +153,8 @@ class Transport:
             attempt += 1
 
     async def _follow(self, path: str, body: bytes | None, repeat: Repeat, attempt_s: float) -> bytes:
-        """One attempt, at the instance that leads: who does not lead says who does, and has done nothing."""
+        """One attempt at the leading instance. An instance that does not lead names the leader, and has done
+        nothing."""
         hops = 0
         while True:
             url = self._endpoints.present

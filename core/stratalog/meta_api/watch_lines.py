@@ -1,11 +1,11 @@
-"""A watch as lines of JSON: change sets, cut into lines of bounded size, each encoded once for all who watch.
+"""A watch as lines of JSON: change sets, cut into lines of bounded size, each encoded once for all watchers.
 
 A line holds changes of one version; all but a change set's last line say `more`, and the reader puts them together. A
 line is empty when there is nothing to say; a problem is the last line. Of a segment's parts a watch sends only those
 that it has not sent before, so that a commit costs the same whether a segment has one part or thousands.
 
-Cost: a line costs what its records cost (see `json_shape`), for the first watch that wants it; each further one looks
-once at each change. Memory: `EncodedLines.max_bytes` for all watches, and what one line takes for each.
+Cost: a line costs what its records cost (see `json_shape`), for the first watch that needs it; each further watch
+checks each change once. Memory: `EncodedLines.max_bytes` for all watches, and what one line takes for each.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class WatchLine:
     version: Count
     changes: tuple[Change, ...] = ()
     parts_kept: tuple[Count, ...] = ()
-    """For each change: so many parts of its segment, sent before, come before those that it names."""
+    """For each change: how many parts of its segment, sent before, come before those that it names."""
     more: bool = False
     """Further lines with changes of this version follow."""
     problem: Problem | None = None
@@ -156,7 +156,7 @@ class WatchReader:
     def read(self, line: bytes) -> ChangeSet | None:
         """The change set that this line completes; None while more of it comes.
 
-        Raises the error that the line tells of; OutcomeUnknown for what is no line of a watch.
+        Raises the error that the line holds; OutcomeUnknown for anything but a line of a watch.
         """
         try:
             told = _LINE.read(line)

@@ -161,8 +161,8 @@ SEGMENT_ANSWERS: Final[JsonShape[SegmentAnswers]] = JsonShape(SegmentAnswers)
 
 # Problems -------------------------------------------------------------------------------------------------------
 def read_problem(status: int, body: bytes, where: str) -> StratalogError:
-    """The error in an answer that is not a success. One that is no problem of ours (a proxy's page, a cut body) says
-    nothing about what was done: `OutcomeUnknown`."""
+    """The error in an answer that is not a success. An answer that no Stratalog service wrote (a proxy's page, a
+    truncated body) leaves open what was done: `OutcomeUnknown`."""
     try:
         return from_problem(PROBLEM.read(body))
     except NotOfShape:

@@ -15,7 +15,7 @@ MAX_STOPPED_TOLD: Final = 5
 
 
 class StoppedHere(NamedTuple):
-    """A shard that takes no writes on this node until somebody does something."""
+    """A shard that takes no writes on this node until a person acts."""
 
     topic: str
     shard: Int32

@@ -16,7 +16,7 @@ _ANYWHERE: Final = frozenset({"0.0.0.0", "::", "*"})
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """`HOST:PORT` -> (host, port); an IPv6 host may stand in brackets, which are taken off.
+    """`HOST:PORT` -> (host, port); an IPv6 host may be in brackets, which are removed.
 
     Raises: ValueError with what is expected and what was found instead.
     """
@@ -60,5 +60,6 @@ def is_loopback(host: str) -> bool:
 
 
 def is_anywhere(host: str) -> bool:
-    """Whether the host means all addresses of a machine: one can listen there, but nobody can connect to it."""
+    """Whether the host means all addresses of a machine: a process can listen there, but no client can connect to
+    it."""
     return host in _ANYWHERE

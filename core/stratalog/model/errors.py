@@ -53,7 +53,8 @@ class Unavailable(StratalogError):
 
 
 class NotLeader(Unavailable):
-    """Another instance leads: ask there. `leader` is its URL, None while nobody leads or nobody has seen who does."""
+    """Another instance leads: ask there. `leader` is its URL; None while no instance leads or the leader is not known
+    here."""
 
     def __init__(self, message: str, leader: str | None = None) -> None:
         super().__init__(message)
@@ -61,8 +62,8 @@ class NotLeader(Unavailable):
 
 
 class Unauthorized(Unavailable):
-    """Who asks has not shown the token. One is being replaced, or none was given: nothing was done, and the same call
-    is taken once the right one is there."""
+    """The caller has not shown the token: it is being replaced, or none was given. Nothing was done, and the same call
+    succeeds with the right token."""
 
 
 class OutOfReach(Unavailable):

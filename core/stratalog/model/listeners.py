@@ -1,7 +1,7 @@
-"""Listeners of a node: doors by name, each with an address of its own that clients are told. Pure.
+"""Listeners of a node, by name, each with an address that clients get. Pure.
 
-Every node has the one named `internal`: by it the nodes reach each other. A client is told the address of each node
-under the name by which it came in itself, so that who comes from outside never hears an address of the inside.
+Every node has the listener `internal`, through which the nodes reach each other. A client gets each node's address for
+the listener that it connected to itself, so a client from outside never gets an internal address.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LONGEST_TEXT: Final = 4_096
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Where one listens, or what is told of it."""
+    """Where a listener listens, or the address that it advertises."""
 
     name: str
     host: str
@@ -77,7 +77,7 @@ def check_further(listeners: Sequence[Listener]) -> None:
 
 
 def check_advertised(advertised: Sequence[Listener]) -> None:
-    """Raises: ValueError where nobody could connect to what is told."""
+    """Raises: ValueError if no client could connect to the advertised address."""
     for one in advertised:
         if is_anywhere(one.host):
             raise ValueError("clients cannot connect to an address that means all of them; name one they reach")

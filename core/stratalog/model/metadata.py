@@ -75,7 +75,7 @@ class Node:
     """See `NodeInfo.reads_bucket_by_default`."""
 
     def address(self, listener: str) -> tuple[str, int] | None:
-        """Host and port for who comes in by a listener of that name; None: it has none."""
+        """Host and port for clients of the listener with that name; None: it has none."""
         if listener == INTERNAL:
             return self.host, self.port
         return next(((one.host, one.port) for one in self.listeners if one.name == listener), None)
@@ -138,7 +138,7 @@ class Heartbeat:
 
     life: Life
     is_last: bool = False
-    """It stops in order: nobody need wait for the end of its lease."""
+    """It stops in order, so no node waits for the end of its lease."""
     has_room: bool = True
     """For more segments, on its disk."""
     vitals: Vitals | None = None

@@ -28,12 +28,12 @@ class MountMode(StrEnum):
     VOLUME = "volume"
     """It lies in the retired node's directory, which a process serves that writes nothing there."""
     HAND_MADE = "hand-made"
-    """Sealed ranges of topics, under another name and until they end; whoever leads a shard serves them."""
+    """Sealed ranges of topics, under another name and until they expire; the leaders of the shards serve them."""
 
 
 class MountState(StrEnum):
     WAITING = "waiting"
-    """Nobody holds it: no node that may is alive."""
+    """It has no holder: no node that may hold it is alive."""
     TAKING = "taking"
     """It has a holder, which has not said yet that it can read what is mounted."""
     SERVING = "serving"
@@ -56,7 +56,7 @@ class OffsetRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MountedTopic:
-    """What of a topic is mounted by hand: a range of whole sealed segments for each shard that it had."""
+    """The part of a topic that a person mounted: a range of whole sealed segments for each shard that it had."""
 
     topic_id: UUID
     name: str
@@ -76,7 +76,7 @@ class Mount:
     name: str
     mode: MountMode
     node_id: CountOrNone
-    """The retired node whose data set it is; -1 of one made by hand."""
+    """The retired node whose data set it is; -1 for a mount that a person made."""
     storage_id: str
     """Of that node's directory, so that no other passes for it."""
     state: MountState
@@ -90,7 +90,7 @@ class Mount:
     volume: Volume | None = None
     """In volume mode: where the directory is read now; None while it is not."""
     topics: tuple[MountedTopic, ...] = ()
-    """What was mounted by hand."""
+    """The topics of a mount that a person made."""
     expires_ms: Count = 0
     """When it ends by itself, by the service's clock; 0: never."""
     is_doubted: bool = False

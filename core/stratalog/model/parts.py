@@ -1,8 +1,8 @@
-"""An immutable sequence of remote parts that grows at its end for free.
+"""An immutable sequence of remote parts; appending to it copies nothing.
 
-A quiet segment that is uploaded by time gathers thousands of parts, one commit each; a tuple copied per commit is
-quadratic in time, and again in memory for every version that somebody still holds. A `PartList` is a view of the first
-`len` entries of a buffer that its later versions share.
+A quiet segment that is uploaded by time gathers thousands of parts, one commit each; copying a tuple per commit would
+take quadratic time, and as much memory again for every version that is still referenced. A `PartList` is a view of the
+first `len` entries of a buffer that its later versions share.
 
 Invariant: an entry below a view's length never changes, so every view is immutable.
 Threads: one thread appends; any thread reads.

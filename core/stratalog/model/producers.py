@@ -30,17 +30,16 @@ class ProducerRule(NamedTuple):
     """Which producers a sealed segment's table keeps, beside those who wrote in it last."""
 
     limit: Count
-    """At most so many, those who wrote last."""
+    """The most producers that are kept: those that wrote last."""
     expiration_ms: Count
     """None that was silent for longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerTally:
-    """What a seal record says of the table of producers at the segment's end: the table itself lies in index blocks.
-
-    With `rule` the table is a function of the segment's batches and of the table before it, so that whoever has both
-    makes the same one.
+    """What a seal record says about the table of producers at the segment's end; the table itself is in index blocks.
+    With `rule` the table is a function of the segment's batches and of the table before it, so every node that has both
+    makes the same table.
     """
 
     count: Count

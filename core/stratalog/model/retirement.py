@@ -1,4 +1,4 @@
-"""How a node leaves: the record of its retirement, which stands in the node's own record.
+"""How a node leaves: the record of its retirement, which is a field of the node's own record.
 
 Words and steps: docs/scaling-spec.md. Plain immutable data.
 """
@@ -43,7 +43,7 @@ class RetireStep(StrEnum):
 
 
 class WaitReason(StrEnum):
-    """Why a retirement does not go on. Closed; docs/operate.md says of each what to do."""
+    """Why a retirement does not continue. A closed set; docs/operate.md says what to do about each reason."""
 
     LAST_NODE = "LastNode"
     REPLICATION_FACTOR = "ReplicationFactor"
@@ -72,14 +72,14 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """Somebody looked whether all that the node held is where the metadata say."""
+    """A node checked whether all data that the leaving node held are where the metadata say."""
 
     by_node: Int32
     at_ms: Count
     segments: Count
-    """Of which it could tell."""
+    """How many segments it could check."""
     unconfirmed: tuple[SegmentKey, ...] = ()
-    """The first of those of which it could not, or which are not what they should be."""
+    """The first segments that it could not check, or that are not what they should be."""
     unconfirmed_count: Count = 0
     is_differing: bool = False
     """One of them is there and is something else: no pause makes it better."""
@@ -92,7 +92,7 @@ class Sighting:
 
 
 class LostRange(NamedTuple):
-    """Offsets that nobody had when a person gave them up."""
+    """Offsets that no node had when a person gave them up."""
 
     segment: SegmentKey
     base_offset: Count
@@ -100,14 +100,14 @@ class LostRange(NamedTuple):
 
 
 class UnheldRange(NamedTuple):
-    """Offsets `[base_offset, end_offset)` that a node which is not alive held, and that no living node has, nor the
-    object store. Who is away may have them."""
+    """Offsets `[base_offset, end_offset)` that a dead node held, and that neither a living node nor the object store
+    has. A node that is away may have them."""
 
     topic: str
     segment: SegmentKey
     base_offset: Count
     end_offset: Count | None
-    """None of a segment that was being written: nobody who lives knows how far it goes."""
+    """None for a segment that was being written: no living node knows where it ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +125,12 @@ class Retirement:
     inventory_key: str | None = None
     """The object that lists what it held."""
     is_forced: bool = False
-    """A person gave up what nobody has."""
+    """A person gave up the data that no node has."""
     given_up: tuple[LostRange, ...] = ()
     """The first of them."""
     given_up_count: Count = 0
     is_volume_lost: bool = False
-    """A person gave up its directory, too, when the mount of it was ended: nobody reads it any more."""
+    """A person gave up its directory as well, by ending its mount: no node reads it any more."""
 
     @property
     def keeps_directory(self) -> bool:
@@ -144,5 +144,5 @@ class Retirement:
 
     @property
     def last_look_ms(self) -> int:
-        """When the last look was told of, by the service's clock; 0: none was."""
+        """When the last check was reported, by the service's clock; 0: never."""
         return self.sightings[-1].at_ms if self.sightings else 0

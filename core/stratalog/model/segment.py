@@ -84,8 +84,8 @@ class SealRecord:
     times_known: TimesKnown = TimesKnown.CLAIMED
 
     def is_older_than(self, timestamp_ms: int) -> bool:
-        """Whether it is proven that no record has this time or a later one. Of a batch that could not be opened only
-        what its header says is known, which is what a look-up would answer of it, too."""
+        """Whether it is proven that no record has this time or a later one. For a batch that could not be decompressed,
+        the time in its header counts, as it does for a search by time."""
         return self.times_known is not TimesKnown.CLAIMED and self.max_timestamp_ms < timestamp_ms
 
     def may_have_record_in(self, from_ms: int, until_ms: int) -> bool:
@@ -155,7 +155,7 @@ class Vote(NamedTuple):
     is_tail_whole: bool
     """Everything that it ever confirmed is there."""
     seen_offset: Count = 0
-    """Of a damaged copy: below it are batches in its file, some of which cannot be read. Else 0."""
+    """For a damaged copy, the offset below which its file has batches that may be unreadable. Otherwise 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ class ReplicaReport:
 
 class GapReason(StrEnum):
     UNCONFIRMED = "unconfirmed"
-    """Only a leader or a replica that is gone had these offsets: nobody who waited for all of the ISR was answered."""
+    """Only a leader or a replica that is gone had these offsets: no write with acks=all was acknowledged there."""
     RESTARTED = "restarted"
     """Every member began again with a doubtful tail: what each of them lost is lost, from the first offset on."""
     UNCLEAN = "unclean"
@@ -177,8 +177,8 @@ class GapReason(StrEnum):
 
 
 class GivenUp(NamedTuple):
-    """Offsets of a segment that a recovery gave up: at most `[base_offset, end_offset)`, as far as anybody knows. An
-    empty range says that nothing is known to be lost, and that nobody can rule it out."""
+    """Offsets of a segment that a recovery gave up: at most `[base_offset, end_offset)`, as far as is known. An empty
+    range says that no loss is known, and that none can be ruled out."""
 
     base_offset: Count
     end_offset: Count
@@ -197,7 +197,8 @@ class Handover:
     doubts: tuple[Doubt, ...] = ()
     votes: tuple[Vote, ...] = ()
     source: Int32 | None = None
-    """While SEALING without a leader: who has everything below the end, or makes it whole there. The others copy it."""
+    """While SEALING without a leader: the replicas that have everything below the end, or complete it there. The others
+    copy it."""
     reports: tuple[ReplicaReport, ...] = ()
     """While SEALING: who proved what. Once SEALED: of those that differed, and were dropped."""
     given_up: tuple[GivenUp, ...] = ()

@@ -1,7 +1,6 @@
-"""Bearer tokens: what a token file holds, and whether who asks shows one of them. Pure.
-
-A file has a token a line. Servers take any of them, clients show the first: so a token can be replaced while all run.
-Nothing here ever says a token, not even a part of it.
+"""Bearer tokens: what a token file holds, and whether a request shows one of them. Pure. A file has one token per line.
+Servers accept any of them, clients show the first one, so a token can be replaced while all processes run. No message
+here contains a token, or a part of one.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ MOST_TOKENS: Final = 4
 MAX_FILE_BYTES: Final = 16_384
 _SHORTEST: Final = 16
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/=-]{16,2048}")
-"""What may stand in a header (RFC 6750), and no shorter than anybody would guess."""
+"""Characters that a header may have (RFC 6750), and long enough that it cannot be guessed."""
 
 
 def parse_tokens(text: str, place: str) -> tuple[str, ...]:

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 def in_steps(
     buffers: Sequence[memoryview | bytes], step_bytes: int, most_buffers: int, position: int = 0
 ) -> Iterator[list[memoryview]]:
-    """The same bytes, not copied, in lists of which each is one write. A write ends where the next multiple of
-    `step_bytes` lies in the file, or earlier, when it has `most_buffers`; the first begins at `position`."""
+    """The same bytes, not copied, as lists of buffers, one list per write. A write ends at the next multiple of
+    `step_bytes` in the file, or earlier if it has `most_buffers`; the first begins at `position`."""
     group: list[memoryview] = []
     left_bytes = step_bytes - position % step_bytes
     for whole in buffers:

@@ -1,6 +1,5 @@
-"""What an S3 bucket is set to do with the objects in it, as far as its server says: plain data, without a client.
-
-Anything that could not be learnt is `Unknown`: a server that lacks a call is no fault of the bucket.
+"""What an S3 bucket is set to do with its objects, as far as its server says: plain data, without a client. A setting
+that could not be read is `Unknown`: a server that lacks a call does not make the bucket wrong.
 """
 
 from __future__ import annotations

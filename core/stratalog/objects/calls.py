@@ -1,7 +1,7 @@
 """One call to a store: deadline, bounded retries with jitter, counters, errors in the words of the model.
 
-A put has exactly one attempt: when it is not known whether it happened the answer is `OutcomeUnknown`, and the caller
-goes on under a new name (F46, F49). Reads, lists and deletions change nothing when repeated, so they are.
+A put has exactly one attempt: if it is not known whether it happened the answer is `OutcomeUnknown`, and the caller
+continues under a new name (F46, F49). Reads, lists and deletions are repeated, because a repetition changes nothing.
 Runs on the event loop. Cancelling the caller cancels the attempt.
 """
 

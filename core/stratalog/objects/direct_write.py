@@ -78,7 +78,8 @@ def _write_all(descriptor: int, left: list[memoryview]) -> None:
 
 
 def _begins_at(buffer: memoryview, block_bytes: int) -> bool:
-    """Whether it begins at a block's boundary in memory. Nobody tells the address of what is read-only."""
+    """Whether it begins at a block's boundary in memory. False for a read-only buffer, whose address ctypes does not
+    give."""
     return not buffer.readonly and not ctypes.addressof(ctypes.c_char.from_buffer(buffer)) % block_bytes
 
 

@@ -141,7 +141,7 @@ class DirectoryStore:
     async def close(self) -> None:
         self._buffers.drop()
         for threads in (self._readers, self._writers):
-            # What waits for a thread has its turn: cancelled, it would cancel a caller that nobody cancelled.
+            # A call that waits for a thread is not cancelled: cancelling it would cancel another caller that was not.
             threads.shutdown(wait=False)
 
     # Calls ------------------------------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ class DirectoryFiles:
             try:
                 self._write_flushed(temporary, buffers)
             except FileNotFoundError:
-                # Somebody removed the whole directory while the node ran: the store is empty, not broken.
+                # A person removed the whole directory while the node ran: the store is empty, not broken.
                 self._is_prepared = False
                 self._prepare()
                 self._write_flushed(temporary, buffers)
@@ -118,7 +118,7 @@ class DirectoryFiles:
                 _flush_folder(new.parent)
 
     def _prepare(self) -> None:
-        """Make the root and sweep what dead writers left half written. What cannot be swept is in nobody's way."""
+        """Make the root and sweep what dead writers left half written. A file that cannot be swept does no harm."""
         if self._is_prepared:
             return
         self.check_place()

@@ -48,10 +48,9 @@ class Transfer:
 
 
 class TransferLimits:
-    """Bytes per second and transfers at a time. `bytes_per_s=None` is no limit on bytes.
-
-    With `slot_ms` a transfer that lasts longer gives its slot to the next and waits on without one, so that a few that
-    are never answered do not hold up all; of such there may be twice `concurrency` beside.
+    """Bytes per second and transfers at a time. `bytes_per_s=None` means no limit on bytes. With `slot_ms` a transfer
+    that lasts longer gives its slot to the next one and waits without a slot, so that a few transfers without an answer
+    do not hold up all. There may be up to twice `concurrency` of these.
     """
 
     def __init__(self, *, bytes_per_s: float | None, concurrency: int, slot_ms: int | None = None) -> None:

@@ -1,7 +1,7 @@
 """Object stores that obstore speaks to: S3 and its kin, and memory.
 
-obstore's own retries are off: it would send a put again whose answer was lost, and then report our own object as
-somebody else's (F46). Reads are checked for their length; a wrong body never becomes an answer (F44).
+obstore's own retries are off: they would repeat a put whose answer was lost, and then report our own object as another
+writer's (F46). Reads are checked for their length, so a wrong body never becomes an answer (F44).
 Lives on the event loop; the work is done by obstore's threads, which do not hold the interpreter lock.
 """
 
@@ -181,7 +181,7 @@ def open_s3(location: S3Location, settings: StoreSettings) -> ObstoreStore:
         client_options={
             "allow_http": location.allow_http,
             "connect_timeout": timedelta(milliseconds=min(5_000, settings.attempt_timeout_ms)),
-            # Ours is the deadline; this one only ends what nobody waits for any more.
+            # Our deadline comes first; this timeout only ends requests that no caller waits for any more.
             "timeout": timedelta(seconds=longest_s),
         },
         retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=longest_s)},

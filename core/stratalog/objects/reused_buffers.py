@@ -1,8 +1,8 @@
-"""Buffers for what is read in megabytes, used again and again.
+"""Buffers for reads of megabytes, used again and again.
 
 A fresh buffer of megabytes costs a page fault for each of its pages: twice what filling it costs, and more where the
-machine is a virtual one. A buffer is free again once nobody holds a view of it: a put that was given up may go on
-reading for a while, an answer wait for a slow client, so nobody is asked to give one back.
+machine is a virtual one. A buffer is free again once no view of it exists. Users do not give buffers back, because a
+put that was given up may read for a while longer, and an answer may wait for a slow client.
 Taken on any thread. Memory: at most the limit, and none some seconds after the last `keep`. It is mapped, and not a
 bytearray, which would be filled with zeros while the interpreter waits.
 """
@@ -63,6 +63,6 @@ class ReusedBuffers:
         self._idle = asyncio.get_running_loop().call_later(_KEPT_S, self.drop)
 
     def drop(self) -> None:
-        """Give the memory back; what somebody still reads goes with its last view."""
+        """Free the memory; a buffer that is still being read goes with its last view."""
         with self._lock:
             self._kept.clear()

@@ -21,7 +21,8 @@ class StoreSettings:
     """Before the second attempt; doubles, with full jitter."""
     backoff_cap_ms: int = 2_000
     threads: int = 4
-    """Of a directory store: so many for reads, and as many for everything else. Other stores have their own."""
+    """Threads of a directory store: this many for reads, and as many for everything else. Other stores have their
+    own."""
 
     def __post_init__(self) -> None:
         assert self.attempts >= 1, "attempts: a call needs at least one"

@@ -1,11 +1,11 @@
 """Reads packed chunks as the parts they hold (docs/formats.md section 17), over any store.
 
-So who reads parts reads packed ones as well: `get`, `get_range` and `get_range_view` of a key that ends in `.packed`
-count in the unpacked part. All else is the store's own: `put`, `head` and `list` are of the objects as they are stored.
-Cost of a range: one read of the frames that cover it, and before the first one of an object two small reads, which are
+A reader of parts reads packed ones the same way: for a key that ends in `.packed`, positions of `get`, `get_range` and
+`get_range_view` are those of the unpacked part. `put`, `head` and `list` see the objects as they are stored. Cost of a
+range: one read of the frames that cover it, and before the first one of an object two small reads, which are
 remembered. Memory: a range, its frames, and at most LAYOUT_BYTES of what is remembered. Frames are opened by threads
-of this store's own, two at a time, STEP_BYTES in a row: who reads little does not wait for who reads all of a part.
-Lives on one event loop.
+of this store's own, two at a time, STEP_BYTES in a row, so a small read does not wait for one of a whole part. Lives on
+one event loop.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class UnpackingStore:
 
     async def close(self) -> None:
         if self._threads is not None:
-            # What waits for a thread has its turn: cancelled, it would cancel a reader that nobody cancelled.
+            # A read that waits for a thread is not cancelled: cancelling it would cancel another reader that was not.
             self._threads.shutdown(wait=False)
         await self._store.close()
 

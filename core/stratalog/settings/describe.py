@@ -1,4 +1,4 @@
-"""Settings as data: what each key is, and what it is set to and by whom, for DescribeConfigs and docs/configure.md."""
+"""Settings as data: the meaning, value and source of each key, for DescribeConfigs and docs/configure.md."""
 
 from __future__ import annotations
 

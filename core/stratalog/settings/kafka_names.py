@@ -92,8 +92,8 @@ def without(key: str, present: Mapping[str, str]) -> dict[str, str]:
 
 
 def told_under_kafkas_names(in_force: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Kafka's key -> the key of ours that it stands for, and its value by what is in force; of those alone that can say
-    it."""
+    """Kafka's key -> our key for the same setting, and its value from the settings in force; only keys that Kafka's
+    form can express."""
     told: dict[str, tuple[str, str]] = {}
     for key, values in _STAND_FOR.items():
         for value, meant in values.items():

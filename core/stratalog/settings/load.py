@@ -29,7 +29,7 @@ COMMAND_LINE_VARIABLES = frozenset(
         *("ETCD_CA", "ETCD_CERT", "ETCD_KEY", "ETCD_USER", "ETCD_PASSWORD", "ETCD_PASSWORD_FILE"),
     )
 )
-"""Variables that stand for options of the command line, not for settings."""
+"""Variables for options of the command line, not for settings."""
 
 # Kubernetes puts such variables into every pod for a Service whose name begins with "stratalog"; they are not ours.
 _SERVICE_LINK = re.compile(r"(_SERVICE_HOST|_SERVICE_PORT(_\w+)?|_PORT|_PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$")
@@ -49,7 +49,7 @@ def load_process_settings(
 ) -> ProcessSettings:
     """Settings from all sources. `assignments` are the command line's `KEY=VALUE`.
 
-    Without a bucket `remote.storage.enable` is false; asking for it all the same is refused.
+    Without a bucket `remote.storage.enable` is false; setting it to true is refused.
 
     Raises: InvalidRequest naming source, key, value, what is allowed, nearest names.
     """

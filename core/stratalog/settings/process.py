@@ -642,7 +642,7 @@ class ProcessSettings(BaseModel):
 
     @property
     def told_listeners(self) -> tuple[Listener, ...]:
-        """What others are told of listeners, of those where it is not simply where they listen."""
+        """The addresses of listeners that others get, for listeners whose address is not simply where they listen."""
         return parse_listeners(self.advertised_listeners)
 
     def advertised(self, listening: tuple[str, int]) -> tuple[str, int]:

@@ -47,12 +47,12 @@ SIZES: Final = "1GiB, 64MiB, 512KiB or 10MB"
 
 
 def duration_ms(text: str) -> int | None:
-    """`7d` -> milliseconds; None for what is no number with a unit of time."""
+    """`7d` -> milliseconds; None for anything but a number with a unit of time."""
     return _with_unit(text, _MS_BY_UNIT)
 
 
 def size_bytes(text: str) -> int | None:
-    """`1MiB` -> bytes, `1MB` -> a million; None for what is no number with a unit of size. Case does not matter."""
+    """`1MiB` -> bytes, `1MB` -> a million; None for anything but a number with a unit of size. Case does not matter."""
     return _with_unit(text, _BYTES_BY_UNIT)
 
 
@@ -87,8 +87,9 @@ def takes_size(key: str) -> bool:
 
 
 def plain(key: str, value: str) -> str:
-    """A setting's value as its key counts: `retention.ms=7d` -> 604800000. What has no unit, or another than its key,
-    stays as it is, for the key's bounds to judge. A time that is no whole number of minutes stays, too."""
+    """A setting's value in the unit of its key: `retention.ms=7d` -> 604800000. A value without a unit, or with a unit
+    that its key does not take, stays as it is; the key's bounds judge it. So does a time that is not a whole number of
+    minutes."""
     if key.endswith(".minutes"):
         found = duration_ms(value)
         if found is not None:

@@ -66,7 +66,7 @@ def _allowed(field: FieldInfo) -> str:
 
 
 def unknown_key(key: str, known: Iterable[str], kind: str) -> InvalidRequest:
-    """The refusal of a key nobody knows, with the nearest names."""
+    """The refusal of an unknown key, with the nearest names."""
     by_folded = {name.casefold().replace("_", "."): name for name in known}
     folded = key.casefold().replace("_", ".").replace("-", ".")
     near = [by_folded[name] for name in difflib.get_close_matches(folded, by_folded, n=3, cutoff=0.6)]

@@ -62,7 +62,7 @@ class LookupCost:
 
 async def entries_of(store: ObjectStore, manifest: Manifest, key: bytes, cost: LookupCost) -> list[KeyEntry]:
     """Which batches may have the key, offsets rising. Requires: the manifest has a key index. Cost: a range read per
-    run, of which most segments have one; one more where the key is in very many batches."""
+    run (most segments have one run), and one more if the key is in very many batches."""
     hashed, digest = key_hash(key), manifest.seal.digest
     found: list[KeyEntry] = []
     for run in manifest.key_runs:
@@ -138,7 +138,7 @@ def neighbours(entries: Sequence[KeyEntry]) -> Iterator[Sequence[KeyEntry]]:
 class _Opened(NamedTuple):
     records: list[Record]
     behind: int
-    """The number of the entry to go on with."""
+    """The number of the entry to continue with."""
 
 
 @dataclass(frozen=True, slots=True)

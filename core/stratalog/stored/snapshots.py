@@ -37,7 +37,7 @@ _PUT_S: Final = 300
 
 
 async def list_snapshots(store: ObjectStore, names: ObjectNames) -> list[FoundSnapshot]:
-    """Every try of which something is there, oldest first. One listing."""
+    """Every attempt that left objects, oldest first. One listing."""
     keys: dict[tuple[int, int, UUID], list[str]] = defaultdict(list)
     headed = set()
     async for info in store.list(names.meta_prefix):
@@ -78,8 +78,8 @@ async def write_snapshot(
 
 
 async def put_whole(store: ObjectStore, key: str, body: bytes) -> None:
-    """Put an object under a name that nobody else uses; a lost answer is resolved by reading back. Raises: Unavailable,
-    what the store raises."""
+    """Put an object under a name that no other writer uses; a lost answer is resolved by reading back. Raises:
+    Unavailable, what the store raises."""
     try:
         async with asyncio.timeout(_PUT_S):
             await store.put(key, [body])

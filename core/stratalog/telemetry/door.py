@@ -1,8 +1,7 @@
-"""The door of an HTTP port: takes connections within limits, and lets no request of a foreign page through.
-
-aiohttp speaks HTTP behind it. The door accepts the sockets itself, so that one above a limit costs a descriptor for
-a moment and no memory, and stands between each socket and aiohttp, so that it knows since when a head, a body or a
-reader stands still. What a handler gets has come whole (`body_of`) and may be answered (`door_guard`).
+"""Guards an HTTP port: limits its connections, and refuses requests from foreign pages. aiohttp speaks HTTP behind it.
+The door accepts the sockets itself, so that a connection above a limit costs a descriptor for a moment and no memory.
+It is between each socket and aiohttp, so it knows since when a head, a body or a reader has made no progress. A handler
+gets only whole requests (`body_of`) that may be answered (`door_guard`).
 
 Requires: aiohttp may be imported; `open` after `application` was set up, `close` before the loop ends.
 Memory: per connection a head, 64 KiB each way and an answer's piece; all bodies together `max_bodies_bytes`.
@@ -73,7 +72,8 @@ class Door:
         *,
         is_for_all: bool = False,
     ) -> None:
-        """Without a `key` whoever reaches the port may ask, which is told of unless it is meant so (`is_for_all`)."""
+        """Without a `key`, everyone who reaches the port may ask. The log says so, unless that is intended
+        (`is_for_all`)."""
         self._is_for_all = is_for_all
         self.limits = limits
         self._key = key
@@ -257,7 +257,7 @@ class Door:
         log.info("HTTP connection closed", port=self._name, peer=visit.peer_ip, reason=reason)
 
     def _reap(self) -> None:
-        """Now and then: connections that stand still."""
+        """Every so often, check for connections that make no progress."""
         now = self._loop.time()
         for visit in list(self._visits.values()):
             visit.close_when_overdue(now)
@@ -369,7 +369,7 @@ class Door:
 
 
 def _server_log() -> logging.Logger:
-    """Where aiohttp logs what failed. A client that went away or sent no HTTP is no fault of ours: one line, no
+    """Where aiohttp logs failures. A client that went away or did not send HTTP is not our fault: one line, no
     stack."""
     server = logging.getLogger("stratalog.http")
     if not server.filters:
@@ -381,7 +381,7 @@ def _tell_clients_fault_in_one_line(record: logging.LogRecord) -> bool:
     error = record.exc_info[1] if record.exc_info else None
     if not isinstance(error, (ConnectionError, HttpProcessingError)):
         return True
-    if not isinstance(error, ConnectionError):  # those were told of in the door's middleware
+    if not isinstance(error, ConnectionError):  # the door's middleware has logged those
         _tell_of_client(record.args[0] if isinstance(record.args, tuple) and record.args else None, error)
     return False
 

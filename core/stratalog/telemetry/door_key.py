@@ -1,6 +1,5 @@
-"""Who may ask at an HTTP port that has a token: whoever shows it; and what anybody may ask all the same.
-
-Probes say nothing that an attacker could use, and those who make them (a kubelet, a load balancer) have no token.
+"""Access to an HTTP port that has a token: requests must show it, except for probes. Probes reveal nothing that an
+attacker could use, and their senders (a kubelet, a load balancer) have no token.
 """
 
 from __future__ import annotations

@@ -17,9 +17,9 @@ class DoorLimits:
     max_connections: int = 256
     max_connections_per_ip: int = 64
     request_timeout_s: float = 30.0
-    """Head, body and answer of a request may each stand still for so long, and no longer."""
+    """The longest time that head, body and answer of a request may each make no progress."""
     max_idle_s: float = 120.0
-    """A connection without a request for so long is closed."""
+    """A connection without a request for this long is closed."""
     max_head_bytes: int = 16 * KIB
     max_body_bytes: int = 1 * MIB
     max_bodies_bytes: int = 16 * MIB

@@ -1,4 +1,4 @@
-"""One connection through an HTTP door: stands between the socket and aiohttp and knows since when it stands still.
+"""One connection of an HTTP port: sits between the socket and aiohttp, and knows since when there was no progress.
 
     WAITING ──(a byte)──> HEAD ──(aiohttp has a request)──> ASKED ──(it was answered)──> WAITING
        idle limit          deadline, size                     its body's deadline is the door's

@@ -35,7 +35,7 @@ Readiness = Callable[[], Mapping[str, str]]
 
 
 def split_address(address: str, named_by: str = "address") -> tuple[str, int]:
-    """`HOST:PORT` -> (host, port); an IPv6 host may stand in brackets. `named_by`: the option that it was given with.
+    """`HOST:PORT` -> (host, port); an IPv6 host may be in brackets. `named_by`: the option that it was given with.
 
     Raises: InvalidRequest."""
     try:
@@ -75,8 +75,8 @@ class TelemetryServer:
         is_for_all: bool = False,
     ) -> None:
         """`add_routes` is called once the modules `imports` have been imported, in a thread. `allowed_hosts` are names
-        under which the port is served, beside the one of its address (see `door_guard`). `key`: who may ask.
-        `is_for_all`: whoever reaches it may, on purpose, for it only tells numbers."""
+        under which the port is served, beside the one of its address (see `door_guard`). `key`: the token that requests
+        must show. `is_for_all`: everyone who reaches the port may ask, on purpose, because it only serves numbers."""
         self._is_for_all = is_for_all
         self._registry = registry
         self._readiness = readiness

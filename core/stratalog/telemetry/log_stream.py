@@ -1,10 +1,10 @@
-"""Where log lines go: a stream whose failures reach nobody who logs.
+"""Where log lines go: a stream whose failures never reach the code that logs.
 
 The disk under it may be full, or the reader of a pipe gone, or slow. A line that cannot be written is dropped and
-counted, and the next line that can be written tells the count. Without this, a failed write would end whatever task had
-something to say, and all who wait for that task would wait for ever. A reader that stalls would stop all tasks: who
-logs waits for room a moment at most, and no more than a small share of the time.
-A line goes past the buffer of the stream, which would keep what failed, and write it later, or half of it.
+counted, and the next line that can be written reports the count. Without this, a failed write would end the task that
+logs, and everything that waits for that task would wait forever. A reader that stalls would stop all tasks, so a writer
+waits for room a moment at most, and no more than a small share of the time.
+A line bypasses the buffer of the stream, which would keep a failed line, and write it later, or half of it.
 
 Thread: any; one line is written at a time.
 """
@@ -21,7 +21,7 @@ _LONGEST_WAIT_S: Final = 0.25
 _WAIT_SHARE: Final = 0.05
 """Of the time: what one wait used up comes back at this rate."""
 _PIECE_BYTES: Final = 4_096
-"""A pipe that says that it has room takes so many without waiting."""
+"""The most bytes that a pipe takes without waiting when it reports room."""
 
 
 class LogStream:
@@ -102,9 +102,9 @@ class LogStream:
 
 
 def _terminal_that_never_waits(descriptor: int) -> int | None:
-    """A terminal says that it has room when it has for one byte, and a write waits for the rest. One through an open
-    file of its own waits for nothing, and those of others who write there stay as they are. None: it is no terminal,
-    or cannot be opened here, such as one from outside a container."""
+    """A terminal reports room when it has room for one byte, and a write then waits for the rest. A write through an
+    open file of its own never waits, and other processes' open files keep their mode. None: it is not a terminal, or
+    cannot be opened here, such as one from outside a container."""
     if not os.isatty(descriptor):
         return None
     try:

@@ -113,7 +113,7 @@ def _spell_out(_logger: Any, _method: str, event: EventDict) -> EventDict:
 def configure_logs(level: str = "info", *, stream: TextIO | None = None, node_id: int | None = None) -> None:
     """Send all logs of the process to `stream` (standard error), as JSON unless it is a terminal.
 
-    `node_id` stands in every line when given. May be called again; the last call holds.
+    `node_id`, if given, is a field of every line. May be called again; the last call holds.
     """
     out = LogStream(stream if stream is not None else sys.stderr)
     threshold = _LEVELS[level]

@@ -1,7 +1,6 @@
-"""Metrics: plain integers that the owner counts, read when somebody asks.
-
-A room declares what it counts as a slotted dataclass and counts with `stats.appends += 1`, which is all the hot path
-pays. Whoever puts the process together registers the object:
+"""Metrics: plain integers that the owner counts, read when the page is requested. A package declares what it counts as
+a slotted dataclass and counts with `stats.appends += 1`, which is all the hot path pays. The code that assembles the
+process registers the object:
 
     @dataclass(slots=True)
     class UploadStats:
@@ -236,8 +235,8 @@ class MetricRegistry:
     async def page(self) -> bytes:
         """The page in Prometheus's text format.
 
-        Cost: some microseconds a line. The loop serves others between slices, and of several pages that are asked for
-        at once one goes on in a turn, so that no scrape holds up the node, the first one included."""
+        Cost: some microseconds a line. The loop serves others between slices. If several pages are requested at once,
+        each turn makes a slice of only one of them, so that no scrape holds up the node."""
         for survey in self._surveys:
             await self._turns.next()
             try:

@@ -1,7 +1,6 @@
-"""The file of bearer tokens that a process takes and shows, read again when it changes.
-
-A file that cannot be read again, or holds no token any more, changes nothing: those read before stay valid, and a log
-line says why. So a Secret that is being replaced locks nobody out.
+"""The file of bearer tokens that a process accepts and shows, read again when it changes. If it cannot be read again,
+or has no token any more, the earlier tokens stay valid, and a log line says why. So replacing a Secret locks no client
+out.
 Cost: a `stat` a second at most. Any thread; blocking for as long as the file's disk is.
 """
 

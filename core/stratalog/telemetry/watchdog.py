@@ -44,7 +44,7 @@ class WatchdogStats:
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """What one line tells: blocks that nobody was told of yet."""
+    """What one log line reports: blocks since the last line."""
 
     count: int
     worst_s: float
@@ -123,7 +123,7 @@ class LoopWatchdog:
             except RuntimeError:  # the loop is closed: nothing left to watch
                 return
             if self._alive.wait(patience_s):
-                # Late all the same: whatever blocked also kept this thread from running.
+                # The report is late anyway: the same block also kept this thread from running.
                 self._note_if_long(time.monotonic() - asked, [])
                 continue
             frame = sys._current_frames().get(self._loop_thread_id)

@@ -48,7 +48,7 @@ _log = logger(__name__)
 
 
 def add_ui(application: web.Application, host: UiHost) -> None:
-    """Add the pages to a port, which sees to who may ask."""
+    """Add the pages to a port, which checks the token."""
     pages = _Pages(host)
     router = application.router
     for path, make in pages.routes().items():
@@ -153,7 +153,7 @@ def _json(data: Any, status: int = 200) -> web.StreamResponse:
 
 
 async def _answer_error(error: StratalogError, kind: str) -> web.StreamResponse:
-    """An instance that does not lead says who does; a link is made of what is plainly an address."""
+    """An instance that does not lead names the leader. Only a plain address becomes a link."""
     status = 503 if isinstance(error, NotLeader) else http_status_of(error)
     name, words = type(error).__name__, str(error)
     if kind == "json":

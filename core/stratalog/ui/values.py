@@ -75,7 +75,7 @@ def _line(depth: int) -> str:
 
 
 def _decoded(raw: bytes, is_cut: bool) -> str | None:
-    """As text; None for bytes that are no text. A cut may have split a character."""
+    """As text; None for bytes that are not text. A cut may have split a character."""
     for end in range(len(raw), max(len(raw) - 4, 0) - 1, -1) if is_cut else (len(raw),):
         try:
             text = raw[:end].decode()

@@ -61,7 +61,7 @@ class Call:
     query: Mapping[str, str]
     raw: bytes
     is_connected: Callable[[], bool]
-    """Whether who asks is still there."""
+    """Whether the client is still connected."""
 
     def number(self, name: str) -> int:
         return read_number(self.params[name], f"{name} in the path")
@@ -85,7 +85,7 @@ class Call:
 
 
 def read_number(text: str, what: str, most: int = 2**63 - 1) -> int:
-    """Raises InvalidRequest for what is no number from 0 to `most`."""
+    """Raises InvalidRequest for anything but a number from 0 to `most`."""
     if not text.isascii() or not text.isdigit() or len(text) > 19 or int(text) > most:
         raise InvalidRequest(f"{what} must be a number from 0 to {most}, not {text!r:.40}")
     return int(text)
@@ -93,7 +93,7 @@ def read_number(text: str, what: str, most: int = 2**63 - 1) -> int:
 
 @dataclass(frozen=True, slots=True)
 class LongAnswer:
-    """A JSON object that ends in a list of segments, of which there may be thousands: the server makes it in pieces."""
+    """A JSON object that ends in a list of segments. There may be thousands, so the server makes it in pieces."""
 
     before: bytes
     segments: Sequence[Segment]
@@ -145,7 +145,7 @@ async def _answer_of(service: MetaService, command: SegmentCommand) -> Segment |
         return await service.perform(command)
     except StratalogError as error:
         return error
-    except Exception as fault:  # a bug of ours; the others have their answers all the same (F48)
+    except Exception as fault:  # a bug; the other commands get their answers anyway (F48)
         _log.exception("command failed with an internal error", command=type(command).__name__)
         return OutcomeUnknown(f"{type(command).__name__} failed inside ({fault!r}): read before acting again")
 

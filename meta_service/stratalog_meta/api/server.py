@@ -52,7 +52,7 @@ class Serving(Protocol):
 
     @property
     def why_no_changes(self) -> str | None:
-        """Why who asks here can change nothing, here or where it is sent; None when it can."""
+        """Why no client of this instance can change anything, here or where it is redirected; None when it can."""
         ...
 
 
@@ -71,7 +71,8 @@ class MetaServer:
         own_nodes: Callable[[], Mapping[int, str]] = dict,
     ) -> None:
         """`allowed_hosts` are names under which it is served, beside the one of its address (see `door_guard`); `key`:
-        who may ask; `token`: what the pages show to nodes; `own_nodes`: the admin ports of nodes in this process."""
+        the token that requests must show; `token`: the token that the pages show to nodes; `own_nodes`: the admin ports
+        of nodes in this process."""
         self._token = token
         self._own_nodes = own_nodes
         self._service = service
@@ -141,7 +142,7 @@ class MetaServer:
         return handle
 
     def _leading(self, request: web.Request) -> MetaService:
-        """Raises NotLeader; Fenced for who knows another cluster's metadata under this address."""
+        """Raises NotLeader; Fenced if the client knows this address as another cluster's."""
         service = self._service.leading()
         wanted = request.headers.get(CLUSTER_HEADER, service.cluster_id)
         if wanted != service.cluster_id:
@@ -209,8 +210,8 @@ class MetaServer:
     async def _send_changes(self, changes: AsyncIterator[ChangeSet], response: web.StreamResponse) -> None:
         """The lines of each change set until the watch ends; it ends when the server closes.
 
-        A reader that is slow is waited for, line by line, and the door ends one that stands still; meanwhile it holds
-        its place in the history, and no queue.
+        The server waits for a slow reader, line by line, and closes the connection of one that makes no progress. A
+        slow reader holds its place in the history, and no queue.
         """
         writer = WatchWriter(self._encoded)
         sent_bytes = 0
@@ -226,7 +227,7 @@ class MetaServer:
                         sent_bytes += len(line)
                         if sent_bytes > _BYTES_BEFORE_OTHERS:
                             sent_bytes = 0
-                            await asyncio.sleep(0)  # writing waits for nobody while the socket takes all
+                            await asyncio.sleep(0)  # a write does not wait while the socket takes everything
                     following = asyncio.ensure_future(anext(changes))
                 elif closing.done():
                     raise Unavailable("the meta service stops: watch again from the last version, here or elsewhere")
@@ -261,7 +262,7 @@ async def _problems(
         )
     except (asyncio.CancelledError, ConnectionError):
         raise
-    except Exception as error:  # a bug of ours: the caller cannot know what was done
+    except Exception as error:  # a bug: the caller cannot know what was done
         _log.exception("request failed with an internal error", method=request.method, path=request.path)
         return _answer(
             OutcomeUnknown(f"{request.method} {request.path} failed inside ({error!r}): read before acting again")

@@ -1,8 +1,8 @@
 """Keeps a snapshot of the metadata in the bucket, and notices when the bucket knows more than the metadata do.
 
-One task of the leading service. Each interval, when readers could see a change, it puts a snapshot; sooner when a node
-waits to free what none tells of yet. A bucket that is away is told once and asked again; it holds up no command but the
-freeing of copies, which needs it anyway.
+One task of the leading service. It puts a snapshot in each interval in which something changed, and earlier if a node
+waits to free copies that no snapshot covers yet. If the bucket is away, the task logs it once and tries again; only the
+freeing of copies waits for it, which needs the bucket anyway.
 Before each snapshot it looks for one that this store never put (`machines/rebuild/meta_backups.py`): then changes are
 refused.
 """
@@ -45,10 +45,10 @@ from stratalog_meta.writer import TableWriter
 _log = logger(__name__)
 
 _SHARE: Final = 4
-"""A snapshot is followed by a pause of so many times what it took."""
+"""The pause after a snapshot is this many times as long as the snapshot took."""
 _FIRST_RETRY_S: Final = 1.0
 _READ_S: Final = 15.0
-"""How long a person who asks for a snapshot waits for the bucket."""
+"""How long a request for a snapshot waits for the bucket."""
 _LEASE_MS: Final = 1
 """The lock is given back at once: only its memory counts."""
 
@@ -62,7 +62,7 @@ class BackupPlace:
     soonest_s: float = 1.0
     """Between two snapshots when a node waits for one."""
     start_patience_s: float = 5.0
-    """How long a start waits for the bucket before it goes on without it."""
+    """How long a start waits for the bucket before it continues without it."""
     is_told: Callable[[], bool] = bool
     """Whether the log says, or will soon, why the store cannot be used: a failure has no line of its own then."""
 
@@ -87,8 +87,8 @@ class BucketBackups:
         self._task: asyncio.Task[Any] | None = None
 
     async def check(self, table: ShardTable) -> None:
-        """Before changes are taken. Raises Fenced when the bucket knows of newer metadata. One that does not answer in
-        time is told, and looked at later."""
+        """Before changes are taken. Raises Fenced when the bucket knows of newer metadata. If the bucket does not
+        answer in time, this is logged, and checked later."""
         try:
             async with asyncio.timeout(self._place.start_patience_s):
                 await self._look(ObjectNames("", table.cluster_id), table.state.locks.get(LOCK), table.version)
@@ -171,7 +171,7 @@ class BucketBackups:
                 self._stats.failures += 1
                 self._complain(str(error))
                 pause_s, retry_s = min(retry_s, self._place.interval_s), 2 * retry_s
-            except Exception:  # a fault of ours in one snapshot must not be the last of them (F48)
+            except Exception:  # a bug in one snapshot must not end all later ones (F48)
                 self._stats.failures += 1
                 _log.exception("putting a snapshot of the metadata failed with an internal error")
                 pause_s = self._place.interval_s

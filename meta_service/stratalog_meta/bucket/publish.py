@@ -63,7 +63,7 @@ class DamagedPart(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """Under whose name objects are put: a node's, in an epoch of its write lock that nobody else has."""
+    """The writer in the names of objects: a node, in an epoch of its write lock that no other writer has."""
 
     node_id: int
     lock_epoch: int

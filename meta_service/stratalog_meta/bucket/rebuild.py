@@ -1,8 +1,8 @@
-"""Makes the metadata of a lost cluster again, from its bucket alone: `stratalog meta rebuild`.
+"""Rebuilds the metadata of a lost cluster from its bucket alone: `stratalog meta rebuild`.
 
 Reads the newest whole snapshot, looks through the bucket, completes in the bucket what was still being uploaded, and
-writes the records into an empty store, the header last: a store in which a rebuild was cut short has none, and is no
-store. Cut short anywhere it is simply begun again, into an empty store; what it put into the bucket is found then.
+writes the records into an empty store, the header last, so an interrupted rebuild leaves no valid store. An interrupted
+rebuild is simply started again, into an empty store, and finds what it put into the bucket before.
 """
 
 from __future__ import annotations
@@ -213,9 +213,9 @@ class Rebuild:
         return is_whole
 
     async def _producers_before(self, before: PlannedSegment | None, scan: BucketScan) -> Producers:
-        """At the base of a segment: of what was completed now, or of the index block that the manifest names. None
-        where that cannot be read, or is in a retired directory alone: who wrote before is forgotten then, and a cluster
-        is made again all the same."""
+        """The producers at the base of a segment: from a segment that was completed now, or from the index block that
+        the manifest names. None if that cannot be read, or is only in a retired directory: the earlier producers are
+        then forgotten, and the cluster is rebuilt anyway."""
         if before is None or before.volumes:
             return ()
         if before.manifest is None:

@@ -1,7 +1,7 @@
-"""Makes a new cluster of a consistent cut, from the bucket alone.
+"""Makes a new cluster from a consistent cut in the bucket.
 
 The segments are copied under the new cluster's id, byte for byte but for the identity in their headers, and end where
-the cut does; so the new cluster rests on nothing of the old one, which may live on. All manifests are read, and the
+the cut does; so the new cluster needs nothing of the old one, which may keep running. All manifests are read, and the
 lengths of the objects that they name are compared with the listing, before anything is copied; then every batch is read
 and checked. The records go into an empty store, the header last.
 """
@@ -157,7 +157,7 @@ async def _look_at(store: ObjectStore, names: ObjectNames, shard: CutShard, wher
 async def _whole(
     store: ObjectStore, segment: SegmentKey, keys: Sequence[str], sizes: Mapping[str, int], end_offset: int
 ) -> tuple[Manifest | None, list[str]]:
-    """The first manifest all of whose parts are there, else the first that can be read and what is wrong with it."""
+    """The first manifest with all its parts present, else the first that can be read and what is wrong with it."""
     readable: Manifest | None = None
     faults: list[str] = []
     unread: list[str] = []

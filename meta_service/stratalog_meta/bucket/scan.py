@@ -116,7 +116,7 @@ class BucketScan:
 
 
 async def scan_bucket(store: ObjectStore, names: ObjectNames, known: Iterable[Segment], step: Step) -> BucketScan:
-    """Raises what the store raises: nothing is made of half a look."""
+    """Raises what the store raises: no result is made from half a listing."""
     scan = BucketScan()
     await _list(store, names, scan, step)
     segments = {segment.key: segment for segment in known}
@@ -185,7 +185,7 @@ async def _read_folder(
         span = (chunk.name.from_offset, chunk.name.to_offset)
         size_bytes = chunk.size_bytes
         if header is not None and is_packed(chunk.key):
-            size_bytes = header.size_bytes  # of what it unpacks to, of which the listing says nothing
+            size_bytes = header.size_bytes  # the unpacked size, which the listing does not say
         if header is not None and _is_part(header, names, key, span, size_bytes):
             part = RemotePart(chunk.key, 0, size_bytes, *span)
             folder.parts.append(_found(part, header, chunk.name.lock_epoch, chunk.name.attempt))
@@ -294,7 +294,7 @@ def _found(part: RemotePart, header: PartHeader, lock_epoch: int, attempt: int) 
 
 
 async def each(things: Iterable[T], do: Callable[[T], Awaitable[None]]) -> None:
-    """All of them, so many at a time; the first error ends it."""
+    """Run all of them, this many at a time; the first error ends it."""
     waiting = iter(list(things))
 
     async def work() -> None:

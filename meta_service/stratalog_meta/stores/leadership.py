@@ -1,7 +1,6 @@
-"""Who may write to a store that several processes reach: one of them, as long as it leads.
-
-What the store itself compares in each write keeps the metadata safe, never this object and never a clock: a leader that
-was deposed while it slept can write nothing. `lost` only lets it stop sooner.
+"""Leadership over a store that several processes reach: only the leader may write. The compare in each write keeps the
+metadata safe, never this object and never a clock: a leader that was replaced while it slept can write nothing. `lost`
+only lets it stop sooner.
 """
 
 from __future__ import annotations
@@ -24,14 +23,15 @@ class Leadership(Protocol):
         ...
 
     async def campaign(self) -> None:
-        """Wait until this process leads, however long another does; whoever waits sees `leader_address` move.
+        """Wait until this process leads, however long another one does. `leader_address` is kept up to date meanwhile.
 
         Raises InvalidRequest where it can never lead. A store that is away is waited for.
         """
         ...
 
     def leader_address(self) -> str | None:
-        """Where the present leader serves, as this object saw it last; None while nobody leads or it has not looked."""
+        """The address of the present leader, as this object read it last; None while there is no leader or it has not
+        read it."""
         ...
 
     async def resign(self) -> None:

@@ -1,7 +1,6 @@
-"""What a store of metadata does: load everything once, then write commands, each whole and durable.
-
-A store knows nothing of what the records mean, and takes nothing for written of which it does not know so. One process
-writes to it at a time: a second one is refused at `load`, or by what it would write.
+"""What a store of metadata does: load everything once, then write commands, each whole and durable. A store does not
+know what the records mean, and reports a write as done only when it knows that it is. One process writes to it at a
+time: a second one is refused at `load`, or by what it would write.
 """
 
 from __future__ import annotations
@@ -14,9 +13,8 @@ from stratalog.model.errors import StratalogError
 
 
 class WriteRefused(Exception):
-    """The first `kept` of the commands are durable, the others are not and never will be: the store knows.
-
-    It goes on, so the next write may be tried at once. `cause` is what the caller of the first refused command learns.
+    """The first `kept` of the commands are durable, the others are not and never will be: the store knows. It keeps
+    working, so the next write may be tried at once. `cause` is what the caller of the first refused command learns.
     """
 
     def __init__(self, kept: int, cause: StratalogError) -> None:

@@ -1,8 +1,8 @@
 """The embedded meta store: RocksDB in a directory, each turn of commands one synced batch.
 
 Durability: a batch goes to the write-ahead log with fsync before `write` returns. Damage in the middle of that log or
-in any other file is refused at `load`, which reads everything, never skipped; only a torn tail of the log, which nobody
-was answered for, is cut.
+in any other file is refused at `load`, which reads everything, never skipped; only a torn tail of the log, whose writes
+were never acknowledged, is cut.
 Threads: all of RocksDB happens on one thread of its own; the caller's event loop never waits for the disk. A write with
 `sync` set would hold the interpreter lock while the disk works, and stop every thread of the process for as long;
 `flush_wal` gives the lock up.
@@ -94,7 +94,7 @@ class RocksStore:
         except Exception as error:  # see _load
             raise _translated(error, self._directory) from error
         finally:
-            # An iterator keeps the store open, and locked, as long as somebody holds the error's traceback.
+            # An iterator keeps the store open, and locked, as long as the error's traceback is referenced.
             del cursor
 
     def _write(self, commands: Sequence[Sequence[TableWrite]]) -> None:
@@ -151,7 +151,7 @@ def _is_empty(directory: Path) -> bool:
         return True
     try:
         db = Rdict(str(directory), _options(), access_type=AccessType.read_only())
-    except Exception:  # opening it for writing tells what is wrong, or who has it open
+    except Exception:  # opening it for writing reports what is wrong, or which process has it open
         return False
     try:
         return db.get(encoding.HEADER_KEY) is None

@@ -1,8 +1,8 @@
-"""Room on the disk that the embedded store has set aside for itself: what fills the disk beside it, segments first of
-all, must not keep it from writing, for uploads and deletions, which make room, are metadata too.
+"""Room on the disk that the embedded store has reserved for itself. Other data, mostly segments, may fill the disk, and
+the store must still be able to write, because the uploads and deletions that make room are metadata too.
 
-The room is a file of zeros. When the store finds the disk full nobody should write data any more (`why_short`); the
-room is given up when the store is opened again, and set aside again once there is more than twice as much.
+The room is a file of zeros. When the store finds the disk full, no data should be written any more (`why_short`). The
+room is freed when the store is opened again, and reserved again once more than twice as much is free.
 """
 
 from __future__ import annotations

@@ -50,8 +50,8 @@ _I32 = struct.Struct(">i")
 _EPOCH_AT = 12
 
 _MOST_LOCKED_BYTES = 1 << 20
-"""Up to so many bytes (50 us) the interpreter's lock is kept over the CRC: given up for 5 us, it comes back only once
-the disk thread that took it has done with it. That cost the loop more than the CRC, per batch."""
+"""Up to this size (50 us) the CRC runs without releasing the interpreter's lock. If the loop released it for 5 us, it
+would get it back only when the disk thread that took it is done, which costs more than the CRC."""
 _KEEP_LOCK, _GIVE_LOCK = 0, 1
 
 
@@ -82,8 +82,8 @@ class FaultyBatch(NamedTuple):
 def check_offered(batch: memoryview, most_bytes: int, newest_codec: int = ZSTD) -> OfferedHeader | FaultyBatch:
     """The header's fields of one batch that may be appended, or what is wrong with it.
 
-    `most_bytes` counts the whole batch; `newest_codec` is the highest number that everybody who reads it understands.
-    The topic's window of timestamps is `formats.batches.time_window`'s.
+    `most_bytes` counts the whole batch; `newest_codec` is the highest number that all its readers understand. The
+    topic's window of timestamps is `formats.batches.time_window`'s.
     Cost: the CRC over its bytes, and about 1 us.
     """
     size = len(batch)

@@ -154,7 +154,7 @@ class ValidPrefix:
 
 
 def scan_valid_prefix(data: Buffer, expected_base_offset: int, epoch: int, *, position: int = 0) -> ValidPrefix:
-    """Find the end of what is valid in the tail of an active segment. Never raises: a torn tail is no error.
+    """Find the end of the valid batches in the tail of an active segment. Never raises: a torn tail is not an error.
 
     To scan a file in windows, call again with more bytes from `end_position` on while `wanted_bytes` is above 0 and the
     file holds as much; when it does not, the tail is torn there.

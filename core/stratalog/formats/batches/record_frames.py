@@ -153,7 +153,7 @@ def _record_ranges(bodies: Bodies, data: Bytes) -> tuple[Longs, Longs]:
     firsts = np.concatenate(([0], np.cumsum(bodies.counts)))
     starts = np.empty(int(firsts[-1]), np.int64)
     ends = np.empty_like(starts)
-    # Batches by falling count: those that still have records are the first so many.
+    # Batches by falling count, so those that still have records are always the first ones.
     order = np.argsort(-bodies.counts, kind="stable")
     counts, limit, rows = bodies.counts[order], bodies.ends[order], firsts[:-1][order]
     at = bodies.starts[order].copy()

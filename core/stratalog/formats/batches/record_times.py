@@ -22,7 +22,7 @@ from stratalog.model.errors import Corrupt
 _WINDOW_BYTES = 1 << 14
 _PAUSE_RECORDS = 1_500
 _LONGEST_HEAD_BYTES = 32
-"""Size, attributes and time delta of a record take at most so many bytes."""
+"""The most bytes that size, attributes and time delta of a record take."""
 _INT64_MAX = 2**63 - 1
 
 
@@ -33,7 +33,7 @@ class Opened(IntEnum):
     TOO_LARGE = 1
     """Its records take more bytes decompressed than the caller opens: the header's times are the only ones known."""
     GARBAGE = 2
-    """What is inside are no records. No consumer can read them either."""
+    """The batch does not contain valid records. No consumer can read it either."""
 
 
 class BatchTimes(NamedTuple):

@@ -275,8 +275,9 @@ class _Inside:
             if name is None:
                 self.refuse("a record's header has no name")
             value, at = self.bytes_or_none(at, end, "header value")
-            # Kafka's clients send UTF-8, nothing makes them. An odd byte must not hide the record, and what stands for
-            # it must be text that can be encoded: names go into JSON and pages. Java's client replaces it, too.
+            # Kafka's clients send UTF-8, but nothing enforces it. An invalid byte must not hide the record, and its
+            # replacement must be text that can be encoded, because names go into JSON and pages. Java's client replaces
+            # it, too.
             found.append((name.decode("utf-8", "replace"), value))
         return tuple(found), at
 

@@ -1,7 +1,7 @@
 """A claim: the object by which one life of a node takes a write-lock epoch in the bucket (docs/formats.md section 12).
 
 It is created, never replaced, so of two lives that were given the same epoch (by copies of one metadata store) one
-gets it. The nonce is of one life: whoever reads the claim knows whether it is his own.
+gets it. The nonce belongs to one life, so a life that reads a claim knows whether it is its own.
 """
 
 from __future__ import annotations

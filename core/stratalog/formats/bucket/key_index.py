@@ -1,9 +1,9 @@
 """The key index of a sealed segment: in which batches records of a key are (docs/formats.md section 16).
 
-It lies in runs, each an object of its own over a range of the segment's offsets. A run is a table of pages of one size,
-one for each bucket of hashes, so that where a key's page lies follows from the run's bucket count: one range read tells
-the batches, one more reads such a batch. What does not fit into a page, because one key is in very many batches,
-stands behind the pages, and costs a read more. A hash is a hint: who looks compares the key's bytes.
+It consists of runs, each an object of its own over a range of the segment's offsets. A run is a table of pages of one
+size, one for each bucket of hashes, so the position of a key's page follows from the run's bucket count: one range read
+yields the batches, one more reads such a batch. Entries that do not fit into a page, because one key is in very many
+batches, are stored after the pages and cost one more read. A hash is a hint: a reader compares the key's bytes.
 Runs are made in `key_runs`, which needs numpy; this needs nothing. Raises: Corrupt.
 """
 
@@ -34,7 +34,7 @@ _PAGE_HEAD_BYTES: Final = PREAMBLE_BYTES + DIGEST_BYTES + 5 * 8
 _OVERFLOW_HEAD_BYTES: Final = ENVELOPE_BYTES + DIGEST_BYTES + 2 * 8
 KEY_PAGE_ENTRIES: Final = (KEY_PAGE_BYTES - _PAGE_HEAD_BYTES) // KEY_ENTRY_BYTES
 MAX_KEY_RUN_ENTRIES: Final = 1 << 24
-"""No run has more: a writer ends one far below, and goes on in the next."""
+"""No run has more: a writer ends a run far below this, and continues in the next."""
 MAX_HASHED_KEY_BYTES: Final = 64
 """A longer key is hashed by its digest."""
 
@@ -60,7 +60,7 @@ class KeyRun:
 
     @property
     def fault(self) -> str | None:
-        """Why this is no run; None when it may be one."""
+        """Why this is not a run; None when it may be one."""
         if not 1 <= self.buckets <= self.size_bytes // KEY_PAGE_BYTES:
             return f"a key run of {self.size_bytes} bytes claims {self.buckets} buckets"
         room = self.size_bytes - self.buckets * (KEY_PAGE_BYTES - KEY_PAGE_ENTRIES * KEY_ENTRY_BYTES)

@@ -127,7 +127,7 @@ _MASKS: Final = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)
 
 
 def key_hashes(data: Buffer, at: Longs, size: Longs) -> Hashes:
-    """Of the keys at these places, none of which has a size below 0; as `key_index.key_hash`."""
+    """The hashes of the keys at these places, as `key_index.key_hash` makes them. No size may be below 0."""
     if len(data) < 8:
         data = bytes(data) + bytes(8 - len(data))
     lengths = size.copy()
@@ -140,7 +140,7 @@ def key_hashes(data: Buffer, at: Longs, size: Longs) -> Hashes:
         if not rows.size:
             break
         place = at[rows] + first
-        # The last bytes of the data are no whole word: they are the upper ones of the last word there is.
+        # The last bytes of the data do not fill a word: they are the upper bytes of the last word.
         start = np.minimum(place, words.size - 1)
         word = words[start] >> ((place - start) * 8).astype(np.uint64)
         word &= _MASKS[np.minimum(lengths[rows] - first, 8)]

@@ -19,7 +19,7 @@ from stratalog.formats.segments.digest import object_digest
 from stratalog.model.errors import Corrupt
 
 PIECE_BYTES: Final = 8 << 20
-"""A piece is closed once its records have so many bytes."""
+"""A piece is closed once its records reach this size."""
 MAX_PIECE_BYTES: Final = 256 << 20
 """More than this no piece unpacks to: one record alone may be larger than PIECE_BYTES."""
 _PIECE_ENTRY_BYTES: Final = 24

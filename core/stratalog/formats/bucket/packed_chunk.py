@@ -117,7 +117,7 @@ def pack_part(part: Buffer, *, source: str) -> bytes | None:
 
 
 def pack_to_size(part: Buffer, stored_bytes: int, *, source: str) -> bytes:
-    """A packed chunk of just so many bytes, for the manifest names that size. Raises: Corrupt where that cannot be."""
+    """A packed chunk of exactly this size, because the manifest names it. Raises: Corrupt if no chunk can have it."""
     frames = _cut(memoryview(part), source)
     for level in _LEVELS if frames is not None else ():
         assert frames is not None, "or there is no level to try"
@@ -279,7 +279,7 @@ class Unpacking:
         self._out: memoryview | None = None
 
     def go_on(self, most_bytes: int | None = None) -> memoryview | None:
-        """Opens about so many bytes more, or all. Returns the range once all of it is there. Raises: Corrupt."""
+        """Unpacks about this many more bytes, or all. Returns the range once all of it is there. Raises: Corrupt."""
         if self._out is None:
             self._out = _room(self._end - self._start)
             if self._start < PART_HEADER_BYTES:

@@ -1,12 +1,12 @@
 """What lies behind the whole batches of a segment file: nothing, a write that was cut off, or damage.
 
 A process that dies leaves at most the front of its last write behind the whole batches: the front of one batch, up to
-the end of a page, then zeros (room that was made ahead) or the end of the file. Nothing of that was confirmed to
-anybody. Whatever else lies there is damage: batches that were written whole, and may have been confirmed, are not
-readable any more. A power cut leaves the same picture where later pages reached the disk before earlier ones: only the
-caller knows whether there was one.
+the end of a page, then zeros (room that was made ahead) or the end of the file. None of that was acknowledged. Anything
+else there is damage: batches that were written whole, and may have been acknowledged, are not readable any more. A
+power cut leaves the same picture where later pages reached the disk before earlier ones: only the caller knows whether
+there was one.
 
-Source: docs/formats.md section 2. Cost: a look at the first bytes; of damage, the bytes behind it about twice.
+Source: docs/formats.md section 2. Cost: reads the first bytes; after damage, the bytes behind it about twice.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ ReadAt = Callable[[int, int], "bytes | memoryview"]
 PAGE_BYTES: Final = 4096
 _WINDOW_BYTES: Final = 1 << 20
 _LONGEST_SEARCH: Final = 8
-"""A search checks so many times the bytes that it looks at: a value may hold what looks like batches."""
+"""A search checks each byte at most this many times: a value may contain bytes that look like batches."""
 _ZEROS_AT_END: Final = 4 << 10
-"""A batch whose length field is damaged ends in at most so many zeros."""
+"""A batch whose length field is damaged ends in at most this many zeros."""
 
 
 class TailKind(Enum):
@@ -150,7 +150,7 @@ def _end_of_batches_behind(read: ReadAt, position: int, end: int, limit: int, ne
             continue
         budget -= header.size_bytes
         if budget < 0:
-            return max(found, next_offset + 1)  # something is there, and nobody can say in time how far it goes
+            return max(found, next_offset + 1)  # there is something, and how far it goes cannot be found in time
         data: Buffer = read(at, header.size_bytes)
         if scan_valid_prefix(data, header.base_offset, epoch).end_position == header.size_bytes:
             found = header.end_offset

@@ -62,8 +62,8 @@ class GroupEntry:
 
 @dataclass(frozen=True, slots=True)
 class MemberEntry:
-    """A static member of the group came back under a new id, in this generation: it stands in the place of its
-    instance's former self. One member's bytes instead of the whole group's."""
+    """A static member of the group came back under a new id, in this generation, and replaces its instance's former id.
+    The record has one member's bytes instead of the whole group's."""
 
     group_id: str
     generation: int
@@ -73,7 +73,7 @@ class MemberEntry:
 
 @dataclass(frozen=True, slots=True)
 class ConsumersEntry:
-    """A whole group of the consumer protocol: it stands in the place of all that was written of the group before."""
+    """A whole group of the consumer protocol: it replaces all earlier records of the group."""
 
     group_id: str
     record: ConsumerGroupRecord
@@ -98,7 +98,7 @@ class SnapshotBegun:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotEnded:
-    """The snapshot is complete when so many entries stand between, and nothing else."""
+    """The snapshot is complete if exactly this many entries are between its first and last record, and nothing else."""
 
     snapshot_id: int
     entry_count: int

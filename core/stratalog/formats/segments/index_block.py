@@ -1,9 +1,9 @@
 """The index block of a sealed segment: identity, seal record, table of producers, index points (docs/formats.md section
 5).
 
-It lies beside the segment file (`.idx`) and in the object store (`.index`). With the segment's batches the block is a
-seal record that can be rebuilt. Immutable once made. The table of producers is read only by who asks for it, and is the
-one that the seal speaks of or is not there: beside a file it may be missing, in the object store never.
+It is stored beside the segment file (`.idx`) and in the object store (`.index`). A lost block can be rebuilt from the
+segment's batches and its seal record. Immutable once made. The table of producers is decoded only on request. It is the
+table that the seal record describes, or it is missing: it may be missing beside a file, never in the object store.
 """
 
 from __future__ import annotations

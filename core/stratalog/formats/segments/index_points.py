@@ -1,6 +1,6 @@
 """Sparse index points: built while a log is appended to, searched by offset and by time (docs/formats.md section 5).
 
-A point stands at the first batch that begins INDEX_INTERVAL_BYTES or more after the point before; it holds the batch's
+A point marks the first batch that begins INDEX_INTERVAL_BYTES or more after the point before; it holds the batch's
 offset, its position (from the first batch) and the highest time of all batches *before* it.
 Invariant: offsets and positions rise strictly, timestamps never fall. So a search by time is exact although the times
 in a log rise and fall, if the times are those of the records (`has_true_times`). Where they are only what clients wrote
@@ -76,14 +76,14 @@ class IndexPoints:
         return bisect_right(memoryview(self._flat)[0::_FIELDS], offset) - 1
 
     def before_time(self, timestamp_ms: int) -> int:
-        """Which point is the last with only older batches before it; -1 is the start of the batches, also where nobody
-        has looked at the records."""
+        """The last point with only older batches before it. -1 is the start of the batches, also if the records' times
+        are not known."""
         if not self.has_true_times:
             return -1
         return bisect_left(memoryview(self._flat)[2::_FIELDS], timestamp_ms) - 1
 
     def before_position(self, position: int) -> int:
-        """Which point is the last that stands at or below `position`; -1 is the start of the batches."""
+        """The last point at or below `position`; -1 is the start of the batches."""
         return bisect_right(memoryview(self._flat)[1::_FIELDS], position) - 1
 
     def has_places_of(self, other: IndexPoints) -> bool:
@@ -220,7 +220,7 @@ class IndexBuilder(IndexPoints):
         try:
             self._flat.extend(point)
         except BufferError:
-            # Another thread is searching it just now, and an array of which there is a view cannot grow.
+            # Another thread is searching it just now, and an array cannot grow while there is a view of it.
             self._flat = self._flat + array("q", point)
         self.next_point_at = position + INDEX_INTERVAL_BYTES
 

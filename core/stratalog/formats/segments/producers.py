@@ -1,5 +1,5 @@
-"""What a shard remembers of its idempotent producers, as bytes: in checkpoints, and as the table of an index block, of
-which a seal record holds the tally."""
+"""What a shard remembers of its idempotent producers, as bytes: in checkpoints, and as the table of an index block,
+whose tally is in the seal record."""
 
 from __future__ import annotations
 

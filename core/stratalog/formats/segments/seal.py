@@ -8,7 +8,7 @@ from stratalog.model.errors import InvalidRequest
 from stratalog.model.segment import SealRecord, TimesKnown
 
 _TIMES_KNOWN = (TimesKnown.CLAIMED, TimesKnown.PARTLY, TimesKnown.ALL)
-"""By the number that stands for each."""
+"""Each by its number in stored bytes."""
 _WHOSE = "origin of the times"
 
 

@@ -26,8 +26,8 @@ class BeginMount(NodeCommand[Mount]):
 
 @dataclass(frozen=True, slots=True)
 class TakeMount(NodeCommand[Mount]):
-    """The caller, whom the record names as the holder, can read what is mounted and looks after it. Asked again it says
-    whether that is still so. Raises Fenced for another holder, life or token."""
+    """The caller, which the record names as the holder, can read the mounted data and looks after it. A repetition
+    checks whether that is still so. Raises Fenced for another holder, life or token."""
 
     is_idempotent = True
 
@@ -48,8 +48,8 @@ class ReleaseMount(NodeCommand[None]):
 
 @dataclass(frozen=True, slots=True)
 class MoveMount(NodeCommand[Mount]):
-    """Another node is to hold it: the one that is named, or whom the service chooses. Raises NotFound, and Conflict for
-    a node that cannot."""
+    """Another node shall hold it: the named one, or one that the service chooses. Raises NotFound, and Conflict for a
+    node that cannot."""
 
     name: str
     node_id: Int32 | None = None
@@ -57,7 +57,7 @@ class MoveMount(NodeCommand[Mount]):
 
 @dataclass(frozen=True, slots=True)
 class EndMount(NodeCommand[None]):
-    """Nobody looks after it any more, and its lock is free. Raises Conflict while a sealed segment is nowhere but in
+    """No node looks after it any more, and its lock is free. Raises Conflict while a sealed segment is nowhere but in
     what is mounted, unless that is given up by force; InvalidRequest for a force that names another disk."""
 
     is_idempotent = True

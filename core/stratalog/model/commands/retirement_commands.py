@@ -23,7 +23,7 @@ class RetireNode(NodeCommand[Retirement]):
     node_id: Int32
     mode: RetireMode = RetireMode.OFFLOAD
     force_storage_id: str | None = None
-    """The storage id of the node, spelled out: what nobody but it has is given up."""
+    """The storage id of the node, written out by the person: data that only this node has are given up."""
     force_absence: Count | None = None
     """Which absence of the node the force is about (`Node.absences`): refused with InvalidRequest when the node came
     back since, so that a decision that arrives late, or twice, gives up nothing that is there again. None: the present
@@ -42,8 +42,8 @@ class CancelRetirement(NodeCommand[None]):
 
 @dataclass(frozen=True, slots=True)
 class ReportSighting(NodeCommand[None]):
-    """The caller looked whether what a leaving node holds is where the metadata say. One that comes when nobody waits
-    for it is passed over."""
+    """The caller checked whether the data of a leaving node are where the metadata say. A report that no retirement
+    waits for is ignored."""
 
     is_idempotent = True
 
@@ -57,8 +57,8 @@ class ReportSighting(NodeCommand[None]):
     is_differing: bool = False
     words: str = ""
     seen_ms: Count = 0
-    """The time of the last look that the record told of when this one began, 0 for none: a look that rests on an older
-    record, or that comes once more, is no second one."""
+    """The time of the last check in the record when this check began, 0 for none. A check that rests on an older
+    record, or is reported twice, does not count as a second check."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,8 @@ class ReportInventory(NodeCommand[None]):
 # The meta service's own --------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class AdvanceRetirement(Command[None]):
-    """Note where a retirement stands. Nothing is done when the record is not the one that was seen. Nobody asks for it
-    over the network."""
+    """Note the progress of a retirement. Nothing is done if the record has changed since it was read. Only the service
+    itself submits it."""
 
     is_idempotent = True
 
@@ -89,10 +89,10 @@ class AdvanceRetirement(Command[None]):
 
 @dataclass(frozen=True, slots=True)
 class ReleaseNode(Command[bool]):
-    """The node is no member any more, its life is over and its write lock free for others; what nobody has and a person
-    gave up is written down in the same transaction. False, with nothing changed, when the record is not the one that
-    was seen, or when it has the last readable copy of something by now that is not given up. Nobody asks for it over
-    the network."""
+    """The node leaves the cluster: its life ends, and its write lock is free for others. The same transaction notes the
+    data that no node has and a person gave up. False, with nothing changed, if the record has changed since it was
+    read, or if the node now has the last readable copy of data that were not given up. Only the service itself submits
+    it."""
 
     is_idempotent = True
 
@@ -102,10 +102,10 @@ class ReleaseNode(Command[bool]):
 
 @dataclass(frozen=True, slots=True)
 class GiveUpOpen(Command[Segment | None]):
-    """End what is open, and waits for nobody but who was given up by force, at what is known of it; one step at a time
-    (fence, end, another replica that makes up what nobody has), so it is asked again. Whether that is so is looked at
-    in the same transaction: who came back a moment before may have all of it, and then nothing is changed. None: there
-    is no such segment. Nobody asks for it over the network."""
+    """End an open segment that waits only for nodes that were given up by force, at its best known end. Each command
+    takes one step (fence, end, a further replica that replaces the missing data), so it is repeated. The same
+    transaction checks that this is still so: a node that has just come back may have all of the segment, and then
+    nothing is changed. None: there is no such segment. Only the service itself submits it."""
 
     is_idempotent = True
 

@@ -48,8 +48,8 @@ class RegisterNode(Command[Registration]):
     """Of the machine's present boot: the same one as in the life before says that its page cache outlived the process.
     Empty: not known."""
     stopped_epoch: Count = 0
-    """Of the life that ended in order on this disk, with everything flushed; 0 for none. Another than the life before
-    says nothing: the disk is a copy, or somebody used it in between."""
+    """The life that ended in order on this disk, with everything flushed; 0 for none. If it is not the previous life it
+    proves nothing: the disk is a copy, or another process used it in between."""
     is_flushed_by_default: bool = False
     """Topics that do not set `flush.policy` confirm nothing here that is not flushed, from this life on."""
     earlier_starts: tuple[str, ...] = ()
@@ -75,8 +75,9 @@ class ForgetLocal(NodeCommand[None]):
 
 @dataclass(frozen=True, slots=True)
 class ReportLostCopies(NodeCommand[None]):
-    """The caller's sealed copies of these are gone, or damaged: it is no holder of them any more, so that others upload
-    and serve them. The only holder of what is not COMPLETE in the object store stays listed: nobody else has it."""
+    """The caller's sealed copies of these are gone, or damaged. The caller stops being a holder of them, so that others
+    upload and serve them. The only holder of a segment that is not COMPLETE in the object store stays listed, because
+    no other node has it."""
 
     is_idempotent = True
 
@@ -85,9 +86,9 @@ class ReportLostCopies(NodeCommand[None]):
 
 @dataclass(frozen=True, slots=True)
 class ReportFaultyCopies(NodeCommand[None]):
-    """What the caller has of these segments, which are not sealed, is not to be relied on in this life: a flush failed,
-    or it cannot be read. It leaves the ISR unless it is the last there, is in doubt from then on, and gives up leading
-    where others can go on. What is sealed, gone or not the caller's is passed over."""
+    """The caller's copies of these segments, which are not sealed, cannot be relied on in this life: a flush failed, or
+    the data cannot be read. The caller leaves the ISR unless it is the last member, its copy counts as doubted, and it
+    gives up leadership where others can lead. Segments that are sealed, deleted or not the caller's are ignored."""
 
     is_idempotent = True
 
@@ -98,8 +99,8 @@ class ReportFaultyCopies(NodeCommand[None]):
 @dataclass(frozen=True, slots=True)
 class CreateTopic(NodeCommand[Topic]):
     """Create a topic, its shards and the first (ACTIVE, epoch 0, base offset 0) segment of each, in one transaction.
-    Id and placement are the service's. An internal one has fewer replicas where there are not so many living nodes.
-    Raises AlreadyExists, InvalidRequest."""
+    Id and placement are the service's. An internal topic has fewer replicas if fewer nodes are alive. Raises
+    AlreadyExists, InvalidRequest."""
 
     name: str
     shard_count: int
@@ -127,7 +128,7 @@ class AddShards(NodeCommand[Topic]):
 
 @dataclass(frozen=True, slots=True)
 class WidenTopic(NodeCommand[Topic]):
-    """Segments of an internal topic that open from now on have so many replicas, as far as there are living nodes;
+    """Segments of an internal topic that open from now on have this many replicas, as far as there are living nodes;
     never fewer than it has."""
 
     is_idempotent = True
@@ -200,9 +201,9 @@ class SealSegment(NodeCommand[Segment]):
 @dataclass(frozen=True, slots=True)
 class ReportReplica(NodeCommand[Segment]):
     """The caller's copy reached the end of a SEALING segment, was flushed, and read back batch by batch: `proof` says
-    what it is. When all that have to have reported, the service compares and seals. Of a SEALED segment it says that
-    the caller has a true copy, too. Asked again, with pauses, until the segment is SEALED. Raises Conflict for a copy
-    that differs from the sealed one, or of a node that is no replica (any more)."""
+    what it is. When all replicas that must report have reported, the service compares and seals. For a SEALED segment
+    it says that the caller has a true copy, too. The caller repeats it, with pauses, until the segment is SEALED.
+    Raises Conflict for a copy that differs from the sealed one, or if the node is not a replica (any more)."""
 
     is_idempotent = True
 
@@ -256,10 +257,10 @@ class PromiseFence(NodeCommand[Segment]):
 
 @dataclass(frozen=True, slots=True)
 class SealUnclean(NodeCommand[Segment]):
-    """A person gives up what only nodes hold that do not answer: the segment ends at the best end that was told, and
-    its record names the range (`handed.given_up`). When nobody told any, the log goes on behind what is in the object
-    store, and who comes back with more may still bring it; asked once more, a living replica makes up what is not
-    there. Raises Conflict unless a recovery waits."""
+    """A person gives up data that only unreachable nodes hold. The segment ends at the best end that a replica
+    reported, and its record names the range (`handed.given_up`). If no replica reported one, the log continues after
+    the end of the data in the object store, and a node that comes back with more can still deliver it; repeated once
+    more, a living replica replaces the missing data. Raises Conflict unless a recovery waits."""
 
     segment: SegmentKey
 
@@ -384,8 +385,8 @@ class ScarcityNoted:
 
 @dataclass(frozen=True, slots=True)
 class NoteLives(Command[None]):
-    """Say of lives that their leases ended, or that they were heard of again; what is not the present life of its node
-    is passed over. Nobody asks for it over the network."""
+    """Report which lives' leases ended, and which lives sent heartbeats again. A life that is not the present one of
+    its node is ignored. Only the service itself submits it."""
 
     is_idempotent = True
 
@@ -422,7 +423,7 @@ class ContinueWithout(Command[None]):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaMove:
-    """One segment's replicas as they were seen, and who is to make a copy more, or need not have one."""
+    """One segment's replicas as they were read, and the nodes that shall make a further copy, or no longer need one."""
 
     segment: SegmentKey
     replicas: tuple[Int32, ...]
@@ -433,8 +434,8 @@ class ReplicaMove:
 
 @dataclass(frozen=True, slots=True)
 class MoveReplicas(Command[None]):
-    """Name replicas that are to make copies, and let go of others; each move stands or falls alone. Nobody asks for it
-    over the network."""
+    """Name replicas that shall make copies, and release others. Each move succeeds or fails by itself. Only the service
+    itself submits it."""
 
     is_idempotent = True
 

@@ -82,7 +82,7 @@ class ConsumerMember:
     assigned: frozenset[ShardKey] = frozenset()
     """It may use these."""
     revoking: frozenset[ShardKey] = frozenset()
-    """It had these, and is to give them up: nobody else gets them before it says that it did."""
+    """Shards that the member has and must give up. No other member gets them before it confirms that."""
     target: frozenset[ShardKey] = frozenset()
     """What it is to have at the group's target epoch."""
     classic: ClassicSide | None = None
@@ -90,7 +90,7 @@ class ConsumerMember:
 
     @property
     def held(self) -> frozenset[ShardKey]:
-        """What nobody else may have now."""
+        """Shards that no other member may have now."""
         return self.assigned | self.revoking
 
     @property
@@ -123,7 +123,7 @@ class ConsumerGroupRecord:
         return self.epoch
 
     def with_change(self, change: ConsumerGroupChange) -> ConsumerGroupRecord:
-        """The same where the change rests on a write that is not in the log: nobody was told of it."""
+        """The same for a change that rests on a write that is not in the log: no member has learnt of it."""
         if change.sequence != self.sequence + 1:
             return self
         members = dict(self.members)

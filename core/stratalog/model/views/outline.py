@@ -37,18 +37,18 @@ class NodeSums:
 
 @dataclass(frozen=True, slots=True)
 class MountSums:
-    """Of a mount made by hand, or of a retired node's volume."""
+    """The mode: a mount that a person made, or a retired node's volume."""
 
     name: str
     segments: Count
     bytes: Count
     ranges: tuple[str, ...]
-    """TOPIC/SHARD BASE..END, of a volume, the first hundred: a mount made by hand has its own."""
+    """TOPIC/SHARD BASE..END of a volume, the first hundred; a mount that a person made has `topics` instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Of all segments: a while old, for a look at each of them takes long."""
+    """Sums over all segments. They may be some time old, because reading each segment takes long."""
 
     topics: tuple[TopicSums, ...]
     nodes: tuple[NodeSums, ...]
@@ -67,8 +67,8 @@ class ShardHealth:
     """Of the segments that are being written, as they are now."""
 
     unwell: tuple[str, ...]
-    """Shards that would lose something by one node less, in words, the first of them: without a leader, or with too few
-    in sync. A topic that asks for more in sync than it has replicas is left out: it never has enough."""
+    """The first shards that would lose something with one node less, in words: without a leader, or with too few
+    replicas in sync. A topic whose min ISR exceeds its replicas is left out, because it can never have enough."""
     unwell_count: Count
     topics: tuple[TopicTrouble, ...]
     """The first of each topic."""

@@ -1,4 +1,4 @@
-"""How far a retirement is, as it is told: by `GET /v1/retirements`, the command line, and whoever shows it."""
+"""The progress of a retirement, as `GET /v1/retirements`, the command line and the UI show it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class RetirementStatus:
     bytes_per_second: Count
     """By which that got less lately."""
     seconds_left: CountOrNone
-    """At that rate; -1 while nobody can tell."""
+    """Time left at that rate; -1 while it is unknown."""
     words: str
     unheld: tuple[UnheldRange, ...] = ()
     """What it alone held, while it is not alive: the first of these ranges, sealed ones before open ones."""

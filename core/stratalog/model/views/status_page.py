@@ -22,7 +22,7 @@ class NodeRow:
     leads: Count
     """Active segments that it leads."""
     replicas: Count
-    """Active segments of which it has a replica, led ones included."""
+    """Active segments that it has a replica of, including those that it leads."""
     told_ms_ago: CountOrNone
     """Since it told what follows; -1: it has told nothing to this instance."""
     disk_free_bytes: CountOrNone
@@ -56,7 +56,7 @@ class ShardSums:
     under_replicated: Count
     """Shards whose active segment has fewer in sync, on nodes that live, than replicas are asked for."""
     troubled: Count
-    """Shards of which there is something to tell."""
+    """Shards that have something to report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class MountRow:
     topics: tuple[str, ...]
     expires_ms: Count
     is_read: bool
-    """Not of one in volume mode whose directory nobody serves, nor of one that waits for a holder."""
+    """None for a mount in volume mode whose directory is not served, and for one that waits for a holder."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -265,7 +265,7 @@ async def _of_key(gatherer: Gatherer, topic: str, wish: Wish) -> _Found:
 
 
 def _cursors(text: str) -> dict[int, str]:
-    """Where the search goes on, by node."""
+    """Where the search continues, by node."""
     found: dict[int, str] = {}
     for one in text.split(",") if text else ():
         node, _, cursor = one.partition("~")

@@ -10,7 +10,7 @@ from stratalog.model.errors import InvalidRequest
 SCHEME: Final = "etcd://"
 DEFAULT_PREFIX: Final = "stratalog"
 MAX_PREFIX_BYTES: Final = 256
-"""It stands in every key, and counts against the size of each transaction."""
+"""It is a part of every key, and counts towards the size of each transaction."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """Calls to etcd: one sticky member at a time, the next one when it does not answer.
 
-Every request may be sent again: what changes something is compared with what it found (`outcome`), or does no harm
-twice. So a lost answer costs another attempt, and only the end of the deadline reaches the caller.
-Own rotation instead of gRPC's round robin, which goes on choosing a member that hangs.
+Every request may be repeated: a change compares what it found before (`outcome`), or does no harm twice. So a lost
+answer costs another attempt, and the caller only sees the end of the deadline. The rotation is our own, because gRPC's
+round robin keeps choosing a member that hangs.
 
 Lives on one event loop. Cost: one connection per member that was ever tried.
 """
@@ -56,7 +56,7 @@ class EtcdRefused(Unavailable):
 
 
 class NoSpace(EtcdRefused):
-    """etcd's quota is used up. The write that met it first was applied all the same: read back."""
+    """etcd's quota is used up. etcd applied the first write beyond it anyway: read back."""
 
 
 class EtcdAway(Unavailable):
@@ -128,7 +128,7 @@ class EtcdClient:
         await self._call(_COMPACT, rpc.CompactionRequest(revision=revision))
 
     async def grant_lease(self, ttl_s: int) -> tuple[int, int]:
-        """Id and life in seconds, which may be longer than asked. One that nobody heard of ends by itself."""
+        """Id and life in seconds, which may be longer than asked. A lease whose answer was lost ends by itself."""
         granted = await self._call(_GRANT, rpc.LeaseGrantRequest(TTL=ttl_s))
         return granted.ID, granted.TTL
 

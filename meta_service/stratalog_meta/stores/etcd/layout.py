@@ -1,7 +1,7 @@
-"""What lies where below a store's prefix, and the limits that etcd sets: docs/meta-store.md in code. Pure.
+"""The keys below a store's prefix, and the limits that etcd sets: docs/meta-store.md in code. Pure.
 
 A key here is without its prefix. Record keys are `encoding`'s, behind `r/`. A value that etcd would not take is cut
-into slices behind `l/`, and a mark stands in its place.
+into slices behind `l/`, and a mark replaces it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ def end_of(prefix: bytes) -> bytes:
 
 
 def operations_for(key: bytes, value: bytes | None, long_keys: set[bytes]) -> list[Operation]:
-    """What makes `value` stand under a record's key, or nothing. Adds to `long_keys` a key that has slices from now on.
+    """The operations that put `value` under a record's key, or delete it. Adds to `long_keys` a key that has slices
+    from now on.
 
     `long_keys` may hold keys that have none any more: deleting what is not there does no harm.
     """

@@ -1,11 +1,10 @@
-"""Leads while it holds an etcd lease: one key that goes when the lease does, created by who comes first.
-
-Its create revision is the fence in every write of the store. The lease's time counts here from before each request that
-renewed it, so this process stops leading before etcd lets another begin, as far as clocks run alike; where they do not,
-the fence holds. A lease is shorter than an election among etcd's members may last, and none ends meanwhile: a leader
-whose lease is over by its own clock does not lead (`is_leading`), and does again when etcd still knows the lease, for
-then nobody else led. Who does not lead looks at the key now and then instead of watching it: nothing to resume, and a
-member that hangs costs one attempt.
+"""Leads while it holds an etcd lease: one key that goes when the lease does, created by the first candidate. Its create
+revision is the fence in every write of the store. The lease's time counts here from before each request that renewed
+it, so this process stops leading before etcd lets another begin, as far as clocks run alike; where they do not, the
+fence holds. A lease is shorter than an election among etcd's members may last, and none ends meanwhile: a leader whose
+lease is over by its own clock does not lead (`is_leading`), and leads again if etcd still knows the lease, because then
+no other process led. A candidate polls the key instead of watching it: there is no watch to resume, and a member that
+hangs costs one attempt.
 
 Lives on one event loop.
 """
@@ -29,7 +28,7 @@ from stratalog_meta.stores.etcd.lease_keeper import LeaseKeeper
 LEASE_S: Final = 2
 """The least that etcd grants with its defaults (one and a half election timeouts, in whole seconds)."""
 POLL_S: Final = 0.15
-"""Between two looks at who leads."""
+"""The pause between two reads of the leader key."""
 RETRY_S: Final = 1.0
 """When etcd refuses (no space, users) it may do so for long."""
 _RESIGN_S: Final = 2.0
@@ -64,7 +63,7 @@ class EtcdLeadership:
         self._life_s = lease_s
         """As etcd granted it."""
         self._until = 0.0
-        """To when the lease lasts that nobody keeps yet."""
+        """The end of a lease that no keeper renews yet."""
         self._revision = 0
         self._seen: str | None = None
         self._keeper: LeaseKeeper | None = None
@@ -80,8 +79,9 @@ class EtcdLeadership:
 
     @property
     def revision(self) -> int:
-        """In which the leader key was created for this candidacy: what a write compares, so that one sent while
-        it is not known whether this process still leads harms nobody. Raises Unavailable once it leads no more."""
+        """The revision in which the leader key was created for this candidacy. Each write compares it, so a write does
+        no harm if it is sent while it is unknown whether this process still leads. Raises Unavailable once it leads no
+        more."""
         if not self._revision or self._lost.is_set():
             other = f": ask {self._seen}" if self._seen not in (None, self._address) else ""
             raise Unavailable(f"this instance ({self._address}) does not lead the metadata{other}")

@@ -1,8 +1,8 @@
 """Renews an etcd lease from a thread of its own, so that a busy event loop does not cost it.
 
-The thread goes on only while the loop has turned within `LONGEST_STILL_S`: one that hangs for good gives its lease up,
-and so does a process that is stopped as a whole. One call at a time, member by member; a member that does not answer
-costs an attempt.
+The thread continues only while the loop has turned within `LONGEST_STILL_S`: a process whose loop hangs gives its lease
+up, and so does a process that is stopped as a whole. One call at a time, member by member; a member that does not
+answer costs an attempt.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from stratalog_meta.stores.etcd import rpc_pb2 as rpc
 from stratalog_meta.stores.etcd.client import EtcdClient
 
 LONGEST_STILL_S: Final = 5.0
-"""A loop that has not turned for so long is taken for one that never will again."""
+"""A loop that has not turned for this long counts as hanging forever."""
 RENEWALS_PER_LEASE: Final = 4
 _AGAIN_S: Final = 0.05
 """After an attempt that failed: time is short then."""
@@ -44,8 +44,8 @@ class LeaseKeeper:
         *,
         longest_still_s: float = LONGEST_STILL_S,
     ) -> None:
-        """`until`: to when it lasts by `clock`, counted from before the request that renewed it. `on_gone` is told on
-        the event loop, once, in words."""
+        """`until`: the end of the lease by `clock`, counted from before the request that renewed it. `on_gone` is
+        called on the event loop, once, with the reason."""
         self.until = until
         self._client = client
         self._lease = lease
@@ -78,7 +78,7 @@ class LeaseKeeper:
         channels: dict[int, grpc.Channel] = {}
         try:
             why = self._keep(channels)
-        except Exception as error:  # a lead that nobody ends is the worst
+        except Exception as error:  # a leadership that never ends would be the worst outcome
             why = f"its lease is kept no more: {error!r}"
             _log.exception("keeper of the etcd lease failed")
         finally:
@@ -113,7 +113,8 @@ class LeaseKeeper:
 
     @property
     def _grace_s(self) -> float:
-        """While etcd elects nobody is answered, and no lease ends: so long the lead is suspended, and then lost."""
+        """During an election etcd answers no request, and no lease ends: this process does not lead meanwhile, and
+        loses the lead after this time."""
         return 2 * self._lease_s
 
     def _ask(self, channels: dict[int, grpc.Channel], at: int, timeout_s: float) -> int:

@@ -2,7 +2,7 @@
 
 Each transaction compares the create revision of the leader key and the modification revision of `turn`, and puts into
 `turn` a stamp that no other transaction has. So it happens once however often it is sent, never after another leader
-came, and whoever reads both keys afterwards knows which of its lives it had.
+came, and a reader of both keys knows afterwards whether it happened.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Outcome(Enum):
     NOT_YET = auto()
     """Not written by then; what was sent before and not answered may still be."""
     NEVER = auto()
-    """Not written, and it never will be: another leads now, or nobody."""
+    """Not written, and it never will be: another process leads now, or none."""
     UNKNOWN = auto()
     """Another leader wrote since, over what would tell."""
 
@@ -45,6 +45,7 @@ def outcome_of(fence: Fence, stamp: bytes, seen: Seen) -> Outcome:
     if seen.stamp == stamp:
         return Outcome.WRITTEN
     if seen.turn_revision != fence.turn_revision:
-        # Somebody wrote in between: then the comparison fails forever, but this one may have been before them.
+        # Another write came in between: the comparison then fails forever, but this transaction may have happened
+        # before it.
         return Outcome.UNKNOWN
     return Outcome.NOT_YET if seen.leader_revision == fence.leader_revision else Outcome.NEVER

@@ -15,7 +15,7 @@ PAGE_BYTES: Final = 4 * 1024 * 1024
 
 
 class Keys:
-    """Requests of one store: its prefix stands in front of every key."""
+    """Requests of one store: every key begins with its prefix."""
 
     def __init__(self, prefix: bytes) -> None:
         self._prefix = prefix

@@ -44,7 +44,7 @@ COMPACTED_BY_ROOT: Final = (
 """Every etcd of 2026 that has users, whatever their roles: checked with 3.6.16; 3.5.1 let each user compact."""
 
 _MANY_WRITES: Final = 500
-"""From so many on the loop would wait for their encoding: a thread does it."""
+"""From this number on a thread encodes them, because the loop would wait for it."""
 
 _log = logger(__name__)
 
@@ -58,7 +58,7 @@ class _NotDone(Exception):
 
 
 class EtcdStore:
-    """Implements `MetaStore` for whoever leads by `leadership`; both use the same prefix."""
+    """Implements `MetaStore` for the process that leads by `leadership`; both use the same prefix."""
 
     def __init__(
         self,
@@ -274,7 +274,7 @@ class EtcdStore:
 
     # Old revisions --------------------------------------------------------------------------------------------------
     async def _compact(self) -> None:
-        """Now and then give up the revisions that were old the time before: nobody here reads any but the newest."""
+        """Every so often compact the revisions that were old the last time: only the newest ones are read here."""
         old = 0
         while True:
             await asyncio.sleep(self._compact_every_s)
@@ -285,7 +285,7 @@ class EtcdStore:
                 except EtcdRefused as error:
                     if error.code is grpc.StatusCode.PERMISSION_DENIED:
                         _log.warning("etcd refused to compact", source=self._source, error=COMPACTED_BY_ROOT)
-                    elif error.code is not grpc.StatusCode.OUT_OF_RANGE:  # somebody else compacts as well
+                    elif error.code is not grpc.StatusCode.OUT_OF_RANGE:  # another process compacts as well
                         _log.warning("etcd refused to compact", source=self._source, error=str(error))
                 except Unavailable as error:
                     _log.warning("etcd was not compacted", source=self._source, error=str(error))
