@@ -1,14 +1,14 @@
-"""Where copies that are missing are made again, and which are more than enough: a plan over the metadata.
+"""Plans over the metadata which nodes make missing copies again, and which surplus copies are released.
 
-Of a SEALED segment that is not COMPLETE in the object store, or whose topic's readers may not use it, so many living
-nodes shall hold a proven copy as the topic has replicas. A copy is made from a living node that has one, or from the
-object store where that has the whole segment. One that is gone for good is told from one that blinks by time
-alone (`Presence`): replaced is who was not alive for so long, and what took a lost one's place goes again only when all
-others have been alive for so long. A segment that is written gets the replicas that it lacks where it is: as followers,
-which its leader takes into the ISR once they have caught up.
+A SEALED segment that is not COMPLETE in the object store, or whose topic's readers may not use it, shall have proven
+copies on as many living nodes as the topic has replicas. A copy is made from a living node that has one, or from the
+object store where that has the whole segment. Only time tells a lost node from one that is briefly away (`Presence`): a
+node is replaced once it has been dead for the given time, and its replacement is released only when all other replicas
+have been alive for that time. An active segment gets its missing replicas as followers, which its leader takes into the
+ISR once they have caught up.
 
-A plan rests on a snapshot that may be old. The shard table does a move only where the replicas are still those that the
-plan saw, and looks itself whether what a drop leaves is enough (`table_moves`).
+A plan rests on a snapshot that may be old. The shard table makes a move only if the replicas are still those that the
+plan saw, and checks itself whether enough copies remain after a drop (`machines.table.moves`).
 
 Pure. Cost: under a microsecond a segment, in steps.
 Source: docs/design.md section 3, rule 9; docs/replication.md section 5.
@@ -52,7 +52,7 @@ class Presence:
             self._seen[node.node_id] = node.is_alive, now_ms
 
     def away(self, now_ms: int) -> frozenset[int]:
-        """Not alive for so long that others take their place."""
+        """Nodes that have been dead long enough for others to replace them."""
         return self._lasting(now_ms, is_alive=False)
 
     def steady(self, now_ms: int) -> frozenset[int]:
@@ -144,8 +144,8 @@ class _Nodes:
         return is_about_to and node_id not in segment.local_nodes and not self.is_tiered(topic)
 
     def next_for(self, segment: Segment, holders: Set[int], taken: Set[int]) -> int | None:
-        """A living node with room that is none of `taken`: where no holder's rack is, and with the least to do. One
-        whose copy differed makes it anew only where there is no other."""
+        """A living node with room that is not in `taken`: preferably in a rack without a holder, and with the least
+        work. A node whose copy differed is chosen only if there is no other."""
         wrong = {report.node_id for report in segment.handed.reports}
         racks = {self.by_id[node_id].rack for node_id in holders if node_id in self.by_id}
         able = [
@@ -175,10 +175,11 @@ def plan_moves(
     is_tiered: Callable[[Topic], bool] = lambda _: True,
     started: Set[int] | None = None,
 ) -> Generator[None, None, Plan]:
-    """In steps: other things may be done between two of them. Returns the plan with the last one. `is_tiered`: what a
-    node that leaves has of such a topic the object store gets, so that no other copies are made where readers may use
-    it. `started`: who has opened what it leads (None: all). A segment with a single replica gets no others while its
-    leader starts: a start opens it as a node's own, or finds that others have a say in it and waits for them."""
+    """A generator: other work may be done between its steps. Returns the plan after the last one. `is_tiered`: topics
+    that the object store gets from a leaving node, so that no other copies are needed where readers may use the store.
+    `started`: nodes that have opened the segments that they lead (None: all). A segment with a single replica gets no
+    others while its leader starts: a start opens a segment that has only one replica by itself, and waits for the other
+    replicas if there are any."""
     topics = {topic.topic_id: topic for topic in snapshot.topics}
     by_id = {node.node_id: node for node in snapshot.nodes}
     nodes = _Nodes(by_id, away, steady, {}, is_tiered, BucketReads(snapshot.nodes), started)
@@ -216,7 +217,7 @@ def is_kept_by_copies(segment: Segment, *, may_read_bucket: bool) -> bool:
 
 
 def _making(topic: Topic, segment: Segment, nodes: _Nodes) -> Iterator[int]:
-    """Who makes a copy of it now, or will: no node while there is nothing to copy from."""
+    """The nodes that make a copy of it now, or will: none while there is nothing to copy from."""
     if not nodes.can_copy(segment):
         return
     if segment.state is SegmentState.ACTIVE:
@@ -252,10 +253,12 @@ def _move_sealed(topic: Topic, segment: Segment, nodes: _Nodes, plan: Plan) -> R
         for one in replicas
         if one not in holders and one not in never_came and one not in unproven and nodes.may_copy(one)
     ]
-    # Who is only away may have gone before it told of its copy, which is freed once it is let go of.
+    # A node that is only away may have a copy that it has not reported; the copy would be freed once the node is
+    # released.
     is_enough = sum(map(nodes.is_alive, holders)) >= wanted
     dropped = {one for one in never_came if one not in provers and (is_enough or nodes.is_retired(one))}
-    # Of what a directory has that stays nobody makes a copy by itself; once another leaves who needs it, too few stay.
+    # No node copies by itself what a staying directory has; once another node leaves that needs it, too few copies
+    # stay.
     is_needed = bool(leaves or unproven)
     present = [one for one in holders if one not in leaves and not (is_needed and nodes.is_cordoned(one))]
     steady = [node_id for node_id in present if node_id in nodes.steady]

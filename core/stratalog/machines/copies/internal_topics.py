@@ -1,9 +1,8 @@
-"""The topics that the service makes, alters and deletes alone: their names, their settings, and the refusal of others.
-
-A reserved name belongs to the service whether its topic exists yet or not, so that nobody makes it first with other
-settings. A topic of such a name is internal, and no other is. Its settings and its number of shards are fixed: age
-would forget what is kept there, and more shards would move groups to shards that do not know them. Its replicas follow
-the nodes: as many as are wanted and alive when it is made, more once there are more, never fewer. Pure.
+"""Internal topics, which only the service creates, alters and deletes: their names, their settings, and the refusal of
+clients' requests. A reserved name belongs to the service even before its topic exists, so that no client creates it
+with other settings. Exactly the topics with such a name are internal. Their settings and numbers of shards are fixed:
+retention by age would delete groups, and more shards would move groups to shards that do not know them. The number of
+replicas follows the nodes: as many as are wanted and alive at creation, more once there are more, never fewer. Pure.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ FIXED_SETTINGS: Final[Mapping[str, Mapping[str, str]]] = {
         "min.insync.replicas": "2",
     }
 }
-"""What the service's topics are made with. Snapshots trim the group log, age never does; small segments, so that what
-is trimmed frees its disk soon. Its local copy stays: a node whose object store is away must know its groups (F51). What
-was acknowledged lies on two nodes where there are three; of a segment's replicas one may always be away
-(`RollPolicy.spares_one`), so that two nodes, or one, go on."""
+"""The settings of internal topics. Snapshots trim the group log, age never does; segments are small, so that trimming
+frees disk space soon. The local copy stays: a node whose object store is away must know its groups (F51). With three
+nodes, acknowledged data are on two of them. One replica of a segment may always be away (`RollPolicy.spares_one`), so
+that clusters of two nodes, or one, keep working."""
 
 
 def is_reserved(name: str) -> bool:

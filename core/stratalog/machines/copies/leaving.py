@@ -42,12 +42,12 @@ def lost_of(segment: Segment) -> LostRange:
 
 
 def unheld_of(segment: Segment, topic: str) -> UnheldRange:
-    """The same before anybody gave it up, and of an open one, too."""
+    """The same before a person gave it up, and also for an open segment."""
     return UnheldRange(topic, segment.key, max(segment.base_offset, segment.remote.commit_offset), segment.end_offset)
 
 
 def is_given_up(retirement: Retirement | None, *, is_alive: bool) -> bool:
-    """Whatever that node had counts no more. Who is only away may have it all."""
+    """That node's data do not count any more. A node that is only away may have all of it."""
     return retirement is not None and (retirement.step.is_released or (retirement.is_forced and not is_alive))
 
 
@@ -60,9 +60,9 @@ def is_between_holders(retirement: Retirement | None, now_ms: int) -> bool:
 
 
 def reports_needed(segment: Segment, is_gone: Callable[[int], bool]) -> int:
-    """Of so many copies the service hears before it seals a segment whose topic acknowledges by a majority. Who cannot
-    vouch for its copy proves nothing in this life, who is dead and leaves (`is_gone`) may never come back, and there
-    may be too few without them: all below the end is on each that reports."""
+    """How many copies must be reported before the service seals a segment whose topic acknowledges by a majority. A
+    node that doubts its copy proves nothing in this life, and a dead node that leaves (`is_gone`) may never come back,
+    so there may be too few others: each copy that is reported has everything below the end."""
     faulty = {doubt.node_id for doubt in segment.handed.doubts if doubt.is_faulty}
     able = sum(node not in faulty and not is_gone(node) for node in segment.replicas)
     return max(1, min(majority(segment), able))
@@ -71,8 +71,8 @@ def reports_needed(segment: Segment, is_gone: Callable[[int], bool]) -> int:
 def missed_for_majority(
     segment: Segment, is_alive: Callable[[int], bool], is_gone: Callable[[int], bool]
 ) -> frozenset[int]:
-    """Who has to come back before an open segment that is led, of such a topic, can be sealed; nobody, if those that
-    live are enough."""
+    """The nodes that must come back before an open segment of such a topic, which has a leader, can be sealed; none if
+    the living nodes are enough."""
     present = {node for node in segment.replicas if is_alive(node)}
     if segment.state is SegmentState.ACTIVE:
         return frozenset({*segment.replicas} - present) if len(present) < majority(segment) else frozenset()
@@ -94,7 +94,7 @@ class Presence:
 
 
 def is_led(segment: Segment, presence: Presence) -> bool:
-    """Whether somebody who lives ends it, or makes it whole below its end."""
+    """Whether a living node ends it, or completes it below its end."""
     leader, source = segment.leader, segment.handed.source
     if leader is not None and presence.is_alive(leader):
         return True
@@ -102,9 +102,9 @@ def is_led(segment: Segment, presence: Presence) -> bool:
 
 
 def is_waited_for_in_vain(segment: Segment, by_quorum: bool, presence: Presence) -> bool:
-    """Whether the end, or the seal, of an open segment depends on nobody but who was given up. Of replicas that live
-    each has answered. Who is only away is waited for, in the ISR or not, before the end is known and after it: it may
-    have the longest copy, or be the only one with what others still need."""
+    """Whether the end, or the seal, of an open segment depends only on nodes that were given up. Each living replica
+    has answered. Replicas that are only away are waited for, in the ISR or not, before the end is known and after it:
+    such a replica may have the longest copy, or be the only one with data that others still need."""
     gone = presence.is_given_up
     if is_led(segment, presence):
         if not by_quorum or segment.state is not SegmentState.ACTIVE:
@@ -141,8 +141,8 @@ def is_lost_by_force(segment: Segment, node_of: Callable[[int], Node | None], is
 
 
 def is_lost_for_good(segment: Segment, node_of: Callable[[int], Node | None], is_read: Callable[[int], bool]) -> bool:
-    """`is_lost_by_force`, and nobody can bring it back: until its holders are released, one that returns has it. So may
-    a replica that is away and not released, for it may have gone before it told of its copy."""
+    """`is_lost_by_force`, and no node can bring it back: until its holders are released, a holder that returns has it.
+    A replica that is away and not released may have it too, because it may have gone before it reported its copy."""
     if not is_lost_by_force(segment, node_of, is_read):
         return False
     others = [node for one in segment.replicas if one not in segment.local_nodes and (node := node_of(one)) is not None]
@@ -157,11 +157,11 @@ def are_producers_lost(
     node_of: Callable[[int], Node | None],
     is_read: Callable[[int], bool],
 ) -> bool:
-    """Whether a shard goes on without the table of producers at the end of a sealed segment, so that a repetition of
-    what they wrote there is new: once it is lost for good. Before that only where nothing but that lets go of who might
-    bring it back: a person gave all of them up, and a segment `behind` it is not sealed without the table, of which one
-    who was given up has a replica. That need be none of them: the segments of two shards may each keep the node that
-    the other one waits for."""
+    """Whether a shard continues without the table of producers at the end of a sealed segment, so that batches which
+    those producers repeat count as new. It does once the table is lost for good. Before that, it does only if nothing
+    else can release the nodes that might bring the table back: a person gave all of them up, and a segment `behind` it,
+    which has a given-up node as a replica, cannot be sealed without the table. That node need not be one of them: the
+    segments of two shards may each keep the node that the other one waits for."""
     if not is_lost_by_force(segment, node_of, is_read):
         return False
     if is_lost_for_good(segment, node_of, is_read):
@@ -196,7 +196,7 @@ def need_of(
     *,
     may_read_bucket: bool,
 ) -> Need:
-    """`wanted`: so many nodes are to have it. `is_staying`: alive, and not leaving."""
+    """`wanted`: how many nodes shall have it. `is_staying`: alive, and not leaving."""
     if node_id not in segment.replicas and node_id not in segment.local_nodes:
         return Need.NONE
     if segment.state is SegmentState.DELETED:

@@ -63,42 +63,42 @@ class Survey:
     segments: int = 0
     """That list it."""
     to_see: int = 0
-    """Of those, the ones that are not empty: so many a look has to tell of."""
+    """Those that are not empty: a check must report this many."""
     bytes: int = 0
     open: Found[SegmentKey] = field(default_factory=Found)
     stuck: Found[SegmentKey] = field(default_factory=Found)
-    """Open, and nobody who lives leads them."""
+    """Open, without a living leader."""
     short: Found[SegmentKey] = field(default_factory=Found)
-    """Open, somebody who lives leads them, and too few of their replicas live for the majority that they need."""
+    """Open, with a living leader, but with too few living replicas for the majority that they need."""
     short_nodes: set[int] = field(default_factory=set)
-    """Who is missed there."""
+    """The nodes that are missing there."""
     abandoned: list[SegmentKey] = field(default_factory=list)
-    """Open, and who has to be heard of it is gone for good, or was given up as this node; so many as are ended at
-    once."""
+    """Open, and the nodes that would have to answer are gone for good, or were given up like this node; at most as many
+    as are ended at once."""
     uploads: Found[SegmentKey] = field(default_factory=Found)
     """Sealed, not kept without it, and on their way into the object store; the bytes are of what is not there yet."""
     copies: Found[SegmentKey] = field(default_factory=Found)
     """Sealed, not kept without it, and without a remote tier that readers may use: nodes that stay copy them."""
     kept: Found[SegmentKey] = field(default_factory=Found)
-    """Sealed, and nobody who lives has them, but the directories of other retired nodes."""
+    """Sealed, and only the directories of other retired nodes have them, no living node."""
     kept_untiered: int = 0
     """Of them those that no holder of a mount uploads."""
     kept_here: int = 0
-    """Of them those of which the node, too, has a copy, and is not alive."""
+    """Those of them that the node has a copy of as well, while it is not alive."""
     directories: set[int] = field(default_factory=set)
     """Whose those are."""
     unread: set[int] = field(default_factory=set)
-    """Whose of them nobody reads now."""
+    """The retired nodes among them whose directories are not served now."""
     away: Found[SegmentKey] = field(default_factory=Found)
-    """The node lives and has no copy, and nobody has but nodes that are not alive."""
+    """The node lives and has no copy, and only dead nodes have one."""
     away_nodes: set[int] = field(default_factory=set)
-    """Who is missed there."""
+    """The nodes that are missing there."""
     away_directories: set[int] = field(default_factory=set)
     """Whose directories are: a person gave these nodes up, and no process reads them."""
     gone: Found[SegmentKey] = field(default_factory=Found)
     """The node lives and has no copy, and who had one was given up by force, with it."""
     gone_nodes: set[int] = field(default_factory=set)
-    """With whom they went."""
+    """The nodes that they were lost with."""
     lost: Found[UnheldRange] = field(default_factory=Found)
     """The node is not alive, and no other node has them."""
     lost_open: Found[UnheldRange] = field(default_factory=Found)
@@ -106,7 +106,7 @@ class Survey:
 
     @property
     def unheld(self) -> tuple[UnheldRange, ...]:
-        """What nobody who lives has: the first of it, sealed ones before open ones."""
+        """The first segments that no living node has, sealed ones before open ones."""
         return (*self.lost.first, *self.lost_open.first)[:MAX_UNHELD_LISTED]
 
     @property
@@ -227,12 +227,12 @@ def _count(
 
 
 def _is_alive(segment: Segment, lives: _Lives) -> bool:
-    """Whether somebody who lives has proven a copy of what is sealed."""
+    """Whether a living node has proven a copy of the sealed segment."""
     return not lives.alive.isdisjoint(segment.local_nodes)
 
 
 def _count_away(survey: Survey, segment: Segment, size_bytes: int, lives: _Lives) -> None:
-    """Nobody who lives has it, the node that leaves included, and no directory that counts."""
+    """No living node has it, including the leaving one, and no directory that counts."""
     if is_lost_for_good(segment, lives.by_id.get, lives.alive.__contains__):
         survey.gone.add_named(segment.key, size_bytes)
         survey.gone_nodes |= {*segment.local_nodes}

@@ -59,7 +59,8 @@ def _entry(node_id: int, weight: int, scarcities: Mapping[int, int]) -> tuple[in
 
 
 def weighed(count: int, node_id: int, scarcities: Mapping[int, int]) -> int:
-    """What one more on top of `count` costs on that node: an empty disk that is nearly full is no free place."""
+    """The cost of one more segment on top of `count` on that node: a node without segments whose disk is nearly full is
+    not a free place."""
     return (count + 1) << scarcities.get(node_id, 0)
 
 

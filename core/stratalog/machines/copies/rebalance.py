@@ -54,7 +54,7 @@ class Plan:
 
     @property
     def is_even(self) -> bool:
-        """Whether new writes are within the tolerance of even as it is, and nobody has any who takes none."""
+        """Whether new writes are spread evenly within the tolerance, and only nodes that take writes have any."""
         hosts = [share for share in self.shares if share.takes_new]
         if any(share.load for share in self.shares if not share.takes_new):
             return False

@@ -1,15 +1,15 @@
-"""How long a recovery waits for a replica that is alive and does not promise.
+"""Limits how long a recovery waits for a replica that is alive and makes no promise.
 
 A node may send heartbeats while its disk hangs: a promise is written to that disk, so it never comes. Health is
 measured by progress. A replica is silent once the recovery of a segment has waited for it for `patience_ms`, and no
 promise of that node, for any segment, has arrived for as long: a node that is working through ten thousand promises is
 not silent. A node whose disk is known to make no progress (`Node.can_write`) is silent at once. The shard table decides
-whether a recovery can do without it (`table_lives.continue_without`); this machine says only who is silent.
+whether a recovery can do without it (`lives.continue_without`); this machine only names the silent replicas.
 
 Time is a monotonic clock of the process that leads the meta service. A new leader begins to count again. Time in which
 promises could not arrive does not count: the process did not run, or was not reachable.
-The caller looks at least every `LOOKS_PER_PATIENCE`th of the patience.
-Cost: a step per changed segment, O(1) where no recovery waits; a look is O(segments whose recovery waits).
+The caller checks at least every `LOOKS_PER_PATIENCE`th of the patience. Cost: a step per changed segment, O(1) if no
+recovery waits; a check is O(segments whose recovery waits).
 Source: docs/replication.md section 6.
 """
 
@@ -33,7 +33,8 @@ class _Wait:
     since_ms: int
     """When its recovery was first seen to wait."""
     reported: frozenset[Life] = frozenset()
-    """Replicas that the table was told about. It is told again when there are others, or when the record changed."""
+    """Replicas that were reported to the table. They are reported again when there are others, or when the record
+    changed."""
 
 
 def waits_for_promises(segment: Segment) -> bool:
@@ -70,7 +71,7 @@ class RecoveryPatience:
                 self._stuck.discard(before)
         (self._stuck.discard if node.can_write else self._stuck.add)(node.life)
         for wait in self._waits.values():
-            wait.reported = frozenset()  # what could not be decided before may be decided by who is alive now
+            wait.reported = frozenset()  # the nodes that are alive now may allow a decision
 
     def segment_changed(self, segment: Segment, now_ms: int) -> None:
         if not waits_for_promises(segment):
@@ -93,7 +94,7 @@ class RecoveryPatience:
         return not self._waits
 
     def heard_nobody(self, now_ms: int) -> None:
-        """Promises could not arrive since the last look: that time counts against no node."""
+        """Promises could not arrive since the last check: that time counts against no node."""
         missed_ms, self._looked_ms = max(0, now_ms - self._looked_ms), now_ms
         for wait in self._waits.values():
             wait.since_ms += missed_ms

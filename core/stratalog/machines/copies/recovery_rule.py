@@ -1,19 +1,19 @@
-"""Where a fenced segment ends, decided from the promises of its replicas; or whom the decision waits for.
+"""Decides from the promises of its replicas where a fenced segment ends, or names the replicas that the decision waits
+for.
 
 Pure, over the segment's record alone, so that a status page names the same nodes as the service waits for.
 
-* ISR policy: each member holds all that was acknowledged, so one whole voice is enough; members that are alive are
-  waited for nevertheless, for what only some of them have (acks=1) is kept then. Once one has promised, the old
-  leader's HW cannot pass its end any more: it would need that member's fetches, or another ISR than the service has.
-  Whoever ends below what others know to be acknowledged is not whole, whatever it says.
-* Quorum policy: what was acknowledged is held by a majority of the replicas, which meets every other majority.
-* Where the end is certain, whose copy is faulty is neither waited for nor believed: whoever has the longest becomes the
-  source of the others.
-* Without enough whole voices all of them have to answer, also those that left the ISR because their tail is in doubt:
-  any of them may have kept what the others lost. So may each other replica: one that is alive is waited for, and the
-  longest copy of all counts. Where damage is known to hide batches that nobody else has shown, one that is not alive is
-  waited for, too: its copy was never asked for them. What a lost disk held nobody can tell: it is waited for until it
-  is given up.
+* ISR policy: each member holds all acknowledged data, so one whole vote is enough. Living members are waited for
+anyway, so that data that only some of them have (acks=1) are kept. Once a member has promised, the old leader's HW
+cannot pass that member's end any more: it would need the member's fetches, or another ISR than the service has. A copy
+that ends below what others know to be acknowledged is not whole, whatever its node says.
+* Quorum policy: a majority of the replicas holds all acknowledged data, and every two majorities share a replica. * If
+the end is certain, a replica whose copy is faulty is neither waited for nor believed: the longest copy becomes the
+source of the others. * Without enough whole votes all members have to answer, also those that left the ISR because
+their tail is doubted: any of them may have kept what the others lost. So may each other replica: a living one is waited
+for, and the longest copy of all counts. If damage is known to hide batches that no other replica has shown, dead
+replicas are waited for, too, because their copies were never asked for them. What a lost disk held is unknown: it is
+waited for until a person gives it up.
 
 Source: docs/replication.md section 6.
 """
@@ -44,7 +44,7 @@ class Waiting:
     nodes: tuple[int, ...]
     """Each of them has to promise before the end can be known."""
     best: Vote | None
-    """The voice with the highest end, of any replica that answered: what there is if nobody else ever does."""
+    """The vote with the highest end, of all replicas that answered: the best end if no other replica ever answers."""
     is_hopeless: bool
     """Every replica that is alive has answered: it waits for nodes that are not."""
 

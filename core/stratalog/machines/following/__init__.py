@@ -1,4 +1,4 @@
-"""Follows a segment that another node leads: what to fetch, from whom, and what to promise."""
+"""Follows a segment that another node leads: what to fetch, from which node, and what to promise."""
 
 __all__ = (
     "copies_to_report",

@@ -1,7 +1,6 @@
-"""Which copies of its own a node owes the meta service a word about: those that it cannot vouch for any more, so that
-others go on without them, and sealed ones that are gone. Pure; node and simulator ask the same.
-
-Looked at again and again: what was told shows in the record, and is owed no more.
+"""Which of its own copies a node must report to the meta service: copies that it doubts, so that others continue
+without them, and sealed copies that are gone. Pure; node and simulator use the same functions. The node checks again
+and again: a report that was accepted shows in the record, and is not repeated.
 """
 
 from __future__ import annotations
@@ -28,8 +27,7 @@ def led_to_the_end(segments: Sequence[Segment], node_id: int) -> Iterator[Segmen
 
 
 def has_others(segment: Segment, node_id: int) -> bool:
-    """Whether somebody else is in the ISR, or has proven all of what ended: where nobody is, this copy is the only
-    one."""
+    """Whether another node is in the ISR, or has proven the ended segment: if none is, this copy is the only one."""
     proven = (report.node_id for report in segment.handed.reports if report.node_id in segment.replicas)
     return any(other != node_id for other in chain(segment.isr, proven))
 
@@ -52,14 +50,14 @@ def is_faulty_untold(segment: Segment, node_id: int, *, by_quorum: bool) -> bool
 
 
 def is_damage_untold(segment: Segment, node_id: int, *, by_quorum: bool) -> bool:
-    """Of a copy that was found damaged: whether the service counts on all that it held, as a member of the ISR, for a
-    digest that was told, or as the source of others."""
+    """For a copy that was found damaged: whether the service relies on all that it held, because the copy is in the
+    ISR, its digest was reported, or others copy from it."""
     told = (report.node_id for report in segment.handed.reports)
     is_needed = node_id in segment.isr or node_id in told or segment.handed.source == node_id
     return is_needed and is_faulty_untold(segment, node_id, by_quorum=by_quorum)
 
 
 def lost_untold(segments: Iterable[Segment], node_id: int) -> Iterator[Segment]:
-    """Of sealed copies that are gone or damaged: those that the service counts on. The only holder says nothing:
-    somebody may bring the file back."""
+    """The sealed copies, of those that are gone or damaged, that the service relies on. The only holder does not
+    report: a person may bring the file back."""
     return (one for one in segments if node_id in one.local_nodes and len(one.local_nodes) > 1)

@@ -1,4 +1,4 @@
-"""Whom a replica asks for what it lacks of a segment: as its record says, never as a peer says. Pure.
+"""The nodes that a replica asks for data that it lacks: as the segment's record says, never as a peer says. Pure.
 
 Source: docs/replication.md sections 4 and 6.
 """
@@ -14,9 +14,9 @@ OBJECT_STORE: Final = -1
 
 
 def sources_of(record: SegmentNamed, node_id: int, promised_fence: int) -> tuple[int, ...]:
-    """Who may have what is missing; the first is asked, and the next one after each refusal. Nobody, where this node is
-    the source: what is not here is made here. The object store comes last: it is asked when each node that proved the
-    sealed segment was asked in vain, for they may all be gone for good."""
+    """The nodes that may have the missing data; the first is asked, and the next one after each refusal. None if this
+    node is the source: it replaces missing data itself. The object store comes last: it is asked after all nodes that
+    proved the sealed segment, because they may all be gone for good."""
     if record.end_offset is None:
         # Asking the leader is a promise to it: only the record's, and only where no fence was seen.
         leader = record.leader
@@ -28,7 +28,8 @@ def sources_of(record: SegmentNamed, node_id: int, promised_fence: int) -> tuple
 
 
 def fills_it(record: SegmentNamed, node_id: int) -> bool:
-    """Whether what nobody has below the end is this node's to make up: had another more, that one were the source."""
+    """Whether this node must replace the data below the end that no node has: if another node had more, that one would
+    be the source."""
     return record.end_offset is not None and record.source == node_id and not record.is_sealed
 
 

@@ -1,11 +1,10 @@
-"""Which segments one node asks another for, round by round: what moved, not what is followed.
-
-A round is one Fetch of a session (KIP-227): the peer keeps what was told before, so a round names what changed since.
-The peer holds a round until something moved there; one that has news meanwhile sends the next, which ends the one that
-is held. What was answered with data is told again, moved or not, and nothing more of it comes before that: so who is
-flushing, or has spent what catching up may take, is sent nothing twice.
-Plain data in, plain data out. Tell it all that came in a turn, then `TurnEnded`. Cost: about 1 us for each segment that
-changed; a segment that rests costs its place in two dictionaries.
+"""Which segments one node fetches from another, round by round: those that changed, not all that it follows. A round is
+one Fetch of a session (KIP-227): the peer remembers earlier rounds, so a round names only what changed since. The peer
+holds a round until something changed there; a node that has news meanwhile sends the next round, which ends the held
+one. A segment that was answered with data is named again, changed or not, and the peer sends no more of it before that:
+so a node that is flushing, or has used up its share for catching up, is sent nothing twice. Plain data in, plain data
+out. Report all that came in a turn, then `TurnEnded`. Cost: about 1 us for each segment that changed; a segment that
+rests costs its place in two dictionaries.
 Source: docs/replication.md section 4.
 """
 
@@ -59,7 +58,7 @@ class SegmentUnwanted:
 
 @dataclass(slots=True)
 class RoundAnswered:
-    """`told`: those of which something came, with the bytes; `refused`: those that the peer gives nothing of."""
+    """`told`: the segments that data came for, with the bytes; `refused`: those that the peer refused."""
 
     session_id: int
     told: tuple[tuple[SegmentName, int], ...] = ()
@@ -68,12 +67,13 @@ class RoundAnswered:
 
 @dataclass(frozen=True, slots=True)
 class SessionLost:
-    """The peer does not know it, or the connection is another: all is told again, and nothing is under way."""
+    """The peer does not know the session, or the connection is a new one: everything is named again, and no round is
+    under way."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnEnded:
-    """All that came was told, and a connection is there."""
+    """Everything that came was reported, and there is a connection."""
 
 
 RoundsEvent: TypeAlias = SegmentWanted | SegmentUnwanted | RoundAnswered | SessionLost | TurnEnded
@@ -89,15 +89,15 @@ class SendRound:
     asks: tuple[tuple[SegmentName, int], ...]
     """With the offset each is asked at."""
     forgotten: tuple[tuple[UUID, int], ...]
-    """Shards of which nothing is asked but what `asks` names."""
+    """Shards that nothing is fetched of but what `asks` names."""
 
 
 class FetchRounds:
     """The rounds from this node to one peer.
 
     Invariant: at most one round is held at the peer, and one more is under way that ends it.
-    Invariant: what the peer was told of a segment and has not answered with data is what is wanted of it, or stands in
-    line to be told.
+    Invariant: the last position that the peer got for a segment, and has not answered with data, is the present one, or
+    the segment waits to be named again.
     """
 
     __slots__ = (
@@ -183,13 +183,14 @@ class FetchRounds:
         for name in answer.refused:
             self._tell_anew(name)
         if self._throttled and now_ms >= self._say_again_at_ms:
-            # Who is out of the ISR and has everything is let in by its next fetch: rest, and it stays outside. Other
-            # segments may keep the rounds busy forever, so this goes by time; and each time ends a round that is held.
+            # A replica outside of the ISR that has everything is let in by its next fetch: without one it stays
+            # outside. Other segments may keep the rounds busy forever, so it is named again after a time; each time
+            # ends a held round.
             self._changed.update(dict.fromkeys(self._throttled))
             self._say_again_at_ms = now_ms + _SAY_AGAIN_MS
 
     def _tell_anew(self, name: SegmentName) -> None:
-        """The peer sends no more of it until it is told where this node is."""
+        """The peer sends no more of it until this node names its position."""
         self._told.pop(name, None)
         self._gone.pop(name, None)
         if name in self._wanted:

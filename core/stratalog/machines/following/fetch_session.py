@@ -1,8 +1,7 @@
-"""What a follower asks this node for, kept between its rounds: the other half of `machines/following/fetch_rounds.py`.
-
-A round names what changed; it is held until something moved, or until the next one comes. Only what moved is looked at:
-a segment is ready when it may have more than its follower was sent, and rests once it was sent something, until it is
-told where the follower is now.
+"""The segments that a follower fetches from this node, kept between its rounds: the other half of
+`machines/following/fetch_rounds.py`. A round names what changed; it is held until something changed here, or until the
+next one comes. Only changed segments are checked: a segment is ready when it may have more than its follower was sent.
+Once something was sent it rests, until the follower names its new position.
 Plain data. Cost: about 1 us for each segment named or moved; one that rests costs its entry.
 Source: docs/replication.md section 4.
 """
@@ -49,7 +48,7 @@ class FetchSession:
         asks: Iterable[tuple[SegmentName, int]],
         forgotten: Sequence[tuple[UUID, int]],
     ) -> SessionFault | None:
-        """A round came. All that it names is ready: whether there is more, a look tells."""
+        """A round came. All segments that it names are ready: the caller then checks whether they have more."""
         is_first = session_id == NO_SESSION and session_epoch == 0
         if not is_first and session_id != self.session_id:
             return SessionFault.UNKNOWN

@@ -58,7 +58,7 @@ class SegmentNamed:
     end_offset: int | None = None
     """Set once it is SEALING: nothing is ever added or taken away below."""
     source: int | None = None
-    """Who holds everything below `end_offset`, after a recovery."""
+    """The nodes that hold everything below `end_offset`, after a recovery."""
     is_sealed: bool = False
     proven: tuple[int, ...] = ()
     """Who proved the digest of the seal record."""
@@ -108,8 +108,8 @@ class CutFailed:
 
 @dataclass(frozen=True, slots=True)
 class CopyFilled:
-    """Answers `FillCopy`: the file's whole batches end there now, and all of it is on the disk. Below what was asked
-    for this node is no longer who has to make it up."""
+    """Answers `FillCopy`: the file's whole batches end there now, and all of it is on the disk. If it ends below the
+    requested offset, this node is no longer the one that must replace the missing data."""
 
     end_offset: int
 
@@ -144,7 +144,7 @@ class PromiseWritten:
 
 @dataclass(frozen=True, slots=True)
 class PromiseFailed:
-    """Answers `WritePromise`: nobody knows whether it is there."""
+    """Answers `WritePromise`: it is unknown whether it was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,14 +171,15 @@ class ServiceTold:
 
     @classmethod
     def answered(cls, segment: Segment, node_id: int) -> ServiceTold:
-        """What the service's answer to this node, the segment as it is now, says. The seal names who proved it once,
-        and who has lost that copy since, too: those listed count."""
+        """The content of the service's answer to this node: the segment as it is now. The seal also names nodes that
+        proved a copy once and have lost it since: only the listed holders count."""
         return cls(segment.seal is not None and node_id in segment.local_nodes)
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceNotTold:
-    """Answers `TellPromise` and `TellReplica`: refused, lost or unknown. What its record still says is told again."""
+    """Answers `TellPromise` and `TellReplica`: refused, lost or unknown. The replica reports again what its record
+    still requires."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +219,7 @@ class Ask:
     node_id: int
     offset: int
     is_throttled: bool
-    """Nobody's acknowledgement waits for it: it keeps to what catching up may take."""
+    """No acknowledgement waits for it: it stays within its share for catching up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,9 +244,9 @@ class CutTail:
 
 @dataclass(frozen=True, slots=True)
 class FillCopy:
-    """Nobody has more, and this node is the source: what is not here below `end_offset` comes from the object store,
-    and batches without records take the place of what was given up. Nothing else is asked of the file before the
-    answer: `CopyFilled`, however often it takes."""
+    """No node has more, and this node is the source: data that are missing below `end_offset` come from the object
+    store, and batches without records replace what was given up. Nothing else uses the file before the answer,
+    `CopyFilled`, however many attempts it takes."""
 
     end_offset: int
 
@@ -270,7 +271,7 @@ class TellPromise:
     fence: int
     end_offset: int
     high_watermark: int
-    """The highest that it was told; this copy may not be there."""
+    """The highest offset that it learnt; this copy may end below it."""
     is_tail_whole: bool
 
 
@@ -300,7 +301,7 @@ class MoveHighWatermark:
 
 @dataclass(frozen=True, slots=True)
 class DropCopy:
-    """No replica any more: nobody is served from it, and the file goes."""
+    """It is not a replica any more: it serves no reads, and its file is deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,7 +336,7 @@ class FollowerStatus:
     durable_offset: int
     high_watermark: int
     lag_offsets: int
-    """Behind what its leader has committed, as far as it was told."""
+    """How far it is behind what its leader has committed, as far as this node knows."""
     promised_fence: int
     asks: int | None
     """The node that is asked, if any."""

@@ -1,9 +1,8 @@
-"""A replica of one segment that does not lead it: takes checked ranges from whom the record names, promises fences, and
-proves its copy once the end is known.
-
-Plain data in, plain data out (`machines/following/follower_events.py`). Whom to ask, and at which offset, follows from
-the state and is told when it changes: asking at an offset is the confirmation of everything below. What is said to the
-meta service rests on records alone, so a repetition of any event, or one that comes too late, changes nothing.
+"""A replica of one segment that does not lead it: takes checked ranges from the nodes that the record names, promises
+fences, and proves its copy once the end is known. Plain data in, plain data out
+(`machines/following/follower_events.py`). The source and the offset of the next fetch follow from the state, and an
+effect names them when they change: fetching at an offset confirms everything below. Reports to the meta service rest on
+records alone, so an event that is repeated, or comes too late, changes nothing.
 Cost: about 2 us a step; a step per range, never per batch.
 Source: docs/replication.md sections 4 to 6.
 """
@@ -56,8 +55,9 @@ from stratalog.machines.following.follower_events import (
 from stratalog.model.ids import SegmentKey
 
 _FIRST_PAUSE_MS = 20
-_LONGEST_PAUSE_MS, _RECORD_MS = 1_000, 60_000  # so long after a settled word the record that says it has surely come
-_INNOCENT_STRAYS = 2  # in a row: so many rounds may be under way when this copy grows
+_LONGEST_PAUSE_MS = 1_000
+_RECORD_MS = 60_000  # this long after a report was settled, the record that shows it has surely come
+_INNOCENT_STRAYS = 2  # in a row: this many rounds may be under way when this copy grows
 _TAKES_DATA = (FollowerLife.FOLLOWING, FollowerLife.COPYING)
 _OVER = (FollowerLife.SEALED, FollowerLife.LEFT)
 
@@ -68,8 +68,8 @@ class SegmentFollower:
     Requires: an effect that wants its answer at once gets it before any other event.
     Invariant: base_offset <= durable_offset <= end_offset; high_watermark <= end_offset, and never falls.
     Invariant: end_offset falls only where a recovery named an end below it; never below the high watermark.
-    Invariant: after a fence was seen nothing is taken of the leader that it fenced; a promise is told once on the disk.
-    Source: docs/replication.md section 4.
+    Invariant: after a fence was seen nothing is taken from the leader that it fenced; a promise is reported only once
+    it is on the disk. Source: docs/replication.md section 4.
     """
 
     __slots__ = (
@@ -140,7 +140,7 @@ class SegmentFollower:
         self._told_fence = 0
         """In this life."""
         self._owes_word = False
-        """What was told the service last did not come through."""
+        """The last report to the service failed."""
         self._pause_ms = 0
         self._paused_until_ms: int | None = None
         self._strays = self._retell_ms = 0
@@ -150,7 +150,7 @@ class SegmentFollower:
     def step(self, event: FollowerEvent, now_ms: int) -> list[FollowerEffect]:
         effects = self._hear(event, now_ms)
         if effects and isinstance(effects[-1], AppendRange | CutTail):
-            return effects  # whom to ask follows from its answer
+            return effects  # the source follows from its answer
         return [*effects, *self._look_whom_to_ask(now_ms)]
 
     def _hear(self, event: FollowerEvent, now_ms: int) -> list[FollowerEffect]:
@@ -232,8 +232,8 @@ class SegmentFollower:
         return []
 
     def _is_asked(self, record: SegmentNamed) -> bool:
-        """What this copy holds decides about the segment: where it ends, or who has most of what is below its end. Who
-        has all of that proves it instead."""
+        """Whether this copy's content decides about the segment: where it ends, or which node has most of what is below
+        its end. A node that has all of that proves it instead."""
         if not record.fence or record.is_sealed:
             return False
         return record.end_offset is None or (record.source is None and self.end_offset < record.end_offset)
@@ -370,7 +370,7 @@ class SegmentFollower:
 
     # Fences ---------------------------------------------------------------------------------------------------------
     def _begin_promise(self, fence: int) -> list[FollowerEffect]:
-        """From here on nothing more is taken of whom it fences; what is told is fixed by that."""
+        """From here on nothing more is taken from the fenced leader, which fixes what is reported."""
         if self.life is FollowerLife.FOLLOWING:
             self.life = FollowerLife.PROMISED
         self._is_writing_promise = True
@@ -386,7 +386,7 @@ class SegmentFollower:
 
     def _tell_promise(self) -> list[FollowerEffect]:
         record = self.record
-        # Of every replica: who has been in the ISR and is in doubt is waited for, too. The service weighs the voices.
+        # From every replica: doubted former members of the ISR are waited for, too. The service weighs the votes.
         if record is None or not self._is_asked(record) or self.life in _OVER:
             return []
         self._told_fence = self.promised_fence
@@ -412,7 +412,7 @@ class SegmentFollower:
         assert self._proof is not None, "nothing was proven"
         return [TellReplica(self.end_offset, self._proof.size_bytes, self._proof.digest)]
 
-    # Whom to ask ----------------------------------------------------------------------------------------------------
+    # Sources --------------------------------------------------------------------------------------------------------
     def _peers(self) -> tuple[int, ...]:
         return () if self.record is None else sources_of(self.record, self.node_id, self.promised_fence)
 
@@ -427,8 +427,8 @@ class SegmentFollower:
             if self.end_offset >= end:
                 return None
         elif self.is_fsync and self.durable_offset < self.end_offset:
-            return None  # it would say that all of it is durable
-        # Nobody's acknowledgement waits for who is out of the ISR, or for a copy of what is sealed.
+            return None  # a fetch at this offset would say that all of it is durable
+        # No acknowledgement waits for a replica outside of the ISR, or for a copy of a sealed segment.
         is_throttled = self.node_id not in record.isr or record.is_sealed
         return Ask(peers[self._peer % len(peers)], self.end_offset, is_throttled=is_throttled)
 

@@ -31,8 +31,8 @@ class Subscriber:
 
 
 Assignor: TypeAlias = Callable[[Mapping[str, Subscriber], Mapping[UUID, int]], dict[str, Shards]]
-"""Members by id and shards by topic -> what each member is to have. Each shard of a topic that somebody subscribes to
-goes to one member that subscribes to it."""
+"""Members by id and shards by topic -> the assignment of each member. Each shard of a subscribed topic goes to one of
+its subscribers."""
 
 
 def uniform(members: Mapping[str, Subscriber], topics: Mapping[UUID, int]) -> dict[str, Shards]:
@@ -111,7 +111,7 @@ def _uniform_by_topic(
 
 
 class _Loads:
-    """How many shards each member has, and who has the fewest of those that can take a topic."""
+    """How many shards each member has, and which member has the fewest of those that can take a topic."""
 
     def __init__(self, able: Mapping[UUID, list[str]], order: list[str]) -> None:
         self.of = dict.fromkeys(order, 0)
@@ -141,7 +141,7 @@ def by_range(members: Mapping[str, Subscriber], topics: Mapping[UUID, int]) -> d
     found: dict[str, set[ShardKey]] = {member_id: set() for member_id in order}
     for topic, count in topics.items():
         able = [member_id for member_id in order if topic in members[member_id].topics]
-        begin = 0  # of a topic that nobody subscribes to nothing is given
+        begin = 0  # a topic without subscribers is not assigned
         for place, member_id in enumerate(able):
             size = count // len(able) + (place < count % len(able))
             found[member_id].update(ShardKey(topic, index) for index in range(begin, begin + size))

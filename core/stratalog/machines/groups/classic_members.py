@@ -93,13 +93,13 @@ def sync_error(roster: ConsumerRoster, target_epoch: int, event: MemberSynced) -
         return GroupError.INCONSISTENT_GROUP_PROTOCOL
     if event.protocol_name is not None and event.protocol_name != protocol_of(member):
         return GroupError.INCONSISTENT_GROUP_PROTOCOL
-    # Who has shards to give up has joined already; it does that first, and joins again then.
+    # A member that must give up shards has joined already; it does that first, and then joins again.
     is_late = member.epoch < target_epoch and member.state is not MemberState.UNREVOKED
     return GroupError.REBALANCE_IN_PROGRESS if is_late else GroupError.NONE
 
 
 def protocol_of(member: ConsumerMember) -> str:
-    """The one that it is told: its first. Nobody of them assigns, so they need not agree on one."""
+    """The protocol that it gets: its first one. None of them assigns, so they need not agree on one."""
     assert member.classic is not None, "of classic members only"
     return member.classic.protocols[0].name
 

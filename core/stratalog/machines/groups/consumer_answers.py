@@ -1,6 +1,6 @@
-"""Answers of a consumer group that wait until what they rest on is durable: all that was written up to then.
+"""Answers of a consumer group that wait until the writes that they rest on are durable: all writes before them.
 
-Plain data. Invariant: each answer is let go once, when no write before it is under way, or as a failure.
+Plain data. Invariant: each answer is released once, when no write before it is under way, or as a failure.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class WaitingAnswers:
         self._let_go(effects)
 
     def write_failed(self, ticket: int, error: GroupError, effects: list[ConsumerGroupEffect]) -> None:
-        """Who waits for this write, or for a later one that rests on it, is told nothing of what is here."""
+        """Requests that wait for this write, or for a later one that rests on it, get `error` instead of their
+        answers."""
         self._under_way.discard(ticket)
         kept: deque[tuple[int, DurableAnswer]] = deque()
         for waits_for, answer in self._held:

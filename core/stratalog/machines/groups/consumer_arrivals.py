@@ -1,6 +1,5 @@
-"""Who a heartbeat of the consumer protocol is from: a member as it was, one that begins, or nobody who may be here.
-
-Pure; `machines.groups.consumer_group` changes what is to be changed.
+"""Identifies the sender of a consumer-protocol heartbeat: a present member, a new one, or one that is refused. Pure;
+`machines.groups.consumer_group` makes the changes.
 Source: KIP-848, "Member ID", "Static Membership"; docs/kafka.md "Groups".
 """
 

@@ -1,16 +1,16 @@
 """One group of the consumer protocol (KIP-848) as a machine: events in, effects out, no I/O and no clock.
 
-The coordinator decides who is to have what (`machines.groups.assignors`), and leads each member there on its own: a
-member gives up what it is not to have any more, says so, and only then somebody else gets it. Nobody waits for the
-others, and there is no barrier.
+The coordinator decides the assignment (`machines.groups.assignors`), and moves each member to it independently: a
+member gives up shards that it shall not have any more, confirms that, and only then another member gets them. Members
+do not wait for each other, and there is no barrier.
 
 The group has an epoch, which grows with each change of members, subscriptions or topics, and a target for the newest
 epoch at which it was asked for. A member has an epoch, too: it is at the target's once it has given up what it must.
-Its heartbeats name it, and so do its commits: who was removed, or has given shards up since, is fenced by it.
+Its heartbeats and commits name it, so a member that was removed, or has given shards up since, is fenced.
 
 Invariants: no shard is held by two members; nothing is answered before all that was changed up to then is durable; a
 parked request is answered exactly once; epochs never fall.
-When a write fails, nobody was told of what it changed: what is here is then written anew as a whole before anybody is.
+When a write fails, no member has learnt of its changes: the whole group is then written again before any member does.
 Cost: a heartbeat that changes nothing is a few look-ups; a change of the group O(members + shards).
 Source: KIP-848; docs/kafka.md "Groups".
 """
@@ -85,8 +85,8 @@ class ConsumerGroup:
         is_in_log: bool = True,
     ) -> None:
         """With a record: the group as it was made durable, or (not `is_in_log`) as it was in the other protocol; its
-        members get a fresh session each. Else a new one, whose epochs go on from the generations of the other protocol
-        that it spoke before."""
+        members get a fresh session each. Else a new group, whose epochs continue from the generations of the other
+        protocol that it used before."""
         self.group_id = group_id
         self.limits = limits
         self.epoch = record.epoch if record else former_generation
@@ -181,7 +181,7 @@ class ConsumerGroup:
         )
 
     def commit_error(self, member_id: str, instance_id: str | None, epoch: int, now_ms: int) -> GroupError:
-        """Whether this committer may commit offsets now, or is told them as a member."""
+        """Whether this client may commit offsets now, or fetch them as a member."""
         if self._dead is not None:
             return GroupError.COORDINATOR_NOT_AVAILABLE
         if epoch < 0 and not self.members_by_id:
@@ -232,7 +232,7 @@ class ConsumerGroup:
             case group_events.PersistFailed(ticket, failure):
                 self._is_whole_due = True
                 self._answers.write_failed(ticket, failure, effects)
-                # What was told to be as it was must be told again: it may not be so in the log.
+                # Fields that were noted as unchanged must be written again, because they may not be in the log.
                 self._roster.changed.update(dict.fromkeys(self.members_by_id))
             case group_events.TimePassed():
                 for member_id in self._sessions.due(now_ms):

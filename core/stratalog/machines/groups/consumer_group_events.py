@@ -1,4 +1,4 @@
-"""What a group of the consumer protocol (KIP-848) is told and what it wants done: see `machines.groups.consumer_group`.
+"""Events, effects and answers of a group of the consumer protocol (KIP-848): see `machines.groups.consumer_group`.
 
 A *waiter* is the shell's number for one request that waits for its answer; each waiter is answered exactly once.
 """
@@ -78,7 +78,7 @@ class ConsumerHeartbeat:
 
     @property
     def is_full(self) -> bool:
-        """It says all, so it is told all."""
+        """It sends everything, so its answer has everything."""
         says_topics = self.topic_names is not None or self.topic_regex is not None
         return self.member_epoch == 0 or (
             self.rebalance_timeout_ms is not None and says_topics and self.owned is not None
@@ -124,7 +124,7 @@ class ConsumerAnswer:
     member_epoch: int = 0
     heartbeat_interval_ms: int = 0
     assignment: frozenset[ShardKey] | None = None
-    """None: as it was told last."""
+    """None: unchanged since the last answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ DurableAnswer: TypeAlias = AnswerConsumer | group_events.AnswerJoin | AnswerShar
 @dataclass(frozen=True, slots=True)
 class PersistConsumers:
     """Make this durable, then say `GroupPersisted` (or `PersistFailed`) with the ticket, in the order asked. A change
-    rests on all before it; a whole record stands in the place of them."""
+    rests on all before it; a whole record replaces them."""
 
     ticket: int
     entry: ConsumerGroupRecord | ConsumerGroupChange

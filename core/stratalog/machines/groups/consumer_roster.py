@@ -1,7 +1,5 @@
-"""The members of one consumer group: who they are, what each holds, and what of them is to be written.
-
-Bookkeeping only; what is to be done with them is decided in `machines.groups.consumer_group`. Cost: a look-up, and for
-a member that changes one for each shard that it holds.
+"""The members of one consumer group: their ids, the shards that each holds, and the changes that must be written.
+Bookkeeping only; `machines.groups.consumer_group` decides. Cost: O(1), and O(its shards) for a member that changes.
 Invariants: no shard is held by two members; an instance id names one member; bytes are counted.
 """
 
@@ -42,7 +40,7 @@ class ConsumerRoster:
         return self.of_instance(member.instance_id) if known is None else known
 
     def is_free_for(self, member_id: str) -> Callable[[ShardKey], bool]:
-        """Whether nobody else holds a shard."""
+        """Whether no other member holds a shard."""
         return lambda shard: self._owners.get(shard, member_id) == member_id
 
     def offers_of_classic_members(self, but: str) -> set[str] | None:

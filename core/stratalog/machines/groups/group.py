@@ -8,9 +8,8 @@ PreparingRebalance on every change of membership, to Empty when the last member 
 this node.
 
 Invariants: one leader; the generation never falls; a parked request is answered exactly once, at the latest when the
-member's or the rebalance's deadline passes; nobody waits while the group is stable, but for a static member's return
-that is not yet durable.
-Cost: a heartbeat and a join are a few look-ups; the end of a rebalance is O(members).
+member's or the rebalance's deadline passes; no request waits while the group is stable, except for a static member's
+return that is not yet durable. Cost: a heartbeat and a join are O(1); the end of a rebalance is O(members).
 Source: docs/kafka.md "Groups"; KIP-62, 134, 345, 394, 814 and the behaviour of Kafka's coordinator.
 """
 
@@ -64,7 +63,7 @@ class Group:
         *,
         must_join_again: bool = False,
     ) -> None:
-        """With a record: as it was durable, all sessions beginning anew, or (`must_join_again`) with a rebalance."""
+        """With a record: as it was durable, with fresh sessions, or (`must_join_again`) with a rebalance."""
         self._book = GroupBook(group_id, limits)
         self._persisting: dict[int, Awaiting] = {}
         self._tickets = 0
@@ -97,7 +96,7 @@ class Group:
 
     @property
     def is_at_rest(self) -> bool:
-        """Nobody waits for it, and nothing of it is on its way to the log."""
+        """No request waits for it, and no write of it to the log is under way."""
         return self.state is GroupState.STABLE and not self._persisting
 
     @property
@@ -118,7 +117,7 @@ class Group:
         return self._book.commit_error(member_id, instance_id, generation, now_ms)
 
     def begin_sessions(self, now_ms: int) -> None:
-        """Of all members, again: they may have sent heartbeats that nobody could take."""
+        """Give all members fresh sessions: they may have sent heartbeats that could not be received."""
         self._book.begin_sessions(now_ms)
 
     def status(self) -> group_events.GroupStatus:
@@ -218,7 +217,7 @@ class Group:
     def _return_static(
         self, event: group_events.MemberJoined, now_ms: int, effects: list[group_events.GroupEffect]
     ) -> None:
-        """A static member came back without its id: it replaces its former self, who is fenced."""
+        """A static member came back without its id: it replaces its former id, which is fenced."""
         book, roster = self._book, self._book.roster
         former_leader = roster.leader or ""
         member = roster.get(roster.id_of_instance(event.instance_id or "") or "")
@@ -238,7 +237,7 @@ class Group:
         if event.can_skip_assignment:
             answer = self._book.join_answer(member, skip_assignment=roster.leader == member.member_id)
         else:
-            # Before version 9 a returning leader must not assign: it is told that its former self leads.
+            # Before version 9 a returning leader must not assign: its answer names its former id as the leader.
             answer = self._book.join_answer(member, leader=former_leader)
         ticket = self._await_durable(Returning(book.generation, member.member_id, event.waiter, answer))
         effects.append(group_events.PersistMember(ticket, book.generation, member.record()))
@@ -309,7 +308,7 @@ class Group:
                 self._book.roster.remove(member.member_id)
         self._initial_remaining_ms = None
         if len(self._book.roster) and not self._book.roster.elect_joined():
-            self._book.phase_until(now_ms + self._book.roster.rebalance_timeout_ms())  # nobody can lead yet
+            self._book.phase_until(now_ms + self._book.roster.rebalance_timeout_ms())  # no member can lead yet
             return
         self._book.generation += 1
         if not len(self._book.roster):
@@ -463,7 +462,8 @@ class Group:
         return error
 
     def _remove(self, member_id: str, now_ms: int, effects: list[group_events.GroupEffect]) -> None:
-        """The caller goes on with `_complete_join_if_all_came`, so that a batch of leavers makes one rebalance."""
+        """The caller continues with `_complete_join_if_all_came`, so that several members that leave at once make one
+        rebalance."""
         member = self._book.roster.remove(member_id)
         assert member is not None, "the caller looked it up"
         effects.extend(self._book.roster.refuse_parked(member, GroupError.UNKNOWN_MEMBER_ID, ""))
@@ -496,7 +496,7 @@ class Group:
         self._book.reckon_deadline()
 
     def _end_of_syncing(self, now_ms: int, effects: list[group_events.GroupEffect]) -> None:
-        """Who has not asked for its assignment by now is not going to."""
+        """A member that has not asked for its assignment by now will not do so."""
         for member in [m for m in self._book.roster if not m.has_synced]:
             self._remove(member.member_id, now_ms, effects)
         self._complete_join_if_all_came(now_ms, effects)

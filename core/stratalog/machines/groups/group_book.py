@@ -1,8 +1,7 @@
-"""What is known of one group at a moment: state, generation, members, deadlines; and the questions it answers.
-
-The half of the group machine that decides nothing: `machines.groups.group` changes it, this page reads it, restores it
-from what is durable, and says who may be admitted.
-Cost: everything is O(1) but the earliest deadline, a description and a record, which are O(members).
+"""The state of one group: state, generation, members, deadlines; and queries about it. The half of the group machine
+that changes nothing: `machines.groups.group` changes it, this module reads it, restores it from the durable record, and
+says which members are admitted. Cost: O(1), except for the earliest deadline, a description and a record, which are
+O(members).
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class GroupBook:
             self.state = GroupState.PREPARING_REBALANCE
             self.phase_until(now_ms + self.roster.rebalance_timeout_ms())
 
-    # Who may -----------------------------------------------------------------------------------------------------
+    # Admission ---------------------------------------------------------------------------------------------------
     def join_refusal(self, event: MemberJoined) -> GroupError:
         limits = self.limits
         if self.state is GroupState.DEAD:

@@ -33,12 +33,12 @@ class Said(NamedTuple):
 
 
 def upgraded(classic: GroupRecord, said: Mapping[str, Said], topics: SeenTopics) -> ConsumerGroupRecord:
-    """Each member at the epoch that is its generation, with what it was assigned as its target. What a cooperative
-    member owns beyond that nobody else may have before it joined again. Requires: `said` of every member."""
+    """Each member at the epoch that equals its generation, with its assignment as its target. No other member may get
+    what a cooperative member owns beyond that, before that member joined again. Requires: `said` of every member."""
     taken: set[ShardKey] = set()
     assigned: dict[str, frozenset[ShardKey]] = {}
     for member in classic.members:
-        # A leader that gave a shard to two members has its fault mended here: the first one keeps it.
+        # Corrects a leader's assignment that gave a shard to two members: the first one keeps it.
         assigned[member.member_id] = placed(said[member.member_id].assigned, topics) - taken
         taken |= assigned[member.member_id]
     members: dict[str, ConsumerMember] = {}

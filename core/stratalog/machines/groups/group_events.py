@@ -1,4 +1,4 @@
-"""What a group is told and what it wants done: the events, effects and answers of `machines.groups.group`.
+"""The events, effects and answers of `machines.groups.group`.
 
 A *waiter* is the shell's number for one request that waits for its answer; each waiter is answered exactly once.
 """
@@ -193,7 +193,7 @@ class PersistGroup:
 
 @dataclass(frozen=True, slots=True)
 class PersistMember:
-    """The same for one static member of the durable state: it stands in the place of its instance's former self."""
+    """The same for one static member of the durable state: it replaces its instance's former id."""
 
     ticket: int
     generation: int

@@ -1,7 +1,7 @@
-"""The members of one group: who they are, who leads, which protocol they agree on.
+"""The members of one group: their ids, the leader, and the protocol that they agree on.
 
-Bookkeeping only; when to rebalance is decided in `machines.groups.group`. Cost: everything but an election is a
-look-up, also in a group of ten thousand: who has joined, what all support and what it takes are counted as it changes.
+Bookkeeping only; when to rebalance is decided in `machines.groups.group`. Cost: O(1) for everything but an election,
+also in a group of ten thousand: joined members, protocols that all support and sizes are counted as they change.
 Requires: a member that has been added is changed by the roster's own methods only, where it counts something.
 Invariant: the leader is a member whenever there are members; each instance id names one member.
 """

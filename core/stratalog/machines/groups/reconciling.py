@@ -1,7 +1,7 @@
-"""How one member of a consumer group comes to what it is to have: the steps between its target and what it holds.
+"""Moves one member of a consumer group to its target assignment: the steps between what it holds and its target.
 
-STABLE -> UNREVOKED while it must give shards up, until it says that it did -> UNRELEASED while others have not given up
-what it is to get -> STABLE. Pure.
+STABLE -> UNREVOKED while it must give shards up, until it confirms that -> UNRELEASED while other members still hold
+shards of its target -> STABLE. Pure.
 Source: KIP-848, "Member epoch and reconciliation".
 """
 
@@ -20,8 +20,8 @@ def reconciled(
     owned: Set[ShardKey] | None,
     is_free: Callable[[ShardKey], bool],
 ) -> ConsumerMember:
-    """The member after a heartbeat. `owned`: what it says that it has, None when it says nothing of it. `is_free`:
-    nobody else holds the shard."""
+    """The member after a heartbeat. `owned`: the shards that it says it has, None if it does not say. `is_free`: no
+    other member holds the shard."""
     match member.state:
         case MemberState.STABLE if member.epoch == target_epoch:
             return member

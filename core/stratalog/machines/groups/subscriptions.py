@@ -1,6 +1,6 @@
-"""What the members of a consumer group subscribe to, looked up once for all who wish for the same.
-
-Plain data. Cost: O(members) for a look, and O(topics) for each wish that is new, or at another version of the topics.
+"""The topics that the members of a consumer group subscribe to, resolved once for all members with the same
+subscription. Plain data. Cost: O(members) for an update, and O(topics) for each subscription that is new, or at another
+version of the topics.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Subscriptions:
         return len(self._found)
 
     def is_of(self, topics: SeenTopics) -> bool:
-        """Topics have neither come nor gone nor grown since the last look."""
+        """Topics were neither created nor deleted nor extended since the last update."""
         return topics.version == self._version
 
     def look(self, members: Iterable[ConsumerMember], topics: SeenTopics) -> Mapping[UUID, int]:
@@ -42,7 +42,7 @@ class Subscriptions:
         return {topic_id: count for found in self._found.values() for topic_id, count in found.items()}
 
     def topic_ids(self) -> Mapping[Wish, frozenset[UUID]]:
-        """By wish, as of the last look."""
+        """By subscription, as of the last update."""
         return {wish: frozenset(found) for wish, found in self._found.items()}
 
 

@@ -1,11 +1,9 @@
-"""What a shard says no to, where more follows from it than the answer: batches that have to come again before those
-sent behind them, and sequence faults that nobody may be told yet.
-
-A fault of a sequence is final for its producer. A leader that was replaced, and does not know it, finds one in each
-batch that follows its successor's. So where another may lead by now, a fault is told only once the metadata, read after
-it was found, name this node still; until then the answer waits, and when that cannot be said, the batch is refused so
-that its producer repeats it.
-Bounded: as many as requests are on their way. Source: docs/replication.md section 5, "Sequences".
+"""Refusals of a shard that have further consequences: batches that must be repeated before the ones sent behind them
+are taken, and sequence faults that must not be answered yet. A sequence fault is final for its producer. A leader that
+was replaced, and does not know it, finds one in each batch that follows its successor's. So if another node may lead by
+now, a fault is answered only once the metadata, read after it was found, still name this node as the leader. Until then
+the answer waits; if the metadata cannot be read, the batch is refused so that its producer repeats it. Bounded by the
+requests in flight. Source: docs/replication.md section 5, "Sequences".
 """
 
 from __future__ import annotations
@@ -57,7 +55,8 @@ class AppendRefusals:
         return due, [RefuseBatches(early, why, why.value)] if early else []
 
     def faults(self, found: list[RefuseBatch], active: SegmentLeader) -> list[ChainEffect]:
-        """Told at once by who leads without a doubt: nobody else has anything of the segment, and meta knows it."""
+        """A leader answers faults at once if no other node can lead: no other node has a replica, and the meta service
+        knows the segment."""
         if active.followers is None and active.is_confirmed:
             return [*found]
         for fault in found:
@@ -71,7 +70,7 @@ class AppendRefusals:
         return [AskWhoLeads(self._question)]
 
     def heard(self, read: LeadRead) -> list[ChainEffect]:
-        """Who was replaced has heard that before: from the metadata that were read."""
+        """A leader that was replaced has learnt it before this event: from the metadata that were read."""
         if not self._asked or read.question != self._question:
             return []
         if not read.is_known:
@@ -81,6 +80,6 @@ class AppendRefusals:
         return [*told, *(self._ask() if self._found else [])]
 
     def end(self, why: AppendFailure, message: str) -> list[ChainEffect]:
-        """Nobody can say here any more whether those were faults."""
+        """This node cannot tell any more whether those were faults."""
         found, self._found, self._asked = self._found, [], 0
         return [RefuseBatches([fault.batch for fault in found], why, message)] if found else []

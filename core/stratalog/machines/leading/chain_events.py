@@ -32,8 +32,8 @@ class BatchesRefusedBefore:
 
 @dataclass(frozen=True, slots=True)
 class AppendFailed:
-    """The last `PersistBatches` did not reach the file, which ends again where it did before; with OUTCOME_UNKNOWN
-    a later start may find some of it all the same."""
+    """The last `PersistBatches` did not reach the file, which ends again where it did before; with OUTCOME_UNKNOWN a
+    later start may still find some of it."""
 
     why: AppendFailure
     message: str
@@ -130,7 +130,7 @@ class EmptySegmentKept:
 
 @dataclass(frozen=True, slots=True)
 class SegmentLeft:
-    """It is sealed or deleted: whatever else is heard of it concerns nobody here."""
+    """It is sealed or deleted: later events about it have no effect."""
 
     epoch: int
 
@@ -141,7 +141,7 @@ RollNews: TypeAlias = SegmentFlushed | RollConfirmed | EmptySegmentKept | Segmen
 
 @dataclass(frozen=True, slots=True)
 class ShardRecovered:
-    """What a start, or a look after healing, found on the disk. Everything that was known before is void."""
+    """What a start, or the check after healing, found on the disk. Everything that was known before is void."""
 
     ended: tuple[SegmentLeader, ...]
     active: SegmentLeader | None
@@ -169,8 +169,8 @@ class ShardStopped:
 
 @dataclass(frozen=True, slots=True)
 class LeadRead:
-    """The answer to `AskWhoLeads`. `is_known`: all that the metadata said when it was asked has been heard here; False:
-    nobody can say that now."""
+    """The answer to `AskWhoLeads`. `is_known`: this node has received everything that the metadata said at the time of
+    the question; False: that is unknown now."""
 
     question: int
     is_known: bool
@@ -219,7 +219,7 @@ class AcknowledgeBatches:
 
 @dataclass(frozen=True, slots=True)
 class RefuseBatches:
-    """Not in the log, or nobody knows: see `AppendFailure`."""
+    """Not in the log, or unknown: see `AppendFailure`."""
 
     batches: list[leader_events.OfferedBatch]
     why: AppendFailure
@@ -233,15 +233,16 @@ class NameActive:
 
 @dataclass(frozen=True, slots=True)
 class NameSuccessor:
-    """Say who was prepared to go on behind this segment. Answer at once: `SuccessorNamed` or `SuccessorUnknown`."""
+    """Name the node that was prepared to continue after this segment. Answer at once: `SuccessorNamed` or
+    `SuccessorUnknown`."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """This segment has ended, and none is active here any more: another node goes on behind it. What was begun behind
-    it here goes: nobody knows it."""
+    """This segment has ended, and none is active here any more: another node continues after it. A segment that was
+    begun after it here is dropped: no one else knows it."""
 
     epoch: int
 
@@ -289,7 +290,7 @@ class DropEmptySegment:
 
 @dataclass(frozen=True, slots=True)
 class PrepareSuccessorOf:
-    """Ask the meta service who goes on behind a segment; the next `NameSuccessor` is answered by what came of it."""
+    """Ask the meta service which node continues after a segment; the next `NameSuccessor` gets the answer."""
 
     epoch: int
 
@@ -304,7 +305,7 @@ class ProposeIsrOf:
 
 @dataclass(frozen=True, slots=True)
 class LeaveSegment:
-    """Others seal this segment, which ended here: its copy goes on as that of a replica."""
+    """Other nodes seal this segment, which ended here: its copy becomes that of a replica."""
 
     epoch: int
 
@@ -326,7 +327,7 @@ class AskWhoLeads:
 
 @dataclass(frozen=True, slots=True)
 class TellReaders:
-    """The shard stopped: whoever waits for more must hear of it."""
+    """The shard stopped: everything that waits for more data must learn of it."""
 
 
 RollEffect: TypeAlias = FlushSegment | ConfirmRoll | SealSegment | DropEmptySegment | PrepareSuccessorOf | ProposeIsrOf

@@ -1,21 +1,19 @@
-"""Whether a node's disk makes progress: the evidence by which a node keeps or gives up the lead of its shards.
-
-A node whose disk does not work may answer every request that needs no disk. So what counts is not whether it answers,
-but whether the writes, flushes and reads that it began came to a good end. The disk is stuck when, for `stall_ms`
+"""Whether a node's disk makes progress: the evidence by which a node keeps or gives up leadership of its shards. A node
+whose disk does not work may answer every request that needs no disk. So the evidence is whether the writes, flushes and
+reads that it began have succeeded, not whether it answers. The disk is stuck when, for `stall_ms`
 * a write or a flush has not returned,
 * a read has not returned, and no other that began later has succeeded,
 * every write failed, or every flush, or every read, or
 * there was no room for new data.
-Nothing that is wrong for a shorter time counts: a disk that is slow, or full for a moment, moves nothing. Nor does one
-bad file count as a bad disk: while anything is in doubt, `wants_probe` asks the caller for a small write, a flush and a
-read of what was written, from the disk. Where they succeed, the disk works. A disk that nothing else uses is judged by
-them, too.
+Trouble for a shorter time does not count: a disk that is slow, or full for a moment, changes nothing. One bad file does
+not make a bad disk either: while there is doubt, `wants_probe` asks the caller to write a little, flush it and read it
+back from the disk. If that succeeds, the disk works. A disk that is otherwise idle is judged by these probes, too.
 
 Hysteresis: a stuck disk is well again once nothing of this was so for `WELL_AGAIN` times `stall_ms`, and a call of each
 kind succeeded after the last failure.
 
-Pure: the caller hands in the time, from a clock that is not set, and looks at least every `LOOKS_PER_STALL`th of
-`stall_ms`. Cost: O(1) for each call and each look.
+Pure: the caller passes the time, from a monotonic clock, and checks at least every `LOOKS_PER_STALL`th of `stall_ms`.
+Cost: O(1) for each call and each check.
 Source: docs/replication.md section 3.
 """
 

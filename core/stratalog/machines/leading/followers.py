@@ -1,9 +1,10 @@
-"""What a segment's leader knows of its followers: how far each has confirmed, in which of its lives, who lags.
+"""What a segment's leader knows about its followers: how far each has confirmed, in which of its lives, and which ones
+lag.
 
 A fetch at an offset says that the follower holds everything below, as durable as the flush policy asks. That is its
 credit. It is good for the life that fetched: in one life credit only grows, a newer life begins with none, an older
-one is not heard any more. Who is no replica of the segment has none.
-Time is handed in, from a clock that is not set; it decides when a follower counts as lagging and nothing else.
+one is not heard any more. A node that is not a replica of the segment has none. The caller passes the time, from a
+monotonic clock; it only decides when a follower counts as lagging.
 Source: docs/replication.md section 3.
 """
 
@@ -25,7 +26,7 @@ class _Credit:
         self.owed_offset = base_offset
         """Where the leader's end was when it was last seen to be behind."""
         self.owed_since_ms: int | None = None
-        """None: it is not behind, as far as anybody looked."""
+        """None: it is not behind, as of the last check."""
 
 
 class Followers:
@@ -43,8 +44,8 @@ class Followers:
         self._credits = {node_id: self._credits.get(node_id) or _Credit(self._base_offset) for node_id in node_ids}
 
     def forget_others(self, members: Sequence[int]) -> None:
-        """Who is not in sync by a newer record than was known may have been let go of and listed again meanwhile, with
-        another copy: what it holds it says with its next fetch."""
+        """A replica that is out of sync in a newer record may have been released and listed again meanwhile, with
+        another copy: its next fetch says what it holds."""
         for node_id, credit in self._credits.items():
             if node_id not in members:
                 credit.offset = self._base_offset
@@ -92,7 +93,7 @@ class Followers:
         return own_offset
 
     def majority(self, own_offset: int) -> int:
-        """What the leader, up to `own_offset`, and so many followers hold that they are most of the replicas."""
+        """The end up to which a majority of the replicas holds the data, counting the leader up to `own_offset`."""
         offsets = sorted((credit.offset for credit in self._credits.values()), reverse=True)
         others = (len(offsets) + 1) // 2
         return min(own_offset, offsets[others - 1]) if others else own_offset
@@ -106,8 +107,8 @@ class Followers:
         return False
 
     def lagging(self, node_ids: Iterable[int], end_offset: int, steady_ms: int, limit_ms: int) -> set[int]:
-        """Those that have not reached, within the limit, where the leader's end was, and those that are not alive. Ask
-        now and then, also while nothing happens: who is behind is found by the first look after the limit."""
+        """Followers that have not reached, within the limit, where the leader's end was, and those that are not alive.
+        Call it every so often, also while nothing happens: the first call after the limit finds a lagging follower."""
         found = set()
         for node_id in node_ids:
             credit = self._credits.get(node_id)

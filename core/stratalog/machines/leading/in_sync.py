@@ -1,9 +1,8 @@
-"""The in-sync replicas of one segment as its leader must count with them: committed, or proposed and not decided.
-
-The meta service decides by compare-and-set under a version. Whether a proposal was taken is not known until it is read:
-an error, a lost answer and a conflict say nothing of what the record is. Until then whoever stands in the committed
-ISR or in an open proposal holds the high watermark back. A proposal is decided by one thing: a record with a higher
-version than it named, or that very version, read after the service had refused it.
+"""The in-sync replicas of one segment that its leader must wait for: the committed ISR, and undecided proposals. The
+meta service decides by compare-and-set under a version. Whether it accepted a proposal is not known until the record is
+read: an error, a lost answer and a conflict do not say what the record is. Until then all members of the committed ISR
+and of open proposals hold the high watermark back. Only a record decides a proposal: one with a higher version than the
+proposal named, or with that very version, read after the service had refused the proposal.
 Source: docs/design.md section 3, rule 5; docs/replication.md section 3.
 """
 
@@ -26,9 +25,9 @@ class InSync:
         self._asked: ProposeIsr | None = None
         """What came of it is still to be told."""
         self._unknown: tuple[ProposeIsr, ...] = ()
-        """Those of which nothing more will be told, and which may be taken still."""
+        """Proposals that get no further answer, and may still be accepted."""
         self.holders: tuple[int, ...] = ()
-        """Who holds the high watermark back beside the leader."""
+        """The followers that hold the high watermark back."""
         self._count_holders()
 
     @property
@@ -55,8 +54,8 @@ class InSync:
         return True
 
     def read_back(self, proposal: ProposeIsr, members: tuple[int, ...], version: int, *, was_refused: bool) -> bool:
-        """The record as it was read after the proposal was refused, or after its answer was lost. Returns whether
-        somebody else may hold the mark back now."""
+        """The record as it was read after the proposal was refused, or after its answer was lost. Returns whether other
+        replicas may hold the high watermark back now."""
         before = self.holders
         self.heard(members, version)
         if self._asked == proposal:

@@ -70,9 +70,9 @@ class RollPolicy:
     segment_ms: int
     min_insync_replicas: int = 1
     lag_ms: int = 30_000
-    """A follower that has not reached, for so long, where the leader's end was leaves the ISR."""
+    """A follower that has not reached, for this long, where the leader's end was leaves the ISR."""
     is_quorum: bool = False
-    """acks=all waits for most of the replicas, whoever is in sync; readers see what they hold."""
+    """acks=all waits for a majority of the replicas, in sync or not; readers see what a majority holds."""
     spares_one: bool = False
     """Of a segment's replicas one may always be away, whatever the minimum says."""
 
@@ -160,7 +160,7 @@ class NodeHeard:
 
 @dataclass(frozen=True, slots=True)
 class LagChecked:
-    """Look who does not keep up. By a clock that is not set."""
+    """Check which followers lag, by a monotonic clock."""
 
     steady_ms: int
 
@@ -181,7 +181,7 @@ class ProposalReadBack:
     isr: tuple[int, ...]
     version: int
     was_refused: bool
-    """The service said no, so it will not be taken later either. Else nobody knows whether it still comes."""
+    """The service refused it, so it will not accept it later either. Otherwise the proposal may still be accepted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,17 +209,18 @@ class SuccessorOpened:
     """The roll was done: the next segment begins where this one ends."""
 
     producers: tuple[ProducerSnapshot, ...]
-    """As they are at the end of this segment; the next one goes on with the same table."""
+    """The producers at the end of this segment; the next one continues with the same table."""
 
 
 @dataclass(frozen=True, slots=True)
 class RollFailed:
-    """The next segment could not be made: this one goes on."""
+    """The next segment could not be made: this one continues."""
 
 
 @dataclass(slots=True)
 class RollPutOff:
-    """There is nobody to go on behind this segment yet: it goes on itself, up to twice its size, with these."""
+    """No node is prepared to continue after this segment yet: the segment itself takes these batches, up to twice its
+    usual size."""
 
     batches: list[OfferedBatch]
 
@@ -315,7 +316,7 @@ class RollSegment:
 
 @dataclass(frozen=True, slots=True)
 class PrepareSuccessor:
-    """This segment will be full before long: see that it is known who goes on behind it."""
+    """This segment will be full before long: find out which node continues after it."""
 
     epoch: int
 

@@ -10,8 +10,8 @@ from stratalog.machines.leading.shard_life import Life
 
 
 def next_look_ms(chain: ShardChain, now_ms: int) -> int | None:
-    """From when on, by the wall clock, a `TimePassed` may change anything, unless something else happens to the shard
-    before; None: never. `now_ms` where followers are behind: how long is told by the monotonic clock."""
+    """The time, by the wall clock, from which a `TimePassed` may change something, unless another event reaches the
+    shard before; None: never. `now_ms` if followers are behind, because the monotonic clock measures for how long."""
     if chain.stop is None:
         for leader in chain.ended:
             if leader.owes_look:

@@ -64,6 +64,6 @@ def is_elsewhere(successor: SegmentLeader, record: SegmentRecord, stop: Stop | N
 
 
 def is_settled_behind(successor: SegmentLeader | None) -> bool:
-    """Whether a fence of the segment before `successor` takes that one alone from this node: the meta service knows its
-    end and who leads behind it, so all of it is committed. Others seal it; who writes what follows stays."""
+    """Whether a fence of the segment before `successor` takes only that segment from this node: the meta service knows
+    its end and the successor's leader, so all of it is committed. Other nodes seal it; the successor's leader stays."""
     return successor is not None and successor.is_confirmed

@@ -52,10 +52,8 @@ def sequence_after(sequence: int, count: int) -> int:
 
 
 class ProducerTable:
-    """Which sequence each producer may write next.
-
-    Invariant: entries are immutable snapshots, so undoing an append is putting old ones back.
-    Invariant: entries stand in the order in which their producers were last seen.
+    """The sequence that each producer may write next. Invariant: entries are immutable snapshots, so undoing an append
+    means putting old ones back. Invariant: entries are in the order in which their producers were last seen.
     """
 
     __slots__ = ("_entries", "dropped", "limit")
@@ -112,8 +110,8 @@ class ProducerTable:
     def record(
         self, producer_id: int, epoch: int, first_sequence: int, count: int, base_offset: int, now_ms: int
     ) -> ProducerSnapshot | None:
-        """Remember a batch appended now; returns the entry before, for `restore`. `trim` once it cannot fail any more:
-        appends that fail must drive nobody out."""
+        """Remember a batch appended now; returns the entry before, for `restore`. Call `trim` once it cannot fail any
+        more: an append that fails must not evict a producer."""
         entries = self._entries
         entry = entries.pop(producer_id, None)
         memo = BatchMemo(first_sequence, (first_sequence + count - 1) % _SEQUENCES, base_offset, now_ms)

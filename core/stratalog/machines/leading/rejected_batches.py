@@ -39,7 +39,7 @@ class RejectedBatches:
         return len(self._owed)
 
     def refused(self, batches: Iterable[OfferedBatch], now_ms: int) -> None:
-        """These, of idempotent producers, are not in the log, or nobody knows, and they may be repeated."""
+        """These batches of idempotent producers are not in the log, or it is unknown, and they may be repeated."""
         self._newest_ms = now_ms
         for batch in batches:
             self._refused(batch, now_ms)
@@ -120,7 +120,7 @@ class RejectedBeforeShards:
         self._newest_ms = now_ms
 
     def take(self, topic: str, shard: int, now_ms: int) -> list[OfferedBatch]:
-        """What this shard's producers owe, once: it is known now. Cost: a look-up."""
+        """The rejected batches of this shard's producers, once: the shard is known now. Cost: O(1)."""
         if not 0 <= now_ms - self._newest_ms < _LASTS_MS:
             self._refused.clear()
         line = self._refused.pop((topic, shard), ())

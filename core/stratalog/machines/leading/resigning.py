@@ -1,5 +1,5 @@
-"""When a node that was deposed gives up what it led, and goes on as a replica: asked for each record of the shard that
-it hears of. Pure; node and simulator ask the same."""
+"""When a replaced leader gives up its segment and becomes a replica: called for each new record of the shard. Pure;
+node and simulator use it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from stratalog.model.segment import Segment, SegmentState
 
 
 def must_resign(chain: ShardChain, segment: Segment, listed: Segment | None) -> bool:
-    """Whether others seal this segment, which the shard has led up to now. Of a segment without other replicas nobody
-    else has anything: such a shard stays stopped, unless a recovery was begun, which waits for this node's word.
-    `listed`: what this node's metadata name as the active segment.
-
-    While they name this node still as the leader of what it wrote last, they lag behind what deposed it: taken for
-    another's, its file would be begun again.
+    """Whether other nodes seal this segment, which the shard has led up to now. If the segment has no other replicas,
+    no other node has its data: such a shard stays stopped, unless a recovery was begun, which waits for this node's
+    promise. `listed`: the active segment in this node's metadata. While they still name this node as the leader of the
+    segment that it wrote last, they are older than the change that replaced it. Treating that segment as another node's
+    would recreate its file.
     """
     if chain.stop is None or chain.stop.cause is not StopCause.DEPOSED:
         return False

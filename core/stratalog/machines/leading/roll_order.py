@@ -1,9 +1,8 @@
-"""In which order the meta service hears of a shard's rolls, and what becomes of the ended segments.
-
-One roll at a time, oldest first: all of the ended segment is on the disk and committed, then told; only then is what
-follows it acknowledged. It is flushed as soon as its leader waits for no flush of its own, while its followers fetch
-the rest of it. So no power cut takes back an end that the meta service knows, and no later segment is known
-before an earlier one. Whoever holds the rolls (`ShardChain`) says what happened and asks what follows.
+"""The order in which the meta service learns of a shard's rolls, and what happens to the ended segments. One roll at a
+time, oldest first: once all of the ended segment is on the disk and committed, the roll is reported; only then are
+batches after it acknowledged. The segment is flushed as soon as its leader waits for no flush of its own, while its
+followers fetch the rest of it. So no power cut takes back an end that the meta service knows, and no later segment is
+known before an earlier one. The owner (`ShardChain`) reports what happened and asks what follows.
 Source: docs/design.md section 10, "Roll".
 """
 
@@ -47,7 +46,7 @@ class RollOrder:
     def __init__(self) -> None:
         self.step = RollStep.NOTHING
         self._moving_epoch = -1
-        """Of the segment behind which another node goes on, until the meta service knows that it ended."""
+        """The segment that another node continues after, until the meta service knows that it ended."""
         self._epoch = -1
         """Of the segment that ended with the roll."""
 
@@ -70,12 +69,12 @@ class RollOrder:
         return [ConfirmRoll(self._epoch, old.end_offset)]
 
     def moves(self, epoch: int) -> None:
-        """Another node goes on behind that segment."""
+        """Another node continues after that segment."""
         self._moving_epoch = epoch
 
     def hear(self, event: RollNews, old: SegmentLeader | None) -> list[ChainEffect] | None:
-        """What follows for the segment that it is about, `old` if it is still one of those that are not sealed. None:
-        that is no news."""
+        """What follows for the segment that the event is about, `old` if it is still one of those that are not sealed.
+        None: nothing new."""
         match event:
             case SegmentFlushed(epoch):
                 if old is None or self.step is not RollStep.FLUSHING or epoch != self._epoch:
@@ -98,8 +97,8 @@ class RollOrder:
                 assert_never(event)
 
     def _confirmed(self, old: SegmentLeader, log_start_offset: int) -> list[ChainEffect]:
-        """An unclean start leaves an empty segment of each shard that is written to for the first time after it: a
-        seal, an index and a manifest of nothing help nobody."""
+        """An unclean start leaves an empty segment for each shard that is written to for the first time after it.
+        Sealing, indexing and uploading an empty segment would be useless."""
         if self._epoch == self._moving_epoch:
             self._moving_epoch = -1
         base_offset = old.key.base_offset
@@ -110,7 +109,7 @@ class RollOrder:
         return [DropEmptySegment(self._epoch, base_offset)]
 
     def _leave(self, epoch: int) -> None:
-        """That segment is no concern any more."""
+        """That segment is finished here."""
         if epoch == self._epoch:
             self.step = RollStep.NOTHING
 

@@ -1,10 +1,8 @@
-"""The table of producers at the end of a segment, as its seal speaks of it: a function of the segment's batches, of
-the table at its base, and of a rule that the seal names. No clock of a node has a part in it, so each replica makes the
-same.
-
-What a leader remembers at that moment may be other: it forgets by its own clock and by its own limit, and its table is
-nobody's proof. When a producer wrote last is told by the meta service's times of opening: one that wrote in a segment
-was seen until the next one opened. Pure.
+"""The table of producers at the end of a segment, as its seal describes it: a function of the segment's batches, of the
+table at its base, and of a rule that the seal names. It does not depend on a node's clock, so each replica makes the
+same table. A leader's own table may differ at that moment: it forgets producers by its own clock and its own limit, and
+proves nothing. The meta service's opening times say when a producer wrote last: one that wrote in a segment was seen
+until the next one opened. Pure.
 Source: docs/replication.md section 5, docs/decisions/0021-the-table-of-producers-is-a-function-of-the-log.md.
 """
 
@@ -52,15 +50,15 @@ def sealed_table(
 
 
 def as_seen(table: Iterable[ProducerSnapshot], now_ms: int) -> Producers:
-    """For who goes on behind the segment: those that wrote in it count as seen now."""
+    """For the leader that continues after the segment: producers that wrote in it count as seen now."""
     return tuple(
         entry._replace(last_append_ms=now_ms) if entry.last_append_ms == TO_THE_END else entry for entry in table
     )
 
 
 def without(table: Iterable[ProducerSnapshot], base_offset: int) -> Producers:
-    """What a leader's table has of batches before `base_offset`: in place of the table there, where nobody has it any
-    more."""
+    """The entries of a leader's table for batches before `base_offset`: they replace the table at that offset if no
+    node has it any more."""
     earlier = ((entry, tuple(memo for memo in entry.batches if memo.base_offset < base_offset)) for entry in table)
     return tuple(entry._replace(batches=batches) for entry, batches in earlier if batches)
 

@@ -1,7 +1,6 @@
-"""The leader of one active segment: gives offsets, decides what is acknowledged, when to roll, who is in sync.
-
-Plain data in, plain data out (`machines/leading/leader_events.py`). A shard's segments in a row are
-`machines/leading/shard_chain.py`, which steps this once per loop tick with everything that came; the simulator is
+"""The leader of one active segment: gives offsets, decides what is acknowledged, when to roll, which replicas are in
+sync. Plain data in, plain data out (`machines/leading/leader_events.py`). `machines/leading/shard_chain.py` has a
+shard's consecutive segments, and steps this machine once per loop turn with everything that came; the simulator is
 another shell of both. Cost: about 2 us a step and 0.5 us a batch.
 Source: docs/design.md section 3, rules 1-6.
 """
@@ -57,21 +56,21 @@ from stratalog.model.producers import ProducerSnapshot
 _TAKES_BATCHES = (LeaderLife.OPEN, LeaderLife.DOUBTED)
 _ACKNOWLEDGES_NOTHING = (LeaderLife.FENCED, LeaderLife.FLUSH_FAILED)
 _PREPARE_AT = 0.5
-"""How full a segment is when who follows it is asked for."""
+"""How full a segment is when its leader asks for the next segment's leader."""
 _FIRST_OWED_MS = 30_000
 """How long clients wait for an answer by default before they send a batch again (Kafka's `request.timeout.ms`)."""
 _PUT_OFF_FACTOR = 2
-"""How large a segment gets, in its usual sizes, while nobody can go on behind it."""
+"""How large a segment gets, in multiples of its usual size, while no node can continue after it."""
 
 
 class SegmentLeader:
     """Leads one active segment: appends, acknowledges, rolls.
 
     Invariant: base_offset <= high_watermark <= durable_offset <= end_offset, and the high watermark never falls.
-    Invariant: the high watermark lies where a batch ends.
+    Invariant: the high watermark is at the end of a batch.
     Invariant: nothing moves the high watermark before the segment's opening is confirmed, or after a fence.
     Invariant: an offset is given once in an epoch: a leader whose tail is doubted takes no batch, the first rolls it.
-    Nothing is set from outside: what happens to it are events, what a start found is told when it is made.
+    Nothing is set from outside: events change it, and the results of a start are arguments when it is made.
     Source: docs/design.md section 3, rules 1-6.
     """
 
@@ -222,10 +221,11 @@ class SegmentLeader:
                 assert_never(event)
 
     def _lacks_first(self, now_ms: int) -> bool:
-        """Whether a log that never held a record takes no producer's later batch yet: the first one was sent before it,
-        and was refused where nobody remembers that, or is lost with who led. Taken first, the later one would be the
-        producer's beginning, and the first could never be appended. A producer that goes on in a topic that was made
-        again under its name has no first batch to send: it is taken after a while.
+        """Whether a log that never held a record refuses a producer's later batch for now. The first batch was sent
+        before it, and was refused by a node that does not remember it, or was lost with the last leader. If the later
+        batch were taken first, it would be the producer's beginning, and the first could never be appended. A producer
+        that continues in a topic that was created again under its name has no first batch to send, so its batch is
+        taken after a while.
         """
         if self._first_owed_ms is None:
             self._first_owed_ms = now_ms
@@ -281,7 +281,7 @@ class SegmentLeader:
                     batch.base_sequence,
                     batch.record_count,
                     offset,
-                    # Not the batch's time: a client may send old data, and is there all the same.
+                    # Not the batch's time: a client that sends old data is active, too.
                     now_ms,
                 )
                 self._undo.append((producer_id, old))
@@ -351,7 +351,7 @@ class SegmentLeader:
         return mark
 
     def _note_replicas(self, replicas: tuple[int, ...], isr: tuple[int, ...]) -> None:
-        """Who is in sync is a replica, also where that was not heard yet."""
+        """A member of the ISR is a replica, even if its record has not arrived yet."""
         replicas = (*replicas, *(node_id for node_id in isr if node_id not in replicas))
         if replicas == self.replicas:
             return
@@ -361,7 +361,7 @@ class SegmentLeader:
             self.followers.replace(others)
         elif others:
             self.followers = Followers(self.key.base_offset, others)
-            # Which batches these are nobody noted: they are committed together.
+            # Which batches these are was not noted: they are committed together.
             self._ends = deque([self.end_offset] if self.end_offset > self.high_watermark else [])
 
     def _forget_who_left(self, isr: tuple[int, ...], version: int) -> None:
@@ -399,7 +399,8 @@ class SegmentLeader:
         late = self.followers.lagging(others, self.end_offset, steady_ms, self.policy.lag_ms)
         if not late and not self._in_sync.has_unknown:
             return []
-        # With nobody late this asks for what is committed: whatever comes of it decides what is not known.
+        # Without a late follower this re-proposes the committed ISR: the outcome settles proposals whose outcome is
+        # unknown.
         return self._propose(tuple(node_id for node_id in members if node_id not in late))
 
     def _propose(self, isr: tuple[int, ...]) -> list[LeaderEffect]:

@@ -1,5 +1,6 @@
-"""One shard's segments in a row on the node that leads it: which one takes batches, when the next is opened, up to
-where readers are served and who is answered, in which order the meta service is told, and when it all stops.
+"""One shard's consecutive segments on the node that leads it: which one takes batches, when the next is opened, up to
+where readers are served, which producers are answered, in which order the meta service learns of rolls, and when the
+shard stops.
 
 Plain data in, plain data out (`machines/leading/chain_events.py`). Step it once per shard and loop turn with everything
 that came. Each leader decides about its own segment (`machines/leading/segment_leader.py`); rolls are confirmed in the
@@ -280,7 +281,7 @@ class ShardChain:
         if effects and self._roll is None and not (self.ended or self._waiting):
             mark = effects[0]
             if type(mark) is Acknowledge and mark.high_watermark == event.end_offset:
-                # The common case: written is committed, and nobody waits in line.
+                # The common case: written is committed, and no request waits in line.
                 self.high_watermark = event.end_offset
                 return [AcknowledgeBatches(active.key.epoch, event.end_offset, batches)]
         return [*self._queue(batches), *self._follow(active, effects, now_ms), *self._begin_roll()]
@@ -370,8 +371,9 @@ class ShardChain:
         return [NameSuccessor(self.active.key.epoch)] if self._roll is not None and self.active is not None else []
 
     def _successor(self, event: SuccessorNamed | SuccessorUnknown, now_ms: int) -> _Effects:
-        """Go on in the next file at once; the meta service confirms in the background (docs/design.md section 10).
-        While it could not do so soon, go on in the same one: what follows an unconfirmed roll is not acknowledged."""
+        """Continue in the next file at once; the meta service confirms in the background (docs/design.md section 10).
+        While it cannot confirm soon, continue in the same file, because batches after an unconfirmed roll are not
+        acknowledged."""
         roll, self._roll, old = self._roll, None, self.active
         assert old is not None and roll is not None, "no segment was ending"
         if isinstance(event, SuccessorUnknown):
@@ -391,7 +393,7 @@ class ShardChain:
         return [*self._leave_to_another(old.key.epoch, roll.remaining, AppendFailure.MOVING, now_ms), *self._go_on()]
 
     def _superseded(self, successor: SegmentLeader, record: SegmentRecord, now_ms: int) -> _Effects:
-        """What was written behind the end was never acknowledged; where nobody was named it may be followed."""
+        """Data after the end were never acknowledged. If no successor was named, the segment may be followed."""
         self.ended = tuple(leader for leader in self.ended if leader.key.epoch < successor.key.epoch)
         written = self._waiting.take_above(successor.key.base_offset) if self._waiting else []
         why = AppendFailure.OUTCOME_UNKNOWN if record.leader is None else AppendFailure.MOVING
@@ -492,7 +494,8 @@ class ShardChain:
 
     @property
     def is_end_known(self) -> bool:
-        """False: only what is known of it is served; who asks for the end, or beyond, must ask again (F40)."""
+        """False: only the known part of it is served; a client that asks for the end, or beyond, must ask again
+        (F40)."""
         return self.stop is None or not self.stop.hides_end
 
     @property

@@ -1,6 +1,5 @@
-"""Whether a shard of this node takes writes, and if not, why, and what to do about it.
-
-The node and its other shards go on whatever befalls one.
+"""Whether a shard of this node takes writes, and if not, why, and what to do about it. The node and its other shards
+continue when one stops.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class Stop(NamedTuple):
 
     @property
     def failure(self) -> AppendFailure:
-        """What whoever appends is told."""
+        """The message for producers."""
         return _FAILURES.get(self.cause, AppendFailure.STOPPED)
 
     @property
@@ -86,8 +85,9 @@ class Stop(NamedTuple):
         return Life.HEALING if self.cause is StopCause.HEALING else Life.STOPPED
 
     def outweighs(self, later: Stop) -> bool:
-        """Whether this one stands when another comes. A topic that is gone is gone. Who was deposed does not lead again
-        for another reason. What else befalls a log that was not opened does not make its end known."""
+        """Whether this reason stays when another one comes. A deleted topic stays deleted. A leader that was replaced
+        does not lead again for another reason. A log that was not opened stays of unknown end, whatever else happens to
+        it."""
         if later.cause is StopCause.DELETED:
             return False
         if self.ends_leading:

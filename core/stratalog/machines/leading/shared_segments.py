@@ -1,8 +1,7 @@
-"""Which segments several nodes have a say in. Pure.
-
-What a start finds of one that is not sealed is no log of its own: it is followed, its copy offered or cut, as its
-record says (`machines/following/segment_follower.py`). One with a single replica goes on as on a node alone, unless a
-recovery was begun: then the meta service decides where it ends, perhaps without what is here.
+"""Which segments concern several nodes. Pure. A start does not open the local file of such an unsealed segment as its
+own log: the segment is followed, and its copy offered or cut, as its record says
+(`machines/following/segment_follower.py`). A segment with a single replica continues as on a single node, unless a
+recovery was begun: then the meta service decides where it ends, perhaps without this copy.
 Requires: segments oldest first.
 """
 
@@ -24,8 +23,8 @@ def is_shared(segments: Sequence[Segment], epoch: int) -> bool:
 
 
 def shared_before_own(segments: Sequence[Segment], node_id: int) -> Segment | None:
-    """The oldest segment that several nodes have a say in and behind which this node goes on alone, in one that is not
-    sealed either: what producers had written up to there is known once that one is sealed. None: there is none."""
+    """The oldest segment that concerns several nodes and that this node continues after alone, in a segment that is not
+    sealed either: what producers had written up to there is known once the first one is sealed. None: there is none."""
     shared = next((one for one in segments if _is_shared(one)), None)
     if shared is None:
         return None

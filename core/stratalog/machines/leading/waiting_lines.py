@@ -54,7 +54,7 @@ class WaitingLines:
         return at_once
 
     def append(self, batch: OfferedBatch) -> None:
-        """One just written: nobody in line has a higher offset."""
+        """A batch that was just written: no waiting one has a higher offset."""
         # The bytes are a view that would keep a whole receive buffer.
         batch.payload = None
         self._line_of(batch).append(batch)

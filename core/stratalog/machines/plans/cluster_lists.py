@@ -1,7 +1,7 @@
 """Searches, sorts and pages the lists of the cluster UI. Pure.
 
-What costs a look at each segment is a generator, so that the caller may do something else between two steps; only the
-segments of shards on the page are looked at. Raises InvalidRequest for a column that a list cannot be sorted by.
+Functions that read each segment are generators, so that the caller may do other work between two steps; only the
+segments of shards on the page are read. Raises InvalidRequest for a column that a list cannot be sorted by.
 """
 
 from __future__ import annotations

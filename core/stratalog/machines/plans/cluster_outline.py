@@ -1,7 +1,6 @@
-"""Sums up the shards and segments of a cluster: what of them is unwell, and what topics, nodes and mounts come to.
-
-Generators, so that the caller may do something else between two steps. Cost: `health` one look at each shard, `sums`
-one at each segment; memory for topics, nodes, mounts and the troubles of topics alone.
+"""Sums up the shards and segments of a cluster: their troubles, and the totals of topics, nodes and mounts. Generators,
+so that the caller may do other work between two steps. Cost: `health` reads each shard once, `sums` each segment once;
+memory only for topics, nodes, mounts and the troubles of topics.
 """
 
 from __future__ import annotations
@@ -142,7 +141,7 @@ _Wanted = dict[tuple[UUID, int], list[tuple[str, OffsetRange]]]
 
 
 def _of_shards(mounts: Iterable[Mount]) -> _Wanted:
-    """Of each shard the mounts made by hand that have something of it."""
+    """For each shard the mounts, made by a person, that have a part of it."""
     found: _Wanted = {}
     for mount in mounts:
         for topic in mount.topics if mount.mode is MountMode.HAND_MADE else ():

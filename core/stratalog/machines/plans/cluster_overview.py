@@ -1,10 +1,9 @@
-"""What the status page shows, from what is known of the cluster: pure, so that the page itself decides nothing.
+"""Derives the content of the status page from the metadata: pure, so that the page itself decides nothing. Bounded:
+shards are summed up, and the worst `MAX_TROUBLES` of those with troubles are named; nodes, retirements, mounts, stopped
+shards and faults are limited lists, each with the number of further ones. Texts are cut at `LONGEST_TEXT`. An answer
+has less than a megabyte, whatever the cluster holds.
 
-Bounded: shards are summed up, and of those with troubles the worst `MAX_TROUBLES` are named; of nodes, retirements,
-mounts, stopped shards and faults so many, with how many more there are. Texts are cut at `LONGEST_TEXT`. An answer has
-less than a megabyte, whatever the cluster holds.
-
-A generator, for it looks at each segment (about 5 us): between two steps the caller may do something else.
+A generator, because it reads each segment (about 5 us): the caller may do other work between two steps.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ _WORST_FIRST: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What whoever leads the metadata knows."""
+    """What the leading meta service knows."""
 
     cluster_id: str
     snapshot: Snapshot
@@ -204,7 +203,7 @@ _PLACES: Final = ("local", "both", "cold", "nowhere")
 
 
 def place_of_sealed(segment: Segment) -> str:
-    """What is in the object store in part alone counts as not there: nobody can do without the nodes."""
+    """A segment that is only partly in the object store counts as missing there: it still needs its nodes."""
     is_cold = segment.remote.state is RemoteState.COMPLETE
     if segment.local_nodes:
         return "both" if is_cold else "local"

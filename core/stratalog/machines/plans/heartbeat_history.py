@@ -28,7 +28,7 @@ MAX_NODES: Final = 32
 class Sample:
     at_ms: Count
     produce_rate: CountOrNone
-    """Bytes in a second since the sample before; -1 where nobody can tell."""
+    """Bytes per second since the sample before; -1 if unknown."""
     fetch_rate: CountOrNone
     unsent_bytes: CountOrNone
     """-1 of a node without an object store."""
@@ -83,7 +83,7 @@ class HeartbeatHistory:
         return None if kept is None else kept.told
 
     def courses(self, after_ms: int) -> Sequence[Course]:
-        """What was sampled after that, by node: lately, by what was told last."""
+        """Samples after that time, by node; the newest one from the last heartbeat."""
         after_ms = max(after_ms, max((kept.told.at_ms for kept in self._kept.values()), default=0) - WINDOW_MS)
         newer = (
             Course(node_id, tuple(sample for sample in kept.samples if sample.at_ms > after_ms))
@@ -93,7 +93,7 @@ class HeartbeatHistory:
 
 
 def rates(before: Told, now: Told) -> tuple[int, int]:
-    """Produced and fetched bytes in a second between two tellings; -1 where nobody can tell."""
+    """Produced and fetched bytes per second between two heartbeats; -1 if unknown."""
     old, new, passed_ms = before.vitals.activity, now.vitals.activity, now.at_ms - before.at_ms
     if old is None or new is None or passed_ms <= 0:
         return -1, -1

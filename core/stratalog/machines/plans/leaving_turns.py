@@ -1,8 +1,7 @@
-"""Whose turn it is to look after a node that leaves: found alike by all who see the same metadata.
-
-Of those that stay one after another, so that two looks are two nodes' where there are two; of a volume its own node. A
-node that could not see all passes its turn to the others, for what it lacks (a bucket's credentials, a peer) may not
-come back. A turn that is not taken falls to another node when that one dies.
+"""Decides which node verifies the data of a leaving node next; all who see the same metadata decide alike. The staying
+nodes take turns, so that two checks come from two nodes if there are two; a volume is checked by its own node. A node
+that could not check everything passes its turn to the others, because what it lacks (a bucket's credentials, a peer)
+may not come back. If a node dies, another one gets its turn.
 Pure. Source: docs/scaling-spec.md section 3.
 """
 
@@ -14,7 +13,7 @@ from stratalog.model.metadata import Node
 from stratalog.model.retirement import Retirement, RetireMode
 
 AGAIN_MS = 5_000
-"""After a look that was not clean, at most."""
+"""The longest pause after a check that was not clean."""
 MARGIN_MS = 50
 
 
@@ -49,7 +48,7 @@ def _staying(nodes: Iterable[Node]) -> list[int]:
 
 
 def pause_before_look_ms(record: Retirement, interval_ms: int) -> int:
-    """How long after the last look was told of the next one is due."""
+    """How long after the last check was reported the next one is due."""
     if not record.sightings:
         return 0
     return interval_ms + MARGIN_MS if record.sightings[-1].is_clean else min(interval_ms, AGAIN_MS)

@@ -1,17 +1,15 @@
-"""Who is alive: the leases that nodes keep by their heartbeats, in the memory of the one who leads the meta service.
+"""Which nodes are alive: the leases that nodes keep by their heartbeats, in the memory of the leading meta service. A
+lease only says when to act: its end makes the service submit a command, and never makes anything true by itself. Safety
+rests on epochs, fences and compare-and-set.
 
-A lease only says when to try something: that its life is over makes the service ask, never makes anything true. What
-must be so for safety rests on epochs, fences and compare-and-set.
-
-The caller feeds it with each durable change of a node, with heartbeats as they arrive, and looks at the time at least
-every `LOOKS_PER_LEASE`th of a lease; `now_ms` is a monotonic clock of one process. It asks the shard table to note what
-`due` says, and the change that follows tells that it was noted.
-Invariant: a life that was heard, or that began, is not due as lost before one whole lease has passed in which the
-caller looked and could be told; half of one, where the connection of its last heartbeat was closed since: a process
-that is killed closes it, one that lives makes another and is heard on that. It gets a look's time for it: who gives up
-a heartbeat that was not answered in time closes the connection before it sends the next one. One that is lost again and
-again is due as heard after ever longer times of being heard without a gap, so that a node whose heartbeats come now and
-then costs few records.
+The caller passes each durable change of a node, and heartbeats as they arrive, and checks the time at least every
+`LOOKS_PER_LEASE`th of a lease; `now_ms` is a monotonic clock of one process. It submits what `due` returns to the shard
+table, and the change that follows shows that it was noted. Invariant: a life that began, or sent a heartbeat, is not
+due as lost before one whole lease has passed in which the caller checked and could receive heartbeats. Half a lease is
+enough if the connection of its last heartbeat was closed since: a process that is killed closes it, a living one opens
+another and sends on that. It gets the time between two checks for that, because a node that gives up an unanswered
+heartbeat closes the connection before it sends the next one. A life that is lost again and again is due as alive only
+after ever longer times without a gap, so that a node whose heartbeats come irregularly costs few records.
 Source: docs/replication.md section 2.
 """
 
@@ -121,7 +119,7 @@ class NodeLeases:
         vitals: Vitals | None = None,
         can_write: bool = True,
     ) -> None:
-        """A heartbeat. With `is_last` the node stops in order, and nobody need wait for the end of its lease.
+        """A heartbeat. With `is_last` the node stops in order, and its lease ends at once.
 
         Raises: Fenced for a life that is not the present one.
         """
@@ -164,7 +162,7 @@ class NodeLeases:
         )
 
     def heard_nobody(self, now_ms: int) -> None:
-        """Heartbeats could not arrive since the last look: nobody is to blame for that time."""
+        """Heartbeats could not arrive since the last check: that time counts against no node."""
         looked_ms, self._looked_ms = self._looked_ms, now_ms
         self._renew_all(looked_ms, now_ms)
 
@@ -186,7 +184,7 @@ class NodeLeases:
         whose last heartbeat came over a connection that is closed now."""
         looked_ms, self._looked_ms = self._looked_ms, now_ms
         if now_ms - looked_ms > self.lease_ms // 2:
-            self._renew_all(looked_ms, now_ms)  # this process did not run, and heard nobody meanwhile
+            self._renew_all(looked_ms, now_ms)  # this process did not run, and received no heartbeats meanwhile
         else:
             self._excuse(looked_ms, now_ms - looked_ms - self.look_every_ms)
         for node_id in cut:
@@ -229,7 +227,7 @@ class NodeLeases:
         return None if due == NoteLives() else due
 
     def _is_stuck_due(self, lease: _Lease, now_ms: int) -> bool:
-        """Noted again and again, while it lasts: what nobody else could lead before, others may be able to lead now."""
+        """Repeated while it lasts: other nodes may be able to lead now what they could not lead before."""
         return lease.has_noted_writing or now_ms - lease.stuck_told_ms >= STUCK_AGAIN_AFTER * self.lease_ms
 
     # What is so -------------------------------------------------------------------------------------------------
