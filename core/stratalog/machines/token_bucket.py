@@ -1,4 +1,4 @@
-"""A token bucket that lends: who takes more than there is waits until the debt is paid.
+"""A token bucket that lends: a taker of more tokens than there are waits until the debt is paid.
 
 Takers are served in the order in which they take, whatever their size, so a large taker is never starved by small
 ones and a request larger than the whole bucket still passes. In the t seconds after a taker was served, at most

@@ -1,4 +1,4 @@
-"""With what a shard's next segment on this node begins, or why it cannot begin here yet.
+"""How a shard's next segment begins on this node, or why it cannot begin here yet.
 
 The first one of a life is the one that the meta service lists as active; the next ones follow from what it prepared.
 """

@@ -1,10 +1,9 @@
-"""What a retirement does next: what is observed goes in, step, actions and the reason of a wait come out.
-
-Nothing is remembered between two looks but what the record of the retirement holds (when, who looked, what was
-written): the step follows from the segments, the nodes and the sightings as they are. So it may be asked as often as
-anybody likes, by any leader of the meta service, and a step that no longer holds is gone back to.
+"""Decides what a retirement does next: from what is observed to a step, actions and the reason of a wait. Only the
+retirement's record is kept between two passes (times, checks, what was written): the step follows from the present
+segments, nodes and sightings. So any leader of the meta service may call it any number of times, and a step that no
+longer holds is repeated.
 Invariant: `Release` is planned only when nothing needs the node, or a person gave up what does; the table's transaction
-looks at that again (`table_retirement`).
+checks that again (`machines.table.retirement`).
 
 Pure. Source: docs/scaling-spec.md section 3.
 """
@@ -38,7 +37,7 @@ HEADROOM_PERCENT: Final = 20
 SLIGHT_PERCENT: Final = 1
 """unless they are so little of what is free there that the disk is hardly fuller with them."""
 STALL_MS: Final = 60_000
-"""What has not got on for so long is said to stand still."""
+"""A retirement without progress for this long is reported as making no progress."""
 SIGHTING_LASTS_MS: Final = 600_000
 """What was seen longer ago, by the service's clock, is looked at again before the node is let go of."""
 _STAYS: Final = ("stays", "stay")
@@ -65,7 +64,7 @@ class Why:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """All that a look rests on."""
+    """The input of a pass."""
 
     node: Node
     """With its retirement."""
@@ -78,14 +77,14 @@ class Observed:
     has_store: bool = True
     """Nodes that stay have an object store."""
     store_away_ms: int = 0
-    """For so long somebody who uploads has had no answer of it."""
+    """How long an uploading node has had no answer from it."""
     stalled_ms: int = 0
     """For so long nothing of it has moved (`retirement_looks.mark_of`)."""
     mount: Served = Served.NOT_NEEDED
     is_in_line: bool = False
     """Another node is released before it (`retirement_looks.Turns`)."""
     next_look_by: int | None = None
-    """The node whose turn it is to look whether all is there; None: nobody's."""
+    """The node that shall check next whether everything is there; None: no node."""
     has_other_looks: bool = False
     """That node looks after others that leave, too, one after another."""
 
@@ -97,7 +96,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class EndOpen:
-    """End what waits for nobody but who was given up, at what is known of it: a person forced that."""
+    """End segments that wait only for nodes that were given up, at their best known end: a person forced that."""
 
     segments: tuple[SegmentKey, ...]
 
@@ -221,7 +220,7 @@ def _why_offload_waits(seen: Observed) -> Why | None:
     if survey.gone.count:
         return Why(WaitReason.LAST_COPY_LOST, gone_words(survey, seen.node.node_id))
     if survey.kept_untiered or survey.unread:
-        # What goes on by itself comes behind what does not.
+        # Waits that end by themselves come after those that do not.
         return Why(WaitReason.UNDER_REPLICATED, kept_words(survey, seen.node))
     if survey.uploads.count and (away := _store_away(seen)) is not None:
         return away
@@ -324,7 +323,7 @@ def _why_release_is_refused(seen: Observed, record: Retirement) -> Why | None:
     wait = record.wait
     is_its_turn_now = wait is not None and wait.reason is WaitReason.RELEASE_IN_PROGRESS
     if record.step is not RetireStep.SNAPSHOT or seen.stalled_ms < STALL_MS or is_its_turn_now:
-        return None  # what stands still while it waits for its turn was refused nothing
+        return None  # waiting for its turn is not a refusal
     words = (
         f"of {counted(seen.survey.segments, 'segment')} that list node {seen.node.node_id} some need it, by the check "
         f"at the release, for {_seconds(seen.stalled_ms)}: see the log of the service"
@@ -444,7 +443,7 @@ def _no_room(stay: Sequence[Node], survey: Survey, vitals: Mapping[int, Vitals])
 
 
 def goes_before(one: Node, other: Node) -> bool:
-    """Of two that are to leave: who may count on the other's staying no more."""
+    """Whether, of two nodes that leave, this one cannot count on the other one's staying any more."""
     if one.retirement is None or other.retirement is None:
         return one.retirement is not None
     return (one.retirement.begun_ms, one.node_id) < (other.retirement.begun_ms, other.node_id)

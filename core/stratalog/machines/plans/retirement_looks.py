@@ -50,7 +50,7 @@ def mark_of(record: Retirement, survey: Survey) -> tuple[object, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """Whose turn it is, of all that leave, found once for all of them at a look."""
+    """The node whose turn it is, for each leaving node, found once for all of them in a pass."""
 
     between: tuple[int, ...]
     """Released a moment ago, and not served by another node yet."""
@@ -67,7 +67,7 @@ class Turns:
 
 
 def turns_of(snapshot: Snapshot, vitals: Mapping[int, Vitals], now_ms: int) -> Turns:
-    """Cost: a look at each node, and for each that is verified one at each that stays."""
+    """Cost: O(nodes), and O(staying nodes) for each node that is verified."""
     has_inventory = has_store(snapshot, vitals)
     ready = [one for one in snapshot.nodes if is_due(one) and _is_ready(one.retirement, has_inventory)]
     first = min(ready, key=lambda one: (_begun_ms(one), one.node_id), default=None)
@@ -140,7 +140,7 @@ def planned(
 
 
 def says(record: Retirement, found: Planned) -> bool:
-    """Whether the record stands at that step, and waits for that reason."""
+    """Whether the record is at that step, and waits for that reason."""
     reason = None if found.why is None else found.why.reason
     return record.step is found.step and (None if record.wait is None else record.wait.reason) is reason
 

@@ -14,7 +14,7 @@ from stratalog.model.metadata import Node
 
 
 def away_words(survey: Survey, node_id: int) -> str:
-    """Of those that somebody who is away has."""
+    """About segments that a node has which is away."""
     words = (
         f"on no node that is alive: {counted(survey.away.count, 'sealed segment')} ({size_of(survey.away.bytes)}), "
         f"such as {named(survey.away.first)}; node {node_id} is to have a copy and has none"
@@ -41,7 +41,7 @@ def gone_words(survey: Survey, node_id: int) -> str:
 
 
 def kept_words(survey: Survey, node: Node) -> str:
-    """Of those that directories have. No node copies from a directory: they go on by the object store alone."""
+    """About segments that directories have. No node copies from a directory: only the object store can get them."""
     words = (
         f"only the directories of retired nodes {sorted(survey.directories)} have "
         f"{counted(survey.kept.count, 'sealed segment')} ({size_of(survey.kept.bytes)}), such as "
@@ -74,7 +74,7 @@ def named(keys: Sequence[SegmentKey]) -> str:
 
 
 def size_of(size_bytes: int) -> str:
-    """For people: bytes in the largest unit of which there is one."""
+    """For people: bytes in the largest unit that yields at least 1."""
     amount, units = float(size_bytes), ["bytes", "KiB", "MiB", "GiB", "TiB"]
     while amount >= 1024 and len(units) > 1:
         amount /= 1024

@@ -1,4 +1,5 @@
-"""What of the shards needs somebody's eye: who is waited for, what has too few replicas, what was given up.
+"""Shards that need a person's attention: recoveries that wait for nodes, segments with too few replicas, data that was
+given up.
 
 Pure, over what every watcher has, so that the service, a node's status page and the command line say the same.
 Cost: O(segments).
@@ -45,8 +46,8 @@ class TroubleKind(StrEnum):
     """It ended a while ago, and `nodes`, which live, have not told of their copies: without the word of all of them
     nothing is sealed, freed, or whole in the object store."""
     NO_PRODUCERS = "no_producers"
-    """Who wrote up to the end of `segment`, which is sealed, stands in the index blocks of nodes none of which lives:
-    a node that is to go on behind it, and does not know them already, refuses writes until one of `nodes` is back."""
+    """The producers up to the end of `segment`, which is sealed, are only in the index blocks of dead nodes. A node
+    that shall continue after it, and does not know them already, refuses writes until one of `nodes` is back."""
     COPY_DIFFERS = "copy_differs"
     """The copies of `nodes` differ from the sealed one, and are not served."""
     GIVEN_UP = "given_up"
@@ -101,7 +102,7 @@ def troubles_of(
 
 
 def troubles_of_active(topic: Topic, shard: Shard, nodes: dict[int, Node], min_in_sync: int) -> Iterator[Trouble]:
-    """Of the segment that is being written alone, which is the last one: who leads it, and who is in sync."""
+    """Only for the active segment, which is the last one: its leader, and its replicas in sync."""
     if shard.segments and shard.segments[-1].state is SegmentState.ACTIVE:
         yield from _of(topic, shard.segments[-1], nodes, _least(topic, min_in_sync))
 
@@ -277,7 +278,8 @@ def _of_copies(topic: Topic, shard: Shard, nodes: dict[int, Node], *, may_read_b
 
 
 def _what_helps(topic: Topic, lost: list[Segment], nodes: dict[int, Node]) -> tuple[tuple[int, ...], str]:
-    """Who may have them, and what to do. Who has left is started no more: its directory is read, or was given up."""
+    """The nodes that may have them, and what to do. A node that has left is not started any more: its directory is
+    read, or was given up."""
     gone = [segment for segment in lost if _is_gone(segment, nodes)]
     listed = {node_id for segment in lost for node_id in segment.local_nodes}
     left = {one for one in listed if one in nodes and nodes[one].is_retired}
@@ -301,7 +303,7 @@ def _is_gone(segment: Segment, nodes: dict[int, Node]) -> bool:
 
 
 def _away(lost: Sequence[Segment], nodes: dict[int, Node]) -> set[int]:
-    """Who is only away may have a copy, and went before it told of it."""
+    """A node that is only away may have a copy that it has not reported."""
     others = {one for segment in lost for one in segment.replicas if one in nodes}
     return {one for one in others if not nodes[one].is_alive and not _is_given_up(nodes[one])}
 
@@ -320,7 +322,7 @@ def _too_few_copies(wanted: int, counts: list[int], making: int, nodes: dict[int
 
 
 def _of_producers(topic: Topic, shard: Shard, nodes: dict[int, Node]) -> Iterator[Trouble]:
-    """Of the segment behind which the log goes on. Whoever proved its copy has the table."""
+    """For the segment that the log continues after. Each node that proved its copy has the table."""
     newest = _newest_table(shard, nodes)
     if newest is None or newest.seal is None or newest.state is not SegmentState.SEALED or _is_gone(newest, nodes):
         return
@@ -338,7 +340,7 @@ def _of_producers(topic: Topic, shard: Shard, nodes: dict[int, Node]) -> Iterato
 
 
 def _newest_table(shard: Shard, nodes: dict[int, Node]) -> Segment | None:
-    """That of a segment without a batch, which nobody who lives may have, follows from the one before it."""
+    """The table of a segment without a batch, which no living node may have, follows from the one before it."""
     for segment in reversed(shard.segments):
         if segment.seal is None:
             continue
@@ -374,7 +376,7 @@ def _is_alive(node_id: int, nodes: dict[int, Node]) -> bool:
 
 
 def _why(segment: Segment, waited: tuple[int, ...], nodes: dict[int, Node]) -> str:
-    """Whom a recovery waits for, and what to do about them."""
+    """The nodes that a recovery waits for, and what to do about them."""
     if not waited:
         return "it is being recovered: wait"
     lost = {doubt.node_id for doubt in segment.handed.doubts if doubt.is_lost}
@@ -389,7 +391,7 @@ def _why(segment: Segment, waited: tuple[int, ...], nodes: dict[int, Node]) -> s
     dead = [node_id for node_id in waited if not _is_alive(node_id, nodes)]
     steps = [f"start {nodes_named(dead)}"] if dead else []
     if segment.state is SegmentState.SEALING and not any(_is_alive(node, nodes) for node in segment.replicas):
-        # Nobody could be its source: SealUnclean is refused until one lives, or was given up.
+        # No node could be its source: SealUnclean is refused until one lives, or was given up.
         steps.append(_GIVE_UP_NODE)
     elif lost & set(waited) or dead:
         steps.append(_GIVE_UP)

@@ -58,7 +58,7 @@ def join(told: Iterable[ToldEnd]) -> dict[ShardKey, ToldEnd]:
 
 
 def not_told(shard_counts: Mapping[ShardKey, None], ends: Mapping[ShardKey, ToldEnd]) -> list[ShardKey]:
-    """Shards of which no node that was asked is the leader."""
+    """Shards that no queried node leads."""
     return [key for key in shard_counts if key not in ends]
 
 

@@ -2,8 +2,8 @@
 
 A block that must go before it was read to its end was fetched in vain. Then the shard's next ranges are half as large,
 until what is fetched is also read; they grow again one step at a time when the caller says that there is memory.
-Level n is a block halved n times. A reader that takes much at a time gets ranges as large as that: what is taken at
-once is held by nobody.
+Level n is a block halved n times. A reader that takes much at a time gets ranges as large as that, because data that is
+taken at once occupies no memory.
 
 Invariant: 0 <= level <= most_levels.
 """

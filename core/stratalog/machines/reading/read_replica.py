@@ -17,8 +17,8 @@ _MOST_SEGMENTS = 64
 
 
 def has_run(segments: Sequence[Segment], first: int, offset: int, node_id: int, least_bytes: int) -> bool:
-    """Whether a node proved at least so many bytes from an offset of `segments[first]` on, without a gap. Of the first
-    segment the bytes are a guess by offsets."""
+    """Whether a node proved at least this many bytes from an offset of `segments[first]` on, without a gap. For the
+    first segment the bytes are estimated from offsets."""
     found = 0
     for segment in segments[first : first + _MOST_SEGMENTS]:
         seal = segment.seal
@@ -43,10 +43,9 @@ def reader_of(
     least_bytes: int,
     consumer: str,
 ) -> int | None:
-    """The node that should serve this consumer from `offset`, which lies in `segments[first]`; None: nobody may.
-
-    `named`: the replicas that Metadata tells of, for clients pass over any other. `racks`: of the living nodes. The
-    same consumer gets the same node as long as the same ones may serve it.
+    """The node that should serve this consumer from `offset`, which lies in `segments[first]`; None: no node may.
+    `named`: the replicas in Metadata answers, because clients ignore any other. `racks`: of the living nodes. The same
+    consumer gets the same node as long as the same ones may serve it.
     """
     able = [node for node in named if node in racks and has_run(segments, first, offset, node, least_bytes)]
     near = [node for node in able if (racks[node] or "") == rack]

@@ -1,9 +1,9 @@
 """How far ahead of its readers a shard is read from the object store: additive growth, multiplicative decrease.
 
 One window per shard, shared by all groups. It grows by every use's bytes and halves when data that was fetched ahead
-expires before it was wholly read (then readers are slower than we fetched, or gone). A block is asked for once: while
-it is on its way or held, nobody asks again (single flight). A window crosses the ends of parts and segments without
-noticing: to it there are only blocks in order.
+expires before it was wholly read (then readers are slower than we fetched, or gone). A block is requested once: while
+it is in flight or held, it is not requested again (single flight). A window crosses the ends of parts and segments
+without noticing: to it there are only blocks in order.
 
 Requires: the caller performs what `plan` and `demand` return, and reports `arrived` or `failed` for each; it drops
 what `expire` returns. Times never matter but in differences.
@@ -19,7 +19,7 @@ from enum import Enum
 from typing import NamedTuple
 
 _READERS_REMEMBERED = 64
-"""Ends of recent reads, by which a reader that goes on is told from one that jumps."""
+"""Ends of recent reads: a sequential reader begins at one of them, a reader that jumps does not."""
 
 
 class Block(NamedTuple):
@@ -117,8 +117,8 @@ class ReadWindow:
 
     # Asking -----------------------------------------------------------------------------------------------------
     def continues(self, offset: int) -> bool:
-        """Whether a reader that asks for `offset` goes on where a recent read ended. One that jumps gets no read-ahead
-        yet: it may only want to look."""
+        """Whether a read at `offset` continues where a recent read ended. A reader that jumps gets no read-ahead yet,
+        because it may not read on."""
         return offset in self._ends
 
     def demand(self, block: Block) -> bool:

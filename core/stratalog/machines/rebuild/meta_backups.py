@@ -42,7 +42,7 @@ def holder_of(nonce: UUID) -> str:
 
 
 def lasting(found: Iterable[FoundSnapshot]) -> tuple[str, ...]:
-    """What must stay remembered: all that stand in the bucket."""
+    """What must stay remembered: all that are in the bucket."""
     return tuple(sorted({name_ending(snapshot.nonce) for snapshot in found}))
 
 
@@ -73,8 +73,8 @@ def words_of_stranger(snapshot: FoundSnapshot, version: int, place: str) -> str:
 
 
 class Witness:
-    """Which segments' local copies may be given up: those of which a snapshot in the bucket says that they are complete
-    there. Cost: one entry per segment that became complete since the last snapshot."""
+    """Which segments' local copies may be freed: those that a snapshot in the bucket lists as complete there. Cost: one
+    entry per segment that became complete since the last snapshot."""
 
     def __init__(self, began_version: int) -> None:
         """What became complete up to `began_version` is not known one by one."""

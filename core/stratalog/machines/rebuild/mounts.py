@@ -1,9 +1,8 @@
-"""What a rebuild of the metadata makes of mounts and of nodes that leave or have left, as the snapshot has them.
-
-Back come mounts made by hand, and each node that has left, with the mount of its data set: these wait for a holder, and
-a retired directory counts as a copy of what the node had proven. A directory is on no disk that was lost with the
-cluster, so what it alone has is not given up: its segments stay as their seal records say (`rebuilt_shard`).
-Everything else is told (`LeftOut`), each with what to do about it.
+"""Rebuilds mounts, and nodes that leave or have left, from the snapshot. It restores mounts that a person made, and
+each node that has left, with the mount of its data set. These wait for a holder, and a retired directory counts as a
+copy of what the node had proven. A directory is not on a disk that was lost with the cluster, so data that only it has
+are not given up: its segments stay as their seal records say (`machines.rebuild.shard`). Everything else is reported
+(`LeftOut`), each with what to do about it.
 
 Pure. Source: docs/backup.md section 3.
 """
@@ -40,7 +39,7 @@ class LeftOut:
 @dataclass(slots=True)
 class Leavers:
     nodes: list[NodeEntry] = field(default_factory=list)
-    """Who has left, and comes back as such."""
+    """Nodes that have left, and are restored as such."""
     mounts: list[Mount] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
     volumes: frozenset[int] = frozenset()
@@ -48,7 +47,7 @@ class Leavers:
 
     @property
     def data_sets(self) -> list[int]:
-        """Of which nodes they are mounted again."""
+        """The nodes whose data sets are mounted again."""
         return [one.node_id for one in self.mounts if one.mode is not MountMode.HAND_MADE]
 
 
@@ -136,12 +135,12 @@ def _mount_left_out(mount: Mount, nodes: Collection[int], without: Collection[in
 
 
 def with_tokens(mounts: Iterable[Mount], locks: Mapping[str, Lock]) -> list[Mount]:
-    """The mounts of data sets under the epochs of their locks, which nobody had before."""
+    """The mounts of data sets under new epochs of their locks."""
     return [one if one.mode is MountMode.HAND_MADE else replace(one, token=locks[one.name].epoch) for one in mounts]
 
 
 def _is_volume(entry: NodeEntry, *, is_mounted: bool) -> bool:
-    """Once its mount was ended, nobody counts on it any more."""
+    """Once its mount was ended, nothing relies on it any more."""
     record = entry.retirement
     assert record is not None, "it has left"
     return record.mode is RetireMode.VOLUME and (is_mounted or record.step is not RetireStep.DONE)

@@ -25,7 +25,7 @@ EMPTY_DIGEST: Final = bytes(16)
 
 @dataclass(frozen=True, slots=True)
 class FoundManifest:
-    """A manifest object; `seal` is None while nobody has read it: its name tells the end."""
+    """A manifest object; `seal` is None until it is read: its name has the end."""
 
     key: str
     end_offset: int
@@ -116,9 +116,9 @@ def plan_shard(
     volumes: Collection[int] = (),
     may_have_expired: Callable[[SealRecord], bool] = lambda _: True,
 ) -> ShardPlan:
-    """`known` are the shard's living segments as the snapshot has them, oldest first; none where the shard is new.
-    `volumes`: whose retired directories are there still. `may_have_expired`: whether the topic's retention may have
-    deleted a segment since the snapshot; one that it may not have deleted, and of which nothing is left, is lost."""
+    """`known` are the shard's living segments in the snapshot, oldest first; none if the shard is new. `volumes`: the
+    nodes whose retired directories still exist. `may_have_expired`: whether the topic's retention may have deleted a
+    segment since the snapshot; if it may not, a segment without any remains is lost."""
     plan = ShardPlan(key, log_start_offset)
     by_epoch = {segment.epoch: segment for segment in known}
     by_key = {segment.key: segment for segment in found}
@@ -154,7 +154,7 @@ def plan_shard(
 
 
 def _reach_log_start(plan: ShardPlan) -> None:
-    """Records were deleted further than the bucket reaches: the log goes on behind them."""
+    """Records were deleted beyond the end of the bucket's data: the log continues after them."""
     if plan.segments and plan.end_offset < plan.log_start_offset:
         last = plan.segments[-1]
         if last.manifest is None and not last.volumes:
@@ -185,7 +185,7 @@ def _drop_gone(
 
 
 def _later(found: Collection[FoundSegment], epoch: int, end_offset: int) -> FoundSegment | None:
-    """The next segment of which anything lies in the bucket, if it can follow."""
+    """The next segment that has anything in the bucket, if it can follow."""
     able = [one for one in found if one.key.epoch > epoch and one.key.base_offset >= end_offset and _begins(one)]
     return min(able, key=lambda one: one.key.epoch, default=None)
 

@@ -1,11 +1,10 @@
-"""The metadata of a cluster, made again of a snapshot and of what lies in the bucket, for nodes with empty disks.
-
-Equal to what they were: seal records, manifests, log starts, commit offsets, epochs. As of the snapshot: settings,
-topics, mounts, and which nodes have left (`rebuilt_mounts`). New: nodes (they register as such), placement, and an
-ACTIVE segment of an unused epoch for each shard. What was given out before is never given out again: epochs of segments
-and write locks go on behind the highest that was seen, producer ids and the version jump.
-A disk from before must not come back: what it holds, the new metadata do not count on, and would have taken away. Its
-storage id is locked (`disk_lock`), and a registration that names it is refused.
+"""Rebuilds the metadata of a cluster from a snapshot and the contents of the bucket, for nodes with empty disks.
+Unchanged: seal records, manifests, log starts, commit offsets, epochs. As of the snapshot: settings, topics, mounts,
+and which nodes have left (`machines.rebuild.mounts`). New: nodes (they register as such), placement, and an ACTIVE
+segment of an unused epoch for each shard. Nothing that was given out before is given out again: epochs of segments and
+write locks continue after the highest one seen, producer ids and the version jump ahead. A disk from before must not
+come back: the new metadata do not count on its data, and would have them deleted. Its storage id is locked
+(`disk_lock`), and a registration that names it is refused.
 
 Pure. Source: docs/backup.md section 3.
 """
@@ -58,7 +57,7 @@ _REBUILD: Final = "rebuild"
 
 @dataclass(frozen=True, slots=True)
 class FoundTopic:
-    """A topic of which something lies in the bucket: as the objects' own headers name it."""
+    """A topic that has objects in the bucket: as the objects' own headers name it."""
 
     name: str
     created_ms: int
@@ -74,7 +73,7 @@ class Scan:
     lock_epochs: Mapping[int, int]
     """The highest epoch of each node's write lock that any name tells of."""
     claims: Mapping[int, Sequence[UUID]]
-    """Nonces of the claims that stand, by node."""
+    """Nonces of the present claims, by node."""
     snapshots: Sequence[FoundSnapshot] = ()
 
 
@@ -100,9 +99,9 @@ class RebuildPlan:
     purged: list[PurgedTopic]
     nodes: tuple[int, ...]
     taken_in: list[Topic] = field(default_factory=list)
-    """Made after the snapshot: with default settings, for nobody knows theirs."""
+    """Created after the snapshot: with default settings, because theirs are unknown."""
     orphans: list[UUID] = field(default_factory=list)
-    """Topics of which something is in the bucket, and that are deleted, or whose name is another's now."""
+    """Topics that have objects in the bucket, and were deleted, or whose name another topic has now."""
     leavers: Leavers = field(default_factory=Leavers)
 
     @property
@@ -239,8 +238,8 @@ def records_of(plan: RebuildPlan, published: Mapping[SegmentKey, Published], now
 
 
 def _with_end_in_doubt(segment: Segment) -> Segment:
-    """What readers saw behind the last one may have been on lost disks alone, and a recovery may have ended what the
-    snapshot does not know to have ended: they are told of a break there."""
+    """What readers saw after the last one may have been only on lost disks, and a recovery may have ended a segment
+    that is still open in the snapshot: readers learn of a break there."""
     assert segment.end_offset is not None, "it is sealed"
     if segment.handed.given_up:
         return segment

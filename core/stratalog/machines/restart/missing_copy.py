@@ -23,7 +23,7 @@ class Standing(StrEnum):
     """Where a segment without a local file is."""
 
     FREED = "freed"
-    """As it should be: the local copy was freed, or never was here."""
+    """As it should be: the local copy was freed, or was never here."""
     STORED = "stored"
     """The file should be here; the object store has the whole segment."""
     LOST = "lost"

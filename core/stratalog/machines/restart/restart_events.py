@@ -1,9 +1,7 @@
-"""What the restart of a shard is told and what it asks for: the words between `machines.restart.shard_restart` and its
-shell.
-
-Events are past participles, steps imperatives. Positions are in bytes and count from a file's first batch. Steps are
-done in the order in which they come, each wholly before the next: that order is what a crash between any two of them
-relies on. A step that is answered by an event is the last of its list.
+"""Events and steps between `machines.restart.shard_restart` and its shell. Events are past participles, steps
+imperatives. Positions are in bytes and count from a file's first batch. Steps are done in the order in which they come,
+each wholly before the next: that order is what a crash between any two of them relies on. A step that is answered by an
+event is the last of its list.
 """
 
 from __future__ import annotations
@@ -70,7 +68,7 @@ class RecoveredLog:
     ended: tuple[RecoveredSegment, ...] = ()
     """Oldest first."""
     active: RecoveredSegment | None = None
-    """None: nobody has written to it, or the shard does not serve."""
+    """None: nothing was written to it, or the shard does not serve."""
     inherited: Producers | None = None
     """What the first file opened in this life begins with; None when there is one, or the shard does not serve."""
     high_watermark: int = 0
@@ -100,7 +98,7 @@ class FileOpened:
     size_bytes: int
     """Behind the header: batches, a torn tail, room ahead."""
     has_header: bool
-    """False: it never was written, or the power took it. True: it names this very segment."""
+    """False: it was never written, or a power cut took it. True: it names this very segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +118,8 @@ class FileScanned:
     end_offset: int
     producers: Producers
     seen_offset: int = -1
-    """Below it the file holds batches of which some cannot be read, and no crash explains that; -1: it does not."""
+    """The offset below which some of the file's batches cannot be read, which no crash explains; -1: all can be
+    read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,8 +206,8 @@ class TraceCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class ReadProducers:
-    """The pass cannot go on without the table of producers at this sealed segment's end: have the files listed again,
-    with it. The last of its list."""
+    """The pass cannot continue without the table of producers at this sealed segment's end: list the files again, with
+    it. The last of its list."""
 
     segment: Segment
 
@@ -253,7 +252,7 @@ class Serve:
 @dataclass(frozen=True, slots=True)
 class Heal:
     """Offsets `[local_end, known_end)` of an unsealed segment are known to have been written, and are not in its file:
-    see `machines.restart.shard_healing`, then list the files again. Meanwhile `log` is read, and nobody writes."""
+    see `machines.restart.shard_healing`, then list the files again. Meanwhile `log` serves reads, and no writes."""
 
     segment: Segment
     local_end: int
@@ -263,7 +262,7 @@ class Heal:
 
 @dataclass(frozen=True, slots=True)
 class StopShard:
-    """Until the next start: the disk cannot be read or written. What is in `log` is read, and nobody writes."""
+    """Until the next start: the disk cannot be read or written. `log` serves reads, and no writes."""
 
     why: str
     log: RecoveredLog

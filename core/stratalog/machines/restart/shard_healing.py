@@ -1,12 +1,13 @@
 """The healing of one shard: offsets that its disk lost come back from the object store, are given up, or stop it.
 
 What is missing is put back where it was, byte for byte, and flushed; then the files are listed and read again. Offsets
-below the log start are not missed: the segment ends there, goes with its life, and the log goes on behind it. Offsets
-that are nowhere stop the shard, which names them. Where the topic allows it (`uncleanSeal`) just they are given up: a
-batch without records takes their place, so that the log has no gap, and what the object store has behind them comes
-back. What a recovery gave up already, as the segment's record says, is filled so without being asked for. The
-checkpoint, which may be all that knows of them, is revoked once that is flushed: until then the next start heals again,
-afterwards the file refutes it. A store that is away, or another one, makes nothing lost: it is tried again.
+below the log start do not count as missing: the segment ends there, and the log continues after it. Offsets that are
+nowhere stop the shard, and the message names them. If the topic allows it (`uncleanSeal`), exactly these are given up:
+a batch without records replaces them, so that the log has no gap, and later data are fetched from the object store.
+Offsets that a recovery gave up already, as the segment's record says, are filled the same way without a person's word.
+The checkpoint, which may be the only evidence of them, is revoked once that is flushed: until then the next start heals
+again, afterwards the file refutes the checkpoint. If the store is away, or is another one, nothing counts as lost: it
+is tried again.
 
 Plain data in, plain data out; the shell is `stratalog_node.shards.restart.healing`. One object per missing range, for
 as many attempts as it takes; an attempt begins with `AttemptBegun`.
@@ -227,7 +228,7 @@ class ShardHealing:
             return [refill]
         missed = ((self._local_end, self._known_end),)
         if segment.remote.commit_offset <= segment.base_offset and not self._may_lose(missed, event.may_give_up):
-            # Nothing to begin with: the name stays free for a copy that somebody puts there.
+            # Nothing to begin with: the name stays free for a copy that a person may put there.
             return self._lost(missed, "the object store has nothing of the segment")
         return [MakeAnew(segment.key), refill]
 

@@ -1,20 +1,18 @@
 """The restart of one shard: what its disk holds, brought together with what the meta service knows of it.
 
 Sealed copies are taken as they are. An unsealed segment's file is scanned from its checkpoint, and cut where its whole
-batches end. A file of the next epoch that metadata does not list is a roll that was not confirmed: the log goes on in
-it, and nothing in it counts until it is.
+batches end. A file of the next epoch that metadata does not list is a roll that was not confirmed: the log continues in
+it, and nothing in it counts until the roll is confirmed. Evidence of what was written comes from metadata (ends of
+segments, parts in the object store, the log start), from what the last life left in memory, if the machine has run
+since, and from the checkpoint, which is written once all below it was flushed: offsets below it that are not in the
+file are gone from the disk. After a power cut the checkpoint may be old, and then it shows less, never more. A file
+that is shorter than the evidence is not cut, and the shard does not serve: `Heal` says what is missing. The same holds
+for a file in which batches follow bytes that are not batches, if no power cut can have caused that. A checkpoint may be
+wrong itself. It counts as right if batches follow at its position, or lead up to it, or the file ends there and nothing
+else shows that there was more. Otherwise the file is read from its start and decides: the checkpoint is wrong if whole
+batches reach its offset at another place, and the file if not.
 
-What was written is known from metadata (ends of segments, parts in the object store, the log start), from what the
-last life left in memory, if the machine has run since, and from the checkpoint, which is written once all below it was
-flushed: offsets below it that are not in the file are gone from the disk. It is as old as it may be after a power cut,
-and says less then, never more. Nothing is cut from a file that is
-shorter than that, and the shard does not serve: `Heal` says what is missing. The same holds for a file in which batches
-lie behind bytes that are none, where no power cut can have left them so. A checkpoint may be wrong itself. It is
-taken for right when batches follow at its position, or lead up to it, or the file ends there and nobody knows of more;
-else the file is read from its start and decides: the checkpoint is wrong if whole batches reach its offset at another
-place, and the file if not.
-
-Unless the last stop was in order, the segment that was active takes no more batches: what was given in it may be lost,
+Unless the last stop was in order, the segment that was active takes no more batches: offsets given in it may be lost,
 and no offset is given twice in an epoch. The same holds for a segment whose file is not as the last life left it.
 
 Plain data in, plain data out; the shell (`stratalog_node.shards.restart.recovery`) reads files and does the steps. One
@@ -119,7 +117,7 @@ class _Pass:
 
     @property
     def active(self) -> restart_events.RecoveredSegment | None:
-        """The segment in which the log goes on, of those that have a file."""
+        """The segment in which the log continues, of those that have a file."""
         last = self.recovered[-1] if self.recovered else None
         return last if last is not None and not last.is_ended else None
 
@@ -199,7 +197,7 @@ class ShardRestart:
             self._doubted_epoch = segments[-1].epoch if is_active else -1
         producers: restart_events.Producers = ()
         if self._left_behind is not None and all(segment.key != self._left_behind[0] for segment in segments):
-            producers = self._left_behind[1]  # the log goes on behind it
+            producers = self._left_behind[1]  # the log continues after it
         self._pass = _Pass(
             segments,
             metadata.log_start_offset,
@@ -246,7 +244,7 @@ class ShardRestart:
         return self._take_strays()
 
     def _take_unsealed(self, segment: Segment) -> list[restart_events.RestartStep]:
-        """Nothing: nobody has written to it."""
+        """Nothing: it was never written to."""
         this, key = self._pass, segment.key
         if key in this.files:
             return self._open(key, segment)
@@ -257,7 +255,7 @@ class ShardRestart:
         has_next = any(other.epoch > key.epoch for other in this.files)
         is_short = self._written_end(segment) > segment.base_offset
         if segment.state is SegmentState.ACTIVE and not has_next and not is_short:
-            this.inherited = this.producers  # not known: its first append finds them, and nobody else needs them
+            this.inherited = this.producers  # not known: its first append finds them, and nothing else needs them
             return []
         if this.producers is None:
             return self._read_producers()
@@ -267,8 +265,8 @@ class ShardRestart:
         return [restart_events.MakeAnew(key), *self._open(key, segment)]
 
     def _take_strays(self) -> list[restart_events.RestartStep]:
-        """Rolls that were not confirmed go on from each other. What follows them with a gap was never acknowledged;
-        what does not follow is a leftover for the deletion worker."""
+        """Unconfirmed rolls continue each other. A file that follows them with a gap was never acknowledged; a file
+        that does not follow is a leftover for the deletion worker."""
         this = self._pass
         if this.strays is None:
             listed = {segment.key for segment in this.segments}

@@ -1,9 +1,7 @@
-"""All that the shard table keeps at rest, as the writes that would make it again: for a snapshot, and for a rebuild.
-
-`Captured` is taken at one version and shares the table's immutable records, so it can be written out while the table
-goes on. Not in it are the newest change sets: who reads a snapshot begins with it.
-Cost: capturing O(shards), and O(segments) for shards that changed since they were last looked at; the writes are made
-one by one.
+"""The shard table's durable content, as the writes that restore it: for a snapshot, and for a rebuild. `Captured` is
+taken at one version and shares the table's immutable records, so it can be written out while the table changes. It
+leaves out the newest change sets, because a reader of a snapshot starts from it. Cost: capturing is O(shards), and
+O(segments) for shards that changed since the last capture; the writes are made one by one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Transitions of the shard table that end an open segment after its nodes were given up by force
 (docs/scaling-spec.md).
 
-What a look of the service's leader found may be older than the return of a node that has all of it. So whether the
-segment waits for nobody but who was given up is decided here, in the transaction that ends it.
+The check by the service's leader may be older than the return of a node that has all of the segment. So this
+transaction, which ends the segment, decides whether it waits only for nodes that were given up.
 Pure functions of one transaction.
 """
 
@@ -46,8 +46,8 @@ def _is_given_up(tx: TableTransaction, segment: Segment) -> bool:
 
 
 def _who_makes_it_up(tx: TableTransaction, segment: Segment) -> int | None:
-    """Each of its replicas was given up: another makes up what nobody has, so that the log goes on. Who leads the shard
-    behind it, else any that stays."""
+    """Each of its replicas was given up: another node replaces the data that no node has, so that the log continues:
+    the leader of the next segment, else any staying node."""
     entry, key = tx.state.shard(segment.key.shard_key), segment.key
     behind = (entry.segments[epoch].leader for epoch in range(key.epoch + 1, entry.next_epoch))
     wrong = {report.node_id for report in segment.handed.reports}

@@ -1,9 +1,8 @@
-"""Mounts made by hand, in the shard table: sealed ranges of topics, read under another name until they end.
-
-A range is of whole sealed segments: from the first that has something of the time asked for to the last. Of a snapshot
-it ends where the snapshot does, which may be inside a segment. What is sealed never changes, so the ranges stand in the
-record for good, and who leads a shard serves them; nobody holds the mount. Retention goes on as ever: what it has ended
-is not readable here either.
+"""Mounts that people make, in the shard table: sealed ranges of topics, readable under another name until they expire.
+A range consists of whole sealed segments, from the first to the last that have data of the requested time. The range of
+a snapshot ends where the snapshot does, which may be inside a segment. Sealed data never change, so the ranges are
+fixed in the record, and the leaders of the shards serve them; the mount has no holder. Retention applies as usual:
+expired data are not readable here either.
 Pure functions of one transaction. Cost: O(segments of the topics that are named), in steps.
 Source: docs/scaling-spec.md.
 """

@@ -1,8 +1,7 @@
-"""The newest change sets, kept beside the records, so that who watches goes on where it was when another process leads.
-
-Kept is what of a change does not follow from the records: of a segment not its seal record, which is written once, nor
-its parts, which only grow until they give way to a manifest. `changes_kept` puts them back together with what the
-records say now, from the newest backwards, and ends at the first set of which that is not possible any more.
+"""The newest change sets, stored beside the records, so that watchers continue where they were when another process
+leads. A stored change leaves out what follows from the records: a segment's seal record, which is written once, and its
+parts, which only grow until a manifest replaces them. `changes_kept` completes the changes with the present records,
+from the newest backwards, and ends at the first set that cannot be completed any more.
 
 Pure. Cost: one more write per command that readers see, of the size of its change; next to nothing for a large one.
 """
@@ -35,7 +34,7 @@ def changes_kept(state: TableState, noted: Iterable[NotedChanges]) -> tuple[Chan
 
 
 def _whole(state: TableState, change: NotedChange) -> Change | None:
-    """The change as it was told; None when the records have moved on too far."""
+    """The change as watchers got it; None if the records have changed too much since."""
     if not isinstance(change, SegmentNote):
         return change
     segment, count = change.segment, change.part_count

@@ -1,10 +1,9 @@
-"""What the beginning and the end of a node's life, or its disk's, do to the segments that it shares with others.
-
-A registration voids what the life before promised, and puts a tail that may be cut in doubt: all tails, where the
-directory is a copy or an older state of the one that the life before had. It takes from the node what it led: a
-restarted leader of several replicas never goes on. The end of a lease takes what the node led, too, and moves on
-recoveries that waited for it or copied from it. A segment whose only replica it is goes on as one node does: its record
-says only that the log may have a break at its end, so that readers can be told.
+"""Effects of the beginning and the end of a node's life, or its disk's, on the segments that it shares with others. A
+registration voids the promises of the life before, and marks tails that may be cut as doubted: all tails, if the
+directory is a copy or an older state of the previous life's directory. The node loses the leadership that it had: a
+restarted leader of several replicas never continues. The end of a lease takes leadership, too, and advances recoveries
+that waited for the node or copied from it. A segment with this node as its only replica continues as on a single node:
+its record only says that the log may have a break at its end, so that readers learn of it.
 
 Pure functions of one transaction. Cost: O(segments that several nodes have a say in, ACTIVE or SEALING), in steps; of
 all shards when a tail may be cut.
@@ -64,8 +63,8 @@ def begin_life(
 
 
 def _note_breaks(tx: TableTransaction, node_id: int, *, is_continued: bool, is_flushed_by_default: bool) -> Steps[None]:
-    """Where the node was alone nobody else has what readers saw of its tail, and it gives these offsets again, in a
-    later epoch. Where the segment ends is known once it is rolled (`table_rolls`)."""
+    """If the node was the only replica, no other node has the tail that readers saw, and it gives these offsets again,
+    in a later epoch. The end of the segment is known once it is rolled (`machines.table.rolls`)."""
     for number, key in enumerate(sorted(tx.state.shards), 1):
         if number % RECORDS_PER_STEP == 0:
             yield
@@ -106,8 +105,8 @@ def resume_life(tx: TableTransaction, node_id: int) -> Steps[None]:
 
 
 def hand_over(tx: TableTransaction, node_id: int) -> Steps[None]:
-    """Its disk makes no progress; its entry says so already. What it writes to goes to others, where they can go on
-    without its word, and the seals of what has ended do not wait for it. What only it has stays with it."""
+    """Its disk makes no progress; its entry says so already. Other nodes take over its active segments, if they can
+    continue without its vote, and seals of ended segments do not wait for it. It keeps segments that only it has."""
     for number, segment in enumerate(_shared_with(tx, node_id), 1):
         if number % RECORDS_PER_STEP == 0:
             yield
@@ -116,8 +115,8 @@ def hand_over(tx: TableTransaction, node_id: int) -> Steps[None]:
 
 
 def _can_do_without(tx: TableTransaction, segment: Segment, node_id: int) -> bool:
-    """Whether replicas with disks that work can go on: as many of the ISR as acks=all asks for, or a majority. With
-    fewer no batch would be taken, so nothing is gained; a leader whose flushes hang may still take batches."""
+    """Whether replicas with working disks can continue: as many of the ISR as acks=all requires, or a majority. With
+    fewer, no batch would be taken, so nothing would be gained; a leader whose flushes hang may still take batches."""
     doubted = {doubt.node_id for doubt in segment.handed.doubts}
     topic = tx.state.topic(segment.key.topic_id)
     by_quorum = is_quorum(topic.settings)
@@ -131,8 +130,8 @@ def _can_do_without(tx: TableTransaction, segment: Segment, node_id: int) -> boo
 
 
 def report_faulty_copies(tx: TableTransaction, command: ReportFaultyCopies) -> Steps[None]:
-    """A node says of copies that are not sealed that it cannot vouch for them. What others have goes on without it: the
-    rest of the ISR, or who has proven all of what has ended."""
+    """A node reports unsealed copies that it doubts. Segments that other nodes have continue without it: with the rest
+    of the ISR, or with nodes that have proven the ended segment."""
     check_segments_named(command.segments)
     if command.caller is None:
         raise InvalidRequest("faulty copies must name the life of the node that has them")
@@ -212,7 +211,8 @@ def _without_faulty(tx: TableTransaction, segment: Segment, node_id: int) -> Seg
 
 
 def _provers(segment: Segment) -> tuple[int, ...]:
-    """Who has told of a whole copy of what is not sealed yet; one that differed is no replica any more."""
+    """The nodes that have reported a whole copy of an unsealed segment; a node whose copy differed is not a replica any
+    more."""
     return tuple(report.node_id for report in segment.handed.reports if report.node_id in segment.replicas)
 
 

@@ -1,7 +1,7 @@
 """The shard table's state from stored records.
 
-What does not fit together is refused with its place, never mended in silence: a shard without segments, a gap between
-them, a segment without its shard.
+Records that do not fit together are refused with their place, never silently repaired: a shard without segments, a gap
+between them, a segment without its shard.
 Cost: about 2 us per record.
 """
 

@@ -89,14 +89,14 @@ def release_lock(tx: TableTransaction, command: ReleaseLock) -> None:
 
 
 def free_lock(tx: TableTransaction, name: str) -> None:
-    """Take a lock from whoever holds it: what that one still writes is fenced."""
+    """Take a lock from its holder, whose further writes are fenced."""
     known = tx.state.locks.get(name)
     if known is not None and known.holder != NOBODY:
         tx.put_lock(replace(known, holder=NOBODY, expires_ms=0, earlier=earlier_holders(known)))
 
 
 def earlier_holders(known: Lock) -> tuple[str, ...]:
-    """Who held a lock before the one who takes it now."""
+    """The earlier holders of a lock that is taken now."""
     return known.earlier if known.holder == NOBODY else (*known.earlier, known.holder)
 
 
@@ -108,10 +108,8 @@ def _remembered(known: Lock, lasting: tuple[str, ...]) -> tuple[str, ...]:
 
 def end_leases(tx: TableTransaction, life: str) -> None:
     """This life is known to be over: others need not wait for its leases to end. It holds them under its own name, or
-    under one that begins with it and a slash.
-
-    Its locks stay its own until somebody takes them: what it had on its way may land before, and is fenced after, as
-    when a lease ends by time.
+    under one that begins with it and a slash. Its locks stay its own until another holder takes them: its writes in
+    flight may succeed before, and are fenced after, as when a lease expires.
     """
     for lock in [lock for lock in tx.state.locks.values() if f"{lock.holder}/".startswith(f"{life}/")]:
         tx.put_lock(replace(lock, expires_ms=0))

@@ -1,8 +1,6 @@
-"""How a mount ends: on a person's word, and not while the last readable copy of anything is in what is mounted, unless
-that is given up with the directory.
-
-Whether it has is looked at in the transaction that ends the mount, and so is what is given up: what a list showed a
-moment ago may have been uploaded since, or somebody may read the directory again.
+"""Ends a mount: on a person's request, and not while the mounted data include the last readable copy of anything,
+unless that is given up with the directory. The transaction that ends the mount checks both, the last copies and what is
+given up: data that a list showed a moment ago may have been uploaded since, or a node may read the directory again.
 Pure functions of one transaction. Cost: O(shards), and O(segments) of those that list the node.
 Source: docs/scaling-spec.md section 5.
 """
@@ -56,19 +54,19 @@ def end_mount(tx: TableTransaction, command: EndMount) -> Steps[None]:
         _check_lost(tx.state, mount, len(only_there))
     gone = [segment for segment in only_there if segment.remote.state is not RemoteState.COMPLETE]
     lost = {segment.key for segment in gone}
-    for number, segment in enumerate(listed, 1):  # nobody may count on what nobody reads
+    for number, segment in enumerate(listed, 1):  # a directory that no node reads does not count
         if number % RECORDS_PER_STEP == 0:
             yield
         others = tuple(node for node in segment.local_nodes if node != mount.node_id)
-        if others or segment.key not in lost:  # of what is lost the record says with whom it went
+        if others or segment.key not in lost:  # the record of lost data names the node that they were lost with
             tx.replace_segment(segment, without_copies(segment, others))
     _note(tx, mount, gone)
     free_mount(tx, mount)
 
 
 def is_only_in(state: TableState, segment: Segment, node_id: int, *, may_read_bucket: bool) -> bool:
-    """Whether a sealed segment can be read from nowhere but what this node left, as far as is known: who is not alive
-    may have lost it, and a directory is read while it is mounted."""
+    """Whether only this node's directory has a readable copy of a sealed segment, as far as is known: a dead node may
+    have lost its copy, and a directory is readable while it is mounted."""
     if segment.state is not SegmentState.SEALED:
         return False
     if is_readable_without_nodes(segment, may_read_bucket=may_read_bucket):
@@ -113,7 +111,7 @@ def _check_disk(state: TableState, name: str, mount: Mount | None, forced: str) 
 
 
 def _is_given_up(state: TableState, mount: Mount) -> bool:
-    """What nobody has went with the node, by force, and there is no directory."""
+    """Data that no node has were given up with the node, by force, and there is no directory."""
     record = _record(state, mount.node_id)
     return mount.mode is MountMode.OFFLOAD and record is not None and record.is_forced and not record.keeps_directory
 
@@ -169,7 +167,7 @@ def _why_refused(mount: Mount, only_there: Sequence[Segment]) -> str:
 
 
 def _note(tx: TableTransaction, mount: Mount, lost: Sequence[Segment]) -> None:
-    """In the record of the retirement, which is over: nobody takes over what nobody needs."""
+    """In the record of the retirement, which is over: no node takes over data that nothing needs."""
     known = tx.state.nodes.get(mount.node_id)
     if known is None or known.retirement is None or not known.retirement.step.is_released:
         return
@@ -198,7 +196,7 @@ def _record(state: TableState, node_id: int) -> Retirement | None:
 
 
 def _node_id(name: str) -> int:
-    """Whose data set has that name; -1: nobody's."""
+    """The node whose data set has that name; -1: none."""
     number = name.removeprefix(DATA_SET_PREFIX)
     is_number = number.isascii() and number.isdigit() and len(number) <= _MOST_DIGITS
     return int(number) if is_number and name == data_set_name(int(number)) else -1

@@ -165,7 +165,8 @@ def close_volume(tx: TableTransaction, command: CloseVolume) -> None:
 
 
 def lives_changed(tx: TableTransaction) -> None:
-    """Whose holder is over, or has begun another life, gets one; so does who waits."""
+    """A mount whose holder is dead, or has begun another life, gets a new holder; so does one that waits for a
+    holder."""
     held, able = _held(tx.state), _living(tx.state)  # once: with thousands of mounts each choice would go over all
     for mount in list(tx.state.mounts.values()):
         if mount.mode is MountMode.HAND_MADE:
@@ -243,7 +244,7 @@ def _able(state: TableState, mount: Mount, living: Sequence[Life] | None = None)
 
 
 def _give(tx: TableTransaction, mount: Mount, life: Life | None) -> Mount:
-    """Under the next token; without a holder under the last one, which nobody has any more."""
+    """Under the next token; without a holder under the last one, which no node has any more."""
     if life is None:
         mount = replace(mount, state=MountState.WAITING, holder=None, holder_epoch=0, is_doubted=False)
         _put_lock(tx, mount.name, NOBODY, mount.token)

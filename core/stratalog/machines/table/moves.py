@@ -1,9 +1,9 @@
-"""Transitions of the shard table that change who is to have a copy of a segment: `copy_repair` plans them.
-
-A replica more harms nobody. One less is let go of only where what it has is not needed: of a sealed segment when as
-many others as the topic has replicas are alive and have proved their copies, or when it is retired and has none; of an
-active one when it is neither in sync nor in doubt. Who is only away and has told of no copy may have one all the same:
-it went before its report came. A move that does not hold any more is passed over: the next plan sees why.
+"""Transitions of the shard table that change which nodes shall have a copy of a segment: `copy_repair` plans them. A
+further replica does no harm. A replica is released only if its data are not needed: for a sealed segment, if as many
+other nodes as the topic has replicas are alive and have proved their copies, or if the node is retired and has none;
+for an active one, if it is neither in sync nor doubted. A node that is only away, and has reported no copy, may still
+have one: it may have gone before its report came. A move that does not hold any more is skipped: the next plan sees
+why.
 Pure functions of one transaction.
 """
 
@@ -62,7 +62,7 @@ def _move_sealed(tx: TableTransaction, segment: Segment, move: ReplicaMove) -> N
         is_needed = node_id in segment.seal.replicas or not (is_enough or has_none)
         if not is_needed:
             replicas, holders = tuple(node for node in replicas if node != node_id), others
-    # Who is let go of before its report came frees its copy as well: that report is an older word, too.
+    # A node that is released before its report came frees its copy as well: that report is outdated, too.
     left = segment if replicas == segment.replicas else without_copies(segment, holders)
     added = _added(tx, segment, move)
     if added or replicas != segment.replicas:
@@ -70,7 +70,7 @@ def _move_sealed(tx: TableTransaction, segment: Segment, move: ReplicaMove) -> N
 
 
 def _without_reports(segment: Segment, added: tuple[int, ...]) -> Segment:
-    """Whose copy differed makes it anew: what was said of the former one is over."""
+    """A node whose copy differed makes it again: reports about the former copy do not count any more."""
     reports = tuple(report for report in segment.handed.reports if report.node_id not in added)
     if len(reports) == len(segment.handed.reports):
         return segment
@@ -90,6 +90,6 @@ def _move_active(tx: TableTransaction, segment: Segment, move: ReplicaMove) -> N
         left = tuple(node for node in segment.replicas if node not in move.dropped or node in needed)
         replicas = (*left, *added)
     if replicas != segment.replicas:
-        # Who is let go of may be listed again, in the same life, with another copy: its leader sees a newer version.
+        # A released node may be listed again, in the same life, with another copy: its leader sees a newer version.
         version = segment.isr_version + (not set(segment.replicas) <= set(replicas))
         tx.replace_segment(segment, replace(segment, replicas=replicas, isr_version=version))

@@ -1,7 +1,7 @@
 """Transitions of the shard table that concern nodes: each registration begins a life, and every command names one.
 
-An old life is refused by its epoch, whatever any clock says. Whether a life is alive is told by the leases of the
-service's leader (`node_leases`) and kept here, so that all see the same and a new leader goes on from it.
+An old life is refused by its epoch, whatever any clock says. The leases of the service's leader (`node_leases`) decide
+whether a life is alive. The result is kept here, so that all see the same and a new leader continues from it.
 Pure functions of one transaction.
 """
 
@@ -71,7 +71,7 @@ def register_node(tx: TableTransaction, command: RegisterNode) -> Steps[Registra
     entry = NodeEntry(node, known.node_epoch + 1 if known else 1, True, command.start_id, token, command.boot_id)
     entry = replace(entry, seat=command.seat, past_starts=_past_starts(known, command))
     if known is not None and known.info.storage_id == node.storage_id:
-        # of another disk nobody wished that it leaves, and nobody knows how full it is
+        # no person retired the other disk, and its room is unknown
         entry = replace(entry, retirement=_without_force(known), scarcity=known.scarcity)
     if command.scarcity is not None:
         # With its first word: beside nodes that have told, one that has not would look emptier, and get all.
@@ -99,7 +99,7 @@ def register_node(tx: TableTransaction, command: RegisterNode) -> Steps[Registra
 
 def continues(known: NodeEntry, command: RegisterNode) -> bool:
     """Whether the directory is the one in which the node's last life ran, and as that life left it: it names the start
-    that began that life, or says that the life stopped in order. Of a life whose start is not known nobody can tell."""
+    that began that life, or says that the life stopped in order. If the life's start is not known, this is unknown."""
     if known.info.storage_id != command.node.storage_id:
         return False
     is_named = not known.start_id or known.start_id in command.earlier_starts
@@ -174,7 +174,8 @@ def _is_present(tx: TableTransaction, life: Life) -> bool:
 
 
 def _without_force(known: NodeEntry) -> Retirement | None:
-    """Who is back may have all that was given up: a later death is not the one that a person spoke of."""
+    """A node that is back may have all that was given up: a later death is not the one that the person decided
+    about."""
     return known.retirement and replace(known.retirement, is_forced=False)
 
 

@@ -90,14 +90,14 @@ class ShardRow:
 
 @dataclass(frozen=True, slots=True)
 class PurgedTopic:
-    """A topic of which nothing is left, so that what comes late of it is known for what it is."""
+    """A topic that nothing is left of. It is remembered so that late objects of it are recognised."""
 
     topic_id: UUID
     purged_ms: int
 
 
 KEPT_CHANGE_SETS: Final = 1_024
-"""So many change sets are kept; each takes the place of the one so many versions before."""
+"""The number of change sets that are kept; each replaces the one this many versions before."""
 MAX_KEPT_CHANGES: Final = 64
 """A larger change set is not kept: who missed it takes a snapshot."""
 

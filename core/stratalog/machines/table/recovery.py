@@ -96,7 +96,7 @@ def _vote(segment: Segment, command: PromiseFence) -> Vote:
 
 
 def seal_unclean(tx: TableTransaction, command: SealUnclean) -> Segment:
-    """A person's word: go on with the best that is known, whoever has it."""
+    """On a person's request: continue with the best known end, whichever replica has it."""
     segment = tx.state.segment(command.segment)
     where = describe_segment(segment.key)
     is_done = any(entry.reason is GapReason.UNCLEAN for entry in segment.handed.given_up)
@@ -117,7 +117,7 @@ def seal_unclean(tx: TableTransaction, command: SealUnclean) -> Segment:
                 f"{where} has no living replica that could be its source: start {nodes_named(segment.replicas, 'or')}; "
                 "if a disk is lost for good, give up its node with `stratalog nodes retire ID --force STORAGE-ID`"
             )
-        best = Vote(living[0], 0, segment.base_offset, 0, is_tail_whole=False)  # it makes up what nobody has
+        best = Vote(living[0], 0, segment.base_offset, 0, is_tail_whole=False)  # it replaces the data that no node has
     return _end(tx, segment, best, GapReason.UNCLEAN)
 
 

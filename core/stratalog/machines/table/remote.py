@@ -235,7 +235,8 @@ def part_list(parts: Sequence[RemotePart]) -> PartList:
 
 
 def _with_remote(segment: Segment, remote: RemoteCopy) -> Segment:
-    """`replace` by hand: a bundle commits thousands of parts at once, and this is a third of its cost."""
+    """Written out instead of `replace`: a bundle commits thousands of parts at once, and this takes a third of the
+    time."""
     return Segment(
         segment.key,
         segment.state,
@@ -269,7 +270,7 @@ def _refuse_unless_partial(segment: Segment) -> None:
 
 
 def _check_uploader(tx: TableTransaction, segment: Segment, caller: Life | None) -> None:
-    """Fence a node whose duty has passed to another, or never was its own."""
+    """Fence a node whose duty has passed to another, or was never its own."""
     if caller is None:
         return
     uploader = uploader_of(segment, tx.state.is_alive, tx.state.mount_of)

@@ -204,8 +204,8 @@ def _narrow_own_topics(tx: TableTransaction, leaving: int) -> None:
 
 
 def release_node(tx: TableTransaction, command: ReleaseNode) -> Steps[bool]:
-    """The point of no return: it is no member any more, whatever it still sends is fenced, and another may take its
-    lock."""
+    """The point of no return: it is not a member any more, everything that it still sends is fenced, and another node
+    may take its lock."""
     node_id = command.node_id
     known = tx.state.nodes.get(node_id)
     if known is None or known.retirement is None:
@@ -239,7 +239,7 @@ def release_node(tx: TableTransaction, command: ReleaseNode) -> Steps[bool]:
         if need is not Need.NONE and node_id in segment.local_nodes and old.mode is RetireMode.OFFLOAD:
             held.append(segment)
     if old.sightings and not gives_up and listed > old.sightings[-1].segments:
-        return False  # one turned up behind the last look
+        return False  # one was found after the last check
     for number, segment in enumerate(held, 1):
         if number % RECORDS_PER_STEP == 0:
             yield

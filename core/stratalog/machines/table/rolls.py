@@ -44,8 +44,8 @@ def prepare_segment(tx: TableTransaction, command: PrepareSegment) -> Segment:
 def roll_segment(tx: TableTransaction, command: RollSegment) -> Segment:
     """ACTIVE -> SEALING at an end offset, and the next segment opens there (rule 1).
 
-    Prepared, it opens as that says, with an ISR of those that are alive. Else the leader goes on as leader: it opened
-    the next file itself and may have appended there before this is confirmed.
+    If a successor was prepared, the next segment opens as prepared, with the living replicas as its ISR. Otherwise the
+    leader stays the leader: it opened the next file itself and may have appended there before this is confirmed.
     """
     segment = tx.state.segment(command.segment)
     end_offset = command.end_offset

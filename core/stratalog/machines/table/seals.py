@@ -1,13 +1,12 @@
 """Transitions of the shard table that seal a segment, once (rule 10).
 
-Of a segment with one replica that one brings the record. Of one with several each reports what it has, and the service
-compares: the record is written when all of the ISR that are alive, with disks that make progress, have reported. Where
-a majority acknowledges: all such replicas that are in no doubt, and at least a majority, or all that can vouch for
-theirs and are not on their way out while they are away. Who has reported holds everything below the end, so nothing
-acknowledged depends on whom it waits for; waiting is for copies, comparing is for the truth.
-
-A copy that differs is dropped from the replicas, named in the record (`handed.reports`), and never served. When two
-halves differ, the leader's or the source's stands; without either nobody can tell, and nothing is sealed.
+A segment's only replica brings the record. Several replicas each report their copy, and the service compares: the
+record is written when all living members of the ISR, with disks that make progress, have reported. If a majority
+acknowledges: when all such undoubted replicas have reported, and at least a majority, or all that do not doubt their
+copy and do not leave while they are away. Each replica that has reported holds everything below the end, so
+acknowledged data do not depend on the ones that are waited for: waiting is for copies, comparing is for the truth. A
+copy that differs is dropped from the replicas, named in the record (`handed.reports`), and never served. When two
+halves differ, the leader's or the source's copy counts; without either the truth is unknown, and nothing is sealed.
 
 Pure functions of one transaction.
 """
@@ -139,7 +138,7 @@ def _of(reports: tuple[ReplicaReport, ...], node_id: int) -> tuple[int, bytes] |
 
 
 def _true_of(segment: Segment) -> tuple[int, bytes] | None:
-    """What most of them say; of halves that differ, what the leader or the source says; None when nobody can tell."""
+    """What most of them say; if two halves differ, what the leader or the source says; None if that is unknown."""
     counts: dict[tuple[int, bytes], int] = {}
     for report in segment.handed.reports:
         said = (report.size_bytes, report.digest)
@@ -171,9 +170,10 @@ def _seal(tx: TableTransaction, segment: Segment, record: SealRecord) -> Steps[S
 
 
 def _joined(tx: TableTransaction, segment: Segment, seal: SealRecord, node_id: int, command: ReportReplica) -> Segment:
-    """One more true copy of a sealed segment, unless it was given up since this was said: then a copy that is there is
-    told of again, by who has read that. What is COMPLETE in an object store that readers may use needs no more copies,
-    and one that was freed there since nobody could tell from a new one: who is not listed lets its copy go.
+    """A further true copy of a sealed segment, unless the copy was given up since this report: a node that has read
+    that reports an existing copy again. A segment that is COMPLETE in an object store that readers may use needs no
+    more copies, and a copy that was freed since could not be told from a new one: a node that is not listed frees its
+    copy.
     """
     proof = command.proof
     if (proof.end_offset, proof.size_bytes, proof.digest) != (seal.end_offset, seal.size_bytes, seal.digest):

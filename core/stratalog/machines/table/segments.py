@@ -19,12 +19,12 @@ from stratalog.model.segment import RemoteState, Segment, SegmentState
 
 
 def propose_isr(tx: TableTransaction, command: ProposeIsr) -> Segment:
-    """Shrink or grow the ISR by compare-and-set under version and epoch (rule 5). Whom its leader takes in has caught
-    up with all that was acknowledged: it is in doubt no more."""
+    """Shrink or grow the ISR by compare-and-set under version and epoch (rule 5). A replica that its leader takes in
+    has caught up with all acknowledged data: it is not doubted any more."""
     segment = tx.state.segment(command.segment)
     check_leader(segment, command.caller, "change the ISR of")
     if segment.leader is None:
-        # No fence: it may well have been sealed by its leader, which goes on with what follows.
+        # Not a fence: its leader may have sealed it and continued in the next segment.
         raise Conflict(
             f"cannot change the ISR of {describe_segment(segment.key)}: it is {segment.state.name} and needs none "
             "any more; read it again"
@@ -59,8 +59,8 @@ def propose_isr(tx: TableTransaction, command: ProposeIsr) -> Segment:
 
 
 def check_leader(segment: Segment, caller: Life | None, deed: str) -> None:
-    """Refuse whoever does not lead the segment. After a fence that is everybody: what an earlier leader asks may rest
-    on what it will not have been (rule 7)."""
+    """Refuse a node that does not lead the segment. After a fence no node does: a request of an earlier leader may rest
+    on state that will not count (rule 7)."""
     if segment.is_fenced:
         raise Fenced(
             f"cannot {deed} {describe_segment(segment.key)}: its fence is at {segment.fence}, a recovery seals it; "

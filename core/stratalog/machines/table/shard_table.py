@@ -4,8 +4,8 @@
 What it did is in the answer: the result, the change set for watchers, the writes for the store. Until the store has
 synced them the caller can `undo`, newest first, so memory never shows readers what a restart would not find.
 
-The caller must bring time (`now_ms` may stand still, never mislead locks by going back far) and, with each command, an
-id that was never given before, and must read only between transactions it keeps.
+The caller must bring time (`now_ms` may stay the same, and must not go back far, because of locks) and, with each
+command, an id that was never given before, and must read only between transactions it keeps.
 Invariants: `check_invariants`.
 Cost: O(1) per record changed; `snapshot` shares all records and rebuilds only shards that changed since the last one.
 Source: docs/design.md section 3; docs/meta.md has the table of transitions.

@@ -145,7 +145,7 @@ class TableState:
         return self.mounts.get(data_set_name(node_id))
 
     def holder_of(self, node_id: int) -> int | None:
-        """Who holds the mount of this node's data set; None where there is none, or nobody does."""
+        """The holder of the mount of this node's data set; None if there is no mount or no holder."""
         mount = self.mount_of(node_id)
         return mount.holder if mount is not None else None
 
@@ -163,7 +163,7 @@ class TableState:
         return entry is not None and is_given_up(entry.retirement, is_alive=entry.is_alive)
 
     def is_dead_and_leaving(self, node_id: int) -> bool:
-        """Gone for good, or on its way out while it is away: nobody has to wait for its word. It may come back."""
+        """Gone for good, or leaving while it is away: nothing has to wait for its vote. It may come back."""
         entry = self.nodes.get(node_id)
         return entry is not None and entry.is_leaving and not entry.is_alive
 
@@ -178,7 +178,7 @@ class TableState:
         return sum(entry.is_alive and not entry.is_leaving for entry in self.nodes.values())
 
     def is_host(self, node_id: int) -> bool:
-        """Whether it is alive and may take new segments: one that leaves only where nobody stays, for writes come
+        """Whether it is alive and may take new segments. A leaving node may only if no node stays, because writes come
         first."""
         return self.is_staying(node_id) or (self.is_alive(node_id) and not self.staying_count)
 

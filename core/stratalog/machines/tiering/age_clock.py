@@ -1,13 +1,14 @@
 """The clock by which data ages: follows the wall clock, but no jump of it makes all data old at once.
 
-Retention ends data for good, and a wall clock may be wrong: set by hand, by a bad time server, by a battery that died.
-So age is lent: it runs at most `RATE` times as fast as the time that really passes (which a monotonic clock tells),
-and at most `CREDIT_MS` ahead of that. However far the clock jumps, and however often the process is started again (its
-state is kept over restarts; the time that it was not up counts as a jump), t ms later at most `CREDIT_MS + RATE * t` of
-age were added. A clock that steps back is followed at once: what is kept too long can still be deleted.
+Retention deletes data permanently, and a wall clock may be wrong: set by a person, by a bad time server, by a battery
+that died. So the age clock is limited: it runs at most `RATE` times as fast as the time that really passes (by a
+monotonic clock), and at most `CREDIT_MS` ahead of that. However far the clock jumps, and however often the process is
+started again (its state is kept over restarts; the time that it was not up counts as a jump), t ms later at most
+`CREDIT_MS + RATE * t` of age were added. A clock that steps back is followed at once: what is kept too long can still
+be deleted.
 
 Requires: `monotonic_ms` never goes back within one object's life.
-Invariant: age time <= wall clock at the last look; 0 <= credit <= CREDIT_MS.
+Invariant: age time <= wall clock at the last reading; 0 <= credit <= CREDIT_MS.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class AgeClock:
         self._credit_ms = CREDIT_MS if kept is None else min(max(kept.credit_ms, 0), CREDIT_MS)
         self._monotonic_ms = monotonic_ms
         self.behind_ms = 0
-        """How far the age time is behind the wall clock, at the last look."""
+        """How far the age time is behind the wall clock, at the last reading."""
         self.look(wall_ms, monotonic_ms)
 
     def look(self, wall_ms: int, monotonic_ms: int) -> int:

@@ -109,7 +109,7 @@ class BundleLimits:
 
 @dataclass(frozen=True, slots=True)
 class StoredBundle:
-    """A bundle as the store lists it. `part_count` is what its trailer says, None while nobody has looked."""
+    """A bundle as the store lists it. `part_count` is what its trailer says, None until it is read."""
 
     key: str
     size_bytes: int

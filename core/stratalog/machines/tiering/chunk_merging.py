@@ -1,7 +1,7 @@
 """Decides which neighbouring parts of a complete segment become one object. Pure.
 
-Who merges is no node: it writes under a number that no node can have, and under the write lock of that number, so that
-the rules for what an uploader leaves behind hold for it as they stand.
+The merging job is not a node: it writes under a number that no node can have, and under the write lock of that number,
+so that the rules for an uploader's leftovers apply to it unchanged.
 Invariant: what was merged once is not merged again with the same target. A part's batches are counted by what is left
 of its size without header and empty index; merging never makes that less, so two neighbours that did not fit together
 never will.
@@ -21,9 +21,8 @@ COMPACTION_LOCK: Final = data_set_name(COMPACTION_WRITER)
 
 
 def last_to_stay(node_id: int, lock_epoch: int, attempt: int) -> tuple[bool, int, int]:
-    """Orders manifests of a segment by what their names tell, for who has no metadata: all tell of the same batches,
-    and the last one stays longest. What was merged outlives what it was merged of, under whatever write lock that was
-    put."""
+    """Orders manifests of a segment by their names, for readers without metadata: all name the same batches, and the
+    last one stays longest. A merged object outlives the objects that it was merged from, under any write lock."""
     return node_id == COMPACTION_WRITER, lock_epoch, attempt
 
 

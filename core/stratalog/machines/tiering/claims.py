@@ -1,9 +1,8 @@
-"""Decides whether a node may write to the bucket and delete from it: who claimed the epochs of its write lock.
-
-A lock's epoch is only as true as the metadata that gives it. A copy of a disk, or metadata put back from an older one,
-gives epochs again that were used; its view of the bucket is old, and what it would sweep as garbage is another's live
-data. So each epoch is claimed in the bucket, and metadata remembers by which lives (`Lock.holder`, `Lock.earlier`): a
-claim by a life that metadata never heard of says that somebody else went on from here.
+"""Decides from the claims of its write lock's epochs whether a node may write to the bucket and delete from it. A
+lock's epoch is only as trustworthy as the metadata that gives it. A copy of a disk, or metadata restored from an older
+state, gives used epochs again; its view of the bucket is old, and it would sweep another node's live data as garbage.
+So each epoch is claimed in the bucket, and metadata remembers by which lives (`Lock.holder`, `Lock.earlier`): a claim
+by a life that metadata does not know shows that another copy of the metadata was in use.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ def is_known(nonce: UUID, holders: Collection[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ReadClaim:
-    """Nobody knows yet whose the claim of this epoch is."""
+    """It is not known yet which life has the claim of this epoch."""
 
     lock_epoch: int
 

@@ -1,6 +1,5 @@
-"""What a node uploads though it has no file of it: sealed segments that nothing but retired nodes' directories have.
-
-Pure: from the segment's record and the mounts to whom to ask, or why nobody can be asked now.
+"""Sealed segments that a node uploads without a file of its own, because only retired nodes' directories have them.
+Pure: from the segment's record and the mounts to the nodes to read from, or why there is none now.
 Source: docs/scaling-spec.md section 5.
 """
 
@@ -14,7 +13,7 @@ from stratalog.model.mounts import Mount
 from stratalog.model.segment import Segment
 
 _BYTES_PER_POINT = 1_024
-"""A part's index has a point of a few ten bytes for each 64 KiB: less than one byte in so many."""
+"""A part's index has a point of some tens of bytes for each 64 KiB: less than one byte per this many."""
 
 
 class MountedCopy(NamedTuple):
@@ -29,8 +28,8 @@ class MountedCopy(NamedTuple):
 
 
 def mounted_copy(segment: Segment, node_id: int, mount_of: MountOf) -> MountedCopy | None:
-    """Of a segment that `node_id` uploads; None where it has, or should have, a file of its own. Whether who reads a
-    directory answers, and for this segment, is found out by asking: the mount need not be served for it."""
+    """Of a segment that `node_id` uploads; None where it has, or should have, a file of its own. Whether the node that
+    reads a directory answers for this segment is found out by a request: the mount need not be served for it."""
     if node_id in segment.local_nodes or not (mounts := directories(segment, mount_of)):
         return None
     open_ones = [(mount.node_id, mount.volume.start_id) for mount in mounts if mount.volume is not None]
@@ -42,7 +41,7 @@ def mounted_copy(segment: Segment, node_id: int, mount_of: MountOf) -> MountedCo
 
 
 def why_closed(mount: Mount) -> str:
-    """Of a directory that nobody reads now."""
+    """For a directory that no node reads now."""
     return (
         f"the directory of node {mount.node_id} is not read now: run `stratalog node start --read-only --data DIR` "
         "where it is"

@@ -71,8 +71,8 @@ def classify_folder(
     is_protected: Callable[[str], bool],
     now_ms: int,
 ) -> list[Verdict]:
-    """What becomes of each object of a segment. While another manifest than the named one stays, so does all that it
-    may name: it is another's to sweep, and who has no metadata, or older ones, may read by it."""
+    """The fate of each object of a segment. While a manifest other than the named one stays, so do all objects that it
+    may name: another writer sweeps it, and readers without metadata, or with older ones, may read by it."""
     verdicts = [classify_object(listed, facts, rules, is_protected, now_ms) for listed in objects]
     is_named_yet = facts.segment is not None and any(
         listed.is_manifest and verdict in (Verdict.WAIT, Verdict.UNEXPLAINED)

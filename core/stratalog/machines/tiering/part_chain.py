@@ -1,9 +1,9 @@
-"""Chooses, among all complete parts of one segment that lie in a bucket, those that together are the segment.
+"""Chooses, among all complete parts of one segment in a bucket, those that together are the segment.
 
-For a rebuild of metadata from the bucket, where no manifest says which attempts count. Parts go on from one another by
-digest, so two parts with different records for the same offsets are never mixed; among the chains that begin at the
-segment's base, the one is taken whose newest writer is newest, and of those the one that reaches furthest. Whoever
-holds the write lock later has seen the metadata of those before, and what the disk had lost by then.
+For a rebuild of metadata from the bucket, where no manifest says which attempts count. Digests link parts to chains, so
+two parts with different records for the same offsets are never mixed. Of the chains that begin at the segment's base,
+the one with the newest writer is chosen, and of these the longest. A later holder of the write lock has seen the
+metadata of the earlier ones, and what the disk had lost by then.
 Guarantee: the chain reaches at least as far as was ever committed, with the committed records, as long as the committed
 parts are there (docs/formats.md section 13). What reaches further is complete attempts that were not committed.
 Cost: O(n log n) of the parts.

@@ -21,7 +21,7 @@ _ANY_MS = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class RetentionLimits:
-    """A topic's, with "same as total" (-2) put in. -1 is no limit."""
+    """A topic's limits, with "same as total" (-2) resolved. -1 means no limit."""
 
     retention_ms: int
     retention_bytes: int
@@ -63,10 +63,8 @@ def local_age_ms(seal: SealRecord, now_ms: int) -> int:
 def expired(
     segments: Sequence[Segment], active_bytes: int, limits: RetentionLimits, now_ms: int
 ) -> LogStartMove | None:
-    """Where the log start goes by time and size.
-
-    `segments` are the shard's, oldest first; `active_bytes` are those of its unsealed ones. Deletion stops at the first
-    segment that is not sealed or not due, so that the log never has a hole.
+    """The new log start by time and size. `segments` are the shard's, oldest first; `active_bytes` are the bytes of its
+    unsealed ones. Deletion stops at the first segment that is not sealed or not due, so the log has no hole.
     """
     heads = []
     for segment in segments:

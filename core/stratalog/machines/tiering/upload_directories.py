@@ -1,9 +1,8 @@
-"""What an uploader reads in the directories of retired nodes: what waits at each place, and whose turn it is.
-
-Plain data in, plain data out; a part of `machines.tiering.uploader`. Few are read at a time, for others read there for
-consumers. Each place has a gate of its own (`service_gate`): one that is silent costs one trial for each pause, and
-keeps no other one waiting, however much of it waits. Places take turns, and a trial alone takes not all there is.
-Cost: a look at each place that has something to be read.
+"""Uploads from the directories of retired nodes: the segments that wait at each place, and the place whose turn it is.
+Plain data in, plain data out; a part of `machines.tiering.uploader`. Few are read at a time, because consumers read
+there, too. Each place has a gate of its own (`service_gate`): a silent place costs one attempt per pause, and delays no
+other place, however many segments wait there. Places take turns, and attempts at silent places never use all tasks.
+Cost: O(places with something to read).
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ class DirectoryReads:
         return [ReportStore(_named(place), is_away=False, reason="", away_ms=now_ms - away_since_ms)]
 
     def silent(self, place: Place, failed: TaskFailed, reading: Collection[Place], now_ms: int) -> list[ReportStore]:
-        """Who reads there did not answer, while other tasks read at `reading`."""
+        """The node that reads there did not answer, while other tasks read at `reading`."""
         if place not in self._gates:
             self._forget_old(reading, now_ms)
             limits = self._limits

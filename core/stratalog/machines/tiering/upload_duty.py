@@ -1,8 +1,8 @@
-"""Who uploads a segment, and who takes its rest away: one node at any time, found alike by nodes and meta service.
-
-Pure. Nothing is stored for it: it follows from the segment, from who is alive, and from the mounts, so a dead node's
-duties pass on with the change that tells of its death. Two nodes that see different changes may both think it theirs;
-the meta service, which knows the newest, fences the commits of the wrong one.
+"""Which node uploads a segment, and which node deletes its remains: one node at any time; nodes and meta service use
+the same function. Pure. Nothing is stored for it: it follows from the segment, from the living nodes, and from the
+mounts, so a dead node's duties pass on with the change that reports its death. Two nodes that have seen different
+changes may both believe that the duty is theirs; the meta service, which knows the newest change, fences the commits of
+the wrong one.
 Source: docs/design.md sections 3 and 5, docs/scaling-spec.md section 5.
 """
 
@@ -18,11 +18,11 @@ MountOf = Callable[[int], Mount | None]
 
 
 def uploader_of(segment: Segment, is_alive: Callable[[int], bool], mount_of: MountOf) -> int | None:
-    """The leader while there is one, dead or not: only it knows what may go up, and a recovery takes it away. Then the
-    source of that recovery, and then the first living holder in the order of the replicas, so that the leader that was
-    goes on with what its page cache has; not one whose data set is mounted, for its write lock is another's. Where none
-    lives, who holds the mount of the first directory that has a sealed segment, for the node there is retired and comes
-    back no more; None while there is none."""
+    """The leader while there is one, dead or not: only it knows what may be uploaded, and a recovery ends its
+    leadership. Then the source of that recovery, and then the first living holder in the order of the replicas, so that
+    the former leader continues with what its page cache has. A node whose data set is mounted is skipped, because
+    another node has its write lock. If no holder lives, the holder of the mount of the first directory that has a
+    sealed segment, because a retired node never comes back; None while there is none."""
     if segment.leader is not None:
         return segment.leader
     source = segment.handed.source
@@ -53,9 +53,10 @@ def keeper_of(
     is_retired: Callable[[int], bool],
     first_living: Callable[[], int | None],
 ) -> int | None:
-    """Who takes away what all share of a DELETED segment, its objects and its metadata: the first living replica. Not
-    by who holds a copy still, for each gives its own up. Where no replica lives, who holds the mount of the first that
-    is mounted. Where all have left and their mounts ended, the first of the living. None while there is none."""
+    """The node that deletes what all share of a DELETED segment, its objects and its metadata: the first living
+    replica. The present holders do not matter, because each frees its own copy. If no replica lives, the holder of the
+    mount of the first one that is mounted. If all have left and their mounts ended, the first living node. None while
+    there is none."""
     living = next((node for node in segment.replicas if is_alive(node)), None)
     if living is not None:
         return living
@@ -66,8 +67,8 @@ def keeper_of(
 
 
 def sweeper_of(node_id: int, living: Collection[int], holder: int | None) -> int | None:
-    """Who takes away what a node left in the bucket and nothing refers to: itself while it lives, who holds the mount
-    of its data set, else the first of the living."""
+    """The node that deletes objects that a node left in the bucket and nothing refers to: that node itself while it
+    lives, the holder of the mount of its data set, else the first living node."""
     if node_id in living or holder is None:
         return node_id if node_id in living else min(living, default=None)
     return holder

@@ -1,6 +1,5 @@
-"""What an uploader is told and what it asks for: the words between `machines.tiering.uploader` and its shell.
-
-Events are past participles, effects imperatives. All of it is plain data; sizes in bytes, times in milliseconds.
+"""Events and effects between `machines.tiering.uploader` and its shell. Events are past participles, effects
+imperatives. All of it is plain data; sizes in bytes, times in milliseconds.
 """
 
 from __future__ import annotations
@@ -37,13 +36,14 @@ class UploadLimits:
     backoff_ms: int = 100
     backoff_cap_ms: int = 10_000
     doubts_before_backoff: int = 3
-    """A doubtful upload is sent again at once; after so many in a row the store is held to be away (F51)."""
+    """A doubtful upload is sent again at once; after this many in a row the store counts as away (F51)."""
     hold_ms: int = 60_000
     """A segment whose local copy did not read is tried again after this."""
     merge_parts: int = 16
     """So many bundle parts of like size, next to each other, are merged into one."""
     mounted_requests: int = 2
-    """Of these uploads so many at a time read in directories of retired nodes, which consumers read, too."""
+    """The number of uploads that may read in directories of retired nodes at a time, because consumers read there,
+    too."""
 
     def __post_init__(self) -> None:
         assert 0 < self.chunk_bytes <= self.bundle_bytes, "chunk_bytes: what is too small for a chunk must fit a bundle"
@@ -130,10 +130,9 @@ class TimePassed:
 # How one piece of a task ended
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Metadata now says this: because our commit landed, or because we lost the compare-and-set and read it again.
-
-    `unsent_bytes` must be counted when the machine is told, not when the commit was answered: what came in between has
-    been told already, and would be forgotten.
+    """Metadata now says this: because our commit succeeded, or because we lost the compare-and-set and read it again.
+    `unsent_bytes` must be counted when this event is made, not when the commit was answered: data that came in between
+    was reported already, and would be forgotten.
     """
 
     key: SegmentKey
@@ -189,7 +188,7 @@ class TaskFailure(StrEnum):
     DIRECTORY_AWAY = "directory_away"
     """What reads the retired node's directory that has the data did not answer: back off, of what lies there."""
     FAULT = "fault"
-    """A fault of the program, which says nothing about store or service: these segments wait, all others go on."""
+    """A bug, which says nothing about store or service: these segments wait, all others continue."""
     LOCK_LOST = "lock_lost"
     CANCELLED = "cancelled"
 

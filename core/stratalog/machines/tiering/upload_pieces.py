@@ -36,7 +36,7 @@ class PieceChooser:
         """Merged, these parts need not be moved again, not even at the seal, when they get an object of their own."""
         return sum(part.size_bytes for part in run) >= settled_bytes(self._limits.chunk_bytes)
 
-    # A piece is noted on its upload: what comes after the cut is told apart from what waited before it.
+    # A piece is noted on its upload: data that comes after the cut is counted apart from data that waited before it.
     def append_piece(self, upload: SegmentUpload, max_bytes: int) -> Piece:
         size_bytes = max(min(upload.unsent_bytes, max_bytes), upload.first_batch_bytes)
         upload.sent_bytes = upload.unsent_bytes

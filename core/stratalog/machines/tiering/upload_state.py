@@ -77,7 +77,7 @@ class SegmentUpload:
         self.queue: dict[SegmentKey, None] | None = None
         self.rewrites: tuple[RemotePart, ...] = ()
         self.reported_reason: str | None = None
-        """What the log was told last, so that a trouble that stays is one line."""
+        """The last message in the log, so that lasting trouble is one line."""
         self.held_reason: str | None = None
         self.held_until_ms: int | None = None
         """None while `held_reason` is set: for good."""

@@ -28,7 +28,8 @@ from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemotePart
 
 _PIECES_PER_STEP = 1_000
-"""A step that began so many pieces ends: it has taken 10 ms of the event loop; the next one goes on at once."""
+"""A step ends when it has begun this many pieces: it has taken 10 ms of the event loop; the next step continues at
+once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,7 +394,7 @@ class Uploader:
                 assert_never(outcome)
 
     def _hold(self, upload: SegmentUpload, reason: str, is_final: bool, now_ms: int, *, is_told: bool = True) -> None:
-        """Leave a segment alone, for a while or for good; the others go on. `is_told`: to the log, each one."""
+        """Suspend a segment, for a while or permanently; the others continue. `is_told`: log each one."""
         upload.held_reason = reason
         upload.held_until_ms = None if is_final else now_ms + self._limits.hold_ms
         if upload.held_until_ms is not None:
@@ -432,11 +433,11 @@ class Uploader:
         return not (self._tasks or any(self._queues()))
 
     def unsent(self) -> list[SegmentUpload]:
-        """Those with committed bytes that are not in the store, to be read only. Cost: a look at each."""
+        """Those with committed bytes that are not in the store; read only. Cost: O(segments)."""
         return [upload for upload in self._uploads.values() if upload.unsent_bytes > 0]
 
     def describe(self, now_ms: int) -> UploaderStatus:
-        """Cost: one look at each unfinished segment."""
+        """Cost: O(unfinished segments)."""
         unsent = self.unsent()
         oldest = min((u.waiting_since_ms for u in unsent if u.waiting_since_ms is not None), default=now_ms)
         store_since, meta_since = self._gates.store.away_since_ms, self._gates.meta.away_since_ms
