@@ -19,7 +19,7 @@ SEGMENT = SegmentKey(UUID(int=1), 0, 0, 0)
 
 
 class MemoryOfManyBlocks(RuleBasedStateMachine):
-    """Keeps its own books of what is held, when it was used, and who waits for it."""
+    """Keeps its own account: the held blocks, when they were used, and the readers that wait for them."""
 
     def __init__(self) -> None:
         super().__init__()

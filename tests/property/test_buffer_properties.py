@@ -49,7 +49,7 @@ class Owner:
 
 
 class BudgetMachine(RuleBasedStateMachine):
-    """Connections that grow, finish, are closed. Nobody may wait while nobody can go on."""
+    """Connections that grow, finish, are closed. No connection may wait while none can continue."""
 
     LIMIT = 100
 

@@ -1,6 +1,6 @@
 """Groups of the consumer protocol under any order of events: no shard is used twice, and all settle.
 
-The clients here do as KIP-848 says: they use what they are told, give up what they are not told any more, and say so a
+The clients here do as KIP-848 says: they use their assignment, give up shards that it has no more, and confirm that a
 while later. Answers are lost, writes fail, coordinators die, members vanish, topics grow.
 """
 
@@ -188,7 +188,7 @@ class Groups(RuleBasedStateMachine):
 
     @rule(are_written=st.booleans())
     def coordinator_dies(self, are_written: bool) -> None:
-        """Another one goes on with the log: what was under way may be in it, in order, or not."""
+        """Another coordinator continues with the log: writes under way may be in it, in order, or not."""
         if are_written:
             for write in self.writes.values():
                 self.applied(write)
@@ -211,7 +211,7 @@ class Groups(RuleBasedStateMachine):
         assert len(used) == len(set(used)), "two members use a shard"
 
     def teardown(self) -> None:
-        """Left alone, every member comes to what it is to have, and all shards are somebody's."""
+        """Without further events, every member reaches its target, and each shard has a member."""
         if not self.clients:
             return
         for _ in range(12):

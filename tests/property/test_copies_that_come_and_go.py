@@ -33,7 +33,7 @@ class World:
             self.keys.append(active.key)
         self.words: list[NodeCommand[object]] = []
         self.owed: list[ReportLostCopies] = []
-        """Losses that nobody was told of yet."""
+        """Losses that were not reported yet."""
         self.away: set[int] = set()
 
     def is_alive(self, node_id: int) -> bool:

@@ -33,7 +33,7 @@ class Directories(World):
         self.refused = 0
 
     def leave_with_volume(self, node_id: int) -> None:
-        """As far as it comes: what others led, and who has told of its copy, differs."""
+        """As far as it gets: the segments that others led, and the nodes that have reported their copy, vary."""
         story, is_forced = self.story, self.random.random() < 0.3
         story.roll_away(node_id)
         story.report_all(only={node_id, self.random.choice(NODES)})

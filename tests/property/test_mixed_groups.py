@@ -280,7 +280,7 @@ class MixedGroups(RuleBasedStateMachine):
 
     @rule(are_written=st.booleans())
     def coordinator_dies(self, are_written: bool) -> None:
-        """Another one goes on with the log: what was under way may be in it or not."""
+        """Another coordinator continues with the log: writes under way may be in it or not."""
         if are_written:
             for entry in self.writes.values():
                 self.apply(entry)
@@ -327,7 +327,7 @@ class MixedGroups(RuleBasedStateMachine):
             assert any(member.classic is None for member in self.group.members_by_id.values())
 
     def teardown(self) -> None:
-        """Left alone, every member comes to what it is to have, and all shards are somebody's."""
+        """Without further events, every member reaches its target, and each shard has a member."""
         if not self.clients:
             return
         for client in self.clients.values():

@@ -1,4 +1,5 @@
-"""Whatever nodes do and whenever the leader looks: nobody is lost who kept its lease, and who did not is found out."""
+"""Whatever nodes do and whenever the leader checks: no node that kept its lease is lost, and one that did not is
+found."""
 
 from __future__ import annotations
 
@@ -77,7 +78,8 @@ class LeaseMachine(RuleBasedStateMachine):
 
     @rule(number=NODES)
     def a_connection_is_closed(self, number: int) -> None:
-        """Whoever was heard within half a lease keeps the other half, and who makes another one at once the whole."""
+        """A node that sent a heartbeat within half a lease keeps the other half; one that reconnects at once keeps it
+        whole."""
         due = self.leases.due(self.now_ms, [number]) or NoteLives()
         heard_ms = self.heard_ms.get(number)
         closed_ms = self.closed_ms.setdefault(number, self.now_ms) if number in self.records else self.now_ms
@@ -121,7 +123,7 @@ class LeaseMachine(RuleBasedStateMachine):
 
     @rule(late_ms=st.integers(1, LEASE_MS // 2 - LEASE_MS // LOOKS_PER_LEASE))
     def look_late(self, late_ms: int) -> None:
-        """What kept the caller from looking kept heartbeats from arriving: nobody is to blame for that time."""
+        """What kept the caller from checking kept heartbeats from arriving: that time counts against no node."""
         living = [n for n, heard_ms in self.heard_ms.items() if self.now_ms - heard_ms < LEASE_MS]
         self.now_ms += self.leases.look_every_ms + late_ms
         self.heard_ms.update({n: self.heard_ms[n] + late_ms for n in living})

@@ -131,7 +131,7 @@ class Operators(RuleBasedStateMachine):
         assert len({pod.pod_hash for pod in one.pods.values() if pod.name.startswith("main-meta")}) == 1
         rolling = one.condition("StorageCluster", "main", "Rolling")
         held = [claim.name.removeprefix("data-") for claim in one.claims.values() if claim.is_leaving]
-        # A pod whose claim somebody deleted would not come back.
+        # A pod whose claim a person deleted would not come back.
         assert rolling.status == "False" or any(f"pod {name}-0 would not come back" in rolling.message for name in held)
         assert one.is_quiet()
         kept = {f"disk-of-{claim.uid}" for claim in one.claims.values()}

@@ -1,5 +1,5 @@
-"""A piece of what a directory alone has is read at whoever reads that: whole batches, in order, none twice, whatever
-fits into a read and a piece. A directory that is away is told apart from one that refuses."""
+"""A piece that only a directory has is read at the node that serves it: whole batches, in order, none twice, as much as
+fits into a read and a piece. A directory that is away differs from one that refuses."""
 
 from __future__ import annotations
 

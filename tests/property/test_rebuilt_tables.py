@@ -47,7 +47,7 @@ SHARD = ShardKey(TOPIC_ID, 0)
 
 @dataclass(frozen=True)
 class Piece:
-    """A segment of the true log: its length, how much of it is in the bucket, and what metadata were told."""
+    """A segment of the true log: its length, how much of it is in the bucket, and what the metadata know."""
 
     size: int
     in_bucket: int
@@ -269,7 +269,7 @@ def test_a_rebuilt_seal_speaks_of_the_table_of_producers_that_lies_in_the_bucket
 
 
 def test_what_the_metadata_before_may_have_named_stays_for_a_grace_from_now_on() -> None:
-    """Nobody knows which of a segment's manifests that was, if chunks were merged: readers may hold any."""
+    """If chunks were merged, it is unknown which of a segment's manifests that was: readers may hold any."""
     log = world_of([Piece(2, 2, True, True), Piece(2, 2, True, True)])
     plan = plan_rebuild(records(log), Scan({SHARD: log.found}, {}, {}, {}), (1,))
     made = {
@@ -286,7 +286,7 @@ def test_what_the_metadata_before_may_have_named_stays_for_a_grace_from_now_on()
 
 @pytest.mark.fault("metadata-rebuilt-bucket-log")
 def test_where_the_log_had_a_break_or_may_have_had_one_the_rebuilt_records_say_so() -> None:
-    """Readers that were away are told of it (OffsetForLeaderEpoch): what they saw behind it is not in this log."""
+    """Readers that were away learn of it (OffsetForLeaderEpoch): data that they saw after it is not in this log."""
     lost = GivenUp(3, 4, GapReason.RESTARTED)
     world = world_of([Piece(3, 3, True, known) for known in (True, True, True, False)] + [Piece(2, 2, False, False)])
     world.known[0] = replace(world.known[0], handover=Handover(given_up=(lost,)))

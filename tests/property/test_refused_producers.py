@@ -1,5 +1,5 @@
-"""A correct producer with five batches under way, over refusals of any moment, lost answers and new lives of its node:
-it is told nothing final, and each of its batches is in the log once and in order."""
+"""A correct producer with five batches under way, over refusals at any moment, lost answers and new lives of its node:
+it gets no final error, and each of its batches is in the log once and in order."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ arrivals = st.lists(
 @settings(max_examples=300, deadline=None)
 @given(arrivals, st.booleans())
 def test_a_correct_producer_is_never_out_of_order(events: list[str], is_known: bool) -> None:
-    """All that has no answer is sent again, oldest first, on one connection: what stands behind a refused batch there
-    arrives all the same."""
+    """Batches without an answer are sent again, oldest first, on one connection: those behind a refused batch arrive
+    anyway."""
     node = Node(is_known=is_known)
     first = acknowledged = 1 if is_known else 0
     script = iter(events)

@@ -1,5 +1,5 @@
-"""Nodes leave while others die, come back, roll, upload and copy, and the service's leader changes at every look:
-nobody is released who has the last readable copy of anything, and in the end it is over or says why it waits."""
+"""Nodes leave while others die, come back, roll, upload and copy, and the service's leader changes at every pass: no
+node with the last readable copy of anything is released, and in the end it is over or says why it waits."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class World:
                 self.check_release(node_id, before)
 
     def kept_without(self, node_id: int) -> dict[SegmentKey, bool]:
-        """Of each segment that the node has: whether somebody else, or the object store, has all of it."""
+        """For each segment of the node: whether another node, or the object store, has all of it."""
         found = {}
         for shard in self.story.table.snapshot().shards:
             for segment in shard.segments:
@@ -148,8 +148,8 @@ def test_nobody_is_released_who_has_the_last_readable_copy_and_each_retirement_e
 @pytest.mark.fault("meta-service-leader-dies")
 @pytest.mark.parametrize("after", range(24))
 def test_a_leader_that_ends_after_any_command_leaves_the_next_one_nothing_but_to_go_on(after: int) -> None:
-    """The commands of a retirement are counted; after so many the leader dies between a command and the next one, and
-    its last command comes once more."""
+    """The commands of a retirement are counted; after the chosen number the leader dies between two commands, and its
+    last command comes once more."""
     story = RetirementStory(nodes=4)
     topic = story.topic("orders", shards=2, replicas=2, settings={"remote.storage.enable": "true"})
     story.do(RetireNode(1))

@@ -1,7 +1,7 @@
 """Whatever comes in whatever order: the leader's invariants hold, and what was acknowledged stays acknowledged.
 
 The meta service of this test decides by compare-and-set. Proposals reach it late, or never, or after their sender gave
-them up; answers, reads and the watch are late as well, and old records are told again. Followers begin new lives, and
+them up; answers, reads and the watch are late as well, and old records are repeated. Followers begin new lives, and
 lose what they had or keep it; what the leader has heard of a record's version tells it of the lives begun before that.
 """
 
@@ -157,7 +157,7 @@ class LivingLeader(RuleBasedStateMachine):
         self.lives[member] += 1
         if not is_whole:
             self.held[member] = max(end for end in self.ends if end <= self.held[member] * share)
-            # The version grows also where it was no member: no proposal that rests on what it had is taken.
+            # The version grows even if the node was not a member: no proposal that rests on its old copy is accepted.
             self.decide(tuple(node for node in self.meta_isr if node != member))
         if is_told or self.is_quorum:
             self.hear_lives(self.lives)
@@ -245,7 +245,7 @@ class LivingLeader(RuleBasedStateMachine):
 
     @invariant()
     def what_was_promised_is_held_by_whoever_is_in_sync(self) -> None:
-        """Whom the meta service counts now, whatever the leader has heard of that."""
+        """The ISR of the meta service now, whatever the leader knows of it."""
         if not self.is_quorum:
             for member in self.meta_isr:
                 assert self.held[member] >= self.promised, f"node {member} counts as in sync without the data"

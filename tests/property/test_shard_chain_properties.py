@@ -50,7 +50,7 @@ class ChainLife(RuleBasedStateMachine):
         self.next: tuple[int, ...] | None = (NODE,)
         """Prepared as replicas, the leader first."""
         self.moved = False
-        """Another node goes on: this one will not lead again."""
+        """Another node continues: this one will not lead again."""
         self.fenced: set[int] = set()
         self.lost: set[int] = set()
         self.sealed: list[int] = []

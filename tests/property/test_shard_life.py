@@ -204,7 +204,7 @@ class ShardLife(RuleBasedStateMachine):
             self.rig.meta.open_all()
             await self.rig.start()
             for index in range(SHARDS):
-                # Some wait for a table of producers in the bucket: nobody reads it before the node serves.
+                # Some wait for a table of producers in the bucket: it is not read before the node serves.
                 await eventually(lambda: self.shard(index).stop is None)  # noqa: B023
 
         self.run(work())

@@ -148,7 +148,7 @@ class WatchedWorld(World):
 
 @st.composite
 def drawings(draw: st.DrawFn, length: int) -> str:
-    """What may have become of a file of so many batches."""
+    """What may have become of a file with this many batches."""
     cells = "." * draw(st.one_of(st.just(length), st.integers(0, length)))
     for _ in range(draw(st.integers(0, 2))):
         if cells:

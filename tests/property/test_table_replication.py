@@ -47,7 +47,7 @@ WEIGHTS: Final = {
 
 
 class ClusterLife:
-    """One random life. `history` says what was done, for the one who reads a failure."""
+    """One random life. `history` lists its steps, for the reader of a failure."""
 
     def __init__(self, seed: int) -> None:
         self._chance = random.Random(seed)

@@ -1,4 +1,4 @@
-"""The token bucket under any sequence of takers: the rate holds, nobody overtakes, nobody waits forever."""
+"""The token bucket under any sequence of takers: the rate holds, no taker overtakes another, none waits forever."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from support.table_stories import TableStory, state_of
 
 NODES = range(1, 6)
 HOLDERS = (1, 2)
-"""Who has the segment."""
+"""The nodes that have the segment."""
 numbers = st.integers(1, 5)
 lives = st.builds(Life, numbers, st.integers(1, 3))
 modes = st.sampled_from([MountMode.VOLUME, MountMode.VOLUME, MountMode.OFFLOAD])

@@ -119,7 +119,7 @@ async def test_a_scan_gets_over_a_fault_of_each_request(
 async def test_a_body_that_stays_short_is_an_error_and_never_cached(
     kind: str, reader: ColdReader, shard: ColdShard, proxy: FaultProxy
 ) -> None:
-    """Not damaged data, of which a consumer hears and stops: what a network does says nothing of what is stored."""
+    """Not reported as damaged data, which would stop a consumer: a network fault says nothing about stored data."""
     proxy.add(Rule(ShortBody(1), methods={"GET"}, target_contains=kind))
     with pytest.raises(Unavailable):
         await reader.read(shard.segments, 0, 1_000)
@@ -145,7 +145,7 @@ async def test_a_black_hole_delays_one_block_and_nobody_else(
 async def test_a_cancelled_reader_leaves_a_slow_fetch_to_the_others(
     reader: ColdReader, shard: ColdShard, proxy: FaultProxy
 ) -> None:
-    """F43: the fetch that two wait for is not killed by the one who goes."""
+    """F43: a reader that goes away does not cancel a fetch that another reader waits for."""
     partial = shard.segments[3:]
     offset = partial[0].remote.parts[1].base_offset
     proxy.add(Rule(Latency(0.2), methods={"GET"}))

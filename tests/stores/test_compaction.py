@@ -1,4 +1,4 @@
-"""Chunks of complete segments are merged while readers go on; a job that ended anywhere leaves nothing half done."""
+"""Chunks of complete segments are merged while readers continue; a job that ended anywhere leaves nothing half done."""
 
 from __future__ import annotations
 
@@ -243,7 +243,8 @@ async def test_readers_go_on_while_manifests_are_swapped_and_after_the_old_objec
 
 @pytest.mark.fault("chunks-merged-readers-hold")
 async def test_metadata_of_before_in_the_bucket_lead_to_the_new_manifest(place: CompactWorld) -> None:
-    """A snapshot of the metadata from before the merging names manifests that are gone: that was no retention."""
+    """A snapshot of the metadata from before the merging names manifests that are gone: retention did not delete
+    them."""
     await fill(place)
     view = await place.world.client.snapshot()
     await put_metadata(place.store, place.cold.names.cluster_id, view.topics, view.shards)
@@ -266,7 +267,7 @@ async def test_a_job_that_dies_between_two_segments_is_gone_on_with_by_the_next(
         for number, piece in enumerate(pieces):
             done: Merged = work(pickle.loads(pickle.dumps(piece)))
             assert done.manifest_key is not None
-            if number:  # what it put is in the bucket, and nobody named it
+            if number:  # its objects are in the bucket, and no metadata name them
                 raise Died
             yield pickle.loads(pickle.dumps(done))
 

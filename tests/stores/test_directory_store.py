@@ -144,7 +144,7 @@ async def test_a_directory_that_was_removed_is_made_again(tmp_path: Path, opener
 async def test_where_nothing_is_mounted_any_more_nothing_is_put_and_nothing_missed(
     tmp_path: Path, opener: Opener
 ) -> None:
-    """What was put there would be out of sight once the file system is back. A link stands in for the mount."""
+    """Objects put there would be hidden once the file system is back. A link replaces the mount in this test."""
     place = tmp_path / "place"
     store = opener(str(place / "of" / "the" / "store"))
     try:
@@ -240,7 +240,7 @@ async def test_a_place_that_cannot_be_a_directory_is_told(tmp_path: Path, opener
 
 
 async def test_a_file_system_that_hangs_ends_in_the_deadline(tmp_path: Path, opener: Opener) -> None:
-    """A FIFO nobody writes to stands in for a dead mount: the read's thread hangs, the caller does not."""
+    """A FIFO without a writer acts as a dead mount: the read's thread hangs, the caller does not."""
     os.mkfifo(tmp_path / "hung")
     writer = os.open(tmp_path / "hung", os.O_RDWR | os.O_NONBLOCK)
     settings = StoreSettings(attempt_timeout_ms=100, deadline_ms=200, attempts=1, threads=1)
@@ -278,7 +278,7 @@ async def test_writes_that_hang_hold_up_no_read(
 
 @pytest.mark.fault("directory-store-disk-hangs")
 async def test_reads_that_hang_hold_up_no_write(tmp_path: Path, opener: Opener) -> None:
-    """A pipe under an object's name answers no read until somebody writes into it."""
+    """A pipe under an object's name answers no read until something is written into it."""
     settings = StoreSettings()
     store = opener(str(tmp_path / "store"), settings)
     await store.put("a/first", [b"x"])

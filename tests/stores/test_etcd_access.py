@@ -1,4 +1,4 @@
-"""An etcd that asks who comes: TLS with a certificate on both sides, users with passwords. No secret is shown."""
+"""An etcd with authentication: TLS with a certificate on both sides, users with passwords. No secret is shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Three members of etcd of which one is killed, hangs or is lost: writing goes on, each write once and in its place."""
+"""One of three members of etcd is killed, hangs or is lost: writes continue, each once and in its place."""
 
 from __future__ import annotations
 

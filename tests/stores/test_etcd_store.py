@@ -183,7 +183,7 @@ async def test_a_topic_of_thousands_of_shards_and_a_bundle_of_a_thousand_commits
 
 @pytest.mark.fault("value-larger-etcd-accepts")
 async def test_a_value_larger_than_etcd_takes_is_cut_and_comes_back_whole(etcd: EtcdServers, prefix: bytes) -> None:
-    """Nobody writes such a record today: three hundred thousand replicas."""
+    """No such record exists today: three hundred thousand replicas."""
     seal = SealRecord(0, 0, 9, 1, 1, 100, b"\x01", NO_PRODUCERS, tuple(range(2**30, 2**30 + 300_000)), 1)
     head = Segment(SEGMENT, SegmentState.SEALED, None, (1,), (1,), 0, 1, 9, seal)
     async with leading(etcd.endpoints, prefix) as (_, _, store):
@@ -408,7 +408,7 @@ async def test_old_revisions_are_given_up_by_the_leader(etcd: EtcdServers, prefi
 
 
 class Overtaken(EtcdClient):
-    """Somebody writes and compacts just before the records are read, once."""
+    """Another process writes and compacts just before the records are read, once."""
 
     compacted = 0
 

@@ -525,7 +525,7 @@ async def test_a_watch_tells_every_change_in_order(world: MetaWorld) -> None:
 
 
 async def test_a_watch_and_a_snapshot_come_to_the_same(world: MetaWorld) -> None:
-    """Whoever follows the changes of a segment knows what a snapshot says, parts and all."""
+    """A follower of a segment's changes knows all that a snapshot says, including parts."""
     segment = await world.ready_topic()
     lock = await world.lock()
     version = (await world.client.snapshot()).version

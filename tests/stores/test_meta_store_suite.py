@@ -366,7 +366,8 @@ def files_of(directory: Path) -> set[str]:
 
 @pytest.mark.fault("metadata-store-emptied-cut")
 async def test_a_manifest_cut_to_an_older_one_is_refused_where_it_shows_no_metadata(tmp_path: Path) -> None:
-    """RocksDB takes it for whole, and would delete the tables it does not name: only somebody beside it can tell."""
+    """RocksDB takes it for whole, and would delete the tables that it does not name: only a check from outside
+    notices."""
     whole, known_by = await filled(tmp_path), tmp_path / "node.json"
     (manifest,) = whole.glob("MANIFEST-*")
     told = []

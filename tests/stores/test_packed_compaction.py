@@ -266,7 +266,7 @@ async def test_what_was_merged_before_is_packed_later_and_then_stays(place: Comp
 
 
 def noisy_batch(base: int) -> bytes:
-    """Of which a codec makes nothing less."""
+    """Data that a codec cannot make smaller."""
     noise = random.Random(base)
     records = [Record(base + n, 1_700_000_000_000, None, noise.randbytes(900)) for n in range(8)]
     return encode_batch(records, base_offset=base, epoch=0, compression=4)
@@ -324,7 +324,7 @@ async def test_damage_is_found_by_its_object_and_repaired_from_a_copy(place: Com
 async def test_a_chunk_that_is_longer_than_the_manifest_says_is_named_and_repaired(
     place: CompactWorld, tmp_path: Path, is_packing: bool
 ) -> None:
-    """Nodes free no local copy and mount nothing where the sizes differ: whoever asks why is told."""
+    """Nodes free no local copy and mount nothing where the sizes differ, and say why on request."""
     await place.compact(is_packing=is_packing)
     await place.delete_what_metadata_do_not_name()
     (key, *_) = await packed_keys(place)

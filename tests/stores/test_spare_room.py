@@ -1,4 +1,5 @@
-"""The embedded meta store goes on where the disk is full to the last byte (needs root, for a small file system)."""
+"""The embedded meta store keeps working on a disk that is full to the last byte (needs root, for a small file
+system)."""
 
 from __future__ import annotations
 

@@ -220,7 +220,7 @@ async def test_a_cut_body_is_asked_for_again_and_never_an_answer(opener: Opener)
 
 @pytest.mark.fault("store-ignores-conditional-puts")
 async def test_a_store_that_overwrites_is_refused_by_the_probe(opener: Opener) -> None:
-    """A server that accepts If-None-Match and writes all the same would let two writers destroy each other (F46)."""
+    """A server that accepts If-None-Match and writes anyway would let two writers destroy each other's data (F46)."""
     script = Script(http_answer("200 OK"))
     async with scripted_server(script) as server:
         with pytest.raises(InvalidRequest, match="overwrote"):

@@ -1,4 +1,4 @@
-"""Of many long answers one goes on in a turn of the loop."""
+"""Each turn of the loop works on one of many long answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fetch by hand against kafka-python: the same fields, the same bytes, records spliced in untouched."""
+"""Our Fetch codec against kafka-python: the same fields, the same bytes, records spliced in untouched."""
 
 from __future__ import annotations
 

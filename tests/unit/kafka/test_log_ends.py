@@ -1,4 +1,4 @@
-"""Where shards end, as nodes ask each other: ListOffsets by hand, against kio's schemas."""
+"""The ends of shards, as nodes request them from each other: our ListOffsets codec against kio's schemas."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_an_answer_that_is_cut_off_is_refused(length: int) -> None:
 
 
 def test_an_answer_whose_topic_leads_back_is_refused_and_not_read_again_and_again() -> None:
-    """Two billion topics, of which the second begins where it ends: the event loop would stand still for an hour."""
+    """Two billion topics, and the second begins where the frame ends: the event loop would be blocked for an hour."""
     twenty_topics = struct.pack(">iii", 7, 0, 20)
     without_shards = struct.pack(">h4si", 4, b"none", 0)
     with pytest.raises(MalformedFrame):

@@ -1,4 +1,4 @@
-"""OffsetFetch answers made by hand are, byte for byte, what the generic encoder makes."""
+"""Our OffsetFetch answers are, byte for byte, those of the generic encoder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Produce by hand against kafka-python: the same fields, the same bytes, no copy."""
+"""Our Produce codec against kafka-python: the same fields, the same bytes, no copy."""
 
 from __future__ import annotations
 

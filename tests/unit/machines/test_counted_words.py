@@ -1,4 +1,4 @@
-"""Numbers in messages are told as people say them."""
+"""Numbers in messages read as people say them."""
 
 from __future__ import annotations
 

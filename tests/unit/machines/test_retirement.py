@@ -237,7 +237,7 @@ def test_what_must_be_copied_has_to_fit_on_those_that_stay() -> None:
 
 
 def test_what_hardly_fills_a_disk_is_copied_to_a_full_one() -> None:
-    """A laptop that is nine tenths full, and 100 bytes: nobody has to make 20 % of it free first."""
+    """A laptop that is nine tenths full, and 100 bytes: no one has to free 20 % of it first."""
     story = RetirementStory(nodes=3)
     node_id = _has_to_be_copied(story)
     story.vitals = {other: Vitals(10_000, 100_000, True) for other in (1, 2, 3)}

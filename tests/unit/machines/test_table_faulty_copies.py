@@ -1,4 +1,4 @@
-"""A node whose copy of an unsealed segment cannot be relied on says so, and the others go on without it."""
+"""A node reports a copy of an unsealed segment that cannot be relied on, and the others continue without it."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def test_an_earlier_leader_changes_nothing_after_a_fence(deed: str) -> None:
 
 
 def test_a_roll_that_the_recovery_made_is_no_answer_for_the_earlier_leader() -> None:
-    """Told of it as of its own roll, it would go on as leader of the next segment."""
+    """If it took this for its own roll, it would continue as leader of the next segment."""
     story = TableStory(nodes=2)
     key = story.active(story.topic(replicas=2)).key
     story.do(BeginRecovery(key))

@@ -1,4 +1,4 @@
-"""What is mounted by hand is whole sealed segments that have something of the time asked for, and stays that."""
+"""A mount that a person makes has whole sealed segments with data of the requested time, and does not change."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from support.table_stories import TableStory, record_of, state_of
 
 
 def ended_on(nodes: int = 3, settings: dict[str, str] | None = None) -> tuple[TableStory, Topic, SegmentKey]:
-    """A segment on so many nodes, led by the first, that ended at 10."""
+    """A segment on this many nodes, led by the first, that ended at 10."""
     story = TableStory(nodes=nodes)
     topic = story.topic(replicas=nodes, settings=settings)
     key = story.active(topic).key

@@ -97,7 +97,7 @@ async def test_each_page_has_a_twin_for_scripts_and_lists_are_searched_sorted_an
         ("/topics?sort=colour", 400),
         ("/topics?page=x", 400),
         ("/topics/wide/records?from=nowhere", 400),
-        ("/group?id=none", 503),  # the one node has no admin port, so nobody knows
+        ("/group?id=none", 503),  # the only node has no admin port, so that is unknown
         ("/plots/none.svg", 404),
     ):
         async with http.get(path) as response:
@@ -228,7 +228,7 @@ async def test_a_cluster_is_told_without_its_shards(cluster: ToldCluster, http: 
 
 # Cost -----------------------------------------------------------------------------------------------------------------
 class Asked:
-    """Counts how often what is known is gathered. Its clock moves by hand, and by `look_ms` with each look at it."""
+    """Counts how often the answer is made. The test moves its clock, and each reading adds `look_ms`."""
 
     def __init__(self) -> None:
         self.times = 0
@@ -256,7 +256,7 @@ async def test_however_many_watch_at_once_the_cluster_is_looked_at_once() -> Non
     maker = SeldomMade(asked.steps, asked.clock, "a test")
     watching = [asyncio.create_task(maker.get()) for _ in range(50)]
     await asyncio.sleep(0)
-    watching[0].cancel()  # the one for whom it was begun goes away
+    watching[0].cancel()  # the client that it was begun for goes away
     asked.go_on.set()
     told = await asyncio.gather(*watching[1:])
     assert asked.times == 1 and {one.version for one in told} == {1}

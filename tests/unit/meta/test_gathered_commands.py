@@ -79,7 +79,7 @@ async def test_one_that_is_refused_keeps_no_other_from_being_done(tmp_path: Path
 
 
 async def test_of_a_request_whose_answer_was_lost_each_change_is_told_by_what_it_is(tmp_path: Path) -> None:
-    """What may come twice is asked again; of what must not be doubled nobody knows, and it is sent once."""
+    """An idempotent command is repeated; one that must not be repeated is sent once, and its outcome is unknown."""
     async with shards_behind_faults(tmp_path, 40) as (world, segments, client, proxy):
         rolls, proposals = segments[:20], segments[20:]
         rule = proxy.add(Rule(LostAnswer(), target_contains=TOGETHER, times=2))
@@ -172,7 +172,7 @@ async def test_one_that_hangs_is_told_as_unknown_to_all_that_were_in_it(tmp_path
 
 @pytest.mark.fault("node-requests-commands-end")
 async def test_who_asks_again_the_moment_that_both_requests_end_is_sent() -> None:
-    """Nobody else may ask for long: what is not sent then is never done."""
+    """No other request follows for long: a command that is not sent now is never done."""
     sent: list[asyncio.Future[bytes]] = []
 
     async def send(path: str, body: bytes, _: Repeat) -> bytes:

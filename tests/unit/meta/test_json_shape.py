@@ -61,7 +61,7 @@ def test_one_of_several_is_named_after_its_kind() -> None:
 
 
 def test_bytes_in_one_of_several_that_are_asked_come_back_as_they_were() -> None:
-    """Read as the text that stands for them, a digest would differ from that of every other copy."""
+    """If bytes were read as their base64 text, a digest would differ from that of every other copy."""
     proof = replace(seal_record(KEY, 9), digest=bytes(range(240, 256)))
     asked = SegmentCommands((ReportReplica(KEY, proof), SealSegment(KEY, proof)))
     assert SEGMENT_COMMANDS.read(SEGMENT_COMMANDS.write(asked)) == asked

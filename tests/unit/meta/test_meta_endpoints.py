@@ -1,4 +1,4 @@
-"""Whom a client asks: the leader that was named, else the instances in turn."""
+"""The instance that a client asks: the leader that was named, else all in turn."""
 
 from __future__ import annotations
 

@@ -235,7 +235,7 @@ async def test_single_records_are_read_by_their_keys(tmp_path: Path) -> None:
 
 
 async def test_a_crowd_of_requests_waits_its_turn_without_running_out_of_time(tmp_path: Path) -> None:
-    """Time begins when a request is sent: more of them than may be sent at once is no reason to give one up."""
+    """A request's time begins when it is sent: requests beyond the limit wait, and are not given up."""
     policy = replace(STEADY, connect_s=0.5)
     async with behind_faults(tmp_path, policy) as (world, client, proxy):
         proxy.add(Rule(Latency(0.15)))

@@ -68,7 +68,7 @@ def with_each_number(body: Any, number: int) -> Iterator[Any]:
     """The body once for each of its numbers, which is `number` then."""
     for path in list(numbers_in(body)):
         if path[-1] == "expires_ms":
-            continue  # nobody reads it: a lock's epoch is what counts
+            continue  # it is not read: a lock's epoch counts
         changed = deepcopy(body)
         place = changed
         for step in path[:-1]:

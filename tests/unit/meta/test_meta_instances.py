@@ -1,4 +1,4 @@
-"""Several instances, one of which leads: who asks another one is sent there, and a watch outlives its leader."""
+"""Several instances and one leader: the others redirect to it, and a watch outlives its leader."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def test_instances_that_send_each_other_around_end_in_words_and_not_in_a_c
 
 @pytest.mark.fault("leader-change-durable-dies")
 async def test_a_watch_goes_on_under_the_next_leader_from_its_version() -> None:
-    """Changes that the old leader made durable and told nobody of are told by the new one; no snapshot is taken."""
+    """The new leader publishes changes that the old one made durable but did not publish; no snapshot is taken."""
     async with instances(2) as running:
         await lead(running, 0)
         client = HttpMetaClient(running.urls, PATIENT)
@@ -120,7 +120,7 @@ async def test_what_a_deposed_leader_still_knows_is_not_read_from_it() -> None:
         await lead(running, 0)
         first = running.instances[0]
         assert first.leading() is first.leading()
-        running.election.elected = "another"  # nobody told the instance yet: its task has not run
+        running.election.elected = "another"  # the instance does not know yet: its task has not run
         with pytest.raises(NotLeader):
             first.leading()
 
@@ -149,7 +149,7 @@ async def test_an_instance_that_stops_gives_the_lead_up_and_answers_what_was_ask
 
 
 class HungLeader:
-    """A server that answers nothing until it is told who leads, and then nothing of what it was asked before."""
+    """A server that answers nothing until it learns the leader, and then does not answer earlier requests."""
 
     def __init__(self) -> None:
         self.leader: str | None = None

@@ -168,7 +168,8 @@ async def test_what_could_not_be_noted_while_the_store_was_full_is_noted_then() 
 
 @pytest.mark.fault("node-suspended-cut-longer")
 async def test_a_heartbeat_is_not_answered_while_the_loss_of_its_node_is_being_written() -> None:
-    """The answer would name a version older than what is taken from the node, which would go on as its leader."""
+    """The answer would name a version from before the node lost its leadership, and the node would continue as the
+    leader."""
     clock, store = Monotonic(), FailingStore(MemoryStore())
     lives = Lives(MetaService(store, HandClock(), lease_ms=LEASE_MS, monotonic_ms=clock), clock)
     await lives.service.start()
@@ -193,7 +194,7 @@ async def test_a_heartbeat_is_not_answered_while_the_loss_of_its_node_is_being_w
 
 @pytest.mark.fault("meta-store-slow-write")
 async def test_a_store_that_is_slow_to_note_one_node_keeps_no_dead_one_alive() -> None:
-    """The service hears heartbeats meanwhile: who sends none has no excuse, however often something is noted."""
+    """The service receives heartbeats meanwhile: a node that sends none is lost, however often something is written."""
     clock, store = Monotonic(), FailingStore(MemoryStore())
     lives = Lives(MetaService(store, HandClock(), lease_ms=LEASE_MS, monotonic_ms=clock), clock)
     await lives.service.start()
@@ -217,7 +218,7 @@ async def test_a_store_that_is_slow_to_note_one_node_keeps_no_dead_one_alive() -
 
 
 async def test_without_leases_every_heartbeat_is_welcome_and_nobody_is_lost() -> None:
-    """One process: the service lives and dies with its node, and a new disk need not wait for anybody."""
+    """One process: the service lives and dies with its node, so a new disk has nothing to wait for."""
     service = MetaService(MemoryStore(), HandClock())
     await service.start()
     await service.perform(RegisterNode(NODE))

@@ -219,7 +219,7 @@ async def test_a_fault_while_a_store_is_opened_anew_leaves_nobody_waiting(
         raise RuntimeError("a bug")
 
     monkeypatch.setattr(world.service._parts()[0], "_restart_history", break_down)
-    store.is_full, store.fails_after = True, True  # what was kept differs from what was told
+    store.is_full, store.fails_after = True, True  # the kept state differs from the published one
     with pytest.raises(OutcomeUnknown):
         await world.topic("kept")
     store.is_full, store.fails_after = False, False
@@ -257,7 +257,7 @@ async def test_who_may_change_nothing_any_more_is_not_let_again_by_a_store_that_
         table_writer.refuse_changes("older than the bucket")
         store.let_go()
     for _ in range(100):
-        await asyncio.sleep(0)  # longer than a store takes to be opened anew
+        await asyncio.sleep(0)  # longer than a store takes to be opened again
         assert world.service.why_no_changes == "older than the bucket"
     assert world.service.is_broken
     with pytest.raises(Unavailable, match="older than the bucket"):
@@ -339,7 +339,7 @@ async def test_a_store_that_broke_is_not_trusted_again(
 async def kept_in_part(
     world: MetaWorld, store: FailingStore, kept: int, *asked: Coroutine[object, object, object]
 ) -> list[object]:
-    """What becomes of requests that share a write of which the store keeps the first `kept` commands."""
+    """What becomes of requests that share a write when the store keeps only the first `kept` commands."""
     store.hold()
     before = store.writes
     holding = asyncio.ensure_future(world.lock())
@@ -498,7 +498,7 @@ async def test_a_service_that_cannot_load_lets_go_of_the_store(
 
 
 async def recover_two_copies_that_differ(world: MetaWorld) -> None:
-    """And give up what nobody promised."""
+    """And give up what no replica promised."""
     lives = []
     for number in (8, 9):
         told = await world.client.perform(table_commands.RegisterNode(NodeInfo(number, f"disk-{number}", "host", 9092)))

@@ -48,7 +48,7 @@ async def test_a_mount_ends_when_its_time_is_over() -> None:
 
 @pytest.mark.fault("mount-ends-clients-read")
 async def test_the_service_itself_ends_it_in_each_of_its_lives(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody asks it to: neither the service that made the mount nor the next one over its store."""
+    """It needs no request: neither in the service that made the mount nor in the next one over its store."""
     monkeypatch.setattr("stratalog_meta.mount_expiry._LONGEST_PAUSE_S", 0.01)
     now_ms, store = 1_000, MemoryStore()
 

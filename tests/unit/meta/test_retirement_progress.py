@@ -1,5 +1,5 @@
-"""How far a retirement is: the rate at which less remains, the time left, that nothing gets less any more, and what
-nodes say of their object store. Time moves by hand."""
+"""The progress of a retirement: its rate, the time left, the lack of progress, and what nodes say of their object
+store. The test moves the clock."""
 
 from __future__ import annotations
 

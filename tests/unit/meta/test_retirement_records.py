@@ -84,7 +84,7 @@ async def test_another_leader_finds_the_wish_and_its_taking_back() -> None:
 
 
 async def test_what_remains_of_a_node_is_told_with_the_wish_and_not_a_look_later() -> None:
-    """Else who asks at once would read that nothing of it is needed any more."""
+    """Otherwise an immediate request would read that nothing of it is needed any more."""
     service = MetaService(MemoryStore(), HandClock(), lease_ms=600_000)
     await service.start()
     for node_id in (1, 2):

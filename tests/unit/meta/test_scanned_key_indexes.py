@@ -20,7 +20,7 @@ async def test_all_objects_of_a_complete_copy_are_counted() -> None:
 
 
 async def test_a_manifest_whose_key_index_is_gone_is_not_taken() -> None:
-    """None may name an object that is not there: the segment is completed anew, of its parts."""
+    """None may name an object that is not there: the segment is completed again, from its parts."""
     store = open_memory(StoreSettings())
     cold = ColdShard(store, has_key_index=True)
     await cold.add([batches_from(0, 5), batches_from(15, 5)])

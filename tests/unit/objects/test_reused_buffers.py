@@ -1,4 +1,4 @@
-"""Memory for large reads: used again, never while somebody still reads it, given back in the end."""
+"""Memory for large reads: used again, never while it is still being read, freed in the end."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ SETTINGS = StoreSettings(attempt_timeout_ms=20, deadline_ms=1_000, attempts=2, b
 
 
 class Body(bytearray):
-    """Bytes of which one can tell when they are gone."""
+    """Bytes whose deallocation can be observed."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Limits on transfers: so many at a time, so many bytes a second, nothing lost when a waiter goes away."""
+"""Limits on transfers: their number at a time, bytes per second; nothing is lost when a waiter goes away."""
 
 from __future__ import annotations
 

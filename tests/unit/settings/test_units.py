@@ -1,4 +1,4 @@
-"""Times and sizes as users write them; plain numbers go on meaning what they meant."""
+"""Times and sizes as users write them; plain numbers keep their meaning."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ SIZE_WORDS = ("bytes", "largest", "maximum bytes", "size of a shard", "local siz
 
 
 def test_every_key_of_a_time_or_size_says_so_by_its_name() -> None:
-    """`plain` goes by the name; a key of another name would take no unit, and nobody would see why."""
+    """`plain` goes by the name; a key of another name would silently accept no unit."""
     for model in (ProcessSettings, TopicSettings):
         for key, (_, field) in fields_by_key(model).items():
             text = (field.description or "").lower()

@@ -1,4 +1,4 @@
-"""Which HTTP requests a foreign web page has made, and which one of ours or a program."""
+"""Which HTTP requests come from a foreign web page, and which from our own pages or a program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The limits of an HTTP port, with real sockets: connections, heads, bodies, readers that stand still."""
+"""The limits of an HTTP port, with real sockets: connections, heads, bodies, readers without progress."""
 
 from __future__ import annotations
 

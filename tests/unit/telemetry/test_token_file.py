@@ -1,4 +1,4 @@
-"""The file of tokens: what may stand in it, and that it is read again when it changes."""
+"""The file of tokens: what it may contain, and that it is read again when it changes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OLD, NEW = "the-old-token-of-all", "the-new-token-of-all"
 
 
 class Steady:
-    """A clock that is moved by hand."""
+    """A clock that the test moves."""
 
     def __init__(self) -> None:
         self.now_s = 100.0

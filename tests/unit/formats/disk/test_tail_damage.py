@@ -1,4 +1,4 @@
-"""Behind the whole batches of a file a write that was cut off is told from damage, whichever bit is wrong."""
+"""After the whole batches of a file, a write that was cut off is recognised, and any wrong bit is damage."""
 
 from __future__ import annotations
 

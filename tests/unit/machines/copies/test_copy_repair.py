@@ -81,7 +81,7 @@ def test_a_copy_is_made_elsewhere_once_its_node_is_gone_for_good() -> None:
     join(story, 4)
     story.die(3)
     repair(story)
-    copy_of(story, key, (1, 2, 3), (1, 2, 3))  # a node that blinks is no reason
+    copy_of(story, key, (1, 2, 3), (1, 2, 3))  # a node that is briefly away is not a reason
     repair(story, away=frozenset({3}))
     copy_of(story, key, (1, 2, 3, 4), (1, 2, 3))
     repair(story, away=frozenset({3}))
@@ -239,7 +239,7 @@ def test_copies_that_nobody_can_make_now_hold_up_no_other() -> None:
     join(story, 3)
     story.die(2)
     assert repair(story, away=frozenset({2})).is_bounded, "as many as node 3 makes at a time"
-    story.die(1)  # nobody has them any more
+    story.die(1)  # no node has them any more
     join(join(story, 4), 5)
     story.die(3)
     (key,) = sealed(story, replicas=2)

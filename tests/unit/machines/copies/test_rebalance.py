@@ -19,7 +19,7 @@ def joins(story: TableStory, node_id: int) -> None:
 
 
 def rolls_as_planned(story: TableStory, plan: Plan) -> None:
-    """As `--seal` does: who goes on is chosen again, then the shard rolls."""
+    """As `--seal` does: the next leader is chosen again, then the shard rolls."""
     for move in plan.moves:
         known = story.segment(move.segment.key)
         story.do(PrepareSegment(known.key, known.handed.prepared))
@@ -103,7 +103,7 @@ def test_a_full_disk_is_left_and_one_that_fills_gets_less() -> None:
 def test_rounds_come_to_an_end_and_leave_nobody_far_from_even(
     nodes: int, new: int, topics: list[tuple[int, int]], prepared: set[int]
 ) -> None:
-    """Also while shards that nobody writes to have a prepared successor: the service counts them where that will be."""
+    """Also while idle shards have a prepared successor: the service counts them at the successor's node."""
     story = TableStory(nodes=max(nodes, 2))
     for number, (shards, replicas) in enumerate(topics):
         story.topic(f"topic-{number}", shards, min(replicas, max(nodes, 2)))

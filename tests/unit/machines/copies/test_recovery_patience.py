@@ -127,14 +127,14 @@ def test_what_is_not_true_any_more_changes_nothing(what: str) -> None:
     assert state_of(story.table) == before
 
 
-# Who is silent --------------------------------------------------------------------------------------------------------
+# Silent replicas ------------------------------------------------------------------------------------------------------
 def patience_of(story: TableStory, now_ms: int = 0) -> RecoveryPatience:
     segments = [segment for shard in story.table.snapshot().shards for segment in shard.segments]
     return RecoveryPatience(PATIENCE_MS, story.table.snapshot().nodes, segments, now_ms)
 
 
 def look(patience: RecoveryPatience, from_ms: int, until_ms: int) -> ContinueWithout | None:
-    """Look at the time as often as is asked for. Returns what is due at the last look."""
+    """Check the time as often as required. Returns what is due at the last check."""
     due = None
     for now_ms in (*range(from_ms, until_ms, POLL_MS), until_ms):
         due = patience.due(now_ms)
@@ -262,7 +262,7 @@ def test_what_could_not_be_decided_is_looked_at_again_once_other_nodes_are_alive
 
 
 def all_doubtful_but_one_that_had_no_say() -> tuple[TableStory, SegmentKey]:
-    """The power fails on nodes 1 and 2, of which alone writes were confirmed; node 3 is alive."""
+    """The power fails on nodes 1 and 2, the only ones that confirmed writes; node 3 is alive."""
     story, key = active_on()
     story.do(ProposeIsr(key, (1, 2), 0))
     story.die(1, 2)

@@ -1,4 +1,5 @@
-"""A segment without its leader: whom the service asks, what it concludes, where the log goes on (design rule 7)."""
+"""A segment without its leader: the nodes that the service asks, its conclusion, where the log continues (design rule
+7)."""
 
 from __future__ import annotations
 
@@ -132,7 +133,7 @@ def test_what_was_confirmed_before_a_topic_was_flushed_is_not_flushed_by_that(
     """Its file may wait for the disk for as long as it did before, and the service cannot know when that is over."""
     was, now = ({} if policy is None else {"flush.policy": policy} for policy in (before, after))
     story, topic, key = three_nodes(was)
-    story.now_ms -= 500  # somebody set the clock back
+    story.now_ms -= 500  # a person set the clock back
     story.do(AlterTopic(topic.topic_id, now))
     flushing = RegisterNode(story.table.state.nodes[3].info, is_flushed_by_default=True)
     story.do(replace(flushing, stopped_epoch=1))

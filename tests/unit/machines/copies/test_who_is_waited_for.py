@@ -1,5 +1,5 @@
-"""A segment without a leader, with three replicas in every state: it is ended by force when nobody else has to be
-heard, and as long as somebody has, that one is named."""
+"""A segment without a leader, with three replicas in every state: it is ended by force when no other node has to
+answer, and as long as one has, that node is named."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Case:
     segment: Segment
     nodes: dict[int, Node]
     owing: frozenset[int]
-    """Who has to be heard, or given up."""
+    """The nodes that have to answer, or be given up."""
     new_disks: frozenset[int]
     """Of living nodes."""
 

@@ -1,4 +1,4 @@
-"""Server-side assignors: every shard goes to one who wants it, evenly, and little moves."""
+"""Server-side assignors: every shard goes to a subscriber, evenly, and little moves."""
 
 from __future__ import annotations
 

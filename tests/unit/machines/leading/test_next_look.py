@@ -1,4 +1,5 @@
-"""Time is told to a shard only where it may do something: an idle shard that all replicas hold is never looked at."""
+"""A shard gets the time only if it may do something then: an idle shard whose replicas have everything is never
+checked."""
 
 from __future__ import annotations
 

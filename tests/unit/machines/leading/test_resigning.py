@@ -1,4 +1,4 @@
-"""Who was deposed gives up what it led once its metadata say that another goes on, and not before."""
+"""A replaced leader gives up its segment once its metadata name another leader, and not before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The table of producers at a segment's end is a function of the log: who reads the same batches makes the same one."""
+"""The table of producers at a segment's end is a function of the log: every reader of the same batches makes the same
+table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two things befall a shard, one after the other: which of them it is told as, and what may be known of its log."""
+"""Two things happen to a shard, one after the other: which of them is reported, and what is known of its log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a shard several nodes have a say in: a start leaves it to who follows it."""
+"""Segments of a shard that concern several nodes: a start leaves them to the follower."""
 
 from __future__ import annotations
 

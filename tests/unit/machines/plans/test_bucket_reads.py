@@ -1,5 +1,5 @@
-"""Where `remote.read.policy` is Disable, the object store keeps data safe and is no copy that readers are served from:
-all that let go of a copy know it."""
+"""With `remote.read.policy` Disable, the object store keeps data safe but serves no readers: everything that frees
+copies takes that into account."""
 
 from __future__ import annotations
 

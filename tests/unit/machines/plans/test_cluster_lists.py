@@ -92,7 +92,7 @@ def test_topics_come_by_name_with_their_sums_and_internal_ones_last() -> None:
 
 
 def shard(number: int, *, leader: int = 1, sealed: int = 0) -> Shard:
-    """With so many sealed segments of ten offsets, each second one also in the object store, and an active one."""
+    """With `sealed` sealed segments of ten offsets, each second one also in the object store, and an active one."""
     key = ShardKey(UUID(int=1), number)
     segments = []
     for epoch in range(sealed):

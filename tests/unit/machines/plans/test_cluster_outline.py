@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def _segment(base: int, *, sealed: bool, cold: int = 0, whole: bool = False, copies: tuple[int, ...] = ()) -> Segment:
-    """100 bytes and ten records, of which `cold` bytes are in the object store."""
+    """100 bytes and ten records; `cold` bytes are in the object store."""
     key = SegmentKey(TOPIC, 0, base // 10, base)
     record = SealRecord(base // 10, base, base + 10, 0, 0, 100, b"", NO_PRODUCERS, copies, 0)
     parts = (RemotePart("key", 0, cold, base, base + 5),) if cold and not whole else ()

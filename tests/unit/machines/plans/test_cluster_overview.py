@@ -1,4 +1,4 @@
-"""What the status page is told of a cluster: by what stands in the metadata, and by what nodes said."""
+"""The status page of a cluster: from the metadata, and from the nodes' heartbeats."""
 
 from __future__ import annotations
 

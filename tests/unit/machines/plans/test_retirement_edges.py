@@ -1,4 +1,4 @@
-"""Who comes back, who is only away, and who is counted on, while nodes leave and after they have left."""
+"""Nodes that come back, nodes that are only away, and nodes that are counted on, while nodes leave and afterwards."""
 
 from __future__ import annotations
 
@@ -280,7 +280,7 @@ def test_what_the_only_replica_rolled_and_did_not_seal_is_made_up_by_another_onc
 @pytest.mark.fault("node-given-force-open")
 @pytest.mark.parametrize("settings", [{}, {"acks.policy": "quorum"}], ids=["isr", "quorum"])
 def test_who_comes_back_between_the_look_and_the_word_keeps_what_it_has(settings: dict[str, str]) -> None:
-    """The look found that nobody else could be waited for; whether that is so still is looked at when it is done."""
+    """The check found no other node to wait for; the command checks again whether that is still so."""
     story = RetirementStory(nodes=4)
     key = story.active(story.topic("orders", replicas=2, settings=TIERED | settings)).key
     first, second = story.segment(key).replicas
@@ -302,7 +302,7 @@ def test_who_comes_back_between_the_look_and_the_word_keeps_what_it_has(settings
 
 @pytest.mark.fault("node-given-force-open")
 def test_what_was_ended_by_word_waits_for_the_answer_of_one_that_came_back() -> None:
-    """It was ended without anybody's voice; who lives again has all of it, and has not said so yet."""
+    """It was ended without any vote; the node that is back has all of it, and has not reported so yet."""
     story = RetirementStory(nodes=4)
     key = story.active(story.topic("orders", replicas=2, settings=TIERED)).key
     first, second = story.segment(key).replicas
@@ -426,7 +426,7 @@ def test_a_mount_does_not_end_while_nobody_knows_whether_another_has_it() -> Non
 
 # Looks that did not see all -------------------------------------------------------------------------------------
 def seen_twice() -> tuple[RetirementStory, int]:
-    """A node whose ten segments two looks have confirmed, as far as those went."""
+    """A node whose ten segments two checks have confirmed, as far as those went."""
     story = RetirementStory(nodes=3)
     node_id = story.active(story.topic("orders", replicas=2, settings=TIERED)).replicas[1]
     for number in range(11):
@@ -503,7 +503,7 @@ def test_full_disks_of_all_that_stay_are_said_with_their_number_until_one_has_ro
     assert story.record(1).step is RetireStep.CORDON
 
 
-# What nobody has ------------------------------------------------------------------------------------------------
+# Data that no node has -------------------------------------------------------------------------------------------
 @pytest.mark.fault("node-died-permanently")
 def test_an_open_segment_that_nobody_who_lives_has_is_listed_without_an_end() -> None:
     story = RetirementStory(nodes=3)
@@ -538,7 +538,7 @@ def test_the_list_is_cut_where_it_is_long_and_says_how_many_there_are(
 
 
 def _looks(story: RetirementStory, node_id: int, blind: int, most: int = 12) -> list[int]:
-    """Which nodes look at a leaving node, one of which never sees all, until the step is over."""
+    """The nodes that check a leaving node until the step is over; one of them never sees everything."""
     by_nodes: list[int] = []
     while story.record(node_id).step is RetireStep.VERIFY and len(by_nodes) < most:
         by_node = whose_turn(story.node(node_id), story.table.snapshot().nodes)

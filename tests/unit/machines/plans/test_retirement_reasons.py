@@ -1,5 +1,5 @@
-"""No step of a retirement is waited at without a reason: of every state that a look may find, and of topics that
-acknowledge by a majority, where a dead replica is missed by a leader that lives."""
+"""Each wait of a retirement has a reason: in every state that a pass may find, and for topics that acknowledge by a
+majority, where a living leader misses a dead replica."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_a_release_that_the_table_refuses_again_and_again_is_told_too() -> None:
 
 
 def test_nobody_is_said_to_wait_who_goes_on() -> None:
-    """A minute has not passed: an open segment, a look, an inventory and a mount take their time."""
+    """A minute has not passed: an open segment, a check, an inventory and a mount take their time."""
     for step, survey, sightings in (
         (RetireStep.SEAL, SURVEYS["open"], ()),
         (RetireStep.OFFLOAD, SURVEYS["to be uploaded"], ()),

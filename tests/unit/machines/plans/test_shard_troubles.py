@@ -1,4 +1,4 @@
-"""What a person is told of shards that need attention."""
+"""The messages to people about shards that need attention."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_a_shard_whose_only_replica_is_not_alive_is_told_and_can_be_given_up() -
     assert story.active(topic).leader == 2
     kinds = [one.kind for one in told(story)]
     assert kinds == [TroubleKind.NO_SOURCE, TroubleKind.GIVEN_UP]
-    assert told(story)[0].words.endswith(  # asked once more, seal-unclean would be refused: nobody could be its source
+    assert told(story)[0].words.endswith(  # repeated, seal-unclean would be refused: no node could be its source
         "waiting for node 1 (not alive): start node 1; if a disk is lost for good, give up its node with `stratalog "
         "nodes retire ID --force STORAGE-ID` (docs/operate.md)"
     )

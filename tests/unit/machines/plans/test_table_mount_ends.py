@@ -188,7 +188,7 @@ def test_a_directory_that_was_opened_a_moment_ago_is_not_lost() -> None:
 
 
 def test_that_another_process_gave_no_answer_says_nothing_of_the_one_that_reads_now() -> None:
-    """The holder's word was on its way when the directory was opened anew."""
+    """The holder's report was in flight when the directory was opened again."""
     story = Story()
     mount = story.opened()
     life = story.life(mount.holder or 0)
@@ -205,7 +205,7 @@ def test_that_another_process_gave_no_answer_says_nothing_of_the_one_that_reads_
 
 
 def test_what_is_deleted_later_of_nodes_that_left_is_taken_away_though_their_mounts_ended() -> None:
-    """Nobody might, and the objects stayed in the bucket for ever."""
+    """No node could, and the objects stayed in the bucket forever."""
     story = Story(is_forced=True)
     story.do(story.force())
     story.do(AdvanceLogStart(story.key.shard_key, 10))
@@ -319,7 +319,7 @@ def test_the_directory_of_a_node_that_was_not_retired_is_given_up_by_its_retirem
 
 
 def test_the_mount_of_a_node_that_was_given_up_in_offload_mode_ends_without_another_force() -> None:
-    """It was refused until a node had uploaded what nobody has."""
+    """It was refused until a node had uploaded data that no node has."""
     story = RetirementStory(nodes=3)
     key = story.active(story.topic("plain")).key
     (gone,) = story.segment(key).replicas
@@ -342,7 +342,7 @@ def test_the_mount_of_a_node_that_was_given_up_in_offload_mode_ends_without_anot
 @pytest.mark.fault("ends-mount-node-served")
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_the_end_of_a_mount_that_nobody_served_yet_ends_the_retirement(is_lost: bool) -> None:
-    """Else the next look would begin the mount again."""
+    """Otherwise the next pass would begin the mount again."""
     story = Story(replicas=1 if is_lost else 2, is_served=False)
     assert story.record(story.gone).step is RetireStep.MOUNT
     story.do(story.force() if is_lost else EndMount(story.name))

@@ -21,7 +21,7 @@ from stratalog.model.mounts import Mount, MountedTopic, MountMode, MountState, O
 from stratalog.model.retirement import Retirement, RetireMode, RetireStep
 from stratalog.model.segment import RemoteCopy, RemotePart, RemoteState, Segment, SegmentState
 from stratalog.model.topic import Topic
-from unit.machines.table.test_table_mounts import GONE  # the id of who has left
+from unit.machines.table.test_table_mounts import GONE  # the id of the node that has left
 
 DISK = "retired-disk"
 
@@ -143,7 +143,7 @@ def test_a_person_gives_a_directory_up_by_the_id_and_nothing_else_is_taken_for_o
 
 
 def test_a_directory_of_who_had_not_left_yet_is_a_lost_disk() -> None:
-    """It was a member's: that it is there still nobody has said."""
+    """It was a member's: nothing says that it still exists."""
     plan = plan_rebuild(records(left(step=RetireStep.VERIFY), None, sealed(0, 0, 10)), Scan({}, {}, {}, {}), (7,))
     assert plan.shards[0].in_volumes == [] and len(plan.shards[0].lost) == 1
     (told,) = plan.leavers.left_out

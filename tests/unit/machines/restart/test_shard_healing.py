@@ -1,5 +1,5 @@
-"""What happens to a healing while it asks the object store: metadata and settings may move meanwhile. The rest is told
-in `restart_stories`."""
+"""What happens to a healing while it asks the object store: metadata and settings may move meanwhile. The rest is in
+`restart_stories`."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_an_attempt_that_failed_counts_no_tries() -> None:
 
 
 def test_a_part_that_is_there_after_all_is_brought_back_before_anything_behind_it_is_given_up() -> None:
-    """The file goes on there: what is given up begins where its batches end."""
+    """The file continues there: the given-up range begins where its batches end."""
     healing = begun()
     asked_often(healing)
     (again,) = healing.step(asked((4, 5)))

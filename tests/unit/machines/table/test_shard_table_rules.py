@@ -367,7 +367,7 @@ def test_a_released_lock_is_no_lock_and_its_epoch_never_comes_again() -> None:
 
 @pytest.mark.fault("killed-holder-write-lock")
 def test_a_node_that_comes_back_on_its_storage_need_not_wait_for_its_earlier_lifes_lease() -> None:
-    """It holds the directory, so the earlier life is over; should it live all the same, its epoch fences it."""
+    """It holds the directory, so the earlier life is over; if that one still runs, its epoch fences it."""
     story = TableStory()
     key = story.active(story.topic()).key
     earlier = story.lock(holder=life_name(1, 1))

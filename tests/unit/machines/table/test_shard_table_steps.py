@@ -1,4 +1,4 @@
-"""Commands that change thousands of records go in steps, and are whole or nothing all the same."""
+"""Commands that change thousands of records run in steps, and are still atomic."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def started(story: TableStory, node_id: int, start_id: str, *earlier: str, **wha
 
 
 def shared(replicas: int = 3, **settings: str) -> tuple[TableStory, SegmentKey]:
-    """A segment on nodes of which each has begun a life by a start that is called "one"."""
+    """A segment on nodes that have each begun a life by a start that is called "one"."""
     story = TableStory(nodes=replicas)
     for node_id in range(1, replicas + 1):
         started(story, node_id, "one")

@@ -1,4 +1,4 @@
-"""The newest change sets are kept with the records, so a watch goes on under the next process without a snapshot."""
+"""The newest change sets are kept with the records, so a watch continues under the next process without a snapshot."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_every_kind_of_change_is_kept_as_it_was_told() -> None:
 
 
 def test_a_set_whose_parts_gave_way_to_a_manifest_ends_what_is_kept() -> None:
-    """What was told then is not known any more; who watched until shortly before goes on all the same."""
+    """Older change sets are not known any more; a watcher that was shortly behind continues anyway."""
     story = KeptStory()
     key = story.active(story.topic()).key
     story.roll(key, 10)

@@ -269,7 +269,7 @@ def test_no_mount_ends_on_the_word_of_a_directory_that_a_person_gave_up_unless_i
 
 
 def only_in_a_directory() -> tuple[TableStory, SegmentKey, Mount]:
-    """A sealed segment [0, 5) of which nothing is in the object store."""
+    """A sealed segment [0, 5) that has nothing in the object store."""
     story = TableStory(3)
     story.topic(shards=2)
     topic = story.topic("alone", shards=3)

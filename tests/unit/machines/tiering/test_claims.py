@@ -1,4 +1,4 @@
-"""Who may write under an epoch, by what is claimed in the bucket."""
+"""Which lives may write under an epoch, by the claims in the bucket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What nothing but retired nodes' directories have is uploaded by who holds the mount, few at a time."""
+"""The holder of a mount uploads what only retired nodes' directories have, a few segments at a time."""
 
 from __future__ import annotations
 

@@ -70,7 +70,8 @@ def test_f83_an_unset_time_counts_from_the_seal(now_ms: int, is_due: bool) -> No
 def test_a_segment_whose_times_are_not_those_of_its_records_is_no_older_than_its_seal(
     times_known: TimesKnown, claimed_ms: int, expires_ms: int
 ) -> None:
-    """As an older release sealed it, or with a batch that nobody can open: a record may be later than its header."""
+    """As an older release sealed it, or with a batch that cannot be decompressed: a record may be later than its
+    header."""
     segment = _sealed(0, claimed_ms, sealed_ms=5_000)
     assert segment.seal is not None
     segments = [replace(segment, seal=replace(segment.seal, times_known=times_known)), _active(1)]
