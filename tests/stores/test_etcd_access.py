@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from stratalog.meta_api.attempts import RetryPolicy
 from stratalog.meta_api.http_client import HttpMetaClient
@@ -84,20 +85,18 @@ async def test_a_store_is_led_written_and_read_as_a_user_over_tls(
 
 @pytest.mark.fault("etcd-users-lets-root")
 async def test_a_user_that_may_not_compact_leads_on_and_the_log_says_what_etcd_needs(
-    guarded: EtcdServers, certificates: Certificates, capsys: pytest.CaptureFixture[str]
+    guarded: EtcdServers, certificates: Certificates
 ) -> None:
     """etcd 3.6.16 lets only root compact; 3.5.1 let every user."""
     client = EtcdClient(guarded.endpoints, policy=PATIENT, access=access(certificates))
     async with leading(guarded.endpoints, b"/mine/", client=client, compact_every_s=0.05) as (_, leadership, store):
-        said = ""
+        with capture_logs() as lines:
 
-        async def is_said() -> bool:
-            nonlocal said
-            await store.write([[]])
-            said += capsys.readouterr().out
-            return COMPACTED_BY_ROOT in said
+            async def is_said() -> bool:
+                await store.write([[]])
+                return any(line.get("error") == COMPACTED_BY_ROOT for line in lines)
 
-        await eventually(is_said, timeout=30)
+            await eventually(is_said, timeout=30)
         assert leadership.is_leading and client.stats.compactions == 0
 
 

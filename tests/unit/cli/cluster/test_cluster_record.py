@@ -105,7 +105,7 @@ def test_what_a_start_that_came_to_nothing_left_is_no_hindrance(tmp_path: Path) 
 
 def test_a_directory_without_a_cluster_and_one_that_lost_a_file_are_named(tmp_path: Path) -> None:
     directory = ClusterDirectory(tmp_path)
-    with pytest.raises(NotFound, match="create one there"):
+    with pytest.raises(NotFound, match="cluster start --data"):
         directory.read()
     directory.write(PLAN, {})
     with pytest.raises(InvalidRequest, match="put back what is gone"):
