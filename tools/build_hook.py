@@ -40,7 +40,7 @@ MODULES: Final = {
         " segment_scan threads write_behind yielding_gil"
     ),
     "storage_node/stratalog_node/replication": (
-        "asked_peers copy_line first_files followed_segments lag peer peer_line peer_protocol peer_reads replica"
+        "asked_peers copy_queue first_files followed_segments lag peer peer_connection peer_protocol peer_reads replica"
         " replica_copy stats"
     ),
     "storage_node/stratalog_node/serve": "*",
@@ -56,7 +56,7 @@ MODULES: Final = {
         "append committed_ends directory handing_over internal_append mounted shard_log workers"
     ),
     "storage_node/stratalog_node/shards/catalog": "catalog rules wait",
-    "storage_node/stratalog_node/shards/read": "epochs other_sources ranges reading replica_reads time_look",
+    "storage_node/stratalog_node/shards/read": "epochs other_sources ranges reading replica_reads time_scan",
     "storage_node/stratalog_node/shards/flush": "flusher shard_lookup shared_journal space",
     "storage_node/stratalog_node/tier/uploads": "encoder parts source",
 }

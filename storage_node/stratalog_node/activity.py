@@ -20,7 +20,7 @@ _SHARE: Final = 1_000
 _LONGEST_WORDS: Final = 300
 
 
-class ActivityTeller:
+class ActivityReporter:
     def __init__(
         self,
         shards: ShardDirectory,
@@ -42,7 +42,7 @@ class ActivityTeller:
         self._tier_trouble: str | None = None
         self._next_look_ns = 0
 
-    def tell(self) -> Activity:
+    def report(self) -> Activity:
         self._look_at_uploads()
         stopped = self._shards.stopped()
         first = heapq.nsmallest(MAX_STOPPED_TOLD, stopped, key=lambda one: (one[0].topic.name, one[0].key.shard))

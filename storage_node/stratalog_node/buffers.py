@@ -49,7 +49,7 @@ class BufferPool:
                 return capacity
         return size_bytes
 
-    def take(self, size_bytes: int) -> Buffer:
+    def lend(self, size_bytes: int) -> Buffer:
         capacity = self.capacity_for(size_bytes)
         self.lent_bytes += capacity
         free = self._free.get(capacity)

@@ -60,7 +60,7 @@ async def register(meta: CommandTaker, command: RegisterNode) -> Registration:
         await asyncio.sleep(_FIRST_PAUSE_S)
 
 
-class LifeLine(LifeListener, Protocol):
+class HeartbeatClient(LifeListener, Protocol):
     """A client of the service for one event loop, which its taker closes."""
 
     async def close(self) -> None: ...
@@ -86,16 +86,16 @@ class Heartbeats:
         on_fenced: Callable[[str], None],
         has_room: Callable[[], bool] = lambda: True,
         vitals: Callable[[], Vitals | None] = lambda: None,
-        life_line: Callable[[], LifeLine] | None = None,
+        heartbeat_client: Callable[[], HeartbeatClient] | None = None,
         shown: ShownMetadata | None = None,
         can_write: Callable[[], bool] = lambda: True,
     ) -> None:
         """`on_fenced` is called once, with the reason, when this life is over: the process must stop. `has_room`:
-        whether the disk has room for more segments. `can_write`: whether the disk makes progress. `life_line` creates
-        another client of the service, for a loop beside the node's; without it heartbeats are sent from the node's own
-        loop. `shown`: the node's present metadata; None if they are never behind."""
+        whether the disk has room for more segments. `can_write`: whether the disk makes progress. `heartbeat_client`
+        creates another client of the service, for a loop beside the node's; without it heartbeats are sent from the
+        node's own loop. `shown`: the node's present metadata; None if they are never behind."""
         self._vitals = vitals
-        self._life_line = life_line
+        self._heartbeat_client = heartbeat_client
         self._meta = meta
         self._life = life
         self._monotonic_ms = monotonic_ms
@@ -134,7 +134,7 @@ class Heartbeats:
         return self._shown is None or (self._shown.version >= version and self._shown.is_alive(self._life.node_id))
 
     @property
-    def untaken_ms(self) -> int:
+    def takeover_delay_ms(self) -> int:
         """How long from `sure_ms` on no other node takes over what this node leads; 0: forever. Half a lease: when the
         connection was cut, this node does not know at which end, and may have no more than that left. The service
         states the lease with its first answer; until then a short one is assumed."""
@@ -147,13 +147,13 @@ class Heartbeats:
 
     def start(self) -> None:
         loop = asyncio.get_running_loop()
-        if self._life_line is None:
+        if self._heartbeat_client is None:
             self._task = loop.create_task(self._run(self._meta, self._said_now, self._on_fenced), name="heartbeats")
             return
         self._note()
         self._task = loop.create_task(self._keep_noted(), name="heartbeats-noted")
         self._thread = threading.Thread(
-            target=self._run_beside, args=(self._life_line, loop), name="heartbeats", daemon=True
+            target=self._run_beside, args=(self._heartbeat_client, loop), name="heartbeats", daemon=True
         )
         self._thread.start()
 
@@ -193,7 +193,9 @@ class Heartbeats:
             await asyncio.sleep(_FIRST_PAUSE_S if self._lease_ms is None else self._lease_ms / PER_LEASE / 1_000)
 
     # In the thread ---------------------------------------------------------------------------------------------
-    def _run_beside(self, life_line: Callable[[], LifeLine], node_loop: asyncio.AbstractEventLoop) -> None:
+    def _run_beside(
+        self, heartbeat_client: Callable[[], HeartbeatClient], node_loop: asyncio.AbstractEventLoop
+    ) -> None:
         def on_fenced(why: str) -> None:
             with suppress(RuntimeError):  # the node's loop is closed: it stops already
                 node_loop.call_soon_threadsafe(self._on_fenced, why)
@@ -204,7 +206,7 @@ class Heartbeats:
             self._beside = (asyncio.get_running_loop(), task)
             if self._is_closing.is_set():
                 return
-            meta = life_line()
+            meta = heartbeat_client()
             try:
                 await self._run(meta, self._said_if_turning, on_fenced)
             finally:

@@ -29,17 +29,17 @@ from stratalog.settings.process import ProcessSettings
 from stratalog.settings.topic import TopicSettings
 from stratalog.telemetry.logs import logger
 from stratalog.telemetry.metrics import MetricRegistry
-from stratalog_node.activity import ActivityTeller
+from stratalog_node.activity import ActivityReporter
 from stratalog_node.age_clock import NodeAgeClock
 from stratalog_node.buffers import BufferPool
 from stratalog_node.disk.boot_id import read_boot_id
 from stratalog_node.disk.ends_in_memory import EndsInMemory
 from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.groups.coordinator import GroupCoordinator
-from stratalog_node.heartbeats import Heartbeats, LifeLine
+from stratalog_node.heartbeats import HeartbeatClient, Heartbeats
 from stratalog_node.identity_file import NodeIdentity, load_or_create, lock_directory
 from stratalog_node.leaving.assembly import leaving_tasks, vitals_of
-from stratalog_node.leaving.handing_on import roll_elsewhere
+from stratalog_node.leaving.roll_away import roll_elsewhere
 from stratalog_node.measures import NodeMeasures
 from stratalog_node.mounts.holding import MountHolding
 from stratalog_node.mounts.probe import DataSetProbe
@@ -52,7 +52,7 @@ from stratalog_node.replication.lost_copy_reports import LostCopyReports
 from stratalog_node.replication.peer import Asker
 from stratalog_node.replication.peer_reads import NodePeerReads
 from stratalog_node.serve.api import control_apis
-from stratalog_node.serve.connections.consumer_words import CONSUMER_WORDS
+from stratalog_node.serve.connections.consumer_codec import CONSUMER_CODEC
 from stratalog_node.serve.connections.context import NodeServices
 from stratalog_node.serve.connections.control_state import ControlState
 from stratalog_node.serve.connections.listeners import NodeListeners, bind_listeners
@@ -103,11 +103,11 @@ class StorageNode:
         *,
         clock_ms: Callable[[], int] = wall_ms,
         why_short: Callable[[], str | None] = lambda: None,
-        life_line: Callable[[], LifeLine] | None = None,
+        heartbeat_client: Callable[[], HeartbeatClient] | None = None,
         memory: Path | None = None,
     ) -> None:
         """`clock_ms` is the wall clock, for times that are kept or told; what waits goes by the monotonic one.
-        `why_short`: why metadata on the same disk need what is free of it, if so. `life_line`: see `Heartbeats`.
+        `why_short`: why metadata on the same disk need what is free of it, if so. `heartbeat_client`: see `Heartbeats`.
         `memory`: a folder that outlives this process and not the machine's boot (`disk/ends_in_memory.py`)."""
         self.settings = settings
         self.layout = NodeLayout(directory)
@@ -128,7 +128,7 @@ class StorageNode:
         self._listen = listen
         self._clock_ms = clock_ms
         self._why_short = why_short
-        self._life_line = life_line
+        self._heartbeat_client = heartbeat_client
         self._memory = memory
         self._taken = AsyncExitStack()
         """What must be given back, in the order in which it was taken."""
@@ -145,7 +145,7 @@ class StorageNode:
         self.server: KafkaServer
         self.groups: GroupCoordinator
         self.tier: NodeTier
-        self._teller: ActivityTeller
+        self._reporter: ActivityReporter
         self.following: Following
         self.lost_copies: LostCopyReports
         self.faulty_copies: FaultyCopies
@@ -242,7 +242,7 @@ class StorageNode:
     def _begin_tasks(self, age_ms: Callable[[], int]) -> None:
         self._hold_mounts()
         self._help_leave()
-        self._teller = ActivityTeller(
+        self._reporter = ActivityReporter(
             self.shards,
             self.local.context.stats,
             self.remote_reads,
@@ -272,7 +272,7 @@ class StorageNode:
             self._end_life,
             self._has_room,
             self._vitals,
-            self._life_line,
+            self._heartbeat_client,
             self.catalog,
             self._can_write,
         )
@@ -291,7 +291,9 @@ class StorageNode:
         """What each heartbeat reports besides, once the node has started."""
         if not self._is_running:
             return None
-        return vitals_of(self.settings, self.catalog, self.local, self.store, self.tier.uploader, self._teller.tell())
+        return vitals_of(
+            self.settings, self.catalog, self.local, self.store, self.tier.uploader, self._reporter.report()
+        )
 
     def _end_life(self, why: str) -> None:
         if not self.is_over.is_set():
@@ -352,9 +354,9 @@ class StorageNode:
             age_ms=age_clock,
             monotonic_ms=monotonic_ms,
             heard_ms=lambda: self._heartbeats.sure_ms,
-            lease_ms=lambda: self._heartbeats.untaken_ms,
+            lease_ms=lambda: self._heartbeats.takeover_delay_ms,
             new_member_id=lambda client: f"{client}-{secrets.token_hex(16)}",
-            words=CONSUMER_WORDS,
+            words=CONSUMER_CODEC,
             is_lost=LostSegments(self.catalog, self.catalog.is_lost_for_good, monotonic_ms),
         )
         self.catalog.on_change(self.groups.on_change)

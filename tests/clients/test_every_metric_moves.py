@@ -81,7 +81,7 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     "stratalog_replication_catch_up_bytes_total": (_COPIES, "stats.catch_up_bytes"),
     "stratalog_replication_checkpoints_total": (_COPIES, "stats.checkpoints"),
     "stratalog_replication_lost_copies_total": (_COPIES, "stats.lost_copies"),
-    "stratalog_replication_copies_due": ("tests/unit/node/test_copies_in_line.py", "due.copies_due == 1"),
+    "stratalog_replication_copies_due": ("tests/unit/node/test_queued_copies.py", "due.copies_due == 1"),
     "stratalog_replication_damaged_copies_total": (_DAMAGED, "stats.damaged_copies == 1"),
     "stratalog_replication_faulty_copies": (_IN_TROUBLE, "stats.faulty_copies == 1"),
     "stratalog_replication_refused_appends_total": (_IN_TROUBLE, "stats.refused_appends"),

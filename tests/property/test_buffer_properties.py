@@ -24,7 +24,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(size=st.integers(0, 3 << 20))
     def take(self, size: int) -> None:
-        buffer = self.pool.take(size)
+        buffer = self.pool.lend(size)
         assert len(buffer.view) == buffer.capacity >= size
         assert all(buffer is not other for other in self.lent), "one buffer, two owners"
         self.lent.append(buffer)
@@ -69,7 +69,7 @@ class BudgetMachine(RuleBasedStateMachine):
             owner.waits_for = 0
 
         owner.waits_for = size
-        if self.budget.take(owner, size, resume):
+        if self.budget.reserve(owner, size, resume):
             owner.waits_for = 0
             owner.granted += size
 

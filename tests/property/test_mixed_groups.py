@@ -41,7 +41,7 @@ from stratalog.model.groups.group import GroupError, GroupRecord, GroupState
 from stratalog.model.ids import ShardKey
 from stratalog_node.groups.migration import Migration
 from stratalog_node.groups.replay import Replay
-from stratalog_node.serve.connections.consumer_words import CONSUMER_WORDS
+from stratalog_node.serve.connections.consumer_codec import CONSUMER_CODEC
 from support.classic_clients import ClassicClient, by_name
 from support.consumer_clients import Client
 from support.seen_topics import Topics
@@ -55,7 +55,7 @@ class MixedGroups(RuleBasedStateMachine):
         super().__init__()
         self.now_ms = 0
         self.topics = Topics()
-        self.migration = Migration(CONSUMER_WORDS, LIMITS, CONSUMERS, may_upgrade=True)
+        self.migration = Migration(CONSUMER_CODEC, LIMITS, CONSUMERS, may_upgrade=True)
         self.group: Group | ConsumerGroup = Group("g", LIMITS)
         self.log = Replay(0)
         self.writes: dict[int, LogEntry] = {}

@@ -19,7 +19,7 @@ from stratalog.event_loop.fair_turns import FairTurns
 from stratalog.model.errors import Unavailable
 from stratalog.objects import ObjectStore, open_store
 from stratalog_node.admin import find as find_module
-from stratalog_node.admin.find import Finder, Wish
+from stratalog_node.admin.find import Finder, SearchRequest
 from support.cold_data import batches_from
 from support.compacting import CompactWorld, compact_world
 
@@ -76,7 +76,7 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.fault("store-answer-object-search")
 async def test_an_object_that_hangs_is_told_and_the_others_are_searched(place: CompactWorld) -> None:
     finder = await finder_over(place, {1})
-    told = await asyncio.gather(*(finder.find(Wish("cold", key)) for key in (b"3", b"44")))
+    told = await asyncio.gather(*(finder.find(SearchRequest("cold", key)) for key in (b"3", b"44")))
     assert [[one.offset for one in answer.records] for answer in told] == [[3], [44]]
     for answer in told:
         (left_out,) = answer.not_searched
@@ -89,11 +89,11 @@ async def test_what_is_behind_the_end_of_a_range_inside_a_segment_is_not_found(p
     """As a mount of a snapshot ends."""
     finder = await finder_over(place, set(), end=20)
     for offset, found in ((3, [3]), (19, [19]), (20, []), (29, []), (31, [])):
-        answer = await finder.find(Wish("cold", b"%d" % offset))
+        answer = await finder.find(SearchRequest("cold", b"%d" % offset))
         assert ([one.offset for one in answer.records], answer.cursor) == (found, None)
 
 
 @pytest.mark.fault("store-answer-object-search")
 async def test_a_store_that_hangs_is_an_error_and_no_answer(place: CompactWorld) -> None:
     with pytest.raises(Unavailable, match="no progress"):
-        await (await finder_over(place, set(range(SEGMENTS)))).find(Wish("cold", b"3"))
+        await (await finder_over(place, set(range(SEGMENTS)))).find(SearchRequest("cold", b"3"))

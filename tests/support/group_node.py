@@ -20,7 +20,7 @@ from stratalog.settings.process import ProcessSettings
 from stratalog_node.groups.coordinator import CoordinatorLimits, GroupCoordinator
 from stratalog_node.groups.placement import OFFSETS_TOPIC
 from stratalog_node.groups.requests import CommitRequest, ConsumerRequest, JoinRequest, OffsetToCommit, SyncRequest
-from stratalog_node.serve.connections.consumer_words import CONSUMER_WORDS
+from stratalog_node.serve.connections.consumer_codec import CONSUMER_CODEC
 from support.memory_shard import MemoryShard
 
 R = TypeVar("R")
@@ -108,7 +108,7 @@ class GroupNode:
             lease_ms=lambda: self.lease_ms,
             loop_s=lambda: self.loop_s,
             new_member_id=self._new_member_id,
-            words=CONSUMER_WORDS,
+            words=CONSUMER_CODEC,
             limits=self.limits,
             is_lost=lambda segment: self.is_given_up,
         )

@@ -75,7 +75,7 @@ async def _run(settings: ProcessSettings, data: Path, listen: str, bucket: str |
                 running.push_async_callback(store.close)
             tokens = token_file(settings.auth_token_file)
             spare = SpareRoom(data / "meta")  # used by a meta service inside alone
-            life_line = None
+            heartbeat_client = None
             if meta_urls is None:
                 # The node tries the same store, and says what is wrong with it.
                 meta: MetaForNodes = await _meta_inside(
@@ -83,7 +83,7 @@ async def _run(settings: ProcessSettings, data: Path, listen: str, bucket: str |
                 )
             else:
                 meta = client = _meta_elsewhere(meta_urls, tokens, running)
-                life_line = client.another
+                heartbeat_client = client.another
                 await unless_stopped(until_answered(meta), stopping)
             node = StorageNode(
                 settings,
@@ -92,7 +92,7 @@ async def _run(settings: ProcessSettings, data: Path, listen: str, bucket: str |
                 meta,
                 store,
                 why_short=spare.why_short,
-                life_line=life_line,
+                heartbeat_client=heartbeat_client,
                 memory=_MEMORY if _MEMORY.is_dir() else None,
             )
             await unless_stopped(node.start(), stopping)

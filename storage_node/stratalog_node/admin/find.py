@@ -69,7 +69,7 @@ class FindStats:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class SearchRequest:
     topic: str
     key: bytes
     shards: frozenset[int] | None = None
@@ -89,7 +89,7 @@ class Finder:
         self._places = asyncio.Semaphore(SEARCHES_AT_ONCE)
         self._threads = asyncio.Semaphore(THREADS)
 
-    async def find(self, wish: Wish) -> FindAnswer:
+    async def find(self, wish: SearchRequest) -> FindAnswer:
         """Raises: NotFound for a topic, InvalidRequest, Unavailable where too many search or the store hangs."""
         search = _Search(self._services, self._turns, wish, self.stats, self._off_loop)
         try:
@@ -122,7 +122,7 @@ class _Search:
     """One answer."""
 
     def __init__(
-        self, services: AdminServices, turns: FairTurns, wish: Wish, stats: FindStats, off_loop: OffLoop
+        self, services: AdminServices, turns: FairTurns, wish: SearchRequest, stats: FindStats, off_loop: OffLoop
     ) -> None:
         if not 1 <= wish.limit <= MOST_RECORDS:
             raise InvalidRequest(f"limit={wish.limit}: expected 1 to {MOST_RECORDS}")
@@ -364,7 +364,7 @@ class _Unopened(Exception):
         self.end_offset = end_offset
 
 
-def _matches(data: bytes, shard: int, offset: int, end: int, wish: Wish) -> tuple[list[FoundRecord], int]:
+def _matches(data: bytes, shard: int, offset: int, end: int, wish: SearchRequest) -> tuple[list[FoundRecord], int]:
     """Records of the key in `[offset, end)`, and how far was looked: as far as an answer holds, or OPENED_BYTES. On a
     thread. Raises: Corrupt, _Unopened."""
     found: list[FoundRecord] = []

@@ -21,7 +21,7 @@ from stratalog.model.errors import InvalidRequest, StratalogError
 from stratalog.model.views.cluster_lists import ListAsk
 from stratalog.telemetry.door import body_of
 from stratalog.telemetry.logs import logger
-from stratalog_node.admin.find import Wish
+from stratalog_node.admin.find import SearchRequest
 from stratalog_node.admin.looks import NodeLooks
 from stratalog_node.admin.node_admin import NodeAdmin
 
@@ -227,7 +227,7 @@ def _list_ask(request: web.Request) -> ListAsk:
     return ListAsk(query.get("search", ""), query.get("sort", ""), is_descending, offset, limit)
 
 
-def _wish(request: web.Request) -> Wish:
+def _wish(request: web.Request) -> SearchRequest:
     query = request.query
     text, encoded = query.get("key"), query.get("key_base64")
     if len(query.getall("key", ())) + len(query.getall("key_base64", ())) != 1:
@@ -239,7 +239,7 @@ def _wish(request: web.Request) -> Wish:
     except ValueError:
         raise InvalidRequest("the key is not UTF-8, or key_base64 is not base64") from None
     shards = frozenset(_number(one, "shard") for one in query.getall("shard", ()))
-    return Wish(
+    return SearchRequest(
         topic=request.match_info["name"],
         key=key,
         shards=shards or None,

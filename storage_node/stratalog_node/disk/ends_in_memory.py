@@ -62,7 +62,7 @@ class EndMark:
 
     def _take(self, end_offset: int) -> None:
         assert self._ends is not None
-        place = self._ends.take(self._key, end_offset)
+        place = self._ends.allocate(self._key, end_offset)
         if place is None:
             self._ends = None
         else:
@@ -124,7 +124,7 @@ class EndsInMemory:
                 known = self._marks[key] = EndMark(self, key)
             return known
 
-    def take(self, key: SegmentKey, end_offset: int) -> tuple[memoryview, int] | None:
+    def allocate(self, key: SegmentKey, end_offset: int) -> tuple[memoryview, int] | None:
         """Where the end of this segment is written from now on; None: nowhere."""
         with self._changing:
             if not self._free:

@@ -48,7 +48,7 @@ class SpareFiles:
     def ready_count(self) -> int:
         return len(self._ready)
 
-    def take(self) -> SpareFile | None:
+    def pop(self) -> SpareFile | None:
         """The next one, or None when there is none: then make the file yourself. Either way others are made, and more
         of them when there were too few."""
         spare = self._ready.popleft() if self._ready else None
@@ -60,7 +60,7 @@ class SpareFiles:
 
     def take_or_make(self) -> SpareFile:
         """As `take`, made now when there is none. Raises: DiskFull, Unavailable."""
-        spare = self.take()
+        spare = self.pop()
         if spare is None:
             self._made += 1
             path = self._folder / f"{self._made:012}.spare"

@@ -37,13 +37,12 @@ from stratalog.model.mounts import OffsetRange
 from stratalog.model.segment import Segment
 from stratalog.settings.process import ProcessSettings
 from stratalog.telemetry.logs import logger
-from stratalog_node.groups.attention import Attention
-from stratalog_node.groups.client_words import ClientWords
 from stratalog_node.groups.consumers import AllTopics, ConsumerGroups, member_error
-from stratalog_node.groups.coordinator_validity import Standing
+from stratalog_node.groups.coordinator_validity import CoordinatorValidity
 from stratalog_node.groups.forgetting import Forgetting
 from stratalog_node.groups.hosted import HostedGroup
 from stratalog_node.groups.hosting import CoordinatorLimits, GroupHosting, GroupMeta
+from stratalog_node.groups.loop_stalls import LoopStalls
 from stratalog_node.groups.membership import Membership
 from stratalog_node.groups.migration import Migration
 from stratalog_node.groups.mixed import MixedGroups, synced
@@ -63,6 +62,7 @@ from stratalog_node.groups.requests import (
 )
 from stratalog_node.groups.room import GroupRoom
 from stratalog_node.groups.stats import GroupStats
+from stratalog_node.groups.subscription_codec import SubscriptionCodec
 from stratalog_node.shards.catalog.lag import CatalogLag
 from stratalog_node.shards.copies.shard_view import ShardView
 from stratalog_node.slices import in_slices
@@ -105,7 +105,7 @@ class GroupCoordinator:
         lease_ms: Callable[[], int] = lambda: 0,
         loop_s: Callable[[], float] = time.monotonic,
         new_member_id: Callable[[str], str],
-        words: ClientWords,
+        words: SubscriptionCodec,
         limits: CoordinatorLimits | None = None,
         is_lost: Callable[[Segment], bool] = lambda _: False,
     ) -> None:
@@ -121,7 +121,7 @@ class GroupCoordinator:
         limits = limits or CoordinatorLimits()
         self._sweep_interval_s = limits.sweep_interval_s
         self._sweeper: asyncio.Task[None] | None = None
-        self.attention = Attention(loop_s)
+        self.loop_stalls = LoopStalls(loop_s)
         self._forgetting: asyncio.Task[None] | None = None
         self._topics_gone: set[UUID] = set()
         self._lag = CatalogLag(topics, meta)
@@ -129,7 +129,7 @@ class GroupCoordinator:
         self._room = room
         migration = _migration(words, settings, limits)
         self.membership = Membership(
-            attention=self.attention,
+            loop_stalls=self.loop_stalls,
             room=room,
             monotonic_ms=monotonic_ms,
             wall_ms=stamp_ms,
@@ -163,7 +163,9 @@ class GroupCoordinator:
             membership=self.membership,
             migration=migration,
             room=room,
-            standing=Standing(heard_ms=heard_ms, lease_ms=lease_ms, monotonic_ms=monotonic_ms, stats=self.stats),
+            standing=CoordinatorValidity(
+                heard_ms=heard_ms, lease_ms=lease_ms, monotonic_ms=monotonic_ms, stats=self.stats
+            ),
             wall_ms=stamp_ms,
             limits=limits,
             stats=self.stats,
@@ -176,7 +178,7 @@ class GroupCoordinator:
     # Life -------------------------------------------------------------------------------------------------------
     async def start(self) -> None:
         """Take over the shards led here (in the background) and begin to look for what expires."""
-        self.attention.start()
+        self.loop_stalls.start()
         self._sweeper = asyncio.get_running_loop().create_task(self._sweep_forever(), name="group-sweep")
         self._hosting.adopt()
 
@@ -186,7 +188,7 @@ class GroupCoordinator:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self.attention.stop()
+        self.loop_stalls.stop()
         await self._hosting.stop()
         self.membership.stop()
 
@@ -460,7 +462,7 @@ class GroupCoordinator:
                 _log.exception("looking for expired offsets failed; trying again")
 
 
-def _migration(words: ClientWords, settings: ProcessSettings, limits: CoordinatorLimits) -> Migration:
+def _migration(words: SubscriptionCodec, settings: ProcessSettings, limits: CoordinatorLimits) -> Migration:
     group_limits = GroupLimits(
         min_session_timeout_ms=settings.group_min_session_timeout_ms,
         max_session_timeout_ms=settings.group_max_session_timeout_ms,

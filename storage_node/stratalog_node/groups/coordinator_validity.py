@@ -29,7 +29,7 @@ _PATIENCE_S: Final = 1.0
 """After that the client gets an error that makes it find the coordinator again."""
 
 
-class Standing:
+class CoordinatorValidity:
     def __init__(
         self,
         *,

@@ -27,7 +27,7 @@ from stratalog.model.segment import Segment
 from stratalog.settings.process import ProcessSettings
 from stratalog.telemetry.logs import logger
 from stratalog_node.backoff import Backoff
-from stratalog_node.groups.coordinator_validity import Standing
+from stratalog_node.groups.coordinator_validity import CoordinatorValidity
 from stratalog_node.groups.group_rewrite import rewrite_group
 from stratalog_node.groups.hosted import GroupShard, HostedGroup, ShardState
 from stratalog_node.groups.log import Backlog, GroupLog, LogLimits
@@ -81,7 +81,7 @@ class GroupHosting:
         membership: Membership,
         migration: Migration,
         room: GroupRoom,
-        standing: Standing,
+        standing: CoordinatorValidity,
         wall_ms: Callable[[], int],
         limits: CoordinatorLimits,
         stats: GroupStats,
@@ -182,11 +182,11 @@ class GroupHosting:
         hosted = shard.groups.get(group_id)
         if hosted is not None and hosted.absence is not None:
             if hosted.is_doubtful and not hosted.is_leaving and not self._is_stopped:
-                self._tasks.start(self._restate(hosted), name="group-restate")
+                self._tasks.start(self._rewrite(hosted), name="group-restate")
             return GroupError.COORDINATOR_LOAD_IN_PROGRESS
         return hosted
 
-    async def _restate(self, hosted: HostedGroup) -> None:
+    async def _rewrite(self, hosted: HostedGroup) -> None:
         error = await rewrite_group(hosted)
         if error is not GroupError.NONE:
             _log.warning("a group whose deletion failed could not be written again", group=hosted.group_id, error=error)

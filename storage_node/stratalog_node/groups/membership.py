@@ -2,7 +2,7 @@
 
 It holds no decision. A request is a future in `_waiters` under the number its event carries; if the client is gone, its
 answer is dropped. What the machine wants durable goes to the shard's log, and the machine hears when it is.
-Its clock leaves out the time that the event loop stood still (`attention`), and groups are woken a slice at a time.
+Its clock leaves out the time that the event loop stood still (`loop_stalls`), and groups are woken a slice at a time.
 Thread: the event loop. Cost: one step per request, one heap entry per new nearest deadline.
 """
 
@@ -36,9 +36,9 @@ from stratalog.machines.groups.group import Group
 from stratalog.model.errors import InvalidRequest
 from stratalog.model.groups.consumer_group import ConsumerGroupRecord
 from stratalog.model.groups.group import GroupError, GroupRecord, MemberRecord
-from stratalog_node.groups.attention import Attention
 from stratalog_node.groups.deadlines import DeadlineHeap
 from stratalog_node.groups.hosted import HostedGroup, entry_of
+from stratalog_node.groups.loop_stalls import LoopStalls
 from stratalog_node.groups.migration import NOWHERE, Migration, Unplaced
 from stratalog_node.groups.room import GroupRoom
 from stratalog_node.groups.stats import GroupStats
@@ -74,14 +74,14 @@ class Membership:
     def __init__(
         self,
         *,
-        attention: Attention,
+        loop_stalls: LoopStalls,
         room: GroupRoom,
         monotonic_ms: Callable[[], int],
         wall_ms: Callable[[], int],
         migration: Migration,
         stats: GroupStats,
     ) -> None:
-        self._attention = attention
+        self._loop_stalls = loop_stalls
         self._migration = migration
         self._room = room
         self._monotonic_ms = monotonic_ms
@@ -109,7 +109,7 @@ class Membership:
 
     def now_ms(self) -> int:
         """The time that sessions go by."""
-        return self._monotonic_ms() - self._attention.unattended_ms()
+        return self._monotonic_ms() - self._loop_stalls.stalled_ms()
 
     def step(self, hosted: HostedGroup, event: Event) -> None:
         generation = hosted.machine.generation
@@ -191,7 +191,7 @@ class Membership:
     def run_due(self) -> None:
         """Wake groups whose deadline is reached; called by the alarm. No group is woken while requests that came in
         time may still be unread."""
-        if not self._attention.is_catching_up:
+        if not self._loop_stalls.is_catching_up:
             for hosted in self._deadlines.due(self.now_ms(), _WAKES_PER_TURN):
                 self.step(hosted, group_events.TimePassed())
         self._arm()
@@ -203,7 +203,7 @@ class Membership:
         earliest_ms = self._deadlines.earliest_ms()
         if earliest_ms is not None:
             delay_s = max(earliest_ms - self.now_ms(), 0) / 1000
-            if self._attention.is_catching_up:
+            if self._loop_stalls.is_catching_up:
                 delay_s = max(delay_s, _CATCH_UP_POLL_S)
             self._alarm = asyncio.get_running_loop().call_later(delay_s, self.run_due)
 

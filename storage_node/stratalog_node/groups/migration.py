@@ -22,7 +22,7 @@ from stratalog.machines.groups.group import Group
 from stratalog.machines.groups.group_conversion import Said, downgraded, upgraded
 from stratalog.machines.groups.group_events import GroupLimits
 from stratalog.model.groups.group import CONSUMER_PROTOCOL_TYPE, GroupError, GroupRecord, GroupState, MemberRecord
-from stratalog_node.groups.client_words import ClientWords
+from stratalog_node.groups.subscription_codec import SubscriptionCodec
 
 _MAX_BYTES: Final = 4 << 20
 """Of all metadata and assignments that are read at once, to convert a group."""
@@ -38,7 +38,7 @@ NOWHERE: Final[Unplaced] = frozenset()
 
 class Migration:
     def __init__(
-        self, words: ClientWords, group_limits: GroupLimits, consumer_limits: ConsumerLimits, *, may_upgrade: bool
+        self, words: SubscriptionCodec, group_limits: GroupLimits, consumer_limits: ConsumerLimits, *, may_upgrade: bool
     ) -> None:
         self._words = words
         self.group_limits = group_limits

@@ -13,19 +13,19 @@ from stratalog.machines.groups.group_events import HeartbeatReceived, JoinAnswer
 from stratalog.model.groups.consumer_group import PlacesByName
 from stratalog.model.groups.group import CONSUMER_PROTOCOL_TYPE, GroupError
 from stratalog.model.ids import ShardKey
-from stratalog_node.groups.client_words import ClientWords
 from stratalog_node.groups.hosted import HostedGroup
 from stratalog_node.groups.membership import Membership
 from stratalog_node.groups.offsets import Topics
 from stratalog_node.groups.requests import SyncRequest
 from stratalog_node.groups.room import GroupRoom
+from stratalog_node.groups.subscription_codec import SubscriptionCodec
 
 
 class MixedGroups:
     """Requires: groups of the consumer protocol."""
 
     def __init__(
-        self, words: ClientWords, membership: Membership, room: GroupRoom, catalog: Topics, topics: SeenTopics
+        self, words: SubscriptionCodec, membership: Membership, room: GroupRoom, catalog: Topics, topics: SeenTopics
     ) -> None:
         self._words = words
         self._membership = membership

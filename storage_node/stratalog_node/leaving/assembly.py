@@ -13,8 +13,8 @@ from stratalog.model.metadata import Vitals
 from stratalog.objects.store import ObjectStore
 from stratalog.settings.process import ProcessSettings
 from stratalog_node.disk.layout import NodeLayout
-from stratalog_node.leaving.duty import LeavingDuty
-from stratalog_node.leaving.handing_on import HandingOn
+from stratalog_node.leaving.retirement_checks import RetirementChecks
+from stratalog_node.leaving.roll_away import RollAway
 from stratalog_node.leaving.sighting import Sighter
 from stratalog_node.replication.peer_reads import NodePeerReads
 from stratalog_node.shards.assembly import LocalShards
@@ -41,8 +41,8 @@ def leaving_tasks(
     node_id = settings.node_id
     sighter = Sighter(node_id, catalog, local.directory, layout, lambda: local.context.threads, store, peers)
     names, interval_ms = ObjectNames("", cluster_id), settings.retire_verify_interval_ms
-    duty = LeavingDuty(node_id, catalog, meta, sighter, store, names, interval_ms, steady_ms)
-    return [HandingOn(node_id, catalog, led_shard).run(), duty.run()]
+    duty = RetirementChecks(node_id, catalog, meta, sighter, store, names, interval_ms, steady_ms)
+    return [RollAway(node_id, catalog, led_shard).run(), duty.run()]
 
 
 def vitals_of(

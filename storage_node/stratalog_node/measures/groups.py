@@ -110,7 +110,7 @@ class GroupMeasures:
             lambda: self._unknown,
         )
 
-    async def look(self) -> None:
+    async def measure(self) -> None:
         slices = Slices()
         groups = [(hosted, await self._read_by(hosted, slices)) for hosted in list(self._hosted())]
         wanted: dict[ShardKey, None] = {}

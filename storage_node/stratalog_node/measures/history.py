@@ -1,6 +1,6 @@
 """How throughput and lag went over the last half hour, for the node's page. In memory: it begins with the process.
 
-Lives on the event loop. Cost: a few additions each ten seconds; lag as the measures do it (`series.Seldom`).
+Lives on the event loop. Cost: a few additions each ten seconds; lag as the measures do it (`series.Throttled`).
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from typing import Final
 from stratalog.model.errors import Unavailable
 from stratalog.model.ids import ShardKey
 from stratalog_node.replication.peer import Asker
-from stratalog_node.replication.peer_line import PeerLine
+from stratalog_node.replication.peer_connection import PeerConnection
 from stratalog_node.shards.catalog.catalog import Catalog
 from stratalog_node.shards.log.directory import ShardDirectory
 from stratalog_node.slices import Slices
@@ -34,7 +34,7 @@ class LogEnds:
         self._catalog = catalog
         self._shards = shards
         self._asker = asker
-        self._lines: dict[int, PeerLine] = {}
+        self._lines: dict[int, PeerConnection] = {}
 
     async def find(self, wanted: Iterable[ShardKey]) -> dict[ShardKey, int]:
         """The ends of the shards whose leader answered."""
@@ -67,10 +67,12 @@ class LogEnds:
             found.update((names[name], end) for name, end in told.items() if name in names)
         return found
 
-    def _line(self, node_id: int) -> PeerLine:
+    def _line(self, node_id: int) -> PeerConnection:
         line = self._lines.get(node_id)
         if line is None:
-            line = self._lines[node_id] = PeerLine(node_id, self._asker, partial(self._address, node_id), _ANSWER_BYTES)
+            line = self._lines[node_id] = PeerConnection(
+                node_id, self._asker, partial(self._address, node_id), _ANSWER_BYTES
+            )
         return line
 
     def _address(self, node_id: int) -> tuple[str, int] | None:

@@ -10,7 +10,7 @@ from stratalog_node.groups.coordinator import GroupCoordinator
 from stratalog_node.measures.groups import GroupMeasures
 from stratalog_node.measures.history import History, Sums
 from stratalog_node.measures.log_ends import LogEnds
-from stratalog_node.measures.series import Bounded, Seldom
+from stratalog_node.measures.series import Bounded, Throttled
 from stratalog_node.measures.shards import ShardMeasures
 from stratalog_node.replication.following import Following
 from stratalog_node.replication.peer import Asker
@@ -40,10 +40,10 @@ class NodeMeasures:
         self.shards = ShardMeasures(catalog, local.directory, self._stats, following, unsent, bounded)
         self.groups = GroupMeasures(groups.hosted, groups.subscribed, catalog, self._ends, bounded)
         self._unsent = unsent
-        self._look_at_groups = Seldom(self.groups.look, time.monotonic_ns)
+        self._look_at_groups = Throttled(self.groups.measure, time.monotonic_ns)
         self.shards.add_metrics(metrics)
         self.groups.add_metrics(metrics)
-        metrics.survey_with(Seldom(self.shards.look, time.monotonic_ns))
+        metrics.survey_with(Throttled(self.shards.measure, time.monotonic_ns))
         metrics.survey_with(self._look_at_groups)
         self.history = History(self._sums, wall_ms)
 

@@ -45,7 +45,7 @@ class Bounded:
         return await asyncio.to_thread(heapq.nsmallest, self._most, found, key=order)
 
 
-class Seldom:
+class Throttled:
     """A look that is left out while it is too soon for another: what it found last is shown then."""
 
     def __init__(self, look: Callable[[], Awaitable[None]], steady_ns: Callable[[], int]) -> None:

@@ -151,7 +151,7 @@ class ShardMeasures:
     def _of_topics(self, of: Callable[[TopicMeasure], float]) -> dict[tuple[str, ...], float]:
         return {(one.topic,): of(one) for one in self._topics}
 
-    async def look(self) -> None:
+    async def measure(self) -> None:
         slices = Slices()
         topics = {topic.name: TopicMeasure(topic.name) for topic in self._catalog.topics()}
         measured: dict[ShardKey, ShardMeasure] = {}

@@ -111,7 +111,7 @@ class DataSetProbe:
 
     async def _read_volume(self, mount: Mount, segment: Segment) -> None:
         assert segment.seal is not None
-        await self._peers.look(segment, mount.node_id, segment.seal.end_offset - 1)
+        await self._peers.probe(segment, mount.node_id, segment.seal.end_offset - 1)
 
 
 def _data_sets_of(segment: Segment) -> list[tuple[MountMode, int]]:

@@ -60,9 +60,9 @@ class FaultyCopies:
 
     async def run(self) -> None:
         """Without an end."""
-        await report_repeatedly(self.look, lambda: POLL_S, "faulty copies")
+        await report_repeatedly(self.check, lambda: POLL_S, "faulty copies")
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Raises: Unavailable, Fenced."""
         untold = {one.key: None for one in self._faulty() if self._is_due(is_faulty_untold, one)}
         damaged = (self._catalog.segment(key) for key in self._damaged())

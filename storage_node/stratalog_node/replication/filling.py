@@ -25,7 +25,7 @@ from stratalog_node.disk.files import FlushLost
 from stratalog_node.shards.copies.cold_reads import RemoteBatches
 from stratalog_node.shards.copies.context import ShardContext
 from stratalog_node.shards.restart.healed_file import HealedFile
-from stratalog_node.shards.restart.opening import make_anew
+from stratalog_node.shards.restart.opening import recreate_file
 
 log = logger(__name__)
 
@@ -100,7 +100,7 @@ class CopyFilling:
     async def _do(self, step: shard_healing.HealingStep, file: HealedFile) -> shard_healing.HealingEvent | None:
         match step:
             case MakeAnew(key):
-                make_anew(self._context, key, self._topic)
+                recreate_file(self._context, key, self._topic)
             case shard_healing.Refill():
                 return await file.refill(step)
             case shard_healing.AskStore():

@@ -34,11 +34,11 @@ from stratalog_node.disk.checkpoints import Checkpoints
 from stratalog_node.disk.fences import FenceBook
 from stratalog_node.disk.files import FlushLost
 from stratalog_node.replication.asked_peers import AskedPeers
-from stratalog_node.replication.copy_line import CopyLine
-from stratalog_node.replication.copy_turns import CopyTurns
+from stratalog_node.replication.background_flushes import BackgroundFlushes, flush_at_stop
+from stratalog_node.replication.copy_queue import CopyQueue
+from stratalog_node.replication.copy_scheduler import CopyScheduler
 from stratalog_node.replication.filling import CopyFilling
 from stratalog_node.replication.first_files import FirstFiles
-from stratalog_node.replication.flushes_behind import FlushesBehind, flush_at_stop
 from stratalog_node.replication.followed_segments import should_drop, should_follow
 from stratalog_node.replication.peer import Asker
 from stratalog_node.replication.promises import Promises
@@ -100,8 +100,8 @@ class Following:
         self._clear = clear
         self._doubt_stop = doubt_stop
         self._checkpoints = checkpoints
-        self._line = CopyLine()
-        self._behind = FlushesBehind(context.settings.flush_interval_ms)
+        self._line = CopyQueue()
+        self._behind = BackgroundFlushes(context.settings.flush_interval_ms)
         self._faulty: dict[SegmentName, Replica] = {}
         self._damaged: dict[SegmentName, Replica] = {}
         """Whose files held more than what can be read of them, unless it was made good since."""
@@ -114,7 +114,7 @@ class Following:
         self._peers = AskedPeers(context, asker, self._take, self._lost, self.stats, steady_ms, cold, self._segment_of)
         self._tasks = TaskSet()
         self._is_closing = False
-        self.turns = CopyTurns(context.threads)
+        self.turns = CopyScheduler(context.threads)
         self.first_files = FirstFiles(self.turns.at_once, self.start)
         self._promises = Promises(context.threads.promise, self._fences)
         self._left = UnfollowedCopies(self.turns.in_turn, self.turns.at_once, self.start, self._fences, checkpoints)
@@ -230,7 +230,7 @@ class Following:
         self._copy_next()
 
     def _copy_next(self) -> None:
-        for key in self._line.take(self._is_there):
+        for key in self._line.begin_next(self._is_there):
             self._begin_opening(SegmentName(key.topic_id, key.shard, key.epoch), key)
         self.stats.copies_due = len(self._line)
 
@@ -267,7 +267,7 @@ class Following:
         try:
             table = await self._context.tables.for_block(segment, copy.found_producers)
             await self.settle(copy, lambda: copy.write_index(seal, table))
-            if not table and (told := await self._context.tables.told_at_last(segment)):
+            if not table and (told := await self._context.tables.wait_for_table(segment)):
                 await self.settle(copy, lambda: copy.write_index(seal, told))
         except StratalogError as error:
             log.warning("an index block lacks the seal record", segment=str(segment.key), error=str(error))
@@ -281,9 +281,9 @@ class Following:
         segment = self._context.catalog.segment(replica.copy.key)
         if segment is not None and segment.seal is not None and self._asker.node_id not in segment.local_nodes:
             self._let_go(replica)
-            self.start(self._copy_anew(replica.copy))
+            self.start(self._copy_again(replica.copy))
 
-    async def _copy_anew(self, copy: ReplicaCopy) -> None:
+    async def _copy_again(self, copy: ReplicaCopy) -> None:
         segment = self._context.catalog.segment(copy.key)
         is_given_up = segment is not None and bool(segment.handed.given_up)
         await self.change(copy, copy.set_aside if is_given_up else copy.remove)
@@ -293,7 +293,7 @@ class Following:
         self._context.rolls_in_progress.note_roll()
         if name not in self._opening:  # it may have been sealed meanwhile, and come through the line
             self._opening.add(name)
-            begin = self._begin_anew if isinstance(self._unopened.get(key), Corrupt) else self._open
+            begin = self._restart_copy if isinstance(self._unopened.get(key), Corrupt) else self._open
             self.start(begin(name, key))
 
     async def _open(self, name: SegmentName, key: SegmentKey) -> None:
@@ -367,7 +367,7 @@ class Following:
         if (segment := self._context.catalog.segment(key)) is not None:
             self._look(segment)
 
-    async def _begin_anew(self, name: SegmentName, key: SegmentKey) -> None:
+    async def _restart_copy(self, name: SegmentName, key: SegmentKey) -> None:
         """The service counts on this copy no more: what cannot be read is set aside, and all is fetched again."""
         path = self._context.layout.segment(key)
         try:
@@ -435,7 +435,7 @@ class Following:
         if replica is None or self._peers.is_held:
             return 0
         before = replica.copy.scan.position
-        replica.take(node_id, answer)
+        replica.receive(node_id, answer)
         taken_bytes = max(0, replica.copy.scan.position - before)
         self.stats.fetched_bytes += taken_bytes
         if answer.error_code or taken_bytes < answer.records_bytes:

@@ -41,9 +41,9 @@ class LostCopyReports:
 
     async def run(self) -> None:
         """Without an end."""
-        await report_repeatedly(self.look, lambda: POLL_S, "lost copies")
+        await report_repeatedly(self.check, lambda: POLL_S, "lost copies")
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Raises: Unavailable, Fenced."""
         lost: list[Segment] = []
         for number, shard in enumerate(list(self._shards.all()), 1):

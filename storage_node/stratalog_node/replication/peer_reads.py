@@ -32,10 +32,10 @@ from stratalog.telemetry.logs import logger
 from stratalog.telemetry.metrics import counter, gauge
 from stratalog_node.disk.threads import DiskThreads
 from stratalog_node.replication.peer import Asker
-from stratalog_node.replication.peer_line import PeerLine
+from stratalog_node.replication.peer_connection import PeerConnection
 from stratalog_node.shards.catalog.catalog import Catalog
 from stratalog_node.shards.copies.peer_reads import MOST_LOOKS, PeerBusy, PeerRefused
-from stratalog_node.shards.read.time_look import TimeLook
+from stratalog_node.shards.read.time_scan import TimeScan
 from stratalog_node.single_flight import SingleFlight
 
 log = logger(__name__)
@@ -90,7 +90,7 @@ class NodePeerReads:
             slot_ms=_SLOT_MS,
         )
         self._look_places = asyncio.Semaphore(MOST_LOOKS)
-        self._lines: dict[int, PeerLine] = {}
+        self._lines: dict[int, PeerConnection] = {}
         self._flights: SingleFlight[tuple[SegmentKey, int, int, int], bytes | memoryview] = SingleFlight()
         self._failed: dict[int, tuple[int, int]] = {}
         """Of nodes that did not answer: how often in a row, and until when they are passed over."""
@@ -134,7 +134,7 @@ class NodePeerReads:
         """See `PeerReads`."""
         return await self._of_any(segment, nodes, offset, max(1, min(max_bytes, _RANGE_BYTES)), -1)
 
-    async def look(self, segment: Segment, node_id: int, offset: int) -> None:
+    async def probe(self, segment: Segment, node_id: int, offset: int) -> None:
         """See `PeerReads`."""
         async with self._look_places:
             await self._tried(node_id, segment, _ask_for(segment.key, offset, 1, -1))
@@ -144,7 +144,7 @@ class NodePeerReads:
     ) -> tuple[int, int] | None:
         """See `PeerReads`. A batch may hold no such record at or above the offset: then the search continues behind
         it."""
-        look = TimeLook(timestamp_ms, from_offset)
+        look = TimeScan(timestamp_ms, from_offset)
         offset = max(from_offset, segment.base_offset)
         while segment.seal is not None and offset < segment.seal.end_offset:
             batch = await self._of_any(segment, nodes, offset, 1, timestamp_ms)
@@ -271,10 +271,10 @@ class NodePeerReads:
             raise PeerRefused(f"node {node_id} does not serve segment {key}: {_name_of(told.error_code)}")
         return told
 
-    def _line(self, node_id: int) -> PeerLine:
+    def _line(self, node_id: int) -> PeerConnection:
         line = self._lines.get(node_id)
         if line is None:
-            line = self._lines[node_id] = PeerLine(
+            line = self._lines[node_id] = PeerConnection(
                 node_id, self._asker, lambda: self._address_of(node_id), _RANGE_BYTES + LARGEST_BATCH_BYTES
             )
         return line

@@ -80,7 +80,7 @@ _REFUSALS = {
 }
 
 
-class Surroundings(Protocol):
+class ReplicaHost(Protocol):
     """What a replica needs of the node."""
 
     def ask(self, name: SegmentName, ask: Ask | None) -> None:
@@ -159,7 +159,7 @@ def record_of(segment: Segment, *, has_store: bool) -> SegmentNamed:
 
 class Replica:
     __slots__ = (
-        "_around",
+        "_host",
         "_is_closed",
         "_is_flushing_ahead",
         "_proof",
@@ -170,9 +170,9 @@ class Replica:
         "seen_offset",
     )
 
-    def __init__(self, around: Surroundings, follower: SegmentFollower, copy: ReplicaCopy) -> None:
+    def __init__(self, host: ReplicaHost, follower: SegmentFollower, copy: ReplicaCopy) -> None:
         key = copy.key
-        self._around = around
+        self._host = host
         self.follower = follower
         self.copy = copy
         self.name = SegmentName(key.topic_id, key.shard, key.epoch)
@@ -187,10 +187,10 @@ class Replica:
     def hear(self, event: FollowerEvent) -> None:
         answer: FollowerEvent | None = event
         while answer is not None and not self._is_closed:
-            effects, answer = self.follower.step(answer, self._around.steady_ms()), None
+            effects, answer = self.follower.step(answer, self._host.steady_ms()), None
             for effect in effects:
                 answer = self._perform(effect)
-        self._around.happened(self)
+        self._host.happened(self)
         self._set_alarm()
 
     def heed(self, settings: TopicSettings) -> None:
@@ -199,7 +199,7 @@ class Replica:
         if self.follower.is_fsync != is_fsync:
             self.hear(FlushPolicyChanged(is_fsync))
 
-    def take(self, node_id: int, answer: SegmentAnswer[memoryview]) -> None:
+    def receive(self, node_id: int, answer: SegmentAnswer[memoryview]) -> None:
         """What a peer answered. Checked before the machine hears of it."""
         if answer.error_code:
             why = _REFUSALS.get(ErrorCode(answer.error_code), RangeRefusal.NOT_NOW)
@@ -236,68 +236,68 @@ class Replica:
             self._timer.cancel()
             self._timer = None
         if wakes_at_ms is not None and not self._is_closed:
-            delay_s = max(0, wakes_at_ms - self._around.steady_ms()) / 1000
+            delay_s = max(0, wakes_at_ms - self._host.steady_ms()) / 1000
             self._timer = asyncio.get_running_loop().call_later(delay_s, self.hear, TimePassed())
 
     # What the machine asks for --------------------------------------------------------------------------------------
     def _perform(self, effect: FollowerEffect) -> FollowerEvent | None:
         """Returns: the answer to an effect that wants one at once, which is the last of its step."""
-        around = self._around
+        host = self._host
         match effect:
             case Ask():
-                around.ask(self.name, effect)
+                host.ask(self.name, effect)
             case AskNobody():
-                around.ask(self.name, None)
+                host.ask(self.name, None)
             case AppendRange(found):
                 return self._append(found)
             case CutTail(end_offset):
-                around.start(self._cut(end_offset))
+                host.start(self._cut(end_offset))
             case FillCopy(end_offset):
-                around.start(self._fill(end_offset))
+                host.start(self._fill(end_offset))
             case FlushData():
-                around.start(self._flush_at_last())
+                host.start(self._flush_at_last())
             case WritePromise(fence):
-                around.start(self._promise(fence))
+                host.start(self._promise(fence))
             case TellPromise(fence, end_offset, high_watermark, is_whole):
                 seen_offset = self.copy.seen_offset if self.copy.is_damaged else 0
                 is_whole = is_whole and not self.copy.is_damaged
                 word = PromiseFence(self.copy.key, fence, end_offset, high_watermark, is_whole, seen_offset)
-                around.start(self._tell(word))
+                host.start(self._tell(word))
             case ProveCopy():
-                around.start(self._prove())
+                host.start(self._prove())
             case TellReplica():
-                around.start(self._report())
+                host.start(self._report())
             case MoveHighWatermark():
                 pass  # the sender queries the machine for it
             case DropCopy():
-                around.dropped(self)
+                host.dropped(self)
             case TellFault(reason):
                 log.error("a replica makes no progress", segment=str(self.name), reason=reason)
-                around.start(self._look_at_fault())
+                host.start(self._look_at_fault())
             case _:
                 assert_never(effect)
         return None
 
     def _append(self, found: CheckedRange) -> FollowerEvent:
-        if not self.copy.is_made and not self._around.first_files.may_make(self.copy):
+        if not self.copy.is_made and not self._host.first_files.may_make(self.copy):
             return AppendFailed()
         try:
             self.copy.append(found.payload)
         except StratalogError as error:
-            self._around.append_failed(self, error)
+            self._host.append_failed(self, error)
             return AppendFailed()
         if not self._is_flushing_ahead and self.copy.unflushed_bytes > AHEAD_BYTES:
             self._is_flushing_ahead = True
-            self._around.start(self._flush_ahead())
+            self._host.start(self._flush_ahead())
         return RangeAppended()
 
     async def _look_at_fault(self) -> None:
-        self._around.look_at_fault(self)
+        self._host.look_at_fault(self)
 
     async def _cut(self, end_offset: int) -> None:
         try:
             with self.copy.change():
-                await self._around.revoke_checkpoint(self.copy.key)
+                await self._host.revoke_checkpoint(self.copy.key)
                 await self._change_file(lambda: self.copy.cut(end_offset), is_urgent=True)
         except Exception as error:
             self._log_failure("what a recovery left out cannot be cut off", error)
@@ -310,8 +310,8 @@ class Replica:
         try:
             await self._settle(copy.flush)
             with copy.change():
-                await self._around.revoke_checkpoint(copy.key)
-                await self._around.fill(copy, end_offset, lambda: self._fills(end_offset))
+                await self._host.revoke_checkpoint(copy.key)
+                await self._host.fill(copy, end_offset, lambda: self._fills(end_offset))
                 if self.follower.life is not FollowerLife.COPYING:
                     return
                 await self._change_file(copy.open_found, is_urgent=True)
@@ -336,7 +336,7 @@ class Replica:
         try:
             if file.path.exists():
                 file.fd()
-            return await self._around.change(self.copy, work, is_urgent=is_urgent)
+            return await self._host.change(self.copy, work, is_urgent=is_urgent)
         finally:
             file.unpin()
 
@@ -346,7 +346,7 @@ class Replica:
         file = self.copy.file
         file.pin()
         try:
-            return await self._around.settle(self.copy, work, reads_all=reads_all)
+            return await self._host.settle(self.copy, work, reads_all=reads_all)
         finally:
             file.unpin()
 
@@ -390,7 +390,7 @@ class Replica:
         if checkpoint is None or self.follower.life is FollowerLife.FAULTY:
             return
         try:
-            await self._around.keep_checkpoint(checkpoint, lambda: self.copy.version == version and not self._is_closed)
+            await self._host.keep_checkpoint(checkpoint, lambda: self.copy.version == version and not self._is_closed)
         except StratalogError as error:  # it costs a scan
             log.warning("no checkpoint of a followed segment", segment=str(self.name), error=str(error))
 
@@ -401,7 +401,7 @@ class Replica:
 
     async def _promise(self, fence: int) -> None:
         try:
-            await self._around.write_promise(self.copy.key, fence)
+            await self._host.write_promise(self.copy.key, fence)
         except Exception as error:
             self._log_failure("a fence cannot be promised now", error)
             self.hear(PromiseFailed())
@@ -440,7 +440,7 @@ class Replica:
         found = self.copy.found_producers
         assert self._proof is not None and found is not None, "nothing was proven"
         try:
-            tally = await self._around.producers_at_end(self.copy.key, found)
+            tally = await self._host.producers_at_end(self.copy.key, found)
         except Exception as error:
             self._log_failure("the producers at the end of a copy cannot be found now", error)
             tally = None
@@ -450,11 +450,11 @@ class Replica:
             self.hear(ServiceNotTold())
             return
         proof = replace(self._proof, producers=tally)
-        await self._tell(ReportReplica(self.copy.key, proof, self._around.version_of(self.copy.key)))
+        await self._tell(ReportReplica(self.copy.key, proof, self._host.version_of(self.copy.key)))
 
     async def _tell(self, command: NodeCommand[Segment]) -> None:
         try:
-            segment = await self._around.tell(command)
+            segment = await self._host.tell(command)
         except Conflict as conflict:
             record = self.follower.record
             if isinstance(command, ReportReplica) and record is not None and record.is_sealed:

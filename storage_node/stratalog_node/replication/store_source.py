@@ -3,7 +3,7 @@
 Reads go through the node's cold reader, which checks each part's identity and CRCs and keeps to the limits of cold
 reads. A replica checks what comes as it checks what a peer sends, proves its whole copy, and the meta service compares
 that digest with the seal record. A read that fails is a refusal: the replica pauses, and asks a node again if one is
-listed. Lives on the event loop; one task for each segment that is asked for, and `copy_line` bounds their number.
+listed. Lives on the event loop; one task for each segment that is asked for, and `copy_queue` bounds their number.
 """
 
 from __future__ import annotations

@@ -24,15 +24,15 @@ from stratalog_node.serve.connections.byte_budget import ByteBudget
 from stratalog_node.serve.connections.connection import Connection
 from stratalog_node.serve.connections.connection_places import ConnectionPlaces, may_be_a_node
 from stratalog_node.serve.connections.context import ConnectionInfo, NodeServices
-from stratalog_node.serve.connections.control import ControlDesk
+from stratalog_node.serve.connections.control import ControlRequests
 from stratalog_node.serve.connections.registry import Api, Registry
 from stratalog_node.serve.connections.send_share import SendShare
 from stratalog_node.serve.connections.serving import ServeLimits, ServeStats, Serving
 from stratalog_node.serve.fetching.fetch import PendingFetch
-from stratalog_node.serve.fetching.fetch_desk import FetchDesk
+from stratalog_node.serve.fetching.fetch_scheduler import FetchScheduler
 from stratalog_node.serve.fetching.read_replicas import ReadReplicas
 from stratalog_node.serve.producing.produce import ProduceHandler
-from stratalog_node.serve.replicas.replica_desk import ReplicaDesk
+from stratalog_node.serve.replicas.replica_requests import ReplicaRequests
 from stratalog_node.shards.log.directory import ShardDirectory
 from stratalog_node.shards.read.reading import ShardReader
 from stratalog_node.turn import Turn
@@ -105,11 +105,11 @@ class KafkaServer:
             lambda: turn.steady_ms,
         )
         lag = services.control.lag(services.catalog, services.meta)
-        self._fetches = FetchDesk(self.serving, services.catalog, shards, reader, self._readers, lag.catch_up)
+        self._fetches = FetchScheduler(self.serving, services.catalog, shards, reader, self._readers, lag.catch_up)
         self._places = ConnectionPlaces(self.limits)
-        self._replicas = ReplicaDesk(services.catalog, shards, self._fetches, self._places.proved)
+        self._replicas = ReplicaRequests(services.catalog, shards, self._fetches, self._places.proved)
         self._produce = ProduceHandler(self.serving, services.catalog, shards.by_name, lag.catch_up)
-        self._control = ControlDesk(self.serving, services)
+        self._control = ControlRequests(self.serving, services)
         self._apis: dict[int, Api] = {api.key: api for api in registry.all()}
         self._connections: set[Connection] = set()
         self._clients: dict[Connection, str | None] = {}
@@ -248,7 +248,7 @@ class KafkaServer:
     def dispatch(self, connection: Connection, header: RequestHeader, frame: memoryview) -> None:
         if self._places.on_trial and connection in self._places.on_trial:
             is_of_replicas = (header.api_key, header.api_version) == _OF_REPLICAS
-            if not is_of_replicas or not self._replicas.take(connection, header, frame):
+            if not is_of_replicas or not self._replicas.handle(connection, header, frame):
                 self._end_trial(connection)
             return
         api = self._apis.get(header.api_key)
@@ -256,7 +256,7 @@ class KafkaServer:
             is_of_replicas = (header.api_key, header.api_version) == _OF_REPLICAS
             # Nodes ask each other by the internal listener: whoever shows a token elsewhere is none of them.
             is_taken = is_of_replicas and connection.info.listener == INTERNAL
-            if not is_taken or not self._replicas.take(connection, header, frame):
+            if not is_taken or not self._replicas.handle(connection, header, frame):
                 self._refuse_version(connection, header)
             return
         self.turn.request()
@@ -268,7 +268,7 @@ class KafkaServer:
             connection.expect_answer(fetch)
             fetch.start(frame)
         else:
-            self._control.take(connection, api, header, frame)
+            self._control.handle(connection, api, header, frame)
 
     def _refuse_version(self, connection: Connection, header: RequestHeader) -> None:
         if header.api_key != _API_VERSIONS:

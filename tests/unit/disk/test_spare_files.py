@@ -29,24 +29,24 @@ async def spares(tmp_path: Path) -> AsyncIterator[SpareFiles]:
 
 
 async def spare_segment(spares: SpareFiles, path: Path, descriptors: Descriptors | None = None) -> SegmentFile:
-    spares.take()
+    spares.pop()
     await eventually(lambda: spares.ready_count > 0)
     file = SegmentFile(path, descriptors or Descriptors(10), 0)
-    file.create(HEADER, spares.take)
+    file.create(HEADER, spares.pop)
     return file
 
 
 async def test_nothing_is_made_before_the_first_roll(spares: SpareFiles, tmp_path: Path) -> None:
     assert not (tmp_path / ".spare").exists()
-    assert spares.take() is None
+    assert spares.pop() is None
     await eventually(lambda: spares.ready_count == 1)
 
 
 async def test_as_many_are_made_as_rolled_at_once_and_no_more_than_the_most(spares: SpareFiles) -> None:
     for _ in range(100):
-        assert spares.take() is None
+        assert spares.pop() is None
     await eventually(lambda: spares.ready_count == MOST)
-    taken = [spares.take() for _ in range(MOST)]
+    taken = [spares.pop() for _ in range(MOST)]
     assert len({spare[1] for spare in taken if spare}) == MOST
     await eventually(lambda: spares.ready_count == MOST)
     for spare in taken:
@@ -72,7 +72,7 @@ async def test_a_spare_takes_appends_at_once_and_is_found_under_its_name_later(
 
 async def test_without_a_spare_the_file_is_made_under_its_name(spares: SpareFiles, tmp_path: Path) -> None:
     file = SegmentFile(tmp_path / "a.seg", Descriptors(10), 0)
-    file.create(HEADER, spares.take)
+    file.create(HEADER, spares.pop)
     assert file.is_named
     assert file.path.read_bytes() == HEADER
     file.close()

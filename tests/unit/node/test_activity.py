@@ -13,7 +13,7 @@ from stratalog.model.activity import MAX_STOPPED_TOLD
 from stratalog.model.commands.table_commands import CreateTopic
 from stratalog.model.ids import ShardKey
 from stratalog.objects.opening import open_store
-from stratalog_node.activity import ActivityTeller
+from stratalog_node.activity import ActivityReporter
 from support.node_cluster import NodeCluster
 from support.waiting import eventually
 
@@ -39,15 +39,15 @@ class Watch:
         return self.now_ns
 
 
-def teller_of(cluster: NodeCluster, watch: Watch) -> ActivityTeller:
+def teller_of(cluster: NodeCluster, watch: Watch) -> ActivityReporter:
     node = cluster.nodes[1]
-    return ActivityTeller(node.shards, node.local.context.stats, node.remote_reads, node.tier, node.readiness, watch)
+    return ActivityReporter(node.shards, node.local.context.stats, node.remote_reads, node.tier, node.readiness, watch)
 
 
 async def test_what_was_taken_given_and_is_owed_to_the_store_is_told(cluster: NodeCluster) -> None:
     watch = Watch()
     teller = teller_of(cluster, watch)
-    before = teller.tell()
+    before = teller.report()
     key = await cluster.shard(1)
     await cluster.append(key, b"x" * 10_000)
     await cluster.values(key)
@@ -55,7 +55,7 @@ async def test_what_was_taken_given_and_is_owed_to_the_store_is_told(cluster: No
     assert uploader is not None
     await eventually(lambda: uploader.status().uploader.unsent_bytes > 10_000)
     watch.now_ns += 10**12
-    now = teller.tell()
+    now = teller.report()
     assert now.produced_bytes - before.produced_bytes > 10_000 and now.fetched_bytes - before.fetched_bytes > 10_000
     assert before.uploads is not None and now.uploads is not None
     assert before.uploads.unsent_bytes == 0 and now.uploads.unsent_bytes > 10_000
@@ -65,16 +65,16 @@ async def test_what_was_taken_given_and_is_owed_to_the_store_is_told(cluster: No
 async def test_the_look_at_all_uploads_takes_a_thousandth_of_the_time_at_most(cluster: NodeCluster) -> None:
     watch = Watch()
     teller = teller_of(cluster, watch)
-    first = teller.tell().uploads
+    first = teller.report().uploads
     key = await cluster.shard(1)
     await cluster.append(key, b"x" * 10_000)
     uploader = cluster.nodes[1].tier.uploader
     assert uploader is not None
     await eventually(lambda: uploader.status().uploader.unsent_bytes > 10_000)
     watch.now_ns += 998 * watch.look_ns
-    assert teller.tell().uploads is first, "what it told before"
+    assert teller.report().uploads is first, "what it told before"
     watch.now_ns += watch.look_ns
-    again = teller.tell().uploads
+    again = teller.report().uploads
     assert again is not None and again.unsent_bytes > 10_000
 
 
@@ -84,7 +84,7 @@ async def test_stopped_shards_are_counted_and_the_first_of_them_named(cluster: N
     await eventually(lambda: all(cluster.led(key) is not None for key in keys))
     for key in reversed(keys):
         (await cluster.leads_again(key)).tell(ShardStopped(Stop("the disk is gone " * 100, StopCause.DEPOSED)))
-    told = teller_of(cluster, Watch()).tell()
+    told = teller_of(cluster, Watch()).report()
     assert told.stopped_shards == len(keys)
     assert [(one.topic, one.shard) for one in told.stopped] == [("flights", at) for at in range(MAX_STOPPED_TOLD)]
     assert {one.cause for one in told.stopped} == {"deposed"} and max(len(one.reason) for one in told.stopped) == 300
@@ -94,5 +94,5 @@ async def test_stopped_shards_are_counted_and_the_first_of_them_named(cluster: N
 async def test_a_life_that_is_over_is_told(cluster: NodeCluster) -> None:
     node = cluster.nodes[1]
     node.why_over = "another life of this node has begun"
-    assert teller_of(cluster, Watch()).tell().troubles == ("life: another life of this node has begun",)
+    assert teller_of(cluster, Watch()).report().troubles == ("life: another life of this node has begun",)
     node.why_over = ""

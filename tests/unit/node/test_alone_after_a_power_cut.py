@@ -8,7 +8,7 @@ import asyncio
 import pytest
 
 from stratalog.model.commands.table_commands import RollSegment
-from stratalog_node.shards.read.epochs import told_end
+from stratalog_node.shards.read.epochs import end_of_led_epoch
 from support.node_cluster import NodeCluster
 from support.waiting import eventually
 
@@ -16,7 +16,7 @@ from support.waiting import eventually
 def told(cluster: NodeCluster, node_id: int, epoch: int) -> tuple[int, int]:
     """What a reader hears that asks about its epoch."""
     (shard,) = (one for one in cluster.nodes[node_id].shards.all() if one.topic.name == "flights")
-    return told_end(shard, shard.end_offset, epoch)
+    return end_of_led_epoch(shard, shard.end_offset, epoch)
 
 
 @pytest.mark.fault("replica-segment-loses-page")

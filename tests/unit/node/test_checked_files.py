@@ -154,7 +154,7 @@ async def test_a_read_of_what_is_not_checked_yet_is_told_so_and_the_directory_is
             one.put(one.path.read_bytes())
             assert await one.answers() == ErrorCode.REQUEST_TIMED_OUT
             with pytest.raises(PeerBusy, match="checks its file of segment"):
-                await reader.peer_reads.look(segment, left, 3)
+                await reader.peer_reads.probe(segment, left, 3)
             with pytest.raises(Unavailable):
                 await reader.peer_reads.read(segment, [left], 3, 1)
             assert left in [*reader.peer_reads.holders(segment)[0], *reader.peer_reads.holders(segment)[1]]

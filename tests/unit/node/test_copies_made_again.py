@@ -117,7 +117,7 @@ async def test_a_node_whose_file_is_gone_says_so_and_copies_it_again(cluster: No
     await cluster.stop(2)
     cluster.layout(2).segment(segment).unlink()
     await cluster.start(2)
-    await cluster.nodes[2].lost_copies.look()
+    await cluster.nodes[2].lost_copies.check()
     assert cluster.nodes[2].following.stats.lost_copies == 1
     await eventually(lambda: is_copy_of_shard(cluster, 2, segment) and holders(cluster, key, at=2) == (1, 2))
     assert cluster.layout(2).segment(segment).exists()
@@ -141,7 +141,7 @@ async def test_a_copy_that_a_reader_found_damaged_is_copied_again(cluster: NodeC
     with contextlib.suppress(StratalogError):
         await shard.workers.reader.read_to_keep(shard, 0, 1 << 20)
     assert damaged.damage is not None
-    await cluster.nodes[other].lost_copies.look()
+    await cluster.nodes[other].lost_copies.check()
     await eventually(lambda: holders(cluster, key, at=other) == (1, 2) and shard.copies.get(0) not in (None, damaged))
     assert path.read_bytes()[-20:] == whole[-20:]
 

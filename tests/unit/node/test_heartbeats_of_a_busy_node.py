@@ -56,7 +56,7 @@ class Line:
 
 
 def beating(service: Service, on_fenced: Callable[[str], None] = lambda _: None) -> Heartbeats:
-    beats = Heartbeats(Line(service), LIFE, lambda: service.now_ms, on_fenced, life_line=service.line)
+    beats = Heartbeats(Line(service), LIFE, lambda: service.now_ms, on_fenced, heartbeat_client=service.line)
     beats.start()
     return beats
 
@@ -132,7 +132,7 @@ async def test_what_a_node_says_of_itself_is_noted_on_its_own_loop() -> None:
         return False
 
     beats = Heartbeats(
-        Line(service), LIFE, lambda: service.now_ms, lambda _: None, has_room=has_room, life_line=service.line
+        Line(service), LIFE, lambda: service.now_ms, lambda _: None, has_room=has_room, heartbeat_client=service.line
     )
     beats.start()
     await eventually(lambda: service.count >= 2)
@@ -158,7 +158,9 @@ class Shown:
 async def test_a_node_that_was_lost_and_is_heard_again_is_not_sure_before_it_has_seen_what_was_taken_from_it() -> None:
     """Its process stood still for longer than a lease. The thread runs first, and its watch may be far behind."""
     service, shown = Service(), Shown()
-    beats = Heartbeats(Line(service), LIFE, lambda: service.now_ms, lambda _: None, life_line=service.line, shown=shown)
+    beats = Heartbeats(
+        Line(service), LIFE, lambda: service.now_ms, lambda _: None, heartbeat_client=service.line, shown=shown
+    )
     beats.start()
     await eventually(lambda: service.count >= 3)
     sure_ms = beats.sure_ms
@@ -180,7 +182,9 @@ async def test_a_node_that_was_lost_and_is_heard_again_is_not_sure_before_it_has
 @pytest.mark.fault("node-suspended-cut-longer")
 async def test_a_node_whose_metadata_are_always_a_little_behind_is_sure_of_what_they_show() -> None:
     service, shown = Service(), Shown()
-    beats = Heartbeats(Line(service), LIFE, lambda: service.now_ms, lambda _: None, life_line=service.line, shown=shown)
+    beats = Heartbeats(
+        Line(service), LIFE, lambda: service.now_ms, lambda _: None, heartbeat_client=service.line, shown=shown
+    )
     beats.start()
     for _ in range(5):
         service.version += 1
@@ -201,7 +205,7 @@ async def test_a_thread_that_ends_by_a_fault_ends_the_life_and_says_so() -> None
         raise OSError(24, "Too many open files")
 
     told: list[str] = []
-    beats = Heartbeats(Line(Service()), LIFE, lambda: 0, told.append, life_line=no_line)
+    beats = Heartbeats(Line(Service()), LIFE, lambda: 0, told.append, heartbeat_client=no_line)
     beats.start()
     await eventually(lambda: told)
     assert "heartbeats" in told[0] and "Too many open files" in told[0]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog_node.replication.peer_line import PeerLine
+from stratalog_node.replication.peer_connection import PeerConnection
 from stratalog_node.serve.connections import connection_places
 from support.node_cluster import NodeCluster
 from support.raw_client import RawClient
@@ -101,7 +101,7 @@ async def test_a_node_asks_where_shards_end_though_clients_fill_the_limits(
     shard = cluster.nodes[1].shards.get(key)
     assert shard is not None
     asker, address = cluster.nodes[2]._asker, cluster.nodes[1].address
-    line = PeerLine(1, asker, lambda: address, 1 << 20)
+    line = PeerConnection(1, asker, lambda: address, 1 << 20)
     try:
         assert await line.ask_ends({shard.topic.name: [0]}, 10.0) == {(shard.topic.name, 0): 1}
     finally:

@@ -86,7 +86,7 @@ async def test_the_number_moves_once_the_shards_are_flushed() -> None:
 
 async def test_a_buffer_goes_back_only_when_its_turn_has_used_it() -> None:
     scene = Scene()
-    buffer: Buffer = scene.pool.take(1)
+    buffer: Buffer = scene.pool.lend(1)
     scene.turn.free_after_turn(buffer)
     assert scene.pool.lent_bytes == buffer.capacity
     await eventually(lambda: scene.pool.lent_bytes == 0)
@@ -100,7 +100,7 @@ async def test_a_buffer_is_lent_as_long_as_shards_flush_fetches_look_and_answers
     for line in ("flush_pending", "tell_moved", "send_ready", "give_back_buffer"):
         setattr(one, line, note)
     scene.turn.after_shards.append(note)
-    scene.turn.free_after_turn(buffer := scene.pool.take(1))
+    scene.turn.free_after_turn(buffer := scene.pool.lend(1))
     scene.turn.flush(one)
     scene.turn.tell_moved(one)
     scene.turn.send(one)

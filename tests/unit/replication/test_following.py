@@ -124,7 +124,7 @@ async def test_an_answer_too_short_for_a_batch_costs_its_segment_a_pause_and_no_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cut: list[int] = []
-    real = Replica.take
+    real = Replica.receive
 
     def take(replica: Replica, node_id: int, answer: SegmentAnswer[memoryview]) -> None:
         if answer.records_bytes and not cut:
@@ -134,7 +134,7 @@ async def test_an_answer_too_short_for_a_batch_costs_its_segment_a_pause_and_no_
 
     async with LeadingRig(tmp_path / "1") as rig, FollowerRig(rig, tmp_path / "2") as follower:
         (shard,) = await led_shards(rig)
-        monkeypatch.setattr(Replica, "take", take)
+        monkeypatch.setattr(Replica, "receive", take)
         await rig.acknowledged(shard, b"one")
         assert cut and follower.following.stats.connections_lost == 0
         assert is_copied(await follower.replica_of(shard), rig, shard)
@@ -145,7 +145,7 @@ async def test_what_does_not_check_is_not_taken_and_asked_for_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     damaged: list[int] = []
-    real = Replica.take
+    real = Replica.receive
 
     def take(replica: Replica, node_id: int, answer: SegmentAnswer[memoryview]) -> None:
         if answer.records_bytes and not damaged:
@@ -155,7 +155,7 @@ async def test_what_does_not_check_is_not_taken_and_asked_for_again(
 
     async with LeadingRig(tmp_path / "1") as rig, FollowerRig(rig, tmp_path / "2") as follower:
         (shard,) = await led_shards(rig)
-        monkeypatch.setattr(Replica, "take", take)
+        monkeypatch.setattr(Replica, "receive", take)
         await rig.acknowledged(shard, b"one")
         assert damaged and follower.following.stats.refused_ranges == 1
         replica = await follower.replica_of(shard)

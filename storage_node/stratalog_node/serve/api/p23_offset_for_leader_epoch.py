@@ -19,7 +19,7 @@ from stratalog_node.serve.api.placement import led_shard, offset_error
 from stratalog_node.serve.connections.context import RequestContext
 from stratalog_node.serve.connections.off_loop import encoded
 from stratalog_node.serve.connections.registry import Api
-from stratalog_node.shards.read.epochs import UNDEFINED, told_end
+from stratalog_node.shards.read.epochs import UNDEFINED, end_of_led_epoch
 from stratalog_node.slices import Slices
 
 
@@ -51,7 +51,7 @@ def _answer(context: RequestContext, topic: str, asked: Any) -> dict[str, Any]:
     epoch, end_offset = UNDEFINED
     try:
         shard = led_shard(context.services, topic, asked.partition, asked.current_leader_epoch)
-        epoch, end_offset = told_end(shard, shard.end_offset, asked.leader_epoch)
+        epoch, end_offset = end_of_led_epoch(shard, shard.end_offset, asked.leader_epoch)
     except StratalogError as problem:
         error = offset_error(problem)
     return {"error_code": error, "partition": asked.partition, "leader_epoch": epoch, "end_offset": end_offset}

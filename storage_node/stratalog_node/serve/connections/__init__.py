@@ -6,7 +6,7 @@ __all__ = (
     "byte_budget",
     "connection",
     "connection_places",
-    "consumer_words",
+    "consumer_codec",
     "context",
     "control",
     "control_state",

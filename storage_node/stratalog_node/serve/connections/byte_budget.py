@@ -32,7 +32,7 @@ class ByteBudget:
     def is_crowded(self) -> bool:
         return self.kept_bytes > self.limit_bytes
 
-    def take(self, owner: object, size_bytes: int, resume: Callable[[], None]) -> bool:
+    def reserve(self, owner: object, size_bytes: int, resume: Callable[[], None]) -> bool:
         """True: granted. False: `resume` is called once it has been granted."""
         if owner is self._overdrawn_by or (not self._waiting and self.used_bytes + size_bytes <= self.limit_bytes):
             self.used_bytes += size_bytes

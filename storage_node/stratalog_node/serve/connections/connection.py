@@ -54,7 +54,7 @@ _TURN_BYTES = 1 << 20
 took a fifth more CPU per byte, in turns and wake-ups of the client."""
 
 
-class ControlLine:
+class ControlQueue:
     """Handles the control requests of one connection one after the other, as clients expect. Lives on the event loop.
 
     Calls `broken` when the request in progress will not be answered: the node stops, or a handler's own task was
@@ -142,7 +142,7 @@ class Connection:
         self.info = info
         self.last_active_ms = serving.turn.steady_ms
         self.in_send_list = False
-        self._control: ControlLine | None = None
+        self._control: ControlQueue | None = None
         self._serving = serving
         self._turn = serving.turn
         self._loop = serving.loop
@@ -274,7 +274,7 @@ class Connection:
             else:
                 size = _SMALL_BUFFER
         self._start = self._end = 0
-        self._buffer = self._serving.pool.take(size)
+        self._buffer = self._serving.pool.lend(size)
         return self._buffer
 
     def _take_frames_or_close(self, buffer: Buffer) -> None:
@@ -340,7 +340,7 @@ class Connection:
         # Grow with what really came, at most fourfold: a length alone gets no memory.
         capacity = min(self._serving.pool.capacity_for(needed), buffer.capacity * 4)
         extra = capacity - self._granted
-        if not self._serving.budget.take(self, extra, lambda: self._grow(capacity)):
+        if not self._serving.budget.reserve(self, extra, lambda: self._grow(capacity)):
             self._pause(_PAUSED_BY_BUDGET)
             return False
         self._granted += extra
@@ -358,7 +358,7 @@ class Connection:
     def _move_to(self, capacity: int) -> None:
         old = self._buffer
         assert old is not None
-        new = self._serving.pool.take(capacity)
+        new = self._serving.pool.lend(capacity)
         kept = self._end - self._start
         new.view[:kept] = old.view[self._start : self._end]
         self._turn.free_after_turn(old)
@@ -403,7 +403,7 @@ class Connection:
         capacity = serving.pool.capacity_for(kept)
         if 4 * capacity > buffer.capacity or self._pause_reasons & _PAUSED_BY_BUDGET:
             return
-        smaller = serving.pool.take(capacity)
+        smaller = serving.pool.lend(capacity)
         smaller.view[:kept] = buffer.view[self._start : self._end]
         serving.pool.give_back(buffer)
         self._buffer, self._start, self._end = smaller, 0, kept
@@ -459,7 +459,7 @@ class Connection:
 
     def run_control(self, work: Callable[[], Awaitable[None]]) -> None:
         """Work off one more control request, after those before it."""
-        self._control = self._control or ControlLine(self._loop, self.close)
+        self._control = self._control or ControlQueue(self._loop, self.close)
         self._control.add(work)
 
     # Answering ------------------------------------------------------------------------------------------------------
@@ -565,7 +565,7 @@ class Connection:
         try:
             sent = out.send(self.sock, _TURN_BYTES)
             serving.stats.sent_bytes += sent
-            serving.sends.take(sent)
+            serving.sends.use(sent)
         except (OSError, StratalogError) as error:
             self.close(f"write failed: {error}")
             return

@@ -44,7 +44,7 @@ _GROUPS_SINCE = 8
 """OffsetFetch: several groups, each with its own topics."""
 
 
-class ControlDesk:
+class ControlRequests:
     """The control requests of all connections."""
 
     def __init__(self, serving: Serving, services: NodeServices) -> None:
@@ -76,7 +76,7 @@ class ControlDesk:
                     return
                 self.large.release()
 
-    def take(self, connection: Connection, api: Api, header: RequestHeader, frame: memoryview) -> None:
+    def handle(self, connection: Connection, api: Api, header: RequestHeader, frame: memoryview) -> None:
         """Raises: MalformedFrame for a request above the limit of control requests."""
         body = messages.body_of(api.key, frame, header.body_position)
         pending = _PendingControl(self, connection, api, header, body)
@@ -89,12 +89,14 @@ class ControlDesk:
 class _PendingControl(Parkable):
     """One request until its answer is ready."""
 
-    __slots__ = ("_api", "_body", "_connection", "_desk", "_header", "_unparked", "on_first")
+    __slots__ = ("_api", "_body", "_connection", "_header", "_requests", "_unparked", "on_first")
 
-    def __init__(self, desk: ControlDesk, connection: Connection, api: Api, header: RequestHeader, body: bytes) -> None:
+    def __init__(
+        self, requests: ControlRequests, connection: Connection, api: Api, header: RequestHeader, body: bytes
+    ) -> None:
         super().__init__()
         self.on_first: Callable[[], None] | None = None
-        self._desk = desk
+        self._requests = requests
         self._connection = connection
         self._api = api
         self._header = header
@@ -102,7 +104,7 @@ class _PendingControl(Parkable):
         self._unparked: asyncio.Event | None = None
 
     async def work(self) -> None:
-        serving, api, connection = self._desk.serving, self._api, self._connection
+        serving, api, connection = self._requests.serving, self._api, self._connection
         begin = serving.loop.time()
         try:
             if api.key in _AT_ITS_TURN:
@@ -132,7 +134,7 @@ class _PendingControl(Parkable):
         self.buffers = buffers
         size = sum(map(len, buffers))
         connection.hold(self, size)
-        self._desk.unsent_answers.hold(self, connection, size)
+        self._requests.unsent_answers.hold(self, connection, size)
         serving.stats.control_duration.observe(int((serving.loop.time() - begin) * 1e6))
         connection.answer_ready()
         serving.turn.request()
@@ -154,7 +156,7 @@ class _PendingControl(Parkable):
 
     def has_room(self) -> bool:
         connection = self._connection
-        return connection.is_next(self) or (connection.may_hold_more and not self._desk.unsent_answers.is_full)
+        return connection.is_next(self) or (connection.may_hold_more and not self._requests.unsent_answers.is_full)
 
     def unpark(self) -> bool:
         assert self._unparked is not None
@@ -162,21 +164,21 @@ class _PendingControl(Parkable):
         return True
 
     async def _answer(self) -> list[bytes]:
-        desk, key = self._desk, self._api.key
+        requests, key = self._requests, self._api.key
         request = None
         if len(self._body) <= LARGE_BYTES:
             request = self._decode()
             if not _asks_for_all(key, self._header.api_version, request):
                 return await self._handle(request)
         is_answered_here = key in _ANSWERED_HERE
-        await desk.begin_large(is_answered_here)
+        await requests.begin_large(is_answered_here)
         try:
             if request is None:
                 request = await asyncio.to_thread(self._decode)
             if is_answered_here:
                 return await self._handle(request)
         finally:
-            desk.large.release()
+            requests.large.release()
         return await self._handle(request)
 
     def _decode(self) -> Any:
@@ -186,7 +188,7 @@ class _PendingControl(Parkable):
     async def _handle(self, request: Any) -> list[bytes]:
         handler = self._api.handler
         assert handler is not None
-        response = await handler(RequestContext(self._desk.services, self._header, self._connection.info), request)
+        response = await handler(RequestContext(self._requests.services, self._header, self._connection.info), request)
         if messages.has_more_entries(response, FEW):
             response = await asyncio.to_thread(_encoded, response)
         header = self._header

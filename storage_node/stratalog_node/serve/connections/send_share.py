@@ -30,7 +30,7 @@ class SendShare:
     def is_used_up(self) -> bool:
         return self._sent_bytes >= _TURN_BYTES and self._number == self._turn.number
 
-    def take(self, size_bytes: int) -> None:
+    def use(self, size_bytes: int) -> None:
         """So much more was sent."""
         if self._number != self._turn.number:
             self._number, self._sent_bytes = self._turn.number, 0

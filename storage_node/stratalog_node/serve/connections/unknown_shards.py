@@ -64,7 +64,7 @@ class UnknownShards:
     ) -> None:
         """Answers at once if the client does not wait (`acks` 0), or if the shard is known to be in creation."""
         if records is not None:
-            self._note_owed(topic, shard, records)
+            self._note_rejected(topic, shard, records)
         code = missing_shard_error(self._catalog, topic, shard)
         if acks == 0 or code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             pending.fail(slot, code)
@@ -73,7 +73,7 @@ class UnknownShards:
         if not self._tasks:
             self._tasks.start(self._answer_once_sure(), name="unknown-shards")
 
-    def _note_owed(self, topic: str, shard: int, records: memoryview) -> None:
+    def _note_rejected(self, topic: str, shard: int, records: memoryview) -> None:
         header = check_offered(records, LARGEST_BATCH_BYTES)
         if isinstance(header, FaultyBatch):
             return  # it would not have been taken either
@@ -82,7 +82,7 @@ class UnknownShards:
             batch = OfferedBatch(None, len(records), count, timestamp, producer_id, epoch, sequence, 0, None, None)
             self.owed.refused(topic, shard, batch, self._serving.turn.now_ms)
 
-    def tell_owed(self, shard: ShardLog, topic: str, number: int) -> None:
+    def report_rejected(self, shard: ShardLog, topic: str, number: int) -> None:
         """The shard is here now, and takes a batch."""
         if batches := self.owed.take(topic, number, self._serving.turn.now_ms):
             shard.tell(BatchesRefusedBefore(batches))

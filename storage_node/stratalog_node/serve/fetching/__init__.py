@@ -2,6 +2,6 @@
 
 __all__ = (
     "fetch",
-    "fetch_desk",
+    "fetch_scheduler",
     "read_replicas",
 )

@@ -7,7 +7,7 @@ appended instead of reading it (`PartitionCount`); the only timer is the client'
 refused (session
 id 0): clients then send full lists.
 
-All fetches together check a limited number of partitions in a turn of the loop (`fetch_desk.py`), however many
+All fetches together check a limited number of partitions in a turn of the loop (`fetch_scheduler.py`), however many
 connections ask or wait: the others follow in the next turns, in the order of their notifications. Until its first check
 a request waits as the bytes that it came in, which count against its connection; a large one always does.
 Source: docs/kafka.md "Fetch".
@@ -36,7 +36,7 @@ from stratalog_node.serve.connections.answer import Parkable
 from stratalog_node.serve.connections.connection import Connection
 from stratalog_node.serve.connections.serving import ServeStats
 from stratalog_node.serve.fetching.empty_batches import read_hot
-from stratalog_node.serve.fetching.fetch_desk import FetchDesk
+from stratalog_node.serve.fetching.fetch_scheduler import FetchScheduler
 from stratalog_node.serve.fetching.slow_reads import SlowReads
 from stratalog_node.shards.copies.local_copy import NotCached
 from stratalog_node.shards.log.shard_log import ShardLog
@@ -140,7 +140,6 @@ class PendingFetch(Parkable):
     __slots__ = (
         "_connection",
         "_counted_bytes",
-        "_desk",
         "_enough_bytes",
         "_frame",
         "_header",
@@ -151,15 +150,16 @@ class PendingFetch(Parkable):
         "_is_sure",
         "_reads",
         "_request",
+        "_scheduler",
         "_task",
         "_timer",
         "_waits_on",
         "weight",
     )
 
-    def __init__(self, desk: FetchDesk, connection: Connection, header: RequestHeader) -> None:
+    def __init__(self, scheduler: FetchScheduler, connection: Connection, header: RequestHeader) -> None:
         super().__init__()
-        self._desk = desk
+        self._scheduler = scheduler
         self._connection = connection
         self._header = header
         self._timer: asyncio.TimerHandle | None = None
@@ -188,7 +188,7 @@ class PendingFetch(Parkable):
         """Look now if that may be, or keep the frame until then. Raises: MalformedFrame."""
         size = len(frame)
         self.weight = weight = _OF_ITSELF + size // _FRAME_BYTES
-        if size <= _LARGE_BYTES and self._desk.may_look(weight):
+        if size <= _LARGE_BYTES and self._scheduler.may_check(weight):
             self.attempt(frame)
         else:
             self._keep(frame)
@@ -200,12 +200,12 @@ class PendingFetch(Parkable):
 
     def _decode(self, frame: memoryview) -> FetchRequest:
         """Raises: MalformedFrame."""
-        desk, header = self._desk, self._header
-        most = desk.shard_count + _NAMED_IN_VAIN
+        scheduler, header = self._scheduler, self._header
+        most = scheduler.shard_count + _NAMED_IN_VAIN
         request = decode_fetch(frame, header.body_position, header.api_version, most + _NAMED_AGAIN)
         request.topics = distinct(request.topics, most)
         self._request = request
-        self._enough_bytes = min(request.min_bytes, request.max_bytes, desk.limits.fetch_max_bytes)
+        self._enough_bytes = min(request.min_bytes, request.max_bytes, scheduler.limits.fetch_max_bytes)
         self._is_overdue = request.max_wait_ms <= 0
         if self._frame is not None:
             self._frame = None
@@ -229,7 +229,7 @@ class PendingFetch(Parkable):
     def _retry_soon(self) -> None:
         if not self._is_queued and not self._is_done:
             self._is_queued = True
-            self._desk.retry(self)
+            self._scheduler.retry(self)
 
     def has_room(self) -> bool:
         return self._connection.has_room_for(self, is_waiting=False)
@@ -252,14 +252,14 @@ class PendingFetch(Parkable):
         self._is_overdue = True
         if self._is_done or self._task is not None:
             return
-        if not self._desk.may_look(self.weight):
+        if not self._scheduler.may_check(self.weight):
             self._retry_soon()
             return
         try:
             self.attempt()
         except Exception as error:
             self.fail(error)
-        self._desk.turn.request()
+        self._scheduler.turn.request()
 
     def _abandon(self) -> None:
         """The connection is gone."""
@@ -297,9 +297,9 @@ class PendingFetch(Parkable):
         if request.session_id != 0:
             self._finish([], ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
             return
-        desk, reads = self._desk, self._reads
-        reader, shard_of, rack = desk.reader, desk.shard_of, request.rack_id
-        left = reader.room_bytes(min(request.max_bytes, desk.limits.fetch_max_bytes))
+        scheduler, reads = self._scheduler, self._reads
+        reader, shard_of, rack = scheduler.reader, scheduler.shard_of, request.rack_id
+        left = reader.room_bytes(min(request.max_bytes, scheduler.limits.fetch_max_bytes))
         total, has_error, is_cut = 0, False, False
         slow: list[tuple[FetchedPartition[ReadBuffer], ShardLog, PartitionFetch]] = []
         answers: list[tuple[str, list[FetchedPartition[ReadBuffer]]]] = []
@@ -319,7 +319,7 @@ class PendingFetch(Parkable):
                 assert shard is not None
                 high_watermark, stable = shard.high_watermark, shard.last_stable_offset
                 if not shard.is_leader:  # what a replica serves is sealed: nothing more will come
-                    high_watermark = stable = desk.replicas.high_watermark(shard)
+                    high_watermark = stable = scheduler.replicas.high_watermark(shard)
                     is_cut = True
                 stands = wanted.partition, 0, high_watermark, stable, shard.log_start_offset
                 if wanted.fetch_offset >= high_watermark:
@@ -339,7 +339,7 @@ class PendingFetch(Parkable):
                     continue
                 except StratalogError as error:
                     has_error = True
-                    line.append(failed(wanted.partition, code_of(error, desk.stats), shard))
+                    line.append(failed(wanted.partition, code_of(error, scheduler.stats), shard))
                     continue
                 if (size := read.size_bytes) > left and total:
                     _release([read])
@@ -387,7 +387,7 @@ class PendingFetch(Parkable):
         self._counted_bytes = total
         if self._timer is None:
             assert self._request is not None
-            self._timer = self._desk.loop.call_later(self._request.max_wait_ms / 1000, self._expire)
+            self._timer = self._scheduler.loop.call_later(self._request.max_wait_ms / 1000, self._expire)
         self._give_back()
 
     def _turned_away(
@@ -396,7 +396,7 @@ class PendingFetch(Parkable):
         """What refuses it, or sends a consumer that names its rack to another replica, or back from one."""
         if rack and shard is not None and not (code and shard.is_leader):
             consumer, offset = self._header.client_id or "", wanted.fetch_offset
-            replicas = self._desk.replicas
+            replicas = self._scheduler.replicas
             sent = replicas.elsewhere(self._connection, consumer, rack, shard, wanted.partition, offset)
             if sent is not None:
                 return sent
@@ -404,10 +404,10 @@ class PendingFetch(Parkable):
 
     def _refusal(self, name: str, shard: ShardLog | None, wanted: PartitionFetch) -> int:
         if shard is None:
-            code = self._desk.missing_shard_error(name, wanted.partition)
+            code = self._scheduler.missing_shard_error(name, wanted.partition)
             return ErrorCode.NOT_LEADER_OR_FOLLOWER if self._is_sure is False else code
         if not shard.is_leader:  # what it knows of the high watermark may be old, and would make consumers jump
-            is_served = self._rack and self._desk.replicas.serves(shard, wanted.fetch_offset)
+            is_served = self._rack and self._scheduler.replicas.serves(shard, wanted.fetch_offset)
             return 0 if is_served else ErrorCode.NOT_LEADER_OR_FOLLOWER
         if wanted.current_leader_epoch >= 0 and (order := shard.compare_epoch(wanted.current_leader_epoch)):
             return ErrorCode.FENCED_LEADER_EPOCH if order < 0 else ErrorCode.UNKNOWN_LEADER_EPOCH
@@ -425,7 +425,7 @@ class PendingFetch(Parkable):
         """The client may have heard of the topic from a node that knows more of the metadata. Then look again."""
         self._give_back()
         try:
-            self._is_sure = await self._desk.catch_up()
+            self._is_sure = await self._scheduler.catch_up()
         finally:
             self._connection.slow_reads -= 1
         self._task = None
@@ -435,7 +435,7 @@ class PendingFetch(Parkable):
     def _begin(self, work: Callable[[], Awaitable[None]]) -> None:
         self._unregister()
         self._connection.slow_reads += 1
-        self._task = self._desk.loop.create_task(self._or_close(work))
+        self._task = self._scheduler.loop.create_task(self._or_close(work))
 
     async def _or_close(self, work: Callable[[], Awaitable[None]]) -> None:
         """An unforeseen fault costs one connection, not a client that waits forever (F48)."""
@@ -466,7 +466,7 @@ class PendingFetch(Parkable):
         """
         assert self._request is not None
         wants = [(shard, wanted, answer.high_watermark) for answer, shard, wanted in slow]
-        slow_reads = SlowReads(self._desk.reader, wants, left, self._enough_bytes - total)
+        slow_reads = SlowReads(self._scheduler.reader, wants, left, self._enough_bytes - total)
         tasks = slow_reads.tasks
         try:
             await slow_reads.run(max(self._request.max_wait_ms / 1000, _SLOW_READ_S))
@@ -485,7 +485,7 @@ class PendingFetch(Parkable):
                 continue
             error = task.exception()
             if isinstance(error, StratalogError):
-                unread[id(answer)] = failed(wanted.partition, code_of(error, self._desk.stats), shard)
+                unread[id(answer)] = failed(wanted.partition, code_of(error, self._scheduler.stats), shard)
             elif error is not None:
                 log.error("read failed", topic=shard.topic.name, error=str(error), exc_info=error)
                 unread[id(answer)] = failed(wanted.partition, ErrorCode.UNKNOWN_SERVER_ERROR, shard)
@@ -494,7 +494,7 @@ class PendingFetch(Parkable):
         hot = [(shard, read) for shard, _, read in looks if read is not None]
         self._fit(answers, hot, reads, unread, total + left)
         self._answer(answers, self._reads)
-        self._desk.turn.request()
+        self._scheduler.turn.request()
 
     def _fit(
         self,
@@ -541,7 +541,7 @@ class PendingFetch(Parkable):
         if self._timer is not None:
             self._timer.cancel()
         self._unregister()
-        self._desk.stats.fetch_requests += 1
+        self._scheduler.stats.fetch_requests += 1
         self.buffers = encode_fetch_response(
             self._header.api_version, self._header.correlation_id, error_code, 0, answers
         )

@@ -361,7 +361,7 @@ class ProduceHandler:
             pending.fail(slot, ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is written by the node alone")
             return
         if self._unknown.owed:
-            self._unknown.tell_owed(shard, name, partition)
+            self._unknown.report_rejected(shard, name, partition)
         faulty = offer(shard, records, version, acks, pending, slot, self._serving.turn.now_ms)
         if faulty is not None:
             pending.refused(slot, faulty.fault, faulty.message, shard.log_start_offset)

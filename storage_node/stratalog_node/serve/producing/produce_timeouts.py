@@ -16,13 +16,13 @@ _EMPTY_LINES = 512
 steps."""
 
 
-class Impatient(Protocol):
+class Expirable(Protocol):
     def expire(self) -> None:
         """Time is up. It is in no line any more."""
         ...
 
 
-Line: TypeAlias = dict[Impatient, None]
+Line: TypeAlias = dict[Expirable, None]
 """Requests that are due together. An answered one removes itself."""
 
 
@@ -36,7 +36,7 @@ class ProduceTimeouts:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_step = 0
 
-    def add(self, request: Impatient, timeout_ms: int) -> Line:
+    def add(self, request: Expirable, timeout_ms: int) -> Line:
         """Returns the line that it waits in: it expires at most a tenth of a second late."""
         step = int((self._loop.time() + max(timeout_ms, 0) / 1000) * _STEPS_PER_S) + 1
         line = self._lines.get(step)

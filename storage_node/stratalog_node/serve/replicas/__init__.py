@@ -1,3 +1,3 @@
 """Fetches of other nodes: sessions of followers, and sealed segments that this node proved."""
 
-__all__ = ("replica_desk",)
+__all__ = ("replica_requests",)

@@ -16,7 +16,7 @@ from stratalog.kafka.error_codes import ErrorCode
 from stratalog.machines.following.fetch_rounds import SegmentName
 from stratalog.model.errors import Corrupt, StratalogError
 from stratalog.telemetry.logs import logger
-from stratalog_node.serve.fetching.fetch_desk import FetchDesk
+from stratalog_node.serve.fetching.fetch_scheduler import FetchScheduler
 from stratalog_node.shards.log.shard_log import ShardLog
 from stratalog_node.shards.read.reading import Read, ReadPosition
 
@@ -37,9 +37,9 @@ class Found(NamedTuple):
 class ReplicaColdReads:
     """Invariant: what was read is given out once, for the offset that it was read at, or given back."""
 
-    def __init__(self, desk: FetchDesk, done: Callable[[SegmentName], None]) -> None:
+    def __init__(self, scheduler: FetchScheduler, done: Callable[[SegmentName], None]) -> None:
         """`done`: look at this segment again."""
-        self._desk = desk
+        self._scheduler = scheduler
         self._done = done
         self._line: dict[SegmentName, Found] = {}
         self._task: asyncio.Task[None] | None = None
@@ -52,13 +52,13 @@ class ReplicaColdReads:
             self._line[name] = found
             self._begin()
 
-    def take(self, name: SegmentName, offset: int) -> Read | ErrorCode | None:
+    def take_result(self, name: SegmentName, offset: int) -> Read | ErrorCode | None:
         """What was read of it there, or why it cannot be; None when nothing was."""
         if self._found is None or self._found[0] != name:
             return None
         _, at, found = self._found
         self._found = None
-        self._desk.loop.call_soon(self._begin)
+        self._scheduler.loop.call_soon(self._begin)
         if at == offset:
             return found
         _give_back(found)
@@ -68,14 +68,14 @@ class ReplicaColdReads:
         if self._task is None and self._found is None and self._line:
             name = next(iter(self._line))
             found, self._reading = self._line.pop(name), name
-            self._task = self._desk.loop.create_task(self._read(name, found))
+            self._task = self._scheduler.loop.create_task(self._read(name, found))
 
     async def _read(self, name: SegmentName, found: Found) -> None:
         got: Read | ErrorCode
         try:
-            got = await self._desk.reader.read_local(found.shard, found.where, found.offset, SEGMENT_BYTES)
-            self._desk.stats.replica_cold_reads += 1
-            self._desk.stats.replica_cold_bytes += got.size_bytes
+            got = await self._scheduler.reader.read_local(found.shard, found.where, found.offset, SEGMENT_BYTES)
+            self._scheduler.stats.replica_cold_reads += 1
+            self._scheduler.stats.replica_cold_bytes += got.size_bytes
         except StratalogError as error:
             log.warning("a follower cannot be given what it lacks", segment=str(name), error=str(error))
             got = ErrorCode.CORRUPT_MESSAGE if isinstance(error, Corrupt) else ErrorCode.KAFKA_STORAGE_ERROR

@@ -13,7 +13,7 @@ from stratalog.machines.following.fetch_rounds import SegmentName
 from stratalog.telemetry.logs import logger
 from stratalog_node.serve.connections.answer import Answer
 from stratalog_node.serve.connections.connection import Connection
-from stratalog_node.serve.fetching.fetch_desk import FetchDesk
+from stratalog_node.serve.fetching.fetch_scheduler import FetchScheduler
 from stratalog_node.serve.replicas.replica_cold_reads import SEGMENT_BYTES, Found
 from stratalog_node.serve.replicas.replica_session import ReplicaSession
 from stratalog_node.shards.copies.local_copy import NotCached
@@ -29,19 +29,21 @@ class ReplicaRound(Answer):
     __slots__ = (
         "_connection",
         "_correlation_id",
-        "_desk",
         "_is_done",
         "_is_overdue",
         "_is_queued",
         "_reads",
         "_request",
+        "_scheduler",
         "_session",
         "_timer",
     )
 
-    def __init__(self, desk: FetchDesk, connection: Connection, correlation_id: int, request: ReplicaFetch) -> None:
+    def __init__(
+        self, scheduler: FetchScheduler, connection: Connection, correlation_id: int, request: ReplicaFetch
+    ) -> None:
         super().__init__()
-        self._desk = desk
+        self._scheduler = scheduler
         self._connection = connection
         self._correlation_id = correlation_id
         self._request = request
@@ -66,7 +68,7 @@ class ReplicaRound(Answer):
     def look_soon(self) -> None:
         if not self._is_queued and not self._is_done:
             self._is_queued = True
-            self._desk.retry(self)
+            self._scheduler.retry(self)
 
     def retry(self) -> None:
         self._is_queued = False
@@ -81,21 +83,21 @@ class ReplicaRound(Answer):
     def _look(self) -> None:
         session = self._session
         assert session is not None
-        asked, reader = session.asked, self._desk.reader
-        left = reader.room_bytes(min(self._request.max_bytes, self._desk.limits.fetch_max_bytes))
+        asked, reader = session.asked, self._scheduler.reader
+        left = reader.room_bytes(min(self._request.max_bytes, self._scheduler.limits.fetch_max_bytes))
         answers: list[SegmentAnswer[ReadBuffer]] = []
         postponed: list[SegmentName] = []
         for name in asked.take_ready(_LOOKS):
             if left <= 0:
                 postponed.append(name)
                 continue
-            found = session.look(name)
+            found = session.find(name)
             if not isinstance(found, Found):
                 session.cold.forget(name)
                 if found is not None:
                     answers.append(found)
                 continue
-            read = session.cold.take(name, found.offset)
+            read = session.cold.take_result(name, found.offset)
             if isinstance(read, ErrorCode):
                 asked.drop(name)
                 answers.append(SegmentAnswer(*name, read, -1, -1))
@@ -119,14 +121,14 @@ class ReplicaRound(Answer):
         elif self._is_overdue:
             self.finish()
         elif self._timer is None:
-            self._timer = self._desk.loop.call_later(self._request.max_wait_ms / 1000, self._expire)
+            self._timer = self._scheduler.loop.call_later(self._request.max_wait_ms / 1000, self._expire)
 
     # Answering ------------------------------------------------------------------------------------------------------
     def _expire(self) -> None:
         """Nothing moved, but perhaps what is committed."""
         self._is_overdue = True
         self.finish()
-        self._desk.turn.request()
+        self._scheduler.turn.request()
 
     def end(self) -> None:
         """The next round came: what this one waits for is that one's."""
@@ -141,7 +143,7 @@ class ReplicaRound(Answer):
         session = self._session
         told = [*(answers or ()), *(session.high_watermarks() if session is not None else ())]
         session_id = session.asked.session_id if session is not None else 0
-        self._desk.stats.fetch_requests += 1
+        self._scheduler.stats.fetch_requests += 1
         self.buffers = encode_replica_answer(self._correlation_id, error_code, session_id, told)
         self.release = self._give_back
         if self._connection.is_closed:

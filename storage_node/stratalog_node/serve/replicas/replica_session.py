@@ -16,7 +16,7 @@ from stratalog.machines.leading.leader_events import BatchesReceived, FollowerFe
 from stratalog.model.ids import ShardKey
 from stratalog.model.metadata import Life
 from stratalog.model.segment import SegmentState
-from stratalog_node.serve.fetching.fetch_desk import FetchDesk
+from stratalog_node.serve.fetching.fetch_scheduler import FetchScheduler
 from stratalog_node.serve.replicas.replica_cold_reads import Found, ReplicaColdReads
 from stratalog_node.shards.copies.active import ActiveSegment
 from stratalog_node.shards.log.directory import ShardDirectory
@@ -31,10 +31,10 @@ class ReplicaSession:
     __slots__ = ("_moved", "_names", "_owed", "_shards", "_waits_at", "asked", "cold", "life")
 
     def __init__(
-        self, shards: ShardDirectory, life: Life, session_id: int, moved: Callable[[], None], desk: FetchDesk
+        self, shards: ShardDirectory, life: Life, session_id: int, moved: Callable[[], None], scheduler: FetchScheduler
     ) -> None:
         """`moved`: called when there is something to look at."""
-        self.cold = ReplicaColdReads(desk, self._was_read)
+        self.cold = ReplicaColdReads(scheduler, self._was_read)
         self.asked = FetchSession(session_id)
         self.life = life
         self._shards = shards
@@ -44,7 +44,7 @@ class ReplicaSession:
         self._owed: dict[SegmentName, tuple[int, int]] = {}
         """The high watermark last told, and the end then, of segments that were sent more than is committed."""
 
-    def take(self, request: ReplicaFetch) -> SessionFault | None:
+    def update(self, request: ReplicaFetch) -> SessionFault | None:
         """A round came: what it names is confirmed up to there, and will be looked at."""
         asks = [(segment_name(ask[:3]), ask.fetch_offset) for ask in request.asks]
         before = set(self.asked.names()) if request.forgotten else set()
@@ -138,7 +138,7 @@ class ReplicaSession:
             self._moved()
 
     # Looking --------------------------------------------------------------------------------------------------------
-    def look(self, name: SegmentName) -> Found | SegmentAnswer[ReadBuffer] | None:
+    def find(self, name: SegmentName) -> Found | SegmentAnswer[ReadBuffer] | None:
         """What there is of a segment, why it is not served, or None: nothing more."""
         offset = self.asked.offset_of(name)
         if offset is None:

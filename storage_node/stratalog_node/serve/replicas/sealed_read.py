@@ -18,7 +18,7 @@ from stratalog.model.segment import Segment
 from stratalog.telemetry.logs import logger
 from stratalog_node.serve.connections.answer import Answer
 from stratalog_node.serve.connections.connection import Connection
-from stratalog_node.serve.fetching.fetch_desk import FetchDesk
+from stratalog_node.serve.fetching.fetch_scheduler import FetchScheduler
 from stratalog_node.shards.copies.local_copy import NotCached
 from stratalog_node.shards.copies.missing_files import copy_gone
 from stratalog_node.shards.copies.sealed import SealedCopy
@@ -33,11 +33,11 @@ _MOST_BYTES = 1 << 20
 
 
 class SealedRead(Answer):
-    __slots__ = ("_connection", "_correlation_id", "_desk", "_reads", "_task")
+    __slots__ = ("_connection", "_correlation_id", "_reads", "_scheduler", "_task")
 
-    def __init__(self, desk: FetchDesk, connection: Connection, correlation_id: int) -> None:
+    def __init__(self, scheduler: FetchScheduler, connection: Connection, correlation_id: int) -> None:
         super().__init__()
-        self._desk = desk
+        self._scheduler = scheduler
         self._connection = connection
         self._correlation_id = correlation_id
         self._reads: list[Read] = []
@@ -64,16 +64,16 @@ class SealedRead(Answer):
             self._answer(ask, ErrorCode.REPLICA_NOT_AVAILABLE)
         elif ask.table_position >= 0:
             self._connection.slow_reads += 1
-            self._task = self._desk.loop.create_task(self._read_table(shard, segment, ask))
+            self._task = self._scheduler.loop.create_task(self._read_table(shard, segment, ask))
         elif not copy.seal.base_offset <= ask.fetch_offset < copy.seal.end_offset:
             self._answer(ask, ErrorCode.OFFSET_OUT_OF_RANGE)
         elif ask.timestamp_ms >= 0 or not self._read_cached(shard, copy, ask):
             self._connection.slow_reads += 1
-            self._task = self._desk.loop.create_task(self._read_slowly(shard, copy, ask))
+            self._task = self._scheduler.loop.create_task(self._read_slowly(shard, copy, ask))
 
     def _read_cached(self, shard: ShardLog, copy: SealedCopy, ask: SegmentAsk) -> bool:
         try:
-            read = self._desk.reader.read_hot(
+            read = self._scheduler.reader.read_hot(
                 shard, ask.fetch_offset, self._room_bytes(ask), for_socket=True, where=_whole(copy)
             )
         except NotCached:
@@ -83,7 +83,7 @@ class SealedRead(Answer):
         return True
 
     def _room_bytes(self, ask: SegmentAsk) -> int:
-        return self._desk.reader.room_bytes(max(1, min(ask.max_bytes, _MOST_BYTES)))
+        return self._scheduler.reader.room_bytes(max(1, min(ask.max_bytes, _MOST_BYTES)))
 
     async def _read_slowly(self, shard: ShardLog, copy: SealedCopy, ask: SegmentAsk) -> None:
         code, size_bytes = 0, 0
@@ -93,7 +93,9 @@ class SealedRead(Answer):
                 batch = await batch_since(shard, copy, ask.fetch_offset, ask.timestamp_ms)
                 pieces, size_bytes = [batch] if batch else [], len(batch)
             else:
-                read = await self._desk.reader.read_local(shard, _whole(copy), ask.fetch_offset, self._room_bytes(ask))
+                read = await self._scheduler.reader.read_local(
+                    shard, _whole(copy), ask.fetch_offset, self._room_bytes(ask)
+                )
                 self._reads.append(read)
                 pieces, size_bytes = read.buffers, read.size_bytes
         except StratalogError as error:
@@ -101,7 +103,7 @@ class SealedRead(Answer):
             code = ErrorCode.KAFKA_STORAGE_ERROR
             if isinstance(error, Corrupt):
                 code = ErrorCode.CORRUPT_MESSAGE
-                self._desk.reader.mark_damaged(shard, _whole(copy), error)
+                self._scheduler.reader.mark_damaged(shard, _whole(copy), error)
             elif isinstance(error, NotFound):
                 copy_gone(shard, copy)
         except Exception as fault:  # it costs one connection, not a node that waits forever (F48)
@@ -112,7 +114,7 @@ class SealedRead(Answer):
             self._connection.slow_reads -= 1
         self._task = None
         self._answer(ask, code, shard, pieces, size_bytes)
-        self._desk.turn.request()
+        self._scheduler.turn.request()
 
     async def _read_table(self, shard: ShardLog, segment: Segment, ask: SegmentAsk) -> None:
         pieces: list[ReadBuffer] = []
@@ -133,7 +135,7 @@ class SealedRead(Answer):
             self._connection.slow_reads -= 1
         self._task = None
         self._answer(ask, code, shard, pieces, sum(map(len, pieces)), total_bytes=total_bytes)
-        self._desk.turn.request()
+        self._scheduler.turn.request()
 
     def _answer(
         self,
@@ -150,7 +152,7 @@ class SealedRead(Answer):
         self._finish([SegmentAnswer(*ask[:3], code, total_bytes, start, records or (), size_bytes)])
 
     def _finish(self, answers: list[SegmentAnswer[ReadBuffer]], error_code: int = 0) -> None:
-        self._desk.stats.sealed_reads += 1
+        self._scheduler.stats.sealed_reads += 1
         self.buffers = encode_replica_answer(self._correlation_id, error_code, NO_SESSION, answers)
         self.release = self._give_back
         if self._connection.is_closed:

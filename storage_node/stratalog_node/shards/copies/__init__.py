@@ -5,7 +5,7 @@ __all__ = (
     "active_age",
     "cold_reads",
     "context",
-    "due_looks",
+    "due_shards",
     "events",
     "file_creations",
     "local_copy",

@@ -20,7 +20,7 @@ from stratalog_node.disk.spare_files import SpareFiles
 from stratalog_node.disk.threads import DiskThreads
 from stratalog_node.shards.catalog.catalog import Catalog
 from stratalog_node.shards.copies.cold_reads import ColdReads
-from stratalog_node.shards.copies.due_looks import DueLooks
+from stratalog_node.shards.copies.due_shards import DueShards
 from stratalog_node.shards.copies.events import ShardEvents
 from stratalog_node.shards.copies.file_creations import FileCreations
 from stratalog_node.shards.copies.file_removal import FileRemoval
@@ -58,7 +58,7 @@ class ShardContext:
     followed: FollowedCopies
     """What others lead and this node has copies of."""
     rolls_in_progress: RollsInProgress
-    looks: DueLooks
+    due_shards: DueShards
     """At the time, for shards."""
     stopped: StoppedShards
     tables: ProducerTables
@@ -106,7 +106,7 @@ class ShardContext:
             FileCreations(turn),
             FollowedCopies(),
             RollsInProgress(),
-            DueLooks(),
+            DueShards(),
             StoppedShards(),
             ProducerTables(node_id, layout, threads, descriptors, catalog, cold, peers),
             FileRemoval(layout, threads, catalog),

@@ -35,7 +35,7 @@ class PeerReads(Protocol):
         them."""
         ...
 
-    async def look(self, segment: Segment, node_id: int, offset: int) -> None:
+    async def probe(self, segment: Segment, node_id: int, offset: int) -> None:
         """Ask a node whether it can read the batch that contains `offset`, apart from all other reads: under limits of
         its own, with one request per call. Raises: Unavailable, PeerRefused, PeerBusy."""
         ...

@@ -118,11 +118,11 @@ class ProducerTables:
         """The metadata may not tell of it yet, and the next segment of the shard follows from it."""
         self._sealed_last.pop(key.shard_key, None)
         self._sealed_last[key.shard_key] = (key, seal)
-        while self._sealed_last and self._is_told((oldest := next(iter(self._sealed_last.values())))[0]):
+        while self._sealed_last and self._is_listed((oldest := next(iter(self._sealed_last.values())))[0]):
             del self._sealed_last[oldest[0].shard_key]
         self.keep(key, table)
 
-    def _is_told(self, key: SegmentKey) -> bool:
+    def _is_listed(self, key: SegmentKey) -> bool:
         segment = self._catalog.segment(key)
         return segment is None or segment.seal is not None
 
@@ -178,7 +178,7 @@ class ProducerTables:
             log.warning("an index block is written without its table of producers", error=str(error))
             return NO_TABLE
 
-    async def told_at_last(self, segment: Segment) -> bytes:
+    async def wait_for_table(self, segment: Segment) -> bytes:
         """By others, for as long as this node has a copy of the segment: they may have to write theirs first, and who
         alone has it may be gone for good some day. `NO_TABLE` where there is none."""
         backoff = Backoff(longest_s=_ASK_AGAIN_S)
@@ -206,7 +206,7 @@ class ProducerTables:
         sources: list[_Source] = [partial(self._in_block, segment)]
         if is_far:
             sources += self._far_sources(segment)
-        return await self._first(segment, [*sources, partial(self._made_anew, segment, is_far=is_far)])
+        return await self._first(segment, [*sources, partial(self._rebuilt, segment, is_far=is_far)])
 
     def _far_sources(self, segment: Segment) -> Sequence[_Source]:
         peers, cold = self._peers, self._cold
@@ -252,7 +252,7 @@ class ProducerTables:
 
         return await self._threads.background(read)
 
-    async def _made_anew(self, segment: Segment, *, is_far: bool) -> bytes:
+    async def _rebuilt(self, segment: Segment, *, is_far: bool) -> bytes:
         """Cost: a read of the segment's file, or of all its parts."""
         path = self._layout.segment(segment.key)
         is_stored = is_far and self._cold is not None and _is_committed(segment)
@@ -390,7 +390,7 @@ class ProducerTables:
                 found = ()
                 break
             try:
-                found = await self._told(before, is_far=is_far)
+                found = await self._stored(before, is_far=is_far)
             except Unavailable:
                 if before.seal is None or (_has_batches(before) and not (is_far and self._is_stored_alone(before))):
                     raise
@@ -417,7 +417,7 @@ class ProducerTables:
         self.keep(segment.key, table)
         return decode_table(table, source=f"table of producers of segment {segment.key}")
 
-    async def _told(self, segment: Segment, *, is_far: bool) -> Producers:
+    async def _stored(self, segment: Segment, *, is_far: bool) -> Producers:
         """The stored table of a sealed segment, or its substitute. Raises: Unavailable."""
         if segment.seal is None:
             raise Unavailable(f"segment {segment.key} is not sealed yet")

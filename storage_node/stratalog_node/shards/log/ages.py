@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from stratalog.telemetry.logs import logger
-from stratalog_node.shards.copies.due_looks import DueLooks, TimedShard
+from stratalog_node.shards.copies.due_shards import DueShards, TimedShard
 from stratalog_node.shards.log.directory import ShardDirectory
 from stratalog_node.shards.log.shard_log import ShardLog
 from stratalog_node.slices import Slices
@@ -33,7 +33,7 @@ async def look_at_ages(
     while True:
         await asyncio.sleep(_POLL_S)
         turn.read_clocks()
-        await look_at_due(shards.looks, turn.now_ms)
+        await look_at_due(shards.due_shards, turn.now_ms)
         polls += 1
         if polls % _PRODUCER_POLLS == 0:
             slices = Slices()
@@ -45,10 +45,10 @@ async def look_at_ages(
                 await slices.did()
 
 
-async def look_at_due(looks: DueLooks, now_ms: int) -> None:
+async def look_at_due(looks: DueShards, now_ms: int) -> None:
     """One pass."""
     slices = Slices()
-    for shard in looks.take(now_ms):
+    for shard in looks.pop_due(now_ms):
         has_rolled = False
         try:
             has_rolled = shard.look_at_age(now_ms)

@@ -13,7 +13,7 @@ from stratalog.model.segment import SegmentState
 from stratalog.model.topic import Topic
 from stratalog_node.shards.catalog.rules import ShardRules
 from stratalog_node.shards.copies.context import ShardContext
-from stratalog_node.shards.copies.due_looks import DueLooks
+from stratalog_node.shards.copies.due_shards import DueShards
 from stratalog_node.shards.log.committed_ends import learn_end
 from stratalog_node.shards.log.mounted import MountedLog
 from stratalog_node.shards.log.node_news import NodeNews
@@ -77,9 +77,9 @@ class ShardDirectory:
         return found.leader if found is not None else None
 
     @property
-    def looks(self) -> DueLooks:
+    def due_shards(self) -> DueShards:
         """When time is to be looked at for which of them."""
-        return self._context.looks
+        return self._context.due_shards
 
     @property
     def count(self) -> int:
@@ -153,7 +153,7 @@ class ShardDirectory:
                         resign(shard)
                     for newest in shard.segments[-1:]:
                         learn_end(shard, newest)
-                    shard.see_who_leads()
+                    shard.update_leadership()
                     self._context.events.segment_changed(shard, segment)
             case NodeChanged(node) if node.node_id != self._context.node_id:
                 self.news.changed(node.node_id)

@@ -59,7 +59,7 @@ def open_new(
         # Another node may turn out to lead it, and this one to follow it, at once or one day: that copy has the name.
         file.create(header, context.spares.take_or_make, withholds_name=True)
     else:
-        file.create(header, context.spares.take)
+        file.create(header, context.spares.pop)
     mark = context.ends.mark(leader.key)
     return ActiveSegment(identity, file, leader, IndexBuilder(leader.key.base_offset), mark)
 

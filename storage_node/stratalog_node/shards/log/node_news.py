@@ -15,7 +15,7 @@ from itertools import islice
 from stratalog.event_loop.task_set import TaskSet
 from stratalog.machines.leading.leader_events import NodeHeard
 from stratalog_node.shards.copies.context import ShardContext
-from stratalog_node.shards.copies.due_looks import TimedShard
+from stratalog_node.shards.copies.due_shards import TimedShard
 from stratalog_node.shards.log.shard_log import ShardLog
 from stratalog_node.slices import UNITS_PER_SLICE, Slices
 
@@ -43,12 +43,12 @@ class NodeNews:
             for shard in list(self._untold):
                 self._tell(shard)
             return
-        self._context.looks.on_stir = self._tell_soon
+        self._context.due_shards.on_stir = self._tell_soon
         self._tasks.start(self._tell_all(), name="node-news")
 
     async def _tell_all(self) -> None:
         slices = Slices()
-        for shard in self._context.looks.stirred():
+        for shard in self._context.due_shards.stirred():
             self._tell(shard)
             await slices.did()
         while self._untold:
@@ -68,7 +68,7 @@ class NodeNews:
         nodes = list(self._nodes)
         if not self._untold:
             self._nodes.clear()
-            self._context.looks.on_stir = None
+            self._context.due_shards.on_stir = None
         if told is None:
             return
         try:

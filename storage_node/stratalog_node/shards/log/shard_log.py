@@ -162,7 +162,7 @@ class ShardLog(Ranged):
         """Something happened since time was looked at (`shards/log/ages.py`)."""
         self._pending: list[OfferedBatch] = []
         self._is_dirty = False
-        self.see_who_leads()
+        self.update_leadership()
 
     # What others ask ------------------------------------------------------------------------------------------------
     @property
@@ -193,7 +193,7 @@ class ShardLog(Ranged):
         named = self.context.catalog.leader_of(self.key)
         return None if named is None or named[0] == self.context.node_id else named
 
-    def see_who_leads(self) -> None:
+    def update_leadership(self) -> None:
         """The metadata changed, or the shard stopped. Waiting fetches learn that another node leads."""
         if self.active is None and (listed := self.segments) and listed[-1].base_offset > self.high_watermark:
             self.chain.high_watermark = self.high_watermark = listed[-1].base_offset  # all before it is committed
@@ -262,7 +262,7 @@ class ShardLog(Ranged):
     # What the machine asks for ------------------------------------------------------------------------------------
     def _step(self, event: ChainEvent, now_ms: int) -> None:
         if not self.is_stirred:
-            self.context.looks.stir(self)
+            self.context.due_shards.stir(self)
         answer: ChainEvent | None = event
         while answer is not None:
             effects, answer = self.chain.step(answer, now_ms), None
@@ -299,7 +299,7 @@ class ShardLog(Ranged):
                 self.workers.sealing.leadership_check.ask(self, question)
             case TellReaders():
                 self.context.stopped.note(self.key, self.stop)
-                self.see_who_leads()
+                self.update_leadership()
                 self.wake_waiters()
             case _:
                 self.workers.sealing.perform(self, self._unsealed(effect.epoch), effect)
@@ -414,7 +414,7 @@ class ShardLog(Ranged):
                 self.heard(listed)
         self.high_watermark = self.chain.high_watermark
         self.context.stopped.note(self.key, stop)
-        self.see_who_leads()
+        self.update_leadership()
 
     def begin_service(self, owed_seals: Sequence[int]) -> None:
         """What the last life owes may be asked for. `owed_seals`: epochs that the meta service knows as ended."""

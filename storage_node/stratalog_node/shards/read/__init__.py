@@ -6,6 +6,6 @@ __all__ = (
     "ranges",
     "reading",
     "replica_reads",
-    "time_look",
     "time_lookups",
+    "time_scan",
 )

@@ -34,7 +34,7 @@ def end_of_epoch(segments: Sequence[Segment], log_end_offset: int, epoch: int) -
     return segments[at].epoch, log_end_offset
 
 
-def told_end(shard: ShardView, end_offset: int, epoch: int) -> tuple[int, int]:
+def end_of_led_epoch(shard: ShardView, end_offset: int, epoch: int) -> tuple[int, int]:
     """As `end_of_epoch`, for a shard that this node leads: to the end of its log. If a recovery gave up the end of the
     last segment that the metadata list, batches behind it may already be in the log, but no reader saw them, because
     their segment's roll is not confirmed."""

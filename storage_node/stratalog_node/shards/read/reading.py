@@ -184,7 +184,7 @@ class ShardReader:
         except (Corrupt, NotFound, Unavailable):
             raise NotCached from None  # the slow way remembers the damage, and goes to the object store if it can
         size = extent.size_bytes
-        buffer = self._pool.take(size)
+        buffer = self._pool.lend(size)
         view = buffer.view[:size]
         try:
             if copy.file.read_cached(view, SEGMENT_HEADER_BYTES + extent.position) < size:

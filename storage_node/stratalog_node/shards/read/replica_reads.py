@@ -17,7 +17,7 @@ from stratalog_node.shards.copies.local_copy import Extent
 from stratalog_node.shards.copies.local_shard import LocalShard
 from stratalog_node.shards.copies.sealed import SealedCopy
 from stratalog_node.shards.read.reading import ReadPosition
-from stratalog_node.shards.read.time_look import passes_by_header
+from stratalog_node.shards.read.time_scan import passes_by_header
 
 
 def segment_of_epoch(segments: Sequence[Segment], epoch: int) -> Segment | None:

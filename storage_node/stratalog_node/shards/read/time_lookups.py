@@ -23,7 +23,7 @@ from stratalog_node.shards.copies.sealed import SealedCopy
 from stratalog_node.shards.flush.shard_lookup import FoundOffset
 from stratalog_node.shards.read.other_sources import OtherSources
 from stratalog_node.shards.read.ranges import readable_end
-from stratalog_node.shards.read.time_look import NewestLook, TimeLook
+from stratalog_node.shards.read.time_scan import NewestScan, TimeScan
 
 _AT_ONCE = 2
 """Lookups by time on the disk threads at once: each may take one for a second, and reads need some, too."""
@@ -94,7 +94,7 @@ class TimeLookups:
         from_offset = shard.log_start_offset
         if from_offset >= end_offset:
             return None
-        look = TimeLook(timestamp_ms, from_offset)
+        look = TimeScan(timestamp_ms, from_offset)
 
         def work(points: IndexPoints) -> tuple[int, int] | None:
             position = points.position(points.before_time(timestamp_ms)) or 0
@@ -144,7 +144,7 @@ class TimeLookups:
                 found = None if newest_ms is None else _first_at(copy, points, newest_ms)
                 if found is not None or newest_ms == NO_TIMESTAMP_MS:
                     return found
-            look = NewestLook(from_offset)
+            look = NewestScan(from_offset)
             position = points.position(points.before_offset(from_offset)) or 0
             while position < end_position:
                 header = copy.header_at(position)
@@ -194,7 +194,7 @@ def _true_points(active: ActiveSegment, end_position: int) -> IndexPoints:
         return active.index
 
 
-def _first_in(copy: LocalCopy, look: TimeLook, position: int, end_position: int) -> _Found:
+def _first_in(copy: LocalCopy, look: TimeScan, position: int, end_position: int) -> _Found:
     """Blocking."""
     while position < end_position:
         header = copy.header_at(position)
@@ -208,7 +208,7 @@ def _first_in(copy: LocalCopy, look: TimeLook, position: int, end_position: int)
 
 def _first_at(copy: SealedCopy, points: IndexPoints, timestamp_ms: int) -> _Found:
     """Blocking: the first record of all of a copy that has a time or a later one."""
-    look = TimeLook(timestamp_ms, copy.key.base_offset)
+    look = TimeScan(timestamp_ms, copy.key.base_offset)
     return _first_in(copy, look, points.position(points.before_time(timestamp_ms)) or 0, copy.seal.size_bytes)
 
 

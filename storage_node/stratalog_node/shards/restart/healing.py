@@ -32,7 +32,7 @@ from stratalog_node.shards.copies.context import ShardContext
 from stratalog_node.shards.log.directory import ShardDirectory
 from stratalog_node.shards.log.shard_log import ShardLog
 from stratalog_node.shards.restart.healed_file import HealedFile
-from stratalog_node.shards.restart.opening import make_anew
+from stratalog_node.shards.restart.opening import recreate_file
 from stratalog_node.shards.restart.recovery import Recovery, describe_missing
 
 log = logger(__name__)
@@ -161,7 +161,7 @@ class Healing:
     ) -> shard_healing.HealingEvent | None:
         match step:
             case MakeAnew(key):
-                make_anew(self._context, key, shard.topic.name)
+                recreate_file(self._context, key, shard.topic.name)
             case shard_healing.Refill():
                 return await file.refill(step)
             case shard_healing.AskStore(segment, _, why):

@@ -81,7 +81,7 @@ class OpenedFiles:
                 set_aside(self._context.layout.segment(key))
                 self._drop(key)
             case restart_events.MakeAnew(key):
-                make_anew(self._context, key, self._shard.topic.name)
+                recreate_file(self._context, key, self._shard.topic.name)
             case restart_events.ScanFile(key, from_position, producers):
                 return await self._scan(key, from_position, producers)
             case restart_events.TraceCheckpoint(key):
@@ -96,7 +96,7 @@ class OpenedFiles:
                 assert_never(step)
         return None
 
-    def take(self, found: restart_events.RecoveredSegment) -> ActiveSegment:
+    def activate(self, found: restart_events.RecoveredSegment) -> ActiveSegment:
         """The segment with which the log continues. The caller owns its leader and its file from now on."""
         opened = self._opened.pop(found.key)
         scan, file = opened.scans[found.checked_from], opened.file
@@ -252,7 +252,7 @@ def is_header(front: bytes | None) -> bool:
     return front is not None and len(front) >= SEGMENT_HEADER_BYTES and any(front)
 
 
-def make_anew(context: ShardContext, key: SegmentKey, topic: str) -> None:
+def recreate_file(context: ShardContext, key: SegmentKey, topic: str) -> None:
     """Blocking. Raises: DiskFull, Unavailable."""
     file = SegmentFile(context.layout.segment(key), context.descriptors, 0)
     file.create(encode_segment_header(identity_of(context, key, topic)))

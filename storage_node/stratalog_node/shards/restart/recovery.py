@@ -348,8 +348,8 @@ class Recovery:
             return  # its topic was deleted meanwhile
         is_waiting = shard.key in self.waiting
         shard.recovered(
-            [opened.take(ended) for ended in found.ended],
-            None if found.active is None else opened.take(found.active),
+            [opened.activate(ended) for ended in found.ended],
+            None if found.active is None else opened.activate(found.active),
             high_watermark=found.high_watermark,
             inherited=found.inherited,
             doubted_epoch=shard.chain.doubted_epoch if is_waiting else found.doubted_epoch,

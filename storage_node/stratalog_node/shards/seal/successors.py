@@ -86,7 +86,7 @@ class Successors:
             self._asked.add(key)
             self._tasks.start(self._prepare(shard, key))
 
-    def roll_anew(self, shard: ShardToRoll, key: SegmentKey) -> None:
+    def roll_to_new_successor(self, shard: ShardToRoll, key: SegmentKey) -> None:
         """Ask again for the successor of a segment, because the named one may leave, and end the segment once it is
         known, even an empty one."""
         self._prepared.pop(key, None)
@@ -94,13 +94,13 @@ class Successors:
         self._wanted.add(key)
         self.prepare(shard, key)
 
-    def choose_anew(self, shard: ShardToRoll, key: SegmentKey, instead_of: NextReplicas | None) -> None:
+    def replace_successor(self, shard: ShardToRoll, key: SegmentKey, instead_of: NextReplicas | None) -> None:
         """As `roll_anew`, though all who were named stay: the nodes are others than when they were."""
         if self._is_alone():
             return
         if instead_of is not None:
             self._instead_of[key] = instead_of
-        self.roll_anew(shard, key)
+        self.roll_to_new_successor(shard, key)
 
     def forget(self, key: SegmentKey) -> None:
         """It has ended here. What is asked for it says nothing of what follows."""

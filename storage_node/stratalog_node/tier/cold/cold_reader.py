@@ -6,7 +6,7 @@ reader's own threads. Blocks are fetched once for all readers, by tasks of their
 alone (F43, F47). How far ahead is `machines.reading.read_window`'s to say; how fast is this reader's own limit, so that
 producers and hot readers do not feel it.
 
-Memory is counted before it is asked for: a block that does not fit waits its turn (`room_line`), and what is fetched
+Memory is counted before it is asked for: a block that does not fit waits its turn (`room_queue`), and what is fetched
 stays until its readers have taken it (`block_cache`). When readers outnumber the blocks that fit they take turns, a
 block each; where that does not help, because they are slow, ranges get smaller (`machines.reading.read_range`).
 
@@ -41,7 +41,7 @@ from stratalog_node.tier.cold.cold_times import TimeSearch
 from stratalog_node.tier.cold.remote_blocks import RemoteBlock, check_block
 from stratalog_node.tier.cold.remote_index import ObjectGone, RemoteIndex, ask_again, object_gone
 from stratalog_node.tier.cold.remote_walk import Missing, remote_end_offset, segment_at, walk_blocks
-from stratalog_node.tier.cold.room_line import RoomLine
+from stratalog_node.tier.cold.room_queue import RoomQueue
 
 T = TypeVar("T")
 
@@ -98,7 +98,7 @@ class ColdReader:
         self._ahead_slots = asyncio.Semaphore(max(1, limits.max_concurrency - 1))
         self._suspects = asyncio.Semaphore(limits.max_concurrency)
         self._cache = BlockCache(limits.cache_bytes - limits.index_bytes, limits.patience_ms, self._evicted)
-        self._line = RoomLine(self._cache, self.stats, self._now_ms, self._measure)
+        self._line = RoomQueue(self._cache, self.stats, self._now_ms, self._measure)
         self._wasted_ms = self._grown_ms = self._now_ms() - _FORGET_TTLS * limits.unread_ttl_ms
         self._readers = 0
         self._index = RemoteIndex(store, names.cluster_id, limits, self._transfers, self._threads, self.stats)
@@ -328,7 +328,7 @@ class ColdReader:
         return self._fetches.join(remote.block, lambda: self._fetch(shard, remote, is_ahead=False, turn=None))
 
     def _start(self, shard: _ShardReads, remote: RemoteBlock, *, is_ahead: bool, is_reserved: bool) -> None:
-        turn = None if is_reserved or shard.is_suspect else self._line.stand(remote.block.size_bytes)
+        turn = None if is_reserved or shard.is_suspect else self._line.enqueue(remote.block.size_bytes)
         self._measure()
         self._fetches.start(
             remote.block, lambda: self._fetch(shard, remote, is_ahead=is_ahead, turn=turn, is_reserved=is_reserved)
@@ -347,7 +347,7 @@ class ColdReader:
         try:
             async with self._suspects if shard.is_suspect else nullcontext():
                 if not is_reserved:
-                    await self._line.admitted(size_bytes, turn)
+                    await self._line.wait_for_room(size_bytes, turn)
                     is_reserved = True
                 async with self._ahead_slots if is_ahead else nullcontext():
                     held = await ask_again(lambda: self._transfer(remote))

@@ -21,7 +21,7 @@ from stratalog.formats.fields import NO_TIMESTAMP_MS
 from stratalog.formats.segments.index_points import IndexPoints
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemotePart, RemoteState, Segment, TimesKnown
-from stratalog_node.shards.read.time_look import NewestLook, TimeLook
+from stratalog_node.shards.read.time_scan import NewestScan, TimeScan
 from stratalog_node.tier.cold.block_cache import HeldBlock
 from stratalog_node.tier.cold.remote_index import RemoteIndex
 from stratalog_node.tier.cold.remote_walk import remote_end_offset
@@ -105,7 +105,7 @@ class TimeSearch:
 
     async def first_at(self, segment: Segment, timestamp_ms: int, from_offset: int = 0) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record at or after a time, from an offset on."""
-        look = TimeLook(timestamp_ms, from_offset)
+        look = TimeScan(timestamp_ms, from_offset)
         match segment.remote.state:
             case RemoteState.COMPLETE:
                 block = await self._index.index_block(segment)
@@ -144,7 +144,7 @@ class TimeSearch:
         return newest
 
     async def _first_of_claimed(
-        self, segment: Segment, timestamp_ms: int, from_offset: int, look: TimeLook
+        self, segment: Segment, timestamp_ms: int, from_offset: int, look: TimeScan
     ) -> tuple[int, int] | None:
         """In a sealed segment whose index has no true times of records."""
         known = max(self._found.none_before(segment.key, timestamp_ms), segment.base_offset)
@@ -167,7 +167,7 @@ class TimeSearch:
 
     async def _newest_of_all(self, segment: Segment) -> tuple[int, int] | None:
         """By looking into all batches that are in the store."""
-        look = NewestLook(segment.base_offset)
+        look = NewestScan(segment.base_offset)
         offset, end_offset = segment.base_offset, remote_end_offset(segment)
         while offset < end_offset:
             async with self._hold(segment, offset) as held:
@@ -176,7 +176,7 @@ class TimeSearch:
         return None if look.best is None else (look.best.offset, look.best.timestamp_ms)
 
     async def _first_in_parts(
-        self, segment: Segment, timestamp_ms: int, from_offset: int, look: TimeLook
+        self, segment: Segment, timestamp_ms: int, from_offset: int, look: TimeScan
     ) -> tuple[int, int] | None:
         parts = [part for part in segment.remote.parts if part.end_offset > from_offset]
         for first in range(0, len(parts), _HEADERS_AT_ONCE):
@@ -201,7 +201,7 @@ class TimeSearch:
             return (await self._index.part_blocks(segment.key, part)).index.header
         return await self._index.part_header(segment.key, part)
 
-    async def _scan(self, segment: Segment, offset: int, end_offset: int, look: TimeLook) -> tuple[int, int] | None:
+    async def _scan(self, segment: Segment, offset: int, end_offset: int, look: TimeScan) -> tuple[int, int] | None:
         """Look into the batches of `[offset, end_offset)`."""
         while offset < end_offset:
             async with self._hold(segment, offset) as held:
@@ -220,7 +220,7 @@ def _offset_before(points: IndexPoints, timestamp_ms: int, base_offset: int) -> 
     return base_offset if number < 0 else points[number].offset
 
 
-def _take_in_block(held: HeldBlock, offset: int, look: NewestLook) -> None:
+def _take_in_block(held: HeldBlock, offset: int, look: NewestScan) -> None:
     source = f"segment {held.segment} in {held.block.object_key}"
     for batch in held.batches_from(offset):
         header = parse_header(batch)
@@ -228,7 +228,7 @@ def _take_in_block(held: HeldBlock, offset: int, look: NewestLook) -> None:
             look.take_in(batch, header, source)
 
 
-def _first_in_block(held: HeldBlock, offset: int, look: TimeLook) -> tuple[int, int] | None:
+def _first_in_block(held: HeldBlock, offset: int, look: TimeScan) -> tuple[int, int] | None:
     source = f"segment {held.segment} in {held.block.object_key}"
     for batch in held.batches_from(offset):
         header = parse_header(batch)

@@ -3,8 +3,8 @@
 __all__ = (
     "claim",
     "lock",
+    "periodic_task",
     "remote_copy",
-    "rounds",
     "side_by_side",
     "stats",
     "wrong_store",

@@ -93,7 +93,7 @@ class EpochClaim:
         self.fork: str | None = None
         """Why this node neither uploads nor sweeps, and the next step; None while nothing is known to be wrong."""
 
-    async def standing(self) -> list[str]:
+    async def listed(self) -> list[str]:
         """The name endings of the lives whose claims are in the bucket: metadata must not forget any of its own.
 
         Called before an epoch is taken, so that none is spent while claims cannot be listed and read.

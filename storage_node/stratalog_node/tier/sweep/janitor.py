@@ -30,7 +30,7 @@ from stratalog.objects.store import ObjectInfo, ObjectStore
 from stratalog.telemetry.logs import logger
 from stratalog_node.shards.catalog.catalog import Catalog
 from stratalog_node.shards.copies.shard_view import LocalCopies, Shards
-from stratalog_node.tier.store.rounds import Rounds
+from stratalog_node.tier.store.periodic_task import PeriodicTask
 from stratalog_node.tier.store.side_by_side import side_by_side
 from stratalog_node.tier.store.stats import TierStats
 from stratalog_node.tier.sweep.bundle_keeper import BundleKeeper
@@ -143,9 +143,9 @@ class Janitor:
         """Segments deleted at a time that is yet to come, by a clock that has been set back: since when they are seen,
         in monotonic time."""
         self._stats = stats
-        self._rounds = Rounds("tier-janitor", schedule.interval_ms, self.delete_once, stats)
+        self._rounds = PeriodicTask("tier-janitor", schedule.interval_ms, self.delete_once, stats)
         self._alarm = DeletionAlarm((schedule.delete_delay_ms + 1) / 1_000, self._rounds.poke)
-        self._sweep_rounds = Rounds("tier-sweep", schedule.sweep_interval_ms, self.sweep_now, stats)
+        self._sweep_rounds = PeriodicTask("tier-sweep", schedule.sweep_interval_ms, self.sweep_now, stats)
         self._bundles: BundleKeeper | None = None
         self._others_bundles: dict[int, BundleKeeper] = {}
         """Of nodes without a lease, whose leavings this one sweeps."""
@@ -212,7 +212,7 @@ class Janitor:
         count = 0
         if due and self._pins is not None:
             async with asyncio.timeout(self._schedule.call_timeout_ms / 1_000):
-                await self._pins.look()  # once they are DELETED: see there
+                await self._pins.refresh()  # once they are DELETED: see there
 
         async def take(segments: list[Segment]) -> None:
             nonlocal count

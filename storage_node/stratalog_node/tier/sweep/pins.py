@@ -25,7 +25,7 @@ class Pins:
         self._read: dict[tuple[str, int], Cut] = {}
         self._pinned: dict[ShardKey, list[CutShard]] = {}
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """See which cuts there are now. Raises: Corrupt for one that cannot be read: then nothing may be deleted; what
         the store raises."""
         read: dict[tuple[str, int], Cut] = {}

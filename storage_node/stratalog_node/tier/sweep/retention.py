@@ -42,8 +42,8 @@ from stratalog.settings.topic import TopicSettings
 from stratalog.telemetry.logs import logger
 from stratalog_node.shards.catalog.catalog import Catalog
 from stratalog_node.shards.copies.shard_view import LocalCopies, Shards, ShardView
+from stratalog_node.tier.store.periodic_task import PeriodicTask
 from stratalog_node.tier.store.remote_copy import check_remote_copy
-from stratalog_node.tier.store.rounds import Rounds
 from stratalog_node.tier.store.side_by_side import side_by_side
 from stratalog_node.tier.store.stats import TierStats
 
@@ -111,9 +111,11 @@ class RetentionWorker:
         self._unanswered: dict[SegmentKey, _Unanswered] = {}
         self._silences = 0
         """Checks of this round that the store did not answer, in a row."""
-        self._rounds = Rounds("tier-retention", schedule.interval_ms, self._end_all, stats)
-        self._freeing_rounds = Rounds("tier-freeing", schedule.interval_ms, self._free_all, stats)
-        self._pressure_rounds = Rounds("tier-pressure", schedule.pressure_interval_ms, self._check_pressure, stats)
+        self._rounds = PeriodicTask("tier-retention", schedule.interval_ms, self._end_all, stats)
+        self._freeing_rounds = PeriodicTask("tier-freeing", schedule.interval_ms, self._free_all, stats)
+        self._pressure_rounds = PeriodicTask(
+            "tier-pressure", schedule.pressure_interval_ms, self._check_pressure, stats
+        )
 
     async def start(self) -> None:
         self._rounds.start()

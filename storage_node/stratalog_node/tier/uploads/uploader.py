@@ -81,8 +81,8 @@ class DutyChanges:
     The uploads of a dead node pass to other nodes, and return with it. Lives on the event loop, as one task.
     """
 
-    def __init__(self, catalog: Catalog, look_anew: Callable[[], Awaitable[None]]) -> None:
-        self._look_anew = look_anew
+    def __init__(self, catalog: Catalog, reassign: Callable[[], Awaitable[None]]) -> None:
+        self._reassign = reassign
         self._changed = asyncio.Event()
         catalog.on_change(self._on_change)
 
@@ -100,7 +100,7 @@ class DutyChanges:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            await self._look_anew()
+            await self._reassign()
 
 
 class NodeUploader:
@@ -188,7 +188,7 @@ class NodeUploader:
             ttl_ms=lock_ttl_ms,
             call_timeout_ms=limits.call_timeout_ms,
             rng=rng,
-            before_asking=self.claim.standing,
+            before_asking=self.claim.listed,
             on_gained=self._lock_gained,
             on_lost=self._lock_lost,
         )

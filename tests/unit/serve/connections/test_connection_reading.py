@@ -302,7 +302,7 @@ async def test_the_reaper_takes_no_buffer_that_this_turn_still_needs(tmp_path: P
         rig.server._reaper.cancel()  # type: ignore[union-attr]
         rig.server._reap()
         for capacity in (16 << 10, 256 << 10):
-            taken = rig.pool.take(capacity)
+            taken = rig.pool.lend(capacity)
             taken.view[:] = bytes([0xEE]) * capacity
         assert (await client.produced()).error_code == 0
         assert await rig.read_values(shard) == [b"the value that was sent"]

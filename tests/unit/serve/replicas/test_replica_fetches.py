@@ -107,7 +107,7 @@ async def test_a_round_that_ends_in_vain_tells_what_was_committed_meanwhile_and_
 
 async def test_a_thousand_idle_segments_are_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[object] = []
-    real = ReplicaSession.look
+    real = ReplicaSession.find
 
     def look(session: ReplicaSession, name: object) -> object:
         looks.append(name)
@@ -116,7 +116,7 @@ async def test_a_thousand_idle_segments_are_looked_at_once(tmp_path: Path, monke
     async with ServeRig(tmp_path) as rig:
         follower = await follower_of(rig)
         shards = await replicated(rig, 1_000)
-        monkeypatch.setattr(ReplicaSession, "look", look)
+        monkeypatch.setattr(ReplicaSession, "find", look)
         await follower.send(*(ask_of(shard, 0) for shard in shards))
         await eventually(lambda: len(looks) >= 1_000)
         for number in range(20):
@@ -308,7 +308,7 @@ async def test_a_topic_that_the_metadata_tell_of_between_a_round_and_its_look_is
     """No client waits there: the follower never heard of the written batches, and none of them was acknowledged."""
     async with ServeRig(tmp_path) as rig:
         follower = await follower_of(rig)
-        apply, take, late = rig.catalog.apply, ReplicaSession.take, list[ChangeSet]()
+        apply, take, late = rig.catalog.apply, ReplicaSession.update, list[ChangeSet]()
 
         def take_and_hear(self: ReplicaSession, request: ReplicaFetch) -> object:
             fault = take(self, request)
@@ -320,7 +320,7 @@ async def test_a_topic_that_the_metadata_tell_of_between_a_round_and_its_look_is
         settings = {"min.insync.replicas": "1"}
         topic = await rig.meta.service.perform(CreateTopic("flights", 2, replication_factor=2, settings=settings))
         await eventually(lambda: late)
-        monkeypatch.setattr(ReplicaSession, "take", take_and_hear)
+        monkeypatch.setattr(ReplicaSession, "update", take_and_hear)
         asks = [SegmentAsk(topic.topic_id, index, 0, 0, 1 << 20) for index in range(2)]
         answer = await asyncio.wait_for(follower.fetch(*asks), 30)
         assert {one.error_code for one in answer.segments} == {ErrorCode.UNKNOWN_TOPIC_ID}

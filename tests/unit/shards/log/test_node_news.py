@@ -45,7 +45,7 @@ async def at_rest(rig: ShardRig, shards: int = SHARDS) -> Topic:
     await rig.meta.service.perform(RegisterNode(NodeInfo(OTHER, "other-disk", "other", 9092)))
     await eventually(lambda: rig.catalog.node(OTHER) is not None)
     await eventually(lambda: not rig.shards.news._untold)
-    await look_at_due(rig.shards.looks, rig.clock())
+    await look_at_due(rig.shards.due_shards, rig.clock())
     return topic
 
 

@@ -16,7 +16,7 @@ _MAX_METADATA_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class ClientWords:
+class SubscriptionCodec:
     """Each reader answers None for bytes that are something else."""
 
     subscribed_topics: Callable[[bytes], frozenset[str] | None]

@@ -26,7 +26,7 @@ _TOKEN_SHOWN: Final = 0
 """The correlation id of the request that asks for nothing: no question has it."""
 
 
-class PeerLine:
+class PeerConnection:
     def __init__(
         self, node_id: int, asker: Asker, address: Callable[[], tuple[str, int] | None], most_bytes: int
     ) -> None:

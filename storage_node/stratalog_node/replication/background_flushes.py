@@ -34,7 +34,7 @@ class FlushedCopy(Protocol):
         ...
 
 
-class FlushesBehind:
+class BackgroundFlushes:
     def __init__(self, interval_ms: int) -> None:
         self._interval_s = interval_ms / 1_000
         self._noted: dict[FlushedCopy, None] = {}

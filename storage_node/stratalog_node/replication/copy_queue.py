@@ -19,7 +19,7 @@ _LOOKED_AT = 64
 """Of those that wait, each time that one may begin: ten thousand may wait for nodes that are away."""
 
 
-class CopyLine:
+class CopyQueue:
     """Invariant: a copy in progress is not in the queue."""
 
     def __init__(self, most_at_once: int = MOST_AT_ONCE, patience_ms: int = PATIENCE_MS) -> None:
@@ -43,7 +43,7 @@ class CopyLine:
         self._waiting.pop(key, None)
         self._under_way.discard(key)
 
-    def take(self, is_there: Callable[[SegmentKey], bool] = lambda key: True) -> list[SegmentKey]:
+    def begin_next(self, is_there: Callable[[SegmentKey], bool] = lambda key: True) -> list[SegmentKey]:
         """The copies to begin next. `is_there`: whether a live node or the object store has it; those come first."""
         room = self._most - len(self._under_way)
         if room <= 0 or not self._waiting:

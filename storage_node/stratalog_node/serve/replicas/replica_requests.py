@@ -17,7 +17,7 @@ from stratalog.kafka.replica_fetch import NO_SESSION, ReplicaFetch, decode_repli
 from stratalog.machines.following.fetch_session import SessionFault
 from stratalog.model.metadata import Change, Life, Node, NodeChanged
 from stratalog_node.serve.connections.connection import Connection
-from stratalog_node.serve.fetching.fetch_desk import FetchDesk
+from stratalog_node.serve.fetching.fetch_scheduler import FetchScheduler
 from stratalog_node.serve.replicas.replica_round import ReplicaRound
 from stratalog_node.serve.replicas.replica_session import ReplicaSession
 from stratalog_node.serve.replicas.sealed_read import SealedRead
@@ -33,9 +33,9 @@ _FAULTS = {
 }
 
 
-class ReplicaDesk:
+class ReplicaRequests:
     def __init__(
-        self, catalog: Catalog, shards: ShardDirectory, fetches: FetchDesk, proved: Callable[[Connection], None]
+        self, catalog: Catalog, shards: ShardDirectory, fetches: FetchScheduler, proved: Callable[[Connection], None]
     ) -> None:
         """`proved` hears of each connection that has shown a living node's token."""
         self._shards = shards
@@ -56,7 +56,7 @@ class ReplicaDesk:
                 self._former[node.node_id] = (*self._former.get(node.node_id, ()), before)[-_FORMER_TOKENS:]
             self._tokens[node.node_id] = node.token
 
-    def take(self, connection: Connection, header: RequestHeader, frame: memoryview) -> bool:
+    def handle(self, connection: Connection, header: RequestHeader, frame: memoryview) -> bool:
         """False if the sender is not a replica; it then gets "unsupported version". Raises: MalformedFrame."""
         request = decode_replica_fetch(frame, header.body_position, self._shards.count + _NAMED_IN_VAIN)
         if request.replica_id < 0:
@@ -83,7 +83,7 @@ class ReplicaDesk:
         follower = self._follower(connection, request, node)
         if follower is not None:
             follower.end_held()
-        fault = SessionFault.UNKNOWN if follower is None else follower.session.take(request)
+        fault = SessionFault.UNKNOWN if follower is None else follower.session.update(request)
         if follower is None or fault is not None:
             self.forget(connection)
             round_.finish(error_code=_FAULTS[fault or SessionFault.UNKNOWN])
@@ -121,8 +121,8 @@ class _Follower:
 
     __slots__ = ("held", "session")
 
-    def __init__(self, shards: ShardDirectory, life: Life, session_id: int, desk: FetchDesk) -> None:
-        self.session = ReplicaSession(shards, life, session_id, self._moved, desk)
+    def __init__(self, shards: ShardDirectory, life: Life, session_id: int, scheduler: FetchScheduler) -> None:
+        self.session = ReplicaSession(shards, life, session_id, self._moved, scheduler)
         self.held: ReplicaRound | None = None
 
     def _moved(self) -> None:

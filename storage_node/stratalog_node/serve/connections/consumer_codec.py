@@ -5,6 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from stratalog.kafka.subscription import read_assignment, read_subscription, subscribed_topics, write_assignment
-from stratalog_node.groups.client_words import ClientWords
+from stratalog_node.groups.subscription_codec import SubscriptionCodec
 
-CONSUMER_WORDS: Final = ClientWords(subscribed_topics, read_subscription, read_assignment, write_assignment)
+CONSUMER_CODEC: Final = SubscriptionCodec(subscribed_topics, read_subscription, read_assignment, write_assignment)

@@ -13,7 +13,7 @@ from stratalog_node.tier.store.stats import TierStats
 log = logger(__name__)
 
 
-class Rounds:
+class PeriodicTask:
     """Runs `work` until closed. Rounds never overlap."""
 
     def __init__(self, name: str, interval_ms: int, work: Callable[[], Awaitable[object]], stats: TierStats) -> None:

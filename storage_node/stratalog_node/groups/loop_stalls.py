@@ -20,7 +20,7 @@ _MOST_STALLS = 60
 detect dead members."""
 
 
-class Attention:
+class LoopStalls:
     """`clock_s` is a monotonic clock in seconds."""
 
     def __init__(self, clock_s: Callable[[], float]) -> None:
@@ -42,7 +42,7 @@ class Attention:
             self._timer.cancel()
             self._timer = None
 
-    def unattended_ms(self) -> int:
+    def stalled_ms(self) -> int:
         """All time so far that does not count."""
         self._look()
         return int(self._unattended_s * 1000)

@@ -16,7 +16,7 @@ from stratalog.objects.obstore_store import open_memory
 from stratalog.objects.settings import StoreSettings
 from stratalog.settings.process import ProcessSettings
 from stratalog.settings.topic import TopicSettings
-from stratalog_node.leaving.duty import LeavingDuty
+from stratalog_node.leaving.retirement_checks import RetirementChecks
 from stratalog_node.leaving.sighting import Seen
 from stratalog_node.node import wall_ms
 from stratalog_node.shards.catalog.catalog import Catalog
@@ -55,8 +55,8 @@ async def test_a_retirement_that_cannot_be_looked_at_keeps_no_other_waiting() ->
     catalog.load(story.table.snapshot())
     meta = _Meta()
     # type: ignore[arg-type]  # what a check asks of them
-    duty = LeavingDuty(3, catalog, meta, _Sighter(), None, ObjectNames("", "cluster-1"), 1_000, lambda: 0)
-    await duty.look()
+    duty = RetirementChecks(3, catalog, meta, _Sighter(), None, ObjectNames("", "cluster-1"), 1_000, lambda: 0)
+    await duty.check_all()
     assert meta.heard == [2]
 
 

@@ -29,7 +29,7 @@ MOST_AT_ONCE: Final = 64
 _SHARDS_PER_STEP: Final = 256
 
 
-class HandingOn:
+class RollAway:
     def __init__(self, node_id: int, catalog: Catalog, led_shard: Callable[[ShardKey], ShardLog | None]) -> None:
         """`led_shard`: one that this node leads and that has not stopped."""
         self._node_id = node_id
@@ -41,13 +41,13 @@ class HandingOn:
         while True:
             await asyncio.sleep(POLL_S)
             try:
-                await self.look()
+                await self.check()
             except StratalogError as error:
                 log.info("a segment was not handed on yet", error=str(error))
             except Exception:  # a node would never be let go of (F48)
                 log.error("segments cannot be handed on", exc_info=True)
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """One pass."""
         leaving = {node.node_id for node in self._catalog.nodes() if node.is_leaving}
         if not leaving or not any(node.is_alive and not node.is_leaving for node in self._catalog.nodes()):
@@ -67,7 +67,7 @@ class HandingOn:
     def _hand_on(self, key: ShardKey, segment: SegmentKey) -> None:
         shard = self._led_shard(key)
         if shard is not None and is_open(shard, segment):
-            shard.workers.sealing.successors.roll_anew(shard, segment)
+            shard.workers.sealing.successors.roll_to_new_successor(shard, segment)
 
 
 def is_open(shard: ShardLog, segment: SegmentKey) -> bool:
@@ -82,5 +82,5 @@ def roll_elsewhere(shard: ShardLog, active: Segment) -> bool:
     prepared first. False when it is not what the leader writes to any more."""
     if not is_open(shard, active.key):
         return False
-    shard.workers.sealing.successors.choose_anew(shard, active.key, active.handed.prepared)
+    shard.workers.sealing.successors.replace_successor(shard, active.key, active.handed.prepared)
     return True

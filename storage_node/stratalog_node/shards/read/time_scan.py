@@ -26,7 +26,7 @@ def passes_by_header(header: BatchHeader, timestamp_ms: int) -> bool:
     return header.record_count == 0 or (header.is_log_append_time and header.max_timestamp_ms < timestamp_ms)
 
 
-class TimeLook:
+class TimeScan:
     """The state of a lookup for `timestamp_ms` or later, at `from_offset` or behind."""
 
     __slots__ = ("_from_offset", "_timestamp_ms")
@@ -54,7 +54,7 @@ class TimeLook:
         )
 
 
-class NewestLook:
+class NewestScan:
     """The first record with the greatest time at `from_offset` or behind, of batches that are shown to it in order."""
 
     __slots__ = ("_from_offset", "best")

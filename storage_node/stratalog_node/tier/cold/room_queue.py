@@ -14,7 +14,7 @@ from stratalog_node.tier.cold.block_cache import BlockCache
 from stratalog_node.tier.cold.cold_limits import ColdReadStats
 
 
-class RoomLine:
+class RoomQueue:
     def __init__(
         self, cache: BlockCache, stats: ColdReadStats, now_ms: Callable[[], int], on_served: Callable[[], None]
     ) -> None:
@@ -28,7 +28,7 @@ class RoomLine:
     def __len__(self) -> int:
         return len(self._line)
 
-    def stand(self, size_bytes: int) -> asyncio.Future[None]:
+    def enqueue(self, size_bytes: int) -> asyncio.Future[None]:
         """Returns a future that is done once there is room for `size_bytes`, which are then reserved for the caller."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._line.append((size_bytes, turn))
@@ -36,10 +36,10 @@ class RoomLine:
         self.serve()
         return turn
 
-    async def admitted(self, size_bytes: int, turn: asyncio.Future[None] | None) -> None:
+    async def wait_for_room(self, size_bytes: int, turn: asyncio.Future[None] | None) -> None:
         """Returns when there is room for `size_bytes`, reserved for the caller. `turn`: the caller's place in the
         queue, if it has one already."""
-        turn = turn or self.stand(size_bytes)
+        turn = turn or self.enqueue(size_bytes)
         try:
             await turn
         except asyncio.CancelledError:

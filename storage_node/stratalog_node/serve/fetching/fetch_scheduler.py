@@ -37,7 +37,7 @@ class Retried(Protocol):
         ...
 
 
-class FetchDesk:
+class FetchScheduler:
     def __init__(
         self,
         serving: Serving,
@@ -73,7 +73,7 @@ class FetchDesk:
         code = missing_shard_error(self._catalog, topic, shard)
         return ErrorCode.NOT_LEADER_OR_FOLLOWER if code == ErrorCode.LEADER_NOT_AVAILABLE else code
 
-    def may_look(self, weight: int) -> bool:
+    def may_check(self, weight: int) -> bool:
         """Whether a fetch may check this many partitions now; they then count against the turn's limit. False once the
         limit is used up, or while other fetches wait for their check."""
         if self._partitions_left <= 0 or self._retrying:

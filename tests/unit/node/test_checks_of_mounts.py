@@ -125,7 +125,7 @@ class Looks:
     def __init__(self) -> None:
         self.seen: list[tuple[int, int]] = []
 
-    async def look(self, segment: Segment, node_id: int, offset: int) -> None:
+    async def probe(self, segment: Segment, node_id: int, offset: int) -> None:
         assert segment.seal is not None and offset == segment.seal.end_offset - 1
         self.seen.append((node_id, segment.seal.sealed_ms))
 

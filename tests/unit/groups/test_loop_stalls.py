@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from stratalog.model.groups.group import GroupError, GroupState
-from stratalog_node.groups import attention as attention_module
-from stratalog_node.groups.attention import Attention
+from stratalog_node.groups import loop_stalls as loop_stalls_module
+from stratalog_node.groups.loop_stalls import LoopStalls
 from support.group_node import GroupNode, joining, syncing
 from support.waiting import eventually
 
@@ -14,7 +14,7 @@ from support.waiting import eventually
 @pytest.fixture
 def short_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Turns of the loop are what counts; the clock is the test's."""
-    monkeypatch.setattr(attention_module, "_TICK_S", 0.01)
+    monkeypatch.setattr(loop_stalls_module, "_TICK_S", 0.01)
 
 
 async def a_member(node: GroupNode) -> str:
@@ -49,7 +49,7 @@ async def test_who_is_silent_after_a_stall_expires_all_the_same() -> None:
     stand_still(node, 13.5)
     node.groups.membership.run_due()
     assert (await node.groups.describe("g")).status.state is GroupState.STABLE
-    await eventually(lambda: not node.groups.attention.is_catching_up)
+    await eventually(lambda: not node.groups.loop_stalls.is_catching_up)
     await node.wait(500)
     assert (await node.groups.describe("g")).status.state is GroupState.STABLE, "the stall counted for the session"
     await node.wait(501)
@@ -66,7 +66,7 @@ async def test_sessions_that_ended_with_a_stall_wait_until_the_sockets_were_read
     stand_still(node, 13.5)
     node.groups.membership.run_due()
     assert (await node.groups.describe("g")).status.state is GroupState.STABLE, "expired before any socket was read"
-    await eventually(lambda: not node.groups.attention.is_catching_up)
+    await eventually(lambda: not node.groups.loop_stalls.is_catching_up)
     await node.wait(1)
     assert (await node.groups.describe("g")).status.state is GroupState.EMPTY
     await node.groups.stop()
@@ -74,12 +74,12 @@ async def test_sessions_that_ended_with_a_stall_wait_until_the_sockets_were_read
 
 def test_a_loop_that_is_a_little_late_has_not_stood_still() -> None:
     now = 0.0
-    attention = Attention(lambda: now)
+    loop_stalls = LoopStalls(lambda: now)
     for late_s in (0.1, 0.3, 0.55):
         now += late_s
-        assert attention.unattended_ms() == 0 and not attention.is_catching_up
+        assert loop_stalls.stalled_ms() == 0 and not loop_stalls.is_catching_up
     now += 5.0
-    assert attention.unattended_ms() == 5_000 and attention.is_catching_up
+    assert loop_stalls.stalled_ms() == 5_000 and loop_stalls.is_catching_up
 
 
 @pytest.mark.fault("event-loop-blocked-longer")
@@ -91,7 +91,7 @@ async def test_a_loop_that_is_slow_for_good_finds_out_who_is_dead() -> None:
         stand_still(node, 0.7)
         assert (await node.groups.describe("g")).status.state is GroupState.STABLE
         node.groups.membership.run_due()
-    await eventually(lambda: not node.groups.attention.is_catching_up)
+    await eventually(lambda: not node.groups.loop_stalls.is_catching_up)
     node.groups.membership.run_due()
     assert (await node.groups.describe("g")).status.state is GroupState.EMPTY
     await node.groups.stop()

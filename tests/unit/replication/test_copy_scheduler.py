@@ -13,7 +13,7 @@ import pytest
 
 from stratalog.model.ids import SegmentKey
 from stratalog_node.disk.threads import DiskThreads
-from stratalog_node.replication.copy_turns import CopyTurns
+from stratalog_node.replication.copy_scheduler import CopyScheduler
 
 
 def copy_of(shard: int, size_bytes: int = 100) -> Any:
@@ -22,9 +22,9 @@ def copy_of(shard: int, size_bytes: int = 100) -> Any:
 
 
 @pytest.fixture
-async def turns() -> AsyncIterator[CopyTurns]:
+async def turns() -> AsyncIterator[CopyScheduler]:
     threads = DiskThreads()
-    yield CopyTurns(threads)
+    yield CopyScheduler(threads)
     threads.close()
 
 
@@ -54,12 +54,12 @@ def noting(done: list[str], name: str) -> Callable[[], None]:
     return lambda: done.append(name)
 
 
-async def test_small_proofs_of_several_copies_are_made_beside_each_other(turns: CopyTurns) -> None:
+async def test_small_proofs_of_several_copies_are_made_beside_each_other(turns: CopyScheduler) -> None:
     meeting = Meeting(4)
     await asyncio.gather(*(turns.settle(copy_of(shard), meeting, reads_all=True) for shard in range(4)))
 
 
-async def test_files_come_and_go_beside_proofs(turns: CopyTurns) -> None:
+async def test_files_come_and_go_beside_proofs(turns: CopyScheduler) -> None:
     """A first batch does not wait for thousands of proofs."""
     meeting = Meeting(3)
     await asyncio.gather(
@@ -69,7 +69,7 @@ async def test_files_come_and_go_beside_proofs(turns: CopyTurns) -> None:
     )
 
 
-async def test_work_on_one_copy_is_done_in_the_order_in_which_it_was_asked_for(turns: CopyTurns) -> None:
+async def test_work_on_one_copy_is_done_in_the_order_in_which_it_was_asked_for(turns: CopyScheduler) -> None:
     """Also where the copy object is another: the segment was let go of, and is followed again."""
     proof, done = Held(), list[str]()
     first = asyncio.ensure_future(turns.settle(copy_of(1), proof, reads_all=True))
@@ -85,7 +85,7 @@ async def test_work_on_one_copy_is_done_in_the_order_in_which_it_was_asked_for(t
     assert done == ["another", "opened", "flushed"]
 
 
-async def test_large_proofs_are_made_one_at_a_time(turns: CopyTurns) -> None:
+async def test_large_proofs_are_made_one_at_a_time(turns: CopyScheduler) -> None:
     large, done = Held(), list[str]()
     first = asyncio.ensure_future(turns.settle(copy_of(1, 64 << 20), large, reads_all=True))
     await asyncio.to_thread(large.is_at_work.wait, 30)
@@ -98,7 +98,7 @@ async def test_large_proofs_are_made_one_at_a_time(turns: CopyTurns) -> None:
     assert done[-1] == "large"
 
 
-async def test_files_come_and_go_one_at_a_time_those_that_clients_wait_for_first(turns: CopyTurns) -> None:
+async def test_files_come_and_go_one_at_a_time_those_that_clients_wait_for_first(turns: CopyScheduler) -> None:
     held, done = Held(), list[str]()
     tasks = [asyncio.ensure_future(turns.in_turn(held))]
     await asyncio.to_thread(held.is_at_work.wait, 30)

@@ -32,7 +32,7 @@ INVENTORY_FORMAT: Final = 1
 _NODES_PER_TURN: Final = 16
 
 
-class LeavingDuty:
+class RetirementChecks:
     def __init__(
         self,
         node_id: int,
@@ -62,11 +62,11 @@ class LeavingDuty:
         while True:
             await asyncio.sleep(POLL_S)
             try:
-                await self.look()
+                await self.check_all()
             except Exception:  # a node would never be let go of (F48)
                 log.error("retirements cannot be looked at", exc_info=True)
 
-    async def look(self) -> None:
+    async def check_all(self) -> None:
         """An error of one retirement does not stop the others; the next pass continues with it."""
         for number, node in enumerate(list(self._catalog.nodes()), 1):
             if number % _NODES_PER_TURN == 0:

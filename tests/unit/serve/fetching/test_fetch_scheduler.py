@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stratalog_node.serve.fetching import fetch_desk as fetch_desk_module
+from stratalog_node.serve.fetching import fetch_scheduler
 from stratalog_node.serve.fetching.fetch import PendingFetch
 from support.serve_rig import ServeRig, WireClient
 from support.waiting import eventually
@@ -29,15 +29,15 @@ class Looks:
         self.by_turn: Counter[int] = Counter()
         self.decoded: Counter[int] = Counter()
         self.deferred = 0
-        patch.setattr(fetch_desk_module, "_PARTITIONS_PER_TURN", _LOOKS)
+        patch.setattr(fetch_scheduler, "_PARTITIONS_PER_TURN", _LOOKS)
         real_attempt, real_decode, real_soon = PendingFetch.attempt, PendingFetch._decode, PendingFetch._retry_soon
 
         def attempt(fetch: PendingFetch, *frame: memoryview) -> None:
-            self.by_turn[fetch._desk.turn.number] += 1
+            self.by_turn[fetch._scheduler.turn.number] += 1
             real_attempt(fetch, *frame)
 
         def decode(fetch: PendingFetch, frame: memoryview) -> Any:
-            self.decoded[fetch._desk.turn.number] += 1
+            self.decoded[fetch._scheduler.turn.number] += 1
             return real_decode(fetch, frame)
 
         def look_soon(fetch: PendingFetch) -> None:
@@ -198,13 +198,13 @@ async def test_nobody_passes_those_who_wait_for_their_look(tmp_path: Path, monke
         rig.append(shard, b"x")
         rig.tick()
         assert sum(looks.by_turn.values()) < _CLIENTS
-        assert not rig.server._fetches.may_look(1), "the turn's looks are used up, and others wait"
+        assert not rig.server._fetches.may_check(1), "the turn's looks are used up, and others wait"
         rig.server._fetches._partitions_left = _LOOKS
-        assert not rig.server._fetches.may_look(1), "others wait"
+        assert not rig.server._fetches.may_check(1), "others wait"
         for client in clients:
             await client.fetched()
         rig.tick()
-        assert rig.server._fetches.may_look(1)
+        assert rig.server._fetches.may_check(1)
 
 
 async def test_a_large_request_that_is_malformed_closes_its_connection(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ class TimedShard(Protocol):
     def stop_after_fault(self, reason: str) -> None: ...
 
 
-class DueLooks:
+class DueShards:
     """Invariant: each shard in `_at` has an entry with that time in the heap. Other entries there are out of date."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class DueLooks:
         """The shards that changed since the last check."""
         return list(self._stirred)
 
-    def take(self, now_ms: int) -> list[TimedShard]:
+    def pop_due(self, now_ms: int) -> list[TimedShard]:
         """Those to look at now, once each. `settle` each of them."""
         due, self._stirred = self._stirred, {}
         while self._heap and self._heap[0][0] <= now_ms:

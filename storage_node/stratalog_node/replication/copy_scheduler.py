@@ -24,7 +24,7 @@ from stratalog_node.replication.replica_copy import ReplicaCopy
 _LARGE_BYTES: Final = 8 << 20
 
 
-class CopyTurns:
+class CopyScheduler:
     def __init__(self, threads: DiskThreads) -> None:
         self._threads = threads
         self._lanes = TwoLanes()

@@ -21,7 +21,7 @@ from stratalog_node.disk import opened_batches, segment_scan
 from stratalog_node.serve.producing.produce import offer
 from stratalog_node.shards.copies.local_copy import LocalCopy
 from stratalog_node.shards.log.shard_log import ShardLog
-from stratalog_node.shards.read import time_look
+from stratalog_node.shards.read import time_scan
 from stratalog_node.shards.read.time_lookups import TimeLookups
 from support.hostile_batches import GARBAGE, claiming
 from support.shard_rig import START_MS, Asked, ShardRig, make_batch
@@ -49,7 +49,7 @@ class Opened:
         self.gate = threading.Event()
         self.gate.set()
         for name in ("first_offset_at_or_after", "offset_of_max_timestamp"):
-            monkeypatch.setattr(time_look, name, self._counted(getattr(time_look, name)))
+            monkeypatch.setattr(time_scan, name, self._counted(getattr(time_scan, name)))
 
     def _counted(self, real: Any) -> Any:
         def opened(batch: Any, *args: Any, **more: Any) -> Any:
@@ -185,7 +185,7 @@ async def test_batches_that_claim_a_time_which_no_record_has_are_opened_once(
             return opened_batches.opened_times(batch, header)
 
         monkeypatch.setattr(segment_scan, "opened_times", counted)
-        monkeypatch.setattr(time_look, "opened_times", counted)
+        monkeypatch.setattr(time_scan, "opened_times", counted)
         assert await at(shard, 2_000_000) == right
         assert opened.records == 1
         walked.clear()

@@ -11,7 +11,7 @@ from stratalog.model.commands.table_commands import ReportLostCopies, ReportRepl
 from stratalog.model.errors import DiskFull, Unavailable
 from stratalog_node.node import wall_ms
 from stratalog_node.replication import following, replica
-from stratalog_node.replication.copy_line import CopyLine
+from stratalog_node.replication.copy_queue import CopyQueue
 from stratalog_node.replication.replica_copy import ReplicaCopy
 from support.node_cluster import NodeCluster
 from support.waiting import eventually
@@ -63,7 +63,7 @@ async def test_a_copy_that_is_sealed_while_a_start_reads_it_is_served_and_upload
 async def test_copies_of_what_nobody_has_now_keep_no_other_copy_waiting(
     cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "CopyLine", lambda: CopyLine(1, patience_ms=20))
+    monkeypatch.setattr(following, "CopyQueue", lambda: CopyQueue(1, patience_ms=20))
     await cluster.start(1, 2)
     first = await cluster.shard(replicas=2)
     await rolled(cluster, first, b"one")

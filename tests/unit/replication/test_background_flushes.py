@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stratalog_node.replication.flushes_behind import FlushesBehind, flush_at_stop
+from stratalog_node.replication.background_flushes import BackgroundFlushes, flush_at_stop
 
 
 class Copy:
@@ -26,7 +26,7 @@ class Copy:
 
 @pytest.mark.fault("node-thousands-idle-shards")
 async def test_a_copy_is_flushed_until_it_owes_nothing_and_then_left_alone() -> None:
-    behind = FlushesBehind(1_000)
+    behind = BackgroundFlushes(1_000)
     copies = [Copy(str(number)) for number in range(200)]
     for copy in copies:
         behind.note(copy)
@@ -48,7 +48,7 @@ async def test_a_copy_is_flushed_until_it_owes_nothing_and_then_left_alone() -> 
 
 
 async def test_a_copy_that_is_let_go_of_is_not_flushed() -> None:
-    behind, copy = FlushesBehind(1_000), Copy("gone")
+    behind, copy = BackgroundFlushes(1_000), Copy("gone")
     behind.note(copy)
     behind.forget(copy)
     await behind.flush()
@@ -56,7 +56,7 @@ async def test_a_copy_that_is_let_go_of_is_not_flushed() -> None:
 
 
 async def test_a_fault_of_one_copy_keeps_no_other_from_the_disk() -> None:
-    behind, bad, good = FlushesBehind(1_000), Copy("bad"), Copy("good")
+    behind, bad, good = BackgroundFlushes(1_000), Copy("bad"), Copy("good")
     bad.fault = ValueError("a bug")
     for copy in (bad, good):
         behind.note(copy)

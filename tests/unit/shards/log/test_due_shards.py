@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stratalog.machines.leading.leader_events import TimePassed
-from stratalog_node.shards.copies import due_looks
+from stratalog_node.shards.copies import due_shards
 from stratalog_node.shards.log.ages import look_at_due
 from stratalog_node.shards.log.shard_log import ShardLog
 from support.shard_rig import ShardRig
@@ -33,7 +33,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 async def looked(rig: ShardRig, seen: list[int]) -> list[int]:
     seen.clear()
-    await look_at_due(rig.shards.looks, rig.clock())
+    await look_at_due(rig.shards.due_shards, rig.clock())
     return sorted(seen)
 
 
@@ -133,7 +133,7 @@ async def test_times_that_are_out_of_date_take_no_memory(
     tmp_path: Path, seen: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A busy shard rolls thousands of times within its `segment.ms`."""
-    monkeypatch.setattr(due_looks, "_FEW", 4)
+    monkeypatch.setattr(due_shards, "_FEW", 4)
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of(segment_ms=DAY_MS)
         for _ in range(20):
@@ -141,4 +141,4 @@ async def test_times_that_are_out_of_date_take_no_memory(
             rig.clock.now_ms += 1
             await looked(rig, seen)
             shard.ask_roll(rig.clock())
-        assert len(rig.shards.looks._heap) <= 6
+        assert len(rig.shards.due_shards._heap) <= 6
