@@ -232,18 +232,15 @@ class MetaService:
             raise Unavailable("the meta service has not been started yet: wait, then ask again")
         return self._running
 
-    def _publish(self, change_set: ChangeSet) -> None:
-        """What is durable: to those who watch, to the leases, and to the log."""
-        if self._lives is not None:
-            self._lives.follow(change_set)
-        if self._waits is not None:
-            self._waits.follow(change_set)
-        if self._repairs is not None:
-            self._repairs.follow(change_set)
-        if self._retirements is not None:
-            self._retirements.follow(change_set)
-        self._news.follow(change_set)
-        self._parts()[1].publish(change_set)
+    def _publish(self, change_sets: Sequence[ChangeSet]) -> None:
+        """What became durable together: to those who watch, to the leases, and to the log."""
+        parts = (self._lives, self._waits, self._repairs, self._retirements, self._news)
+        followers = [part.follow for part in parts if part is not None]
+        for change_set in change_sets:
+            for follow in followers:
+                follow(change_set)
+        if change_sets:
+            self._parts()[1].publish(change_sets)
 
     def _restart_history(self, table: ShardTable) -> None:
         if self._lives is not None:

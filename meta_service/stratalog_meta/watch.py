@@ -1,24 +1,31 @@
 """The last change sets, and the watchers that wait for the next one. Watchers pull: each holds a version and no queue,
 so a slow watcher costs nothing. A watcher that falls behind the kept sets must take a new snapshot.
 
+Change sets that become durable together reach watchers as one set, up to `CHANGES_TOGETHER` changes. When a node dies,
+the nodes that stay send thousands of small commands, and each change set would cost every watcher a line to read.
+
 Lives on the event loop. Memory: at most `max_changes` changes (and the newest set, however large).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Final
 
 from stratalog.model.errors import NotFound, Unavailable
-from stratalog.model.metadata import ChangeSet
+from stratalog.model.metadata import Change, ChangeSet
 from stratalog_meta.stats import MetaStats
 
 MAX_CHANGES = 16_384
 SETS_BEFORE_OTHERS = 64
+CHANGES_TOGETHER: Final = 256
+"""In one set that several commands made: one line of a watch holds them (`meta_api.watch_lines.RECORDS_PER_LINE`)."""
 
 
 class ChangeHistory:
-    """Invariant: the kept versions are `_first_version .. _version`, one set each."""
+    """Invariant: `_sets` has the versions `_first_version .. _version`. The versions that reach watchers together have
+    the same set, under the last of them."""
 
     def __init__(
         self,
@@ -46,16 +53,22 @@ class ChangeHistory:
         """Of the newest change set."""
         return self._version
 
-    def publish(self, change_set: ChangeSet) -> None:
-        assert change_set.version == self._version + 1, "versions follow one another"
-        self._version = change_set.version
-        self._stats.version = change_set.version
-        self._stats.changes += len(change_set.changes)
-        self._sets[change_set.version] = change_set
-        self._change_count += len(change_set.changes)
-        while self._change_count > self._max_changes and self._first_version < self._version:
-            self._change_count -= len(self._sets.pop(self._first_version).changes)
-            self._first_version += 1
+    def publish(self, change_sets: Sequence[ChangeSet]) -> None:
+        """Sets that became durable together, oldest first."""
+        for together in _merged(change_sets):
+            first, version = self._version + 1, together.version
+            self._sets.update(dict.fromkeys(range(first, version + 1), together))
+            self._version = self._stats.version = version
+            self._stats.changes += len(together.changes)
+            self._change_count += len(together.changes)
+        while self._change_count > self._max_changes:
+            oldest = self._sets[self._first_version]
+            if oldest.version == self._version:
+                break
+            for version in range(self._first_version, oldest.version + 1):
+                del self._sets[version]
+            self._first_version = oldest.version + 1
+            self._change_count -= len(oldest.changes)
         self._wake()
 
     def restart(self, version: int, sets: Sequence[ChangeSet] = ()) -> None:
@@ -75,6 +88,7 @@ class ChangeHistory:
                 f"version {after_version} is ahead of this service's, {self._version} (its store was put back?): "
                 "take a new snapshot"
             )
+        given = 0
         while True:
             if after_version + 1 < self._first_version:
                 self._stats.watches_lagged += 1
@@ -86,7 +100,8 @@ class ChangeHistory:
             change_set = self._sets.get(after_version + 1)
             if change_set is not None:
                 after_version = change_set.version
-                if after_version % SETS_BEFORE_OTHERS == 0:
+                given += 1
+                if given % SETS_BEFORE_OTHERS == 0:
                     await asyncio.sleep(0)  # a long history must not hold the loop
                 yield change_set
             elif self._closed:
@@ -97,3 +112,18 @@ class ChangeHistory:
     def _wake(self) -> None:
         self._moved.set()
         self._moved = asyncio.Event()
+
+
+def _merged(change_sets: Sequence[ChangeSet]) -> Iterator[ChangeSet]:
+    """The same changes in as few sets as `CHANGES_TOGETHER` allows; a larger set stays as it is."""
+    changes: list[Change] = []
+    version = None
+    for one in change_sets:
+        assert version is None or one.version == version + 1, "versions follow one another"
+        if version is not None and len(changes) + len(one.changes) > CHANGES_TOGETHER:
+            yield ChangeSet(version, tuple(changes))
+            changes = []
+        changes += one.changes
+        version = one.version
+    if version is not None:
+        yield ChangeSet(version, tuple(changes))

@@ -96,7 +96,7 @@ class TableWriter:
         store: MetaStore,
         clock_ms: Callable[[], int],
         new_id: Callable[[], UUID],
-        publish: Callable[[ChangeSet], None],
+        publish: Callable[[Sequence[ChangeSet]], None],
         stats: MetaStats,
         *,
         restart_history: Callable[[ShardTable], None],
@@ -306,16 +306,18 @@ class TableWriter:
     def _answer(self, turn: _Turn) -> None:
         self._stats.commands += len(turn.applied)
         self._stats.refusals += sum(isinstance(request, _Order) for request, _ in turn.refused)
-        for order, applied in turn.applied:
-            if applied.change_set is not None:
-                self._publish(applied.change_set)
-            _resolve(order.answer, applied.result)
+        self._publish_and_resolve(turn.applied)
         for order, result in turn.validated:
             _resolve(order.answer, result)
         for request, refusal in turn.refused:
             _refuse(request.answer, refusal)
         for reading, seen in turn.read:
             _resolve(reading.answer, seen)
+
+    def _publish_and_resolve(self, durable: Sequence[tuple[_Order[Any], Applied[Any]]]) -> None:
+        self._publish([applied.change_set for _, applied in durable if applied.change_set is not None])
+        for order, applied in durable:
+            _resolve(order.answer, applied.result)
 
     def _settle(self, turn: _Turn, refusal: WriteRefused) -> None:
         """The store kept a part of the turn and knows it: that part is answered, the rest was not done, and the task
@@ -326,10 +328,7 @@ class TableWriter:
         for _, applied in reversed(lost):
             self._table.undo(applied)
         self._stats.commands += len(durable)
-        for order, applied in durable:
-            if applied.change_set is not None:
-                self._publish(applied.change_set)
-            _resolve(order.answer, applied.result)
+        self._publish_and_resolve(durable)
         if lost:
             _refuse(lost[0][0].answer, refusal.cause)
         kind = DiskFull if isinstance(refusal.cause, DiskFull) else Unavailable

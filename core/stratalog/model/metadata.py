@@ -268,7 +268,8 @@ Change: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class ChangeSet:
-    """The changes of one transaction, in order; `version` is the state's version after it."""
+    """The changes of one transaction, or of several that became durable together, in order; `version` is the state's
+    version after the last."""
 
     version: int
     changes: tuple[Change, ...]

@@ -6,9 +6,10 @@ import asyncio
 
 import pytest
 
+from stratalog.meta_api.watch_lines import RECORDS_PER_LINE
 from stratalog.model.errors import NotFound
 from stratalog.model.metadata import ChangeSet, Node, NodeChanged
-from stratalog_meta.watch import ChangeHistory
+from stratalog_meta.watch import CHANGES_TOGETHER, ChangeHistory
 from support.meta_worlds import collect
 
 
@@ -19,7 +20,7 @@ def change_set(version: int, size: int = 1) -> ChangeSet:
 async def test_the_history_keeps_the_newest_changes_within_its_bound() -> None:
     history = ChangeHistory(0, max_changes=10)
     for version in range(1, 6):
-        history.publish(change_set(version, size=4))
+        history.publish([change_set(version, size=4)])
     assert [entry.version for entry in await collect(history.watch(3), 2)] == [4, 5]
     with pytest.raises(NotFound, match="snapshot"):
         await collect(history.watch(2), 1)
@@ -27,10 +28,10 @@ async def test_the_history_keeps_the_newest_changes_within_its_bound() -> None:
 
 async def test_a_set_larger_than_the_bound_is_kept_while_it_is_the_newest() -> None:
     history = ChangeHistory(0, max_changes=10)
-    history.publish(change_set(1))
-    history.publish(change_set(2, size=100))
+    history.publish([change_set(1)])
+    history.publish([change_set(2, size=100)])
     assert len((await collect(history.watch(1), 1))[0].changes) == 100
-    history.publish(change_set(3))
+    history.publish([change_set(3)])
     with pytest.raises(NotFound):
         await collect(history.watch(1), 1)
 
@@ -38,10 +39,10 @@ async def test_a_set_larger_than_the_bound_is_kept_while_it_is_the_newest() -> N
 async def test_a_watcher_that_pauses_too_long_learns_it_when_it_comes_back() -> None:
     history = ChangeHistory(0, max_changes=4)
     watch = history.watch(0)
-    history.publish(change_set(1))
+    history.publish([change_set(1)])
     assert (await anext(watch)).version == 1
     for version in range(2, 12):
-        history.publish(change_set(version))
+        history.publish([change_set(version)])
     with pytest.raises(NotFound):
         await anext(watch)
 
@@ -50,5 +51,43 @@ async def test_many_watchers_wake_on_one_change() -> None:
     history = ChangeHistory(5)
     watching = [asyncio.ensure_future(collect(history.watch(5), 1)) for _ in range(20)]
     await asyncio.sleep(0)
-    history.publish(change_set(6))
+    history.publish([change_set(6)])
     assert all(sets[0].version == 6 for sets in await asyncio.gather(*watching))
+
+
+async def test_sets_that_became_durable_together_reach_watchers_as_one_set() -> None:
+    history = ChangeHistory(0)
+    sets = [change_set(version, size=2) for version in range(1, 101)]
+    history.publish(sets)
+    (together,) = await collect(history.watch(0), 1)
+    assert together.version == 100 and together.changes == tuple(change for one in sets for change in one.changes)
+    assert history.version == 100
+
+
+async def test_sets_are_merged_up_to_what_one_line_of_a_watch_holds() -> None:
+    assert CHANGES_TOGETHER == RECORDS_PER_LINE
+    history = ChangeHistory(0)
+    history.publish([change_set(1, size=CHANGES_TOGETHER), *(change_set(version) for version in range(2, 2_002))])
+    count = 1 + -(-2_000 // CHANGES_TOGETHER)
+    sets = await collect(history.watch(0), count)
+    assert all(len(one.changes) <= CHANGES_TOGETHER for one in sets) and sets[-1].version == 2_001
+    assert sum(len(one.changes) for one in sets) == CHANGES_TOGETHER + 2_000
+
+
+async def test_a_watcher_whose_version_lies_inside_a_merged_set_gets_all_of_that_set() -> None:
+    """Its version came from an instance that merged others."""
+    history = ChangeHistory(0)
+    history.publish([change_set(version) for version in range(1, 11)])
+    for known in range(10):
+        (rest,) = await collect(history.watch(known), 1)
+        assert rest.version == 10 and len(rest.changes) == 10
+
+
+async def test_a_merged_set_leaves_the_history_whole() -> None:
+    history = ChangeHistory(0, max_changes=10)
+    history.publish([change_set(version) for version in range(1, 9)])
+    history.publish([change_set(version) for version in range(9, 13)])
+    assert [one.version for one in await collect(history.watch(8), 1)] == [12]
+    for known in (0, 4, 7):
+        with pytest.raises(NotFound, match="snapshot"):
+            await collect(history.watch(known), 1)

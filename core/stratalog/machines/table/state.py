@@ -221,7 +221,7 @@ class TableTransaction:
     Requires: transactions are undone in the opposite order of their making.
     """
 
-    __slots__ = ("_header_before", "_undo", "changes", "new_id", "now_ms", "state", "writes")
+    __slots__ = ("_header_before", "_undo", "_written_heads", "changes", "new_id", "now_ms", "state", "writes")
 
     def __init__(self, state: TableState, now_ms: int, new_id: UUID) -> None:
         """`new_id` was never given before: what the command makes is called so."""
@@ -232,6 +232,8 @@ class TableTransaction:
         self.writes: list[table_records.TableWrite] = []
         self._header_before = state.header
         self._undo: list[tuple[dict[Any, Any], object, object]] = []  # maps of several kinds, only put back
+        self._written_heads: dict[SegmentKey, tuple[int, int]] = {}
+        """Where `changes` and `writes` name each segment."""
 
     def undo(self) -> None:
         for mapping, key, old in reversed(self._undo):
@@ -330,8 +332,7 @@ class TableTransaction:
         self._put(entry.segments, segment.epoch, segment)
         self._put_shard(replace(entry, next_epoch=segment.epoch + 1))
         self._count(segment, 1)
-        self.writes.append(table_records.PutSegmentHead(segment))
-        self.changes.append(SegmentChanged(segment))
+        self._put_head(segment)
 
     def replace_segment(self, old: Segment, new: Segment) -> None:
         """Put `new` in the place of `old`; the caller adds the writes of seal and parts."""
@@ -349,8 +350,18 @@ class TableTransaction:
             ):
                 self._count(old, -1)
                 self._count(new, 1)
-        self.writes.append(table_records.PutSegmentHead(new))
-        self.changes.append(SegmentChanged(new))
+        self._put_head(new)
+
+    def _put_head(self, segment: Segment) -> None:
+        """Write the segment's record and tell watchers of it, once in a transaction: as the transaction leaves it."""
+        change, write = SegmentChanged(segment), table_records.PutSegmentHead(segment)
+        places = self._written_heads.get(segment.key)
+        if places is None:
+            self._written_heads[segment.key] = len(self.changes), len(self.writes)
+            self.changes.append(change)
+            self.writes.append(write)
+        else:
+            self.changes[places[0]], self.writes[places[1]] = change, write
 
     def put_seal(self, old: Segment, new: Segment) -> None:
         assert old.seal is None and new.seal is not None, "a seal record is written once"
@@ -374,8 +385,7 @@ class TableTransaction:
             self._put_shard(replace(entry, first_epoch=segment.epoch + 1))
         self._count(segment, -1)
         self._put(self.state.deleted, gone.key, gone)
-        self.writes.append(table_records.PutSegmentHead(gone))
-        self.changes.append(SegmentChanged(gone))
+        self._put_head(gone)
 
     def delete_below_log_start(self, key: ShardKey, *, also_unsealed: bool) -> Steps[None]:
         """Delete the oldest segments that end at or below the log start; the first that does not ends the sweep.
