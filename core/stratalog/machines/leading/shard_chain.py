@@ -153,6 +153,15 @@ class ShardChain:
         self._opening: SegmentLeader | None = None
         self._rest: list[OfferedBatch] | None = None
 
+    def leads(self, epoch: int) -> bool:
+        """Whether `SegmentHeard` of this epoch can change anything."""
+        return self._leader_of(epoch) is not None
+
+    @property
+    def leads_nothing(self) -> bool:
+        """`NodeHeard` changes nothing then."""
+        return not self._led
+
     # What happens -------------------------------------------------------------------------------------------------
     def step(self, event: ChainEvent, now_ms: int) -> _Effects:
         match event:

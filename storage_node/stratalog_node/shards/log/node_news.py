@@ -69,7 +69,7 @@ class NodeNews:
         if not self._untold:
             self._nodes.clear()
             self._context.due_shards.on_stir = None
-        if told is None:
+        if told is None or told.chain.leads_nothing:
             return
         try:
             for node_id in nodes:

@@ -371,8 +371,10 @@ class ShardLog(Ranged):
         self.context.gate.write_failed(self.topic.name, self.key.shard, error)
 
     def heard(self, segment: Segment) -> None:
-        """What the meta service's watch tells of a segment."""
-        self.tell(SegmentHeard(segment.epoch, RecordHeard(SegmentRecord.of(segment))))
+        """What the meta service's watch tells of a segment. Most segments of a node are led by others: a shard that
+        does not lead this one has nothing to do, and needs no check of its timers."""
+        if self.chain.leads(segment.epoch):
+            self.tell(SegmentHeard(segment.epoch, RecordHeard(SegmentRecord.of(segment))))
 
     # What it hears --------------------------------------------------------------------------------------------------
     def tell(self, event: ChainEvent) -> None:

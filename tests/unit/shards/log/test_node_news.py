@@ -41,7 +41,10 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 async def at_rest(rig: ShardRig, shards: int = SHARDS) -> Topic:
+    """Shards that this node leads."""
     topic = await rig.create_topic(shards=shards)
+    for number in range(shards):
+        await rig.acknowledged(rig.shard(topic, number), b"first")
     await rig.meta.service.perform(RegisterNode(NodeInfo(OTHER, "other-disk", "other", 9092)))
     await eventually(lambda: rig.catalog.node(OTHER) is not None)
     await eventually(lambda: not rig.shards.news._untold)
@@ -114,3 +117,15 @@ async def test_a_fault_of_one_shard_keeps_no_other_from_hearing_it(
             rig.shards.news.changed(OTHER)
         assert told == [0, 2]
         assert [shard for shard, _ in rig.shards.stopped()] == [bad]
+
+
+async def test_shards_that_lead_nothing_hear_nothing(tmp_path: Path, told: list[int]) -> None:
+    """A node has a shard for each one of the cluster, and leads a part of them."""
+    async with ShardRig(tmp_path) as rig:
+        topic = await at_rest(rig, shards=3)
+        await rig.create_topic("led-by-others", shards=20)
+        await look_at_due(rig.shards.due_shards, rig.clock())
+        told.clear()
+        rig.shards.news.changed(OTHER)
+        assert told == [0, 1, 2]
+        assert [shard.key.topic_id for shard in rig.shards.due_shards.stirred()] == 3 * [topic.topic_id]
