@@ -149,7 +149,14 @@ def write_durably_of(path: Path, pieces_of: Callable[[int], Iterable[bytes]]) ->
     sync_directory(path.parent)
 
 
-def _replace(path: Path, pieces_of: Callable[[int], Iterable[bytes]]) -> None:
+def write_atomically(path: Path, pieces: Iterable[bytes]) -> None:
+    """As `write_durably`, without a flush: for a file that carries its own checksum and can be made again. Readers
+    never see a part of it; after a power cut it may be missing or damaged. Blocking. Raises: as `write_durably`."""
+    with _alone(path):
+        _replace(path, lambda _: pieces, is_flushed=False)
+
+
+def _replace(path: Path, pieces_of: Callable[[int], Iterable[bytes]], *, is_flushed: bool = True) -> None:
     temporary = path.with_name(path.name + ".tmp")
     try:
         with open(temporary, "wb") as file:
@@ -157,8 +164,9 @@ def _replace(path: Path, pieces_of: Callable[[int], Iterable[bytes]]) -> None:
                 for piece in pieces_of(file.fileno()):
                     file.write(piece)
                 file.flush()
-            with disk_call(DiskCall.FLUSH, path):
-                os.fsync(file.fileno())
+            if is_flushed:
+                with disk_call(DiskCall.FLUSH, path):
+                    os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException as error:
         with suppress(OSError):

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from stratalog.formats.batches.record_batch import parse_header, walk
 from stratalog.formats.disk.checkpoint import Checkpoint
@@ -30,7 +31,7 @@ from stratalog.model.ids import SegmentKey
 from stratalog.model.producers import NO_PRODUCERS
 from stratalog.model.segment import SealRecord, SegmentIdentity
 from stratalog.telemetry.logs import logger
-from stratalog_node.disk.durable_files import read_front, write_durably
+from stratalog_node.disk.durable_files import read_front, write_atomically, write_durably
 from stratalog_node.disk.files import SegmentFile, SpareFile
 from stratalog_node.disk.layout import GIVEN_UP_SUFFIX
 from stratalog_node.disk.segment_scan import SegmentScan
@@ -389,17 +390,22 @@ class ReplicaCopy:
         )
         self._proven_points = scan.index.freeze()
         self.found_producers = scan.producers.snapshot()
-        self.write_index(record)  # now, so that it is there as soon as readers are
+        # Now, so that it is there as soon as readers are. The one that the seal record completes replaces it, and is
+        # flushed: after a node died, proofs of thousands of copies hold up the writes to their shards.
+        self._put_index(record, NO_TABLE, write_atomically)
         return record
 
     def write_index(self, seal: SealRecord, table: bytes = NO_TABLE) -> None:
         """Blocking: the index block, beside a file that does not grow any more. `table`: of producers, that of the
-        seal, where it is known. Raises: DiskFull, Unavailable."""
+        seal, where it is known. Durability: it is on the disk when this returns. Raises: DiskFull, Unavailable."""
+        self._put_index(seal, table, write_durably)
+
+    def _put_index(self, seal: SealRecord, table: bytes, write: Callable[[Path, list[bytes]], None]) -> None:
         path = self._context.layout.index(self.key)
         if not self.file.path.exists():
             return  # freed meanwhile, or deleted
         points = self.scan.index.freeze() if self._proven_points is None else self._proven_points
-        write_durably(path, [encode_index_block(self._identity, seal, points, table)])
+        write(path, [encode_index_block(self._identity, seal, points, table)])
         if not self.file.path.exists():
             path.unlink(missing_ok=True)
 

@@ -1,0 +1,116 @@
+"""A node dies that led many shards: how often the nodes that stay go to the disk, and which shards do any work."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stratalog.formats.segments.index_block import decode_index_block
+from stratalog.machines.leading.chain_events import ChainEvent, SegmentHeard
+from stratalog.model.commands.table_commands import CreateTopic, ReportReplica
+from stratalog.model.ids import SegmentKey, ShardKey
+from stratalog_node.shards.log.shard_log import ShardLog
+from support.node_cluster import NodeCluster
+from support.waiting import eventually
+
+SHARDS = 30
+DEAD, OTHERS = 1, (2, 3)
+
+
+async def written_shards(cluster: NodeCluster) -> list[ShardKey]:
+    """Of three replicas, with a record each."""
+    topic = await cluster.meta.service.perform(CreateTopic("many", SHARDS, 3, {}))
+    keys = [ShardKey(topic.topic_id, number) for number in range(SHARDS)]
+    await eventually(lambda: all(node.shards.get(key) is not None for node in cluster.nodes.values() for key in keys))
+    for key in keys:
+        await cluster.append(key, b"before")
+    return keys
+
+
+@pytest.fixture
+def flushed_files(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Small files that were flushed, by the names that they had then."""
+    flushed: list[Path] = []
+    fsync = os.fsync
+
+    def noted(fd: int) -> None:
+        flushed.append(Path(os.readlink(f"/proc/self/fd/{fd}")))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    return flushed
+
+
+@pytest.mark.fault("node-leads-thousands-shards")
+async def test_each_copy_flushes_one_index_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flushed_files: list[Path]
+) -> None:
+    async with NodeCluster(tmp_path, monkeypatch) as cluster:
+        await cluster.start(DEAD, *OTHERS)
+        keys = [key for key in await written_shards(cluster) if cluster.leader(key) == DEAD]
+        await cluster.kill(DEAD)
+        flushed_files.clear()
+        await cluster.lose(DEAD)
+        for key in keys:
+            await cluster.append(key, b"behind")
+            await cluster.is_sealed(key, copies=len(OTHERS))
+        ended = [SegmentKey(key.topic_id, key.shard, 0, 0) for key in keys]
+        paths = [cluster.layout(node_id).index(segment) for node_id in OTHERS for segment in ended]
+        await eventually(lambda: all(decode(path).seal.replicas == OTHERS for path in paths))
+        names = Counter(path for path in flushed_files if path.suffix == ".tmp" and path.with_suffix("") in paths)
+        assert names == Counter(path.with_name(path.name + ".tmp") for path in paths)
+
+
+def decode(path: Path) -> Any:
+    return decode_index_block(path.read_bytes(), source=str(path))
+
+
+@pytest.mark.fault("power-cut-proven-index")
+async def test_an_index_block_that_a_proof_left_damaged_is_whole_once_the_segment_is_sealed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with NodeCluster(tmp_path, monkeypatch) as cluster:
+        await cluster.start(DEAD, *OTHERS)
+        key = await cluster.shard(3)
+        await cluster.append(key, b"before")
+        follower = next(node_id for node_id in cluster.nodes if node_id != cluster.leader(key))
+        path = cluster.layout(follower).index(SegmentKey(key.topic_id, key.shard, 0, 0))
+        cluster.meta.hold(ReportReplica)
+        assert cluster.nodes[cluster.leader(key)].ask_roll(key)
+        await eventually(path.exists)
+        path.write_bytes(b"")
+        cluster.meta.release(ReportReplica)
+        sealed = await cluster.is_sealed(key, copies=3)
+        await eventually(lambda: path.stat().st_size > 0)
+        assert decode(path).seal == sealed.seal
+
+
+@pytest.mark.fault("node-leads-thousands-shards")
+async def test_a_shard_that_others_lead_has_no_work_when_its_segments_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[tuple[int, SegmentKey]] = []
+    tell = ShardLog.tell
+
+    def noted(shard: ShardLog, event: ChainEvent) -> None:
+        if isinstance(event, SegmentHeard):
+            led = shard.chain.active
+            assert led is not None and led.key.epoch == event.epoch, "a segment that this node does not lead"
+            heard.append((shard.context.node_id, led.key))
+        tell(shard, event)
+
+    async with NodeCluster(tmp_path, monkeypatch) as cluster:
+        await cluster.start(DEAD, *OTHERS)
+        keys = await written_shards(cluster)
+        lost = {key for key in keys if cluster.leader(key) == DEAD}
+        await cluster.kill(DEAD)
+        monkeypatch.setattr(ShardLog, "tell", noted)
+        await cluster.lose(DEAD)
+        for key in lost:
+            await cluster.append(key, b"behind")
+            await cluster.is_sealed(key, copies=len(OTHERS))
+        assert all(segment.epoch == 1 or segment.shard_key not in lost for _, segment in heard)
