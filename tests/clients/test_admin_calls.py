@@ -282,7 +282,7 @@ def test_topics_with_several_clients_have_one_id(
     assert topic not in python_admin.list_topics()
 
 
-def test_each_leader_epoch_goes_on_unbroken_to_the_end_of_the_log(node: NodeProcess, topic: str) -> None:
+def test_each_leader_epoch_continues_unbroken_to_the_end_of_the_log(node: NodeProcess, topic: str) -> None:
     create_topic(node.bootstrap, topic, settings={"segment.bytes": 1000})
     produce(node.bootstrap, topic, (bytes(400) for _ in range(10)), batch_num_messages=1)
     request_class = kafka_oracle.request_class(23)

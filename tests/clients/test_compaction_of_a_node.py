@@ -71,7 +71,7 @@ def parts_beside(one: Path) -> list[Path]:
 
 @pytest.mark.fault("chunks-merged-readers-hold")
 @pytest.mark.parametrize("kind", ["chunk", "packed"])
-def test_clients_read_on_and_files_of_the_node_still_mend_it(
+def test_clients_keep_reading_and_files_of_the_node_still_repair_it(
     node: NodeProcess, meta: str, tmp_path: Path, kind: str
 ) -> None:
     bucket = tmp_path / "bucket"

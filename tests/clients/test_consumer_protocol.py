@@ -85,7 +85,7 @@ def result(found: dict[str, Future[Any]]) -> Any:
     return future.result(30)
 
 
-def test_members_share_a_topic_read_all_of_it_once_and_go_on_where_they_were(quick: NodeProcess, topic: str) -> None:
+def test_members_share_a_topic_read_all_of_it_once_and_continue_where_they_were(quick: NodeProcess, topic: str) -> None:
     make_topic(quick, topic, 6, 300)
     first, second = Member(quick, topic, [topic]), Member(quick, topic, [topic])
     try:
@@ -131,7 +131,7 @@ def test_a_member_that_is_killed_gives_its_shards_to_the_others(quick: NodeProce
         first.consumer.close()
 
 
-def test_members_go_on_over_a_kill_of_their_coordinator_without_a_rebalance(quick: NodeProcess, topic: str) -> None:
+def test_members_continue_over_a_kill_of_their_coordinator_without_a_rebalance(quick: NodeProcess, topic: str) -> None:
     make_topic(quick, topic, 4, 100)
     taken: list[object] = []
     first, second = Member(quick, topic, [topic]), Member(quick, topic, [topic])
@@ -247,7 +247,7 @@ def test_a_group_turns_to_the_other_protocol_while_it_has_no_members(
         member.consumer.close()
 
 
-def test_a_commit_of_who_is_no_member_is_refused(quick: NodeProcess, topic: str) -> None:
+def test_a_commit_of_a_client_that_is_not_a_member_is_refused(quick: NodeProcess, topic: str) -> None:
     make_topic(quick, topic, 1, 1)
     member = Member(quick, topic, [topic])
     stranger = Consumer({"bootstrap.servers": quick.bootstrap, "group.id": topic})

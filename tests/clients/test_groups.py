@@ -178,7 +178,7 @@ def test_committed_offsets_survive_kill_9(start_node: Callable[..., NodeProcess]
     assert found[2].metadata == "note 2"
 
 
-def test_a_working_group_lives_on_over_kill_9(start_node: Callable[..., NodeProcess], topic: str) -> None:
+def test_a_working_group_survives_kill_9(start_node: Callable[..., NodeProcess], topic: str) -> None:
     node = start_node()
     create_topic(node.bootstrap, topic, SHARDS)
     members: list[Any] = [
@@ -198,7 +198,7 @@ def test_a_working_group_lives_on_over_kill_9(start_node: Callable[..., NodeProc
     members[1].leave()
 
 
-def test_kcat_consumes_as_a_group_and_goes_on_where_it_stopped(node: NodeProcess, topic: str) -> None:
+def test_kcat_consumes_as_a_group_and_continues_where_it_stopped(node: NodeProcess, topic: str) -> None:
     if not shutil.which("kcat"):
         pytest.skip("kcat is not installed (apt-get install kcat)")
     create_topic(node.bootstrap, topic, SHARDS)

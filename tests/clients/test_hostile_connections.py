@@ -74,7 +74,7 @@ def test_what_is_malformed_closes_its_connection_with_a_logged_reason(
     assert said in reasons(node)[-1] and reasons(node)[-1]
 
 
-def test_requests_cut_off_at_every_byte_harm_nobody(node: NodeProcess, bystander: RawClient, topic: str) -> None:
+def test_requests_cut_off_at_every_byte_do_no_harm(node: NodeProcess, bystander: RawClient, topic: str) -> None:
     create_topic(node.bootstrap, topic)
     with RawClient(node.bootstrap) as raw:
         frames = [raw.produce_frame(topic, batch_of(b"whole")), raw.fetch_frame(topic, 0, max_wait_ms=0)]

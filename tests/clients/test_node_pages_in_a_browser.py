@@ -134,7 +134,7 @@ async def test_records_are_found_by_time_by_key_and_from_the_end_on_every_tier(p
     assert page.complaints == []
 
 
-async def test_groups_show_their_lag_and_clients_who_they_are(page: Page, node: NodeProcess) -> None:
+async def test_groups_show_their_lag_and_clients_their_names(page: Page, node: NodeProcess) -> None:
     await page.do("Page.enable")
 
     async def has_lag() -> bool:

@@ -46,7 +46,7 @@ def test_acks_that_do_not_exist_are_refused(node: NodeProcess, topic: str) -> No
         assert raw.produce(topic, batch_of(b"x"), acks=2).error_code == INVALID_REQUIRED_ACKS
 
 
-def test_append_time_replaces_the_producers_time_and_is_told_to_both_sides(node: NodeProcess, topic: str) -> None:
+def test_append_time_replaces_the_producers_time_and_both_sides_get_it(node: NodeProcess, topic: str) -> None:
     create_topic(node.bootstrap, topic, settings={"message.timestamp.type": "LogAppendTime"})
     before_ms = int(time.time() * 1000)
     with RawClient(node.bootstrap) as raw:
@@ -109,7 +109,7 @@ def test_a_batch_of_eight_mebibytes_goes_in_and_out_whole(node: NodeProcess, top
     assert values_of(read(node.bootstrap, topic, 2)) == [large, b"after"]
 
 
-def test_a_damaged_batch_is_refused_and_the_connection_goes_on(node: NodeProcess, topic: str) -> None:
+def test_a_damaged_batch_is_refused_and_the_connection_continues(node: NodeProcess, topic: str) -> None:
     create_topic(node.bootstrap, topic)
     good = batch_of(b"good")
     damaged = good[:-1] + bytes([good[-1] ^ 1])

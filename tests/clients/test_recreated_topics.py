@@ -81,7 +81,7 @@ def test_local_files_of_a_deleted_topic_go(start_node: Callable[..., NodeProcess
     eventually_sync(lambda: not files_below(directory, ".seg"), 20)
 
 
-def test_a_waiting_fetch_is_told_that_its_topic_went(node: NodeProcess, topic: str) -> None:
+def test_a_waiting_fetch_gets_an_error_when_its_topic_is_deleted(node: NodeProcess, topic: str) -> None:
     create_topic(node.bootstrap, topic)
     with RawClient(node.bootstrap, timeout=20) as raw:
         raw.send(raw.fetch_frame(topic, 0, max_wait_ms=600_000))

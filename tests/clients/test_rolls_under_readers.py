@@ -87,7 +87,7 @@ def test_no_record_is_passed_over_while_its_shard_rolls(start_node: Callable[...
         reader.close()
 
 
-def test_what_is_told_of_an_epoch_is_as_new_as_the_fetch_answered_before_it(node: NodeProcess, topic: str) -> None:
+def test_the_answer_about_an_epoch_is_as_new_as_the_fetch_answered_before_it(node: NodeProcess, topic: str) -> None:
     """A fetch waits for data, and the question about its epoch comes behind it on the same connection."""
     create_topic(node.bootstrap, topic)
     question = kafka_oracle.request_class(23)

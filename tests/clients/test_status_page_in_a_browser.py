@@ -56,7 +56,7 @@ SOON = 60
 """Seconds for a page to ask again: it does every five."""
 
 
-async def test_the_page_shows_the_cluster_and_goes_on_by_itself(cluster: ToldCluster, page: Page) -> None:
+async def test_the_page_shows_the_cluster_and_refreshes_itself(cluster: ToldCluster, page: Page) -> None:
     shown = await page.until_text("zone-1", "zone-3", "Produced", "None: all shards have a leader")
     assert "node 3 2.9 MiB/s" in shown and "oldest byte 4 s old" in shown
     drawn = "[...document.querySelectorAll('.plot img')].map((one) => one.complete && one.naturalWidth > 0)"
@@ -173,7 +173,7 @@ async def test_every_control_has_a_name_and_every_page_its_heading(browser: Brow
             assert await page.ask(current) == 1, way
 
 
-async def test_a_person_sees_who_leaves_and_why_it_waits_and_what_is_mounted(
+async def test_a_person_sees_which_node_leaves_why_it_waits_and_what_is_mounted(
     browser: Browser, cluster: ToldCluster
 ) -> None:
     for node_id in (4, 5):
@@ -200,7 +200,9 @@ async def test_a_person_sees_who_leaves_and_why_it_waits_and_what_is_mounted(
         assert page.complaints == []
 
 
-async def test_the_page_of_a_cluster_on_one_machine_says_who_ended_and_how(browser: Browser, tmp_path: Path) -> None:
+async def test_the_page_of_a_cluster_on_one_machine_shows_which_process_ended_and_how(
+    browser: Browser, tmp_path: Path
+) -> None:
     stage = Stage(tmp_path)
     (tmp_path / "v1").mkdir()
     (tmp_path / "v1" / "courses").write_bytes(wire.COURSES.write(CourseList(())))
@@ -222,7 +224,7 @@ async def test_the_page_of_a_cluster_on_one_machine_says_who_ended_and_how(brows
 
 
 @pytest.mark.fault("http-ports-reachable-beyond")
-async def test_a_person_types_the_token_once_and_the_page_goes_on_with_it(browser: Browser) -> None:
+async def test_a_person_types_the_token_once_and_the_page_keeps_using_it(browser: Browser) -> None:
     token = "the-token-of-this-cluster"
     async with told_cluster() as cluster:
         await cluster.node(1, "zone-1")

@@ -81,7 +81,7 @@ def test_nothing_is_lost_whatever_befalls_the_parts(
 @pytest.mark.real_etcd
 @pytest.mark.skipif(etcd_binary() is None, reason=NO_ETCD)
 @pytest.mark.timeout(400)
-def test_with_the_meta_service_away_for_a_minute_clients_go_on_and_rolls_wait(tmp_path: Path) -> None:
+def test_with_the_meta_service_away_for_a_minute_clients_continue_and_rolls_wait(tmp_path: Path) -> None:
     with real_cluster(tmp_path, {"log.segment.bytes": 3 << 20}) as cluster:
         cluster.make_topic("away", 2)
         traffic = Traffic(cluster.bootstrap, "away", 2, per_s=300.0)

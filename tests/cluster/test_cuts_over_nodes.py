@@ -178,7 +178,7 @@ def names_in_bucket(cluster: RealCluster) -> set[str]:
 
 @pytest.mark.fault("leader-killed-nodes-held")
 @pytest.mark.parametrize("when, comes_back", [("when_all_are_held", False), ("when_all_were_let_go", True)])
-def test_a_leader_killed_in_the_middle_of_a_cut_voids_it_and_the_others_go_on(
+def test_a_leader_killed_in_the_middle_of_a_cut_voids_it_and_the_others_continue(
     cluster: RealCluster, monkeypatch: pytest.MonkeyPatch, when: str, comes_back: bool
 ) -> None:
     killed, name = cluster.leader_of(TOPIC), f"{when.replace('_', '-')}-{comes_back}".lower()
@@ -212,7 +212,7 @@ def test_a_leader_killed_in_the_middle_of_a_cut_voids_it_and_the_others_go_on(
 
 
 @pytest.mark.fault("leader-suspended-held")
-def test_a_leader_that_stands_still_while_all_are_held_holds_up_nobody_else(
+def test_a_leader_stopped_while_all_are_held_blocks_no_other(
     cluster: RealCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped = cluster.leader_of(TOPIC)

@@ -236,7 +236,7 @@ async def test_a_killed_coordinator_costs_its_groups_a_rediscovery_and_no_commit
 
 
 @pytest.mark.fault("node-coordinates-groups-killed")
-def test_the_java_client_goes_on_where_its_group_had_committed_before_the_coordinator_was_killed(
+def test_the_java_client_continues_at_its_commit_after_the_coordinator_was_killed(
     nodes: list[NodeProcess], repository: Path
 ) -> None:
     java = JavaTools.find(repository)

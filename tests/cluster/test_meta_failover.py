@@ -161,7 +161,7 @@ async def test_two_leaders_killed_one_after_the_other_lose_nothing(
 
 
 @pytest.mark.fault("meta-service-leading-process")
-async def test_a_leader_that_was_paused_is_none_when_it_wakes_up(
+async def test_a_paused_leader_no_longer_leads_when_it_wakes_up(
     client: HttpMetaClient, three_metas: list[MetaProcess]
 ) -> None:
     await client.perform(RegisterNode(NODE))
@@ -209,7 +209,7 @@ async def test_one_member_of_etcd_less_ends_nothing(
 
 @pytest.mark.fault("node-sends-heartbeats-meta")
 @pytest.mark.parametrize("three_metas", [2_000], indirect=True)
-async def test_a_node_that_goes_on_sending_heartbeats_outlives_the_death_of_the_leader(
+async def test_a_node_that_keeps_sending_heartbeats_outlives_the_death_of_the_leader(
     client: HttpMetaClient, three_metas: list[MetaProcess]
 ) -> None:
     registration = await client.perform(RegisterNode(NODE))

@@ -34,7 +34,7 @@ def meta(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[MetaProcess
         process.kill()
 
 
-async def test_what_was_answered_outlives_a_kill_and_a_watch_goes_on(meta: MetaProcess) -> None:
+async def test_what_was_answered_outlives_a_kill_and_a_watch_continues(meta: MetaProcess) -> None:
     client = HttpMetaClient(meta.url, PATIENT)
     cluster_id = await client.read_cluster_id()
     await client.perform(RegisterNode(NODE))

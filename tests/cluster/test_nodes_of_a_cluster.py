@@ -124,7 +124,7 @@ async def test_a_node_that_stops_is_known_to_be_gone_at_once_and_one_that_is_kil
     assert (await alive(meta))[2]
 
 
-def test_producers_and_consumers_go_on_while_the_meta_service_is_away(
+def test_producers_and_consumers_continue_while_the_meta_service_is_away(
     meta: MetaProcess, nodes: list[NodeProcess]
 ) -> None:
     make_topic(nodes)

@@ -45,7 +45,7 @@ def told(meta: MetaProcess, path: str = "/v1/overview") -> dict[str, Any]:
     return found
 
 
-def test_the_page_tells_what_real_nodes_do_and_who_of_them_is_gone(
+def test_the_page_shows_what_real_nodes_do_and_which_one_is_gone(
     meta: MetaProcess, nodes: dict[int, NodeProcess]
 ) -> None:
     bootstrap = ",".join(node.bootstrap for node in nodes.values())

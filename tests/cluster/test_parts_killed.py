@@ -152,7 +152,7 @@ def test_a_leader_is_cut_off_from_its_followers_and_from_the_meta_service(
 
 @pytest.mark.fault("leader-cut-nodes-meta")
 @pytest.mark.slow
-def test_a_leader_hears_everybody_and_nobody_hears_it(cluster: RealCluster, traffic: Traffic) -> None:
+def test_a_leader_that_receives_but_cannot_send(cluster: RealCluster, traffic: Traffic) -> None:
     unheard = cluster.leader_of(traffic.topic)
     cluster.wires.cut(one_way([unheard], cluster.others(unheard)))
     cluster.until_others_lead(traffic.topic, unheard)
@@ -161,7 +161,7 @@ def test_a_leader_hears_everybody_and_nobody_hears_it(cluster: RealCluster, traf
 
 @pytest.mark.fault("nodes-meta-service-hear")
 @pytest.mark.slow
-def test_everybody_hears_a_leader_and_it_hears_nobody(cluster: RealCluster, traffic: Traffic) -> None:
+def test_a_leader_that_sends_but_cannot_receive(cluster: RealCluster, traffic: Traffic) -> None:
     deaf = cluster.leader_of(traffic.topic)
     cluster.wires.cut(one_way(cluster.others(deaf), [deaf]))
     eventually_sync(lambda: len(cluster.shards(traffic.topic, but=deaf)[0][1]) < 3, 30)

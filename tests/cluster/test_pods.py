@@ -267,7 +267,7 @@ def test_a_node_and_a_meta_service_need_nothing_to_write_but_their_volume(held: 
 
 # The stop -------------------------------------------------------------------------------------------------------------
 @pytest.mark.fault("node-starts-meta-service")
-def test_a_node_that_waits_for_the_meta_service_stops_when_it_is_told_to(tmp_path: Path, held: ExitStack) -> None:
+def test_a_node_that_waits_for_the_meta_service_stops_on_a_signal(tmp_path: Path, held: ExitStack) -> None:
     command = stratalog("node", "start", "--meta", f"http://127.0.0.1:{free_port()}", "--id", "1")
     command += ["--data", str(tmp_path / "node"), "--listen", "127.0.0.1:0", "--set", "metrics.listen="]
     node = Starting(command, tmp_path / "node.log")

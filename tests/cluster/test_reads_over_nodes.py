@@ -114,7 +114,7 @@ def test_all_are_asked_and_each_file_is_named_with_its_node(nodes: list[NodeProc
 
 
 @pytest.mark.fault("clients-search-keys-once")
-def test_the_records_of_a_key_are_found_by_who_leads_and_who_else_leads_is_named(nodes: list[NodeProcess]) -> None:
+def test_the_leader_finds_the_records_of_a_key_and_names_the_other_leaders(nodes: list[NodeProcess]) -> None:
     told = ask_json(nodes, "find", "flights", "--key", "tail-3")
     assert [int(one["value"]) for one in told["records"]] == list(range(3, RECORDS, 7))
     leader = leader_of(nodes)
@@ -123,7 +123,7 @@ def test_the_records_of_a_key_are_found_by_who_leads_and_who_else_leads_is_named
 
 
 @pytest.mark.fault("command-asks-several-nodes")
-def test_who_does_not_lead_says_who_does(nodes: list[NodeProcess]) -> None:
+def test_a_node_that_does_not_lead_names_the_leader(nodes: list[NodeProcess]) -> None:
     leader = leader_of(nodes)
     other = nodes[leader % 3]
     (sealed,) = ask_json([other], "seal", "flights")

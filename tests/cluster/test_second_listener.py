@@ -70,7 +70,7 @@ class Heard:
 
 
 @pytest.mark.fault("clients-different-network-nodes")
-def test_who_comes_in_by_the_second_listener_is_told_of_no_other(nodes: list[NodeProcess]) -> None:
+def test_clients_of_the_second_listener_get_no_other_address(nodes: list[NodeProcess]) -> None:
     doors = {outside(node) for node in nodes}
     first = outside(nodes[0])
     heard = Heard()

@@ -90,7 +90,7 @@ def produce(nodes: list[NodeProcess], count: int) -> None:
 
 
 @pytest.mark.fault("http-ports-reachable-beyond")
-def test_who_has_the_token_works_with_the_cluster_and_nobody_else_does(
+def test_only_processes_with_the_token_work_with_the_cluster(
     meta: MetaProcess, nodes: list[NodeProcess], token: Path
 ) -> None:
     for url in (
@@ -145,7 +145,7 @@ async def test_the_token_is_replaced_while_all_run_and_no_node_is_lost(
     await client.close()
 
 
-def test_a_node_that_has_no_token_is_told_what_to_do(meta: MetaProcess, tmp_path: Path) -> None:
+def test_a_node_without_a_token_says_what_to_do(meta: MetaProcess, tmp_path: Path) -> None:
     node = NodeProcess(tmp_path / "late", verb=("node", "start"), arguments=("--meta", meta.url, "--id", "9"))
     with pytest.raises(AssertionError, match=r"from the setting auth\.token\.file"):
         node.start()

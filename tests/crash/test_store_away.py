@@ -67,7 +67,7 @@ def check(node: NodeProcess, sent: list[Sent]) -> None:
 
 
 @pytest.mark.fault("store-unavailable-start", "uploads-slow-producers-fast")
-def test_a_store_that_is_away_at_start_stops_nobody_and_gets_everything_when_it_is_back(
+def test_an_unreachable_store_at_start_stops_nothing_and_gets_everything_later(
     tmp_path: Path, server: S3Server, proxy: FaultProxy
 ) -> None:
     """60 MB wait for their upload, through a kill: memory does not grow with them, the restart does not read them all,

@@ -46,7 +46,7 @@ async def look(shard: OneShard, start: LookFrom, at: int = 0, limit: int = 10) -
     return await _Look(cast(Any, shard), limit).run(start, at)
 
 
-async def test_a_look_begins_where_it_is_asked_and_says_where_the_next_one_begins() -> None:
+async def test_a_page_begins_where_requested_and_says_where_the_next_one_begins() -> None:
     shard = OneShard((100, 50, 8), start=100)
     found, looked = await look(shard, LookFrom.OFFSET, 110)
     assert [one.offset for one in found] == list(range(110, 120)) and looked.next_offset == 120
@@ -67,7 +67,7 @@ async def test_the_newest_are_found_over_batches_and_behind_offsets_without_reco
 
 
 @pytest.mark.fault("look-newest-records-shard")
-async def test_the_newest_of_large_records_are_the_last_ones_and_the_look_stays_bounded() -> None:
+async def test_the_newest_of_large_records_are_the_last_ones_and_the_page_stays_bounded() -> None:
     shard = OneShard(*((base, 1, 900_000) for base in range(40)))
     found, looked = await look(shard, LookFrom.NEWEST, limit=40)
     assert found[-1].offset == 39 and looked.next_offset == 40

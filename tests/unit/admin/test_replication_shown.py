@@ -70,7 +70,7 @@ def node_page_of(told: NodeStatus) -> str:
     return render(Page("node.html", "Node 1", "/nodes", data, extra), "")
 
 
-def test_the_page_tells_how_far_copies_are_behind_and_names_those_that_ask_nobody() -> None:
+def test_the_page_shows_the_lag_of_copies_and_names_those_without_a_source() -> None:
     page = node_page_of(status(BEHIND))
     assert "Replication lag" in page and "3.0 MiB" in page
     assert "2 of 1,200 followed segments behind, 7 to be copied, 1 faulty" in page
@@ -83,7 +83,7 @@ def test_a_node_that_follows_nothing_says_nothing_of_it() -> None:
     assert following_words(ReplicationStatus(segments=3)) == "0 of 3 followed segments behind"
 
 
-def test_groups_that_began_again_without_what_was_given_up_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_groups_that_restarted_without_given_up_data_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     told = status(ReplicationStatus(), (GivenUpGroups(shard=3, base_offset=10, end_offset=20),))
     words = "offsets 10 to 19 of shard 3 of the group log were given up"
     assert words in node_page_of(told)
@@ -102,7 +102,7 @@ def test_a_node_that_has_left_is_not_shown_as_one_that_should_be_started(capsys:
     assert "1 at a:1; 2 at b:2 in r (not alive); 3 at c:3 (retired)" in capsys.readouterr().out
 
 
-def test_a_list_of_segments_shows_replicas_and_who_has_each_whole() -> None:
+def test_a_list_of_segments_shows_replicas_and_the_nodes_with_a_whole_copy() -> None:
     def info(isr: list[int], local_nodes: list[int]) -> SegmentInfo:
         return SegmentInfo(
             topic="a",

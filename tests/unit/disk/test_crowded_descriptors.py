@@ -46,7 +46,7 @@ def crowded(clock: Clock) -> tuple[Descriptors, list[Waiting]]:
 
 
 @pytest.mark.fault("segment-files-wait-flush")
-def test_thousands_that_are_refused_at_once_cost_one_look_at_the_files() -> None:
+def test_thousands_of_refusals_at_once_cost_one_check_of_the_files() -> None:
     descriptors, files = crowded(Clock())
     before = sum(file.looks for file in files)
     for _ in range(5_000):
@@ -69,7 +69,7 @@ def test_there_is_room_soon_after_files_were_flushed() -> None:
 
 
 @pytest.mark.fault("segment-files-wait-flush")
-def test_a_file_that_closes_makes_room_without_a_look() -> None:
+def test_a_file_that_closes_makes_room_without_a_search() -> None:
     descriptors, files = crowded(Clock())
     with pytest.raises(Unavailable):
         descriptors.check_room()

@@ -41,7 +41,7 @@ def test_what_is_sealed_is_forgotten_and_nothing_else(tmp_path: Path) -> None:
     assert (FenceBook(tmp_path / "fences.json").promised(KEY), book.promised(OTHER)) == (0, 1)
 
 
-def test_a_promise_that_could_not_be_written_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_promise_that_could_not_be_written_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     book = FenceBook(tmp_path / "fences.json")
 
     def fail(*_: object) -> None:

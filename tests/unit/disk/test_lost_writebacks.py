@@ -96,7 +96,7 @@ def test_the_kernel_tells_one_flush_alone(disk: ThinDisk) -> None:
 
 
 @pytest.mark.fault("several-threads-flush-file")
-def test_of_flushes_at_once_none_succeeds_over_a_lost_page(disk: ThinDisk) -> None:
+def test_no_concurrent_flush_succeeds_over_a_lost_page(disk: ThinDisk) -> None:
     files = [make(disk, str(number)) for number in range(10)]
     disk.run_out()
     for file in files:
@@ -116,7 +116,7 @@ def test_a_disk_that_works_again_does_not_make_a_lost_page_good(disk: ThinDisk) 
 
 
 @pytest.mark.fault("flush-fails-file-segment")
-def test_who_opened_the_file_before_its_flush_failed_hears_of_it_too(disk: ThinDisk) -> None:
+def test_an_earlier_opener_of_the_file_gets_its_failed_flush_too(disk: ThinDisk) -> None:
     """A copy that is followed on where this node led: the last flush of the leader's file may still be under way."""
     descriptors = Descriptors(100)
     led = make(disk, descriptors=descriptors)
@@ -167,7 +167,7 @@ def test_a_file_that_waits_for_its_flush_is_not_closed_and_one_that_does_not_is(
 
 
 @pytest.mark.fault("flush-fails")
-def test_the_next_process_is_told_nothing_and_finds_the_page_cache(disk: ThinDisk) -> None:
+def test_the_next_process_gets_no_error_and_finds_the_page_cache(disk: ThinDisk) -> None:
     """Why a lost flush is remembered over restarts: all that the next process can see is well."""
     file = make(disk)
     lose(disk, file)

@@ -216,9 +216,7 @@ def test_a_retired_file_closes_with_its_last_pin(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [0, 100, 4 << 20, (9 << 20) + 5])
 @pytest.mark.parametrize("is_read", [False, True])
-def test_a_removed_file_is_gone_and_who_still_reads_it_is_not_disturbed(
-    tmp_path: Path, size: int, is_read: bool
-) -> None:
+def test_a_removed_file_is_gone_and_present_readers_are_not_disturbed(tmp_path: Path, size: int, is_read: bool) -> None:
     file = make(tmp_path / "f")
     if size:
         file.append([bytes(size)], size)

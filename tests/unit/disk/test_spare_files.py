@@ -105,7 +105,7 @@ async def test_a_spare_replaces_what_an_earlier_attempt_left(spares: SpareFiles,
     file.close()
 
 
-async def test_a_file_that_was_taken_away_before_it_had_its_name_is_told_and_never_flushed(
+async def test_a_file_removed_before_it_had_its_name_is_reported_and_never_flushed(
     spares: SpareFiles, tmp_path: Path
 ) -> None:
     file = await spare_segment(spares, tmp_path / "a.seg")

@@ -153,7 +153,7 @@ def dirty_pages(file: SegmentFile) -> int:
     return counts[1]
 
 
-def test_a_write_that_failed_behind_is_told_to_the_flush_that_follows(tmp_path: Path) -> None:
+def test_a_failed_background_write_is_reported_by_the_next_flush(tmp_path: Path) -> None:
     try:
         with thin_disk(tmp_path) as disk:
             file = SegmentFile(disk.root / "f", Descriptors(10), 0)

@@ -71,7 +71,7 @@ async def test_a_classic_member_that_does_not_come_back_takes_no_offsets_from_a_
 
 
 @pytest.mark.fault("epoch-group-fall-changes")
-async def test_the_epoch_goes_on_over_a_change_of_protocol_and_back() -> None:
+async def test_the_epoch_continues_over_a_change_of_protocol_and_back() -> None:
     node = await GroupNode().start()
     consumers, seen = node.groups.consumers, []
     for _ in range(3):
@@ -104,7 +104,7 @@ async def test_what_is_converted_and_never_joined_is_the_same_after_a_restart() 
 
 # Bounds -------------------------------------------------------------------------------------------------------------
 @pytest.mark.fault("member-sends-name-group")
-async def test_a_name_that_the_log_cannot_hold_is_refused_and_harms_nobody_else() -> None:
+async def test_a_name_that_the_log_cannot_hold_is_refused_without_harm_to_others() -> None:
     node = await GroupNode().start()
     consumers = node.groups.consumers
     epoch = (await consumers.heartbeat(beating("g", "a"))).member_epoch
@@ -133,7 +133,7 @@ async def test_a_member_that_wishes_for_more_takes_no_more_room_than_the_node_ha
 
 @pytest.mark.fault("members-subscribe-topics-name")
 @pytest.mark.parametrize(("count", "error"), [(1_000, GroupError.UNKNOWN_MEMBER_ID), (1_000_001, INVALID)])
-async def test_a_member_that_names_more_partitions_than_anybody_has_is_refused(count: int, error: GroupError) -> None:
+async def test_a_member_that_names_more_partitions_than_exist_is_refused(count: int, error: GroupError) -> None:
     node = await GroupNode().start()
     places = ({"topic_id": UUID(int=7), "partitions": (-1,) * count},)
     said = {"group_id": "g", "member_id": "m", "member_epoch": 1, "instance_id": None, "rack_id": None}

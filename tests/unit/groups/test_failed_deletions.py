@@ -79,7 +79,7 @@ async def test_members_that_come_after_a_failed_deletion_lose_no_offsets() -> No
 
 
 @pytest.mark.fault("group-deletion-requested-expiry")
-async def test_a_group_is_not_used_before_it_is_in_the_log_anew() -> None:
+async def test_a_group_is_not_used_before_it_is_in_the_log_again() -> None:
     node = await GroupNode().start()
     await committed(node, ("orders", 0, 5))
     shard = node.shard_of("g")
@@ -94,7 +94,7 @@ async def test_a_group_is_not_used_before_it_is_in_the_log_anew() -> None:
 
 
 @pytest.mark.fault("group-deletion-requested-expiry")
-async def test_failed_deletions_of_groups_that_nobody_uses_write_nothing_until_the_sweep() -> None:
+async def test_failed_deletions_of_unused_groups_write_nothing_until_the_sweep() -> None:
     node = await GroupNode(offsets_topic_num_partitions=1).start()
     for n in range(30):
         assert await node.groups.commit_offsets(committing(f"g{n}", ("orders", 0, 5))) == [OK]
@@ -123,7 +123,7 @@ async def test_a_failed_deletion_may_be_repeated() -> None:
 
 
 @pytest.mark.fault("group-deletion-requested-expiry")
-async def test_a_large_group_is_written_anew_in_pieces() -> None:
+async def test_a_large_group_is_rewritten_in_pieces() -> None:
     node = GroupNode(
         offsets_topic_num_partitions=1, limits=CoordinatorLimits(log=LogLimits(max_pending_bytes=2_000_000))
     )

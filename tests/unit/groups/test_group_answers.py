@@ -85,7 +85,7 @@ async def test_of_a_topic_that_is_gone_nothing_is_committed() -> None:
     assert [found.topic for found in everything.offsets] == ["clicks"]
 
 
-async def test_nobody_is_asked_about_topics_of_which_the_group_has_no_offsets() -> None:
+async def test_topics_without_offsets_of_the_group_are_not_queried() -> None:
     node = await GroupNode().start()
     await node.groups.commit_offsets(committing("g", ("orders", 0, 5)))
     node.meta_version = Unavailable("the meta service is away: wait")

@@ -81,7 +81,7 @@ async def test_a_snapshot_behind_it_restates_all_and_nothing_is_missed() -> None
 
 @pytest.mark.fault("copy-part-group-log")
 @pytest.mark.parametrize("is_stored", [False, True])
-async def test_who_may_bring_it_is_waited_for(is_stored: bool) -> None:
+async def test_a_node_that_may_bring_it_is_waited_for(is_stored: bool) -> None:
     """It was not given up; or it was, and the object store has it and does not answer."""
     node, shard = await lost_in_the_middle()
     (lost,) = shard.segments

@@ -61,7 +61,7 @@ async def test_the_log_is_trimmed_behind_a_snapshot_and_read_back_whole() -> Non
     assert (await node.groups.sync(syncing("g0", joined.member_id, 1))).assignment == b"work"
 
 
-async def test_commits_go_on_during_a_snapshot_and_are_not_overtaken_by_it() -> None:
+async def test_commits_continue_during_a_snapshot_and_are_not_overtaken_by_it() -> None:
     limits = CoordinatorLimits(log=LogLimits(snapshot_min_bytes=3_000, chunk_entries=1))
     node = await GroupNode(limits=limits, offsets_topic_num_partitions=1).start()
     await commit_many(node, 400)
@@ -156,7 +156,7 @@ async def test_a_damaged_log_is_not_served_as_if_it_were_empty() -> None:
 
 
 @pytest.mark.fault("member-sends-name-group")
-async def test_what_a_client_wrote_into_the_internal_topic_harms_nobody() -> None:
+async def test_records_of_a_client_in_the_internal_topic_do_no_harm() -> None:
     node = await GroupNode(offsets_topic_num_partitions=1).start()
     await commit_many(node, 10)
     key, value = encode_entry(GroupEntry("g0", None, -1))

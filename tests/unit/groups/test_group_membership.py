@@ -74,7 +74,7 @@ async def test_the_alarm_rings_by_itself() -> None:
     assert joined.generation == 1
 
 
-async def test_members_go_on_after_a_kill() -> None:
+async def test_members_continue_after_a_kill() -> None:
     node = await GroupNode().start()
     a, b = await stable(node, "g", "a", "b")
     await node.kill()
@@ -122,7 +122,7 @@ async def test_assignments_that_cannot_be_written_are_refused_and_the_members_tr
     assert (again.generation, taken.assignment) == (2, b"work")
 
 
-async def test_who_waits_hears_when_leadership_goes_and_the_group_lives_on_elsewhere() -> None:
+async def test_waiting_members_hear_that_leadership_moved_and_the_group_continues_elsewhere() -> None:
     node = await GroupNode().start()
     (a,) = await stable(node, "g", "a")
     parked = task(node.groups.join(joining("g", "b")))
@@ -184,7 +184,7 @@ async def test_a_group_needs_a_name() -> None:
     assert await node.groups.heartbeat("", "a", None, 1) is GroupError.INVALID_GROUP_ID
 
 
-async def test_strangers_are_told_so() -> None:
+async def test_unknown_members_get_an_error() -> None:
     node = await GroupNode().start()
     assert (await node.groups.join(joining("g", "a", "a-9"))).error is GroupError.UNKNOWN_MEMBER_ID
     assert (await node.groups.sync(syncing("g", "a-9", 1))).error is GroupError.UNKNOWN_MEMBER_ID

@@ -77,7 +77,7 @@ async def test_a_consumer_member_makes_a_consumer_group_of_a_classic_one_and_its
     assert again.generation > old.generation
 
 
-async def test_a_coordinator_that_is_killed_goes_on_with_members_of_both_protocols() -> None:
+async def test_a_killed_coordinator_continues_with_members_of_both_protocols() -> None:
     node = await GroupNode().start()
     old, epoch = await mixed(node)
     await node.kill()
@@ -125,7 +125,7 @@ async def test_a_policy_without_downgrades_keeps_a_consumer_group() -> None:
     assert await share_of(node, await node.groups.join(joining("g", "old", old.member_id))) == ALL
 
 
-async def test_who_comes_while_a_classic_group_rebalances_is_told_to_try_again() -> None:
+async def test_a_member_that_joins_while_a_classic_group_rebalances_must_retry() -> None:
     node = await GroupNode().start()
     await node.groups.join(joining("g", "old"))
     answer = await node.groups.consumers.heartbeat(beating("g", "new"))
@@ -142,7 +142,7 @@ async def test_who_comes_while_a_classic_group_rebalances_is_told_to_try_again()
         {"protocols": (MemberProtocol("range", subscription(*(f"{n:05x}" for n in range(149_000)))),)},
     ],
 )
-async def test_members_that_are_no_consumers_or_say_too_much_are_left_alone(changes: dict[str, object]) -> None:
+async def test_members_that_are_not_consumers_or_send_too_much_are_left_alone(changes: dict[str, object]) -> None:
     node = await GroupNode().start()
     joined = await node.groups.join(replace(joining("g", "old"), **changes))  # type: ignore[arg-type]
     request = SyncRequest("g", joined.member_id, None, joined.generation, None, None, ((joined.member_id, b""),))
@@ -152,7 +152,7 @@ async def test_members_that_are_no_consumers_or_say_too_much_are_left_alone(chan
     assert await node.groups.heartbeat("g", joined.member_id, None, joined.generation) is OK
 
 
-async def test_who_is_refused_converts_nothing() -> None:
+async def test_a_refused_member_converts_nothing() -> None:
     node = await GroupNode().start()
     old = await classic(node)
     refused = await node.groups.consumers.heartbeat(beating("g", "new", assignor="mine"))
@@ -161,7 +161,7 @@ async def test_who_is_refused_converts_nothing() -> None:
     assert await node.groups.heartbeat("g", old.member_id, None, old.generation) is OK
 
 
-async def test_nothing_is_told_before_it_is_written_that_the_group_is_another() -> None:
+async def test_no_answer_is_sent_before_the_conversion_of_the_group_is_written() -> None:
     node = await GroupNode().start()
     await classic(node)
     node.shard_of("g").hold()
@@ -184,7 +184,7 @@ async def test_a_conversion_that_is_not_in_the_log_has_not_happened_for_the_next
 
 
 @pytest.mark.fault("node-catalog-moves-group")
-async def test_what_classic_members_have_of_a_topic_that_grew_a_moment_ago_is_nobody_elses() -> None:
+async def test_shards_that_classic_members_have_of_a_grown_topic_stay_theirs() -> None:
     """Their leader saw it at another node, and this coordinator's catalog is behind."""
     node = await GroupNode().start()
     old = await classic(node, *ALL, 4, 5)
@@ -201,7 +201,7 @@ async def test_what_classic_members_have_of_a_topic_that_grew_a_moment_ago_is_no
 
 
 @pytest.mark.fault("node-catalog-moves-group")
-async def test_a_group_is_not_moved_while_nobody_knows_what_its_members_have() -> None:
+async def test_a_group_is_not_moved_while_its_members_assignment_is_unknown() -> None:
     node = await GroupNode().start()
     old = await classic(node, *ALL, 4)
     node.meta_version = Unavailable("away")

@@ -34,7 +34,7 @@ async def member(node: GroupNode, group_id: str, *topics: str) -> str:
     return joined.member_id
 
 
-async def test_who_asks_first_of_all_hears_in_time_when_the_meta_service_does_not_answer(
+async def test_the_first_client_is_answered_in_time_when_the_meta_service_does_not_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(log_topic, "_PATIENCE_S", 0.01)
@@ -183,7 +183,7 @@ async def test_a_topic_that_is_made_again_begins_without_offsets() -> None:
     assert node.groups.stats.offsets == 1
 
 
-async def test_offsets_of_a_topic_deleted_while_nobody_looked_go_in_the_second_sweep() -> None:
+async def test_offsets_of_a_topic_deleted_unnoticed_go_in_the_second_sweep() -> None:
     node = await GroupNode().start()
     await node.groups.commit_offsets(committing("g", ("orders", 0, 5), ("clicks", 0, 6)))
     del node.topics.by_name["orders"]

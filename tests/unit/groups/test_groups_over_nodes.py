@@ -102,7 +102,7 @@ async def test_what_was_committed_is_found_where_the_shard_went_and_nowhere_else
 
 
 @pytest.mark.fault("coordinator-deposed-runs-joins")
-async def test_who_waits_when_the_shard_goes_is_sent_to_look_for_the_coordinator() -> None:
+async def test_waiting_members_must_find_the_coordinator_again_when_the_shard_moves() -> None:
     cluster, one, _ = await of_one_shard()
     member = await a_member(one)
     rejoining = task(one.groups.join(joining("g", "b")))
@@ -120,7 +120,7 @@ async def test_who_waits_when_the_shard_goes_is_sent_to_look_for_the_coordinator
 
 
 @pytest.mark.fault("shard-group-log-node")
-async def test_a_shard_that_went_and_came_back_between_two_turns_of_the_loop_is_read_anew() -> None:
+async def test_a_shard_that_left_and_returned_between_two_turns_of_the_loop_is_read_again() -> None:
     cluster, one, _ = await of_one_shard()
     assert await one.groups.commit_offsets(committing("g", ("orders", 0, 41))) == [OK]
     cluster.lead(0, 2)
@@ -132,7 +132,7 @@ async def test_a_shard_that_went_and_came_back_between_two_turns_of_the_loop_is_
 
 
 @pytest.mark.fault("node-coordinates-groups-killed")
-async def test_members_static_ones_and_generations_go_on_at_the_next_coordinator() -> None:
+async def test_members_static_ones_and_generations_continue_at_the_next_coordinator() -> None:
     cluster, one, _ = await of_one_shard()
     dynamic, static = await a_member(one), await a_member(one, "static", "instance")
     two = await cluster.move(0, 2)
@@ -208,7 +208,7 @@ async def test_a_coordinator_that_the_service_does_not_hear_answers_what_its_rep
 
 
 @pytest.mark.fault("coordinator-cut-taken-place")
-async def test_a_coordinator_that_is_cut_off_from_everybody_stops_answering_with_its_lease(
+async def test_a_coordinator_that_is_cut_off_stops_answering_with_its_lease(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(coordinator_validity, "_PATIENCE_S", 0.02)
@@ -231,7 +231,7 @@ async def test_a_coordinator_that_is_cut_off_from_everybody_stops_answering_with
 
 
 @pytest.mark.fault("coordinator-cut-taken-place")
-async def test_what_proves_a_coordinator_changes_nothing_for_who_reads_the_log() -> None:
+async def test_the_proof_of_a_coordinator_changes_nothing_for_readers_of_the_log() -> None:
     cluster, one, _ = await of_one_shard()
     assert await one.groups.commit_offsets(committing("g", ("orders", 0, 5))) == [OK]
     one.lease_ms = 1
@@ -262,7 +262,7 @@ async def test_a_commit_to_a_topic_that_was_made_through_another_node_a_moment_a
 
 
 @pytest.mark.fault("commit-names-topic-created")
-async def test_many_who_name_topics_that_are_not_there_share_the_questions() -> None:
+async def test_many_requests_for_missing_topics_share_the_questions() -> None:
     _, one, _ = await of_one_shard()
     asked = 0
 

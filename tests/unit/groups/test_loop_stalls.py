@@ -30,7 +30,7 @@ def stand_still(node: GroupNode, span_s: float) -> None:
 
 
 @pytest.mark.fault("event-loop-blocked-longer")
-async def test_nobody_expires_for_a_stall_before_its_heartbeats_were_read() -> None:
+async def test_no_member_expires_for_a_stall_before_its_heartbeats_were_read() -> None:
     node = await GroupNode().start()
     member_id = await a_member(node)
     stand_still(node, 13.5)
@@ -42,7 +42,7 @@ async def test_nobody_expires_for_a_stall_before_its_heartbeats_were_read() -> N
 
 @pytest.mark.fault("event-loop-blocked-longer")
 @pytest.mark.usefixtures("short_ticks")
-async def test_who_is_silent_after_a_stall_expires_all_the_same() -> None:
+async def test_a_member_silent_after_a_stall_still_expires() -> None:
     node = await GroupNode().start()
     await a_member(node)
     await node.grow_older(9_000)
@@ -84,7 +84,7 @@ def test_a_loop_that_is_a_little_late_has_not_stood_still() -> None:
 
 @pytest.mark.fault("event-loop-blocked-longer")
 @pytest.mark.usefixtures("short_ticks")
-async def test_a_loop_that_is_slow_for_good_finds_out_who_is_dead() -> None:
+async def test_a_permanently_slow_loop_detects_dead_members() -> None:
     node = await GroupNode().start()
     await a_member(node)
     for _ in range(100):

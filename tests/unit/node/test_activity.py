@@ -44,7 +44,7 @@ def teller_of(cluster: NodeCluster, watch: Watch) -> ActivityReporter:
     return ActivityReporter(node.shards, node.local.context.stats, node.remote_reads, node.tier, node.readiness, watch)
 
 
-async def test_what_was_taken_given_and_is_owed_to_the_store_is_told(cluster: NodeCluster) -> None:
+async def test_bytes_in_and_out_and_unsent_bytes_are_reported(cluster: NodeCluster) -> None:
     watch = Watch()
     teller = teller_of(cluster, watch)
     before = teller.report()
@@ -62,7 +62,7 @@ async def test_what_was_taken_given_and_is_owed_to_the_store_is_told(cluster: No
     assert (now.troubles, now.stopped_shards, now.stopped) == ((), 0, ())
 
 
-async def test_the_look_at_all_uploads_takes_a_thousandth_of_the_time_at_most(cluster: NodeCluster) -> None:
+async def test_checking_uploads_takes_at_most_a_thousandth_of_the_time(cluster: NodeCluster) -> None:
     watch = Watch()
     teller = teller_of(cluster, watch)
     first = teller.report().uploads
@@ -91,7 +91,7 @@ async def test_stopped_shards_are_counted_and_the_first_of_them_named(cluster: N
     assert all(one.next_step for one in told.stopped)
 
 
-async def test_a_life_that_is_over_is_told(cluster: NodeCluster) -> None:
+async def test_the_end_of_a_life_is_reported(cluster: NodeCluster) -> None:
     node = cluster.nodes[1]
     node.why_over = "another life of this node has begun"
     assert teller_of(cluster, Watch()).report().troubles == ("life: another life of this node has begun",)

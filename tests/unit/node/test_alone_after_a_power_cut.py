@@ -57,7 +57,7 @@ async def test_nor_does_it_hear_of_an_end_behind_the_break_while_the_roll_is_not
     assert told(cluster, 1, 0) == (0, 1)
 
 
-async def test_a_process_that_was_killed_on_a_machine_that_goes_on_broke_nothing(cluster: NodeCluster) -> None:
+async def test_killing_the_process_alone_breaks_nothing(cluster: NodeCluster) -> None:
     await cluster.start(1)
     key = await cluster.shard(1)
     await cluster.append(key, b"1")

@@ -79,7 +79,7 @@ async def test_topics_are_made_changed_and_deleted_by_any_node(three: SeveralNod
 
 
 @pytest.mark.fault("client-asks-node-lead-knows")
-async def test_metadata_are_the_same_at_each_node_and_name_who_is_gone(
+async def test_metadata_are_the_same_at_each_node_and_name_the_dead_node(
     three: SeveralNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stratalog_node.serve.connections.control_state.LINGER_S", 0.0)

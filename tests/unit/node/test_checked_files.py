@@ -134,7 +134,7 @@ async def test_a_file_that_is_swapped_at_each_read_is_an_error_and_never_sent(
 
 
 @pytest.mark.fault("reads-refused-files-retired")
-async def test_a_read_of_what_is_not_checked_yet_is_told_so_and_the_directory_is_not_doubted(
+async def test_a_read_of_an_unchecked_file_gets_an_error_and_the_directory_is_not_doubted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stratalog_node.volume.sealed_files._CHECK_S", 0.01)

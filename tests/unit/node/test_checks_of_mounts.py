@@ -152,7 +152,7 @@ async def test_many_mounts_are_looked_at_for_the_first_time_in_one_walk_over_the
     assert known.walks == 3, "what one had is gone"
 
 
-async def test_a_look_that_is_given_up_on_its_walk_keeps_no_other_from_being_made(
+async def test_a_check_cancelled_during_its_walk_does_not_block_the_others(
     two: SeveralNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stratalog_node.mounts.probe._SEGMENTS_PER_TURN", 1)
@@ -172,7 +172,7 @@ async def test_a_look_that_is_given_up_on_its_walk_keeps_no_other_from_being_mad
     assert looks.seen[2:] == [(2, 0), (2, 18)]
 
 
-async def test_a_walk_that_takes_longer_than_a_look_may_is_made_once_and_found_by_the_next_look(
+async def test_a_walk_longer_than_a_check_runs_once_and_serves_the_next_check(
     two: SeveralNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each check began it again, and was cut off: no mount was ever served."""

@@ -81,7 +81,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
 
 @pytest.mark.fault("wall-clock-set-forward")
 @pytest.mark.parametrize("step_ms", [-HOUR, HOUR])
-async def test_uploads_go_on_when_the_wall_clock_is_set(bench: Bench, step_ms: int) -> None:
+async def test_uploads_continue_when_the_wall_clock_is_set(bench: Bench, step_ms: int) -> None:
     shard = await bench.topic()
     await shard.append([make_batch([b"before"], at_ms=wall_ms())])
     await eventually(lambda: bench.commit_offset() == 1)
@@ -121,7 +121,7 @@ async def test_a_clock_set_ahead_by_less_than_an_hour_is_believed(bench: Bench) 
     await eventually(lambda: bench.shard().log_start_offset == 1)
 
 
-async def test_a_clock_file_that_says_nothing_is_no_obstacle(tmp_path: Path) -> None:
+async def test_an_empty_clock_file_does_not_stop_the_node(tmp_path: Path) -> None:
     path = tmp_path / "clock.json"
     path.write_text('{"now_ms": "soon"}')
     clock = NodeAgeClock(path, wall_ms, lambda: 0)

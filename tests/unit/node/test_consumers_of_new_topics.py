@@ -59,7 +59,7 @@ async def test_a_node_that_lags_catches_up_before_it_says_that_there_is_no_topic
         assert await fetched(client, topic) == 0
 
 
-async def test_where_nobody_can_say_whether_there_is_a_topic_the_client_asks_again(
+async def test_a_client_asks_again_while_it_is_unknown_whether_a_topic_exists(
     cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(catalog_lag, "_PATIENCE_MS", 20)

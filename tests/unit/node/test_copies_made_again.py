@@ -158,7 +158,7 @@ def say_other(path: Path, before: bytes, after: bytes) -> None:
 
 
 @pytest.mark.fault("copy-differed-sealed-segment")
-async def test_a_copy_that_differs_is_made_anew_where_no_other_node_can(cluster: NodeCluster) -> None:
+async def test_a_copy_that_differs_is_copied_again_if_no_other_node_can(cluster: NodeCluster) -> None:
     await cluster.start(1, 2)
     key = await cluster.shard(replicas=2)
     await cluster.append(key, b"right")
@@ -181,7 +181,7 @@ async def test_a_copy_that_differs_is_made_anew_where_no_other_node_can(cluster:
 
 
 @pytest.mark.fault("copy-sealed-segment-bad")
-async def test_a_copy_that_goes_bad_while_it_is_made_is_begun_anew(
+async def test_a_copy_that_is_damaged_while_it_is_made_starts_again(
     cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(following, "_ANEW_S", 0.01)
@@ -265,7 +265,7 @@ async def test_a_start_reads_of_a_followed_copy_what_came_after_its_checkpoint(
 
 
 @pytest.mark.fault("follower-large-copies-restarted")
-async def test_a_copy_that_is_shorter_than_its_checkpoint_is_no_whole_voice(cluster: NodeCluster) -> None:
+async def test_a_copy_shorter_than_its_checkpoint_does_not_count_as_whole(cluster: NodeCluster) -> None:
     await cluster.start(1, 2)
     key = await cluster.shard(replicas=2)
     other = 3 - cluster.leader(key)

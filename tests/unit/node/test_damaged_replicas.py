@@ -146,7 +146,7 @@ async def test_what_was_seen_behind_the_damage_is_missed_though_the_file_was_wri
 
 
 @pytest.mark.fault("nodes-killed-bit-flips-file")
-async def test_a_person_goes_on_with_a_damaged_copy_and_what_lies_behind_the_damage_is_kept_for_a_look(
+async def test_a_person_continues_with_a_damaged_copy_and_the_data_behind_the_damage_is_kept(
     cluster: NodeCluster,
 ) -> None:
     key, segment, damaged = await acknowledged_and_killed(cluster)
@@ -217,7 +217,7 @@ async def test_with_unclean_seal_the_only_copy_gives_up_all_from_the_damage_on_a
 
 
 @pytest.mark.fault("file-shard-replica-damaged")
-async def test_after_a_power_cut_the_only_copy_goes_on_where_its_whole_batches_end(cluster: NodeCluster) -> None:
+async def test_after_a_power_cut_the_only_copy_continues_where_its_whole_batches_end(cluster: NodeCluster) -> None:
     await cluster.start(1)
     key = await cluster.shard(1)
     for record in RECORDS:

@@ -86,7 +86,7 @@ async def test_a_seal_does_not_wait_for_a_follower_whose_flush_fails(pair: Pair,
 
 
 @pytest.mark.fault("follower-disk-fails-copy")
-async def test_a_copy_that_cannot_be_read_is_set_aside_and_fetched_anew(pair: Pair) -> None:
+async def test_an_unreadable_copy_is_set_aside_and_fetched_again(pair: Pair) -> None:
     leader, follower, shard = await pair.shard()
     await append(shard, b"one")
     await eventually(lambda: is_copied(follower, shard))

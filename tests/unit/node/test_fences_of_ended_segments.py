@@ -31,7 +31,7 @@ async def one_ended(cluster: NodeCluster) -> ShardKey:
 
 
 @pytest.mark.fault("segment-ended-fenced-lease")
-async def test_a_leader_goes_on_behind_a_segment_whose_recovery_begins(cluster: NodeCluster) -> None:
+async def test_a_leader_continues_behind_a_segment_whose_recovery_begins(cluster: NodeCluster) -> None:
     key = await one_ended(cluster)
     shard = await cluster.leads_again(key)
     old, active = cluster.segments(key)[0], shard.active

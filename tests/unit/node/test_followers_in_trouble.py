@@ -57,7 +57,7 @@ async def test_a_follower_whose_disk_takes_nothing_leaves_the_isr_says_so_and_co
 
 @pytest.mark.fault("follower-flush-fails")
 @pytest.mark.parametrize("policy", ["replicated", "fsync"])
-async def test_a_follower_whose_flush_failed_is_out_until_the_next_segment_and_copies_this_one_anew(
+async def test_a_follower_whose_flush_failed_is_out_until_the_next_segment_and_copies_this_one_again(
     cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch, policy: str
 ) -> None:
     key = await cluster.shard(replicas=2, flush_policy=policy)
@@ -92,7 +92,7 @@ async def test_a_follower_whose_flush_failed_is_out_until_the_next_segment_and_c
 
 
 @pytest.mark.fault("node-stops-cannot-flush")
-async def test_a_stop_that_cannot_flush_a_copy_is_none_in_order(
+async def test_a_stop_that_cannot_flush_a_copy_is_not_clean(
     cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = await cluster.shard(replicas=2)
@@ -136,7 +136,7 @@ async def test_a_node_without_room_asks_for_nothing_until_there_is_some(tmp_path
 
 
 @pytest.mark.fault("follower-disk-full-accepts")
-async def test_what_cannot_be_written_is_told_as_any_write_that_fails(
+async def test_an_impossible_write_is_reported_as_a_failed_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with LeadingRig(tmp_path / "1") as rig, FollowerRig(rig, tmp_path / "2") as follower:

@@ -126,7 +126,7 @@ async def test_a_coordinator_that_is_deposed_while_it_runs_tells_no_commit_as_do
     assert all(not node.groups.stats.hosted for node in deposed), "who leads nothing keeps nothing"
 
 
-async def test_a_coordinator_without_a_copy_of_its_log_reads_it_from_who_has_one(cluster: NodeCluster) -> None:
+async def test_a_coordinator_without_a_copy_of_its_log_reads_it_from_another_node(cluster: NodeCluster) -> None:
     """Otherwise the groups had no coordinator until another node led."""
     await of_nodes(cluster, 2)
     await commit(cluster, 5)

@@ -61,14 +61,14 @@ async def test_heartbeats_keep_a_node_alive_and_the_last_one_ends_its_lease() ->
         await eventually(lambda: meta.life_stats.lost == 0 and meta.life_stats.heartbeats == 2)
 
 
-async def test_a_node_goes_on_sending_them_a_part_of_a_lease_apart() -> None:
+async def test_a_node_keeps_sending_heartbeats_a_part_of_a_lease_apart() -> None:
     async with service(2_000) as meta, beating(meta, await begin(meta)) as (beats, _):
         before_ms = beats.heard_ms
         await eventually(lambda: meta.life_stats.heartbeats == 4)
         assert beats.heard_ms > before_ms and meta.life_stats.lost == 0
 
 
-async def test_a_node_whose_life_is_over_is_told_once_and_says_no_goodbye() -> None:
+async def test_a_node_whose_life_is_over_learns_it_once_and_sends_no_goodbye() -> None:
     async with service(2_000) as meta:
         life = await begin(meta)
         async with beating(meta, life) as (_, over):

@@ -67,7 +67,7 @@ def loop_stands_until(condition: Callable[[], object]) -> None:
 
 
 @pytest.mark.fault("event-loop-node-busy")
-async def test_a_loop_that_does_not_turn_sends_heartbeats_all_the_same() -> None:
+async def test_heartbeats_continue_while_the_loop_is_blocked() -> None:
     service = Service()
     beats = beating(service)
     loop_stands_until(lambda: service.count >= 5)
@@ -77,7 +77,7 @@ async def test_a_loop_that_does_not_turn_sends_heartbeats_all_the_same() -> None
 
 
 @pytest.mark.fault("event-loop-node-busy")
-async def test_a_loop_that_stands_for_too_long_sends_none_until_it_turns_again() -> None:
+async def test_a_loop_blocked_for_too_long_stops_heartbeats_until_it_turns_again() -> None:
     service = Service()
     beats = beating(service)
     loop_stands_until(lambda: service.count >= 2)
@@ -104,7 +104,7 @@ async def test_one_that_is_over_tells_the_node_on_its_own_loop() -> None:
     assert service.count == 0, "the goodbye of the old life would be the new one's"
 
 
-async def test_faults_end_none_and_a_stop_closes_the_line_and_says_goodbye() -> None:
+async def test_faults_do_not_end_heartbeats_and_a_stop_says_goodbye_and_disconnects() -> None:
     service = Service()
     service.refusals += [Unavailable("away"), RuntimeError("a fault of ours")]
     beats = beating(service)

@@ -36,7 +36,7 @@ async def isr_asked_for(cluster: NodeCluster) -> ShardKey:
     return key
 
 
-async def test_a_leader_goes_on_behind_a_segment_that_was_sealed_while_its_isr_was_asked_for(
+async def test_a_leader_continues_behind_a_segment_sealed_while_its_isr_was_proposed(
     cluster: NodeCluster,
 ) -> None:
     key = await isr_asked_for(cluster)
@@ -52,7 +52,9 @@ async def test_a_leader_goes_on_behind_a_segment_that_was_sealed_while_its_isr_w
     assert await cluster.values(key) == [b"0", b"1", b"2"]
 
 
-async def test_who_was_deposed_begins_nothing_anew_that_the_metadata_still_call_its_own(cluster: NodeCluster) -> None:
+async def test_a_deposed_leader_does_not_restart_a_segment_that_old_metadata_still_give_it(
+    cluster: NodeCluster,
+) -> None:
     """The fence arrives before the watch shows it, and the watch shows an older state first."""
     key = await isr_asked_for(cluster)
     shard = await cluster.leads_again(key)

@@ -58,7 +58,7 @@ def named(name: str, *labels: str) -> tuple[str, tuple[str, ...]]:
     return f"stratalog_{name}", labels
 
 
-async def test_each_shard_is_told_by_who_leads_it_and_lacking_replicas_are_told(cluster: NodeCluster) -> None:
+async def test_each_leader_reports_its_shards_and_missing_replicas(cluster: NodeCluster) -> None:
     await cluster.start(1, 2, replica_lag_time_max_ms=100)
     key = await cluster.shard(2, min_insync_replicas="2")
     await cluster.append(key, b"one", b"two")
@@ -84,7 +84,7 @@ async def test_each_shard_is_told_by_who_leads_it_and_lacking_replicas_are_told(
     assert told[named("topic_leaderless_shards", "flights")] == 0
 
 
-async def test_a_shard_that_nobody_leads_is_told_by_every_node(cluster: NodeCluster) -> None:
+async def test_every_node_reports_a_shard_without_a_leader(cluster: NodeCluster) -> None:
     await cluster.start(1, 2, 3)
     key = await cluster.shard(1)
     leader = cluster.leader(key)
@@ -97,7 +97,7 @@ async def test_a_shard_that_nobody_leads_is_told_by_every_node(cluster: NodeClus
         assert told[named("topic_led_shards", "flights")] == 0
 
 
-async def test_lag_is_told_by_the_coordinator_also_of_shards_that_others_lead(cluster: NodeCluster) -> None:
+async def test_the_coordinator_reports_lag_of_shards_that_others_lead(cluster: NodeCluster) -> None:
     await cluster.start(1, 2, 3, group_initial_rebalance_delay_ms=0)
     topic: Topic = await cluster.meta.service.perform(CreateTopic("flights", 3, 1, {}))
     for number in range(3):
@@ -155,9 +155,7 @@ async def test_more_than_may_have_series_are_counted_and_those_in_trouble_come_f
     assert told[named("metric_left_out", "shards")] == 2
 
 
-async def test_a_look_at_everything_is_not_repeated_at_once(
-    cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_full_pass_is_not_repeated_at_once(cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     await cluster.start(1)
     key = await cluster.shard(1)
     monkeypatch.setattr("stratalog_node.measures.series._SHARE", 10**9)

@@ -100,7 +100,7 @@ async def retired_with_its_volume(cluster: NodeCluster, replicas: int = 1) -> tu
 
 
 @pytest.mark.fault("rebuilds-metadata-cluster-mounts")
-async def test_what_was_mounted_by_hand_and_what_a_snapshot_has_is_mounted_again(
+async def test_mounts_of_users_and_of_snapshots_are_mounted_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bucket: ObjectStore
 ) -> None:
     async with NodeCluster(tmp_path / "old", monkeypatch, bucket, backups=place(bucket)) as cluster:

@@ -10,7 +10,7 @@ from support.waiting import eventually
 
 
 @pytest.mark.fault("shard-next-leader-written")
-async def test_the_next_leader_knows_where_the_log_ends_though_nobody_has_written_to_it(cluster: NodeCluster) -> None:
+async def test_the_next_leader_knows_where_an_unwritten_log_ends(cluster: NodeCluster) -> None:
     await cluster.start(1, 2)
     key = await cluster.shard(2)
     for number in range(5):

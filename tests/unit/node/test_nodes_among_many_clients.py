@@ -63,7 +63,7 @@ async def test_a_follower_gets_in_where_clients_fill_the_limits(
 
 
 @pytest.mark.fault("clients-take-connections-node")
-async def test_who_shows_no_token_is_refused_as_before(cluster: NodeCluster, open_sockets: ExitStack) -> None:
+async def test_a_connection_without_a_token_is_refused_as_before(cluster: NodeCluster, open_sockets: ExitStack) -> None:
     await crowd(cluster, open_sockets, MOST)
     server = cluster.nodes[1].server
     host, port = cluster.nodes[1].address

@@ -46,7 +46,7 @@ async def plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 
 
 @pytest.mark.fault("meta-service-leader-dies")
-async def test_a_node_leaves_while_producers_go_on_and_nothing_moves_between_nodes(tiered: NodeCluster) -> None:
+async def test_a_node_leaves_while_producers_continue_and_nothing_moves_between_nodes(tiered: NodeCluster) -> None:
     leaving = Leaving(tiered, has_store=True)
     key = await tiered.shard(replicas=1)
     idle = await tiered.shard(replicas=1, name="idle")
@@ -171,7 +171,7 @@ async def test_what_only_a_dead_node_had_is_waited_for_and_given_up_by_name(plai
 
 
 @pytest.mark.fault("node-given-force-last")
-async def test_a_shard_goes_on_though_who_wrote_before_was_known_to_the_dead_node_alone(plain: NodeCluster) -> None:
+async def test_a_shard_continues_though_only_the_dead_node_knew_its_producers(plain: NodeCluster) -> None:
     leaving = Leaving(plain, has_store=False)
     key = await plain.shard(replicas=1)
     writer = {"producer_id": 7, "producer_epoch": 0}
@@ -214,7 +214,7 @@ async def test_a_dead_node_that_a_majority_needs_is_named_and_given_up_without_a
 
 
 @pytest.mark.fault("node-given-force-uploaded")
-async def test_a_producer_goes_on_though_the_dead_node_had_uploaded_a_part_of_what_it_wrote(
+async def test_a_producer_continues_though_the_dead_node_had_uploaded_only_a_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: ObjectStore
 ) -> None:
     """What it wrote last is lost, so what it sends next does not follow on what is left: that must not end it."""
@@ -285,7 +285,7 @@ async def test_of_a_volume_the_node_reads_its_own_files_and_a_damaged_one_is_nam
 
 @pytest.mark.fault("node-leaves-empty-segment")
 @pytest.mark.parametrize("is_lost", [False, True])
-async def test_a_shard_goes_on_behind_an_empty_segment_that_only_a_node_had_that_left(
+async def test_a_shard_continues_behind_an_empty_segment_that_only_the_departed_node_had(
     plain: NodeCluster, is_lost: bool
 ) -> None:
     """An empty segment is not copied. A leader that started again waited for its table of producers forever."""
@@ -376,7 +376,7 @@ async def test_two_nodes_that_died_are_released_though_shards_wait_for_the_relea
 
 
 @pytest.mark.fault("node-given-force-replica")
-async def test_producers_are_not_forgotten_before_who_came_back_could_tell_of_its_copy(plain: NodeCluster) -> None:
+async def test_producers_are_not_forgotten_before_a_returning_node_could_report_its_copy(plain: NodeCluster) -> None:
     """It reads its copy before it tells of it. A repetition was stored again meanwhile."""
     leaving = Leaving(plain, has_store=False)
     key = await plain.shard(replicas=2)

@@ -73,7 +73,7 @@ async def test_both_replicas_have_the_table_of_the_seal_in_their_blocks(cluster:
         assert [one.producer_id for one in decode_table(tables.pop(), source="block")] == known
 
 
-async def test_replicas_with_other_limits_have_the_table_of_the_seal_all_the_same(cluster: NodeCluster) -> None:
+async def test_replicas_with_other_limits_still_have_the_table_of_the_seal(cluster: NodeCluster) -> None:
     """The seal names the rule, and who cannot make the table by it has it from the other."""
     await cluster.start(1, producer_id_max_per_shard=20)
     await cluster.start(2, producer_id_max_per_shard=10)

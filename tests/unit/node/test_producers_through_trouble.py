@@ -125,7 +125,7 @@ class Trouble:
 
 
 @pytest.mark.parametrize("seed", range(2))
-async def test_a_correct_producer_is_told_nothing_final(cluster: NodeCluster, seed: int) -> None:
+async def test_a_correct_producer_gets_no_final_error(cluster: NodeCluster, seed: int) -> None:
     rng = random.Random(seed)
     await cluster.start(1, 2, 3)
     key = await cluster.shard(3)

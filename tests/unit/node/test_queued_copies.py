@@ -60,7 +60,7 @@ async def test_a_copy_that_is_sealed_while_a_start_reads_it_is_served_and_upload
 
 
 @pytest.mark.fault("node-copies-sources-unavailable")
-async def test_copies_of_what_nobody_has_now_keep_no_other_copy_waiting(
+async def test_copies_without_a_source_do_not_block_other_copies(
     cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(following, "CopyQueue", lambda: CopyQueue(1, patience_ms=20))

@@ -48,7 +48,7 @@ async def next_leader(nodes: SeveralNodes) -> tuple[ShardKey, ShardLog]:
 
 
 @pytest.mark.fault("leader-dies-segment-sealed")
-async def test_the_next_leader_knows_where_the_log_ends_before_anybody_writes(three: SeveralNodes) -> None:
+async def test_the_next_leader_knows_where_the_log_ends_before_the_first_write(three: SeveralNodes) -> None:
     """Or a consumer at offset 5 would hear that it is out of range, and jump."""
     _, shard = await next_leader(three)
     node = three.nodes[shard.context.node_id]

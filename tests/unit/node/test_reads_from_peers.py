@@ -111,7 +111,7 @@ async def test_bytes_that_do_not_check_are_not_served_and_the_next_node_is_asked
 
 
 @pytest.mark.fault("node-data-reached")
-async def test_data_that_exists_and_that_nobody_can_give_now_is_never_out_of_range(three: SeveralNodes) -> None:
+async def test_data_that_exists_but_is_unavailable_now_is_never_out_of_range(three: SeveralNodes) -> None:
     key, _ = await three.filled()
     leader = three.leader(key)
     lose_copies(three, leader.context.node_id, key)

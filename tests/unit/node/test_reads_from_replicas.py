@@ -75,7 +75,7 @@ def read_at(nodes: SeveralNodes, node_id: int, key: ShardKey) -> int:
 
 
 @pytest.mark.fault("replica-serves-consumer-reaches")
-async def test_a_consumer_reads_sealed_data_in_its_rack_and_goes_on_at_the_leader(three: SeveralNodes) -> None:
+async def test_a_consumer_reads_sealed_data_in_its_rack_and_continues_at_the_leader(three: SeveralNodes) -> None:
     key, end = await three.filled()
     near, other = three.others(key)
     before = {node_id: read_at(three, node_id, key) for node_id in three.nodes}
@@ -87,14 +87,14 @@ async def test_a_consumer_reads_sealed_data_in_its_rack_and_goes_on_at_the_leade
     assert read_at(three, other, key) == before[other]
 
 
-async def test_who_names_no_rack_reads_at_the_leader_alone(three: SeveralNodes) -> None:
+async def test_a_client_without_a_rack_reads_at_the_leader_alone(three: SeveralNodes) -> None:
     _, end = await three.filled()
     assert await read(three, end) == (list(range(end)), [end])
     assert sent_away(three) == 0
 
 
 @pytest.mark.fault("node-consumer-sent-died")
-async def test_nobody_is_sent_to_a_node_that_has_gone(three: SeveralNodes) -> None:
+async def test_no_client_is_sent_to_a_node_that_has_gone(three: SeveralNodes) -> None:
     key, end = await three.filled()
     near, _ = three.others(key)
     life = three.meta_life(near)

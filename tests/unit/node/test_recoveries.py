@@ -25,7 +25,7 @@ from support.waiting import eventually
 
 
 @pytest.mark.fault("copy-ends-segment-end")
-async def test_who_ends_before_the_others_copies_the_rest_from_the_source(cluster: NodeCluster) -> None:
+async def test_a_replica_that_ends_before_the_others_copies_the_rest_from_the_source(cluster: NodeCluster) -> None:
     await cluster.start(1, 2, 3)
     key = await cluster.shard(3)
     leader = cluster.leader(key)
@@ -46,7 +46,7 @@ async def test_who_ends_before_the_others_copies_the_rest_from_the_source(cluste
 
 
 @pytest.mark.fault("replica-disk-wiped-number", "source-recovery-ends-segment")
-async def test_what_nobody_has_below_the_end_is_made_up_by_the_source_and_told(cluster: NodeCluster) -> None:
+async def test_the_source_fills_what_no_replica_has_and_reports_it(cluster: NodeCluster) -> None:
     await cluster.start(1, 2)
     key = await cluster.shard(2)
     leader = cluster.leader(key)
@@ -183,7 +183,7 @@ async def acknowledged(cluster: NodeCluster, nodes: int, **settings: str) -> Sha
 
 
 @pytest.mark.fault("last-member-isr-lost")
-async def test_when_all_have_lost_their_tails_the_longest_wins_and_the_gap_is_told(cluster: NodeCluster) -> None:
+async def test_when_all_have_lost_their_tails_the_longest_wins_and_the_gap_is_reported(cluster: NodeCluster) -> None:
     key = await acknowledged(cluster, 2)
     segment = cluster.segments(key)[0].key
     await cluster.power_cut(1, segment, 1)
@@ -263,7 +263,7 @@ async def test_with_leave_of_the_topic_what_only_lost_disks_had_is_given_up_and_
 
 
 @pytest.mark.fault("fence-reaches-replica-late")
-async def test_what_is_told_is_told_again_until_the_service_has_it(cluster: NodeCluster) -> None:
+async def test_reports_are_repeated_until_the_service_has_them(cluster: NodeCluster) -> None:
     """Promises and reports: refused, and their answers lost."""
     key = await acknowledged(cluster, 2)
     leader = cluster.leader(key)
@@ -313,7 +313,7 @@ async def test_a_shard_that_is_written_to_for_the_first_time_waits_for_no_replic
 
 
 @pytest.mark.fault("leaders-lost-tails-node")
-async def test_leaders_that_are_lost_one_after_the_other_with_tails_that_nobody_has_leave_prefixes(
+async def test_leaders_lost_one_after_the_other_with_unique_tails_leave_prefixes(
     cluster: NodeCluster,
 ) -> None:
     key = await acknowledged(cluster, 3)
@@ -362,7 +362,7 @@ async def test_with_fsync_a_power_cut_of_all_nodes_at_once_loses_nothing(cluster
 
 
 @pytest.mark.fault("node-continues-alone-segment")
-async def test_a_node_that_goes_on_alone_behind_what_others_have_too_knows_its_producers_after_a_crash(
+async def test_a_node_that_continues_alone_behind_shared_data_knows_its_producers_after_a_crash(
     cluster: NodeCluster,
 ) -> None:
     await cluster.start(1, 2)
@@ -391,7 +391,7 @@ async def test_a_node_that_goes_on_alone_behind_what_others_have_too_knows_its_p
 
 
 @pytest.mark.fault("node-records-given-gone")
-async def test_who_comes_back_with_what_was_given_up_gets_the_sealed_copy_instead(cluster: NodeCluster) -> None:
+async def test_a_node_that_returns_with_given_up_data_gets_the_sealed_copy_instead(cluster: NodeCluster) -> None:
     cluster.patch.setattr(following, "_ANEW_S", 0.01)
     await cluster.start(1, 2)
     key = await cluster.shard(2)
@@ -422,7 +422,7 @@ async def test_who_comes_back_with_what_was_given_up_gets_the_sealed_copy_instea
 
 
 @pytest.mark.fault("node-loses-page-cache")
-async def test_who_comes_back_with_settings_by_which_it_would_have_flushed_is_in_doubt_all_the_same(
+async def test_a_node_that_returns_with_flushing_settings_is_still_in_doubt(
     cluster: NodeCluster,
 ) -> None:
     """What it confirmed it confirmed by those of before; the other one has it, and is back in a moment."""

@@ -92,7 +92,7 @@ async def test_a_segment_is_deleted_though_a_dead_node_is_still_listed(cluster: 
 
 
 @pytest.mark.fault("part-copy-remains-valid")
-async def test_a_copy_of_which_nothing_stands_is_cut_to_its_base_however_many_epochs_it_missed(
+async def test_a_copy_without_valid_data_is_cut_to_its_base_however_many_epochs_it_missed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """F18, F20: the leader alone had it, no other node knew of it, and two segments ended while it was away."""

@@ -360,7 +360,7 @@ async def test_what_was_thrown_away_comes_back_with_no_journal(
 
 
 @pytest.mark.fault("next-segment-belongs-node")
-async def test_what_was_written_ahead_is_nobody_s_after_a_kill(cluster: NodeCluster) -> None:
+async def test_batches_written_ahead_are_discarded_after_a_kill(cluster: NodeCluster) -> None:
     """The next segment is another node's, and begins at the same offset: its file has the same name."""
     await written_ahead_and_killed(cluster)
 

@@ -19,7 +19,7 @@ WENT_MS = FRESH_MS + 1
 
 
 @pytest.mark.fault("meta-service-becomes-unavailable")
-async def test_a_service_that_went_away_just_before_a_roll_holds_up_nobody(
+async def test_a_service_that_went_away_just_before_a_roll_does_not_block_producers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with NodeCluster(tmp_path, monkeypatch) as cluster:

@@ -30,7 +30,7 @@ async def shard_of_three(cluster: NodeCluster) -> tuple[ShardKey, ShardLog]:
 
 
 @pytest.mark.fault("replaced-leader-learned-batches")
-async def test_who_was_replaced_and_does_not_know_it_finds_no_fault_with_what_follows(cluster: NodeCluster) -> None:
+async def test_a_replaced_leader_that_does_not_know_it_rejects_no_following_batch(cluster: NodeCluster) -> None:
     key, old = await shard_of_three(cluster)
     with cluster.deaf(old.context.node_id):
         await cluster.lose(old.context.node_id)
@@ -53,7 +53,7 @@ async def test_who_was_replaced_and_does_not_know_it_finds_no_fault_with_what_fo
     assert await takes(3), "the producer goes on where it was"
 
 
-async def test_a_gap_is_told_by_who_leads_still(cluster: NodeCluster) -> None:
+async def test_the_present_leader_reports_a_gap(cluster: NodeCluster) -> None:
     _, shard = await shard_of_three(cluster)
     assert (await answered(shard, 2)).error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert cluster.meta.calls["read_version"] == 1

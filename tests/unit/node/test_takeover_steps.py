@@ -165,7 +165,7 @@ async def test_what_is_deleted_while_a_holder_reads_it_is_left_out_and_it_serves
 
 @pytest.mark.fault("holder-dies-two-steps")
 @pytest.mark.parametrize("step", ["waits for the directory", "is about to say so", "serves"])
-async def test_a_directory_with_empty_and_deleted_segments_is_served_by_whoever_is_left(
+async def test_a_directory_with_empty_and_deleted_segments_is_served_by_a_remaining_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     async with leaving(tmp_path, monkeypatch) as (cluster, _):

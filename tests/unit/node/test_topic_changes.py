@@ -107,7 +107,7 @@ async def test_a_trial_judges_and_writes_nothing(meta: GatedMeta) -> None:
     assert meta.calls[AlterTopic] == 0
 
 
-async def test_a_topic_that_others_change_without_end_or_that_is_gone_is_told_of(meta: GatedMeta) -> None:
+async def test_endless_changes_by_others_and_a_missing_topic_are_reported(meta: GatedMeta) -> None:
     topic = await made(meta)
     node = through(meta)
     meta.fail(AlterTopic, *(Conflict("changed since it was read") for _ in range(1000)))

@@ -109,7 +109,7 @@ async def test_a_buffer_is_lent_as_long_as_shards_flush_fetches_look_and_answers
     assert lent == [buffer.capacity] * 4 + [0]
 
 
-async def test_one_fault_is_told_to_its_own_and_takes_no_others_turn() -> None:
+async def test_one_items_fault_is_reported_to_it_and_stops_no_other_item() -> None:
     scene = Scene()
     broken, whole = scene.somebody("broken", fails=True), scene.somebody("whole")
     for somebody in (broken, whole):
@@ -122,7 +122,7 @@ async def test_one_fault_is_told_to_its_own_and_takes_no_others_turn() -> None:
     assert failed == ["broken failed: flushes", "broken failed: moved", "broken failed: sends"]
 
 
-async def test_who_puts_off_its_batches_is_flushed_in_the_next_turn() -> None:
+async def test_a_shard_that_postpones_its_batches_is_flushed_in_the_next_turn() -> None:
     scene = Scene()
     one = scene.somebody("one")
     scene.turn.flush_next(one)
@@ -131,7 +131,7 @@ async def test_who_puts_off_its_batches_is_flushed_in_the_next_turn() -> None:
     await eventually(lambda: "one flushes" in scene.told)
 
 
-async def test_what_comes_in_line_while_others_are_told_is_flushed_in_the_next_turn() -> None:
+async def test_what_is_queued_during_notifications_is_flushed_in_the_next_turn() -> None:
     scene = Scene()
     two = scene.somebody("two")
 

@@ -129,7 +129,7 @@ async def test_a_follower_knows_that_what_ended_is_committed_and_tells_its_uploa
 
 
 @pytest.mark.fault("replica-isr-shard-quiet")
-async def test_a_follower_is_let_in_though_nobody_writes(pair: Pair) -> None:
+async def test_a_follower_joins_the_isr_without_any_write(pair: Pair) -> None:
     """A shard that is quiet since a node died would have one replica less until its next record."""
     leader, _, shard = await pair.shard()
     active = leader.catalog.active_segment(shard.key)

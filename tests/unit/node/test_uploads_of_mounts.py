@@ -138,7 +138,7 @@ async def test_the_holder_uploads_what_only_the_directory_has_and_then_the_mount
 
 
 @pytest.mark.fault("holder-dies-middle-upload")
-async def test_a_holder_dies_in_the_middle_and_the_next_goes_on_where_it_was(
+async def test_a_holder_dies_in_the_middle_and_the_next_continues_where_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_memory(StoreSettings())
@@ -324,7 +324,7 @@ async def test_what_is_damaged_in_the_directory_is_named_never_published_and_upl
 
 
 @pytest.mark.fault("file-retired-directory-sealed")
-async def test_a_file_that_is_changed_under_who_reads_it_is_known_by_its_last_part(
+async def test_a_file_changed_while_it_is_read_is_detected_by_its_last_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the tick of the file system's clock in which it was checked, so that nothing tells it from what was there."""
@@ -381,7 +381,7 @@ async def test_the_holder_takes_parts_out_of_bundles_of_the_retired_node_and_the
 
 @pytest.mark.fault("topic-segment-remote-tier")
 @pytest.mark.parametrize("mode", [MountMode.OFFLOAD, MountMode.VOLUME])
-async def test_the_holder_purges_what_is_deleted_of_which_no_replica_lives(
+async def test_the_holder_purges_deleted_segments_without_a_live_replica(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: MountMode
 ) -> None:
     """In volume mode also of what was never uploaded: an upload that waits for the directory is given up."""
@@ -445,7 +445,7 @@ async def test_what_is_deleted_after_the_mount_ended_is_purged_though_all_its_re
 
 
 @pytest.mark.fault("topic-segment-remote-tier")
-async def test_retention_goes_on_over_a_mount_and_the_holder_takes_away_what_it_ends(
+async def test_retention_continues_over_a_mount_and_the_holder_removes_what_expires(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a retirement without offload: its first segment is uploaded by the holder, ended by the shard's present

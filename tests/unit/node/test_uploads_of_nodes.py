@@ -41,7 +41,7 @@ def produced_bytes(segments: list[Segment]) -> int:
 
 
 @pytest.mark.fault("node-uploads-replicated-segment", "node-upload-segment-leader")
-async def test_a_killed_uploader_costs_one_chunk_at_most_and_another_goes_on_at_the_commit_offset(
+async def test_a_killed_uploader_costs_one_chunk_at_most_and_another_continues_at_the_commit_offset(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_memory(StoreSettings())
@@ -72,7 +72,7 @@ async def test_a_killed_uploader_costs_one_chunk_at_most_and_another_goes_on_at_
 
 
 @pytest.mark.fault("node-reports-copy-completes")
-async def test_who_completes_a_segment_too_late_keeps_its_write_lock(
+async def test_a_node_that_completes_a_segment_too_late_keeps_its_write_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The duty for one segment has passed on, which it does not know yet: its other work does not stop for that."""

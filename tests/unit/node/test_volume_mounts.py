@@ -136,7 +136,7 @@ async def test_the_other_nodes_read_a_retired_directory_and_nothing_in_it_change
 
 
 @pytest.mark.fault("retired-directory-detached-late")
-async def test_who_reads_another_directory_or_what_is_not_retired_is_refused_and_says_why(
+async def test_a_reader_of_another_or_an_unretired_directory_is_refused_and_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with NodeCluster(tmp_path, monkeypatch) as cluster:
@@ -282,7 +282,7 @@ async def test_a_process_that_answers_is_not_doubted(
             assert not cluster.meta.calls[DoubtMount]
 
 
-async def test_who_sweeps_what_a_node_left_says_nothing_of_its_directory(
+async def test_the_sweeper_of_a_departed_node_reports_nothing_of_its_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It asks whether its token is valid. A person could give up an unchecked directory."""

@@ -65,7 +65,7 @@ async def test_a_directory_whose_mount_is_about_to_begin_is_read_once_it_has(
         await reader.close()
 
 
-async def test_a_directory_of_which_no_mount_begins_is_not_waited_for(
+async def test_a_directory_whose_mount_does_not_begin_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with NodeCluster(tmp_path, monkeypatch) as cluster:

@@ -65,7 +65,7 @@ async def test_a_fault_of_one_copy_keeps_no_other_from_the_disk() -> None:
     assert (bad.flushed, good.flushed) == (2, 2)
 
 
-async def test_at_a_stop_all_copies_are_flushed_and_one_that_is_not_whole_is_told() -> None:
+async def test_a_stop_flushes_all_copies_and_reports_one_that_is_not_whole() -> None:
     copies = [Copy(str(number)) for number in range(100)]
     for copy in copies[1:]:
         copy.owes_flush = False

@@ -64,7 +64,7 @@ async def following_two_records(tmp_path: Path) -> AsyncIterator[tuple[LeadingRi
 
 
 @pytest.mark.fault("follower-large-copies-restarted")
-async def test_a_copy_whose_file_is_gone_is_no_whole_one(tmp_path: Path) -> None:
+async def test_a_copy_whose_file_is_gone_does_not_count_as_whole(tmp_path: Path) -> None:
     async with LeadingRig(tmp_path / "1") as rig, FollowerRig(rig, tmp_path / "2") as follower:
         (shard,) = await led_shards(rig)
         await rig.acknowledged(shard, b"one")
@@ -75,7 +75,7 @@ async def test_a_copy_whose_file_is_gone_is_no_whole_one(tmp_path: Path) -> None
 
 
 @pytest.mark.fault("follower-large-copies-restarted")
-async def test_with_fsync_too_a_copy_that_lost_what_was_flushed_is_no_whole_one(tmp_path: Path) -> None:
+async def test_with_fsync_too_a_copy_that_lost_flushed_data_does_not_count_as_whole(tmp_path: Path) -> None:
     async with LeadingRig(tmp_path / "1") as rig, FollowerRig(rig, tmp_path / "2") as follower:
         (shard,) = await led_shards(rig, flush_policy="fsync")
         await rig.acknowledged(shard, b"one")
@@ -97,7 +97,7 @@ async def test_with_fsync_a_copy_that_has_all_that_was_flushed_is_whole_after_a_
 
 
 @pytest.mark.fault("follower-disk-fails-copy")
-async def test_a_copy_in_the_way_that_went_by_itself_is_fetched_anew(
+async def test_a_conflicting_copy_that_vanished_is_fetched_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(following, "_OPEN_AGAIN_S", 0.02)
@@ -166,7 +166,7 @@ async def test_a_topic_that_is_set_to_fsync_confirms_what_is_flushed_alone_from_
 
 
 @pytest.mark.fault("request-handler-fails")
-async def test_a_fault_at_the_flush_of_one_copy_keeps_none_from_the_disk(
+async def test_a_failed_flush_of_one_copy_does_not_stop_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, faults = ReplicaCopy.due_checkpoint, 3

@@ -68,7 +68,7 @@ async def test_many_shards_share_one_connection(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault("follower-connection-ends-disk")
-async def test_a_connection_that_ends_is_made_anew_and_nothing_is_missing(tmp_path: Path) -> None:
+async def test_a_lost_connection_is_opened_again_and_nothing_is_missing(tmp_path: Path) -> None:
     async with LeadingRig(tmp_path / "1") as rig, FollowerRig(rig, tmp_path / "2") as follower:
         (shard,) = await led_shards(rig)
         for number in range(6):
@@ -81,7 +81,7 @@ async def test_a_connection_that_ends_is_made_anew_and_nothing_is_missing(tmp_pa
 
 
 @pytest.mark.fault("follower-stops-loses-tail")
-async def test_a_second_life_goes_on_where_the_first_one_ended_and_cuts_its_torn_tail(tmp_path: Path) -> None:
+async def test_a_second_life_continues_where_the_first_one_ended_and_cuts_its_torn_tail(tmp_path: Path) -> None:
     async with LeadingRig(tmp_path / "1") as rig, FollowerRig(rig, tmp_path / "2") as follower:
         (shard,) = await led_shards(rig)
         await rig.acknowledged(shard, b"one")
@@ -183,7 +183,7 @@ async def test_a_full_disk_of_a_follower_is_waited_for(tmp_path: Path, monkeypat
 
 
 @pytest.mark.fault("node-dies-fence-promise", "fence-reaches-replica-late")
-async def test_a_fence_is_on_the_disk_before_it_is_told_and_outlives_the_life(tmp_path: Path) -> None:
+async def test_a_fence_is_on_the_disk_before_it_is_reported_and_outlives_the_life(tmp_path: Path) -> None:
     async with LeadingRig(tmp_path / "1") as rig, FollowerRig(rig, tmp_path / "2") as follower:
         (shard,) = await led_shards(rig)
         await rig.acknowledged(shard, b"one")

@@ -113,7 +113,7 @@ async def test_what_was_promised_of_them_is_forgotten_with_one_write(
     assert [FenceBook(tmp_path / "fences.json").promised(key_of(shard)) for shard in (0, 18, 19)] == [0, 0, 3]
 
 
-async def test_nothing_is_due_any_more_for_a_segment_that_is_followed_anew(disk: Disk, tmp_path: Path) -> None:
+async def test_nothing_is_due_any_more_for_a_segment_that_is_followed_again(disk: Disk, tmp_path: Path) -> None:
     copies = [CopyOnDisk(tmp_path, shard) for shard in range(MANY)]
     for copy in copies:
         disk.left.forget(copy.key)

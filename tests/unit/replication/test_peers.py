@@ -102,7 +102,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize(
     "address", [("127.0.0.1", 70_000), ("a" * 70, 1), ("\0", 1), ("", 0), None], ids=["port", "label", "nul", "no", "-"]
 )
-async def test_an_address_that_is_none_is_tried_again_until_it_is_mended(address: tuple[str, int] | None) -> None:
+async def test_an_invalid_address_is_tried_again_until_it_is_corrected(address: tuple[str, int] | None) -> None:
     async with asked(lambda number, _: [answer(number, SegmentAnswer(*NAME, 0, 0, 0, [b"abc"], 3))]) as (_, served):
         asking = Asking(address)
         with capture_logs() as lines:
@@ -132,7 +132,7 @@ async def test_one_that_knows_no_session_ever_is_asked_ever_less_often() -> None
 
 
 @pytest.mark.fault("peer-answers-once-data")
-async def test_answers_for_segments_that_nobody_asked_for_do_not_make_it_ask_more_often() -> None:
+async def test_answers_for_segments_not_requested_do_not_make_it_ask_more_often() -> None:
     other = SegmentName(uuid.UUID(int=8), 0, 0)
     async with asked(lambda number, _: [answer(number, SegmentAnswer(*other, 6, -1, -1))]) as (asking, served):
         await eventually(lambda: asking.stats.vain_rounds >= 4)
@@ -155,7 +155,7 @@ HOSTILE: dict[str, Answers] = {
 @pytest.mark.fault("peer-answers-rounds-sent")
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("answers", HOSTILE.values(), ids=HOSTILE)
-async def test_what_is_no_answer_ends_the_connection_and_nothing_else(answers: Answers) -> None:
+async def test_an_invalid_answer_ends_the_connection_and_nothing_else(answers: Answers) -> None:
     is_well = False
 
     def first_that(number: int, request: ReplicaFetch) -> list[bytes]:

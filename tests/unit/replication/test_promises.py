@@ -69,7 +69,7 @@ async def test_of_two_promises_of_a_segment_the_higher_one_counts(tmp_path: Path
     assert FenceBook(tmp_path / "fences.json").promised(key_of(0)) == 7
 
 
-async def test_a_write_that_fails_is_told_to_all_and_keeps_nobody_from_trying_again(tmp_path: Path) -> None:
+async def test_a_failed_write_is_reported_to_all_and_the_next_promise_tries_again(tmp_path: Path) -> None:
     book, thread = Counted(tmp_path / "fences.json", failing=2), SlowThread()
     promises = Promises(thread.run, book)
     waiting = [asyncio.ensure_future(promises.write(key_of(shard), 2)) for shard in range(4)]

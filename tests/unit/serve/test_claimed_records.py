@@ -77,7 +77,7 @@ async def test_the_smallest_and_the_most_compressible_records_are_taken(tmp_path
         assert shard.end_offset == count
 
 
-def test_no_payload_holds_more_records_than_a_look_up_would_open() -> None:
+def test_no_payload_holds_more_records_than_a_lookup_would_open() -> None:
     for codec in Codec:
         assert most_records(codec, 0) == 0
         assert most_records(codec, 1 << 40) == LARGEST_DECODED_BYTES // LEAST_RECORD_BYTES

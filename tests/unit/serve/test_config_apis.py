@@ -61,7 +61,7 @@ async def test_a_topics_settings_say_their_value_and_source(version: int) -> Non
             assert len(values["segment.bytes"].documentation) > 10
 
 
-async def test_only_the_keys_asked_for_are_told() -> None:
+async def test_only_the_requested_keys_are_returned() -> None:
     async with control_bench() as bench:
         await bench.topic("orders")
         told = await described(bench, 4, TOPIC, "orders", ["retention.ms", "no.such.key"])
@@ -70,7 +70,7 @@ async def test_only_the_keys_asked_for_are_told() -> None:
         assert told.configs[0].documentation is None
 
 
-async def test_this_nodes_settings_are_told_and_read_only() -> None:
+async def test_this_nodes_settings_are_returned_and_read_only() -> None:
     async with control_bench(num_partitions=7) as bench:
         told = await described(bench, 4, BROKER, "1", ["num.partitions", "node.id"])
         assert {one.name: (one.value, one.read_only) for one in told.configs} == {
@@ -138,7 +138,7 @@ async def test_validate_only_changes_nothing() -> None:
         assert dict((await bench.meta.snapshot()).topics[0].settings) == {}
 
 
-async def test_changes_at_once_lose_none_of_each_other() -> None:
+async def test_concurrent_changes_lose_nothing_of_each_other() -> None:
     async with control_bench() as bench:
         await bench.topic("orders")
         keys = ["retention.ms", "segment.ms", "retention.bytes", "max.message.bytes", "segment.bytes"]

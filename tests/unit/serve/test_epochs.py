@@ -24,7 +24,7 @@ def test_an_epoch_that_was_trimmed_away_ends_where_the_known_log_begins() -> Non
     assert end_of_epoch(TRIMMED, 350, 2) == (2, 100)
 
 
-def test_an_epoch_goes_on_over_rolls_to_the_end_of_the_log() -> None:
+def test_an_epoch_continues_over_rolls_to_the_end_of_the_log() -> None:
     assert [end_of_epoch(TRIMMED, 350, epoch) for epoch in (4, 5, 6)] == [(4, 350), (5, 350), (6, 350)]
 
 

@@ -478,7 +478,7 @@ async def test_an_unforeseen_fault_of_a_read_is_an_error_of_its_partition(
         await rig.nothing_is_held()
 
 
-async def test_an_unforeseen_fault_in_the_middle_of_a_look_gives_back_what_was_read_before_it(
+async def test_an_unexpected_fault_in_the_middle_of_a_check_releases_earlier_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with ServeRig(tmp_path) as rig:
@@ -542,7 +542,7 @@ async def test_an_unforeseen_fault_of_a_waiting_fetch_costs_its_connection_and_n
 
 
 @pytest.mark.parametrize("error", ["unsupported", "partial"])
-async def test_a_page_cache_that_cannot_say_or_has_only_a_part_is_read_all_the_same(
+async def test_a_page_cache_of_unknown_or_partial_content_is_still_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: str
 ) -> None:
     import os

@@ -124,7 +124,7 @@ async def test_a_clients_leader_epoch_is_checked() -> None:
 
 
 @pytest.mark.parametrize("version", range(2, 5))
-async def test_an_epoch_goes_on_unbroken_over_rolls(version: int) -> None:
+async def test_an_epoch_continues_unbroken_over_rolls(version: int) -> None:
     async with control_bench() as bench:
         topic = await bench.topic("orders")
         bench.shard(topic).times = [1] * 30

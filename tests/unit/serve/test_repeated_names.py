@@ -64,7 +64,7 @@ async def test_the_last_wish_counts_where_records_are_deleted() -> None:
     ("keys", "told"),
     [((["retention.ms"], ["segment.bytes"]), {"retention.ms", "segment.bytes"}), ((["retention.ms"], None), None)],
 )
-async def test_all_keys_asked_of_a_resource_are_told_at_once(keys: Any, told: set[str] | None) -> None:
+async def test_all_requested_keys_of_a_resource_are_returned_at_once(keys: Any, told: set[str] | None) -> None:
     async with control_bench() as bench:
         await bench.topic("orders")
         resources = [{"resource_type": TOPIC, "resource_name": "orders", "configuration_keys": some} for some in keys]
@@ -107,7 +107,7 @@ def test_what_tests_before_left_behind_is_not_counted() -> None:
     [(2, 9), (3, 12), (10, 4), (19, 7), (20, 6), (21, 2), (23, 4), (32, 4), (33, 2), (35, 4), (37, 3), (44, 1)],
 )
 @pytest.mark.parametrize("is_one_name", [False, True])
-async def test_a_request_about_thousands_of_things_lets_the_loop_go_on(
+async def test_a_request_about_thousands_of_things_does_not_block_the_loop(
     key: int, version: int, is_one_name: bool
 ) -> None:
     async with control_bench(auto_create_topics_enable=False) as bench:

@@ -38,7 +38,7 @@ async def code_for(rig: ServeRig, ask: SegmentAsk) -> int:
     return answer.segments[0].error_code
 
 
-async def test_a_node_that_is_no_replica_reads_what_is_sealed_and_confirms_nothing(tmp_path: Path) -> None:
+async def test_a_node_without_a_replica_reads_sealed_data_and_confirms_nothing(tmp_path: Path) -> None:
     async with ServeRig(tmp_path) as rig:
         shard = await sealed_shard(rig, values=3)
         answer = await sealed_read(rig.connect(), await register(rig, STRANGER), ask_of(shard, 1))
@@ -70,7 +70,7 @@ async def test_what_is_not_sealed_is_not_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault("client-node-earlier-life")
-async def test_nobody_without_the_token_of_a_present_life_reads(tmp_path: Path) -> None:
+async def test_only_nodes_with_the_token_of_a_present_life_read(tmp_path: Path) -> None:
     async with ServeRig(tmp_path) as rig:
         shard = await sealed_shard(rig)
         asker = await register(rig, STRANGER)

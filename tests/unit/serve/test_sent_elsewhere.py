@@ -108,7 +108,7 @@ async def test_a_reader_that_does_not_go_where_it_is_sent_is_served(rig: ServeRi
 
 
 @pytest.mark.fault("clients-different-network-nodes")
-async def test_nobody_is_sent_to_a_replica_that_has_no_listener_of_its_own(rig: ServeRig) -> None:
+async def test_no_client_is_sent_to_a_replica_without_its_listener(rig: ServeRig) -> None:
     await held_by_both(rig, Listener("outside", "public.example", 30_002))
 
     def client(listener: str) -> WireClient:
@@ -137,7 +137,7 @@ async def test_another_connection_is_another_reader(rig: ServeRig) -> None:
     await rig.nothing_is_held()
 
 
-async def test_what_is_active_and_who_names_no_rack_is_served_by_the_leader(rig: ServeRig) -> None:
+async def test_active_data_and_clients_without_a_rack_are_served_by_the_leader(rig: ServeRig) -> None:
     shard = await held_by_both(rig)
     rig.append(shard, b"active")
     client = rig.connect()
@@ -156,7 +156,7 @@ async def test_a_replica_serves_what_is_sealed_at_once_whatever_epoch_the_client
 
 
 @pytest.mark.fault("client-ignores-replica-sent")
-async def test_it_sends_back_who_is_at_its_end_and_does_not_do_so_again_at_once(rig: ServeRig) -> None:
+async def test_a_reader_at_the_replicas_end_is_sent_back_but_not_twice_at_once(rig: ServeRig) -> None:
     await led_by_the_other(rig)
     client = rig.connect()
     assert told(await fetch(client, END)) == (0, OTHER, False)
@@ -185,7 +185,7 @@ async def test_a_copy_that_is_not_proved_is_not_served(rig: ServeRig) -> None:
 
 
 @pytest.mark.fault("replica-metadata-old-log")
-async def test_where_nobody_leads_a_reader_is_told_to_look_for_one(rig: ServeRig) -> None:
+async def test_without_a_leader_a_reader_gets_an_error_to_look_for_one(rig: ServeRig) -> None:
     shard = await led_by_the_other(rig)
     change(rig, replace(shard.segments[-1], leader=None))
     client = rig.connect()
@@ -193,12 +193,12 @@ async def test_where_nobody_leads_a_reader_is_told_to_look_for_one(rig: ServeRig
     assert (await fetch(client, END)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_a_replica_serves_nobody_without_a_rack(rig: ServeRig) -> None:
+async def test_a_replica_serves_no_client_without_a_rack(rig: ServeRig) -> None:
     await led_by_the_other(rig)
     assert (await fetch(rig.connect(), 0, rack="")).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_who_reads_sealed_data_in_the_object_store_is_sent_nowhere(rig: ServeRig) -> None:
+async def test_a_reader_of_data_in_the_object_store_is_sent_nowhere(rig: ServeRig) -> None:
     shard = await held_by_both(rig)
     shard.rules.read_policy = ReadPolicy.NOT_IN_MEMORY
     assert told(await fetch(rig.connect(), 0)) == SERVED

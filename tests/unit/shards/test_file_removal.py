@@ -39,7 +39,7 @@ async def test_what_was_set_aside_stays_while_its_topic_lives(rig: ShardRig) -> 
     assert aside.read_bytes() == b"for a person"
 
 
-async def test_who_settles_in_the_step_in_which_it_began_waits(rig: ShardRig) -> None:
+async def test_settling_in_the_step_of_the_removal_waits(rig: ShardRig) -> None:
     key, file = await a_file(rig)
     file.pin()
     rig.context.removal.begin(key, file)
@@ -51,7 +51,7 @@ async def test_who_settles_in_the_step_in_which_it_began_waits(rig: ShardRig) ->
     assert not file.path.exists()
 
 
-async def test_of_two_that_remove_one_file_the_second_waits_and_who_settles_for_both(rig: ShardRig) -> None:
+async def test_a_second_removal_waits_for_the_first_and_settling_waits_for_both(rig: ShardRig) -> None:
     key, file = await a_file(rig)
     file.pin()
     removal = rig.context.removal
@@ -67,7 +67,7 @@ async def test_of_two_that_remove_one_file_the_second_waits_and_who_settles_for_
 
 
 @pytest.mark.parametrize("is_read", [True, False])
-async def test_who_waits_no_more_ends_no_removal(rig: ShardRig, monkeypatch: pytest.MonkeyPatch, is_read: bool) -> None:
+async def test_a_cancelled_wait_ends_no_removal(rig: ShardRig, monkeypatch: pytest.MonkeyPatch, is_read: bool) -> None:
     """A thread cannot be called back: who opened the file then lost it a moment later."""
     key, file = await a_file(rig)
     may_go, unlink = threading.Event(), SegmentFile.remove
@@ -94,7 +94,7 @@ async def test_who_waits_no_more_ends_no_removal(rig: ShardRig, monkeypatch: pyt
     assert not file.path.exists()
 
 
-async def test_what_cannot_be_removed_stays_and_is_told(rig: ShardRig, caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_cannot_be_removed_stays_and_is_logged(rig: ShardRig, caplog: pytest.LogCaptureFixture) -> None:
     key, file = await a_file(rig)
     file.path.unlink()
     file.path.mkdir()

@@ -11,7 +11,7 @@ from support.shard_rig import ShardRig
 
 
 @pytest.mark.fault("file-start-remove-segment")
-async def test_a_start_goes_on_beside_the_file_of_a_deleted_segment_that_cannot_be_removed(tmp_path: Path) -> None:
+async def test_a_start_succeeds_beside_an_unremovable_file_of_a_deleted_segment(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await sealed_shard(rig, values=2, size=100)
         key = shard.segments[0].key

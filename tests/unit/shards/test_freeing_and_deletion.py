@@ -94,7 +94,7 @@ async def test_two_that_free_one_copy_both_let_its_reader_finish(
 
 
 @pytest.mark.fault("restart-index-written-file")
-async def test_a_read_that_nobody_waits_for_any_more_keeps_its_pin_until_its_thread_is_done(
+async def test_a_cancelled_read_keeps_its_pin_until_its_thread_is_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with ShardRig(tmp_path) as rig:

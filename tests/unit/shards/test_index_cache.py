@@ -63,7 +63,7 @@ async def test_the_copy_least_recently_read_is_the_one_that_loses_its_points(tmp
         assert in_memory(shard) == [0, 1], "1 was read since it was sealed, 2 was not"
 
 
-async def test_reads_go_on_while_their_points_are_dropped(tmp_path: Path) -> None:
+async def test_reads_continue_while_their_points_are_dropped(tmp_path: Path) -> None:
     async with ShardRig(tmp_path, log_index_cache_bytes=1) as rig:
         shard = await sealed_segments(rig, 4)
 

@@ -62,7 +62,9 @@ async def test_what_was_sent_behind_a_refused_first_batch_waits_until_that_is_re
 
 
 @pytest.mark.fault("node-temporarily-refuses-idempotent")
-async def test_a_batch_that_was_never_appended_is_no_duplicate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_batch_that_was_never_appended_is_not_a_duplicate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
         with full_disk(monkeypatch):
@@ -206,7 +208,7 @@ async def test_a_log_that_held_a_record_takes_a_producer_that_it_does_not_know_a
 
 
 @pytest.mark.fault("idempotent-producer-sends-first")
-async def test_a_producer_goes_on_in_a_topic_that_was_made_again_under_its_name(tmp_path: Path) -> None:
+async def test_a_producer_continues_in_a_topic_recreated_under_its_name(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
         for number in (7, 8):

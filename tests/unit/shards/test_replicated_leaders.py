@@ -239,7 +239,7 @@ async def test_a_segment_that_is_deleted_while_followers_have_not_reported_holds
         assert [leader.key for leader in shard.chain.ended] == [later]
 
 
-async def test_a_copy_that_was_freed_before_its_leader_heard_of_the_seal_is_told_of_no_more(tmp_path: Path) -> None:
+async def test_a_copy_freed_before_its_leader_heard_of_the_seal_is_no_longer_reported(tmp_path: Path) -> None:
     """The others reported between two of its reports, and the object store had all of it before the next."""
     async with ShardRig(tmp_path) as rig:
         shard = await replicated(rig)
@@ -278,7 +278,7 @@ async def test_a_copy_that_was_freed_before_its_leader_heard_of_the_seal_is_told
 
 
 @pytest.mark.fault("meta-service-unavailable-segment")
-async def test_while_the_service_is_away_a_full_segment_goes_on_up_to_twice_its_size(tmp_path: Path) -> None:
+async def test_while_the_service_is_away_a_full_segment_grows_to_twice_its_size(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await replicated(rig, segment_bytes="1000")
         rig.meta.hold(table_commands.PrepareSegment)
@@ -357,7 +357,7 @@ async def test_a_name_counts_while_the_service_is_heard(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault("meta-service-unavailable-segment")
-async def test_a_name_that_is_not_new_any_more_is_asked_for_again_while_writers_go_on(tmp_path: Path) -> None:
+async def test_an_outdated_successor_is_requested_again_while_writers_continue(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await replicated(rig, segment_bytes="1000")
         value = bytes(300)
@@ -378,7 +378,7 @@ async def test_a_name_that_is_not_new_any_more_is_asked_for_again_while_writers_
 
 
 @pytest.mark.fault("leader-fenced-restarted")
-async def test_a_leader_of_several_replicas_that_was_restarted_does_not_go_on(tmp_path: Path) -> None:
+async def test_a_restarted_leader_of_several_replicas_does_not_continue(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await replicated(rig)
         rig.append(shard, b"held by nobody else")

@@ -97,7 +97,7 @@ async def test_unconfirmed_rolls_are_confirmed_once_a_meta_service_that_was_away
 
 
 @pytest.mark.fault("segment-records-timestamps-empty")
-async def test_a_crash_while_the_next_file_is_being_made_leaves_a_shard_that_goes_on(tmp_path: Path) -> None:
+async def test_a_crash_while_the_next_file_is_created_leaves_a_working_shard(tmp_path: Path) -> None:
     for size in (0, 1, 100, 511):
         async with ShardRig(tmp_path / str(size)) as rig:
             shard = await rig.shard_of()
@@ -208,7 +208,7 @@ async def test_a_disk_without_room_for_the_index_block_delays_the_seal_and_nothi
         assert await rig.read_values(shard) == [b"old", b"new"]
 
 
-async def test_a_next_file_that_cannot_be_made_refuses_what_would_go_into_it_and_the_old_one_goes_on(
+async def test_if_the_next_file_cannot_be_created_its_batches_are_refused_and_the_old_one_continues(
     tmp_path: Path,
 ) -> None:
     async with ShardRig(tmp_path) as rig:
@@ -245,7 +245,7 @@ async def test_the_leftover_of_a_roll_that_failed_is_not_taken_for_the_roll_that
         await rig.all_sealed()
 
 
-async def test_a_roll_by_age_that_cannot_make_its_directory_does_not_stop_the_look_at_ages(tmp_path: Path) -> None:
+async def test_a_roll_by_age_that_cannot_create_its_directory_does_not_stop_the_check_of_ages(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of(segment_ms=1000)
         rig.append(shard, b"old")
@@ -318,7 +318,7 @@ async def test_the_answer_of_an_unknown_roll_is_not_given_twice_after_a_stop(tmp
 
 
 @pytest.mark.fault("records-deleted-segment-answer")
-async def test_a_segment_deleted_before_the_answer_to_its_roll_came_holds_up_nobody(tmp_path: Path) -> None:
+async def test_a_segment_deleted_before_its_roll_was_answered_blocks_nothing(tmp_path: Path) -> None:
     """The meta service deletes only what it knows to have ended."""
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()

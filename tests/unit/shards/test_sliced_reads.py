@@ -106,7 +106,7 @@ async def test_a_file_freed_under_a_slice_keeps_its_bytes_until_they_are_sent(
 
 
 @pytest.mark.parametrize("is_supported", [True, False])
-async def test_a_file_that_ends_early_is_told_as_damaged(
+async def test_a_file_that_ends_early_is_reported_as_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_supported: bool
 ) -> None:
     async with ShardRig(tmp_path) as rig:

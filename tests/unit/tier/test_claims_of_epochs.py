@@ -260,7 +260,7 @@ async def test_a_claim_whose_answer_was_lost_is_read_back(fault: Fault) -> None:
 
 
 @pytest.mark.fault("answer-claim-put-lost")
-async def test_a_life_that_died_between_its_claim_and_everything_else_is_no_stranger() -> None:
+async def test_a_life_that_died_right_after_its_claim_is_recognised() -> None:
     """The nonce is durable in metadata before the claim is put."""
     async with TierRig() as rig:
         shard = rig.shard(await rig.create_topic())
@@ -286,7 +286,7 @@ async def test_a_claim_costs_a_listing_when_it_is_looked_at_again() -> None:
 
 
 @pytest.mark.fault("disk-cloned-metadata-restored")
-async def test_deleting_the_strangers_claims_lets_the_node_go_on() -> None:
+async def test_deleting_the_foreign_claims_lets_the_node_continue() -> None:
     """The way out that the message names: what the other wrote stays, unexplained."""
     async with TierRig() as rig:
         shard = rig.shard(await rig.create_topic())
@@ -352,7 +352,7 @@ async def test_a_bundle_with_a_part_that_metadata_never_heard_of_is_kept_told_an
 
 
 @pytest.mark.fault("node-started-bucket-hold")
-async def test_a_store_that_holds_nothing_of_the_cluster_gets_nothing_until_it_is_told_to() -> None:
+async def test_a_store_without_the_clusters_data_gets_nothing_until_an_operator_confirms_it() -> None:
     """A mistyped --bucket, or a directory that is not mounted: the log would lie in two stores, each with holes."""
     async with TierRig() as rig:
         shard = rig.shard(await rig.create_topic())

@@ -127,7 +127,7 @@ async def test_f45_a_pause_that_ends_while_the_turn_ends_is_not_slept_through(st
 
 
 @pytest.mark.fault("store-unavailable-start")
-async def test_f51_a_store_that_is_away_at_start_stops_nobody_and_heals() -> None:
+async def test_f51_an_unreachable_store_at_start_stops_nothing_and_heals() -> None:
     """F51: start returns, appends continue, memory holds no data; then all goes up by itself."""
     async with TierRig() as rig:
         shard = await _rig_with_shard(rig)

@@ -147,7 +147,7 @@ async def test_f85_a_topic_deleted_while_it_uploads_leaves_nothing() -> None:
 
 
 @pytest.mark.fault("object-several-shards-share")
-async def test_f35_a_shared_bundle_stays_while_anybody_refers_to_it_and_a_grace_longer() -> None:
+async def test_f35_a_shared_bundle_stays_while_it_is_referred_to_and_a_grace_longer() -> None:
     """F35, F33: a reader that holds a part's old place still finds it."""
     async with TierRig() as rig:
         topic = await rig.create_topic(shards=2)

@@ -110,7 +110,7 @@ async def test_what_is_not_uploaded_waits_and_does_not_hold_up_younger_segments(
 
 
 @pytest.mark.fault("retention-hits-segment-uploaded")
-async def test_f38_a_lost_answer_of_meta_is_no_failure_and_the_copy_goes_in_the_next_round(
+async def test_f38_a_lost_answer_of_meta_is_not_a_failure_and_the_copy_goes_in_the_next_round(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """F38: a metadata timeout taken as failure would keep the copy forever."""

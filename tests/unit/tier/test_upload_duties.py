@@ -36,7 +36,7 @@ async def test_a_node_whose_lease_is_over_uploads_no_sealed_segment_until_it_is_
         await rig.check()
 
 
-async def test_a_look_at_every_segment_again_lets_others_run_however_many_a_shard_has(
+async def test_a_new_check_of_every_segment_lets_others_run_however_many_a_shard_has(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each mount that changes asks for such a check: it counts segments, not shards."""

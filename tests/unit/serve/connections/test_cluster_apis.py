@@ -156,7 +156,7 @@ async def test_transactions_have_no_coordinator_and_say_why(version: int) -> Non
 
 
 @pytest.mark.parametrize("version", range(5))
-async def test_producers_get_ids_that_nobody_had(version: int) -> None:
+async def test_producers_get_unused_ids(version: int) -> None:
     async with control_bench() as bench:
         seen = set()
         for _ in range(3):
@@ -241,7 +241,7 @@ async def test_shards_of_other_nodes_are_not_in_this_ones_directory() -> None:
 
 
 @pytest.mark.parametrize("version", range(1, 5))
-async def test_local_sizes_and_the_disk_are_told(version: int) -> None:
+async def test_local_sizes_and_the_disk_are_reported(version: int) -> None:
     async with control_bench() as bench:
         orders = await bench.topic("orders", shards=2)
         await bench.topic("other")

@@ -213,7 +213,7 @@ async def reaped(rig: ServeRig, after_ms: int) -> None:
 
 
 @pytest.mark.fault("client-continues-slowly-large")
-async def test_a_client_that_goes_on_slowly_does_not_hold_what_its_last_large_frame_took(tmp_path: Path) -> None:
+async def test_a_client_that_continues_slowly_does_not_hold_the_memory_of_its_last_large_frame(tmp_path: Path) -> None:
     async with ServeRig(tmp_path, connection_read_timeout_ms=30_000) as rig:
         shard = await rig.shard_of(max_message_bytes=8 << 20)
         slow = rig.connect()
@@ -403,7 +403,7 @@ async def test_a_client_whose_every_read_ends_within_a_frame_is_not_slow(tmp_pat
 
 @pytest.mark.fault("wall-clock-set-forward")
 @pytest.mark.parametrize("step_ms", [-3_600_000, 3_600_000])
-async def test_a_wall_clock_that_is_set_closes_no_connection_and_spares_none(tmp_path: Path, step_ms: int) -> None:
+async def test_setting_the_wall_clock_neither_closes_nor_spares_a_connection(tmp_path: Path, step_ms: int) -> None:
     async with ServeRig(tmp_path, connection_read_timeout_ms=1000) as rig:
         await rig.shard_of()
         idle, slow = rig.connect(), rig.connect()

@@ -58,7 +58,7 @@ async def test_metadata_name_only_nodes_that_have_the_listener_and_the_code_that
         assert sorted(one.leader_id for one in inside.topics[0].partitions) == [1, 2, 3]
 
 
-async def test_a_node_that_gets_the_listener_is_told_of_from_then_on() -> None:
+async def test_a_node_that_gets_the_listener_is_listed_from_then_on() -> None:
     async with control_bench() as bench:
         await three_nodes(bench)
         orders = await bench.topic("orders", shards=3)
@@ -84,7 +84,7 @@ async def test_clusters_are_described_by_the_listener() -> None:
 
 @pytest.mark.fault("clients-different-network-nodes")
 @pytest.mark.parametrize("version", [0, 3, 6])
-async def test_a_coordinator_without_the_listener_is_none_to_its_clients(version: int) -> None:
+async def test_a_coordinator_without_the_listener_is_not_available_to_its_clients(version: int) -> None:
     async with control_bench() as bench:
         await three_nodes(bench)
         topic = await bench.group_log(shards=6)

@@ -116,7 +116,7 @@ def test_a_connection_is_read_once_in_a_turn_and_again_in_the_next(
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_polling_again_within_a_turn_costs_each_connection_one_look(
+def test_polling_again_within_a_turn_costs_each_connection_one_check(
     tmp_path: Path, loop: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A connection that was read is not asked for again before the turn has ended, so 48 polls end early."""

@@ -21,7 +21,7 @@ ALL = range(13)
 
 
 @pytest.mark.parametrize("version", ALL)
-async def test_nodes_and_places_are_told_under_the_listeners_address(version: int) -> None:
+async def test_nodes_and_leaders_are_listed_under_the_listeners_address(version: int) -> None:
     async with control_bench() as bench:
         topic = await bench.topic("orders", shards=3)
         told = await bench.ask(3, version, topics=[{"name": "orders"}])
@@ -43,7 +43,7 @@ async def test_nodes_and_places_are_told_under_the_listeners_address(version: in
 
 
 @pytest.mark.parametrize("version", ALL)
-async def test_null_asks_for_all_topics_and_an_empty_list_for_none(version: int) -> None:
+async def test_null_asks_for_all_topics_and_an_empty_list_for_no_topic(version: int) -> None:
     async with control_bench() as bench:
         await bench.topic("one")
         await bench.topic("two")
@@ -55,7 +55,7 @@ async def test_null_asks_for_all_topics_and_an_empty_list_for_none(version: int)
 
 
 @pytest.mark.fault("clients-ask-topics-once", "clients-ask-topics-once-restart")
-async def test_all_topics_are_told_in_slices() -> None:
+async def test_all_topics_are_listed_in_slices() -> None:
     async with control_bench() as bench:
         pieces = bench.services.control.metadata
         for number in range(3 * UNITS_PER_SLICE):

@@ -101,7 +101,7 @@ async def test_an_unknown_acks_is_refused(tmp_path: Path) -> None:
         assert (await client.produced()).error_code == ErrorCode.INVALID_REQUIRED_ACKS
 
 
-async def test_a_request_that_is_not_acknowledged_in_time_is_told_so_and_a_late_acknowledgement_changes_nothing(
+async def test_a_request_not_acknowledged_in_time_times_out_and_a_late_acknowledgement_changes_nothing(
     tmp_path: Path,
 ) -> None:
     async with ServeRig(tmp_path) as rig:
@@ -139,7 +139,7 @@ async def test_a_connection_lost_before_its_acknowledgement_leaves_the_batch_and
         await rig.nothing_is_held()
 
 
-async def test_a_deleted_topic_answers_those_who_wait_for_it(tmp_path: Path) -> None:
+async def test_requests_that_wait_for_a_deleted_topic_are_answered(tmp_path: Path) -> None:
     async with ServeRig(tmp_path) as rig:
         shard = await rig.shard_of()
         rig.append(shard, b"old")

@@ -59,7 +59,9 @@ async def test_a_little_answer_does_not_wait_for_large_ones(tmp_path: Path, turn
         assert all(one[0].records for one in await asyncio.gather(*(client.fetched() for client in clients)))
 
 
-async def test_who_waits_for_others_to_be_sent_to_is_not_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_waits_its_turn_to_be_sent_to_is_not_idle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with ServeRig(tmp_path) as rig:
         await rig.shard_of()
         client = rig.connect()

@@ -49,7 +49,7 @@ def _look(rig: ServeRig, *, after_ms: int = 1_000) -> None:
 
 
 @pytest.mark.fault("clients-ask-large-answers-read", "clients-ask-large-answers-read-none")
-async def test_answers_that_nobody_takes_are_bounded_for_the_whole_node(tmp_path: Path) -> None:
+async def test_unread_answers_are_bounded_for_the_whole_node(tmp_path: Path) -> None:
     async with _rig_without_a_timer(tmp_path, queued_max_request_bytes=_LIMIT_BYTES) as rig:
         unsent_answers = rig.server._control.unsent_answers
         idle = [rig.connect(send_buffer=4096, receive_buffer=4096) for _ in range(12)]
@@ -72,7 +72,7 @@ async def test_answers_that_nobody_takes_are_bounded_for_the_whole_node(tmp_path
 
 
 @pytest.mark.fault("clients-ask-large-answers-read", "clients-ask-large-answers-read-none")
-async def test_who_takes_a_little_now_and_then_is_closed_for_an_answer_of_long_ago(tmp_path: Path) -> None:
+async def test_a_slow_reader_is_closed_for_an_answer_of_long_ago(tmp_path: Path) -> None:
     async with _rig_without_a_timer(tmp_path, queued_max_request_bytes=64 << 10) as rig:
         slow, new = (rig.connect(send_buffer=4096, receive_buffer=4096) for _ in range(2))
         await _ask(slow)
@@ -89,7 +89,7 @@ async def test_who_takes_a_little_now_and_then_is_closed_for_an_answer_of_long_a
 
 
 @pytest.mark.fault("clients-ask-topics-once", "clients-ask-topics-once-restart")
-async def test_nobody_is_closed_for_the_time_in_which_the_node_itself_stood_still(tmp_path: Path) -> None:
+async def test_no_client_is_closed_for_time_in_which_the_node_was_blocked(tmp_path: Path) -> None:
     async with _rig_without_a_timer(tmp_path, queued_max_request_bytes=64 << 10) as rig:
         clients = [rig.connect(send_buffer=4096, receive_buffer=4096) for _ in range(3)]
         for client in clients:
@@ -108,7 +108,7 @@ async def test_nobody_is_closed_for_the_time_in_which_the_node_itself_stood_stil
 
 
 @pytest.mark.fault("clients-ask-topics-once", "clients-ask-topics-once-restart")
-async def test_all_who_ask_for_all_topics_at_once_are_answered(tmp_path: Path) -> None:
+async def test_all_clients_that_ask_for_all_topics_at_once_are_answered(tmp_path: Path) -> None:
     """As after a restart. They are answered as fast as they read, a few at a time, and none is given up."""
     async with _rig_without_a_timer(tmp_path, queued_max_request_bytes=64 << 10) as rig:
         for number in range(300):
@@ -128,7 +128,7 @@ async def test_all_who_ask_for_all_topics_at_once_are_answered(tmp_path: Path) -
 
 
 @pytest.mark.fault("clients-ask-topics-once", "clients-ask-topics-once-restart")
-async def test_of_those_who_wait_for_room_one_at_a_time_is_woken(tmp_path: Path) -> None:
+async def test_waiters_for_room_are_woken_one_at_a_time(tmp_path: Path) -> None:
     """Thousands would run for each answer that is taken, all but one of them in vain."""
     async with _rig_without_a_timer(tmp_path, queued_max_request_bytes=64 << 10) as rig:
         unsent_answers = rig.server._control.unsent_answers
@@ -216,7 +216,7 @@ async def _all_come(client: WireClient, count: int) -> int:
 
 @pytest.mark.fault("client-sends-hundreds-small", "client-sends-hundreds-small-questions")
 @pytest.mark.parametrize("is_behind_fetch", [False, True])
-async def test_who_asks_on_and_takes_nothing_is_owed_one_answer_more_than_it_may(
+async def test_a_client_that_asks_without_reading_gets_one_answer_above_its_limit(
     tmp_path: Path, is_behind_fetch: bool
 ) -> None:
     """Nor does a fetch that waits for data keep more behind it."""
@@ -241,7 +241,9 @@ async def test_who_asks_on_and_takes_nothing_is_owed_one_answer_more_than_it_may
 
 @pytest.mark.fault("client-sends-hundreds-small", "client-sends-hundreds-small-questions")
 @pytest.mark.parametrize(("key", "version"), [(3, 12), (9, 8), (10, 4), (15, 5), (16, 4), (32, 4), (35, 4), (69, 0)])
-async def test_no_answer_from_memory_is_made_ahead_of_who_takes_none(tmp_path: Path, key: int, version: int) -> None:
+async def test_no_answer_from_memory_is_built_ahead_for_a_client_that_does_not_read(
+    tmp_path: Path, key: int, version: int
+) -> None:
     """A few bytes name a group of a thousand members, or a topic of as many shards."""
     begun = 0
 
@@ -316,7 +318,7 @@ async def test_what_requests_that_wait_hold_is_bounded_for_the_whole_node(tmp_pa
 
 
 @pytest.mark.fault("clients-ask-large-answers", "clients-ask-large-answers-2")
-async def test_what_was_answered_and_who_is_gone_is_freed_at_once(tmp_path: Path) -> None:
+async def test_answers_and_closed_connections_are_freed_at_once(tmp_path: Path) -> None:
     """The collector looks seldom: thousands of large answers would wait for it."""
 
     def left() -> list[object]:

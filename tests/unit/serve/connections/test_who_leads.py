@@ -114,7 +114,7 @@ def only(answer: Any) -> Any:
     return answer.responses[0].partition_responses[0]
 
 
-async def test_a_fetch_from_a_node_that_does_not_lead_is_told_who_does(tmp_path: Path) -> None:
+async def test_a_fetch_from_a_node_that_does_not_lead_gets_the_leader(tmp_path: Path) -> None:
     async with ServeRig(tmp_path) as rig:
         index = await led_by_another(rig)
         found = await fetch_v12(rig.connect(), index, 0)
@@ -142,7 +142,7 @@ async def test_a_fetch_that_waits_hears_at_once_that_another_leads(tmp_path: Pat
         await rig.nothing_is_held()
 
 
-async def test_who_was_deposed_serves_nobody_though_the_metadata_name_it_still(tmp_path: Path) -> None:
+async def test_a_deposed_leader_serves_no_client_though_the_metadata_still_name_it(tmp_path: Path) -> None:
     async with ServeRig(tmp_path) as rig:
         shard = await rig.shard_of()
         assert rig.append(shard, b"one").is_acknowledged
@@ -153,7 +153,7 @@ async def test_who_was_deposed_serves_nobody_though_the_metadata_name_it_still(t
         assert (await list_offset(client, 0, EARLIEST))[0] == LED_ELSEWHERE
 
 
-async def test_list_offsets_asks_who_leads(tmp_path: Path) -> None:
+async def test_list_offsets_requires_the_leader(tmp_path: Path) -> None:
     async with ServeRig(tmp_path) as rig:
         index = await led_by_another(rig)
         client = rig.connect()

@@ -78,7 +78,7 @@ def frame_naming(partitions: range) -> bytes:
 
 
 @pytest.mark.fault("fetch-names-partitions-exist")
-async def test_a_fetch_may_name_what_is_here_and_so_many_that_are_not(tmp_path: Path) -> None:
+async def test_a_fetch_may_name_all_local_shards_and_a_limited_number_of_others(tmp_path: Path) -> None:
     async with ServeRig(tmp_path) as rig:
         await rig.create_topic(shards=50)
         client, greedy = rig.connect(), rig.connect()

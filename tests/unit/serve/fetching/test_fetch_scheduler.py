@@ -189,7 +189,9 @@ async def test_a_wide_fetch_that_waits_counts_against_its_connection(tmp_path: P
 
 
 @pytest.mark.fault("thousands-fetches-arrive-once", "thousands-fetches-arrive-once-woken")
-async def test_nobody_passes_those_who_wait_for_their_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_fetch_overtakes_those_that_wait_for_their_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with ServeRig(tmp_path) as rig:
         shard = await rig.shard_of()
         clients = await _all_ask(rig)

@@ -27,5 +27,5 @@ def test_no_reason_is_without_a_code() -> None:
         (StopCause.DATA_LOST, ErrorCode.KAFKA_STORAGE_ERROR),
     ],
 )
-def test_a_stopped_shard_is_told_by_its_cause(cause: StopCause, code: ErrorCode) -> None:
+def test_a_stopped_shard_is_answered_by_its_cause(cause: StopCause, code: ErrorCode) -> None:
     assert CODES[Stop("it is so", cause).failure] is code

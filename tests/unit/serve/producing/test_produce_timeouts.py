@@ -29,7 +29,7 @@ async def test_requests_expire_in_the_order_of_their_patience() -> None:
     assert told[2] is late
 
 
-async def test_none_expires_before_its_time() -> None:
+async def test_no_request_expires_before_its_time() -> None:
     told: list[Request] = []
     loop = asyncio.get_running_loop()
     timeouts = ProduceTimeouts(loop)
@@ -39,7 +39,7 @@ async def test_none_expires_before_its_time() -> None:
     assert loop.time() >= due
 
 
-async def test_who_was_answered_is_let_go_and_never_told() -> None:
+async def test_an_answered_request_is_released_and_never_expires() -> None:
     told: list[Request] = []
     timeouts = ProduceTimeouts(asyncio.get_running_loop())
     answered, waiting = Request(told), Request(told)
@@ -71,7 +71,7 @@ async def test_answered_requests_of_any_patience_leave_no_memory_behind() -> Non
     await eventually(lambda: told == [waiting])
 
 
-async def test_one_that_is_told_may_begin_another() -> None:
+async def test_an_expired_request_may_begin_another() -> None:
     told: list[Request] = []
     timeouts = ProduceTimeouts(asyncio.get_running_loop())
 

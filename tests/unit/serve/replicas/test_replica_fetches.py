@@ -127,7 +127,7 @@ async def test_a_thousand_idle_segments_are_looked_at_once(tmp_path: Path, monke
         assert len(looks) <= 1_000 + 2 * 20, "a round costs what moved"
 
 
-async def test_a_catching_up_replica_reads_from_the_disk_and_holds_up_nobody(
+async def test_a_catching_up_replica_reads_from_the_disk_without_blocking_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with ServeRig(tmp_path) as rig:
@@ -167,7 +167,7 @@ async def test_a_file_that_cannot_be_opened_keeps_a_follower_from_nothing_else(t
 
 
 @pytest.mark.fault("segment-far")
-async def test_rounds_that_always_have_something_keep_nobody_from_what_is_on_the_disk(
+async def test_rounds_that_always_have_data_do_not_block_reads_from_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And a read that waits for the disk does not delay what is in memory."""
@@ -278,7 +278,7 @@ async def test_an_old_life_is_fenced_and_its_session_with_it(tmp_path: Path) -> 
         assert shard.high_watermark == 0
 
 
-async def test_a_node_that_is_no_replica_of_a_segment_neither_reads_nor_moves_it(tmp_path: Path) -> None:
+async def test_a_node_without_a_replica_of_a_segment_neither_reads_nor_moves_it(tmp_path: Path) -> None:
     async with ServeRig(tmp_path) as rig:
         await register(rig, FOLLOWER)
         (shard,) = await replicated(rig)
@@ -345,7 +345,7 @@ async def test_a_held_round_hears_at_once_that_another_leads(tmp_path: Path) -> 
         assert (refused.error_code, refused.leader) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, STRANGER)
 
 
-async def test_a_session_that_is_not_known_begins_anew(tmp_path: Path) -> None:
+async def test_an_unknown_session_starts_again(tmp_path: Path) -> None:
     async with ServeRig(tmp_path) as rig:
         follower = await follower_of(rig)
         follower.session_id, follower.session_epoch = 99, 3

@@ -189,7 +189,7 @@ async def test_deleting_ten_times_the_segments_costs_ten_times_the_work() -> Non
 
 
 @pytest.mark.fault("deleterecords-retention-deletion-topic")
-async def test_a_segment_is_found_without_a_look_at_its_neighbours() -> None:
+async def test_a_segment_is_found_without_reading_its_neighbours() -> None:
     meta, catalog, key = await _with_segments(300)
     first = catalog.segments(key)[0]
     assert lines_run(lambda: catalog.segment(first.key)) < 100

@@ -20,7 +20,7 @@ class Metadata:
         return await self.reads[-1]
 
 
-async def test_a_look_that_was_given_up_leaves_nobody_an_older_answer() -> None:
+async def test_a_cancelled_question_leaves_no_older_answer_behind() -> None:
     metadata = Metadata()
     lag = CatalogLag(metadata, metadata)
     first, second, third = (asyncio.create_task(lag.catch_up()) for _ in range(3))

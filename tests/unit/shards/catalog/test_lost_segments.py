@@ -56,7 +56,7 @@ def test_one_that_came_back_gets_time_to_tell_of_its_copy() -> None:
     assert not is_lost(SHARED), "it told of it"
 
 
-def test_who_came_back_between_two_looks_gets_as_much_time_as_any_other() -> None:
+def test_a_node_that_returned_between_two_checks_gets_the_same_time() -> None:
     known: Any = Known()
     now_ms = 5
     is_lost = LostSegments(known, known.is_lost_for_good, lambda: now_ms)

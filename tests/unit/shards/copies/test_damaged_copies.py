@@ -149,7 +149,7 @@ async def test_what_was_checked_once_is_served_from_the_page_cache_from_then_on(
 
 
 @pytest.mark.fault("page-cache-holds-unchecked")
-async def test_a_batch_that_stands_under_another_offset_on_the_disk_is_damage(tmp_path: Path) -> None:
+async def test_a_batch_at_a_wrong_offset_on_the_disk_is_damage(tmp_path: Path) -> None:
     """Base offset and epoch are not covered by the CRC: they must continue from what the index says."""
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()

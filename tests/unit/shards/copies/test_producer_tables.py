@@ -128,7 +128,7 @@ async def test_a_seal_follows_from_the_log_though_the_watch_lags(
 
 
 @pytest.mark.parametrize("how", ["damaged", "gone"])
-async def test_a_table_whose_index_block_is_no_good_is_made_of_the_segment_anew(tmp_path: Path, how: str) -> None:
+async def test_a_table_with_a_damaged_index_block_is_rebuilt_from_the_segment(tmp_path: Path, how: str) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await rolled(rig, 3)
         path = rig.layout.index(shard.segments[0].key)
@@ -221,7 +221,7 @@ def without_a_batch(before: Segment, producers: Producers) -> tuple[Segment, Pro
 
 
 @pytest.mark.parametrize("count", [1, 2, 1_200])
-async def test_the_tables_of_segments_without_a_batch_follow_from_the_one_before_though_nobody_has_a_copy(
+async def test_tables_of_segments_without_batches_or_copies_follow_from_the_one_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     async with ShardRig(tmp_path) as rig:
@@ -246,7 +246,7 @@ async def test_a_table_that_followed_from_what_was_deleted_is_given_up_where_no_
         assert await rig.context.tables.producers(segment, is_far=True) == ()
 
 
-async def test_before_a_table_that_nobody_has_one_that_is_not_had_now_is_waited_for(
+async def test_an_unavailable_table_before_a_lost_one_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All before it was deleted, so it does not follow from anything; another node has it. It kept a node from its
@@ -281,7 +281,7 @@ async def test_a_table_of_a_freed_segment_comes_from_the_object_store(tmp_path: 
 
 
 @pytest.mark.fault("records-last-segment-object")
-async def test_a_table_that_nobody_wrote_down_is_made_of_the_parts_in_the_object_store(tmp_path: Path) -> None:
+async def test_an_unwritten_table_is_rebuilt_from_the_parts_in_the_object_store(tmp_path: Path) -> None:
     """Its nodes are gone before the segment was finished there: no record is lost, so no producer may be forgotten."""
     async with TieredShardRig(tmp_path) as rig:
         rig.meta.hold(CompleteRemote)
@@ -341,7 +341,7 @@ async def other_sources(
         rig.meta.open_all()
 
 
-async def test_of_what_was_given_up_by_force_a_store_that_is_away_is_asked_again_and_nobody_is_forgotten(
+async def test_after_a_forced_give_up_an_unreachable_store_is_asked_again_and_no_producer_is_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with TieredShardRig(tmp_path) as rig:
@@ -369,7 +369,7 @@ async def test_of_several_that_the_store_alone_has_each_table_follows_from_the_o
             assert await tables.producers(found[-1][0], is_far=True) == found[-1][1]
 
 
-async def test_who_wrote_in_what_the_store_has_is_known_though_the_table_before_it_is_lost(
+async def test_producers_of_stored_batches_are_known_though_the_table_before_them_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with TieredShardRig(tmp_path) as rig:
@@ -475,7 +475,7 @@ async def test_what_shards_that_wait_lack_is_missed_though_another_was_opened_be
         await eventually(lambda: all(one.stop is not None and one.stop.cause is StopCause.DATA_LOST for one in opened))
 
 
-async def test_who_looks_for_a_table_for_long_reads_its_own_copy_once(
+async def test_a_long_search_for_a_table_reads_the_own_copy_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its batches do not give the table that the seal speaks of, and others may have it; a segment has a gigabyte."""

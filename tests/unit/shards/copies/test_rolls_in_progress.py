@@ -11,11 +11,11 @@ from stratalog_node.shards.copies.rolls_in_progress import RollsInProgress
 from support.waiting import eventually
 
 
-async def test_whoever_waits_goes_on_at_once_where_nothing_rolled() -> None:
+async def test_a_wait_ends_at_once_if_nothing_rolled() -> None:
     await RollsInProgress().wait_until_none()
 
 
-async def test_a_roll_while_somebody_waits_makes_it_wait_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_roll_during_a_wait_restarts_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rolls_in_progress, "PAUSE_S", 3_600.0)
     quiet = RollsInProgress()
     quiet.note_roll()
@@ -27,7 +27,7 @@ async def test_a_roll_while_somebody_waits_makes_it_wait_anew(monkeypatch: pytes
     waiting.cancel()
 
 
-async def test_a_node_that_rolls_all_the_time_proves_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_node_that_rolls_all_the_time_still_proves_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rolls_in_progress, "PAUSE_S", 3_600.0)
     monkeypatch.setattr(rolls_in_progress, "LONGEST_S", 0.01)
     busy = RollsInProgress()

@@ -164,7 +164,7 @@ async def test_what_reads_hold_is_counted_until_it_is_released(tmp_path: Path) -
         assert len(kept) == 1
 
 
-async def test_answers_that_nobody_takes_hold_no_more_memory_than_was_said(tmp_path: Path) -> None:
+async def test_unread_answers_hold_no_more_memory_than_the_limit(tmp_path: Path) -> None:
     """Buffers come in sizes four times apart: what counts is the buffer, not how much of it is filled."""
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()

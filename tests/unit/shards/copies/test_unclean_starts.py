@@ -52,7 +52,7 @@ async def test_the_first_append_after_an_unclean_start_opens_the_next_epoch(tmp_
         await rig.all_sealed()
 
 
-async def test_a_clean_stop_goes_on_in_the_same_epoch(tmp_path: Path) -> None:
+async def test_after_a_clean_stop_the_log_continues_in_the_same_epoch(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
         for number in range(3):
@@ -149,7 +149,7 @@ async def test_a_shard_that_was_never_written_to_leaves_no_empty_segment_behind(
 
 
 @pytest.mark.fault("large-batches-thousands-shards")
-async def test_a_burst_over_many_shards_after_an_unclean_start_makes_so_many_files_a_turn(tmp_path: Path) -> None:
+async def test_a_burst_over_many_shards_after_an_unclean_start_creates_few_files_a_turn(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         topic = await rig.create_topic(shards=100)
         for index in range(100):
@@ -166,7 +166,7 @@ async def test_a_burst_over_many_shards_after_an_unclean_start_makes_so_many_fil
 
 
 @pytest.mark.fault("large-batches-thousands-shards")
-async def test_batches_that_wait_for_their_files_take_so_many_bytes_and_no_more(
+async def test_batches_that_wait_for_their_files_take_bounded_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     most = 100_000

@@ -99,7 +99,7 @@ async def test_a_torn_entry_at_the_end_of_the_journal_costs_only_itself(tmp_path
         await every_shard_reads(rig, shards, b"a")
 
 
-async def test_a_journal_of_a_deleted_topic_is_no_obstacle(tmp_path: Path) -> None:
+async def test_a_journal_of_a_deleted_topic_does_not_stop_a_start(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shards = await fsync_shards(rig)
         await all_acknowledged(rig, shards, b"a")
@@ -109,7 +109,7 @@ async def test_a_journal_of_a_deleted_topic_is_no_obstacle(tmp_path: Path) -> No
         assert not list(rig.shards.all())
 
 
-async def test_a_journal_goes_on_while_a_topic_in_it_is_deleted(
+async def test_a_journal_continues_while_a_topic_in_it_is_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shared_journal, "JOURNAL_BYTES", 4000)

@@ -58,7 +58,7 @@ async def test_writes_stop_below_the_reserve_and_resume_well_above_it(tmp_path: 
         assert disk.guard.stats.is_refusing_writes == 0
 
 
-async def test_the_nearer_the_reserve_the_sooner_the_next_look(tmp_path: Path) -> None:
+async def test_the_nearer_the_reserve_the_sooner_the_next_check(tmp_path: Path) -> None:
     """With not a byte left above it, too: writes are still taken then."""
     async with ShardRig(tmp_path) as rig:
         disk = Disk(rig)
@@ -128,7 +128,7 @@ async def test_local_data_that_waits_for_its_upload_refuses_writes_until_it_is_s
 
 
 @pytest.mark.fault("node-thousands-idle-shards")
-async def test_what_segments_take_is_added_up_when_somebody_asks(tmp_path: Path) -> None:
+async def test_the_size_of_segments_is_added_up_on_request(tmp_path: Path) -> None:
     """With thousands of shards that costs a percent of a core if it is done each second."""
     async with ShardRig(tmp_path) as rig:
         disk = Disk(rig)

@@ -42,7 +42,7 @@ async def refused_append(shard: ShardLog) -> type[StratalogError]:
 
 # Waiting requests are answered ------------------------------------------------------------------------------------
 @pytest.mark.fault("error-occurs-node-middle")
-async def test_whoever_wrote_in_the_turn_of_a_fault_learns_that_nobody_knows(
+async def test_producers_in_the_turn_of_a_fault_get_an_unknown_outcome(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with ShardRig(tmp_path) as rig:
@@ -60,7 +60,7 @@ async def test_whoever_wrote_in_the_turn_of_a_fault_learns_that_nobody_knows(
 @pytest.mark.fault("error-occurs-node-middle")
 @pytest.mark.parametrize("how", ["stop", "crash"])
 @pytest.mark.parametrize("is_written", [False, True])
-async def test_a_start_behind_a_write_that_met_a_fault_goes_on_where_the_batches_of_the_file_end(
+async def test_after_a_failed_write_a_start_continues_where_the_batches_of_the_file_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, is_written: bool
 ) -> None:
     """Offsets were given, and it is unknown whether the batches are in the file: no checkpoint says that they are."""
@@ -97,7 +97,7 @@ async def test_a_log_whose_flush_failed_is_not_told_as_a_full_disk(tmp_path: Pat
         assert await refused_append(shard) is Unavailable
 
 
-async def test_a_full_disk_is_told_as_one(tmp_path: Path) -> None:
+async def test_a_full_disk_is_reported_as_full(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
         rig.context.gate.no_room = "free some space"
@@ -106,7 +106,7 @@ async def test_a_full_disk_is_told_as_one(tmp_path: Path) -> None:
 
 @pytest.mark.fault("error-occurs-node-middle")
 @pytest.mark.parametrize("place", ["a file", "the group"])
-async def test_whoever_waits_for_a_flush_that_meets_a_fault_is_answered(
+async def test_requests_that_wait_for_a_failed_flush_are_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     async with ShardRig(tmp_path) as rig:
@@ -122,7 +122,7 @@ async def test_whoever_waits_for_a_flush_that_meets_a_fault_is_answered(
 
 
 @pytest.mark.fault("error-occurs-node-middle")
-async def test_a_batch_that_is_no_batch_takes_the_ones_beside_it_along(tmp_path: Path) -> None:
+async def test_an_invalid_batch_fails_the_ones_beside_it(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
         with pytest.raises(StratalogError):

@@ -70,7 +70,7 @@ async def test_each_shard_rolls_when_its_own_time_has_come(tmp_path: Path, seen:
             assert epochs == [int(other <= number) for other in range(3)]
 
 
-async def test_a_roll_that_cannot_be_made_is_tried_at_each_look(tmp_path: Path, seen: list[int]) -> None:
+async def test_a_roll_that_fails_is_tried_at_each_check(tmp_path: Path, seen: list[int]) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of(segment_ms=1_000)
         rig.append(shard, b"old")

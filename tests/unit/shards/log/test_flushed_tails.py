@@ -88,7 +88,7 @@ async def test_flushed_batches_that_are_nowhere_stop_the_shard_at_every_start(tm
 
 
 @pytest.mark.fault("file-cut-gone-offset")
-async def test_flushed_batches_of_which_the_bucket_has_only_some_stop_the_shard_with_the_rest_named(
+async def test_flushed_batches_that_the_bucket_has_only_in_part_stop_the_shard_with_the_rest_named(
     tmp_path: Path,
 ) -> None:
     async with TieredShardRig(tmp_path) as rig:
@@ -159,7 +159,7 @@ async def test_a_batch_damaged_since_its_flush_before_a_torn_tail_costs_nothing_
 
 
 @pytest.mark.fault("file-cut-gone-offset")
-async def test_damage_that_the_bucket_mends_costs_nothing_of_what_lies_behind_it(tmp_path: Path) -> None:
+async def test_damage_repaired_from_the_bucket_costs_nothing_behind_it(tmp_path: Path) -> None:
     """Also what was never uploaded: the file continues where the parts end."""
     async with TieredShardRig(tmp_path) as rig:
         shard = await rig.shard_of()

@@ -69,7 +69,7 @@ async def placed(rig: TieredShardRig, shard: ShardLog, place: str) -> None:
 @pytest.mark.fault("producer-writes-wrong-maxtimestamp")
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("claimed_ms", [-1, START_MS, START_MS + 9 * 60_000])
-async def test_a_look_up_by_time_finds_the_record_whatever_the_header_claims(
+async def test_a_lookup_by_time_finds_the_record_whatever_the_header_claims(
     tmp_path: Path, place: str, claimed_ms: int
 ) -> None:
     """One record with time now and -1 in the header: ListOffsets answered -1, and Kafka answers its offset."""

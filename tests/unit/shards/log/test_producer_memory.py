@@ -116,7 +116,7 @@ async def test_a_first_file_that_cannot_be_made_costs_no_producer(
 
 
 @pytest.mark.fault("idempotent-producer-sends-old")
-async def test_a_shard_remembers_so_many_producers_and_no_more(tmp_path: Path) -> None:
+async def test_a_shard_remembers_a_limited_number_of_producers(tmp_path: Path) -> None:
     """Each segment's index block carries them: 200,000 were 5.8 MB, for each segment again."""
     async with ShardRig(tmp_path, producer_id_max_per_shard=10) as rig:
         shard = await rig.shard_of()
@@ -138,7 +138,9 @@ async def test_a_shard_remembers_so_many_producers_and_no_more(tmp_path: Path) -
 
 
 @pytest.mark.fault("idempotent-producer-sends-old")
-async def test_producers_whose_appends_fail_drive_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_producers_whose_appends_fail_evict_no_other_producer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On a full disk each failed append of a new producer cost a known one its place, and its repetition a copy."""
     async with ShardRig(tmp_path, producer_id_max_per_shard=10) as rig:
         shard = await rig.shard_of()

@@ -82,7 +82,7 @@ async def test_a_spare_whose_roll_was_not_confirmed_leaves_nothing_that_was_ackn
 
 
 @pytest.mark.fault("removes-file-name")
-async def test_a_spare_that_somebody_took_away_stops_the_shard_before_anything_in_it_is_acknowledged(
+async def test_a_removed_spare_file_stops_the_shard_before_anything_in_it_is_acknowledged(
     tmp_path: Path,
 ) -> None:
     async with ShardRig(tmp_path) as rig:

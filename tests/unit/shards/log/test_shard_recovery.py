@@ -41,7 +41,7 @@ async def test_a_clean_stop_leaves_nothing_to_scan(tmp_path: Path, monkeypatch: 
         assert await rig.read_values(rig.shard(shard)) == numbers(20)
 
 
-async def test_a_scan_goes_on_from_an_older_checkpoint(tmp_path: Path) -> None:
+async def test_a_scan_continues_from_an_older_checkpoint(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
         await numbered(rig, shard, 0, 5)

@@ -60,7 +60,7 @@ async def test_what_the_disk_does_not_give_comes_from_the_store(tmp_path: Path) 
 
 
 @pytest.mark.fault("disk-give-sealed-local")
-async def test_where_nobody_else_has_it_the_disk_is_asked_again(tmp_path: Path) -> None:
+async def test_a_disk_with_the_only_copy_is_asked_again(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await sealed(rig)
         becomes_unreadable(rig, shard)

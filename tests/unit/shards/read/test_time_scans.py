@@ -108,7 +108,7 @@ async def test_the_log_start_holds_in_every_kind_of_segment(tmp_path: Path) -> N
 
 
 @pytest.mark.fault("look-large-batch-batch")
-async def test_a_batch_that_is_no_records_hides_nothing_behind_it(tmp_path: Path, opened: Opened) -> None:
+async def test_a_batch_with_invalid_records_hides_nothing_behind_it(tmp_path: Path, opened: Opened) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
         rig.append(shard, b"before", at_ms=START_MS)
@@ -124,7 +124,7 @@ async def test_a_batch_that_is_no_records_hides_nothing_behind_it(tmp_path: Path
 
 
 @pytest.mark.fault("look-large-batch-batch")
-async def test_a_damaged_batch_is_told_and_never_passed_over(tmp_path: Path) -> None:
+async def test_a_damaged_batch_is_reported_and_never_skipped(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
         rig.append(shard, b"a value that will be damaged", at_ms=START_MS)

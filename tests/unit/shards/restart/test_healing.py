@@ -138,7 +138,7 @@ async def test_a_file_that_is_gone_altogether_is_made_again(tmp_path: Path) -> N
 
 
 @pytest.mark.fault("power-fails-upload-flush")
-async def test_a_store_that_is_away_at_start_holds_up_nobody_else_and_the_shard_heals_when_it_is_back(
+async def test_an_unreachable_store_at_start_blocks_no_other_shard_and_the_shard_heals_later(
     tmp_path: Path,
 ) -> None:
     async with TieredShardRig(tmp_path) as rig:
@@ -165,7 +165,7 @@ async def test_a_store_that_is_away_at_start_holds_up_nobody_else_and_the_shard_
 
 
 @pytest.mark.fault("power-fails-upload-flush")
-async def test_appends_that_come_while_a_shard_is_read_anew_do_not_begin_its_file_anew(tmp_path: Path) -> None:
+async def test_appends_during_a_second_read_of_a_shard_do_not_restart_its_file(tmp_path: Path) -> None:
     async with TieredShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
         for _ in range(20):
@@ -199,7 +199,7 @@ async def test_offsets_that_are_nowhere_are_named_and_the_shard_stops(tmp_path: 
 
 
 @pytest.mark.fault("offsets-neither-disk-object")
-async def test_a_disk_that_is_not_what_the_bucket_goes_on_from_stops_the_shard(tmp_path: Path) -> None:
+async def test_a_disk_that_the_bucket_does_not_continue_stops_the_shard(tmp_path: Path) -> None:
     async with TieredShardRig(tmp_path) as rig:
         topic = await rig.create_topic(shards=2)
         shard, other = rig.shard(topic, 0), rig.shard(topic, 1)
@@ -217,7 +217,7 @@ async def test_a_disk_that_is_not_what_the_bucket_goes_on_from_stops_the_shard(t
 
 
 @pytest.mark.fault("offsets-neither-disk-object")
-async def test_with_unclean_seal_lost_offsets_are_given_up_and_the_log_goes_on_without_a_gap(tmp_path: Path) -> None:
+async def test_with_unclean_seal_lost_offsets_are_given_up_and_the_log_continues_without_a_gap(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of(uncleanSeal="allow")
         await acknowledged(rig, shard, b"a", b"b", b"c")
@@ -268,7 +268,7 @@ async def test_what_is_kept_when_offsets_are_given_up_a_second_time_is_kept_besi
         assert batch_of_b in kept["0.given-up"], "b was whole, and nowhere else"
 
 
-async def test_with_unclean_seal_a_shard_goes_on_though_objects_of_its_bucket_are_gone(tmp_path: Path) -> None:
+async def test_with_unclean_seal_a_shard_continues_though_objects_of_its_bucket_are_gone(tmp_path: Path) -> None:
     async with TieredShardRig(tmp_path) as rig:
         shard = await rig.shard_of(uncleanSeal="allow")
         await acknowledged(rig, shard, b"a", b"b", b"c")
@@ -349,7 +349,7 @@ async def test_objects_that_hold_something_else_are_holes(tmp_path: Path) -> Non
 
 
 @pytest.mark.fault("offsets-neither-disk-object")
-async def test_parts_that_do_not_go_on_from_each_other_behind_a_hole_stop_the_shard(
+async def test_parts_that_are_not_contiguous_behind_a_hole_stop_the_shard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with TieredShardRig(tmp_path) as rig:
@@ -558,7 +558,7 @@ async def test_a_directory_that_cannot_be_listed_once_does_not_end_the_healing(
         assert failed == [shard.key]
 
 
-async def test_a_topic_deleted_while_its_healed_shard_is_read_anew_takes_nothing_any_more(
+async def test_a_topic_deleted_while_its_healed_shard_is_read_again_accepts_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with TieredShardRig(tmp_path) as rig:
@@ -585,7 +585,7 @@ async def test_a_topic_deleted_while_its_healed_shard_is_read_anew_takes_nothing
 
 # The log start ----------------------------------------------------------------------------------------------------
 @pytest.mark.fault("records-deleted-power-cut")
-async def test_a_log_whose_tail_is_lost_goes_on_behind_the_records_that_were_deleted(tmp_path: Path) -> None:
+async def test_a_log_whose_tail_is_lost_continues_behind_the_deleted_records(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
         await acknowledged(rig, shard, b"a")
@@ -607,7 +607,7 @@ async def test_a_log_whose_tail_is_lost_goes_on_behind_the_records_that_were_del
 
 
 @pytest.mark.fault("records-deleted-power-cut")
-async def test_producers_are_remembered_though_the_log_goes_on_behind_a_lost_tail(tmp_path: Path) -> None:
+async def test_producers_are_remembered_though_the_log_continues_behind_a_lost_tail(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
         producer = {"producer_id": 7, "producer_epoch": 0}

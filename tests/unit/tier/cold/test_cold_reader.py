@@ -98,7 +98,7 @@ async def test_a_large_part_is_read_in_blocks_and_comes_back_whole(
     assert reader.stats.used_bytes == data_bytes
 
 
-async def test_a_read_goes_on_across_the_end_of_a_segment(shard: ColdShard, make_reader: MakeReader) -> None:
+async def test_a_read_continues_across_the_end_of_a_segment(shard: ColdShard, make_reader: MakeReader) -> None:
     for number in range(5):
         epoch = len(shard.segments)
         state = RemoteState.PARTIAL if number == 4 else RemoteState.COMPLETE
@@ -197,7 +197,7 @@ async def test_each_byte_is_fetched_once_for_two_groups_that_follow_each_other(
     assert reader.stats.used_bytes == 2 * data_bytes
 
 
-async def test_a_reader_that_goes_on_finds_its_data_fetched_ahead(shard: ColdShard, make_reader: MakeReader) -> None:
+async def test_a_sequential_reader_finds_its_data_fetched_ahead(shard: ColdShard, make_reader: MakeReader) -> None:
     await shard.add([batches_from(0, 100, value_bytes=5_000)])
     reader = make_reader()
     await read_all(reader, shard.segments, 0, shard.end_offset, 40_000)
@@ -439,7 +439,7 @@ async def test_a_record_is_found_by_its_time_exactly(
 
 @pytest.mark.fault("look-large-batch-batch")
 @pytest.mark.parametrize("state", [RemoteState.COMPLETE, RemoteState.PARTIAL])
-async def test_a_batch_that_is_no_records_hides_nothing_behind_it_and_the_log_start_holds(
+async def test_a_batch_with_invalid_records_hides_nothing_behind_it_and_the_log_start_holds(
     state: RemoteState, shard: ColdShard, make_reader: MakeReader
 ) -> None:
     """It claims a later time than all others have."""

@@ -50,7 +50,7 @@ async def test_f34_offsets_beyond_32_bits_go_up_merge_and_come_back() -> None:
 
 
 @pytest.mark.fault("bulk-deletion-stops-halfway")
-async def test_f32_uploads_go_on_after_everything_has_expired() -> None:
+async def test_f32_uploads_continue_after_everything_has_expired() -> None:
     """F32: nothing is left of what was uploaded, not even a manifest; the next record goes up like the first."""
     async with TierRig() as rig:
         shard = rig.shard(await rig.create_topic(retention_ms="1000"))

@@ -94,7 +94,7 @@ async def test_a_topic_that_does_not_ask_gets_no_key_index() -> None:
         assert not [key for key in await rig.store.keys() if key.endswith(".keys")]
 
 
-async def test_an_index_of_many_keys_goes_on_in_further_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_index_of_many_keys_continues_in_further_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stratalog_node.tier.uploads.key_indexer.RUN_ENTRIES", 20)
     monkeypatch.setattr("stratalog.formats.bucket.key_runs.GROUP_BYTES", 400)
     async with TierRig() as rig:
@@ -120,7 +120,7 @@ async def test_a_segment_without_any_key_has_an_index_that_says_so() -> None:
         assert await offsets_of(rig, manifest, b"a") == []
 
 
-async def test_a_batch_that_nobody_can_open_costs_the_index_and_not_the_segment() -> None:
+async def test_an_unreadable_batch_costs_the_index_and_not_the_segment() -> None:
     """A node does not look inside: what a client sends as records need not be any."""
     async with TierRig() as rig:
         shard = rig.shard(await rig.create_topic(index_keys="true"))

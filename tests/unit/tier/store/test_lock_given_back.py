@@ -139,7 +139,7 @@ async def test_a_renewal_that_comes_after_the_lock_was_given_back_takes_nothing(
     assert known is not None and known.holder == NOBODY
 
 
-async def test_a_lock_is_renewed_by_who_holds_it_under_that_epoch_alone(service: MetaService) -> None:
+async def test_only_the_holder_under_its_epoch_renews_a_lock(service: MetaService) -> None:
     lock = await service.perform(AcquireLock(NAME, "node-1/1", 60_000))
     assert await service.perform(AcquireLock(NAME, "node-1/1", 60_000, renews=lock.epoch)) == lock
     for command in (

@@ -18,7 +18,7 @@ from support.meta_worlds import HandClock
 
 
 @pytest.mark.fault("node-dies-permanently-cut")
-async def test_a_sweep_makes_nobody_forget_a_life_of_which_a_claim_stands() -> None:
+async def test_a_sweep_does_not_forget_a_life_with_a_remaining_claim() -> None:
     """The node would take its own claim for a stranger's, and neither upload nor sweep any more."""
     clock = HandClock()
     meta = MetaService(MemoryStore(), clock)
