@@ -27,7 +27,7 @@ MODULES: Final = {
     "core/stratalog/formats/disk": "segment_file",
     "core/stratalog/machines/leading": (
         "append_refusals chain_events followers in_sync leader_events next_segment producer_table rejected_batches"
-        " roll_order sealed_producers segment_leader shard_chain shard_life waiting_lines"
+        " roll_order sealed_producers segment_leader shard_chain shard_life waiting_batches"
     ),
     "core/stratalog/machines/following": "copy_sources fetch_rounds fetch_session follower_events segment_follower",
     "core/stratalog/machines/reading": "read_policy read_range read_replica read_sources read_window",

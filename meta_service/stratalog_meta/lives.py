@@ -120,14 +120,14 @@ class LifeKeeper:
             if isinstance(change, NodeChanged):
                 self._leases.node_changed(change.node, self._monotonic_ms())
 
-    def read_anew(self) -> None:
+    def reread(self) -> None:
         """Some changes were not passed on one by one: read all nodes before the next check."""
         self._must_read = True
 
     async def _run(self) -> None:
         while True:
             leases = self._leases
-            span_ms = leases.look_every_ms if self._is_noting else leases.next_look_ms(self._monotonic_ms())
+            span_ms = leases.check_every_ms if self._is_noting else leases.next_check_ms(self._monotonic_ms())
             await asyncio.sleep(span_ms / 1_000)
             await self._guarded(self._look())
 
@@ -150,7 +150,7 @@ class LifeKeeper:
             for node in (await self._writer.read(ShardTable.snapshot)).nodes:
                 self._leases.node_changed(node, self._monotonic_ms())
         if not self._is_asked():
-            self._leases.heard_nobody(self._monotonic_ms())
+            self._leases.excuse_silence(self._monotonic_ms())
             return
         cut = [node_id for node_id, is_connected in self._is_connected.items() if not is_connected()]
         due = self._leases.due(self._monotonic_ms(), cut)

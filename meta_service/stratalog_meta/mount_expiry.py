@@ -37,13 +37,13 @@ class MountExpiry:
         while True:
             await asyncio.sleep(_LONGEST_PAUSE_S)
             try:
-                await self.look()
+                await self.end_expired()
             except StratalogError as error:
                 _log.debug("expired mounts were not checked", error=str(error))
             except Exception:  # a bug in one check must not keep all mounts forever (F48)
                 _log.exception("checking for expired mounts failed")
 
-    async def look(self) -> None:
+    async def end_expired(self) -> None:
         """End the mounts that have expired by now."""
         now_ms = self._clock_ms()
         for name in await self._writer.read(lambda table: _over(table, now_ms)):

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
-from stratalog.machines.copies.recovery_patience import LOOKS_PER_PATIENCE, RecoveryPatience
+from stratalog.machines.copies.recovery_patience import CHECKS_PER_PATIENCE, RecoveryPatience
 from stratalog.machines.table.shard_table import ShardTable
 from stratalog.model.errors import StratalogError
 from stratalog.model.metadata import ChangeSet, NodeChanged, SegmentChanged, SegmentPurged
@@ -70,13 +70,13 @@ class RecoveryWaits:
                 case _:
                     pass
 
-    def read_anew(self) -> None:
+    def reread(self) -> None:
         """Some changes were not passed on one by one: read all waiting recoveries before the next check."""
         self._must_read = True
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(self._patience_ms / LOOKS_PER_PATIENCE / 1_000)
+            await asyncio.sleep(self._patience_ms / CHECKS_PER_PATIENCE / 1_000)
             try:
                 await self._look()
             except StratalogError as error:
@@ -89,7 +89,7 @@ class RecoveryWaits:
             self._must_read = False
             self._patience = await self._writer.read(self._patience_of)
         if not self._is_asked():
-            self._patience.heard_nobody(self._monotonic_ms())
+            self._patience.excuse_silence(self._monotonic_ms())
             return
         due = self._patience.due(self._monotonic_ms())
         if due is None:

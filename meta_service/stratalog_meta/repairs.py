@@ -72,7 +72,7 @@ class CopyRepairs:
             elif isinstance(change, SegmentChanged | TopicChanged):
                 self._is_due = True
 
-    def read_anew(self) -> None:
+    def reread(self) -> None:
         """Changes were not told one by one."""
         self._is_due = True
         self._seen = None

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from stratalog.machines.copies.leaving_survey import Survey, survey_nodes
 from stratalog.machines.plans.retirement import Action, AskMount, EndOpen, Planned, Release
-from stratalog.machines.plans.retirement_looks import Turns, is_due, is_tiered, mark_of, planned, says, turns_of
+from stratalog.machines.plans.retirement_input import Turns, is_due, is_tiered, mark_of, planned, says, turns_of
 from stratalog.machines.table.shard_table import ShardTable
 from stratalog.model.commands.mount_commands import BeginMount
 from stratalog.model.commands.retirement_commands import AdvanceRetirement, GiveUpOpen, ReleaseNode
@@ -34,7 +34,7 @@ POLL_S: Final = 1.0
 VERIFY_INTERVAL_MS: Final = 30_000
 _RATE_MS: Final = 30_000
 """The rate is measured over this time."""
-_WORDS_MS: Final = 10_000
+_WAIT_NOTE_MS: Final = 10_000
 """So often at most the numbers of a wait are written again."""
 
 
@@ -105,7 +105,7 @@ class Retirements:
         if any(isinstance(one, NodeChanged) and one.node.retirement is not None for one in change_set.changes):
             self._is_any = True
 
-    def read_anew(self) -> None:
+    def reread(self) -> None:
         """Changes were not told one by one."""
         self._is_any = True
 
@@ -113,14 +113,14 @@ class Retirements:
         while True:
             await asyncio.sleep(self._poll_s)
             try:
-                await self.look()
+                await self.run_pass()
             except StratalogError as error:
                 _log.debug("retirements were not checked", error=str(error))
             except Exception:  # a bug in one pass must not stop a retirement forever (F48)
                 _log.exception("checking retirements failed")
 
     # A look -----------------------------------------------------------------------------------------------------
-    async def look(self) -> None:
+    async def run_pass(self) -> None:
         """One pass over all leaving nodes. Costs nothing while no node leaves."""
         if not self._is_any:
             return
@@ -184,7 +184,7 @@ class Retirements:
         old = record.wait
         is_new = not says(record, found)
         is_old = wait is not None and old is not None and wait.words != old.words
-        if is_new or (is_old and self._monotonic_ms() - self._told_ms.get(node.node_id, 0) >= _WORDS_MS):
+        if is_new or (is_old and self._monotonic_ms() - self._told_ms.get(node.node_id, 0) >= _WAIT_NOTE_MS):
             self._told_ms[node.node_id] = self._monotonic_ms()
             await self._writer.submit(AdvanceRetirement(node.node_id, record, found.step, wait))
             if is_new:

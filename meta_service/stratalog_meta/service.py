@@ -35,13 +35,13 @@ from stratalog.model.views.status_page import Overview
 from stratalog.telemetry.logs import logger
 from stratalog_meta.bucket.backups import BackupPlace, BucketBackups
 from stratalog_meta.clocks import monotonic_ms
+from stratalog_meta.costly_answer import CostlyAnswer, in_turns
 from stratalog_meta.lives import LifeKeeper
 from stratalog_meta.mount_expiry import MountExpiry
 from stratalog_meta.recovery_news import RecoveryNews
 from stratalog_meta.recovery_waits import RecoveryWaits
 from stratalog_meta.repairs import CopyRepairs
 from stratalog_meta.retirements import VERIFY_INTERVAL_MS, Retirements
-from stratalog_meta.seldom import SeldomMade, in_turns
 from stratalog_meta.stats import BackupStats, LifeStats, MetaStats, RepairStats, RetirementStats
 from stratalog_meta.stores.meta_store import MetaStore
 from stratalog_meta.stores.spare_room import SpareRoom
@@ -105,9 +105,9 @@ class MetaService:
         self.retirement_stats = retirement_stats or RetirementStats()
         self._news = RecoveryNews(self.stats)
         self._courses = HeartbeatHistory()
-        self._overview = SeldomMade(self._overview_steps, monotonic_ms, "meta-overview")
-        self._sums = SeldomMade(self._sums_steps, monotonic_ms, "meta-sums")
-        self._troubles = SeldomMade(self._trouble_steps, monotonic_ms, "meta-troubles")
+        self._overview = CostlyAnswer(self._overview_steps, monotonic_ms, "meta-overview")
+        self._sums = CostlyAnswer(self._sums_steps, monotonic_ms, "meta-sums")
+        self._troubles = CostlyAnswer(self._trouble_steps, monotonic_ms, "meta-troubles")
 
     async def start(self, is_asked: Callable[[], bool] = lambda: True) -> None:
         """Load the store (a new one gets its cluster id) and begin to serve. `is_asked`: whether requests reach it now;
@@ -244,13 +244,13 @@ class MetaService:
 
     def _restart_history(self, table: ShardTable) -> None:
         if self._lives is not None:
-            self._lives.read_anew()
+            self._lives.reread()
         if self._waits is not None:
-            self._waits.read_anew()
+            self._waits.reread()
         if self._repairs is not None:
-            self._repairs.read_anew()
+            self._repairs.reread()
         if self._retirements is not None:
-            self._retirements.read_anew()
+            self._retirements.reread()
         self._parts()[1].restart(table.version, table.take_change_sets())
 
     async def perform(self, command: Command[R], *, validate_only: bool = False) -> R:
@@ -263,7 +263,7 @@ class MetaService:
             return await writer.submit(cast("Command[R]", await self._of_cut(command)), validate_only=validate_only)
         if self._backups is not None and not validate_only:
             if isinstance(command, ForgetLocal):
-                self._backups.require_told(await writer.read(lambda table: _living(table, command.segments)))
+                self._backups.require_snapshot(await writer.read(lambda table: _living(table, command.segments)))
             elif isinstance(command, CompleteRemote):
                 with self._noted(command.segment, self._backups.witness):
                     return await writer.submit(cast("Command[R]", command))  # what was narrowed is still answered so

@@ -178,7 +178,7 @@ class TableWriter:
             elif self._may_heal:
                 await self._wait(HEAL_AFTER_S)
                 try:
-                    await self._open_anew()
+                    await self._reopen()
                 except Exception as fault:
                     self._give_up(_Turn(), fault)
             else:
@@ -190,7 +190,7 @@ class TableWriter:
             async with asyncio.timeout(longest_s):
                 await self._arrived.wait()
 
-    async def _open_anew(self) -> None:
+    async def _reopen(self) -> None:
         """If the store has room now, or is back, what it kept becomes the table, the write of unknown outcome too."""
         if self._is_closing or self.is_broken or self._queue:
             return

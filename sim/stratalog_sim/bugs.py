@@ -15,7 +15,7 @@ from stratalog.machines.copies import recovery_rule
 from stratalog.machines.copies.recovery_patience import RecoveryPatience
 from stratalog.machines.following.follower_events import CopyProven, PromiseWritten
 from stratalog.machines.leading import resigning
-from stratalog.machines.leading.chain_events import SegmentFlushed, SegmentHeard
+from stratalog.machines.leading.chain_events import SegmentEventReceived, SegmentFlushed
 from stratalog.machines.leading.disk_health import DiskHealth
 from stratalog.machines.leading.followers import Followers
 from stratalog.machines.leading.in_sync import InSync
@@ -220,9 +220,9 @@ def _unknown_proposal_taken_as_refused() -> list[Patch]:
             leader = next((one for one in self.chain._led if one.key == key), None)
             if leader is not None:
                 event = ProposalReadBack(proposal, leader.isr, leader.isr_version, was_refused=True)
-                self.step(SegmentHeard(key.epoch, event))
+                self.step(SegmentEventReceived(key.epoch, event))
         else:
-            self.step(SegmentHeard(key.epoch, IsrCommitted(taken.isr, taken.isr_version)))
+            self.step(SegmentEventReceived(key.epoch, IsrCommitted(taken.isr, taken.isr_version)))
 
     return [(ShardShell, "_propose", _propose)]
 
@@ -405,10 +405,10 @@ def _every_member_is_waited_for() -> list[Patch]:
 def _heartbeats_taken_for_health() -> list[Patch]:
     """Who answers keeps what it leads, whatever its disk does."""
 
-    def look(self: DiskHealth, *args: Any) -> None:
+    def check(self: DiskHealth, *args: Any) -> None:
         return None
 
-    return [(DiskHealth, "look", look)]
+    return [(DiskHealth, "check", check)]
 
 
 BUGS = {

@@ -43,7 +43,7 @@ def _a_look_counts_as_often_as_it_is_told() -> list[Any]:
     def report_sighting(tx: Any, command: Any) -> None:
         known = tx.state.nodes.get(command.node_id)
         record = known.retirement if known is not None else None
-        report(tx, command if record is None else replace(command, seen_ms=record.last_look_ms))
+        report(tx, command if record is None else replace(command, seen_ms=record.last_check_ms))
 
     report = table_retirement.report_sighting
     return [(table_retirement, "report_sighting", report_sighting)]
@@ -189,7 +189,7 @@ def _rolled_segment_of_a_dead_node_is_nobodys() -> list[Any]:
         is_ended = any(gap.reason is GapReason.UNCLEAN for gap in segment.handed.given_up)
         return who_makes_it_up(tx, segment) if is_ended else None
 
-    who_makes_it_up = table_given_up._who_makes_it_up
+    who_makes_it_up = table_given_up._replacing_node
     return [(table_given_up, "_who_makes_it_up", nobody_unless_ended_by_word)]
 
 

@@ -40,8 +40,8 @@ _SHARED = (
     told.Ask,
     told.RangeArrived,
     told.CopyProven,
-    told.TellPromise,
-    told.TellReplica,
+    told.SubmitPromise,
+    told.SubmitReport,
 )
 _kept: list[Any] = []
 _numbers: dict[Any, int] = {}

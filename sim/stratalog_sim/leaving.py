@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from stratalog.machines.leading.leader_events import BatchesReceived, RollAsked
-from stratalog.machines.plans.leaving_turns import pause_before_look_ms, who_writes, whose_turn
+from stratalog.machines.leading.leader_events import BatchesReceived, RollRequested
+from stratalog.machines.plans.verification_turns import inventory_writer, node_on_turn, pause_before_check_ms
 from stratalog.model.commands import table_commands as commands
 from stratalog.model.commands.retirement_commands import ReportInventory, ReportSighting
 from stratalog.model.errors import StratalogError
@@ -87,7 +87,7 @@ class Leaving:
         with suppress(StratalogError):
             segment = yield self._node.ask_meta(commands.PrepareSegment(key, instead_of))
             shard.named = {key: segment.handed.prepared}
-            shard.step(RollAsked(is_empty_too=True))
+            shard.step(RollRequested(is_empty_too=True))
         del self._rolling[key]
 
     # Looks ----------------------------------------------------------------------------------------------------------
@@ -113,12 +113,12 @@ class Leaving:
         known = self._known.get(node.node_id)
         if known is None or (known[0].begun_ms, known[0].sightings) != (record.begun_ms, record.sightings):
             known = self._known[node.node_id] = record, now_ms
-        if whose_turn(node, self._node.view.nodes.values()) != self._node.node_id:
+        if node_on_turn(node, self._node.view.nodes.values()) != self._node.node_id:
             return False
-        return now_ms - known[1] >= pause_before_look_ms(record, VERIFY_MS)
+        return now_ms - known[1] >= pause_before_check_ms(record, VERIFY_MS)
 
     def _is_writer(self, node: Node) -> bool:
-        return who_writes(node, self._node.view.nodes.values()) == self._node.node_id
+        return inventory_writer(node, self._node.view.nodes.values()) == self._node.node_id
 
     def _segments_of(self, node_id: int) -> list[Segment]:
         shards = self._node.view.shards.values()
@@ -144,7 +144,7 @@ class Leaving:
                 len(seen.unconfirmed),
                 seen.is_differing,
                 seen.words,
-                record.last_look_ms,
+                record.last_check_ms,
             )
         )
 

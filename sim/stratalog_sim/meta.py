@@ -13,9 +13,9 @@ from typing import Any
 from uuid import UUID
 
 from stratalog.machines.copies.copy_repair import Plan, Presence, plan_moves
-from stratalog.machines.copies.recovery_patience import LOOKS_PER_PATIENCE, RecoveryPatience
+from stratalog.machines.copies.recovery_patience import CHECKS_PER_PATIENCE, RecoveryPatience
 from stratalog.machines.plans.node_leases import NodeLeases
-from stratalog.machines.plans.retirement_looks import is_tiered
+from stratalog.machines.plans.retirement_input import is_tiered
 from stratalog.machines.table.nodes import is_process_over
 from stratalog.machines.table.records import TableHeader, TableWrite
 from stratalog.machines.table.shard_table import ShardTable
@@ -119,8 +119,8 @@ class Meta(Process):
         self._looked_at: tuple[int, frozenset[int], frozenset[int], frozenset[int]] | None = None
         segments = [self.table.state.segment(key) for key in self.table.state.unsettled]
         self._patience = RecoveryPatience(PATIENCE_MS, self.table.snapshot().nodes, segments, self.scheduler.now_ms)
-        self.scheduler.after(self._leases.look_every_ms, self, self._look_at_leases)
-        self.scheduler.after(PATIENCE_MS // LOOKS_PER_PATIENCE, self, self._look_at_recoveries)
+        self.scheduler.after(self._leases.check_every_ms, self, self._look_at_leases)
+        self.scheduler.after(PATIENCE_MS // CHECKS_PER_PATIENCE, self, self._look_at_recoveries)
         self.scheduler.after(_REPAIRS_MS, self, self._look_at_copies)
         self.vitals: dict[int, Vitals] = {}
         """As each node told them last."""
@@ -208,14 +208,14 @@ class Meta(Process):
         due = self._leases.due(self.scheduler.now_ms)
         if due is not None:
             self.do(due)
-        self.scheduler.after(self._leases.look_every_ms, self, self._look_at_leases)
+        self.scheduler.after(self._leases.check_every_ms, self, self._look_at_leases)
 
     def _look_at_recoveries(self) -> None:
         due = self._patience.due(self.scheduler.now_ms)
         if due is not None:
             self.do(due)
             self._patience.told(due)
-        self.scheduler.after(PATIENCE_MS // LOOKS_PER_PATIENCE, self, self._look_at_recoveries)
+        self.scheduler.after(PATIENCE_MS // CHECKS_PER_PATIENCE, self, self._look_at_recoveries)
 
     def _look_at_copies(self) -> None:
         """Copies that are missing are asked for, and those that are too many let go of."""

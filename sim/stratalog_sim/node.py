@@ -11,9 +11,9 @@ from typing import Any
 from uuid import UUID
 
 from stratalog.machines.copies.recovery_rule import is_quorum
-from stratalog.machines.leading.chain_events import SegmentHeard
+from stratalog.machines.leading.chain_events import SegmentEventReceived
 from stratalog.machines.leading.disk_health import CallInProgress, DiskCall, DiskHealth
-from stratalog.machines.leading.leader_events import NodeHeard, RecordHeard, RollPolicy, SegmentRecord
+from stratalog.machines.leading.leader_events import NodeUpdated, RecordReceived, RollPolicy, SegmentRecord
 from stratalog.machines.leading.resigning import must_resign
 from stratalog.machines.leading.shard_life import Life as ShardLife
 from stratalog.machines.tiering.retention import RetentionLimits
@@ -254,7 +254,7 @@ class NodeLife(Process):
     def _changed(self, key: SegmentKey) -> None:
         shard, segment = self.shards.get(key.shard_key), self.view.segment(key)
         if shard is not None and segment is not None:
-            shard.step(SegmentHeard(key.epoch, RecordHeard(SegmentRecord.of(segment))))
+            shard.step(SegmentEventReceived(key.epoch, RecordReceived(SegmentRecord.of(segment))))
             if must_resign(shard.chain, segment, self.view.active(key.shard_key)):
                 self.following.resign(key.shard_key)
         self.following.look_at(key)
@@ -306,7 +306,7 @@ class NodeLife(Process):
             self._health.succeeded(DiskCall.WRITE, now_ms)
             self._health.succeeded(DiskCall.FLUSH, now_ms)
             self._health.succeeded(DiskCall.READ, now_ms)
-        self._health.look(hung, "full" if disk.is_full else None, now_ms)
+        self._health.check(hung, "full" if disk.is_full else None, now_ms)
         return self._health.trouble is None
 
     def on_disk(self, delay_ms: int, call: Callable[..., None], *args: Any) -> None:
@@ -332,7 +332,7 @@ class NodeLife(Process):
                 self._lives[node_id] = heard
                 is_other = True
                 for shard in self.shards.values():
-                    shard.step(NodeHeard(node_id, *heard))
+                    shard.step(NodeUpdated(node_id, *heard))
         if is_other and self.has_store:
             self.uploads.look_at_all()
 

@@ -118,11 +118,11 @@ class ReplicaShell:
                 self.node.on_disk(_FLUSH_MS, self._flush, self.machine.end_offset)
             case follower_events.WritePromise(fence):
                 self.node.on_disk(_FLUSH_MS, self._write_promise, fence)
-            case follower_events.TellPromise():
+            case follower_events.SubmitPromise():
                 self.node.spawn(self._tell_promise(effect))
             case follower_events.ProveCopy(end_offset):
                 self.node.on_disk(_FLUSH_MS, self._prove, end_offset)
-            case follower_events.TellReplica():
+            case follower_events.SubmitReport():
                 self.node.spawn(self._tell_replica(effect))
             case follower_events.MoveHighWatermark(high_watermark):
                 self.node.judge.follower_serves(self.node.node_id, self.key, high_watermark)
@@ -132,7 +132,7 @@ class ReplicaShell:
                 if self.key in self.node.disk.files:
                     self.node.judge.freed(self.node.node_id, self.key, is_replica=False)
                     self.node.disk.remove(self.key)
-            case follower_events.TellFault(reason):
+            case follower_events.ReportFault(reason):
                 self.node.tell("fault of", self.key, reason)
                 self.node.spawn(self._look_at_fault())
             case _:
@@ -185,7 +185,7 @@ class ReplicaShell:
         disk.fences[self.key] = fence
         self.step(follower_events.PromiseWritten(fence))
 
-    def _tell_promise(self, promise: follower_events.TellPromise) -> Task:
+    def _tell_promise(self, promise: follower_events.SubmitPromise) -> Task:
         yield Sleep(1)
         self.node.judge.promised(self.node.node_id, self.key, promise.fence)
         seen = self.node.disk.seen.get(self.key, 0) if self.is_damaged else 0
@@ -194,11 +194,11 @@ class ReplicaShell:
         )
         yield from self._tell(command)
 
-    def _tell_replica(self, report: follower_events.TellReplica) -> Task:
+    def _tell_replica(self, report: follower_events.SubmitReport) -> Task:
         proof = proof_of(self.node, self.key, report.end_offset, report.size_bytes, report.digest)
         if proof is None:
             yield Sleep(50)
-            self.step(follower_events.ServiceNotTold())
+            self.step(follower_events.ReportFailed())
             return
         listed = self.node.view.segment(self.key)
         version = listed.isr_version if listed is not None else -1
@@ -214,9 +214,9 @@ class ReplicaShell:
             if is_wrong and record is not None and record.is_sealed:
                 self.step(follower_events.CopyDamaged(str(error)))
             else:
-                self.step(follower_events.ServiceNotTold())
+                self.step(follower_events.ReportFailed())
         else:
-            self.step(follower_events.ServiceTold.answered(segment, self.node.node_id))
+            self.step(follower_events.ReportAccepted.answered(segment, self.node.node_id))
 
     def _prove(self, end_offset: int) -> None:
         if self.is_closed:

@@ -247,7 +247,7 @@ class ShardStart(RestartSteps):
             missed = yield from self._missed(segment, ranges)
         except StratalogError as error:
             return shard_healing.AttemptFailed(str(error), is_final=False)
-        return shard_healing.StoreAsked(tuple(missed), self._shard.node.view.segment(segment.key), may_give_up=False)
+        return shard_healing.StoreAnswered(tuple(missed), self._shard.node.view.segment(segment.key), may_give_up=False)
 
     def end_segment(self, key: SegmentKey, end_offset: int) -> Work:
         try:

@@ -48,7 +48,7 @@ class RestartSteps(ABC):
                 return self.open_file(key)
             case restart_events.SetAside(key):
                 self.set_aside(key)
-            case restart_events.MakeAnew(key):
+            case restart_events.RecreateFile(key):
                 return self.make_anew(key)
             case restart_events.ScanFile(key, from_position, producers):
                 return self.scan(key, from_position, producers)
@@ -84,7 +84,7 @@ class RestartSteps(ABC):
 
     def heal_step(self, step: shard_healing.HealingStep) -> Work:
         match step:
-            case restart_events.MakeAnew(key):
+            case restart_events.RecreateFile(key):
                 failed = self.make_anew(key)
                 return None if failed is None else shard_healing.AttemptFailed(failed.why, is_final=False)
             case shard_healing.Refill(segment, end_offset):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from stratalog.machines.copies.leaving_survey import Survey, survey_nodes
 from stratalog.machines.plans.retirement import AskMount, EndOpen, Planned, Release
-from stratalog.machines.plans.retirement_looks import is_due, mark_of, planned, says, turns_of
+from stratalog.machines.plans.retirement_input import is_due, mark_of, planned, says, turns_of
 from stratalog.model.commands.mount_commands import BeginMount
 from stratalog.model.commands.retirement_commands import AdvanceRetirement, GiveUpOpen, ReleaseNode
 from stratalog.model.metadata import Node, Snapshot

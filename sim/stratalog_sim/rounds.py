@@ -23,7 +23,7 @@ from stratalog.machines.following.fetch_rounds import (
 )
 from stratalog.machines.following.fetch_session import FetchSession
 from stratalog.machines.following.follower_events import RangeRefusal
-from stratalog.machines.leading.chain_events import SegmentHeard
+from stratalog.machines.leading.chain_events import SegmentEventReceived
 from stratalog.machines.leading.leader_events import FollowerFetched
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey
@@ -193,7 +193,7 @@ class Sessions:
             node.reply(sender, request, RoundTold(NO_SESSION, error="session"), is_in_order=True)
             return
         self._finish(sender, follower)
-        if follower.session.take(sent.session_id, sent.session_epoch, sent.asks, sent.forgotten) is not None:
+        if follower.session.receive_round(sent.session_id, sent.session_epoch, sent.asks, sent.forgotten) is not None:
             self._forget(sender)
             node.reply(sender, request, RoundTold(NO_SESSION, error="session"), is_in_order=True)
             return
@@ -234,7 +234,7 @@ class Sessions:
         shard, leader = found
         if leader.key.base_offset <= offset <= leader.end_offset:
             fetched = FollowerFetched(follower.node_id, offset, follower.life_epoch)
-            shard.step(SegmentHeard(name.epoch, fetched))
+            shard.step(SegmentEventReceived(name.epoch, fetched))
 
     def _why_not(self, follower: _Follower, name: SegmentName) -> RangeRefusal | None:
         segment = self._node.view.segment_named(name)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 from stratalog.machines.leading import chain_events, leader_events
 from stratalog.machines.leading.chain_invariants import check_chain
-from stratalog.machines.leading.next_look import next_look_ms
+from stratalog.machines.leading.next_check import next_check_ms
 from stratalog.machines.leading.producer_table import ProducerTable
 from stratalog.machines.leading.sealed_producers import as_seen
 from stratalog.machines.leading.segment_leader import SegmentLeader
@@ -105,12 +105,12 @@ class ShardShell:
     def look_at_age(self) -> None:
         """As the product: time is not told where it can do nothing."""
         now_ms = self.node.scheduler.now_ms
-        at_ms = next_look_ms(self.chain, now_ms)
+        at_ms = next_check_ms(self.chain, now_ms)
         if at_ms is not None and at_ms <= now_ms:
             self.step(leader_events.TimePassed(now_ms))
 
     def ask_roll(self) -> None:
-        self.step(leader_events.RollAsked())
+        self.step(leader_events.RollRequested())
 
     def step(self, event: chain_events.ChainEvent) -> None:
         answer: chain_events.ChainEvent | None = event
@@ -138,7 +138,7 @@ class ShardShell:
                 return self._open(effect)
             case chain_events.DoubtCopy(epoch, reason):
                 self.node.tell(f"doubts its copy of epoch {epoch}: {reason}")
-            case chain_events.TellReaders():
+            case chain_events.NotifyReaders():
                 stop = self.chain.stop
                 self.node.tell(f"stops shard {self.key.shard}: {stop.cause.value if stop else ''}")
             case chain_events.FlushSegment(epoch):
@@ -156,7 +156,7 @@ class ShardShell:
             case chain_events.HandOver(epoch):
                 self.node.tell(f"hands shard {self.key.shard} over behind epoch {epoch}")
                 self.node.following.forget_begun(self.key, epoch)
-            case chain_events.AskWhoLeads(question):
+            case chain_events.CheckLeadership(question):
                 self.node.spawn(self._read_lead(self.chain, question))
             case chain_events.LeaveSegment(epoch):
                 self.node.following.left(self.key, epoch)
@@ -208,7 +208,7 @@ class ShardShell:
         if key not in self.disk.files:
             return
         if self.disk.flush(key):
-            self.step(chain_events.SegmentHeard(key.epoch, leader_events.BatchesPersisted(end_offset)))
+            self.step(chain_events.SegmentEventReceived(key.epoch, leader_events.BatchesPersisted(end_offset)))
         else:
             self.step(chain_events.SegmentFlushFailed(key.epoch, "the disk lost a page"))
 
@@ -257,12 +257,14 @@ class ShardShell:
         try:
             taken = yield self.node.ask_meta(commands.ProposeIsr(key, proposal.isr, proposal.version))
         except Fenced:
-            self.step(chain_events.SegmentHeard(key.epoch, leader_events.FenceRaised(key.epoch + 1)))
+            self.step(chain_events.SegmentEventReceived(key.epoch, leader_events.FenceRaised(key.epoch + 1)))
             return
         except StratalogError as error:
             was_refused = isinstance(error, Rejected)
         else:
-            self.step(chain_events.SegmentHeard(key.epoch, leader_events.IsrCommitted(taken.isr, taken.isr_version)))
+            self.step(
+                chain_events.SegmentEventReceived(key.epoch, leader_events.IsrCommitted(taken.isr, taken.isr_version))
+            )
             return
         while True:
             yield Sleep(_RETRY_MS)
@@ -273,7 +275,7 @@ class ShardShell:
                 continue
         if read is not None:
             event = leader_events.ProposalReadBack(proposal, read.isr, read.isr_version, was_refused)
-            self.step(chain_events.SegmentHeard(key.epoch, event))
+            self.step(chain_events.SegmentEventReceived(key.epoch, event))
 
     def _read_lead(self, chain: ShardChain, question: int) -> Task:
         is_known = False
@@ -284,7 +286,7 @@ class ShardShell:
                     break
                 yield Sleep(_RETRY_MS)
         if self.chain is chain:  # else it stopped, and who waited was told
-            self.step(chain_events.LeadRead(question, is_known))
+            self.step(chain_events.LeadershipChecked(question, is_known))
 
     def _open(self, effect: chain_events.OpenSegment) -> chain_events.ChainEvent:
         key = effect.leader.key

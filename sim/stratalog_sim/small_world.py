@@ -66,7 +66,7 @@ class SmallPart:
     unread: leader_events.ProposeIsr | None = None
     asks: told.Ask | None = None
     inbox: told.RangeArrived | None = None
-    words: tuple[told.TellPromise | told.TellReplica, ...] = ()
+    words: tuple[told.SubmitPromise | told.SubmitReport, ...] = ()
 
 
 @dataclass(slots=True)
@@ -207,7 +207,7 @@ class SmallWorld:
                 self._tell(node_id, epoch, part)
             case "word lost":
                 part.words = part.words[1:]
-                self._follow(node_id, epoch, told.ServiceNotTold())
+                self._follow(node_id, epoch, told.ReportFailed())
             case "wait":
                 self.left["waits"] -= 1
                 self.now_ms += _WAIT_MS
@@ -228,7 +228,9 @@ class SmallWorld:
                 if node_id in segment.replicas and segment.seal is None:
                     self._open(node_id, segment)
             elif part.leader is not None:
-                self._lead(node_id, segment.epoch, leader_events.RecordHeard(leader_events.SegmentRecord.of(segment)))
+                self._lead(
+                    node_id, segment.epoch, leader_events.RecordReceived(leader_events.SegmentRecord.of(segment))
+                )
             elif part.follower is not None:
                 self._follow(node_id, segment.epoch, named(segment))
                 if segment.seal is not None and node_id in segment.local_nodes:
@@ -238,7 +240,7 @@ class SmallWorld:
         ]
         for epoch, part in node.parts.items():
             for other, life_epoch, is_alive in lives if part.leader is not None else ():
-                self._lead(node_id, epoch, leader_events.NodeHeard(other, life_epoch, is_alive))
+                self._lead(node_id, epoch, leader_events.NodeUpdated(other, life_epoch, is_alive))
 
     def _open(self, node_id: int, segment: Segment) -> None:
         """It is listed as a replica, and has nothing of it."""
@@ -378,13 +380,13 @@ class SmallWorld:
             case told.ProveCopy():
                 part.flushed = len(part.copy)
                 return told.CopyProven(10 * len(part.copy), digest_of(part.copy))
-            case told.TellPromise() | told.TellReplica():
+            case told.SubmitPromise() | told.SubmitReport():
                 part.words = (*part.words, effect)
             case told.DropCopy():
                 part.copy, part.flushed, part.follower = (), 0, None
                 part.asks = part.inbox = None
                 part.words = ()
-            case told.MoveHighWatermark() | told.TellFault() | told.FlushData():
+            case told.MoveHighWatermark() | told.ReportFault() | told.FlushData():
                 pass
         return None
 
@@ -429,7 +431,7 @@ class SmallWorld:
         part.words = part.words[1:]
         assert record is not None
         command: commands.Command[Any]
-        if isinstance(word, told.TellPromise):
+        if isinstance(word, told.SubmitPromise):
             command = commands.PromiseFence(
                 record.key, word.fence, word.end_offset, word.high_watermark, word.is_tail_whole, caller=caller
             )
@@ -450,9 +452,9 @@ class SmallWorld:
         try:
             segment = self._apply(command)
         except StratalogError:
-            self._follow(node_id, epoch, told.ServiceNotTold())
+            self._follow(node_id, epoch, told.ReportFailed())
         else:
-            self._follow(node_id, epoch, told.ServiceTold.answered(segment, node_id))
+            self._follow(node_id, epoch, told.ReportAccepted.answered(segment, node_id))
         self.given.setdefault(self.segments[-1].epoch, ())
 
     def _crash(self, node_id: int, *, is_lost: bool) -> None:

@@ -39,7 +39,7 @@ class NodeAgeClock:
 
     def __call__(self) -> int:
         monotonic_ms = self._monotonic_ms()
-        now_ms = self._clock.look(self._wall_ms(), monotonic_ms)
+        now_ms = self._clock.advance(self._wall_ms(), monotonic_ms)
         self._tell()
         is_due = self._saved_ms is None or monotonic_ms - self._saved_ms >= _SAVE_MS
         if is_due and (self._saving is None or self._saving.done()):
@@ -53,7 +53,7 @@ class NodeAgeClock:
         return self._clock.behind_ms
 
     async def close(self) -> None:
-        self._clock.look(self._wall_ms(), self._monotonic_ms())
+        self._clock.advance(self._wall_ms(), self._monotonic_ms())
         if self._saving is not None:
             await asyncio.gather(self._saving, return_exceptions=True)
         await self._save()

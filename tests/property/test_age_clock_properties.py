@@ -37,7 +37,7 @@ def test_age_never_runs_ahead_of_the_wall_clock_nor_faster_than_it_may(steps: li
             monotonic = 12_345
             clock = AgeClock(clock.state, wall, monotonic)
             up -= passed  # it was down, or its clock cannot tell
-        age = clock.look(wall, monotonic)
+        age = clock.advance(wall, monotonic)
         assert age <= wall
         assert age == wall - clock.behind_ms
         assert age - lowest <= CREDIT_MS + RATE * (up - lowest_up), "more age than may be had since it was lowest"
@@ -49,25 +49,25 @@ def test_age_never_runs_ahead_of_the_wall_clock_nor_faster_than_it_may(steps: li
 def test_a_short_stop_or_a_small_correction_is_believed_at_once(stop: int, correction: int) -> None:
     clock = AgeClock(None, START_MS, 0)
     clock = AgeClock(clock.state, START_MS + min(stop, CREDIT_MS - correction), 50)
-    assert clock.look(START_MS + min(stop, CREDIT_MS - correction) + correction, 50) == clock.state.now_ms
+    assert clock.advance(START_MS + min(stop, CREDIT_MS - correction) + correction, 50) == clock.state.now_ms
     assert clock.behind_ms == 0
 
 
 def test_a_clock_that_steps_back_is_followed_at_once() -> None:
     clock = AgeClock(None, START_MS, 0)
-    assert clock.look(START_MS - YEAR, 10) == START_MS - YEAR
-    assert clock.look(START_MS - YEAR + 10, 20) == START_MS - YEAR + 10
+    assert clock.advance(START_MS - YEAR, 10) == START_MS - YEAR
+    assert clock.advance(START_MS - YEAR + 10, 20) == START_MS - YEAR + 10
 
 
 def test_a_jump_of_ten_years_costs_at_first_an_hour_and_then_twice_the_time_that_passes() -> None:
     clock = AgeClock(None, START_MS, 0)
-    assert clock.look(START_MS + 10 * YEAR, 0) == START_MS + HOUR
-    assert clock.look(START_MS + 10 * YEAR + HOUR, HOUR) == START_MS + HOUR + 2 * HOUR
+    assert clock.advance(START_MS + 10 * YEAR, 0) == START_MS + HOUR
+    assert clock.advance(START_MS + 10 * YEAR + HOUR, HOUR) == START_MS + HOUR + 2 * HOUR
     assert clock.behind_ms == 10 * YEAR - 2 * HOUR
 
 
 def test_after_a_day_away_it_is_right_a_day_later() -> None:
     clock = AgeClock(AgeClock(None, START_MS, 0).state, START_MS + 24 * HOUR, 0)
     assert clock.behind_ms == 23 * HOUR
-    clock.look(START_MS + 48 * HOUR, 24 * HOUR)
+    clock.advance(START_MS + 48 * HOUR, 24 * HOUR)
     assert clock.behind_ms == 0

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from stratalog.machines.leading.leader_events import OfferedBatch
-from stratalog.machines.leading.waiting_lines import WaitingLines
+from stratalog.machines.leading.waiting_batches import WaitingBatches
 from stratalog_node.buffers import Buffer, BufferPool
 from stratalog_node.serve.connections.byte_budget import ByteBudget
 
@@ -131,7 +131,7 @@ def batch(acks: int, end_offset: int) -> OfferedBatch:
 def test_every_waiting_answer_is_taken_once_in_order_and_never_too_early(
     steps: list[tuple[int, bool, int, int]],
 ) -> None:
-    lines = WaitingLines()
+    lines = WaitingBatches()
     inside: dict[int, list[OfferedBatch]] = {-1: [], 1: []}
     end = mark = high = 0
     for acks, is_repeated, leader_step, high_step in steps:

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from stratalog.machines.plans.node_leases import LONGEST_PROBATION, LOOKS_PER_LEASE, NodeLeases
+from stratalog.machines.plans.node_leases import CHECKS_PER_LEASE, LONGEST_PROBATION, NodeLeases
 from stratalog.model.commands.table_commands import NoteLives
 from stratalog.model.errors import Fenced, LeaseHeld
 from stratalog.model.metadata import Life, Node, NodeInfo
@@ -83,7 +83,7 @@ class LeaseMachine(RuleBasedStateMachine):
         due = self.leases.due(self.now_ms, [number]) or NoteLives()
         heard_ms = self.heard_ms.get(number)
         closed_ms = self.closed_ms.setdefault(number, self.now_ms) if number in self.records else self.now_ms
-        is_cut = self.now_ms - closed_ms >= LEASE_MS // LOOKS_PER_LEASE
+        is_cut = self.now_ms - closed_ms >= LEASE_MS // CHECKS_PER_LEASE
         if heard_ms is not None and is_cut and self.now_ms - heard_ms >= LEASE_MS // 2:
             self.heard_ms[number] = min(heard_ms, self.now_ms - LEASE_MS)
         assert all(
@@ -95,7 +95,7 @@ class LeaseMachine(RuleBasedStateMachine):
     @rule(looks=st.integers(1, 12))
     def time_passes(self, looks: int) -> None:
         for _ in range(looks):
-            self.now_ms += self.leases.look_every_ms
+            self.now_ms += self.leases.check_every_ms
             self.look()
 
     @rule(number=NODES)
@@ -108,7 +108,7 @@ class LeaseMachine(RuleBasedStateMachine):
             self.leases.heard(known.life, self.now_ms)
             self.closed_ms.pop(number, None)
             self.heard_ms[number] = self.now_ms
-            self.time_passes(LOOKS_PER_LEASE - 1)
+            self.time_passes(CHECKS_PER_LEASE - 1)
             self.leases.heard(known.life, self.now_ms)
             self.heard_ms[number] = self.now_ms
             self.time_passes(1)
@@ -121,11 +121,11 @@ class LeaseMachine(RuleBasedStateMachine):
         self.heard_ms.update(dict.fromkeys(living, self.now_ms))
         self.look()
 
-    @rule(late_ms=st.integers(1, LEASE_MS // 2 - LEASE_MS // LOOKS_PER_LEASE))
+    @rule(late_ms=st.integers(1, LEASE_MS // 2 - LEASE_MS // CHECKS_PER_LEASE))
     def look_late(self, late_ms: int) -> None:
         """What kept the caller from checking kept heartbeats from arriving: that time counts against no node."""
         living = [n for n, heard_ms in self.heard_ms.items() if self.now_ms - heard_ms < LEASE_MS]
-        self.now_ms += self.leases.look_every_ms + late_ms
+        self.now_ms += self.leases.check_every_ms + late_ms
         self.heard_ms.update({n: self.heard_ms[n] + late_ms for n in living})
         self.look()
 

@@ -84,7 +84,7 @@ class World:
         """Another leader each time: nothing of an earlier look is known to it but the table."""
         for node_id in self.leaving():
             before = self.kept_without(node_id)
-            self.story.look(node_id)
+            self.story.run_pass(node_id)
             if self.story.node(node_id).is_retired and node_id not in self.released:
                 self.released.add(node_id)
                 self.check_release(node_id, before)
@@ -155,7 +155,7 @@ def test_a_leader_that_ends_after_any_command_leaves_the_next_one_nothing_but_to
     story.do(RetireNode(1))
     for done in range(1, 41):
         seen = story.record(1)
-        story.look(1)
+        story.run_pass(1)
         if done == after:
             repeat(story, seen)
         story.roll_away(1)

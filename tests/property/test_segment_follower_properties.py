@@ -57,7 +57,7 @@ class Replica:
     asks: follower_events.Ask | None = None
     promise: follower_events.WritePromise | None = None
     proof: follower_events.ProveCopy | None = None
-    words: list[follower_events.TellPromise | follower_events.TellReplica] = field(default_factory=list)
+    words: list[follower_events.SubmitPromise | follower_events.SubmitReport] = field(default_factory=list)
     voted_end: int | None = None
     life: int = 0
     stale: int = 0
@@ -234,12 +234,12 @@ class Replication(RuleBasedStateMachine):
                 replica.promise = effect
             case follower_events.ProveCopy():
                 replica.proof = effect
-            case follower_events.TellPromise() | follower_events.TellReplica():
+            case follower_events.SubmitPromise() | follower_events.SubmitReport():
                 replica.words.append(effect)
             case follower_events.MoveHighWatermark(mark):
                 most = self.acknowledged if self.end_offset is None else max(self.acknowledged, self.end_offset)
                 assert mark <= most, "serves what was never committed"
-            case follower_events.TellFault(reason):
+            case follower_events.ReportFault(reason):
                 # This wire brings old answers again and again, as no connection does.
                 is_told_of_old_ones = "does not follow" in reason and replica.stale > _INNOCENT_STRAYS
                 assert is_told_of_old_ones, f"node {node}: {reason}"
@@ -322,14 +322,14 @@ class Replication(RuleBasedStateMachine):
             return
         word = replica.words.pop(0)
         if is_told:
-            if isinstance(word, follower_events.TellReplica):
+            if isinstance(word, follower_events.SubmitReport):
                 self.digests[node] = word.digest
             else:
                 assert replica.promise_on_disk >= word.fence, "told before it was on the disk"
                 assert word.end_offset == replica.end_offset
                 assert self.votes.get(node, word.end_offset) == word.end_offset, "another voice in the same life"
                 self.votes[node] = replica.voted_end = word.end_offset
-        self.tell(node, follower_events.ServiceTold() if is_told and is_heard else follower_events.ServiceNotTold())
+        self.tell(node, follower_events.ReportAccepted() if is_told and is_heard else follower_events.ReportFailed())
 
     @rule(span_ms=st.sampled_from((1, 50, 2_000)))
     def wait(self, span_ms: int) -> None:

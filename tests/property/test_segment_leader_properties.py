@@ -164,7 +164,7 @@ class LivingLeader(RuleBasedStateMachine):
 
     def hear_lives(self, lives: dict[int, int]) -> None:
         for node, life in lives.items():
-            self.perform(self.leader.step(leader_events.NodeHeard(node, life), 0))
+            self.perform(self.leader.step(leader_events.NodeUpdated(node, life), 0))
 
     @rule(span_ms=st.sampled_from([1, LAG_MS // 2, LAG_MS]))
     def look_for_lag(self, span_ms: int) -> None:

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from stratalog.machines.leading import chain_events, leader_events
 from stratalog.machines.leading.chain_invariants import check_chain
-from stratalog.machines.leading.next_look import next_look_ms
+from stratalog.machines.leading.next_check import next_check_ms
 from stratalog.machines.leading.producer_table import ProducerTable
 from stratalog.machines.leading.segment_leader import SegmentLeader
 from stratalog.machines.leading.shard_chain import ShardChain
@@ -122,14 +122,14 @@ class ChainLife(RuleBasedStateMachine):
                 known = [leader.key.epoch for leader in self.chain.ended]
                 assert effect.epoch in known, f"{effect} is about a segment that is gone"
                 self.due.append(effect)
-            case chain_events.AskWhoLeads():
+            case chain_events.CheckLeadership():
                 self.due.append(effect)
             case (
                 chain_events.ProposeIsrOf()
                 | chain_events.PrepareSuccessorOf()
                 | chain_events.DoubtCopy()
                 | chain_events.LeaveSegment()
-                | chain_events.TellReaders()
+                | chain_events.NotifyReaders()
             ):
                 pass
         return None
@@ -201,7 +201,7 @@ class ChainLife(RuleBasedStateMachine):
 
     @rule()
     def roll(self) -> None:
-        self.step(leader_events.RollAsked())
+        self.step(leader_events.RollRequested())
 
     @rule(replicas=st.sampled_from([(NODE,), (NODE, FOLLOWER), None]))
     def prepare(self, replicas: tuple[int, ...] | None) -> None:
@@ -218,12 +218,12 @@ class ChainLife(RuleBasedStateMachine):
         """Nothing comes of what is proposed."""
         self.now_ms += 20_000
         for leader in self.led:
-            self.step(chain_events.SegmentHeard(leader.key.epoch, leader_events.LagChecked(self.now_ms)))
+            self.step(chain_events.SegmentEventReceived(leader.key.epoch, leader_events.LagChecked(self.now_ms)))
 
     @rule(passed_ms=st.sampled_from([0, 1_000, 40_000, 2 * 10**9]))
     def time_does_nothing_where_it_need_not_be_told(self, passed_ms: int) -> None:
         self.now_ms += passed_ms
-        at_ms = next_look_ms(self.chain, self.now_ms)
+        at_ms = next_check_ms(self.chain, self.now_ms)
         if at_ms is None or at_ms > self.now_ms:
             assert self.chain.step(leader_events.TimePassed(self.now_ms), self.now_ms) == []
         else:
@@ -242,7 +242,9 @@ class ChainLife(RuleBasedStateMachine):
     def flush(self, data: st.DataObject) -> None:
         leader = data.draw(st.sampled_from(self.led))
         if leader.key.epoch not in self.lost:
-            self.step(chain_events.SegmentHeard(leader.key.epoch, leader_events.BatchesPersisted(leader.end_offset)))
+            self.step(
+                chain_events.SegmentEventReceived(leader.key.epoch, leader_events.BatchesPersisted(leader.end_offset))
+            )
 
     @precondition(lambda self: self.led)
     @rule(share=st.floats(0, 1))
@@ -251,13 +253,15 @@ class ChainLife(RuleBasedStateMachine):
         for leader in self.led:
             at = min(self.held[FOLLOWER], leader.end_offset)
             if at >= leader.key.base_offset:
-                self.step(chain_events.SegmentHeard(leader.key.epoch, leader_events.FollowerFetched(FOLLOWER, at)))
+                self.step(
+                    chain_events.SegmentEventReceived(leader.key.epoch, leader_events.FollowerFetched(FOLLOWER, at))
+                )
 
     @precondition(lambda self: self.led and self.isr[0] != (NODE,))
     @rule()
     def shrink(self) -> None:
         self.isr[0] = (NODE,)
-        self.step(chain_events.SegmentHeard(0, leader_events.IsrCommitted((NODE,), 1)))
+        self.step(chain_events.SegmentEventReceived(0, leader_events.IsrCommitted((NODE,), 1)))
 
     @precondition(lambda self: self.due)
     @rule(data=st.data(), goes_well=st.booleans())
@@ -288,8 +292,8 @@ class ChainLife(RuleBasedStateMachine):
             case chain_events.DropEmptySegment(epoch):
                 assert self.begun[epoch] == self.durable_by_meta[epoch], "it has records"
                 self.step(chain_events.SegmentLeft(epoch) if goes_well else chain_events.EmptySegmentKept(epoch))
-            case chain_events.AskWhoLeads(question):
-                self.step(chain_events.LeadRead(question, is_known=goes_well))
+            case chain_events.CheckLeadership(question):
+                self.step(chain_events.LeadershipChecked(question, is_known=goes_well))
             case _:
                 raise AssertionError("nothing else is done later")
 
@@ -300,7 +304,7 @@ class ChainLife(RuleBasedStateMachine):
         if is_fence:
             epoch = self.chain.active.key.epoch
             self.fenced.add(epoch)
-            self.step(chain_events.SegmentHeard(epoch, leader_events.FenceRaised(epoch)))
+            self.step(chain_events.SegmentEventReceived(epoch, leader_events.FenceRaised(epoch)))
         else:
             self.step(chain_events.ShardStopped(Stop("because", cause)))
 

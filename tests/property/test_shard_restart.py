@@ -84,7 +84,7 @@ class WatchedWorld(World):
                 assert NODE not in listed[key].local_nodes
             case restart_events.SetAside(key):
                 assert key not in listed or self.files[key].is_headless
-            case restart_events.MakeAnew(key):
+            case restart_events.RecreateFile(key):
                 assert key not in self.files or not self.files[key].cells
             case restart_events.RevokeCheckpoints(keys) | restart_events.RevokeStale(keys):
                 for key in keys:
@@ -119,7 +119,7 @@ class WatchedWorld(World):
 
     def heal_step(self, step: HealingStep) -> Work:
         match step:
-            case restart_events.MakeAnew(key):
+            case restart_events.RecreateFile(key):
                 assert key not in self.files
             case restart_events.RevokeCheckpoints(keys):
                 for key in keys:

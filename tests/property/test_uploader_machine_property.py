@@ -121,7 +121,7 @@ class World:
     def rewrite(self, number: int) -> None:
         model = self.models[number]
         some = tuple(part for part in model.parts if part.object_key.startswith("b") and self.rng.random() < 0.5)
-        self.tell(upload_events.RewriteAsked(model.key, some))
+        self.tell(upload_events.RewriteRequested(model.key, some))
 
     def lock(self, is_held: bool) -> None:
         self.has_lock = is_held
@@ -243,7 +243,7 @@ def test_whatever_is_answered_all_that_is_committed_gets_there_and_the_machine_c
     world.lock(True)
     for name, *details in plot:
         if name == "flush":
-            world.tell(upload_events.FlushAsked())
+            world.tell(upload_events.FlushRequested())
         else:
             getattr(world, name)(*details)
     world.drain()

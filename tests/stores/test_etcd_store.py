@@ -290,14 +290,14 @@ async def test_one_of_several_leads_and_the_others_know_where(etcd: EtcdServers,
         await waiting
     at_once = EtcdLeadership(client, prefix, "rebuild")
     with pytest.raises(Conflict, match=r"a meta service leads on this store \(127\.0\.0\.1:2\).*Nothing was done"):
-        await at_once.take()
+        await at_once.lead_now()
     assert at_once.lost.is_set() and second.is_leading
     with pytest.raises(Conflict, match="a meta service leads"):  # where the commands begin
         async with open_target(EtcdAddress(etcd.endpoints, prefix.decode().strip("/")), None):
             pass
     await second.resign()
     alone = EtcdLeadership(client, prefix, "rebuild")
-    await alone.take()
+    await alone.lead_now()
     assert alone.is_leading
     await alone.resign()
     await client.close()

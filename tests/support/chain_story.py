@@ -111,7 +111,7 @@ class ChainStory:
             case ["no", "room", "for", *rest]:
                 self.step(chain_events.BatchesTurnedAway(batches_of(rest), "the disk is full"))
             case ["roll"]:
-                self.step(leader_events.RollAsked())
+                self.step(leader_events.RollRequested())
             case ["wait", span_ms]:
                 self.now_ms += int(span_ms)
                 self.step(leader_events.TimePassed(self.now_ms))
@@ -120,7 +120,7 @@ class ChainStory:
             case ["flushes", speed]:
                 self.has_slow_flushes = speed == "slow"
             case ["flushed", epoch, offset]:
-                self.step(chain_events.SegmentHeard(int(epoch), leader_events.BatchesPersisted(int(offset))))
+                self.step(chain_events.SegmentEventReceived(int(epoch), leader_events.BatchesPersisted(int(offset))))
             case ["flush", "of", epoch, "fails"]:
                 self.step(chain_events.SegmentFlushFailed(int(epoch), "the disk lost a page"))
             case ["ended", state]:
@@ -158,24 +158,24 @@ class ChainStory:
             case ["isr", epoch, *nodes]:
                 self.isr_version += 1
                 self.step(
-                    chain_events.SegmentHeard(
+                    chain_events.SegmentEventReceived(
                         int(epoch), leader_events.IsrCommitted(tuple(map(int, nodes)), self.isr_version)
                     )
                 )
             case ["follower", follower, "has", offset, "of", epoch]:
                 node, _, life = follower.partition("/")
                 self.step(
-                    chain_events.SegmentHeard(
+                    chain_events.SegmentEventReceived(
                         int(epoch), leader_events.FollowerFetched(int(node), int(offset), int(life or 0))
                     )
                 )
             case ["look", "for", "lag", "in", epoch]:
-                self.step(chain_events.SegmentHeard(int(epoch), leader_events.LagChecked(self.now_ms)))
+                self.step(chain_events.SegmentEventReceived(int(epoch), leader_events.LagChecked(self.now_ms)))
             case ["record", epoch, "leader", node, "fence", fence]:
                 heard = leader_events.SegmentRecord(int(node), (NODE, 2, 3), (NODE, 2, 3), 0, int(fence))
-                self.step(chain_events.SegmentHeard(int(epoch), leader_events.RecordHeard(heard)))
+                self.step(chain_events.SegmentEventReceived(int(epoch), leader_events.RecordReceived(heard)))
             case ["fence", epoch]:
-                self.step(chain_events.SegmentHeard(int(epoch), leader_events.FenceRaised(int(epoch))))
+                self.step(chain_events.SegmentEventReceived(int(epoch), leader_events.FenceRaised(int(epoch))))
             case ["drops", "held"]:
                 self.held_drops = []
             case ["drops", "fail"]:
@@ -187,7 +187,7 @@ class ChainStory:
             case ["fault"]:
                 self.step(chain_events.ShardStopped(Stop("a fault in the node", StopCause.FAULT)))
             case ["leads", question, answer]:
-                self.step(chain_events.LeadRead(int(question), is_known=answer == "still"))
+                self.step(chain_events.LeadershipChecked(int(question), is_known=answer == "still"))
             case ["log", "start", offset]:
                 self.log_start = int(offset)
             case ["compare", epoch]:
@@ -307,9 +307,9 @@ class ChainStory:
                 say(f"  leaves segment {epoch} to others, who seal it")
             case chain_events.DoubtCopy(epoch):
                 say(f"  segment {epoch}: its file is in doubt")
-            case chain_events.AskWhoLeads(question):
+            case chain_events.CheckLeadership(question):
                 say(f"  asks meta who leads, {question}")
-            case chain_events.TellReaders():
+            case chain_events.NotifyReaders():
                 say("  readers are told")
         return None
 

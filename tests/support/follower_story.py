@@ -119,11 +119,11 @@ class FollowerStory:
             case ["damaged"]:
                 return follower_events.CopyDamaged("a batch has another CRC")
             case ["told"]:
-                return follower_events.ServiceTold()
+                return follower_events.ReportAccepted()
             case ["told", "it", "is", "sealed"]:
-                return follower_events.ServiceTold(is_settled=True)
+                return follower_events.ReportAccepted(is_settled=True)
             case ["not", "told"]:
-                return follower_events.ServiceNotTold()
+                return follower_events.ReportFailed()
             case ["wait", span_ms]:
                 self.now_ms += int(span_ms)
                 return follower_events.TimePassed()
@@ -180,16 +180,16 @@ def _said(effect: follower_events.FollowerEffect) -> str:
             return "flush"
         case follower_events.WritePromise(fence):
             return f"write the promise of fence {fence}"
-        case follower_events.TellPromise(fence, end_offset, high_watermark, is_tail_whole):
+        case follower_events.SubmitPromise(fence, end_offset, high_watermark, is_tail_whole):
             tail = "whole" if is_tail_whole else "not whole"
             return f"tell the promise of fence {fence}: ends at {end_offset}, hw {high_watermark}, tail {tail}"
         case follower_events.ProveCopy(end_offset):
             return f"prove all up to {end_offset}"
-        case follower_events.TellReplica(end_offset, size_bytes, _):
+        case follower_events.SubmitReport(end_offset, size_bytes, _):
             return f"tell the digest of {size_bytes} bytes up to {end_offset}"
         case follower_events.MoveHighWatermark(high_watermark):
             return f"serve below {high_watermark}"
         case follower_events.DropCopy():
             return "drop the copy"
-        case follower_events.TellFault(reason):
+        case follower_events.ReportFault(reason):
             return f"say: {reason}"

@@ -102,7 +102,7 @@ class GroupNode:
             meta=self,
             led_shard=self._led_shard,
             wall_ms=lambda: self.wall_ms,
-            age_ms=lambda: self.age.look(self.wall_ms, self.monotonic_ms),
+            age_ms=lambda: self.age.advance(self.wall_ms, self.monotonic_ms),
             monotonic_ms=lambda: self.monotonic_ms,
             heard_ms=lambda: self.heard_ms,
             lease_ms=lambda: self.lease_ms,

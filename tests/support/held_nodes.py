@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 from uuid import UUID
 
 from stratalog.admin_api.cuts import Confirmed, CutRequest, Held, HeldShard, HoldRequest, Released
-from stratalog.machines.reading.consistent_cut import ToldEnd
+from stratalog.machines.reading.consistent_cut import ReportedEnd
 from stratalog.model.errors import NotFound, OutcomeUnknown, Unavailable
 from stratalog.model.ids import ShardKey
 from stratalog.model.topic import Topic
@@ -186,7 +186,7 @@ class HeldNodes:
         node.believes.clear()
 
     # The judge ------------------------------------------------------------------------------------------------------
-    def refuted(self, ends: Mapping[ShardKey, ToldEnd]) -> str | None:
+    def refuted(self, ends: Mapping[ShardKey, ReportedEnd]) -> str | None:
         """Why these ends are not a consistent cut."""
         inside, outside = list[Record](), list[Record]()
         for shard, log in enumerate(self.logs):

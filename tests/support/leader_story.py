@@ -98,9 +98,9 @@ class LeaderStory:
                 node, _, life = follower.partition("/")
                 return leader_events.FollowerFetched(int(node), int(offset), int(life or 0))
             case ["node", node, "began", "life", life]:
-                return leader_events.NodeHeard(int(node), int(life))
+                return leader_events.NodeUpdated(int(node), int(life))
             case ["node", node, "of", "life", life, "is", state]:
-                return leader_events.NodeHeard(
+                return leader_events.NodeUpdated(
                     int(node), int(life), is_alive=state != "dead", can_write=state != "stuck"
                 )
             case ["look", "for", "lag"]:
@@ -113,7 +113,7 @@ class LeaderStory:
                 isr, version = _nodes_after("isr", words), int(words[words.index("version") + 1])
                 return leader_events.ProposalReadBack(proposal, isr, version, "refusal" in words)
             case ["record", *_]:
-                return leader_events.RecordHeard(self._record(words))
+                return leader_events.RecordReceived(self._record(words))
             case ["confirmed", *rest]:
                 return leader_events.OpeningConfirmed(self._record(rest) if rest else None)
             case ["fence"]:
@@ -121,7 +121,7 @@ class LeaderStory:
             case ["flush", "fails"]:
                 return leader_events.FlushFailed()
             case ["roll"]:
-                return leader_events.RollAsked()
+                return leader_events.RollRequested()
             case ["wait", span_ms]:
                 self.now_ms += int(span_ms)
                 return leader_events.TimePassed()

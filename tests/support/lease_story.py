@@ -83,7 +83,7 @@ class LeaseStory:
     def _pass(self, until_ms: int) -> list[str]:
         outcomes: list[str] = []
         while self._now_ms < until_ms:
-            self._now_ms = min(until_ms, self._now_ms + self._led().look_every_ms)
+            self._now_ms = min(until_ms, self._now_ms + self._led().check_every_ms)
             outcomes += self._look()
         return outcomes
 

@@ -54,7 +54,7 @@ class Leaving:
 
     async def look(self) -> None:
         leader = self.leader()
-        await leader.look()
+        await leader.run_pass()
         await self._repair(leader)
         for node in (await self.cluster.meta.service.snapshot()).nodes:
             if node.retirement is not None and (node.node_id, node.retirement.step) not in self.steps:

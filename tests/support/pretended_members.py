@@ -55,7 +55,7 @@ class Members:
         try:
             if record.step is RetireStep.VERIFY:
                 seen = ReportSighting(
-                    node.node_id, record.storage_id, record.begun_ms, 0, seen_ms=record.last_look_ms, caller=life
+                    node.node_id, record.storage_id, record.begun_ms, 0, seen_ms=record.last_check_ms, caller=life
                 )
                 await self.service.perform(seen)
             elif record.step is RetireStep.SNAPSHOT and record.inventory_key is None:

@@ -22,7 +22,7 @@ def in_words(step: restart_events.RestartStep) -> str:
             return f"open {key.epoch}"
         case restart_events.SetAside(key):
             return f"set {key.epoch} aside"
-        case restart_events.MakeAnew(key):
+        case restart_events.RecreateFile(key):
             return f"make {key.epoch} again"
         case restart_events.ScanFile(key, from_position):
             return f"scan {key.epoch} from {key.base_offset + from_position // BATCH_BYTES}"
@@ -62,7 +62,7 @@ def in_words(step: restart_events.RestartStep) -> str:
 
 def healing_in_words(step: shard_healing.HealingStep) -> str:
     match step:
-        case restart_events.MakeAnew() | restart_events.RevokeCheckpoints():
+        case restart_events.RecreateFile() | restart_events.RevokeCheckpoints():
             return in_words(step)
         case shard_healing.Refill(segment, end_offset):
             return f"refill {segment.epoch} up to {end_offset}"

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from stratalog.machines.copies.copy_repair import plan_moves
 from stratalog.machines.copies.leaving_survey import Survey, survey_nodes
-from stratalog.machines.plans.leaving_turns import whose_turn
 from stratalog.machines.plans.retirement import (
     EndOpen,
     Observed,
@@ -22,7 +21,8 @@ from stratalog.machines.plans.retirement import (
     plan,
     preflight,
 )
-from stratalog.machines.plans.retirement_looks import Turns, turns_of
+from stratalog.machines.plans.retirement_input import Turns, turns_of
+from stratalog.machines.plans.verification_turns import node_on_turn
 from stratalog.model.commands.retirement_commands import (
     AdvanceRetirement,
     GiveUpOpen,
@@ -76,7 +76,7 @@ class RetirementStory(TableStory):
         snapshot, node, survey = self.table.snapshot(), self.node(node_id), self.survey(node_id)
         earlier = {one.node_id for one in snapshot.nodes if one.node_id != node_id and goes_before(one, node)}
         blocks = preflight(node, snapshot.nodes, snapshot.topics, survey, self.vitals, earlier)
-        turns, next_look_by = self.turns(), whose_turn(node, snapshot.nodes)
+        turns, next_check_by = self.turns(), node_on_turn(node, snapshot.nodes)
         return plan(
             Observed(
                 node,
@@ -89,8 +89,8 @@ class RetirementStory(TableStory):
                 stalled_ms=self.stalled_ms,
                 mount=self.mount,
                 is_in_line=turns.is_in_line(node_id),
-                next_look_by=next_look_by,
-                has_other_looks=next_look_by is not None and turns.looks.get(next_look_by, 0) > 1,
+                next_check_by=next_check_by,
+                has_other_checks=next_check_by is not None and turns.looks.get(next_check_by, 0) > 1,
             )
         )
 
@@ -98,7 +98,7 @@ class RetirementStory(TableStory):
         vitals = {node_id: replace(one, has_store=self.has_store) for node_id, one in self.vitals.items()}
         return turns_of(self.table.snapshot(), vitals, self.now_ms)
 
-    def look(self, node_id: int) -> Planned:
+    def run_pass(self, node_id: int) -> Planned:
         """One pass of the service's leader over one retirement."""
         record, planned = self.record(node_id), self.planned(node_id)
         wait = None if planned.why is None else Wait(planned.why.reason, planned.why.words, self.now_ms)
@@ -120,7 +120,7 @@ class RetirementStory(TableStory):
     def looks(self, *node_ids: int, count: int = 4) -> None:
         for _ in range(count):
             for node_id in node_ids:
-                self.look(node_id)
+                self.run_pass(node_id)
 
     def verifies(self, node_id: int) -> None:
         """It leaves, all that it held is in the object store, and others are to look whether that is so."""
@@ -156,7 +156,7 @@ class RetirementStory(TableStory):
                 unconfirmed,
                 is_differing,
                 "what was wrong",
-                record.last_look_ms if seen_ms is None else seen_ms,
+                record.last_check_ms if seen_ms is None else seen_ms,
                 caller=self.life(by_node),
             )
         )
@@ -168,7 +168,7 @@ class RetirementStory(TableStory):
     def leave(self, node_id: int, by_node: int) -> None:
         """Go on until it is done, as nodes that stay do their part; nothing may be in the way."""
         for _ in range(30):
-            planned = self.look(node_id)
+            planned = self.run_pass(node_id)
             if planned.step is RetireStep.VERIFY:
                 self.now_ms += INTERVAL_MS
                 self.sight(node_id, by_node)

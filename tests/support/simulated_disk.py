@@ -283,7 +283,7 @@ class World(RestartSteps):
         if self.is_store_away and self.has_store and ranges:
             return at_once(shard_healing.AttemptFailed("connection refused", is_final=False))
         now = next((one for one in self.segments if one.key == segment.key), None)
-        return at_once(shard_healing.StoreAsked(tuple(self._missed(ranges)), now, self.may_give_up))
+        return at_once(shard_healing.StoreAnswered(tuple(self._missed(ranges)), now, self.may_give_up))
 
     def pause(self) -> Work:
         return at_once(None)

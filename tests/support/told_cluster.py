@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from stratalog.machines.plans.leaving_turns import who_writes, whose_turn
+from stratalog.machines.plans.verification_turns import inventory_writer, node_on_turn
 from stratalog.model.activity import Activity, UploadActivity
 from stratalog.model.commands.mount_commands import TakeMount
 from stratalog.model.commands.retirement_commands import ReportInventory, ReportSighting, RetireNode
@@ -84,11 +84,11 @@ class ToldCluster:
             assert record is not None
             if record.step is step:
                 return True
-            looks = whose_turn(node, nodes) if record.step is RetireStep.VERIFY else who_writes(node, nodes)
+            looks = node_on_turn(node, nodes) if record.step is RetireStep.VERIFY else inventory_writer(node, nodes)
             caller = None if looks is None else self.lives[looks]
             if record.step is RetireStep.VERIFY:
                 self.clock.now_ms += VERIFY_INTERVAL_MS
-                seen = record.storage_id, record.begun_ms, 0, (), 0, False, "", record.last_look_ms
+                seen = record.storage_id, record.begun_ms, 0, (), 0, False, "", record.last_check_ms
                 await self.service.perform(ReportSighting(node_id, *seen, caller=caller))
             elif record.step is RetireStep.SNAPSHOT:
                 written = record.storage_id, record.begun_ms, f"inventory-{node_id}"

@@ -89,7 +89,7 @@ async def open_target(place: Path | EtcdAddress, access: EtcdAccess | None) -> A
     client = EtcdClient(place.endpoints, access=access)
     try:
         leadership = EtcdLeadership(client, place.key_prefix, "rebuild")
-        await leadership.take()
+        await leadership.lead_now()
         try:
             etcd = EtcdStore(client, place.key_prefix, leadership, source=str(place))
             try:

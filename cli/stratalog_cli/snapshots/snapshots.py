@@ -18,7 +18,7 @@ from stratalog.admin_api.cuts import Confirmed, CutRequest, Held, HoldRequest
 from stratalog.admin_api.models import SealRequest, SegmentInfo, TopicInfo
 from stratalog.formats.bucket.cut import check_cut_name, decode_cut, encode_cut
 from stratalog.formats.bucket.object_names import CutName, ObjectNames
-from stratalog.machines.reading.consistent_cut import TieredSegment, ToldEnd, coverage, join, not_told
+from stratalog.machines.reading.consistent_cut import ReportedEnd, TieredSegment, coverage, join, unreported_shards
 from stratalog.model.counting import counted
 from stratalog.model.cut import Cut, CutShard
 from stratalog.model.errors import (
@@ -106,7 +106,7 @@ def _require_uploads(nodes: Nodes) -> None:
         raise Conflict(f"{which} no object store, so a snapshot can never be whole: start every node with --bucket URL")
 
 
-def _hold(nodes: Nodes, topics: Sequence[Topic]) -> tuple[str, UUID, dict[ShardKey, ToldEnd]]:
+def _hold(nodes: Nodes, topics: Sequence[Topic]) -> tuple[str, UUID, dict[ShardKey, ReportedEnd]]:
     """Tried again when a leader changes, or a node answers too late, or ends, while it lasts."""
     why = ""
     for _ in range(_ATTEMPTS):
@@ -118,7 +118,9 @@ def _hold(nodes: Nodes, topics: Sequence[Topic]) -> tuple[str, UUID, dict[ShardK
     raise Unavailable(f"no consistent snapshot could be made in {_ATTEMPTS} tries: {why}; try again")
 
 
-def _hold_once(clients: Sequence[AdminClient], topics: Sequence[Topic]) -> tuple[str, UUID, dict[ShardKey, ToldEnd]]:
+def _hold_once(
+    clients: Sequence[AdminClient], topics: Sequence[Topic]
+) -> tuple[str, UUID, dict[ShardKey, ReportedEnd]]:
     """Raises: what voids it."""
     shards = {ShardKey(topic.topic_id, shard): None for topic in topics for shard in range(topic.shard_count)}
     cut_id = uuid.uuid4()
@@ -130,7 +132,7 @@ def _hold_once(clients: Sequence[AdminClient], topics: Sequence[Topic]) -> tuple
     if not all(released):
         raise Unavailable("a node was not held for as long as all others took: it ended, or the network there is slow")
     ends = {key: end for key, end in join(_told(held)).items() if key in shards}
-    missing = not_told(shards, ends)
+    missing = unreported_shards(shards, ends)
     if missing:
         names = {topic.topic_id: topic.name for topic in topics}
         where = f"shard {missing[0].shard} of topic {names[missing[0].topic_id]}"
@@ -142,13 +144,13 @@ def _hold_once(clients: Sequence[AdminClient], topics: Sequence[Topic]) -> tuple
     return held[0].cluster_id, cut_id, ends
 
 
-def _leads_any(held: Held, ends: Mapping[ShardKey, ToldEnd]) -> bool:
+def _leads_any(held: Held, ends: Mapping[ShardKey, ReportedEnd]) -> bool:
     return any(end.node_id == held.node_id for end in ends.values())
 
 
-def _told(held: Sequence[Held]) -> list[ToldEnd]:
+def _told(held: Sequence[Held]) -> list[ReportedEnd]:
     return [
-        ToldEnd(ShardKey(one.topic_id, one.shard), node.node_id, one.epoch, one.log_start_offset, one.end_offset)
+        ReportedEnd(ShardKey(one.topic_id, one.shard), node.node_id, one.epoch, one.log_start_offset, one.end_offset)
         for node in held
         for one in node.shards
     ]
@@ -186,7 +188,7 @@ def _listed(nodes: Nodes) -> list[SegmentInfo]:
 
 def _until_in_bucket(
     listed: Callable[[], list[SegmentInfo]],
-    ends: Mapping[ShardKey, ToldEnd],
+    ends: Mapping[ShardKey, ReportedEnd],
     names: Mapping[UUID, str],
     deadline_s: float,
     say: Callable[[str], None],

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from stratalog.admin_api.cuts import Confirmed, CutRequest, Held, HoldRequest, Released
-from stratalog.admin_api.errors import error_from_body, told_error
+from stratalog.admin_api.errors import error_from_body, reported_error
 from stratalog.admin_api.find import FindAnswer
 from stratalog.admin_api.models import (
     AlterTopic,
@@ -200,7 +200,7 @@ class AdminClient:
         except urllib.error.HTTPError as error:
             with error:
                 answer = error.read()
-            if error.code < 500 and told_error(answer) is None:
+            if error.code < 500 and reported_error(answer) is None:
                 raise self._foreign(method, path, f"it answers {error.code}, and not as a node does") from None
             raise error_from_body(error.code, answer) from None
         except urllib.error.URLError as error:

@@ -53,14 +53,14 @@ def error_body(error: errors.StratalogError) -> bytes:
 
 def error_from_body(status: int, body: bytes) -> errors.StratalogError:
     """The error a node answered with. What is no ErrorBody becomes Rejected (4xx) or Unavailable (5xx)."""
-    if (told := told_error(body)) is not None:
+    if (told := reported_error(body)) is not None:
         return told
     text = body[:200].decode(errors="replace").strip() or "no body"
     kind = errors.Rejected if status < 500 else errors.Unavailable
     return kind(f"the node answered {status}: {text}")
 
 
-def told_error(body: bytes) -> errors.StratalogError | None:
+def reported_error(body: bytes) -> errors.StratalogError | None:
     """The error that a node wrote; None for an answer that no Stratalog node writes."""
     try:
         told = ErrorBody.model_validate(json.loads(body))

@@ -21,8 +21,8 @@ class TwoLanes:
         self._other: deque[asyncio.Future[None]] = deque()
         self._in_a_row = 0
 
-    async def take(self, *, is_urgent: bool) -> None:
-        """Returns once it is the caller's turn, who ends it with `give_on`."""
+    async def acquire(self, *, is_urgent: bool) -> None:
+        """Returns once it is the caller's turn, who ends it with `release`."""
         if self._is_taken:
             await self._wait(self._urgent if is_urgent else self._other)
         self._is_taken = True
@@ -35,12 +35,12 @@ class TwoLanes:
             await given
         except asyncio.CancelledError:
             if given.done() and not given.cancelled():
-                self.give_on()  # it was given in the same turn of the loop
+                self.release()  # it was given in the same turn of the loop
             elif given in lane:  # else it was passed over, in the same turn of the loop
                 lane.remove(given)
             raise
 
-    def give_on(self) -> None:
+    def release(self) -> None:
         """`_is_taken` stays true for the next waiter, so that no newcomer takes the turn in between."""
         is_urgent = bool(self._urgent) and (self._in_a_row < URGENT_IN_A_ROW or not self._other)
         lane = self._urgent if is_urgent else self._other
@@ -51,6 +51,6 @@ class TwoLanes:
                 given.set_result(None)
                 return
         if self._urgent or self._other:
-            self.give_on()
+            self.release()
             return
         self._is_taken, self._in_a_row = False, 0

@@ -45,7 +45,7 @@ class FieldReader:
         """Raise Corrupt at the present byte, or `back` bytes before it."""
         raise Corrupt(reason, source=self.source, position=self._position + self._at - back)
 
-    def take(self, size: int, what: str) -> memoryview:
+    def read_bytes(self, size: int, what: str) -> memoryview:
         if size > len(self._view) - self._at:
             self.refuse(f"{what} needs {size} bytes, {self.remaining} are left")
         start = self._at
@@ -53,7 +53,7 @@ class FieldReader:
         return self._view[start : start + size]
 
     def _integer(self, form: struct.Struct, what: str) -> int:
-        value: int = form.unpack(self.take(form.size, what))[0]
+        value: int = form.unpack(self.read_bytes(form.size, what))[0]
         return value
 
     def u8(self, what: str) -> int:
@@ -96,17 +96,17 @@ class FieldReader:
         size = self._integer(_U16, what)
         if size > limit:
             self.refuse(f"{what} is {size} bytes long, the limit is {limit}", back=2)
-        raw = self.take(size, what)
+        raw = self.read_bytes(size, what)
         try:
             return str(raw, "utf-8")
         except UnicodeDecodeError:
             self.refuse(f"{what} is not UTF-8", back=size)
 
     def uuid(self, what: str) -> UUID:
-        return UUID(bytes=bytes(self.take(16, what)))
+        return UUID(bytes=bytes(self.read_bytes(16, what)))
 
     def digest(self, what: str) -> bytes:
-        return bytes(self.take(DIGEST_BYTES, what))
+        return bytes(self.read_bytes(DIGEST_BYTES, what))
 
     def zeros_to_end(self) -> None:
         """Use up the padding of a fixed-size structure."""

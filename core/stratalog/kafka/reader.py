@@ -85,7 +85,7 @@ class _Body:
             if shift > 28:
                 raise self.malformed("varint longer than five bytes")
 
-    def take(self, size: int) -> bytes:
+    def read_bytes(self, size: int) -> bytes:
         begin = self.position
         if size > self.end - begin:
             raise self.malformed(f"{size} bytes are claimed, {self.end - begin} are left")
@@ -205,7 +205,7 @@ def _primitive(shape: FieldShape, kind: Any, *, is_flexible: bool) -> _Read:
         case "bytes" | "records":
             return _bytes(None if is_flexible else _I32, bytes, is_nullable=is_nullable)
         case "uuid":
-            return lambda body: _uuid(body.take(16))
+            return lambda body: _uuid(body.read_bytes(16))
         case "error_code":
             return lambda body: kind(body.number(_I16))
         case "datetime_i64":
@@ -221,7 +221,7 @@ def _bytes(form: struct.Struct | None, convert: Callable[[bytes], Any], *, is_nu
             if is_nullable:
                 return None
             raise body.malformed("null where the protocol has none")
-        return convert(body.take(length))
+        return convert(body.read_bytes(length))
 
     return read
 

@@ -22,7 +22,7 @@ class TokenBucket:
         self._level = burst
         self._updated_ms = now_ms
 
-    def take(self, tokens: float, now_ms: float) -> float:
+    def consume(self, tokens: float, now_ms: float) -> float:
         """Take tokens. Returns: how many milliseconds the taker must wait before it uses them."""
         self._refill(now_ms)
         self._level -= tokens

@@ -83,7 +83,7 @@ def check_advertised(advertised: Sequence[Listener]) -> None:
             raise ValueError("clients cannot connect to an address that means all of them; name one they reach")
 
 
-def check_told(further: Sequence[Listener], advertised: Sequence[Listener]) -> None:
+def check_addresses(further: Sequence[Listener], advertised: Sequence[Listener]) -> None:
     """That what is advertised is listened at, and that of each listener something can be told. Raises: ValueError."""
     open_names = {INTERNAL, *(one.name for one in further)}
     told_names = {one.name for one in advertised}
@@ -101,7 +101,7 @@ def check_told(further: Sequence[Listener], advertised: Sequence[Listener]) -> N
             )
 
 
-def told_of(listening: Listener, advertised: Sequence[Listener]) -> Listener:
+def advertised_address(listening: Listener, advertised: Sequence[Listener]) -> Listener:
     """What clients hear of a listener; `listening` is where it really is. Port 0 stands for the port there."""
     found = next((one for one in advertised if one.name == listening.name), listening)
     return Listener(found.name, found.host, found.port or listening.port)

@@ -143,6 +143,6 @@ class Retirement:
         return self.step is not RetireStep.PREFLIGHT
 
     @property
-    def last_look_ms(self) -> int:
+    def last_check_ms(self) -> int:
         """When the last check was reported, by the service's clock; 0: never."""
         return self.sightings[-1].at_ms if self.sightings else 0

@@ -104,7 +104,7 @@ class DirectoryStore:
         self._buffers.keep()
 
         def read() -> memoryview:
-            view = self._buffers.take(end - start)
+            view = self._buffers.allocate(end - start)
             read_range_into(view, path, start)
             return view
 
@@ -113,13 +113,13 @@ class DirectoryStore:
     async def head(self, key: str) -> ObjectInfo:
         path = self._path(key)
 
-        def look() -> ObjectInfo:
+        def read_info() -> ObjectInfo:
             status = path.stat()
             if not stat.S_ISREG(status.st_mode):
                 raise IsADirectoryError(errno.EISDIR, "not a plain file")
             return ObjectInfo(key, status.st_size, status.st_mtime_ns // 1_000_000)
 
-        return await self._run(Operation.HEAD, key, look)
+        return await self._run(Operation.HEAD, key, read_info)
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         check_prefix(prefix)

@@ -94,7 +94,7 @@ class TransferLimits:
         bucket = self._bucket
         if bucket is None:
             return
-        wait_ms = bucket.take(size_bytes, monotonic() * 1_000)
+        wait_ms = bucket.consume(size_bytes, monotonic() * 1_000)
         if wait_ms <= 0:
             return
         self.waited_ms += wait_ms

@@ -37,7 +37,7 @@ class ReusedBuffers:
     def kept_bytes(self) -> int:
         return sum(map(len, self._kept))
 
-    def take(self, size_bytes: int) -> memoryview:
+    def allocate(self, size_bytes: int) -> memoryview:
         """So many bytes, of any content. They are the taker's as long as a view of them is held."""
         if size_bytes < LEAST_BYTES:
             return memoryview(bytearray(size_bytes))

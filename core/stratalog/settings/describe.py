@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from stratalog.settings.kafka_names import WITHOUT_EFFECT, told_under_kafkas_names
+from stratalog.settings.kafka_names import WITHOUT_EFFECT, shown_under_kafka_names
 from stratalog.settings.load import environment_name
 from stratalog.settings.process import ProcessSettings
 from stratalog.settings.topic import PROCESS_DEFAULTS, TopicSettings
@@ -154,7 +154,7 @@ def _under_kafkas_names(values: list[SettingValue], overrides: Mapping[str, str]
     """Whoever set one finds it again, and what it does."""
     by_key = {one.key: one for one in values}
     told = []
-    for key, (name, value) in told_under_kafkas_names({key: one.value for key, one in by_key.items()}).items():
+    for key, (name, value) in shown_under_kafka_names({key: one.value for key, one in by_key.items()}).items():
         source = by_key[name].source
         synonyms, words = (Synonym(key, value, source),), f"Kafka's name for {name}."
         told.append(SettingValue(key, value, source, SettingType.STRING, words, False, synonyms))

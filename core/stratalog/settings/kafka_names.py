@@ -91,7 +91,7 @@ def without(key: str, present: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in present.items() if name not in gone}
 
 
-def told_under_kafkas_names(in_force: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+def shown_under_kafka_names(in_force: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     """Kafka's key -> our key for the same setting, and its value from the settings in force; only keys that Kafka's
     form can express."""
     told: dict[str, tuple[str, str]] = {}

@@ -18,11 +18,11 @@ from stratalog.model.batch import LARGEST_BATCH_BYTES
 from stratalog.model.listeners import (
     INTERNAL,
     Listener,
+    advertised_address,
+    check_addresses,
     check_advertised,
     check_further,
-    check_told,
     parse_listeners,
-    told_of,
 )
 from stratalog.settings.choices import FlushPolicy, GroupMigrationPolicy, LogLevel, ReadPolicy, TimestampType
 from stratalog.settings.relations import PROCESS_RELATIONS, assert_relations
@@ -620,7 +620,7 @@ class ProcessSettings(BaseModel):
 
     @model_validator(mode="after")
     def _told(self) -> Self:
-        check_told(self.further_listeners, self.told_listeners)
+        check_addresses(self.further_listeners, self.advertised_addresses)
         return self
 
     @field_validator("remote_read_bytes_per_second")
@@ -641,11 +641,11 @@ class ProcessSettings(BaseModel):
         return parse_listeners(self.listeners)
 
     @property
-    def told_listeners(self) -> tuple[Listener, ...]:
+    def advertised_addresses(self) -> tuple[Listener, ...]:
         """The addresses of listeners that others get, for listeners whose address is not simply where they listen."""
         return parse_listeners(self.advertised_listeners)
 
     def advertised(self, listening: tuple[str, int]) -> tuple[str, int]:
         """Where others find what listens there for the inside. Port 0 stands for the port there."""
-        told = told_of(Listener(INTERNAL, *listening), self.told_listeners)
+        told = advertised_address(Listener(INTERNAL, *listening), self.advertised_addresses)
         return told.host, told.port

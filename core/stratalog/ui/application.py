@@ -15,7 +15,7 @@ from stratalog.telemetry.plots import line_plot
 from stratalog.ui.gather import Gatherer
 from stratalog.ui.host import UiHost
 from stratalog.ui.lists import number
-from stratalog.ui.node_doors import is_plain_url
+from stratalog.ui.node_addresses import is_plain_url
 from stratalog.ui.page import Page, Query
 from stratalog.ui.pages.cluster import FIGURES, cluster_figure, cluster_page, troubles_page
 from stratalog.ui.pages.groups import clients_page, group_page, groups_page

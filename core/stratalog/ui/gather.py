@@ -18,7 +18,7 @@ from stratalog.machines.plans.heartbeat_history import Course
 from stratalog.model.errors import NotFound, StratalogError, Unavailable
 from stratalog.model.views.status_page import NodeRow, Overview
 from stratalog.ui.host import ClusterLooks, UiHost
-from stratalog.ui.node_doors import NodeDoors
+from stratalog.ui.node_addresses import NodeAddresses
 
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
@@ -39,7 +39,7 @@ class Failure:
 class Gatherer:
     def __init__(self, host: UiHost) -> None:
         self.host = host
-        self._doors = NodeDoors(host.token)
+        self._doors = NodeAddresses(host.token)
         self._kept: dict[str, tuple[float, asyncio.Task[Any]]] = {}
 
     async def close(self) -> None:

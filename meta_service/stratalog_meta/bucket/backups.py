@@ -126,7 +126,7 @@ class BucketBackups:
         assert self._witness is not None, "start comes first"
         return self._witness
 
-    def require_told(self, segments: tuple[SegmentKey, ...]) -> None:
+    def require_snapshot(self, segments: tuple[SegmentKey, ...]) -> None:
         """Raises Conflict when no snapshot in the bucket tells that these are complete there; one is made soon."""
         key = self.witness.untold(segments)
         if key is not None:

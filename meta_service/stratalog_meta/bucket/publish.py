@@ -80,7 +80,7 @@ class _Copy:
     digest: bytes = EMPTY_DIGEST
     end_offset: int = 0
 
-    def take(self, part: RemotePart, index: PartIndex, headers: Iterable[BatchHeader], now_ms: int) -> None:
+    def add_part(self, part: RemotePart, index: PartIndex, headers: Iterable[BatchHeader], now_ms: int) -> None:
         index.add_to(self.builder)
         for header in headers:
             self.producers.replay(header, now_ms)
@@ -144,7 +144,7 @@ class SegmentPublisher:
             await self._put_part(copy, end_offset, data, headers)
             return
         if part.object_key.startswith(self._names.segment_prefix(copy.identity.key)):
-            copy.take(part, index, headers, self._now_ms)
+            copy.add_part(part, index, headers, self._now_ms)
         else:
             await self._put_part(copy, part.end_offset, data, headers)
 
@@ -159,7 +159,7 @@ class SegmentPublisher:
         body = b"".join(buffers)
         name = self._names.chunk(copy.identity.key, base_offset, end_offset, **self._told(attempt))
         await self._put(name, body)
-        copy.take(RemotePart(name, 0, len(body), base_offset, end_offset), index, headers, self._now_ms)
+        copy.add_part(RemotePart(name, 0, len(body), base_offset, end_offset), index, headers, self._now_ms)
 
     async def _finish(
         self, copy: _Copy, planned: PlannedSegment, producers_before: Producers

@@ -109,10 +109,10 @@ async def _look_at_all(store: ObjectStore, names: ObjectNames, cut: Cut) -> dict
     topics = {topic.topic_id: topic.name for topic in cut.topics}
     looks: dict[CutShard, _Look] = {}
 
-    async def look(shard: CutShard) -> None:
+    async def check(shard: CutShard) -> None:
         looks[shard] = await _look_at(store, names, shard, f"{topics[shard.key.topic_id]}-{shard.key.shard}")
 
-    await each(cut.shards, look)
+    await each(cut.shards, check)
     faults = [fault for shard in cut.shards for fault in looks[shard].faults]
     if faults:
         more = f"; and {len(faults) - _NAMED} more" if len(faults) > _NAMED else ""

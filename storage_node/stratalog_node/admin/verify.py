@@ -182,7 +182,7 @@ def _unopened(services: AdminServices, segment: Segment, stop: Stop) -> Finding:
 def _missing(services: AdminServices, segment: Segment, place: str) -> list[Finding]:
     may_read = services.catalog.reads_bucket(segment.key.topic_id)
     verdict = judge_missing(segment, services.node_id, has_store=services.store is not None, may_read=may_read)
-    if not verdict.is_worth_telling:
+    if not verdict.is_worth_reporting:
         return []
     severity: Literal["error", "warning"] = "error" if verdict.is_error else "warning"
     return [Finding(severity=severity, place=place, what=verdict.what, next_step=verdict.next_step)]

@@ -1,6 +1,6 @@
 """The work that nodes do for one that leaves: check twice that all its data is elsewhere, and record what it held.
 
-For each retirement that waits for this, one node is responsible (`machines/plans/leaving_turns.py`). The metadata
+For each retirement that waits for this, one node is responsible (`machines/plans/verification_turns.py`). The metadata
 decide, so a check that was not made falls to the next pass, or to another node if the responsible one dies.
 Lives on the event loop, as one task.
 """
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from stratalog.formats.bucket.object_names import InventoryName, ObjectNames
-from stratalog.machines.plans.leaving_turns import pause_before_look_ms, who_writes, whose_turn
+from stratalog.machines.plans.verification_turns import inventory_writer, node_on_turn, pause_before_check_ms
 from stratalog.meta_api.client import MetaClient
 from stratalog.model.commands.retirement_commands import ReportInventory, ReportSighting
 from stratalog.model.errors import AlreadyExists, Corrupt, OutcomeUnknown, StratalogError
@@ -90,12 +90,12 @@ class RetirementChecks:
         known = self._known.get(node.node_id)
         if known is None or (known[0].begun_ms, known[0].sightings) != (record.begun_ms, record.sightings):
             known = self._known[node.node_id] = record, self._steady_ms()
-        if whose_turn(node, self._catalog.nodes()) != self._node_id:
+        if node_on_turn(node, self._catalog.nodes()) != self._node_id:
             return False
-        return self._steady_ms() - known[1] >= pause_before_look_ms(record, self._interval_ms)
+        return self._steady_ms() - known[1] >= pause_before_check_ms(record, self._interval_ms)
 
     def _is_writer(self, node: Node) -> bool:
-        return who_writes(node, self._catalog.nodes()) == self._node_id
+        return inventory_writer(node, self._catalog.nodes()) == self._node_id
 
     async def _sight(self, node: Node, record: Retirement) -> None:
         seen = await self._sighter.look(node)
@@ -109,7 +109,7 @@ class RetirementChecks:
                 seen.unconfirmed_count,
                 seen.is_differing,
                 seen.words,
-                record.last_look_ms,
+                record.last_check_ms,
             )
         )
 

@@ -51,11 +51,11 @@ class CopyScheduler:
             return await self._threads.settle_copy(copy.file, work)
 
     async def _in_lane(self, begin: Callable[[], Awaitable[Any]], *, is_urgent: bool) -> Any:
-        await self._lanes.take(is_urgent=is_urgent)
+        await self._lanes.acquire(is_urgent=is_urgent)
         try:
             return await begin()
         finally:
-            self._lanes.give_on()
+            self._lanes.release()
 
     def _turn_of(self, key: SegmentKey) -> asyncio.Lock:
         """Held during work on a copy of this segment, also of one that is followed no more."""

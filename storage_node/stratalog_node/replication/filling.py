@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import assert_never
 
 from stratalog.machines.restart import shard_healing
-from stratalog.machines.restart.restart_events import Heal, MakeAnew, RecoveredLog, RevokeCheckpoints
+from stratalog.machines.restart.restart_events import Heal, RecoveredLog, RecreateFile, RevokeCheckpoints
 from stratalog.model.commands.table_commands import AdvanceLogStart
 from stratalog.model.errors import Rejected, StratalogError
 from stratalog.model.ids import SegmentKey
@@ -99,13 +99,15 @@ class CopyFilling:
 
     async def _do(self, step: shard_healing.HealingStep, file: HealedFile) -> shard_healing.HealingEvent | None:
         match step:
-            case MakeAnew(key):
+            case RecreateFile(key):
                 recreate_file(self._context, key, self._topic)
             case shard_healing.Refill():
                 return await file.refill(step)
             case shard_healing.AskStore():
                 missed = await file.ask_store(step)
-                return shard_healing.StoreAsked(missed, self._context.catalog.segment(self._key), self._may_give_up())
+                return shard_healing.StoreAnswered(
+                    missed, self._context.catalog.segment(self._key), self._may_give_up()
+                )
             case shard_healing.Pause():
                 await file.backoff.pause()
             case shard_healing.GiveUp():

@@ -44,13 +44,13 @@ from stratalog.machines.following.follower_events import (
     RangeArrived,
     RangeRefusal,
     RangeRefused,
+    ReportAccepted,
+    ReportFailed,
+    ReportFault,
     SegmentNamed,
-    ServiceNotTold,
-    ServiceTold,
+    SubmitPromise,
+    SubmitReport,
     TailCut,
-    TellFault,
-    TellPromise,
-    TellReplica,
     TimePassed,
     WritePromise,
 )
@@ -258,20 +258,20 @@ class Replica:
                 host.start(self._flush_at_last())
             case WritePromise(fence):
                 host.start(self._promise(fence))
-            case TellPromise(fence, end_offset, high_watermark, is_whole):
+            case SubmitPromise(fence, end_offset, high_watermark, is_whole):
                 seen_offset = self.copy.seen_offset if self.copy.is_damaged else 0
                 is_whole = is_whole and not self.copy.is_damaged
                 word = PromiseFence(self.copy.key, fence, end_offset, high_watermark, is_whole, seen_offset)
                 host.start(self._tell(word))
             case ProveCopy():
                 host.start(self._prove())
-            case TellReplica():
+            case SubmitReport():
                 host.start(self._report())
             case MoveHighWatermark():
                 pass  # the sender queries the machine for it
             case DropCopy():
                 host.dropped(self)
-            case TellFault(reason):
+            case ReportFault(reason):
                 log.error("a replica makes no progress", segment=str(self.name), reason=reason)
                 host.start(self._look_at_fault())
             case _:
@@ -447,7 +447,7 @@ class Replica:
         if tally is None:
             # The seal carries what producers wrote up to its end, not in this segment alone.
             log.info("a copy is reported once the segments before it are settled", segment=str(self.name))
-            self.hear(ServiceNotTold())
+            self.hear(ReportFailed())
             return
         proof = replace(self._proof, producers=tally)
         await self._tell(ReportReplica(self.copy.key, proof, self._host.version_of(self.copy.key)))
@@ -462,12 +462,12 @@ class Replica:
                 self.hear(CopyDamaged(str(conflict)))
                 return
             log.warning("the meta service refused a report", segment=str(self.name), error=str(conflict))
-            self.hear(ServiceNotTold())
+            self.hear(ReportFailed())
         except Exception as error:
             self._log_failure("the meta service did not accept a report", error)
-            self.hear(ServiceNotTold())
+            self.hear(ReportFailed())
         else:
-            self.hear(ServiceTold.answered(segment, self.follower.node_id))
+            self.hear(ReportAccepted.answered(segment, self.follower.node_id))
 
     def _log_failure(self, what: str, error: Exception) -> None:
         """Of an effect. A fault counts like any failure: the machine has it tried again, and only this copy waits. Else

@@ -97,6 +97,6 @@ class StoreSource:
         if self._offsets.get(name) != offset:
             return
         data = memoryview(ranges[0] if len(ranges) == 1 else b"".join(ranges))
-        self._catch_up.take(len(data), self._steady_ms())
+        self._catch_up.consume(len(data), self._steady_ms())
         answer = SegmentAnswer(*name, 0, segment.end_offset, segment.base_offset, (data,), len(data))
         self._stats.stored_bytes += self._take(OBJECT_STORE, answer)

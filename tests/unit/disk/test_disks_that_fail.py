@@ -63,7 +63,7 @@ def look(now_ms):
         except Unavailable:
             print("failed")
     calls.report_to(health, now_ms)
-    health.look(None, None, now_ms)
+    health.check(None, None, now_ms)
 
 look(0)
 print(health.trouble)

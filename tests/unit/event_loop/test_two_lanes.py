@@ -15,11 +15,11 @@ from stratalog.event_loop.two_lanes import URGENT_IN_A_ROW, TwoLanes
 
 @asynccontextmanager
 async def held(lanes: TwoLanes) -> AsyncIterator[None]:
-    await lanes.take(is_urgent=True)
+    await lanes.acquire(is_urgent=True)
     try:
         yield
     finally:
-        lanes.give_on()
+        lanes.release()
 
 
 class Line:
@@ -34,7 +34,7 @@ class Line:
         return asyncio.get_running_loop().create_task(self._work(name, is_urgent))
 
     async def _work(self, name: str, is_urgent: bool) -> None:
-        await self.lanes.take(is_urgent=is_urgent)
+        await self.lanes.acquire(is_urgent=is_urgent)
         try:
             self.at_once += 1
             try:
@@ -44,7 +44,7 @@ class Line:
             finally:
                 self.at_once -= 1
         finally:
-            self.lanes.give_on()
+            self.lanes.release()
 
 
 async def test_urgent_work_goes_before_what_has_waited_longer() -> None:

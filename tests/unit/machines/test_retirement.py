@@ -57,7 +57,7 @@ def test_a_node_leaves_in_the_steps_of_the_page() -> None:
     seen = []
 
     def look() -> None:
-        story.look(1)
+        story.run_pass(1)
         seen.append(story.record(1).step)
 
     look()
@@ -90,7 +90,7 @@ def test_a_cordoned_node_gets_no_segment_and_what_was_prepared_there_is_chosen_a
     leader = active.leader
     assert leader is not None and leader in story.prepare(active.key).replicas
     story.do(RetireNode(leader))
-    story.look(leader)
+    story.run_pass(leader)
     assert leader not in story.prepare(active.key).replicas
     assert leader not in story.roll(active.key, 10).replicas
     for number in range(4):
@@ -104,7 +104,7 @@ def test_where_nobody_else_lives_a_cordoned_node_goes_on_writing() -> None:
     leader = story.active(topic).leader
     assert leader is not None
     story.do(RetireNode(leader))
-    story.look(leader)
+    story.run_pass(leader)
     story.die(3 - leader)
     assert story.prepare(story.active(topic).key).leader == leader
 
@@ -116,7 +116,7 @@ def test_topics_of_the_service_follow_the_nodes_down() -> None:
     story = RetirementStory(nodes=3)
     log = story.do(CreateTopic(GROUP_LOG, 1, 3, is_internal=True)).result
     story.do(RetireNode(3))
-    story.look(3)
+    story.run_pass(3)
     assert story.record(3).step is RetireStep.CORDON
     assert story.table.topic(log.topic_id).replication_factor == 2
 
@@ -134,7 +134,7 @@ def test_without_a_remote_tier_other_nodes_copy_what_it_has_and_with_one_nobody_
     story.looks(node_id)
     story.roll_away(node_id)
     story.report_all()
-    story.look(node_id)
+    story.run_pass(node_id)
     assert waits_for(story, node_id) is WaitReason.UNDER_REPLICATED and "2 segments" in words(story, node_id)
     before = {shard.key: shard.segments[0].replicas for shard in story.table.snapshot().shards}
     copy_again(story)
@@ -156,7 +156,7 @@ def test_what_turns_up_after_the_offload_is_gone_back_for() -> None:
     story.roll_away(1)
     story.report_all()
     story.upload_all()
-    story.look(1)
+    story.run_pass(1)
     story.sight(1, by_node=2)
     assert story.record(1).sightings
     story.die(2, 3)
@@ -164,7 +164,7 @@ def test_what_turns_up_after_the_offload_is_gone_back_for() -> None:
     assert story.active(late).replicas == (1,), "nobody else lived when it was made"
     story.is_heard(2)
     story.is_heard(3)
-    story.look(1)
+    story.run_pass(1)
     assert story.record(1).step is RetireStep.SEAL
     assert not story.record(1).sightings, "what was seen before counts no more"
 
@@ -175,11 +175,11 @@ def test_the_last_node_stays() -> None:
     story = RetirementStory(nodes=2)
     story.do(RetireNode(1))
     story.die(2)
-    story.look(1)
+    story.run_pass(1)
     assert waits_for(story) is WaitReason.LAST_NODE and story.record(1).step is RetireStep.PREFLIGHT
     assert not story.node(1).is_leaving, "nothing is cordoned before the checks have passed"
     story.is_heard(2)
-    story.look(1)
+    story.run_pass(1)
     assert story.record(1).step is RetireStep.CORDON and waits_for(story) is None
 
 
@@ -188,13 +188,13 @@ def test_as_many_nodes_stay_as_a_topic_has_replicas_or_asks_for_in_sync() -> Non
     story = RetirementStory(nodes=3)
     story.topic("wide", replicas=3)
     story.do(RetireNode(1))
-    story.look(1)
+    story.run_pass(1)
     assert waits_for(story) is WaitReason.REPLICATION_FACTOR
     assert "2 nodes stay" in words(story) and "'wide' with 3" in words(story)
     picky = RetirementStory(nodes=2)
     picky.topic("picky", settings={"min.insync.replicas": "2"})
     picky.do(RetireNode(1))
-    picky.look(1)
+    picky.run_pass(1)
     assert waits_for(picky) is WaitReason.REPLICATION_FACTOR and "min.insync.replicas=2" in words(picky)
 
 
@@ -205,12 +205,12 @@ def test_as_many_zones_stay_as_a_topic_spreads_over() -> None:
         story.do(RegisterNode(NodeInfo(node_id, f"storage-{node_id}", "host", 9092, rack)))
     story.topic("orders", replicas=2)
     story.do(RetireNode(1))
-    story.look(1)
+    story.run_pass(1)
     assert waits_for(story) is WaitReason.ZONE_SPREAD
     assert "1 zone stays of 2" in words(story) and "in zone a" in words(story)
     story.do(RetireNode(2))
     story.do(CancelRetirement(1))
-    story.look(2)
+    story.run_pass(2)
     assert story.record(2).step is RetireStep.CORDON, "another node is in its zone"
 
 
@@ -227,12 +227,12 @@ def test_what_must_be_copied_has_to_fit_on_those_that_stay() -> None:
     node_id = _has_to_be_copied(story)
     story.vitals = {other: Vitals(4_000, 100_000, True) for other in (1, 2, 3)}
     story.do(RetireNode(node_id))
-    story.look(node_id)
+    story.run_pass(node_id)
     assert waits_for(story, node_id) is WaitReason.INSUFFICIENT_CAPACITY and "100 bytes" in words(story, node_id)
     story.vitals = {}
     assert "have not said" in (story.planned(node_id).why or pytest.fail("it goes on")).words, "unknown is no room"
     story.vitals = {other: Vitals(20_060, 100_000, True) for other in (1, 2, 3)}
-    story.look(node_id)
+    story.run_pass(node_id)
     assert story.record(node_id).step is RetireStep.CORDON
 
 
@@ -242,7 +242,7 @@ def test_what_hardly_fills_a_disk_is_copied_to_a_full_one() -> None:
     node_id = _has_to_be_copied(story)
     story.vitals = {other: Vitals(10_000, 100_000, True) for other in (1, 2, 3)}
     story.do(RetireNode(node_id))
-    story.look(node_id)
+    story.run_pass(node_id)
     assert story.record(node_id).step is RetireStep.CORDON
 
 
@@ -266,7 +266,7 @@ def test_a_store_that_is_away_is_said_with_what_is_still_to_come() -> None:
     story.roll_away(1)
     story.report_all()
     story.store_away_ms = 90_000
-    story.look(1)
+    story.run_pass(1)
     assert waits_for(story) is WaitReason.STORE_UNREACHABLE and "90 s" in words(story) and "100 bytes" in words(story)
     story.store_away_ms = 0
     story.upload_all()
@@ -283,20 +283,20 @@ def test_what_nobody_can_confirm_counts_as_still_here(is_differing: bool, reason
     story.roll_away(1)
     story.report_all()
     story.upload_all()
-    story.look(1)
+    story.run_pass(1)
     story.sight(1, by_node=2)
     story.now_ms += INTERVAL_MS
     story.sight(1, by_node=2, unconfirmed=1, is_differing=is_differing)
-    story.look(1)
+    story.run_pass(1)
     assert story.record(1).step is RetireStep.VERIFY and waits_for(story) is reason
     assert "could not confirm 1 of 10" in words(story)
     story.now_ms += INTERVAL_MS
     story.sight(1, by_node=2)
-    story.look(1)
+    story.run_pass(1)
     assert story.record(1).step is RetireStep.VERIFY, "one that was not clean begins again"
     story.now_ms += INTERVAL_MS
     story.sight(1, by_node=2)
-    story.look(1)
+    story.run_pass(1)
     assert story.record(1).step is RetireStep.SNAPSHOT
 
 
@@ -307,7 +307,7 @@ def test_a_sighting_counts_of_who_stays_alone_and_of_the_present_retirement() ->
     story.roll_away(1)
     story.report_all()
     story.upload_all()
-    story.look(1)
+    story.run_pass(1)
     story.sight(1, by_node=1)
     assert not story.record(1).sightings, "the leaving node's own word is not enough"
     old = story.record(1)
@@ -332,7 +332,7 @@ def test_a_volume_is_looked_at_by_its_own_node_and_needs_no_copy_elsewhere() -> 
     story.looks(node_id)
     story.roll_away(node_id)
     story.report_all()
-    story.look(node_id)
+    story.run_pass(node_id)
     assert story.record(node_id).step is RetireStep.VERIFY
     story.sight(node_id, by_node=other)
     assert not story.record(node_id).sightings
@@ -383,10 +383,10 @@ def test_the_mount_is_waited_for_and_says_whether_somebody_has_it(mode: RetireMo
     story.upload_all()
     story.mount = Served.NO_HOLDER
     for _ in range(2):
-        story.look(1)
+        story.run_pass(1)
         story.now_ms += INTERVAL_MS
         story.sight(1, by_node=sees)
-    story.look(1)
+    story.run_pass(1)
     story.write_inventory(1, by_node=2)
     story.looks(1)
     assert story.record(1).step is RetireStep.MOUNT and waits_for(story) is WaitReason.NO_MOUNT_HOLDER
@@ -395,7 +395,7 @@ def test_the_mount_is_waited_for_and_says_whether_somebody_has_it(mode: RetireMo
     assert why.reason is WaitReason.MOUNT_PENDING
     assert ("stratalog node start --read-only" in why.words) is (mode is RetireMode.VOLUME), "a person has to start it"
     story.mount = Served.SERVING
-    story.look(1)
+    story.run_pass(1)
     assert story.record(1).step is RetireStep.DONE
 
 

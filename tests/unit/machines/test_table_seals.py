@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from stratalog.machines.following.follower_events import ServiceTold
+from stratalog.machines.following.follower_events import ReportAccepted
 from stratalog.machines.tiering.upload_duty import uploader_of
 from stratalog.model.commands.table_commands import (
     AdvanceLogStart,
@@ -233,9 +233,9 @@ def test_a_copy_made_anew_is_told_of_until_it_is_listed_though_the_seal_names_it
     story.do(ReportLostCopies((key,), caller=story.life(2)))
     passed_over = story.do(anew).result
     assert passed_over.local_nodes == (3,) and 1 in passed_over.seal.replicas
-    assert not ServiceTold.answered(passed_over, 1).is_settled, "else nobody ever tells of it again"
+    assert not ReportAccepted.answered(passed_over, 1).is_settled, "else nobody ever tells of it again"
     listed = story.do(replace(anew, isr_version=story.segment(key).isr_version)).result
-    assert listed.local_nodes == (1, 3) and ServiceTold.answered(listed, 1).is_settled
+    assert listed.local_nodes == (1, 3) and ReportAccepted.answered(listed, 1).is_settled
 
 
 @pytest.mark.fault("node-reports-copy-completes")

@@ -20,7 +20,7 @@ from stratalog.model.retirement import RetireStep
 from stratalog.model.views.cluster_lists import ListAsk
 from stratalog.model.views.status_page import Overview
 from stratalog_meta.api.server import MetaServer
-from stratalog_meta.seldom import FRESH_MS, SeldomMade
+from stratalog_meta.costly_answer import FRESH_MS, CostlyAnswer
 from stratalog_meta.service import MetaService
 from support.told_cluster import ToldCluster, told_cluster
 from support.waiting import eventually
@@ -253,7 +253,7 @@ class Asked:
 async def test_however_many_watch_at_once_the_cluster_is_looked_at_once() -> None:
     asked = Asked()
     asked.go_on.clear()
-    maker = SeldomMade(asked.steps, asked.clock, "a test")
+    maker = CostlyAnswer(asked.steps, asked.clock, "a test")
     watching = [asyncio.create_task(maker.get()) for _ in range(50)]
     await asyncio.sleep(0)
     watching[0].cancel()  # the client that it was begun for goes away
@@ -265,7 +265,7 @@ async def test_however_many_watch_at_once_the_cluster_is_looked_at_once() -> Non
 
 async def test_it_is_looked_at_anew_when_the_answer_is_old() -> None:
     asked = Asked()
-    maker = SeldomMade(asked.steps, asked.clock, "a test")
+    maker = CostlyAnswer(asked.steps, asked.clock, "a test")
     assert (await maker.get()).version == 1
     asked.now_ms += FRESH_MS - 1
     assert (await maker.get()).version == 1
@@ -278,7 +278,7 @@ async def test_it_is_looked_at_anew_when_the_answer_is_old() -> None:
 async def test_a_look_that_takes_long_is_made_seldom() -> None:
     asked = Asked()
     asked.look_ms = 2_000
-    maker = SeldomMade(asked.steps, asked.clock, "a test")
+    maker = CostlyAnswer(asked.steps, asked.clock, "a test")
     first = await maker.get()
     asked.look_ms = 0
     asked.now_ms += 19 * 2_000
@@ -297,7 +297,7 @@ async def test_a_look_that_fails_is_made_again() -> None:
             raise NotLeader("not now")
         return await asked.steps()
 
-    maker = SeldomMade(steps, asked.clock, "a test")
+    maker = CostlyAnswer(steps, asked.clock, "a test")
     with pytest.raises(NotLeader):
         await maker.get()
     broken = False

@@ -38,10 +38,10 @@ async def test_a_mount_ends_when_its_time_is_over() -> None:
     await with_two_mounts(service)
     expiry = MountExpiry(lambda: now_ms, service._parts()[0])
     now_ms = 1_499
-    await expiry.look()
+    await expiry.end_expired()
     assert {mount.name for mount in (await service.snapshot()).mounts} == {"for-ever", "a-while"}
     now_ms = 1_500
-    await expiry.look()
+    await expiry.end_expired()
     assert {mount.name for mount in (await service.snapshot()).mounts} == {"for-ever"}
     await service.close()
 

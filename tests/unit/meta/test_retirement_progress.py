@@ -82,7 +82,7 @@ class Leaving:
 
     async def look(self, count: int = 1) -> RetirementStatus:
         for _ in range(count):
-            await self.retirements.look()
+            await self.retirements.run_pass()
         return await self.status()
 
     async def status(self) -> RetirementStatus:
@@ -166,7 +166,9 @@ async def test_a_store_that_does_not_answer_a_node_is_said_at_each_step_that_nee
     if step is RetireStep.SNAPSHOT:
         for _ in range(2):
             record = (await leaving.status()).retirement
-            sighting = ReportSighting(1, "disk-1", record.begun_ms, 4, seen_ms=record.last_look_ms, caller=leaving.life)
+            sighting = ReportSighting(
+                1, "disk-1", record.begun_ms, 4, seen_ms=record.last_check_ms, caller=leaving.life
+            )
             await leaving.service.perform(sighting)
             await leaving.after(INTERVAL_MS)
     told = await leaving.look()
@@ -201,7 +203,7 @@ async def test_what_a_node_says_of_its_store_with_a_heartbeat_is_in_the_status()
             vitals = Vitals(50 * GIB, 100 * GIB, True, away_ms if life.node_id == leader else 0)
             await service.heartbeat(Heartbeat(life, vitals=vitals))
         for _ in range(3):
-            await retirements.look()
+            await retirements.run_pass()
         (status,) = await service.retirements()
         return status
 
@@ -244,10 +246,10 @@ async def test_others_have_their_turn_between_the_plans_of_one_look(monkeypatch:
 
     monkeypatch.setattr(retirements, "_plan", plan)
     for _ in range(5):
-        await retirements.look()  # what it notes takes turns of its own
+        await retirements.run_pass()  # what it notes takes turns of its own
     turns.clear()
     task = asyncio.create_task(others())
-    await retirements.look()
+    await retirements.run_pass()
     task.cancel()
     assert len(turns) == 8 and len(set(turns)) == 8
     await service.close()

@@ -135,7 +135,7 @@ async def test_mounts_of_users_and_of_snapshots_are_mounted_again(
             assert b"1-b" in b"".join(map(bytes, await view.read(4, 1 << 20)))
         expiry = cluster.meta.service._expiry
         assert expiry is not None
-        await expiry.look()
+        await expiry.end_expired()
         left = {mount.name for mount in (await cluster.meta.service.snapshot()).mounts}
         assert left == mounts.keys() - {"over-soon"}, "its time is over as ever"
 

@@ -418,7 +418,7 @@ async def eventually_seen(leaving: Leaving, predicate: Callable[[], bool]) -> No
     """By looks of the service's leader, which has no copies made."""
 
     async def is_so() -> bool:
-        await leaving.leader().look()
+        await leaving.leader().run_pass()
         return predicate()
 
     await eventually(is_so)

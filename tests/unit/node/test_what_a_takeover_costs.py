@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stratalog.formats.segments.index_block import decode_index_block
-from stratalog.machines.leading.chain_events import ChainEvent, SegmentHeard
+from stratalog.machines.leading.chain_events import ChainEvent, SegmentEventReceived
 from stratalog.model.commands.table_commands import CreateTopic, ReportReplica
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog_node.shards.log.shard_log import ShardLog
@@ -97,7 +97,7 @@ async def test_a_shard_that_others_lead_has_no_work_when_its_segments_change(
     tell = ShardLog.tell
 
     def noted(shard: ShardLog, event: ChainEvent) -> None:
-        if isinstance(event, SegmentHeard):
+        if isinstance(event, SegmentEventReceived):
             led = shard.chain.active
             assert led is not None and led.key.epoch == event.epoch, "a segment that this node does not lead"
             heard.append((shard.context.node_id, led.key))

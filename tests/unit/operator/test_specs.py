@@ -135,7 +135,7 @@ def test_a_node_listens_for_clients_outside_and_tells_them_of_the_port_that_lead
     settings = load_process_settings(assignments=[words[at + 1] for at, word in enumerate(words) if word == "--set"])
 
     assert settings.further_listeners == (Listener("outside", "0.0.0.0", 9094), Listener("far", "0.0.0.0", 9095))
-    assert settings.told_listeners == (
+    assert settings.advertised_addresses == (
         Listener("internal", "main-hot-7-0.main-nodes.data.svc.cluster.local", 9092),
         Listener("outside", "10.0.0.9", 30_100),
         Listener("far", "kafka.example.org", 31_100),

@@ -11,8 +11,8 @@ from stratalog.model.listeners import (
     INTERNAL,
     MOST_LISTENERS,
     Listener,
+    advertised_address,
     parse_listeners,
-    told_of,
     why_not_registered,
 )
 from stratalog.settings.load import load_process_settings
@@ -112,7 +112,7 @@ def test_what_is_not_advertised_is_told_as_it_listens_and_port_0_is_the_port_the
         listeners="near://10.0.0.1:9094,far://0.0.0.0:9095", advertised_listeners="pod:9092,far://public:0"
     )
     listening = (Listener(INTERNAL, "0.0.0.0", 40_000), *settings.further_listeners)
-    told = [told_of(one, settings.told_listeners) for one in listening]
+    told = [advertised_address(one, settings.advertised_addresses) for one in listening]
     assert told == [
         Listener(INTERNAL, "pod", 9092),
         Listener("near", "10.0.0.1", 9094),

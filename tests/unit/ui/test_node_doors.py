@@ -13,7 +13,7 @@ from stratalog.model.activity import Activity
 from stratalog.model.errors import StratalogError, Unavailable, WrongServer
 from stratalog.ui import UiHost
 from stratalog.ui.gather import Gatherer
-from stratalog.ui.node_doors import NodeDoors
+from stratalog.ui.node_addresses import NodeAddresses
 from stratalog.ui.pages.groups import groups_page
 from stratalog.ui.pages.records import why_not_shown
 from stratalog.ui.pages.topics import topic_page
@@ -43,7 +43,7 @@ def of_node(node_id: int) -> Answer:
 
 @pytest.mark.fault("ui-show-node-alone")
 async def test_another_node_at_the_address_is_not_taken_for_the_one_that_was_meant() -> None:
-    doors = NodeDoors(None)
+    doors = NodeAddresses(None)
     async with port_that(of_node(2)) as url:
         assert (await doors.ask(2, url, "/v1/history", HistoryAnswer)).node_id == 2
         with pytest.raises(WrongServer, match="another node answers there"):
@@ -53,7 +53,7 @@ async def test_another_node_at_the_address_is_not_taken_for_the_one_that_was_mea
 
 @pytest.mark.fault("ui-show-node-alone")
 async def test_redirects_foreign_answers_and_silence_are_said_and_go_nowhere() -> None:
-    doors, asked = NodeDoors(lambda: "a-token-of-this-cluster"), list[str]()
+    doors, asked = NodeAddresses(lambda: "a-token-of-this-cluster"), list[str]()
 
     def elsewhere(request: web.Request) -> web.StreamResponse:
         asked.append(f"{request.path} {request.headers['Authorization']}")

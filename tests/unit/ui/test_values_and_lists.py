@@ -14,7 +14,7 @@ from stratalog.model.errors import InvalidRequest
 from stratalog.telemetry.plots import COLOURS, DARK_COLOURS, line_plot
 from stratalog.ui.host import why_no_records
 from stratalog.ui.lists import ListState, place
-from stratalog.ui.node_doors import is_plain_url
+from stratalog.ui.node_addresses import is_plain_url
 from stratalog.ui.pages.records import time_ms
 from stratalog.ui.render import static_file
 from stratalog.ui.values import indented_json, show

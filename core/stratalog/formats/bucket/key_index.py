@@ -189,7 +189,7 @@ def _check_place(fields: FieldReader, digest: bytes, bucket: int) -> None:
 
 
 def _take_entries(fields: FieldReader, count: int, tail: int) -> tuple[KeyEntry, ...]:
-    raw = fields.take(count * KEY_ENTRY_BYTES, "entries")
+    raw = fields.read_bytes(count * KEY_ENTRY_BYTES, "entries")
     found = []
     for told, part, size, position in _ENTRY.iter_unpack(raw):
         if told != tail:

@@ -112,7 +112,7 @@ def decode_piece(data: Buffer, snapshot_id: MetaSnapshotId, number: int, *, sour
     size = fields.natural("size of the records")
     if size > MAX_PIECE_BYTES:
         fields.refuse(f"its records have {size} bytes, the limit is {MAX_PIECE_BYTES}", back=8)
-    packed = fields.take(fields.natural("packed size"), "packed records")
+    packed = fields.read_bytes(fields.natural("packed size"), "packed records")
     fields.finish()
     records = bytes(decompress(Codec.ZSTD, packed, max(size, 1), source=source, position=0))
     if len(records) != size:
@@ -128,9 +128,9 @@ def piece_of(data: Buffer) -> SnapshotPiece:
 def _items(records: bytes, source: str) -> Iterator[Item]:
     fields = FieldReader(records, source=source, position=0)
     while fields.remaining:
-        key_size = int.from_bytes(fields.take(2, "key's size"), "big")
-        key = bytes(fields.take(key_size, "key"))
-        yield key, bytes(fields.take(fields.u32("value's size"), "value"))
+        key_size = int.from_bytes(fields.read_bytes(2, "key's size"), "big")
+        key = bytes(fields.read_bytes(key_size, "key"))
+        yield key, bytes(fields.read_bytes(fields.u32("value's size"), "value"))
 
 
 def _write_id(out: FieldWriter, snapshot_id: MetaSnapshotId) -> None:

@@ -208,7 +208,7 @@ def decode_pack_header(data: Buffer, *, source: str) -> PackHeader:
     stored_bytes = fields.natural("object's size")
     part_bytes = fields.natural("part's size")
     table_bytes = fields.natural("table's size")
-    part_header = bytes(fields.take(PART_HEADER_BYTES, "part header"))
+    part_header = bytes(fields.read_bytes(PART_HEADER_BYTES, "part header"))
     fields.zeros_to_end()
     part = decode_part_header(part_header, source=source, position=PREAMBLE_BYTES + 24)
     if part.size_bytes != part_bytes or not PART_HEADER_BYTES < part_bytes <= MAX_PACKED_PART_BYTES:
@@ -250,7 +250,7 @@ def _read_dictionary(fields: FieldReader) -> zstandard.ZstdCompressionDict | Non
         fields.refuse(f"a dictionary claims {size} bytes, the limit is {MAX_PACK_DICTIONARY_BYTES}", back=8)
     if not size:
         return None
-    body = bytes(fields.take(size, "dictionary"))
+    body = bytes(fields.read_bytes(size, "dictionary"))
     dictionary = zstandard.ZstdCompressionDict(body, dict_type=zstandard.DICT_TYPE_AUTO)
     if not dictionary.dict_id():
         fields.refuse("the dictionary is none", back=size)

@@ -152,7 +152,7 @@ def _take_classic(body: FieldReader) -> ClassicSide:
     protocols: list[MemberProtocol] = []
     for _ in range(body.count("protocols", 6)):
         name = body.text(_TEXT_LIMIT, "protocol")
-        metadata = bytes(body.take(body.u32("size of metadata"), "metadata"))
+        metadata = bytes(body.read_bytes(body.u32("size of metadata"), "metadata"))
         protocols.append(MemberProtocol(name, metadata))
     return ClassicSide(session_timeout_ms, tuple(protocols))
 
@@ -173,7 +173,9 @@ def _take_shards(body: FieldReader) -> frozenset[ShardKey]:
     for _ in range(body.count("topics of shards", 20)):
         topic_id = body.uuid("topic id")
         count = body.count("shards", 4)
-        found += [ShardKey(topic_id, index) for index in struct.unpack(f">{count}I", body.take(4 * count, "shards"))]
+        found += [
+            ShardKey(topic_id, index) for index in struct.unpack(f">{count}I", body.read_bytes(4 * count, "shards"))
+        ]
     return frozenset(found)
 
 

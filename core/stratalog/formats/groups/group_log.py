@@ -167,7 +167,7 @@ def decode_entry(key: Buffer | None, value: Buffer | None, *, source: str, posit
         reader.refuse(f"group log key has version {version}, this reader knows {VERSION}: a newer release wrote it")
     if kind == _OFFSET:
         group_id = reader.text(TEXT_LIMIT, "group id")
-        topic_id, shard = UUID(bytes=bytes(reader.take(16, "topic id"))), reader.u32("shard")
+        topic_id, shard = UUID(bytes=bytes(reader.read_bytes(16, "topic id"))), reader.u32("shard")
         reader.finish()
         committed = None if value is None else _decode_offset(value, source, position)
         return OffsetEntry(group_id, ShardKey(topic_id, shard), committed)
@@ -372,10 +372,10 @@ def _put_optional(out: FieldWriter, text: str | None, what: str) -> None:
 
 
 def _take_optional(body: FieldReader, what: str) -> str | None:
-    size: int = _LENGTH.unpack(body.take(2, what))[0]
+    size: int = _LENGTH.unpack(body.read_bytes(2, what))[0]
     if size == _NONE:
         return None
-    raw = body.take(size, what)
+    raw = body.read_bytes(size, what)
     try:
         return str(raw, "utf-8")
     except UnicodeDecodeError:
@@ -388,7 +388,7 @@ def _put_bytes(out: FieldWriter, data: bytes, what: str) -> None:
 
 
 def _take_bytes(body: FieldReader, what: str) -> bytes:
-    return bytes(body.take(body.u32(f"size of {what}"), what))
+    return bytes(body.read_bytes(body.u32(f"size of {what}"), what))
 
 
 def _take_count(body: FieldReader, what: str) -> int:

@@ -113,7 +113,7 @@ def _read_table(fields: FieldReader, seal: SealRecord) -> bytes:
     tables = fields.u8("tables of producers")
     if tables > 1:
         fields.refuse(f"{tables} tables of producers: there is one or none", back=1)
-    table = bytes(fields.take(fields.remaining, "table of producers")) if tables else NO_TABLE
+    table = bytes(fields.read_bytes(fields.remaining, "table of producers")) if tables else NO_TABLE
     fault = table_fault(table, seal.producers) if tables else None
     if fault is not None:
         fields.refuse(fault, back=len(table))

@@ -109,7 +109,7 @@ class IndexPoints:
         points = cls(has_true_times=has_true_times)
         if count == 0:
             return points
-        flat = array("q", struct.unpack(f">{count * _FIELDS}q", fields.take(count * POINT_BYTES, "points")))
+        flat = array("q", struct.unpack(f">{count * _FIELDS}q", fields.read_bytes(count * POINT_BYTES, "points")))
         points._flat = flat
         fault = points._order_fault()
         if fault is not None:

@@ -8,7 +8,7 @@ whether a recovery can do without it (`lives.continue_without`); this machine on
 
 Time is a monotonic clock of the process that leads the meta service. A new leader begins to count again. Time in which
 promises could not arrive does not count: the process did not run, or was not reachable.
-The caller checks at least every `LOOKS_PER_PATIENCE`th of the patience. Cost: a step per changed segment, O(1) if no
+The caller checks at least every `CHECKS_PER_PATIENCE`th of the patience. Cost: a step per changed segment, O(1) if no
 recovery waits; a check is O(segments whose recovery waits).
 Source: docs/replication.md section 6.
 """
@@ -24,7 +24,7 @@ from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Life, Node
 from stratalog.model.segment import Segment, SegmentState
 
-LOOKS_PER_PATIENCE: Final = 10
+CHECKS_PER_PATIENCE: Final = 10
 
 
 @dataclass(slots=True)
@@ -93,7 +93,7 @@ class RecoveryPatience:
         """No recovery waits."""
         return not self._waits
 
-    def heard_nobody(self, now_ms: int) -> None:
+    def excuse_silence(self, now_ms: int) -> None:
         """Promises could not arrive since the last check: that time counts against no node."""
         missed_ms, self._looked_ms = max(0, now_ms - self._looked_ms), now_ms
         for wait in self._waits.values():
@@ -104,7 +104,7 @@ class RecoveryPatience:
     def due(self, now_ms: int) -> ContinueWithout | None:
         """Look at the time. Returns silent replicas that the table was not told about; None without any."""
         if now_ms - self._looked_ms > self.patience_ms // 2:
-            self.heard_nobody(now_ms)  # this process did not run meanwhile
+            self.excuse_silence(now_ms)  # this process did not run meanwhile
         self._looked_ms = now_ms
         found: list[SilentReplicas] = []
         for key, wait in self._waits.items():

@@ -145,7 +145,7 @@ class FetchRounds:
             case RoundAnswered():
                 self._answered(event, now_ms)
             case SessionLost():
-                self._begin_anew()
+                self._begin_again()
             case TurnEnded():
                 return self._send(now_ms)
             case _:
@@ -177,11 +177,11 @@ class FetchRounds:
         self.session_id = answer.session_id
         for name, size_bytes in answer.told:
             if name in self._throttled:
-                self._catch_up.take(size_bytes, now_ms)
+                self._catch_up.consume(size_bytes, now_ms)
                 self.throttled_bytes += size_bytes
-            self._tell_anew(name)
+            self._name_again(name)
         for name in answer.refused:
-            self._tell_anew(name)
+            self._name_again(name)
         if self._throttled and now_ms >= self._say_again_at_ms:
             # A replica outside of the ISR that has everything is let in by its next fetch: without one it stays
             # outside. Other segments may keep the rounds busy forever, so it is named again after a time; each time
@@ -189,14 +189,14 @@ class FetchRounds:
             self._changed.update(dict.fromkeys(self._throttled))
             self._say_again_at_ms = now_ms + _SAY_AGAIN_MS
 
-    def _tell_anew(self, name: SegmentName) -> None:
+    def _name_again(self, name: SegmentName) -> None:
         """The peer sends no more of it until this node names its position."""
         self._told.pop(name, None)
         self._gone.pop(name, None)
         if name in self._wanted:
             self._changed[name] = None
 
-    def _begin_anew(self) -> None:
+    def _begin_again(self) -> None:
         self.session_id, self.session_epoch, self.in_flight = NO_SESSION, 0, 0
         self._told.clear()
         self._gone.clear()

@@ -41,7 +41,7 @@ class FetchSession:
         self._resting: set[SegmentName] = set()
         """Sent something, and not told where the follower is since."""
 
-    def take(
+    def receive_round(
         self,
         session_id: int,
         session_epoch: int,

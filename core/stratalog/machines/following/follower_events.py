@@ -163,22 +163,22 @@ class CopyDamaged:
 
 
 @dataclass(frozen=True, slots=True)
-class ServiceTold:
-    """Answers `TellPromise` and `TellReplica`: the meta service has it."""
+class ReportAccepted:
+    """Answers `SubmitPromise` and `SubmitReport`: the meta service has it."""
 
     is_settled: bool = False
     """The segment is sealed, and this copy is listed: the record says so soon."""
 
     @classmethod
-    def answered(cls, segment: Segment, node_id: int) -> ServiceTold:
+    def answered(cls, segment: Segment, node_id: int) -> ReportAccepted:
         """The content of the service's answer to this node: the segment as it is now. The seal also names nodes that
         proved a copy once and have lost it since: only the listed holders count."""
         return cls(segment.seal is not None and node_id in segment.local_nodes)
 
 
 @dataclass(frozen=True, slots=True)
-class ServiceNotTold:
-    """Answers `TellPromise` and `TellReplica`: refused, lost or unknown. The replica reports again what its record
+class ReportFailed:
+    """Answers `SubmitPromise` and `SubmitReport`: refused, lost or unknown. The replica reports again what its record
     still requires."""
 
 
@@ -204,8 +204,8 @@ FollowerEvent: TypeAlias = (
     | PromiseFailed
     | CopyProven
     | CopyDamaged
-    | ServiceTold
-    | ServiceNotTold
+    | ReportAccepted
+    | ReportFailed
     | TimePassed
 )
 
@@ -265,8 +265,8 @@ class WritePromise:
 
 
 @dataclass(frozen=True, slots=True)
-class TellPromise:
-    """`PromiseFence`, to the meta service. Answer: `ServiceTold` or `ServiceNotTold`."""
+class SubmitPromise:
+    """`PromiseFence`, to the meta service. Answer: `ReportAccepted` or `ReportFailed`."""
 
     fence: int
     end_offset: int
@@ -283,9 +283,9 @@ class ProveCopy:
 
 
 @dataclass(frozen=True, slots=True)
-class TellReplica:
-    """`ReportReplica`, to the meta service, again with pauses until it is SEALED. Answer: `ServiceTold` or
-    `ServiceNotTold`."""
+class SubmitReport:
+    """`ReportReplica`, to the meta service, again with pauses until it is SEALED. Answer: `ReportAccepted` or
+    `ReportFailed`."""
 
     end_offset: int
     size_bytes: int
@@ -305,7 +305,7 @@ class DropCopy:
 
 
 @dataclass(frozen=True, slots=True)
-class TellFault:
+class ReportFault:
     """Name it in the log and in metrics."""
 
     reason: str
@@ -319,12 +319,12 @@ FollowerEffect: TypeAlias = (
     | FillCopy
     | FlushData
     | WritePromise
-    | TellPromise
+    | SubmitPromise
     | ProveCopy
-    | TellReplica
+    | SubmitReport
     | MoveHighWatermark
     | DropCopy
-    | TellFault
+    | ReportFault
 )
 
 

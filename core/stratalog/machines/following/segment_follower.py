@@ -41,14 +41,14 @@ from stratalog.machines.following.follower_events import (
     RangeArrived,
     RangeRefusal,
     RangeRefused,
+    ReportAccepted,
+    ReportFailed,
+    ReportFault,
     SegmentGone,
     SegmentNamed,
-    ServiceNotTold,
-    ServiceTold,
+    SubmitPromise,
+    SubmitReport,
     TailCut,
-    TellFault,
-    TellPromise,
-    TellReplica,
     TimePassed,
     WritePromise,
 )
@@ -151,7 +151,7 @@ class SegmentFollower:
         effects = self._hear(event, now_ms)
         if effects and isinstance(effects[-1], AppendRange | CutTail):
             return effects  # the source follows from its answer
-        return [*effects, *self._look_whom_to_ask(now_ms)]
+        return [*effects, *self._choose_source(now_ms)]
 
     def _hear(self, event: FollowerEvent, now_ms: int) -> list[FollowerEffect]:
         match event:
@@ -189,14 +189,14 @@ class SegmentFollower:
                 return self._pause(now_ms)
             case CopyProven():
                 return self._copy_proven(event)
-            case ServiceTold(is_settled):
+            case ReportAccepted(is_settled):
                 # It hears of a digest until it seals, ever more seldom: others may have to be waited for, or given up.
                 self._owes_word = self.life is FollowerLife.PROVEN
                 if self._owes_word:
                     self._retell_ms = min(max(2 * self._retell_ms, _LONGEST_PAUSE_MS), 8 * _LONGEST_PAUSE_MS)
                     self._paused_until_ms = now_ms + (_RECORD_MS if is_settled else self._retell_ms)
                 return []
-            case ServiceNotTold():
+            case ReportFailed():
                 self._owes_word = True
                 return self._pause(now_ms)
             case TimePassed():
@@ -355,9 +355,9 @@ class SegmentFollower:
         self._peer += 1
         self._pause(now_ms)
         if why is RangeRefusal.ENDS_BEFORE:
-            return [TellFault(f"node {node_id} ends before offset {self.end_offset}, up to which this copy goes")]
+            return [ReportFault(f"node {node_id} ends before offset {self.end_offset}, up to which this copy goes")]
         if why is RangeRefusal.DAMAGED:
-            return [TellFault(f"node {node_id} sent what does not follow at offset {self.end_offset}")]
+            return [ReportFault(f"node {node_id} sent what does not follow at offset {self.end_offset}")]
         return []
 
     def _fail(self, reason: str) -> list[FollowerEffect]:
@@ -366,7 +366,7 @@ class SegmentFollower:
         self.life = FollowerLife.FAULTY
         self.fault = reason
         self._is_tail_whole = False
-        return [TellFault(reason)]
+        return [ReportFault(reason)]
 
     # Fences ---------------------------------------------------------------------------------------------------------
     def _begin_promise(self, fence: int) -> list[FollowerEffect]:
@@ -390,7 +390,7 @@ class SegmentFollower:
         if record is None or not self._is_asked(record) or self.life in _OVER:
             return []
         self._told_fence = self.promised_fence
-        return [TellPromise(self.promised_fence, self.end_offset, self.committed_offset, self._is_tail_whole)]
+        return [SubmitPromise(self.promised_fence, self.end_offset, self.committed_offset, self._is_tail_whole)]
 
     # The end --------------------------------------------------------------------------------------------------------
     def _prove_at_end(self) -> list[FollowerEffect]:
@@ -410,7 +410,7 @@ class SegmentFollower:
 
     def _tell_replica(self) -> list[FollowerEffect]:
         assert self._proof is not None, "nothing was proven"
-        return [TellReplica(self.end_offset, self._proof.size_bytes, self._proof.digest)]
+        return [SubmitReport(self.end_offset, self._proof.size_bytes, self._proof.digest)]
 
     # Sources --------------------------------------------------------------------------------------------------------
     def _peers(self) -> tuple[int, ...]:
@@ -432,7 +432,7 @@ class SegmentFollower:
         is_throttled = self.node_id not in record.isr or record.is_sealed
         return Ask(peers[self._peer % len(peers)], self.end_offset, is_throttled=is_throttled)
 
-    def _look_whom_to_ask(self, now_ms: int) -> list[FollowerEffect]:
+    def _choose_source(self, now_ms: int) -> list[FollowerEffect]:
         if (wanted := self._wanted(now_ms)) == self._asks:
             return []
         self._asks = wanted

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from stratalog.machines.groups.consumer_arrivals import begun_anew
+from stratalog.machines.groups.consumer_arrivals import joined_again
 from stratalog.machines.groups.consumer_group_events import ClassicJoined, ConsumerLimits, SeenTopics
 from stratalog.machines.groups.consumer_roster import ConsumerRoster
 from stratalog.machines.groups.group_events import MemberSynced
@@ -58,7 +58,7 @@ def _found(roster: ConsumerRoster, event: ClassicJoined) -> ConsumerMember | Gro
     if not join.member_id:
         # A static member is back in another process: its former self is fenced.
         new = ConsumerMember(join.new_member_id, join.instance_id)
-        return new if static is None else begun_anew(static, join.new_member_id)
+        return new if static is None else joined_again(static, join.new_member_id)
     if join.instance_id is not None:
         if static is None:
             return GroupError.UNKNOWN_MEMBER_ID

@@ -31,7 +31,7 @@ def arrived(
             if static.epoch != LEFT_FOR_A_WHILE and static.classic is None:
                 why = f"instance {event.instance_id!r} is a member already, as {static.member_id}"
                 return ConsumerAnswer(GroupError.UNRELEASED_INSTANCE_ID, why)
-            return begun_anew(static, event.member_id)
+            return joined_again(static, event.member_id)
         if event.member_epoch > 0 and static is not None and static.member_id != event.member_id:
             why = f"instance {event.instance_id!r} is {static.member_id} now"
             return ConsumerAnswer(GroupError.FENCED_INSTANCE_ID, why)
@@ -44,7 +44,7 @@ def arrived(
             return ConsumerAnswer(GroupError.GROUP_MAX_SIZE_REACHED, why)
         return ConsumerMember(event.member_id, event.instance_id)
     if event.member_epoch == JOINS:
-        return begun_anew(known, known.member_id)
+        return joined_again(known, known.member_id)
     if event.member_epoch == known.epoch:
         return known
     # An answer that told it of a newer epoch may have been lost: it has no more than it was given by then.
@@ -55,7 +55,7 @@ def arrived(
     return ConsumerAnswer(GroupError.FENCED_MEMBER_EPOCH, why)
 
 
-def begun_anew(member: ConsumerMember, member_id: str) -> ConsumerMember:
+def joined_again(member: ConsumerMember, member_id: str) -> ConsumerMember:
     """It has nothing yet, so what it was to give up is free; what it may have is kept for it."""
     nothing = frozenset[ShardKey]()
     return replace(
@@ -69,7 +69,7 @@ def begun_anew(member: ConsumerMember, member_id: str) -> ConsumerMember:
     )
 
 
-def with_wishes(member: ConsumerMember, event: ConsumerHeartbeat) -> ConsumerMember:
+def with_subscription(member: ConsumerMember, event: ConsumerHeartbeat) -> ConsumerMember:
     return replace(
         member,
         rack_id=member.rack_id if event.rack_id is None else event.rack_id,

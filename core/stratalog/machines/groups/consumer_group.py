@@ -34,11 +34,11 @@ from stratalog.machines.groups.classic_members import (
     sync_error,
 )
 from stratalog.machines.groups.consumer_answers import WaitingAnswers
-from stratalog.machines.groups.consumer_arrivals import JOINS, LEAVES, arrived, with_wishes
+from stratalog.machines.groups.consumer_arrivals import JOINS, LEAVES, arrived, with_subscription
 from stratalog.machines.groups.consumer_roster import ConsumerRoster
 from stratalog.machines.groups.consumer_sessions import ConsumerSessions
 from stratalog.machines.groups.reconciling import reconciled
-from stratalog.machines.groups.subscriptions import Subscriptions, wish_of
+from stratalog.machines.groups.subscriptions import Subscriptions, subscription_of
 from stratalog.model.groups.consumer_group import (
     LEFT_FOR_A_WHILE,
     ConsumerGroupChange,
@@ -286,7 +286,7 @@ class ConsumerGroup:
         if isinstance(found, consumer_group_events.ConsumerAnswer):
             return found
         before = self._roster.get(found.member_id)
-        member = with_wishes(found, event)
+        member = with_subscription(found, event)
         if (most := self._room_exceeded(member, event.room_bytes)) is not None:
             return consumer_group_events.ConsumerAnswer(
                 GroupError.GROUP_MAX_SIZE_REACHED, f"the group's members would take more than {most}"
@@ -326,7 +326,7 @@ class ConsumerGroup:
         if member != self._roster.get(member.member_id):
             self._roster.put(member)
         sees_other = self._sees_other(topics)
-        self.epoch += sees_other or former is None or _wishes_of(former) != _wishes_of(member)
+        self.epoch += sees_other or former is None or _subscription_inputs(former) != _subscription_inputs(member)
         self._make_targets(topics, now_ms)
         after = self._reconcile(member.member_id, owned, now_ms)
         self._begin_session(after, now_ms)
@@ -445,7 +445,7 @@ class ConsumerGroup:
         return not self._subscriptions.is_of(topics) and self._seen(topics) != self.topics
 
     def _seen(self, topics: consumer_group_events.SeenTopics) -> Mapping[UUID, int]:
-        return self._subscriptions.look(self.members_by_id.values(), topics)
+        return self._subscriptions.update(self.members_by_id.values(), topics)
 
     def _make_targets(self, topics: consumer_group_events.SeenTopics, now_ms: int) -> None:
         """At the newest epoch, unless the members of a large group come and go faster than the node can bear: then one
@@ -460,7 +460,7 @@ class ConsumerGroup:
         self.assignor = min(asked, key=lambda name: (-asked[name], name != DEFAULT_ASSIGNOR), default=DEFAULT_ASSIGNOR)
         subscribed = self._subscriptions.topic_ids()
         subscribers = {
-            member_id: Subscriber(member.instance_id or member_id, subscribed[wish_of(member)], member.target)
+            member_id: Subscriber(member.instance_id or member_id, subscribed[subscription_of(member)], member.target)
             for member_id, member in self.members_by_id.items()
         }
         targets = ASSIGNORS[self.assignor](subscribers, self.topics)
@@ -480,6 +480,6 @@ class ConsumerGroup:
         self._answers.check_invariants()
 
 
-def _wishes_of(member: ConsumerMember) -> tuple[object, ...]:
+def _subscription_inputs(member: ConsumerMember) -> tuple[object, ...]:
     """What targets are made of."""
-    return wish_of(member), member.assignor
+    return subscription_of(member), member.assignor

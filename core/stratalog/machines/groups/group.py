@@ -246,7 +246,7 @@ class Group:
         self, member: Member, event: group_events.MemberJoined, effects: list[group_events.GroupEffect]
     ) -> None:
         self._replace_join_waiter(member, event.waiter, effects)
-        self._book.roster.take_wishes(member, event)
+        self._book.roster.update_protocols(member, event)
 
     def _replace_join_waiter(self, member: Member, waiter: int | None, effects: list[group_events.GroupEffect]) -> None:
         """A second JoinGroup of a member takes the first one's place; who still listens to that one tries again."""

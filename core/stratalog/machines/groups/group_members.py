@@ -200,7 +200,7 @@ class Roster:
         member.join_waiter = member.sync_waiter = None
         return effects
 
-    def take_wishes(self, member: Member, event: MemberJoined) -> None:
+    def update_protocols(self, member: Member, event: MemberJoined) -> None:
         """It joined again, perhaps with other protocols and timeouts."""
         self._offer(member, -1)
         member.protocols = event.protocols

@@ -33,11 +33,11 @@ class Subscriptions:
         """Topics were neither created nor deleted nor extended since the last update."""
         return topics.version == self._version
 
-    def look(self, members: Iterable[ConsumerMember], topics: SeenTopics) -> Mapping[UUID, int]:
+    def update(self, members: Iterable[ConsumerMember], topics: SeenTopics) -> Mapping[UUID, int]:
         """All topics that one of them subscribes to, with their shards."""
         known = self._found if self.is_of(topics) else {}
         self._version = topics.version
-        wishes = {wish_of(member) for member in members}
+        wishes = {subscription_of(member) for member in members}
         self._found = {wish: known[wish] if wish in known else _found(wish, topics) for wish in wishes}
         return {topic_id: count for found in self._found.values() for topic_id, count in found.items()}
 
@@ -46,7 +46,7 @@ class Subscriptions:
         return {wish: frozenset(found) for wish, found in self._found.items()}
 
 
-def wish_of(member: ConsumerMember) -> Wish:
+def subscription_of(member: ConsumerMember) -> Wish:
     return member.topic_names, member.topic_regex
 
 

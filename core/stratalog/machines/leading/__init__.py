@@ -7,7 +7,7 @@ __all__ = (
     "followers",
     "in_sync",
     "leader_events",
-    "next_look",
+    "next_check",
     "producer_table",
     "rejected_batches",
     "resigning",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stratalog.machines.leading.chain_events import AskWhoLeads, ChainEffect, LeadRead, RefuseBatches
+from stratalog.machines.leading.chain_events import ChainEffect, CheckLeadership, LeadershipChecked, RefuseBatches
 from stratalog.machines.leading.leader_events import OfferedBatch, RefuseBatch
 from stratalog.machines.leading.rejected_batches import RejectedBatches
 from stratalog.machines.leading.segment_leader import SegmentLeader
@@ -67,9 +67,9 @@ class AppendRefusals:
     def _ask(self) -> list[ChainEffect]:
         self._asked = len(self._found)
         self._question += 1
-        return [AskWhoLeads(self._question)]
+        return [CheckLeadership(self._question)]
 
-    def heard(self, read: LeadRead) -> list[ChainEffect]:
+    def heard(self, read: LeadershipChecked) -> list[ChainEffect]:
         """A leader that was replaced has learnt it before this event: from the metadata that were read."""
         if not self._asked or read.question != self._question:
             return []

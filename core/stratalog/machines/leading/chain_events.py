@@ -81,7 +81,7 @@ class OpeningFailed:
 
 
 @dataclass(slots=True)
-class SegmentHeard:
+class SegmentEventReceived:
     """News for the leader of one segment that is not sealed yet: a late flush, a follower, the meta service."""
 
     epoch: int
@@ -91,7 +91,7 @@ class SegmentHeard:
         | leader_events.LagChecked
         | leader_events.IsrCommitted
         | leader_events.ProposalReadBack
-        | leader_events.RecordHeard
+        | leader_events.RecordReceived
         | leader_events.FenceRaised
     )
 
@@ -168,9 +168,9 @@ class ShardStopped:
 
 
 @dataclass(frozen=True, slots=True)
-class LeadRead:
-    """The answer to `AskWhoLeads`. `is_known`: this node has received everything that the metadata said at the time of
-    the question; False: that is unknown now."""
+class LeadershipChecked:
+    """The answer to `CheckLeadership`. `is_known`: this node has received everything that the metadata said at the time
+    of the question; False: that is unknown now."""
 
     question: int
     is_known: bool
@@ -189,20 +189,20 @@ ChainEvent: TypeAlias = (
     | SuccessorUnknown
     | SegmentOpened
     | OpeningFailed
-    | SegmentHeard
+    | SegmentEventReceived
     | SegmentFlushed
     | SegmentFlushFailed
     | RollConfirmed
     | EmptySegmentKept
     | SegmentLeft
-    | leader_events.RollAsked
+    | leader_events.RollRequested
     | leader_events.TimePassed
-    | leader_events.NodeHeard
+    | leader_events.NodeUpdated
     | leader_events.PolicyChanged
     | ShardRecovered
     | ServiceBegun
     | ShardStopped
-    | LeadRead
+    | LeadershipChecked
 )
 
 
@@ -319,14 +319,14 @@ class DoubtCopy:
 
 
 @dataclass(frozen=True, slots=True)
-class AskWhoLeads:
-    """Read the metadata, from now on, and hear what they say. Answer: `LeadRead`."""
+class CheckLeadership:
+    """Read the metadata, from now on, and hear what they say. Answer: `LeadershipChecked`."""
 
     question: int
 
 
 @dataclass(frozen=True, slots=True)
-class TellReaders:
+class NotifyReaders:
     """The shard stopped: everything that waits for more data must learn of it."""
 
 
@@ -342,8 +342,8 @@ RareEffect: TypeAlias = (
     | HandOver
     | LeaveSegment
     | DoubtCopy
-    | TellReaders
-    | AskWhoLeads
+    | NotifyReaders
+    | CheckLeadership
     | RollEffect
 )
 

@@ -12,7 +12,7 @@ back from the disk. If that succeeds, the disk works. A disk that is otherwise i
 Hysteresis: a stuck disk is well again once nothing of this was so for `WELL_AGAIN` times `stall_ms`, and a call of each
 kind succeeded after the last failure.
 
-Pure: the caller passes the time, from a monotonic clock, and checks at least every `LOOKS_PER_STALL`th of `stall_ms`.
+Pure: the caller passes the time, from a monotonic clock, and checks at least every `CHECKS_PER_STALL`th of `stall_ms`.
 Cost: O(1) for each call and each check.
 Source: docs/replication.md section 3.
 """
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-LOOKS_PER_STALL: Final = 5
+CHECKS_PER_STALL: Final = 5
 WELL_AGAIN: Final = 3
 
 
@@ -83,7 +83,7 @@ class DiskHealth:
             outcomes.failing_since_ms = now_ms
         self._ill_ms = now_ms
 
-    def look(
+    def check(
         self,
         oldest: CallInProgress | None,
         no_room: str | None,

@@ -98,7 +98,7 @@ class Followers:
         others = (len(offsets) + 1) // 2
         return min(own_offset, offsets[others - 1]) if others else own_offset
 
-    def owes_look(self, node_ids: Iterable[int], end_offset: int) -> bool:
+    def needs_check(self, node_ids: Iterable[int], end_offset: int) -> bool:
         """Whether `lagging` has anything to find, or to forget, of these: not while each holds all that there is."""
         for node_id in node_ids:
             credit = self._credits.get(node_id)

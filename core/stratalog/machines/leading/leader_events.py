@@ -147,7 +147,7 @@ class FollowerFetched:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeHeard:
+class NodeUpdated:
     """What the meta service says of another node. What it held in a life before this one is not known any more; one
     that is not alive is not waited for longer than it takes to agree on that; and one whose disk makes no progress
     (`can_write`) is not taken into the ISR, where the next batch would wait for it."""
@@ -185,7 +185,7 @@ class ProposalReadBack:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordHeard:
+class RecordReceived:
     """The meta service's record of this segment, from its watch or in an answer; perhaps an old one."""
 
     record: SegmentRecord
@@ -231,7 +231,7 @@ class PolicyChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class RollAsked:
+class RollRequested:
     """By command."""
 
     is_empty_too: bool = False
@@ -253,18 +253,18 @@ LeaderEvent: TypeAlias = (
     | PersistFailed
     | OpeningConfirmed
     | FollowerFetched
-    | NodeHeard
+    | NodeUpdated
     | LagChecked
     | IsrCommitted
     | ProposalReadBack
-    | RecordHeard
+    | RecordReceived
     | FenceRaised
     | FlushFailed
     | SuccessorOpened
     | RollFailed
     | RollPutOff
     | PolicyChanged
-    | RollAsked
+    | RollRequested
     | TimePassed
 )
 

@@ -119,7 +119,7 @@ class RejectedBeforeShards:
             line.append((now_ms, batch))
         self._newest_ms = now_ms
 
-    def take(self, topic: str, shard: int, now_ms: int) -> list[OfferedBatch]:
+    def pop(self, topic: str, shard: int, now_ms: int) -> list[OfferedBatch]:
         """The rejected batches of this shard's producers, once: the shard is known now. Cost: O(1)."""
         if not 0 <= now_ms - self._newest_ms < _LASTS_MS:
             self._refused.clear()

@@ -27,7 +27,7 @@ from stratalog.machines.leading.leader_events import (
     LeaderEvent,
     LeaderLife,
     LeaderStatus,
-    NodeHeard,
+    NodeUpdated,
     OfferedBatch,
     OpeningConfirmed,
     PersistBatches,
@@ -36,12 +36,12 @@ from stratalog.machines.leading.leader_events import (
     PrepareSuccessor,
     ProposalReadBack,
     ProposeIsr,
-    RecordHeard,
+    RecordReceived,
     RefuseBatch,
-    RollAsked,
     RollFailed,
     RollPolicy,
     RollPutOff,
+    RollRequested,
     RollSegment,
     SegmentRecord,
     StopLeading,
@@ -174,19 +174,19 @@ class SegmentLeader:
                 return self._on_confirmed(opened)
             case FollowerFetched(node_id, offset, life_epoch):
                 return self._on_fetch(node_id, offset, life_epoch)
-            case NodeHeard():
+            case NodeUpdated():
                 return self._on_node(event)
             case LagChecked(steady_ms):
-                return self._look_for_lag(steady_ms)
+                return self._check_lag(steady_ms)
             case IsrCommitted(isr, version):
                 self._note_replicas(self.replicas, isr)
                 return self._advance() if self._in_sync.heard(isr, version) else []
             case ProposalReadBack(proposal, isr, version, was_refused):
                 self._note_replicas(self.replicas, isr)
-                self._forget_who_left(isr, version)
+                self._forget_removed(isr, version)
                 is_news = self._in_sync.read_back(proposal, isr, version, was_refused=was_refused)
                 return self._advance() if is_news else []
-            case RecordHeard(record):
+            case RecordReceived(record):
                 return self._on_record(record)
             case FenceRaised():
                 return self._end_leading()
@@ -211,7 +211,7 @@ class SegmentLeader:
                     self._limit_bytes = int(policy.segment_bytes * _PREPARE_AT)
                 self.policy = policy
                 return []
-            case RollAsked(is_empty_too):
+            case RollRequested(is_empty_too):
                 return self._roll([]) if is_empty_too or self.end_offset > self.key.base_offset else []
             case TimePassed():
                 born = self.first_append_ms
@@ -364,7 +364,7 @@ class SegmentLeader:
             # Which batches these are was not noted: they are committed together.
             self._ends = deque([self.end_offset] if self.end_offset > self.high_watermark else [])
 
-    def _forget_who_left(self, isr: tuple[int, ...], version: int) -> None:
+    def _forget_removed(self, isr: tuple[int, ...], version: int) -> None:
         """Of replicas that a quorum counts with none is let go of."""
         if self.followers is not None and version > self._in_sync.version and not self.policy.is_quorum:
             self.followers.forget_others(isr)
@@ -382,7 +382,7 @@ class SegmentLeader:
             effects += self._propose(tuple(sorted({*members, node_id})))
         return effects if followers.credit(node_id) == before else effects + self._advance()
 
-    def _on_node(self, node: NodeHeard) -> list[LeaderEffect]:
+    def _on_node(self, node: NodeUpdated) -> list[LeaderEffect]:
         followers, members = self.followers, self._in_sync.members
         if followers is None or node.node_id == self.node_id:
             return []
@@ -391,7 +391,7 @@ class SegmentLeader:
             return []
         return self._propose(tuple(member for member in members if member != node.node_id))
 
-    def _look_for_lag(self, steady_ms: int) -> list[LeaderEffect]:
+    def _check_lag(self, steady_ms: int) -> list[LeaderEffect]:
         if self.followers is None or not self.is_confirmed:
             return []
         members = self._in_sync.members
@@ -427,7 +427,7 @@ class SegmentLeader:
             return self._end_leading()
         if record.leader is None:
             return []
-        self._forget_who_left(record.isr, record.isr_version)
+        self._forget_removed(record.isr, record.isr_version)
         is_news = self._in_sync.heard(record.isr, record.isr_version)
         self._note_replicas(record.replicas, record.isr)
         return self._advance() if is_news else []
@@ -455,12 +455,12 @@ class SegmentLeader:
         return len(self._in_sync.members) < least
 
     @property
-    def owes_look(self) -> bool:
+    def needs_check(self) -> bool:
         """Whether `LagChecked` may do something while nothing else happens to the segment."""
         if self.followers is None or not self.is_confirmed or self.life in _ACKNOWLEDGES_NOTHING:
             return False
         others = [node_id for node_id in self._in_sync.members if node_id != self.node_id]
-        return self._in_sync.has_unknown or self.followers.owes_look(others, self.end_offset)
+        return self._in_sync.has_unknown or self.followers.needs_check(others, self.end_offset)
 
     @property
     def rolls_at_ms(self) -> int | None:

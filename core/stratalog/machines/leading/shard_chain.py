@@ -27,10 +27,11 @@ from stratalog.machines.leading.chain_events import (
     DoubtCopy,
     EmptySegmentKept,
     HandOver,
-    LeadRead,
+    LeadershipChecked,
     LeaveSegment,
     NameActive,
     NameSuccessor,
+    NotifyReaders,
     OpeningFailed,
     OpenSegment,
     PrepareSuccessorOf,
@@ -39,9 +40,9 @@ from stratalog.machines.leading.chain_events import (
     RollConfirmed,
     RollNews,
     SealSegment,
+    SegmentEventReceived,
     SegmentFlushed,
     SegmentFlushFailed,
-    SegmentHeard,
     SegmentLeft,
     SegmentOpened,
     ServiceBegun,
@@ -49,7 +50,6 @@ from stratalog.machines.leading.chain_events import (
     ShardStopped,
     SuccessorNamed,
     SuccessorUnknown,
-    TellReaders,
 )
 from stratalog.machines.leading.leader_events import (
     Acknowledge,
@@ -60,7 +60,7 @@ from stratalog.machines.leading.leader_events import (
     FlushFailed,
     LagChecked,
     LeaderEffect,
-    NodeHeard,
+    NodeUpdated,
     OfferedBatch,
     OpeningConfirmed,
     PersistBatches,
@@ -68,12 +68,12 @@ from stratalog.machines.leading.leader_events import (
     PolicyChanged,
     PrepareSuccessor,
     ProposeIsr,
-    RecordHeard,
+    RecordReceived,
     RefuseBatch,
-    RollAsked,
     RollFailed,
     RollPolicy,
     RollPutOff,
+    RollRequested,
     RollSegment,
     SegmentRecord,
     StopLeading,
@@ -90,7 +90,7 @@ from stratalog.machines.leading.next_segment import (
 from stratalog.machines.leading.roll_order import RollOrder
 from stratalog.machines.leading.segment_leader import SegmentLeader
 from stratalog.machines.leading.shard_life import Life, Stop, StopCause
-from stratalog.machines.leading.waiting_lines import WaitingLines
+from stratalog.machines.leading.waiting_batches import WaitingBatches
 from stratalog.model.append import AppendFailure
 from stratalog.model.ids import ShardKey
 
@@ -147,27 +147,27 @@ class ShardChain:
         self._left_epoch = -1  # behind it another node went on: the list may not say so yet
         self._order: RollOrder | None = None
         self._refusals: AppendRefusals | None = None
-        self._waiting: WaitingLines | None = None
+        self._waiting: WaitingBatches | None = None
         self._in_flight: list[OfferedBatch] | None = None
         self._roll: RollSegment | None = None
         self._opening: SegmentLeader | None = None
         self._rest: list[OfferedBatch] | None = None
 
     def leads(self, epoch: int) -> bool:
-        """Whether `SegmentHeard` of this epoch can change anything."""
+        """Whether `SegmentEventReceived` of this epoch can change anything."""
         return self._leader_of(epoch) is not None
 
     @property
     def leads_nothing(self) -> bool:
-        """`NodeHeard` changes nothing then."""
+        """`NodeUpdated` changes nothing then."""
         return not self._led
 
     # What happens -------------------------------------------------------------------------------------------------
     def step(self, event: ChainEvent, now_ms: int) -> _Effects:
         match event:
-            case SegmentHeard(epoch, news):  # what followers confirm comes as often as batches do
+            case SegmentEventReceived(epoch, news):  # what followers confirm comes as often as batches do
                 leader = self._leader_of(epoch)
-                if leader is not None and type(news) is RecordHeard and is_elsewhere(leader, news.record, self.stop):
+                if leader is not None and type(news) is RecordReceived and is_elsewhere(leader, news.record, self.stop):
                     return self._superseded(leader, news.record, now_ms)
                 return self._follow(leader, leader.step(news, now_ms), now_ms) if leader is not None else []
             case BatchesReceived():
@@ -202,12 +202,12 @@ class ShardChain:
                 return self._opened(now_ms)
             case OpeningFailed(why, message):
                 return self._opening_failed(why, message, now_ms)
-            case RollAsked() | TimePassed():
+            case RollRequested() | TimePassed():
                 late = self._tell_led(LagChecked(event.steady_ms), now_ms) if isinstance(event, TimePassed) else []
                 if self.active is None or self.life is not Life.SERVING:
                     return late
                 return [*late, *self._sort_out(self.active.step(event, now_ms), now_ms)]
-            case NodeHeard():
+            case NodeUpdated():
                 return self._tell_led(event, now_ms)
             case SegmentFlushed() | RollConfirmed() | EmptySegmentKept() | SegmentLeft():
                 return self._move_on(event, now_ms)
@@ -225,7 +225,7 @@ class ShardChain:
                 return []
             case ShardRecovered():
                 return self._recovered(event)
-            case LeadRead():
+            case LeadershipChecked():
                 return self._refusals.heard(event) if self._refusals else []
             case ServiceBegun(owed_seals):
                 return [*(SealSegment(epoch) for epoch in owed_seals), *self._go_on()]
@@ -273,7 +273,7 @@ class ShardChain:
                 case _:
                     assert_never(effect)
         if repeated:
-            self._waiting = self._waiting or WaitingLines()
+            self._waiting = self._waiting or WaitingBatches()
             self._waiting.repeat(repeated)
         if faults and self.active is not None:
             found += self._begin_refusals().faults(faults, self.active)
@@ -321,7 +321,7 @@ class ShardChain:
         if waiting is None:
             if not batches:
                 return []
-            waiting = self._waiting = WaitingLines()
+            waiting = self._waiting = WaitingBatches()
         at_once = waiting.queue(batches, self.high_watermark)
         assert self.active is not None
         return [AcknowledgeBatches(self.active.key.epoch, self.high_watermark, at_once)] if at_once else []
@@ -363,7 +363,7 @@ class ShardChain:
             found += self._go_on()
         return found
 
-    def _tell_led(self, event: LagChecked | NodeHeard, now_ms: int) -> _Effects:
+    def _tell_led(self, event: LagChecked | NodeUpdated, now_ms: int) -> _Effects:
         led = self._led if self.stop is None else ()
         return [effect for leader in led for effect in self._follow(leader, leader.step(event, now_ms), now_ms)]
 
@@ -491,7 +491,7 @@ class ShardChain:
         found = self._refuse(waiting, AppendFailure.OUTCOME_UNKNOWN, stop.reason, now_ms)
         found += self._refusals.end(stop.failure, stop.reason) if self._refusals else []
         if before is None or before.cause is not stop.cause:
-            found.append(TellReaders())
+            found.append(NotifyReaders())
         if stop.cause is StopCause.DELETED:
             self.active, self.ended = None, ()
         return found

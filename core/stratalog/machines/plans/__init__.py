@@ -5,9 +5,9 @@ __all__ = (
     "cluster_outline",
     "cluster_overview",
     "heartbeat_history",
-    "leaving_turns",
     "node_leases",
     "retirement",
-    "retirement_looks",
+    "retirement_input",
     "shard_troubles",
+    "verification_turns",
 )

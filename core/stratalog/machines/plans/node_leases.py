@@ -3,13 +3,13 @@ lease only says when to act: its end makes the service submit a command, and nev
 rests on epochs, fences and compare-and-set.
 
 The caller passes each durable change of a node, and heartbeats as they arrive, and checks the time at least every
-`LOOKS_PER_LEASE`th of a lease; `now_ms` is a monotonic clock of one process. It submits what `due` returns to the shard
-table, and the change that follows shows that it was noted. Invariant: a life that began, or sent a heartbeat, is not
-due as lost before one whole lease has passed in which the caller checked and could receive heartbeats. Half a lease is
-enough if the connection of its last heartbeat was closed since: a process that is killed closes it, a living one opens
-another and sends on that. It gets the time between two checks for that, because a node that gives up an unanswered
-heartbeat closes the connection before it sends the next one. A life that is lost again and again is due as alive only
-after ever longer times without a gap, so that a node whose heartbeats come irregularly costs few records.
+`CHECKS_PER_LEASE`th of a lease; `now_ms` is a monotonic clock of one process. It submits what `due` returns to the
+shard table, and the change that follows shows that it was noted. Invariant: a life that began, or sent a heartbeat, is
+not due as lost before one whole lease has passed in which the caller checked and could receive heartbeats. Half a lease
+is enough if the connection of its last heartbeat was closed since: a process that is killed closes it, a living one
+opens another and sends on that. It gets the time between two checks for that, because a node that gives up an
+unanswered heartbeat closes the connection before it sends the next one. A life that is lost again and again is due as
+alive only after ever longer times without a gap, so that a node whose heartbeats come irregularly costs few records.
 Source: docs/replication.md section 2.
 """
 
@@ -24,7 +24,7 @@ from stratalog.model.commands.table_commands import NoteLives, ScarcityNoted
 from stratalog.model.errors import Fenced, LeaseHeld
 from stratalog.model.metadata import Life, Node, NodeInfo, Vitals
 
-LOOKS_PER_LEASE: Final = 8
+CHECKS_PER_LEASE: Final = 8
 LONGEST_PROBATION: Final = 32
 """In leases: so long at most a life that is lost often is heard before that is noted."""
 FORGIVEN_AFTER: Final = 64
@@ -51,7 +51,7 @@ class _Lease:
     can_write: bool = True
     """What it said itself with its last heartbeat."""
     has_noted_writing: bool = True
-    stuck_told_ms: int = 0
+    stuck_reported_ms: int = 0
     """When it was noted, or noted again, that its disk makes no progress."""
     vitals: Vitals | None = None
     """As it told them last."""
@@ -161,7 +161,7 @@ class NodeLeases:
             "wait and start again; if it has not, choose another node.id"
         )
 
-    def heard_nobody(self, now_ms: int) -> None:
+    def excuse_silence(self, now_ms: int) -> None:
         """Heartbeats could not arrive since the last check: that time counts against no node."""
         looked_ms, self._looked_ms = self._looked_ms, now_ms
         self._renew_all(looked_ms, now_ms)
@@ -186,14 +186,14 @@ class NodeLeases:
         if now_ms - looked_ms > self.lease_ms // 2:
             self._renew_all(looked_ms, now_ms)  # this process did not run, and received no heartbeats meanwhile
         else:
-            self._excuse(looked_ms, now_ms - looked_ms - self.look_every_ms)
+            self._excuse(looked_ms, now_ms - looked_ms - self.check_every_ms)
         for node_id in cut:
             known = self._leases.get(node_id)
             if known is None:
                 continue
             if known.cut_ms is None:
                 known.cut_ms = now_ms
-            is_cut = now_ms - known.cut_ms >= self.look_every_ms
+            is_cut = now_ms - known.cut_ms >= self.check_every_ms
             if is_cut and now_ms < known.ends_ms <= now_ms + self.lease_ms // 2:
                 known.ends_ms = now_ms
         lost: list[Life] = []
@@ -214,7 +214,7 @@ class NodeLeases:
             if is_alive and lease.can_write and not lease.has_noted_writing:
                 working.append(lease.life)
             elif is_alive and not lease.can_write and self._is_stuck_due(lease, now_ms):
-                lease.stuck_told_ms = now_ms
+                lease.stuck_reported_ms = now_ms
                 stuck.append(lease.life)
             if is_alive and lease.vitals is not None:
                 disk = lease.vitals
@@ -228,18 +228,18 @@ class NodeLeases:
 
     def _is_stuck_due(self, lease: _Lease, now_ms: int) -> bool:
         """Repeated while it lasts: other nodes may be able to lead now what they could not lead before."""
-        return lease.has_noted_writing or now_ms - lease.stuck_told_ms >= STUCK_AGAIN_AFTER * self.lease_ms
+        return lease.has_noted_writing or now_ms - lease.stuck_reported_ms >= STUCK_AGAIN_AFTER * self.lease_ms
 
     # What is so -------------------------------------------------------------------------------------------------
     @property
-    def look_every_ms(self) -> int:
+    def check_every_ms(self) -> int:
         """So often the caller must look."""
-        return max(1, self.lease_ms // LOOKS_PER_LEASE)
+        return max(1, self.lease_ms // CHECKS_PER_LEASE)
 
-    def next_look_ms(self, now_ms: int) -> int:
+    def next_check_ms(self, now_ms: int) -> int:
         """How long the caller may wait before it looks again: not beyond the next end of a lease."""
         ends = [lease.ends_ms for lease in self._leases.values() if lease.is_noted_alive]
-        return max(1, min([self.look_every_ms, *(end - now_ms for end in ends)]))
+        return max(1, min([self.check_every_ms, *(end - now_ms for end in ends)]))
 
     def started(self) -> frozenset[int]:
         """Nodes that have told of themselves in their present life: they know the metadata, and have opened what they

@@ -19,9 +19,9 @@ from stratalog.machines.copies.leaving import HANDOVER_MS
 from stratalog.machines.copies.leaving_survey import Survey
 from stratalog.machines.copies.recovery_rule import MIN_IN_SYNC, least_in_sync
 from stratalog.machines.plans.retirement_messages import (
-    away_words,
-    gone_words,
-    kept_words,
+    away_message,
+    gone_message,
+    kept_message,
     named,
     size_of,
 )
@@ -79,13 +79,13 @@ class Observed:
     store_away_ms: int = 0
     """How long an uploading node has had no answer from it."""
     stalled_ms: int = 0
-    """For so long nothing of it has moved (`retirement_looks.mark_of`)."""
+    """For so long nothing of it has moved (`retirement_input.mark_of`)."""
     mount: Served = Served.NOT_NEEDED
     is_in_line: bool = False
-    """Another node is released before it (`retirement_looks.Turns`)."""
-    next_look_by: int | None = None
+    """Another node is released before it (`retirement_input.Turns`)."""
+    next_check_by: int | None = None
     """The node that shall check next whether everything is there; None: no node."""
-    has_other_looks: bool = False
+    has_other_checks: bool = False
     """That node looks after others that leave, too, one after another."""
 
 
@@ -216,12 +216,12 @@ def _why_offload_waits(seen: Observed) -> Why | None:
         )
         return Why(WaitReason.LAST_COPY_LOST, words)
     if survey.away.count:
-        return Why(WaitReason.LAST_COPY_LOST, away_words(survey, seen.node.node_id))
+        return Why(WaitReason.LAST_COPY_LOST, away_message(survey, seen.node.node_id))
     if survey.gone.count:
-        return Why(WaitReason.LAST_COPY_LOST, gone_words(survey, seen.node.node_id))
+        return Why(WaitReason.LAST_COPY_LOST, gone_message(survey, seen.node.node_id))
     if survey.kept_untiered or survey.unread:
         # Waits that end by themselves come after those that do not.
-        return Why(WaitReason.UNDER_REPLICATED, kept_words(survey, seen.node))
+        return Why(WaitReason.UNDER_REPLICATED, kept_message(survey, seen.node))
     if survey.uploads.count and (away := _store_away(seen)) is not None:
         return away
     if survey.uploads.count and seen.stalled_ms >= STALL_MS:
@@ -237,7 +237,7 @@ def _why_offload_waits(seen: Observed) -> Why | None:
             f"{counted(survey.copies.count, 'segment')}, {size_of(survey.copies.bytes)}; being copied there"
         )
         return Why(WaitReason.UNDER_REPLICATED, words)
-    return Why(WaitReason.UNDER_REPLICATED, kept_words(survey, seen.node)) if survey.kept.count else None
+    return Why(WaitReason.UNDER_REPLICATED, kept_message(survey, seen.node)) if survey.kept.count else None
 
 
 def _why_verify_waits(seen: Observed, sightings: Sequence[Sighting]) -> Why | None:
@@ -251,11 +251,11 @@ def _why_verify_waits(seen: Observed, sightings: Sequence[Sighting]) -> Why | No
             "retire it in offload mode, by which what others and the bucket have is enough"
         )
         return Why(WaitReason.UNKNOWN_SEGMENTS, words)
-    if seen.next_look_by is None:
+    if seen.next_check_by is None:
         words = f"no other node is alive and stays that could check what node {node.node_id} held: start one"
         return Why(WaitReason.LAST_NODE, words)
     if not sightings or sightings[-1].is_clean:
-        return _why_look_waits(seen, sightings)
+        return _why_check_waits(seen, sightings)
     last = sightings[-1]
     reason = WaitReason.DIGEST_MISMATCH if last.is_differing else WaitReason.UNKNOWN_SEGMENTS
     words = (
@@ -280,24 +280,24 @@ def _was_refused(record: Retirement) -> bool:
     return record.step is RetireStep.SNAPSHOT and wait is not None and wait.reason is WaitReason.UNKNOWN_SEGMENTS
 
 
-def _why_look_waits(seen: Observed, sightings: Sequence[Sighting]) -> Why | None:
+def _why_check_waits(seen: Observed, sightings: Sequence[Sighting]) -> Why | None:
     to_see = seen.survey.to_see
     if sightings and sightings[-1].segments < to_see:
         last = sightings[-1]
         words = (
             f"node {last.by_node} could tell of {last.segments:,} of {counted(to_see, 'segment')}: the others turned "
-            f"up since, or its metadata lag; node {seen.next_look_by} looks next"
+            f"up since, or its metadata lag; node {seen.next_check_by} looks next"
         )
         return Why(WaitReason.UNKNOWN_SEGMENTS, words)
     if seen.stalled_ms >= STALL_MS + 2 * seen.verify_interval_ms:
-        if seen.has_other_looks:
+        if seen.has_other_checks:
             words = (
-                f"node {seen.next_look_by}, which checks {counted(to_see, 'segment')}, checks what other nodes held, "
+                f"node {seen.next_check_by}, which checks {counted(to_see, 'segment')}, checks what other nodes held, "
                 "too, one after another: this one waits for its turn; if none of them gets on, see its log"
             )
             return Why(WaitReason.CHECK_IN_PROGRESS, words)
         words = (
-            f"node {seen.next_look_by}, whose turn it is to check {counted(to_see, 'segment')}, has said nothing for "
+            f"node {seen.next_check_by}, whose turn it is to check {counted(to_see, 'segment')}, has said nothing for "
             f"{_seconds(seen.stalled_ms)}: much takes long; else see its log"
         )
         return Why(WaitReason.UNKNOWN_SEGMENTS, words)
@@ -307,7 +307,7 @@ def _why_look_waits(seen: Observed, sightings: Sequence[Sighting]) -> Why | None
 def _why_inventory_waits(seen: Observed) -> Why | None:
     if (away := _store_away(seen)) is not None:
         return away
-    if seen.next_look_by is None and seen.blocks:
+    if seen.next_check_by is None and seen.blocks:
         return seen.blocks[0]
     if seen.stalled_ms < STALL_MS:
         return None

@@ -13,7 +13,7 @@ from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Node
 
 
-def away_words(survey: Survey, node_id: int) -> str:
+def away_message(survey: Survey, node_id: int) -> str:
     """About segments that a node has which is away."""
     words = (
         f"on no node that is alive: {counted(survey.away.count, 'sealed segment')} ({size_of(survey.away.bytes)}), "
@@ -30,7 +30,7 @@ def away_words(survey: Survey, node_id: int) -> str:
     return words
 
 
-def gone_words(survey: Survey, node_id: int) -> str:
+def gone_message(survey: Survey, node_id: int) -> str:
     """Of those that were given up with other nodes."""
     return (
         f"no node has {counted(survey.gone.count, 'sealed segment')} ({size_of(survey.gone.bytes)}), such as "
@@ -40,7 +40,7 @@ def gone_words(survey: Survey, node_id: int) -> str:
     )
 
 
-def kept_words(survey: Survey, node: Node) -> str:
+def kept_message(survey: Survey, node: Node) -> str:
     """About segments that directories have. No node copies from a directory: only the object store can get them."""
     words = (
         f"only the directories of retired nodes {sorted(survey.directories)} have "

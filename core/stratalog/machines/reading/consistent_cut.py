@@ -16,7 +16,7 @@ from stratalog.model.ids import ShardKey
 
 
 @dataclass(frozen=True, slots=True)
-class ToldEnd:
+class ReportedEnd:
     """Where a shard ended, as a node says that leads it."""
 
     key: ShardKey
@@ -46,10 +46,10 @@ class Coverage:
     fault: str | None = None
 
 
-def join(told: Iterable[ToldEnd]) -> dict[ShardKey, ToldEnd]:
+def join(told: Iterable[ReportedEnd]) -> dict[ShardKey, ReportedEnd]:
     """Of several that say that they lead a shard the one in the latest epoch does: an earlier one was deposed, and all
     that it may still acknowledge is lost."""
-    ends: dict[ShardKey, ToldEnd] = {}
+    ends: dict[ShardKey, ReportedEnd] = {}
     for one in told:
         known = ends.get(one.key)
         if known is None or one.epoch > known.epoch:
@@ -57,12 +57,12 @@ def join(told: Iterable[ToldEnd]) -> dict[ShardKey, ToldEnd]:
     return ends
 
 
-def not_told(shard_counts: Mapping[ShardKey, None], ends: Mapping[ShardKey, ToldEnd]) -> list[ShardKey]:
+def unreported_shards(shard_counts: Mapping[ShardKey, None], ends: Mapping[ShardKey, ReportedEnd]) -> list[ShardKey]:
     """Shards that no queried node leads."""
     return [key for key in shard_counts if key not in ends]
 
 
-def coverage(end: ToldEnd, segments: Iterable[TieredSegment]) -> Coverage:
+def coverage(end: ReportedEnd, segments: Iterable[TieredSegment]) -> Coverage:
     """`segments` are those that are not deleted, in any order."""
     if end.log_start_offset == end.end_offset:
         return Coverage(end.epoch, True)

@@ -49,7 +49,7 @@ class MissingCopy:
         return self.standing in (Standing.LOST, Standing.OUT_OF_REACH)
 
     @property
-    def is_worth_telling(self) -> bool:
+    def is_worth_reporting(self) -> bool:
         return self.standing is Standing.STORED or self.is_error
 
 

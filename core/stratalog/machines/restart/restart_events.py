@@ -180,7 +180,7 @@ class SetAside:
 
 
 @dataclass(frozen=True, slots=True)
-class MakeAnew:
+class RecreateFile:
     """Make the file with nothing but its header. What lay under its name and is worth keeping was set aside."""
 
     key: SegmentKey
@@ -286,7 +286,7 @@ class ConfirmRoll:
 
 CopyStep: TypeAlias = TakeSealed | NoteMissing | FreeLeftover
 """About sealed copies."""
-FileStep: TypeAlias = OpenFile | SetAside | MakeAnew | ScanFile | TraceCheckpoint | CutTail | FlushFile
+FileStep: TypeAlias = OpenFile | SetAside | RecreateFile | ScanFile | TraceCheckpoint | CutTail | FlushFile
 """About files of segments that are not sealed."""
 RestartStep: TypeAlias = (
     CopyStep

@@ -22,7 +22,7 @@ from enum import Enum
 from typing import TypeAlias, assert_never
 
 from stratalog.machines.leading.shard_life import StopCause
-from stratalog.machines.restart.restart_events import Heal, MakeAnew, RevokeCheckpoints
+from stratalog.machines.restart.restart_events import Heal, RecreateFile, RevokeCheckpoints
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import Segment, SegmentState
 
@@ -67,7 +67,7 @@ class FileRefilled:
 
 
 @dataclass(frozen=True, slots=True)
-class StoreAsked:
+class StoreAnswered:
     """The answer to `AskStore`."""
 
     missed: tuple[OffsetRange, ...]
@@ -87,7 +87,7 @@ class AttemptFailed:
     """Whether another attempt would prove nothing: refused, or a flush that failed."""
 
 
-HealingEvent: TypeAlias = AttemptBegun | FileRefilled | StoreAsked | AttemptFailed
+HealingEvent: TypeAlias = AttemptBegun | FileRefilled | StoreAnswered | AttemptFailed
 
 
 # Steps: what the shell must do, in this order --------------------------------------------------------------------
@@ -102,7 +102,7 @@ class Refill:
 
 @dataclass(frozen=True, slots=True)
 class AskStore:
-    """Read these offsets from the object store, for nothing but to know what it has. Answer: `StoreAsked`."""
+    """Read these offsets from the object store, for nothing but to know what it has. Answer: `StoreAnswered`."""
 
     segment: Segment
     ranges: tuple[OffsetRange, ...]
@@ -165,7 +165,7 @@ class StopHealing:
 
 
 HealingStep: TypeAlias = (
-    MakeAnew
+    RecreateFile
     | Refill
     | AskStore
     | Pause
@@ -206,7 +206,7 @@ class ShardHealing:
                 return self._begin(event)
             case FileRefilled():
                 return self._refilled(event)
-            case StoreAsked():
+            case StoreAnswered():
                 return self._asked(event)
             case AttemptFailed(why, is_final):
                 return [StopHealing(StopCause.UNREADABLE, why) if is_final else TryAgain(why)]
@@ -230,7 +230,7 @@ class ShardHealing:
         if segment.remote.commit_offset <= segment.base_offset and not self._may_lose(missed, event.may_give_up):
             # Nothing to begin with: the name stays free for a copy that a person may put there.
             return self._lost(missed, "the object store has nothing of the segment")
-        return [MakeAnew(segment.key), refill]
+        return [RecreateFile(segment.key), refill]
 
     def _refilled(self, event: FileRefilled) -> list[HealingStep]:
         segment = self._segment
@@ -251,7 +251,7 @@ class ShardHealing:
         ranges = joined([(self._from, self._committed_end)])
         return [AskStore(segment, ranges, self._why)]
 
-    def _asked(self, event: StoreAsked) -> list[HealingStep]:
+    def _asked(self, event: StoreAnswered) -> list[HealingStep]:
         """What was asked for in vain often enough is a hole, and so is what was never committed."""
         segment, missed = self._segment, event.missed
         self._tries += 1

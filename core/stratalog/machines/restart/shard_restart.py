@@ -262,7 +262,7 @@ class ShardRestart:
         if is_short:
             return self._heal(segment, segment.base_offset)
         # It ended, known or not, before anything was in it.
-        return [restart_events.MakeAnew(key), *self._open(key, segment)]
+        return [restart_events.RecreateFile(key), *self._open(key, segment)]
 
     def _take_strays(self) -> list[restart_events.RestartStep]:
         """Unconfirmed rolls continue each other. A file that follows them with a gap was never acknowledged; a file
@@ -292,7 +292,7 @@ class ShardRestart:
         if not has_header:
             # The crash came while the file was being made, or the power went before any of it was flushed.
             kept: list[restart_events.RestartStep] = [restart_events.SetAside(key)] if size_bytes > 0 else []
-            return [*kept, restart_events.MakeAnew(key), restart_events.OpenFile(key)]
+            return [*kept, restart_events.RecreateFile(key), restart_events.OpenFile(key)]
         opening.size_bytes = size_bytes
         claim = self._pass.checkpoints.get(key)
         if claim is None or claim.position > size_bytes:

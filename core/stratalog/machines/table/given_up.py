@@ -28,7 +28,7 @@ def give_up_open(tx: TableTransaction, command: GiveUpOpen) -> Segment | None:
     if not _is_given_up(tx, segment):
         return segment  # its leader lives, and has to say first how far it is; or the end is known already
     if segment.state is SegmentState.SEALING and not any(map(tx.state.is_alive, segment.replicas)):
-        maker = _who_makes_it_up(tx, segment)
+        maker = _replacing_node(tx, segment)
         if maker is None:
             return segment
         given = replace(segment, replicas=(*segment.replicas, maker))
@@ -45,7 +45,7 @@ def _is_given_up(tx: TableTransaction, segment: Segment) -> bool:
     return is_waited_for_in_vain(segment, by_quorum, presence)
 
 
-def _who_makes_it_up(tx: TableTransaction, segment: Segment) -> int | None:
+def _replacing_node(tx: TableTransaction, segment: Segment) -> int | None:
     """Each of its replicas was given up: another node replaces the data that no node has, so that the log continues:
     the leader of the next segment, else any staying node."""
     entry, key = tx.state.shard(segment.key.shard_key), segment.key

@@ -51,7 +51,7 @@ def begin_life(
             yield
         topic = tx.state.topic(segment.key.topic_id)
         is_flushed = _is_flushed(topic, segment, is_flushed_by_default)
-        changed = _without_its_word(segment, node_id, is_disk_other=is_disk_new or not is_continued)
+        changed = _without_its_vote(segment, node_id, is_disk_other=is_disk_new or not is_continued)
         was_faulty = any(doubt.node_id == node_id and doubt.is_faulty for doubt in segment.handed.doubts)
         if not is_continued or was_faulty or not (is_tail_kept or is_flushed):
             changed = _doubted(changed, node_id, is_lost=is_disk_new, by_quorum=is_quorum(topic.settings))
@@ -230,7 +230,7 @@ def _shared_with(tx: TableTransaction, node_id: int) -> Iterator[Segment]:
             yield segment
 
 
-def _without_its_word(segment: Segment, node_id: int, *, is_disk_other: bool) -> Segment:
+def _without_its_vote(segment: Segment, node_id: int, *, is_disk_other: bool) -> Segment:
     """Its promise was the life's before; its report is of what was flushed, and goes with the disk alone. A copy of the
     disk, or an older state of it, may have less."""
     handed = segment.handed

@@ -127,7 +127,7 @@ def report_sighting(tx: TableTransaction, command: ReportSighting) -> None:
     if known is None or known.retirement is None:
         return
     by_node, old = command.caller.node_id, known.retirement
-    if command.seen_ms != old.last_look_ms:
+    if command.seen_ms != old.last_check_ms:
         return  # who looked next has waited since it saw that one, whatever the service's clock did
     if (by_node == command.node_id) is not (old.mode is RetireMode.VOLUME):
         return

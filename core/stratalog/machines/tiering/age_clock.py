@@ -41,9 +41,9 @@ class AgeClock:
         self._monotonic_ms = monotonic_ms
         self.behind_ms = 0
         """How far the age time is behind the wall clock, at the last reading."""
-        self.look(wall_ms, monotonic_ms)
+        self.advance(wall_ms, monotonic_ms)
 
-    def look(self, wall_ms: int, monotonic_ms: int) -> int:
+    def advance(self, wall_ms: int, monotonic_ms: int) -> int:
         """The age time now, in ms since the epoch."""
         passed_ms = max(0, monotonic_ms - self._monotonic_ms)
         self._monotonic_ms = max(monotonic_ms, self._monotonic_ms)

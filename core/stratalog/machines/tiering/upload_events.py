@@ -100,7 +100,7 @@ class SegmentGone:
 
 
 @dataclass(frozen=True, slots=True)
-class RewriteAsked:
+class RewriteRequested:
     """Committed parts in an object that should go: move them into a new one."""
 
     key: SegmentKey
@@ -108,7 +108,7 @@ class RewriteAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class FlushAsked:
+class FlushRequested:
     """Send everything now, whatever its size and age."""
 
 
@@ -214,8 +214,8 @@ UploaderEvent: TypeAlias = (
     SegmentSeen
     | CommittedGrew
     | SegmentGone
-    | RewriteAsked
-    | FlushAsked
+    | RewriteRequested
+    | FlushRequested
     | LockGained
     | LockLost
     | TimePassed

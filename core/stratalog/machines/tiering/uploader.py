@@ -113,11 +113,11 @@ class Uploader:
                     self._settle(upload, now_ms)
             case upload_events.SegmentGone(key):
                 self._forget(key)
-            case upload_events.RewriteAsked(key, parts):
+            case upload_events.RewriteRequested(key, parts):
                 if upload := self._uploads.get(key):
                     upload.rewrites = parts
                     self._settle(upload, now_ms)
-            case upload_events.FlushAsked():
+            case upload_events.FlushRequested():
                 for key in (*self._small, *(key for key, upload in self._uploads.items() if upload.task is not None)):
                     self._hurry(self._uploads[key], now_ms)
             case upload_events.LockGained(epoch):

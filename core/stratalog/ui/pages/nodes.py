@@ -15,7 +15,7 @@ from stratalog.model.errors import NotFound, StratalogError
 from stratalog.telemetry.plots import Point, Series
 from stratalog.ui.gather import Gatherer, shown_nodes
 from stratalog.ui.lists import ListState
-from stratalog.ui.node_doors import is_plain_url
+from stratalog.ui.node_addresses import is_plain_url
 from stratalog.ui.page import Page, Query
 from stratalog.ui.words import count, rate, size
 

@@ -20,7 +20,7 @@ from stratalog.model.errors import InvalidRequest, NotFound, StratalogError
 from stratalog.model.views.cluster_lists import ListAsk, ShardLine
 from stratalog.ui.gather import Failure, Gatherer
 from stratalog.ui.lists import address, number, place
-from stratalog.ui.node_doors import is_plain_url
+from stratalog.ui.node_addresses import is_plain_url
 from stratalog.ui.page import Page, Query
 from stratalog.ui.values import Shown, show
 

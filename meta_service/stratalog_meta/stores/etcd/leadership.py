@@ -110,7 +110,7 @@ class EtcdLeadership:
             raise Unavailable(f"the candidacy of {self._address} is over: make another one")
         self._lead()
 
-    async def take(self) -> None:
+    async def lead_now(self) -> None:
         """Lead at once, or not at all. Raises: Conflict where another leads, Unavailable where etcd does not answer;
         then this candidacy is over."""
         try:

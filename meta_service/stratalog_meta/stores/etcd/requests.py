@@ -22,7 +22,7 @@ class Keys:
         self._leader = prefix + LEADER
         self._turn = prefix + TURN
         head = prefix + HEAD
-        self.look = rpc.RangeRequest(key=head, range_end=end_of(head))
+        self.head_range = rpc.RangeRequest(key=head, range_end=end_of(head))
         """Leader key and `turn` in one moment (`seen_in`)."""
 
     def without_prefix(self, key: bytes) -> bytes:
@@ -39,11 +39,11 @@ class Keys:
                 rpc.RequestOp(request_put=rpc.PutRequest(key=self._turn, value=stamp)),
                 *map(self._operation, operations),
             ],
-            failure=[rpc.RequestOp(request_range=self.look)],
+            failure=[rpc.RequestOp(request_range=self.head_range)],
         )
 
     def seen_in(self, answer: rpc.RangeResponse) -> Seen:
-        """Of `look`, or of a `fenced` transaction that was refused."""
+        """The answer to `head_range`, or of a `fenced` transaction that was refused."""
         found = {pair.key: pair for pair in answer.kvs}
         leader, turn = found.get(self._leader), found.get(self._turn)
         return Seen(

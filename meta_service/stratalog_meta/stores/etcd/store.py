@@ -191,7 +191,7 @@ class EtcdStore:
     async def _look(self) -> Seen:
         self._client.stats.read_back += 1
         try:
-            return self._keys.seen_in(await self._client.range(self._keys.look))
+            return self._keys.seen_in(await self._client.range(self._keys.head_range))
         except Unavailable as error:
             raise OutcomeUnknown(f"{self._source}: a write could not be read back: {error}") from error
 
@@ -215,7 +215,7 @@ class EtcdStore:
     async def _load(self) -> list[StoredRecord]:
         self._long_keys, self._written_down = set(), None
         leader_revision = self._leadership.revision
-        seen = self._keys.seen_in(await self._client.range(self._keys.look))
+        seen = self._keys.seen_in(await self._client.range(self._keys.head_range))
         self._fence = Fence(leader_revision, seen.turn_revision)
         await self._commit([])  # from here on nothing that was sent earlier can happen
         await self._finish_redo()

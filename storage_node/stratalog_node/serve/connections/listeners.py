@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from stratalog.model.errors import Unavailable
-from stratalog.model.listeners import INTERNAL, Listener, told_of
+from stratalog.model.listeners import INTERNAL, Listener, advertised_address
 from stratalog.model.metadata import NodeInfo
 from stratalog.settings.process import ProcessSettings
 
@@ -55,7 +55,7 @@ def bind_listeners(host: str, port: int, settings: ProcessSettings) -> NodeListe
             sock = bind(one.host, one.port, "--listen" if one.name == INTERNAL else f"listeners ({one.name})")
             taken.callback(sock.close)
             listening = Listener(one.name, one.host, sock.getsockname()[1])
-            bound.append(BoundListener(sock, listening, told_of(listening, settings.told_listeners)))
+            bound.append(BoundListener(sock, listening, advertised_address(listening, settings.advertised_addresses)))
         taken.pop_all()
     return NodeListeners(bound[0], tuple(bound[1:]))
 

@@ -84,7 +84,7 @@ class UnknownShards:
 
     def report_rejected(self, shard: ShardLog, topic: str, number: int) -> None:
         """The shard is here now, and takes a batch."""
-        if batches := self.owed.take(topic, number, self._serving.turn.now_ms):
+        if batches := self.owed.pop(topic, number, self._serving.turn.now_ms):
             shard.tell(BatchesRefusedBefore(batches))
 
     async def _answer_once_sure(self) -> None:

@@ -11,7 +11,7 @@ from stratalog.kafka.error_codes import ErrorCode
 from stratalog.kafka.replica_fetch import ReplicaFetch, SegmentAnswer
 from stratalog.machines.following.fetch_rounds import SegmentName, segment_name
 from stratalog.machines.following.fetch_session import FetchSession, SessionFault
-from stratalog.machines.leading.chain_events import SegmentHeard
+from stratalog.machines.leading.chain_events import SegmentEventReceived
 from stratalog.machines.leading.leader_events import BatchesReceived, FollowerFetched
 from stratalog.model.ids import ShardKey
 from stratalog.model.metadata import Life
@@ -48,7 +48,7 @@ class ReplicaSession:
         """A round came: what it names is confirmed up to there, and will be looked at."""
         asks = [(segment_name(ask[:3]), ask.fetch_offset) for ask in request.asks]
         before = set(self.asked.names()) if request.forgotten else set()
-        fault = self.asked.take(request.session_id, request.session_epoch, asks, request.forgotten)
+        fault = self.asked.receive_round(request.session_id, request.session_epoch, asks, request.forgotten)
         if fault is not None:
             return fault
         for name in before - set(self.asked.names()):
@@ -119,7 +119,7 @@ class ReplicaSession:
     def _confirm(self, shard: ShardLog, grows: ActiveSegment, offset: int) -> None:
         if grows.key.base_offset <= offset <= grows.leader.end_offset:
             life = self.life
-            shard.tell(SegmentHeard(grows.key.epoch, FollowerFetched(life.node_id, offset, life.epoch)))
+            shard.tell(SegmentEventReceived(grows.key.epoch, FollowerFetched(life.node_id, offset, life.epoch)))
 
     # What moved -----------------------------------------------------------------------------------------------------
     def grew(self, active: ActiveSegment) -> None:

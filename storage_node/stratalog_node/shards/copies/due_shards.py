@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from stratalog.machines.leading.next_look import next_look_ms
+from stratalog.machines.leading.next_check import next_check_ms
 from stratalog.machines.leading.shard_chain import ShardChain
 from stratalog.model.ids import ShardKey
 from stratalog.model.topic import Topic
@@ -73,7 +73,7 @@ class DueShards:
 
     def settle(self, shard: TimedShard, now_ms: int) -> None:
         """The shard was checked. Its next check follows its next change, or comes at its own time."""
-        at_ms = next_look_ms(shard.chain, now_ms)
+        at_ms = next_check_ms(shard.chain, now_ms)
         if at_ms is not None and at_ms <= now_ms:
             self.stir(shard)  # check it each time until a check changes the shard
             return

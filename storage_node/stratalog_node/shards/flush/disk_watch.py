@@ -12,7 +12,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Final
 
-from stratalog.machines.leading.disk_health import LOOKS_PER_STALL, DiskCall, DiskHealth
+from stratalog.machines.leading.disk_health import CHECKS_PER_STALL, DiskCall, DiskHealth
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey
 from stratalog.telemetry.logs import logger
@@ -43,7 +43,7 @@ class DiskWatch:
         self._calls = threads.calls
         self._layout = layout
         self._health = DiskHealth(stall_ms)
-        self._poll_s = min(stall_ms / LOOKS_PER_STALL / 1_000, _LONGEST_POLL_S)
+        self._poll_s = min(stall_ms / CHECKS_PER_STALL / 1_000, _LONGEST_POLL_S)
         self._task: asyncio.Task[None] | None = None
         self._probing: asyncio.Task[None] | None = None
 
@@ -88,7 +88,7 @@ class DiskWatch:
         before, oldest = health.trouble, calls.oldest(DiskCall.WRITE, DiskCall.FLUSH)
         oldest_read = calls.oldest(DiskCall.READ)
         calls.report_to(health, now_ms)
-        health.look(oldest, self._gate.no_room, now_ms, oldest_read)
+        health.check(oldest, self._gate.no_room, now_ms, oldest_read)
         self.stats.is_stuck = int(health.trouble is not None)
         self.stats.oldest_call_ms = max((now_ms - one.since_ms for one in (oldest, oldest_read) if one), default=0)
         if health.trouble is not None and before is None:

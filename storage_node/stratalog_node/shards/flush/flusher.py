@@ -21,7 +21,7 @@ from typing import Protocol
 
 from stratalog.event_loop.task_set import TaskSet
 from stratalog.formats.disk.checkpoint import Checkpoint
-from stratalog.machines.leading.chain_events import ChainEvent, SegmentFlushFailed, SegmentHeard
+from stratalog.machines.leading.chain_events import ChainEvent, SegmentEventReceived, SegmentFlushFailed
 from stratalog.machines.leading.leader_events import BatchesPersisted, PersistBatches
 from stratalog.model.errors import NotFound, StratalogError
 from stratalog.model.topic import Topic
@@ -93,7 +93,7 @@ class FlushedShard(Protocol):
         ...
 
     def tell(self, event: ChainEvent) -> None:
-        """How flushes of its segments end: see `SegmentHeard`, `SegmentFlushFailed`."""
+        """How flushes of its segments end: see `SegmentEventReceived`, `SegmentFlushFailed`."""
         ...
 
     def stop_after_fault(self, reason: str) -> None: ...
@@ -248,7 +248,7 @@ class Flusher:
         is_whole = True
         for ask, error in zip(group, outcomes, strict=True):
             if error is None:
-                _tell(ask, SegmentHeard(ask.active.key.epoch, BatchesPersisted(ask.end_offset)))
+                _tell(ask, SegmentEventReceived(ask.active.key.epoch, BatchesPersisted(ask.end_offset)))
                 continue
             self.stats.failures += 1
             if isinstance(error, FlushLost | NotFound) or not isinstance(error, StratalogError):

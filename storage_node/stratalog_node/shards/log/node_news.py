@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 
 from stratalog.event_loop.task_set import TaskSet
-from stratalog.machines.leading.leader_events import NodeHeard
+from stratalog.machines.leading.leader_events import NodeUpdated
 from stratalog_node.shards.copies.context import ShardContext
 from stratalog_node.shards.copies.due_shards import TimedShard
 from stratalog_node.shards.log.shard_log import ShardLog
@@ -74,6 +74,6 @@ class NodeNews:
         try:
             for node_id in nodes:
                 if (node := self._context.catalog.node(node_id)) is not None:
-                    told.tell(NodeHeard(node.node_id, node.epoch, node.is_alive, node.can_write))
+                    told.tell(NodeUpdated(node.node_id, node.epoch, node.is_alive, node.can_write))
         except Exception as error:  # the other shards must still be notified (F48)
             told.turn_failed(error)

@@ -17,38 +17,38 @@ from typing import Protocol
 from stratalog.machines.leading.chain_events import (
     AcknowledgeBatches,
     AppendFailed,
-    AskWhoLeads,
     BatchesTurnedAway,
     ChainEvent,
+    CheckLeadership,
     DoubtCopy,
     HandOver,
     LeaveSegment,
     NameActive,
     NameSuccessor,
+    NotifyReaders,
     OpeningFailed,
     OpenSegment,
     RareEffect,
     RefuseBatches,
-    SegmentHeard,
+    SegmentEventReceived,
     SegmentLeft,
     SegmentOpened,
     ServiceBegun,
     ShardRecovered,
     ShardStopped,
-    TellReaders,
 )
 from stratalog.machines.leading.leader_events import (
     BatchesPersisted,
     BatchesReceived,
     BatchesWritten,
     LeaderLife,
-    NodeHeard,
+    NodeUpdated,
     OfferedBatch,
     PersistBatches,
     PolicyChanged,
-    RecordHeard,
+    RecordReceived,
     RefuseBatch,
-    RollAsked,
+    RollRequested,
     SegmentRecord,
     TimePassed,
 )
@@ -87,7 +87,7 @@ def report_lost_nodes(shard: ShardLog) -> None:
     """
     for node in shard.context.catalog.nodes():
         if not node.is_alive or not node.can_write:
-            shard.tell(NodeHeard(node.node_id, node.epoch, node.is_alive, node.can_write))
+            shard.tell(NodeUpdated(node.node_id, node.epoch, node.is_alive, node.can_write))
 
 
 class FetchWaiter(Protocol):
@@ -295,9 +295,9 @@ class ShardLog(Ranged):
                 leave_ended(self, epoch)
             case DoubtCopy(epoch, reason):
                 doubt_copy((self.active, *self.ended, *self.copies.values()), epoch, reason)
-            case AskWhoLeads(question):
+            case CheckLeadership(question):
                 self.workers.sealing.leadership_check.ask(self, question)
-            case TellReaders():
+            case NotifyReaders():
                 self.context.stopped.note(self.key, self.stop)
                 self.update_leadership()
                 self.wake_waiters()
@@ -374,7 +374,7 @@ class ShardLog(Ranged):
         """What the meta service's watch tells of a segment. Most segments of a node are led by others: a shard that
         does not lead this one has nothing to do, and needs no check of its timers."""
         if self.chain.leads(segment.epoch):
-            self.tell(SegmentHeard(segment.epoch, RecordHeard(SegmentRecord.of(segment))))
+            self.tell(SegmentEventReceived(segment.epoch, RecordReceived(SegmentRecord.of(segment))))
 
     # What it hears --------------------------------------------------------------------------------------------------
     def tell(self, event: ChainEvent) -> None:
@@ -426,7 +426,7 @@ class ShardLog(Ranged):
 
     def ask_roll(self, now_ms: int) -> bool:
         """By command, soon or at once; False when the active segment is empty."""
-        has_rolled = self._look(RollAsked(), now_ms)
+        has_rolled = self._look(RollRequested(), now_ms)
         return has_rolled or (self.active is not None and self.workers.sealing.successors.is_due(self.active.key))
 
     def look_at_age(self, now_ms: int) -> bool:

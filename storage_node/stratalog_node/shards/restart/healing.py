@@ -18,7 +18,7 @@ from stratalog.event_loop.task_set import TaskSet
 from stratalog.machines.leading.chain_events import ShardStopped
 from stratalog.machines.leading.shard_life import Stop, StopCause
 from stratalog.machines.restart import shard_healing
-from stratalog.machines.restart.restart_events import Heal, MakeAnew, RevokeCheckpoints
+from stratalog.machines.restart.restart_events import Heal, RecreateFile, RevokeCheckpoints
 from stratalog.model.commands.table_commands import AdvanceLogStart, RollSegment
 from stratalog.model.errors import Rejected, StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
@@ -160,14 +160,14 @@ class Healing:
         self, shard: ShardLog, missing: Heal, step: shard_healing.HealingStep, file: HealedFile
     ) -> shard_healing.HealingEvent | None:
         match step:
-            case MakeAnew(key):
+            case RecreateFile(key):
                 recreate_file(self._context, key, shard.topic.name)
             case shard_healing.Refill():
                 return await file.refill(step)
             case shard_healing.AskStore(segment, _, why):
                 shard.tell(ShardStopped(self._waiting(shard, missing, why)))
                 missed = await file.ask_store(step)
-                return shard_healing.StoreAsked(
+                return shard_healing.StoreAnswered(
                     missed, self._context.catalog.segment(segment.key), shard.rules.gives_up_lost
                 )
             case shard_healing.Pause():

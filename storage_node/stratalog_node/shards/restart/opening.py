@@ -80,7 +80,7 @@ class OpenedFiles:
             case restart_events.SetAside(key):
                 set_aside(self._context.layout.segment(key))
                 self._drop(key)
-            case restart_events.MakeAnew(key):
+            case restart_events.RecreateFile(key):
                 recreate_file(self._context, key, self._shard.topic.name)
             case restart_events.ScanFile(key, from_position, producers):
                 return await self._scan(key, from_position, producers)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from stratalog.event_loop.task_set import TaskSet
-from stratalog.machines.leading.chain_events import ChainEvent, LeadRead
+from stratalog.machines.leading.chain_events import ChainEvent, LeadershipChecked
 from stratalog.machines.leading.shard_chain import ShardChain
 from stratalog_node.shards.catalog.lag import CatalogLag
 from stratalog_node.shards.copies.context import ShardContext
@@ -36,4 +36,4 @@ class LeadershipCheck:
     async def _ask(self, shard: ShardInDoubt, chain: ShardChain, question: int) -> None:
         is_known = await self._lag.catch_up()
         if shard.chain is chain:  # else it stopped, and its waiting clients were answered
-            shard.tell(LeadRead(question, is_known))
+            shard.tell(LeadershipChecked(question, is_known))

@@ -177,18 +177,20 @@ class Sealing:
         try:
             segment = await self._meta.perform(commands.ProposeIsr(active.key, proposal.isr, proposal.version))
         except Fenced:
-            shard.tell(chain_events.SegmentHeard(epoch, FenceRaised(epoch)))
+            shard.tell(chain_events.SegmentEventReceived(epoch, FenceRaised(epoch)))
             return
         except StratalogError as error:
             log.warning("ISR not known to be changed: reading it back", segment=str(active.key), error=str(error))
             was_refused = isinstance(error, Rejected)
         else:
-            shard.tell(chain_events.SegmentHeard(epoch, IsrCommitted(segment.isr, segment.isr_version)))
+            shard.tell(chain_events.SegmentEventReceived(epoch, IsrCommitted(segment.isr, segment.isr_version)))
             return
         read = await self._read_back(active.key)
         if read is not None:
             shard.tell(
-                chain_events.SegmentHeard(epoch, ProposalReadBack(proposal, read.isr, read.isr_version, was_refused))
+                chain_events.SegmentEventReceived(
+                    epoch, ProposalReadBack(proposal, read.isr, read.isr_version, was_refused)
+                )
             )
 
     async def _read_back(self, key: SegmentKey) -> Segment | None:

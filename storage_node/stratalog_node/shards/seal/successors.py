@@ -17,7 +17,7 @@ from typing import Protocol
 
 from stratalog.event_loop.task_set import TaskSet
 from stratalog.machines.leading.chain_events import ChainEvent, SuccessorNamed, SuccessorUnknown
-from stratalog.machines.leading.leader_events import RollAsked
+from stratalog.machines.leading.leader_events import RollRequested
 from stratalog.machines.leading.segment_leader import SegmentLeader
 from stratalog.model.commands.table_commands import PrepareSegment
 from stratalog.model.errors import StratalogError
@@ -133,6 +133,6 @@ class Successors:
             self._wanted.discard(key)
             self._answered = key if is_answered else None
             try:
-                shard.tell(RollAsked(is_empty_too=key in self._leaving))
+                shard.tell(RollRequested(is_empty_too=key in self._leaving))
             finally:
                 self._answered = None

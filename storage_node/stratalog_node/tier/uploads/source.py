@@ -193,7 +193,7 @@ class PieceReader:
         """Raises: Corrupt, NotFound, LocalCopyAway."""
         try:
             return await view.read_committed_range(
-                key, offset, max_bytes, at_least_one=at_least_one, take_buffer=self._buffers.take
+                key, offset, max_bytes, at_least_one=at_least_one, take_buffer=self._buffers.allocate
             )
         except (Unavailable, OSError) as error:
             raise LocalCopyAway(f"segment {key} cannot be read on this node now: {error}") from error

@@ -240,7 +240,7 @@ class NodeUploader:
         try:
             async with asyncio.timeout(timeout_ms / 1_000):
                 while goal.is_waited_for(has_lock=self.lock.current is not None):
-                    self._tell(upload_events.FlushAsked())
+                    self._tell(upload_events.FlushRequested())
                     await asyncio.sleep(_FLUSH_POLL_S)
         except TimeoutError as error:
             raise goal.missed(self._machine.describe(self._clock_ms()), timeout_ms) from error
@@ -262,7 +262,7 @@ class NodeUploader:
 
     def rewrite(self, key: SegmentKey, parts: tuple[RemotePart, ...]) -> None:
         """Move committed parts out of the object they lie in."""
-        self._tell(upload_events.RewriteAsked(key, parts))
+        self._tell(upload_events.RewriteRequested(key, parts))
 
     # What happens -----------------------------------------------------------------------------------------------------
     def _tell(self, event: upload_events.UploaderEvent) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 from tests.support.table_stories import TableStory, record_of, state_of
 
-from stratalog.machines.copies.recovery_patience import LOOKS_PER_PATIENCE, RecoveryPatience
+from stratalog.machines.copies.recovery_patience import CHECKS_PER_PATIENCE, RecoveryPatience
 from stratalog.model.commands.table_commands import (
     ContinueWithout,
     NoteLives,
@@ -21,7 +21,7 @@ from stratalog.model.segment import Doubt, GapReason, GivenUp, SegmentState
 
 QUORUM = {"acks.policy": "quorum"}
 PATIENCE_MS = 5_000
-POLL_MS = PATIENCE_MS // LOOKS_PER_PATIENCE
+POLL_MS = PATIENCE_MS // CHECKS_PER_PATIENCE
 
 
 def active_on(nodes: int = 3, settings: Mapping[str, str] | None = None) -> tuple[TableStory, SegmentKey]:
@@ -160,7 +160,7 @@ def test_time_in_which_no_promise_could_arrive_does_not_count() -> None:
     patience = patience_of(story)
     assert look(patience, 0, PATIENCE_MS - 1) is None
     assert patience.due(10 * PATIENCE_MS) is None, "the process was suspended"
-    patience.heard_nobody(11 * PATIENCE_MS)
+    patience.excuse_silence(11 * PATIENCE_MS)
     due = patience.due(11 * PATIENCE_MS + 1)
     assert due is not None and due.silent[0].segment == key
 

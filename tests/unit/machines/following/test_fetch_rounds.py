@@ -50,7 +50,7 @@ class Pair:
 
     def turn(self) -> None:
         for sent in self.rounds.step(TurnEnded(), self.now_ms):
-            assert self.session.take(sent.session_id, sent.session_epoch, sent.asks, sent.forgotten) is None
+            assert self.session.receive_round(sent.session_id, sent.session_epoch, sent.asks, sent.forgotten) is None
             self.line.append(sent)
         self.rounds.check_invariants()
 
@@ -181,11 +181,11 @@ def test_a_lost_session_tells_all_anew() -> None:
 
 def test_a_session_takes_its_rounds_in_order_and_no_others() -> None:
     session = FetchSession(9)
-    assert session.take(9, 0, (), ()) is None
-    assert session.take(9, 2, (), ()) is SessionFault.WRONG_EPOCH
-    assert session.take(8, 1, (), ()) is SessionFault.UNKNOWN
-    assert session.take(9, 1, ((name_of(1), 5),), ()) is None
-    assert session.take(0, 0, (), ()) is None, "begun again"
+    assert session.receive_round(9, 0, (), ()) is None
+    assert session.receive_round(9, 2, (), ()) is SessionFault.WRONG_EPOCH
+    assert session.receive_round(8, 1, (), ()) is SessionFault.UNKNOWN
+    assert session.receive_round(9, 1, ((name_of(1), 5),), ()) is None
+    assert session.receive_round(0, 0, (), ()) is None, "begun again"
     assert len(session) == 0
 
 
@@ -259,7 +259,7 @@ def test_who_is_out_of_the_isr_does_not_end_its_own_rounds_by_saying_so() -> Non
 
 def test_what_found_no_room_in_an_answer_comes_first_in_the_next() -> None:
     session = FetchSession(9)
-    session.take(0, 0, [(name_of(shard), 0) for shard in range(4)], ())
+    session.receive_round(0, 0, [(name_of(shard), 0) for shard in range(4)], ())
     first = session.take_ready(3)
     session.put_back(first[1:])
     assert session.take_ready(9) == [name_of(1), name_of(2), name_of(3)]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from stratalog.machines.leading.disk_health import LOOKS_PER_STALL, WELL_AGAIN, CallInProgress, DiskCall, DiskHealth
+from stratalog.machines.leading.disk_health import CHECKS_PER_STALL, WELL_AGAIN, CallInProgress, DiskCall, DiskHealth
 
 STALL_MS = 10_000
-POLL_MS = STALL_MS // LOOKS_PER_STALL
+POLL_MS = STALL_MS // CHECKS_PER_STALL
 FLUSH = CallInProgress(DiskCall.FLUSH, "a.seg", 1_000)
 
 
@@ -25,7 +25,7 @@ def pass_time(
         if works:
             for kind in DiskCall:
                 health.succeeded(kind, now_ms)
-        health.look(oldest, no_room, now_ms)
+        health.check(oldest, no_room, now_ms)
 
 
 def test_a_disk_to_which_nothing_is_written_is_well() -> None:
@@ -70,7 +70,7 @@ def test_flushes_that_succeed_say_nothing_of_writes_that_fail() -> None:
     for now_ms in range(0, 11_000, 100):
         health.failed(DiskCall.WRITE, "No space left on device", now_ms)
         health.succeeded(DiskCall.FLUSH, now_ms)
-        health.look(None, None, now_ms)
+        health.check(None, None, now_ms)
     assert health.trouble is not None and "No space left on device" in health.trouble
 
 
@@ -129,13 +129,13 @@ def test_a_read_that_does_not_return_counts_unless_others_do() -> None:
     """A bad sector may take a disk a minute, which serves all else meanwhile."""
     health = DiskHealth(STALL_MS)
     for now_ms in range(1_000, 40_000, POLL_MS):
-        health.look(None, None, now_ms, READ)
+        health.check(None, None, now_ms, READ)
         if health.wants_probe:
             health.succeeded(DiskCall.READ, now_ms)
     assert health.trouble is None
     health = DiskHealth(STALL_MS)
     for now_ms in range(1_000, 13_000, POLL_MS):
-        health.look(None, None, now_ms, READ)
+        health.check(None, None, now_ms, READ)
     assert health.trouble == "a read of a.seg has not returned for 10 s" and health.wants_probe
 
 
@@ -144,12 +144,12 @@ def test_reads_that_all_fail_are_found_and_a_disk_is_well_only_once_it_can_be_re
     health = DiskHealth(STALL_MS)
     for now_ms in range(0, STALL_MS + 1, POLL_MS):
         health.failed(DiskCall.READ, "Input/output error", now_ms)
-        health.look(None, None, now_ms)
+        health.check(None, None, now_ms)
     assert health.trouble == "every read has failed for 10 s: Input/output error"
     for now_ms in range(12_000, 60_000, POLL_MS):
         health.succeeded(DiskCall.WRITE, now_ms)
         health.succeeded(DiskCall.FLUSH, now_ms)
-        health.look(None, None, now_ms)
+        health.check(None, None, now_ms)
     assert health.trouble is not None
     for now_ms in range(60_000, 100_000, POLL_MS):
         pass_time(health, now_ms, now_ms, works=True)

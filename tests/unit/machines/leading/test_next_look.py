@@ -8,8 +8,8 @@ import uuid
 import pytest
 
 from stratalog.machines.leading import leader_events
-from stratalog.machines.leading.chain_events import SegmentHeard, ShardStopped
-from stratalog.machines.leading.next_look import next_look_ms
+from stratalog.machines.leading.chain_events import SegmentEventReceived, ShardStopped
+from stratalog.machines.leading.next_check import next_check_ms
 from stratalog.machines.leading.producer_table import ProducerTable
 from stratalog.machines.leading.segment_leader import SegmentLeader
 from stratalog.machines.leading.shard_chain import ShardChain
@@ -41,7 +41,7 @@ def append(chain: ShardChain, now_ms: int = NOW) -> None:
 
 
 def fetch(chain: ShardChain, offset: int, life_epoch: int = 1) -> None:
-    chain.step(SegmentHeard(0, leader_events.FollowerFetched(FOLLOWER, offset, life_epoch)), NOW)
+    chain.step(SegmentEventReceived(0, leader_events.FollowerFetched(FOLLOWER, offset, life_epoch)), NOW)
 
 
 def look(chain: ShardChain, steady_ms: int, now_ms: int = NOW) -> list[leader_events.ProposeIsr]:
@@ -50,8 +50,8 @@ def look(chain: ShardChain, steady_ms: int, now_ms: int = NOW) -> list[leader_ev
 
 
 def test_an_empty_segment_is_not_looked_at() -> None:
-    assert next_look_ms(ShardChain(SHARD, LEADER, POLICY), NOW) is None
-    assert next_look_ms(a_chain(), NOW) is None
+    assert next_check_ms(ShardChain(SHARD, LEADER, POLICY), NOW) is None
+    assert next_check_ms(a_chain(), NOW) is None
 
 
 @pytest.mark.fault("node-thousands-idle-shards")
@@ -59,20 +59,20 @@ def test_a_segment_that_all_replicas_hold_is_looked_at_once_it_is_old() -> None:
     chain = a_chain()
     append(chain)
     fetch(chain, 1)
-    assert next_look_ms(chain, NOW) == NOW + POLICY.segment_ms
+    assert next_check_ms(chain, NOW) == NOW + POLICY.segment_ms
     chain.step(leader_events.PolicyChanged(leader_events.RollPolicy(1_000, 7_000)), NOW)
-    assert next_look_ms(chain, NOW) == NOW + 7_000, "by the policy of now"
+    assert next_check_ms(chain, NOW) == NOW + 7_000, "by the policy of now"
 
 
 def test_a_follower_that_is_behind_is_looked_at_each_time_until_it_is_seen_to_hold_all() -> None:
     chain = a_chain()
     append(chain)
-    assert next_look_ms(chain, NOW) == NOW
+    assert next_check_ms(chain, NOW) == NOW
     assert look(chain, 1_000) == []
     fetch(chain, 1)
-    assert next_look_ms(chain, NOW) == NOW, "that it was behind is still to be forgotten"
+    assert next_check_ms(chain, NOW) == NOW, "that it was behind is still to be forgotten"
     look(chain, 2_000)
-    assert next_look_ms(chain, NOW) == NOW + POLICY.segment_ms
+    assert next_check_ms(chain, NOW) == NOW + POLICY.segment_ms
 
 
 def test_a_follower_that_begins_another_life_after_a_rest_has_all_of_its_time_to_catch_up() -> None:
@@ -83,7 +83,7 @@ def test_a_follower_that_begins_another_life_after_a_rest_has_all_of_its_time_to
     look(chain, 2_000)
     rested_ms = 2_000 + 10 * POLICY.lag_ms
     fetch(chain, 0, life_epoch=2)
-    assert next_look_ms(chain, NOW) == NOW
+    assert next_check_ms(chain, NOW) == NOW
     assert look(chain, rested_ms) == [] and look(chain, rested_ms + POLICY.lag_ms - 1) == []
     assert look(chain, rested_ms + POLICY.lag_ms) == [leader_events.ProposeIsr((LEADER,), 0)]
 
@@ -92,10 +92,10 @@ def test_a_dead_follower_is_looked_at_until_it_has_left_the_isr() -> None:
     chain = a_chain()
     append(chain)
     fetch(chain, 1)
-    chain.step(leader_events.NodeHeard(FOLLOWER, 1, is_alive=False), NOW)
-    assert next_look_ms(chain, NOW) == NOW
-    chain.step(SegmentHeard(0, leader_events.IsrCommitted((LEADER,), 1)), NOW)
-    assert next_look_ms(chain, NOW) == NOW + POLICY.segment_ms
+    chain.step(leader_events.NodeUpdated(FOLLOWER, 1, is_alive=False), NOW)
+    assert next_check_ms(chain, NOW) == NOW
+    chain.step(SegmentEventReceived(0, leader_events.IsrCommitted((LEADER,), 1)), NOW)
+    assert next_check_ms(chain, NOW) == NOW + POLICY.segment_ms
 
 
 def test_a_proposal_of_unknown_outcome_is_looked_at_until_it_is_decided() -> None:
@@ -103,25 +103,27 @@ def test_a_proposal_of_unknown_outcome_is_looked_at_until_it_is_decided() -> Non
     append(chain)
     fetch(chain, 1)
     proposal = leader_events.ProposeIsr((LEADER,), 0)
-    effects = chain.step(leader_events.NodeHeard(FOLLOWER, 1, is_alive=False), NOW)
+    effects = chain.step(leader_events.NodeUpdated(FOLLOWER, 1, is_alive=False), NOW)
     assert [effect.proposal for effect in effects if hasattr(effect, "proposal")] == [proposal]
     fetch(chain, 1)
-    chain.step(SegmentHeard(0, leader_events.ProposalReadBack(proposal, (LEADER, FOLLOWER), 0, was_refused=False)), NOW)
-    assert next_look_ms(chain, NOW) == NOW
-    chain.step(SegmentHeard(0, leader_events.IsrCommitted((LEADER, FOLLOWER), 1)), NOW)
-    assert next_look_ms(chain, NOW) == NOW + POLICY.segment_ms
+    chain.step(
+        SegmentEventReceived(0, leader_events.ProposalReadBack(proposal, (LEADER, FOLLOWER), 0, was_refused=False)), NOW
+    )
+    assert next_check_ms(chain, NOW) == NOW
+    chain.step(SegmentEventReceived(0, leader_events.IsrCommitted((LEADER, FOLLOWER), 1)), NOW)
+    assert next_check_ms(chain, NOW) == NOW + POLICY.segment_ms
 
 
 @pytest.mark.parametrize("cause", [StopCause.FAULT, StopCause.DEPOSED, StopCause.DELETED])
 def test_a_shard_that_stopped_is_not_looked_at(cause: StopCause) -> None:
     chain = a_chain()
     append(chain)
-    assert next_look_ms(chain, NOW) == NOW
+    assert next_check_ms(chain, NOW) == NOW
     chain.step(ShardStopped(Stop("why", cause)), NOW)
-    assert next_look_ms(chain, NOW) is None
+    assert next_check_ms(chain, NOW) is None
 
 
 def test_a_segment_that_is_overdue_is_looked_at_each_time() -> None:
     chain = a_chain((LEADER,))
     append(chain)
-    assert next_look_ms(chain, NOW + POLICY.segment_ms + 1) == NOW + POLICY.segment_ms
+    assert next_check_ms(chain, NOW + POLICY.segment_ms + 1) == NOW + POLICY.segment_ms

@@ -125,13 +125,13 @@ def test_an_old_segment_rolls_by_the_clock_alone() -> None:
 def test_an_empty_segment_never_rolls() -> None:
     leader = a_leader()
     assert leader.step(leader_events.TimePassed(), now_ms=10**9) == []
-    assert leader.step(leader_events.RollAsked(), now_ms=0) == []
+    assert leader.step(leader_events.RollRequested(), now_ms=0) == []
 
 
 def test_an_ended_segment_takes_no_more() -> None:
     leader = a_leader()
     appended(leader, a_batch(1))
-    assert leader.step(leader_events.RollAsked(), now_ms=0) == [leader_events.RollSegment(101)]
+    assert leader.step(leader_events.RollRequested(), now_ms=0) == [leader_events.RollSegment(101)]
     assert isinstance(leader.step(leader_events.BatchesReceived([a_batch()]), now_ms=0)[0], leader_events.RefuseBatch)
 
 

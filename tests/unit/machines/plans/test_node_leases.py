@@ -20,18 +20,18 @@ def heard_at_0() -> NodeLeases:
 def test_a_living_node_that_gives_a_heartbeat_up_and_closes_its_connection_keeps_its_lease() -> None:
     """The service may look between the end of the one and the next heartbeat."""
     leases = heard_at_0()
-    for now_ms in range(0, 1_100, leases.look_every_ms):
+    for now_ms in range(0, 1_100, leases.check_every_ms):
         assert leases.due(now_ms) is None
     assert leases.due(1_100, cut=[1]) is None, "closed just now"
     leases.heard(LIFE, 1_110)
-    for now_ms in range(1_250, 1_110 + LEASE_MS, leases.look_every_ms):
+    for now_ms in range(1_250, 1_110 + LEASE_MS, leases.check_every_ms):
         assert leases.due(now_ms) is None
     assert leases.due(1_110 + LEASE_MS) == NoteLives(lost=(LIFE,))
 
 
 def test_a_node_that_is_killed_half_a_lease_after_its_last_heartbeat_is_lost_two_looks_later() -> None:
     leases = heard_at_0()
-    for now_ms in range(0, 1_000, leases.look_every_ms):
+    for now_ms in range(0, 1_000, leases.check_every_ms):
         assert leases.due(now_ms) is None
     assert leases.due(1_000, cut=[1]) is None
     assert leases.due(1_100, cut=[1]) is None, "the end of another lease was looked for"

@@ -6,7 +6,7 @@ import pytest
 
 from stratalog.machines.copies.leaving import HANDOVER_MS
 from stratalog.machines.plans.retirement import STALL_MS, Release, Served
-from stratalog.machines.plans.retirement_looks import mark_of
+from stratalog.machines.plans.retirement_input import mark_of
 from stratalog.model.commands.retirement_commands import AdvanceRetirement, ReleaseNode, RetireNode
 from stratalog.model.retirement import Retirement, RetireStep, Wait, WaitReason
 from support.retirement_story import INTERVAL_MS, RetirementStory
@@ -37,7 +37,7 @@ def ready(count: int) -> RetirementStory:
         for node_id in leaving:
             story.sight(node_id, by_node)
     for node_id in leaving:
-        story.look(node_id)
+        story.run_pass(node_id)
         story.write_inventory(node_id, by_node=count + 1)
     return story
 
@@ -82,7 +82,7 @@ def test_those_that_wait_for_their_turn_are_written_once_however_many_turns_ther
     written: dict[int, set[Retirement]] = {node_id: set() for node_id in range(1, count + 1)}
     for _ in range(20 * count):
         for node_id in written:
-            story.look(node_id)
+            story.run_pass(node_id)
             if story.record(node_id).step is RetireStep.SNAPSHOT:
                 written[node_id].add(story.record(node_id))
     assert all(story.record(node_id).step is RetireStep.DONE for node_id in written)
@@ -98,13 +98,13 @@ def test_who_waited_long_for_its_turn_is_released_and_not_said_to_be_needed() ->
     waits = story.record(2)
     assert waits.wait is not None and waits.wait.reason is WaitReason.RELEASE_IN_PROGRESS
     story.mount, story.stalled_ms = Served.SERVING, 60 * STALL_MS
-    story.look(1)
+    story.run_pass(1)
     assert story.record(1).step is RetireStep.DONE
-    turn = story.look(2)
+    turn = story.run_pass(2)
     assert turn.why is None and turn.actions == (Release(),)
     assert mark_of(story.record(2), story.survey(2)) != mark_of(waits, story.survey(2)), "something has moved"
     story.stalled_ms = 0
-    story.look(2)
+    story.run_pass(2)
     assert story.record(2).step.is_released
 
 

@@ -25,7 +25,7 @@ def test_a_clock_that_is_set_back_holds_back_the_next_release_no_longer() -> Non
     story = both_ready()
     story.now_ms += HOUR_MS
     for node_id in (1, 2):
-        story.look(node_id)  # too long ago: again
+        story.run_pass(node_id)  # too long ago: again
     for _ in range(2):
         story.now_ms += INTERVAL_MS
         for node_id in (1, 2):

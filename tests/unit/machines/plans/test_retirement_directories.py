@@ -70,7 +70,7 @@ def test_a_dead_node_is_let_go_of_by_force_with_what_a_directory_has(mode: Retir
     story.do(RetireNode(second, mode))
     waits(story, second, key)
     story.die(second)
-    story.look(second)
+    story.run_pass(second)
     why = story.planned(second).why
     assert why is not None and "or start node" not in why.words
     assert f"nodes retire {second} --force storage-{second}` lets it go" in why.words
@@ -185,7 +185,7 @@ def test_what_another_directory_has_is_not_given_up_with_a_dead_node(mode: Retir
     story.die(second)
     story.do(RetireNode(second, mode, f"storage-{second}"))
     for _ in range(12):
-        story.look(second)
+        story.run_pass(second)
         story.report_all()
     record = story.record(second)
     assert record.step.is_released and record.given_up == () and record.given_up_count == 0

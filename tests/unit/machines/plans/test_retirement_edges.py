@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from stratalog.machines.plans.leaving_turns import who_writes, whose_turn
 from stratalog.machines.plans.retirement import SIGHTING_LASTS_MS, EndOpen, Served
 from stratalog.machines.plans.shard_troubles import troubles
+from stratalog.machines.plans.verification_turns import inventory_writer, node_on_turn
 from stratalog.model.commands.mount_commands import BeginMount, EndMount
 from stratalog.model.commands.retirement_commands import GiveUpOpen, ReleaseNode, RetireNode
 from stratalog.model.commands.table_commands import MoveReplicas, NoteLives, ProposeIsr, ReplicaMove, SealUnclean
@@ -86,7 +86,7 @@ def test_a_look_that_comes_once_more_is_no_second_one_however_far_the_clock_was_
     story = RetirementStory(nodes=3)
     story.verifies(1)
     story.sight(1, by_node=2)
-    first_ms = story.record(1).last_look_ms
+    first_ms = story.record(1).last_check_ms
     story.now_ms += 10 * INTERVAL_MS
     story.sight(1, by_node=2, seen_ms=0)
     story.looks(1)
@@ -288,7 +288,7 @@ def test_who_comes_back_between_the_look_and_the_word_keeps_what_it_has(settings
     for node_id in (first, second):
         story.do(RetireNode(node_id, force_storage_id=f"storage-{node_id}"))
         story.looks(node_id, count=1)
-    story.look(first)
+    story.run_pass(first)
     (found,) = story.planned(first).actions
     assert found == EndOpen((key,))
     story.is_heard(second)
@@ -436,7 +436,7 @@ def seen_twice() -> tuple[RetirementStory, int]:
     story.roll_away(node_id)
     story.report_all()
     story.upload_all()
-    story.look(node_id)
+    story.run_pass(node_id)
     for by_node in (other for other in (1, 2, 3) if other != node_id):
         story.now_ms += INTERVAL_MS
         story.sight(node_id, by_node)  # of ten segments
@@ -457,11 +457,11 @@ def test_a_look_that_sees_more_than_the_one_before_is_a_first_one() -> None:
     story, node_id = seen_twice()
     count, other = story.survey(node_id).to_see, next(one for one in (1, 2, 3) if one != node_id)
     for _ in range(2):
-        story.look(node_id)
+        story.run_pass(node_id)
         assert story.record(node_id).step is RetireStep.VERIFY
         story.now_ms += INTERVAL_MS
         story.sight(node_id, other, segments=count)
-    story.look(node_id)
+    story.run_pass(node_id)
     assert story.record(node_id).step is RetireStep.SNAPSHOT
 
 
@@ -473,18 +473,18 @@ def test_what_was_seen_before_a_long_wait_is_looked_at_again(waits_ms: int) -> N
     for _ in range(2):
         story.now_ms += INTERVAL_MS
         story.sight(node_id, other, segments=count)
-    story.look(node_id)
+    story.run_pass(node_id)
     story.write_inventory(node_id, other)
     story.now_ms += waits_ms
-    story.look(node_id)
+    story.run_pass(node_id)
     is_new_enough = waits_ms <= SIGHTING_LASTS_MS
     assert story.record(node_id).step is (RetireStep.RELEASE if is_new_enough else RetireStep.VERIFY)
     if not is_new_enough:
         assert story.record(node_id).inventory_key is None
         story.sight(node_id, other, segments=count)
-        story.look(node_id)
+        story.run_pass(node_id)
         story.write_inventory(node_id, other)
-        story.look(node_id)
+        story.run_pass(node_id)
         assert story.record(node_id).step is RetireStep.RELEASE
 
 
@@ -495,11 +495,11 @@ def test_full_disks_of_all_that_stay_are_said_with_their_number_until_one_has_ro
     others = tuple(story.life(other) for other in (2, 3, 4))
     story.do(NoteLives(full=others))
     story.do(RetireNode(1))
-    story.look(1)
+    story.run_pass(1)
     wait = story.record(1).wait
     assert wait is not None and wait.reason is WaitReason.INSUFFICIENT_CAPACITY and "on the 3 nodes" in wait.words
     story.do(NoteLives(roomy=others[:1]))
-    story.look(1)
+    story.run_pass(1)
     assert story.record(1).step is RetireStep.CORDON
 
 
@@ -541,7 +541,7 @@ def _looks(story: RetirementStory, node_id: int, blind: int, most: int = 12) -> 
     """The nodes that check a leaving node until the step is over; one of them never sees everything."""
     by_nodes: list[int] = []
     while story.record(node_id).step is RetireStep.VERIFY and len(by_nodes) < most:
-        by_node = whose_turn(story.node(node_id), story.table.snapshot().nodes)
+        by_node = node_on_turn(story.node(node_id), story.table.snapshot().nodes)
         assert by_node is not None
         by_nodes.append(by_node)
         story.now_ms += INTERVAL_MS
@@ -564,7 +564,7 @@ def test_a_node_that_cannot_see_passes_its_turn_to_the_others(
 
     assert _looks(story, leaving, blind) == looked
     assert story.record(leaving).step is RetireStep.SNAPSHOT
-    assert who_writes(story.node(leaving), story.table.snapshot().nodes) == looked[-1], "it saw all"
+    assert inventory_writer(story.node(leaving), story.table.snapshot().nodes) == looked[-1], "it saw all"
 
 
 def test_what_differs_is_not_passed_over() -> None:
@@ -576,5 +576,5 @@ def test_what_differs_is_not_passed_over() -> None:
     story.now_ms += INTERVAL_MS
     story.sight(3, by_node=1)
 
-    assert whose_turn(story.node(3), story.table.snapshot().nodes) == 2
+    assert node_on_turn(story.node(3), story.table.snapshot().nodes) == 2
     assert story.record(3).step is RetireStep.VERIFY

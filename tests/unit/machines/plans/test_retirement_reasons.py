@@ -157,7 +157,7 @@ def every_state() -> Iterator[Observed]:
             record = Retirement("storage-1", mode, step, 1, 1, None, seen, key, is_forced)
             node = Node(1, 1, 0, "host", 9092, None, is_alive, retirement=record)
             yield Observed(
-                node, survey, blocked, HOUR_MS, INTERVAL_MS, has_store, away_ms, HOUR_MS, mount, next_look_by=2
+                node, survey, blocked, HOUR_MS, INTERVAL_MS, has_store, away_ms, HOUR_MS, mount, next_check_by=2
             )
 
 
@@ -198,5 +198,5 @@ def test_nobody_is_said_to_wait_who_goes_on() -> None:
     ):
         record = Retirement("storage-1", RetireMode.OFFLOAD, step, 1, 1, None, sightings)
         node = Node(1, 1, 0, "host", 9092, None, True, retirement=record)
-        planned = plan(Observed(node, survey, (), HOUR_MS, INTERVAL_MS, stalled_ms=59_999, next_look_by=2))
+        planned = plan(Observed(node, survey, (), HOUR_MS, INTERVAL_MS, stalled_ms=59_999, next_check_by=2))
         assert (planned.step, planned.why) == (step, None)

@@ -36,7 +36,7 @@ class Story(RetirementStory):
             self.die(self.gone)
             self.do(RetireNode(self.gone, RetireMode.VOLUME, storage_id))
             for _ in range(12):
-                self.look(self.gone)
+                self.run_pass(self.gone)
                 self.report_all()
             assert self.record(self.gone).step is RetireStep.MOUNT
         else:
@@ -328,7 +328,7 @@ def test_the_mount_of_a_node_that_was_given_up_in_offload_mode_ends_without_anot
     story.die(gone)
     story.do(RetireNode(gone, RetireMode.OFFLOAD, f"storage-{gone}"))
     for _ in range(8):
-        story.look(gone)
+        story.run_pass(gone)
         story.report_all()
     before = story.record(gone)
     assert before.given_up == given_up(key)

@@ -19,8 +19,8 @@ MISSING = Heal(SEGMENT, 2, 6, RecoveredLog())
 
 def asked(
     *missed: tuple[int, int], segment: Segment | None = SEGMENT, may_give_up: bool = True
-) -> shard_healing.StoreAsked:
-    return shard_healing.StoreAsked(missed, segment, may_give_up)
+) -> shard_healing.StoreAnswered:
+    return shard_healing.StoreAnswered(missed, segment, may_give_up)
 
 
 def begun(*, may_give_up: bool = True) -> shard_healing.ShardHealing:

@@ -83,7 +83,7 @@ def test_a_segment_has_one_range_in_flight() -> None:
     bench = Bench()
     (effect,) = bench.step(_seen(_key(), 5_000))
     assert isinstance(effect, upload_events.SendChunk)
-    assert bench.step(upload_events.CommittedGrew(_key(), 9_000), upload_events.FlushAsked(), at=5_000) == []
+    assert bench.step(upload_events.CommittedGrew(_key(), 9_000), upload_events.FlushRequested(), at=5_000) == []
     (following,) = bench.step(upload_events.TaskEnded(effect.task, (_moved(_key(), 20, 7_000),)))
     assert isinstance(following, upload_events.SendChunk)
     assert following.piece.base_offset == 20
@@ -182,15 +182,15 @@ def test_a_fault_of_the_program_holds_its_segments_and_says_nothing_about_the_st
 @pytest.mark.fault("fault-program-ends-upload")
 def test_segments_whose_bundle_ended_by_a_fault_are_sent_apart_until_it_is_known_which_one_it_was() -> None:
     bench = Bench()
-    (effect,) = bench.step(*(_seen(_key(shard), 10) for shard in range(3)), upload_events.FlushAsked())
+    (effect,) = bench.step(*(_seen(_key(shard), 10) for shard in range(3)), upload_events.FlushRequested())
     assert isinstance(effect, upload_events.SendBundle) and len(effect.pieces) == 3
     bench.step(upload_events.TaskFailed(effect.task, upload_events.TaskFailure.FAULT, "an assertion", 0.0))
-    apart = bench.step(_seen(_key(3), 10), upload_events.FlushAsked(), at=LIMITS.hold_ms)
+    apart = bench.step(_seen(_key(3), 10), upload_events.FlushRequested(), at=LIMITS.hold_ms)
     sent = [[piece.key.shard for piece in one.pieces] for one in apart if isinstance(one, upload_events.SendBundle)]
     assert sorted(sent) == [[0], [1], [2], [3]]
     first = next(one for one in apart if isinstance(one, upload_events.SendBundle) and one.pieces[0].key == _key(0))
     bench.step(upload_events.TaskEnded(first.task, (_moved(_key(0), 5),)))
-    together = bench.step(upload_events.CommittedGrew(_key(0), 10), _seen(_key(4), 10), upload_events.FlushAsked())
+    together = bench.step(upload_events.CommittedGrew(_key(0), 10), _seen(_key(4), 10), upload_events.FlushRequested())
     assert [len(one.pieces) for one in together if isinstance(one, upload_events.SendBundle)] == [2], (
         "it was not this one"
     )
@@ -233,7 +233,7 @@ def test_f38_a_segment_that_goes_cancels_its_upload_and_frees_the_budget() -> No
 
 def test_a_segment_that_goes_does_not_cancel_the_bundle_it_shares() -> None:
     bench = Bench()
-    (effect,) = bench.step(_seen(_key(0), 10), _seen(_key(1), 10), upload_events.FlushAsked())
+    (effect,) = bench.step(_seen(_key(0), 10), _seen(_key(1), 10), upload_events.FlushRequested())
     assert isinstance(effect, upload_events.SendBundle)
     assert bench.step(upload_events.SegmentGone(_key(0))) == []
 
@@ -286,13 +286,13 @@ def test_parts_that_the_janitor_wants_moved_move_unless_they_have_moved() -> Non
     bench = Bench(replace(LIMITS, chunk_bytes=10_000))
     parts = (_part(0, 1), _part(1, 2, name="bundles/other"))
     bench.step(_seen(_key(), 0, commit=2, parts=parts))
-    (effect,) = bench.step(upload_events.RewriteAsked(_key(), (parts[1],)))
+    (effect,) = bench.step(upload_events.RewriteRequested(_key(), (parts[1],)))
     assert isinstance(effect, upload_events.SendBundle)
     assert effect.pieces[0].replaces == (parts[1],)
     bench.step(
         upload_events.TaskEnded(effect.task, (_moved(_key(), 2, 0, (parts[0], _part(1, 2, name="bundles/new"))),))
     )
-    assert bench.step(upload_events.RewriteAsked(_key(), (parts[1],))) == []
+    assert bench.step(upload_events.RewriteRequested(_key(), (parts[1],))) == []
     assert bench.machine.is_settled()
 
 
@@ -423,7 +423,7 @@ def test_a_part_larger_than_a_bundle_waits_for_room_for_all_of_it() -> None:
     (first,) = bench.step(_seen(_key(0), 15_000))
     large = _part(0, 1, size=30_000)
     assert isinstance(first, upload_events.SendChunk)
-    assert bench.step(_seen(_key(1), commit=1, parts=(large,)), upload_events.RewriteAsked(_key(1), (large,))) == []
+    assert bench.step(_seen(_key(1), commit=1, parts=(large,)), upload_events.RewriteRequested(_key(1), (large,))) == []
     (move,) = bench.step(upload_events.TaskEnded(first.task, (_moved(_key(0), 1),)))
     assert isinstance(move, upload_events.SendChunk)
     assert move.piece.replaces == (large,)

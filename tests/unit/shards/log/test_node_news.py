@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stratalog.machines.leading.chain_events import ChainEvent
-from stratalog.machines.leading.leader_events import NodeHeard
+from stratalog.machines.leading.leader_events import NodeUpdated
 from stratalog.model.commands.table_commands import RegisterNode
 from stratalog.model.metadata import NodeInfo
 from stratalog.model.topic import Topic
@@ -31,7 +31,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     tell = ShardLog.tell
 
     def noted(shard: ShardLog, event: ChainEvent) -> None:
-        if isinstance(event, NodeHeard):
+        if isinstance(event, NodeUpdated):
             assert event.node_id == OTHER
             found.append(shard.key.shard)
         tell(shard, event)
@@ -107,7 +107,7 @@ async def test_a_fault_of_one_shard_keeps_no_other_from_hearing_it(
         bad, tell = rig.shard(topic, 1), ShardLog.tell
 
         def faulty(shard: ShardLog, event: ChainEvent) -> None:
-            if shard is bad and isinstance(event, NodeHeard):
+            if shard is bad and isinstance(event, NodeUpdated):
                 raise ValueError("a bug")
             tell(shard, event)
 

@@ -17,7 +17,7 @@ AGAIN_MS = 5_000
 MARGIN_MS = 50
 
 
-def whose_turn(node: Node, nodes: Iterable[Node]) -> int | None:
+def node_on_turn(node: Node, nodes: Iterable[Node]) -> int | None:
     """Which node looks next; None: no node stays. Requires: the node has a retirement."""
     assert node.retirement is not None, "it leaves"
     if node.retirement.mode is RetireMode.VOLUME:
@@ -33,7 +33,7 @@ def whose_turn(node: Node, nodes: Iterable[Node]) -> int | None:
     return next((one for one in able if one > told[-1].by_node), able[0])
 
 
-def who_writes(node: Node, nodes: Iterable[Node]) -> int | None:
+def inventory_writer(node: Node, nodes: Iterable[Node]) -> int | None:
     """Which node writes the list of what was held: the one that looked last, which saw all of it."""
     assert node.retirement is not None, "it leaves"
     if node.retirement.mode is RetireMode.VOLUME:
@@ -47,7 +47,7 @@ def _staying(nodes: Iterable[Node]) -> list[int]:
     return sorted(one.node_id for one in nodes if one.is_alive and not one.is_leaving)
 
 
-def pause_before_look_ms(record: Retirement, interval_ms: int) -> int:
+def pause_before_check_ms(record: Retirement, interval_ms: int) -> int:
     """How long after the last check was reported the next one is due."""
     if not record.sightings:
         return 0

@@ -15,7 +15,7 @@ _NOBODY: deque[OfferedBatch] = deque()
 """Stands for both lines of a shard that never had one: an empty deque takes 760 bytes. Never appended to."""
 
 
-class WaitingLines:
+class WaitingBatches:
     __slots__ = ("_for_all", "_for_leader", "_repeated")
 
     def __init__(self) -> None:
@@ -57,18 +57,18 @@ class WaitingLines:
         """A batch that was just written: no waiting one has a higher offset."""
         # The bytes are a view that would keep a whole receive buffer.
         batch.payload = None
-        self._line_of(batch).append(batch)
+        self._queue_of(batch).append(batch)
 
     def insert(self, batch: OfferedBatch) -> None:
         """One that repeats an earlier one, whose offsets it has: it waits where that one waits."""
         batch.payload = None
-        line = self._line_of(batch)
+        line = self._queue_of(batch)
         at = len(line)
         while at > 0 and line[at - 1].end_offset > batch.end_offset:
             at -= 1
         line.insert(at, batch)
 
-    def _line_of(self, batch: OfferedBatch) -> deque[OfferedBatch]:
+    def _queue_of(self, batch: OfferedBatch) -> deque[OfferedBatch]:
         if batch.acks == -1:
             if self._for_all is _NOBODY:
                 self._for_all = deque()

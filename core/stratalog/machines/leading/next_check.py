@@ -9,14 +9,14 @@ from stratalog.machines.leading.shard_chain import ShardChain
 from stratalog.machines.leading.shard_life import Life
 
 
-def next_look_ms(chain: ShardChain, now_ms: int) -> int | None:
+def next_check_ms(chain: ShardChain, now_ms: int) -> int | None:
     """The time, by the wall clock, from which a `TimePassed` may change something, unless another event reaches the
     shard before; None: never. `now_ms` if followers are behind, because the monotonic clock measures for how long."""
     if chain.stop is None:
         for leader in chain.ended:
-            if leader.owes_look:
+            if leader.needs_check:
                 return now_ms
-        if chain.active is not None and chain.active.owes_look:
+        if chain.active is not None and chain.active.needs_check:
             return now_ms
     if chain.active is None or chain.life is not Life.SERVING:
         return None

@@ -14,8 +14,8 @@ from typing import Final
 
 from stratalog.machines.copies.leaving import is_between_holders
 from stratalog.machines.copies.leaving_survey import Survey
-from stratalog.machines.plans.leaving_turns import whose_turn
 from stratalog.machines.plans.retirement import Observed, Planned, Served, goes_before, plan, preflight
+from stratalog.machines.plans.verification_turns import node_on_turn
 from stratalog.model.metadata import Node, Snapshot, Vitals
 from stratalog.model.mounts import MountState, data_set_name
 from stratalog.model.retirement import Retirement, RetireStep, WaitReason
@@ -45,7 +45,7 @@ def mark_of(record: Retirement, survey: Survey) -> tuple[object, ...]:
     """As long as it is the same, a retirement does not get on."""
     remaining = (survey.open.count, survey.needed_count, survey.remaining_bytes)
     is_in_line = record.wait is not None and record.wait.reason is WaitReason.RELEASE_IN_PROGRESS
-    return record.step, record.begun_ms, *remaining, record.last_look_ms, record.inventory_key, is_in_line
+    return record.step, record.begun_ms, *remaining, record.last_check_ms, record.inventory_key, is_in_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def turns_of(snapshot: Snapshot, vitals: Mapping[int, Vitals], now_ms: int) -> T
     for node in snapshot.nodes:
         record = node.retirement
         if record is not None and record.step is RetireStep.VERIFY:
-            by_node = whose_turn(node, staying)
+            by_node = node_on_turn(node, staying)
             if by_node is not None:
                 looks[by_node] += 1
     return Turns(between, None if first is None else first.node_id, looks)
@@ -120,7 +120,7 @@ def planned(
     assert node.retirement is not None, "its retirement was not requested"
     earlier = {one.node_id for one in snapshot.nodes if one.node_id != node.node_id and goes_before(one, node)}
     told = _told(snapshot, vitals)
-    next_look_by = whose_turn(node, snapshot.nodes)
+    next_check_by = node_on_turn(node, snapshot.nodes)
     return plan(
         Observed(
             node,
@@ -133,8 +133,8 @@ def planned(
             stalled_ms=stalled_ms,
             mount=_served(node, snapshot),
             is_in_line=turns.is_in_line(node.node_id),
-            next_look_by=next_look_by,
-            has_other_looks=next_look_by is not None and turns.looks.get(next_look_by, 0) > 1,
+            next_check_by=next_check_by,
+            has_other_checks=next_check_by is not None and turns.looks.get(next_check_by, 0) > 1,
         )
     )
 

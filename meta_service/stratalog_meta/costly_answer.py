@@ -16,7 +16,7 @@ _SHARE: Final = 20
 FRESH_MS: Final = 500
 
 
-class SeldomMade(Generic[T]):
+class CostlyAnswer(Generic[T]):
     def __init__(
         self, begin: Callable[[], Awaitable[Generator[None, None, T]]], monotonic_ms: Callable[[], int], name: str
     ) -> None:

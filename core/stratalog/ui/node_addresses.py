@@ -36,7 +36,7 @@ def is_plain_url(url: str) -> bool:
     return _URL.fullmatch(url) is not None
 
 
-class NodeDoors:
+class NodeAddresses:
     def __init__(self, token: Token | None) -> None:
         self._token = token
         self._http: aiohttp.ClientSession | None = None
