@@ -1,6 +1,6 @@
-"""Pauses between the attempts at one thing that must be done in the end, however long what it needs is away.
+"""Pauses between attempts of work that must succeed eventually, however long the service that it needs is away.
 
-Each is twice as long as the one before, up to a longest one, and shortened at random (`stratalog.machines.backoff`).
+Each pause is twice as long as the one before, up to a maximum, and shortened at random (`stratalog.machines.backoff`).
 """
 
 from __future__ import annotations

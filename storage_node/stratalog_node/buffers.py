@@ -1,8 +1,8 @@
 """Reused memory for frames and answers.
 
 A fresh large buffer per request costs more than the request (first touch of pages), so buffers come from a pool of size
-classes and go back warm. Lives on the event loop; nothing here blocks. When one may go back is the turn's to say
-(`turn.py`), and how much is lent to frames the byte budget's (`serve/connections/byte_budget.py`).
+classes and are reused. Lives on the event loop; nothing here blocks. The turn decides when a buffer may go back
+(`turn.py`), and the byte budget how much is lent to frames (`serve/connections/byte_budget.py`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""Who this data directory belongs to: node id, storage id, cluster id, in `node.json`; and a lock against a second
-process.
+"""The owner of a data directory: node id, storage id, cluster id, in `node.json`; and a lock against a second process.
 
-A new directory gets a new storage id, so that an emptied disk is never taken for the old one (rule 7). It belongs
-to one cluster for life: with metadata that was emptied, or is another's, nothing of what lies here would be served, in
-silence.
+A new directory gets a new storage id, so that an emptied disk is never taken for the old one (rule 7). It belongs to
+one cluster forever: with emptied metadata, or those of another cluster, the node would silently serve none of its data.
 """
 
 from __future__ import annotations

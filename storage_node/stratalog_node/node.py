@@ -1,8 +1,8 @@
 """A storage node, put together: disk, shards, groups, tier, listeners. Order of start and stop, and nothing else.
 
 Start: own the directory, register, load metadata, replay the journal, recover shards, then open the listener; the
-object store may be away (F51). Stop: listeners first, then what writes, then a last flush, so that the next start
-scans nothing. A start that fails is a stop from where it got to.
+object store may be away (F51). Stop: listeners first, then what writes, then a last flush, so that the next start scans
+nothing. A start that fails stops what it had started.
 """
 
 from __future__ import annotations

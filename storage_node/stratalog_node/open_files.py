@@ -1,4 +1,4 @@
-"""How a node shares out what its process may open, so that no kind of client takes the descriptors that data needs.
+"""How a node divides its process's file descriptors, so that clients cannot take those that data needs.
 
 segment files 3/8, a quarter of that on top while flushes are waited for (`disk/descriptors.py`)
 Kafka clients 1/4

@@ -1,6 +1,7 @@
-"""How a process begins a life of its node: what it shows the meta service of its directory, and what that says of it.
+"""Begins a life of this node: shows the meta service what its directory proves, and returns what the service says of
+it.
 
-Nothing is done in a life before the directory names the start that began it (`disk/life_record.py`).
+A life does nothing before the directory names the start that began it (`disk/life_record.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Mounts in the admin API: what there are, and what they hold. Lives on the event loop."""
+"""Mounts in the admin API: lists, creates, moves and ends them. Lives on the event loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which boot of the machine this is: as long as it is the same one, what a process wrote is in the page cache still."""
+"""Identifies the present boot of the machine: within one boot, what a process wrote is still in the page cache."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 The write-ahead log is on but not synced: a checkpoint survives `kill -9`, and after a power cut an older one (or none)
 only means a longer scan. A checkpoint is written after the segment's bytes below it were flushed, never before, so it
-is a witness as well: every offset below its `next_offset` was on the disk (`machines.restart.shard_restart` goes by
-that). What a file never held, or holds no longer, is revoked, so that no power cut brings such a witness back.
+also proves that every offset below its `next_offset` was on the disk (`machines.restart.shard_restart` relies on that).
+The checkpoint of data that a file never held, or no longer holds, is revoked, so that no power cut brings it back.
 Blocking; for disk threads.
 """
 

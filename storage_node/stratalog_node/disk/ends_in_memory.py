@@ -1,15 +1,15 @@
 """Up to which offset each unsealed segment was written, in memory that outlives the process but not the machine's boot.
 
-After `kill -9` a file may have less than was acknowledged, and show nothing of it: its last batches are zeros, the file
-is gone, or the file system was set back to an earlier state. Checkpoints are older than the last batches, and go back
-with the file system. So the node also keeps the end of each segment in a file on a memory file system (`/dev/shm`),
-mapped into the process. A start that finds a file shorter than that knows that acknowledged batches are missing.
+After `kill -9` a file may silently have less than was acknowledged: its last batches are zeros, the file is gone, or
+the file system was set back to an earlier state. Checkpoints are older than the last batches, and go back with the file
+system. So the node also keeps the end of each segment in a file on a memory file system (`/dev/shm`), mapped into the
+process. A start that finds a file shorter than that knows that acknowledged batches are missing.
 
 The file belongs to a storage id. It has a header and slots of six words; the last word of a slot is the end, written
 with one store after the batches are in the segment file, so it is never above what was written. An end that moves back
 (`EndMark.move`) is written before the segment file is cut.
-What it cannot show: after a restart of the machine, or in a container with another `/dev/shm`, it is not there, and the
-start goes by what the directory shows alone.
+Limit: after a restart of the machine, or in a container with another `/dev/shm`, this file is missing, and the start
+relies on the directory alone.
 Cost: 48 bytes a segment; a store per append. `EndMark.move` is called on the event loop, or on a disk thread while
 nothing is appended; all others on any thread.
 """

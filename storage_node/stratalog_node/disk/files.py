@@ -2,7 +2,7 @@
 
 Appends and non-blocking reads run on the event loop; blocking reads, flushes and truncation run on the disk threads. A
 file is pinned while a thread uses it, so that its descriptor is not closed or reused under it. Durability: `append`
-reaches the page cache; only `sync` reaches the disk. Whose word on a flush counts: `disk/descriptors.py`.
+reaches the page cache; only `sync` reaches the disk. `disk/descriptors.py` explains which result of a flush counts.
 """
 
 from __future__ import annotations

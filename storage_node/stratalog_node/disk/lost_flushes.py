@@ -1,13 +1,13 @@
 """Files whose flush failed, remembered over restarts: `flush-failed` at the root of a node's directory, a path a line.
 
-Linux counts a page whose writeback failed as written. The next process finds it in the page cache, well to look at, and
-a flush of it succeeds, though the disk holds nothing of it. Writing it again in place does not help either: ext4 takes
-the block for one that holds data, and shows zeros once the page is gone. So the next start copies each of these files:
-what the page cache holds goes into new blocks, through a descriptor that hears of every error, and the copy takes the
-file's name once it is flushed. A crash in between leaves the file as it was, and its name in the list.
+Linux counts a page whose writeback failed as written. The next process finds it intact in the page cache, and a flush
+of it succeeds, though the disk does not hold it. Writing it again in place does not help either: ext4 counts the block
+as written, and returns zeros once the page is gone. So the next start copies each of these files: what the page cache
+holds goes into new blocks, through a descriptor that gets every error, and the copy takes the file's name once it is
+flushed. A crash in between leaves the file as it was, and its name in the list.
 
-The list lies in the page cache beside the pages it tells of and lives as long as they do: after a restart of the
-machine reading tells the truth, with or without it. So it is not flushed itself.
+The list lies in the page cache, as the affected pages do, and lasts as long as they do: after a restart of the machine
+reads return what the disk holds, with or without the list. So it is not flushed itself.
 Threads: `note` on any; the rest at start, blocking. Cost: each file is copied whole.
 """
 

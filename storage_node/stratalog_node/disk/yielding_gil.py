@@ -1,7 +1,7 @@
 """Lets the event loop run while a disk thread works through many small batches in Python.
 
 A thread that computes keeps the interpreter until the switch interval has passed, and the loop pays that after each of
-its system calls. Giving the lock up every few dozen microseconds costs next to nothing and keeps the loop's waits that
+its system calls. Releasing the lock every few dozen microseconds costs very little and keeps the loop's waits that
 short.
 """
 

@@ -1,6 +1,6 @@
 """Group log entries as record batches, there and back.
 
-They are control batches, which no client may write: whatever else finds its way into the internal topic is passed over.
+They are control batches, which no client may write: all other batches in the internal topic are skipped.
 """
 
 from __future__ import annotations

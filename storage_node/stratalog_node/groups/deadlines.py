@@ -1,8 +1,8 @@
-"""One heap of deadlines for all groups of the node, so that time costs nothing while nothing is due.
+"""A heap of deadlines for all groups of the node, so that checking the time costs nothing while no deadline is due.
 
-A group has at most one deadline in force: an earlier one supersedes it, a later one waits for the one that is there
-(waking a group too early is harmless). One that leaves is let go of at once; what it leaves in the heap is two
-numbers, swept out when they are the most of it. Cost: O(log n) per entry; heartbeats make none.
+A group has at most one deadline in the heap: an earlier one replaces it, a later one is ignored until it has passed
+(waking a group too early is harmless). A removed group is released at once; its entry in the heap is two numbers, which
+are swept out when most entries are such. Cost: O(log n) per entry; heartbeats make none.
 Pure.
 """
 

@@ -1,9 +1,9 @@
-"""Lets offsets and groups go: on request, with their topic, and when their time is over.
+"""Deletes offsets and groups: on request, with their topic, and when they expire.
 
-What expires is decided by what is durable alone. An offset whose newer commit is on its way to the log is left alone,
-for the tombstone would come after it; a group whose last state did not get into the log is recorded first and counts
-from then. Time is the node's age clock (design.md section 11): no step of the wall clock expires everything at once.
-Everything is done in slices, and each group's own trouble stays its own.
+Only durable state decides about expiry. An offset with a newer commit on its way to the log is left alone, because the
+tombstone would follow that commit; a group whose last state did not get into the log is recorded first and counts from
+then. Time is the node's age clock (design.md section 11): a step of the wall clock does not expire everything at once.
+Everything runs in slices, and an error of one group does not stop the others.
 Thread: the event loop.
 """
 

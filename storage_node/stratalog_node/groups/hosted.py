@@ -1,7 +1,7 @@
 """The groups of one shard of the group log, as this node holds them.
 
-Two states side by side: the machine is what members see; `durable` and `offsets` are what the log holds, changed only
-when an append was acknowledged. Snapshots are made of the second.
+Each group has two states: the machine is what members see; `durable` and `offsets` are what the log holds, and change
+only when an append was acknowledged. Snapshots are made of the second.
 Thread: the event loop.
 """
 

@@ -1,4 +1,4 @@
-"""What a node runs for nodes that leave, put together; and what it tells the service for their sake."""
+"""Assembles the work that a node does for nodes that leave, and what it reports to the meta service for that."""
 
 from __future__ import annotations
 

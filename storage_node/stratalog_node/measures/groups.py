@@ -1,10 +1,10 @@
 """Consumer groups as metrics: members, and how far each is behind, in all of a topic and in each shard.
 
-Told by the node that coordinates a group, so that sums over nodes are the cluster's. Lag is the high watermark less
+Reported by the node that coordinates a group, so that sums over nodes are the cluster's. Lag is the high watermark less
 the committed offset. Of a topic that members are subscribed to, a shard without a committed offset counts from its log
-start: where its reader begins only the client knows (`auto.offset.reset`), and no record that it may still have to read
-is left out. A shard whose leader does not answer is left out and counted. Offsets of topics that are deleted have no
-lag.
+start: only the client knows where its reader begins (`auto.offset.reset`), and this counts all records that it may
+still have to read. A shard whose leader does not answer is left out and counted. Offsets of topics that are deleted
+have no lag.
 Lives on the event loop. Cost: about a microsecond for each committed offset and each shard that a group reads.
 """
 

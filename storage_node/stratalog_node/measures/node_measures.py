@@ -1,4 +1,5 @@
-"""All measures of one node, and when they are taken: before a page of metrics is made, and for their history."""
+"""All measures of one node, and when they are taken: before a page of metrics is made, and for the history in the
+UI."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How many topics, shards and groups have series of their own, and how often they are looked at.
+"""Limits how many topics, shards and groups have metrics of their own, and how often they are measured.
 
 A scrape must stay small and cheap whatever a node holds: of each kind at most `metrics.max.series` are shown, those
-first that need attention, and how many were left out is a metric itself. A look takes at most a hundredth of the time.
+first that need attention, and the number left out is itself a metric. Measuring takes at most a hundredth of the time.
 """
 
 from __future__ import annotations

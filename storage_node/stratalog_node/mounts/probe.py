@@ -1,10 +1,11 @@
-"""Whether what is mounted can be read: the oldest and the newest segment of a retired node's data set.
+"""Checks whether a mount can be read: finds the oldest and the newest segment of a retired node's data set.
 
-In offload mode these are of what is in the object store, and the seal records say which were the node's: they name who
-proved the digest, for good. In volume mode they are of what the node still holds, read where its directory is read.
-Empty ones, such as the last of a node that left, prove nothing and are passed over.
-Cost: one walk over all segments for all mounts that ask for it at the time, and never two walks at a time; what it
-finds is remembered for as long as those two are there, and of the data set.
+In offload mode these are segments in the object store, and the seal records, which permanently name the nodes that
+proved the digest, say which were the node's. In volume mode they are segments that the node still holds, read through
+the process that serves its directory. Empty segments, such as the last of a node that left, prove nothing and are
+skipped.
+Cost: one walk over all segments for all mounts that wait for it at the time, and only one walk at a time; the result is
+remembered for as long as those two segments exist and belong to the data set.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Segments that other nodes lead: asks for them, writes what comes, promises fences, proves copies."""
+"""Segments that other nodes lead: requests them, writes the answers, promises fences, proves copies."""

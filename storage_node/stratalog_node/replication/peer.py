@@ -1,13 +1,12 @@
-"""One other node: a connection to it while anything is asked of it, and the rounds over that.
+"""The connection to one other node while anything is requested from it, and the fetch rounds over it.
 
-What is asked is gathered within a turn of the loop and sent at its end. A connection that ends is made again after ever
-longer pauses. A connection on which nothing comes while a round waits for its answer is ended; an answer that comes
-slowly is on its way, and the rounds behind it ask for less (`machines/reading/answer_size.py`). Lives on the event
-loop.
+Requests are gathered within a turn of the loop and sent at its end. A lost connection is opened again after increasing
+pauses. A connection that is silent while a round waits for its answer is closed. An answer that arrives slowly is not
+interrupted, and the rounds behind it ask for less (`machines/reading/answer_size.py`). Lives on the event loop.
 
-Nothing that a peer says or is said to be ends more than its connection, and none of it is asked for without a pause:
-answers come one for each round and in their order, name no more segments than were asked for, and one that comes at
-once and brings nothing makes the next round wait.
+A faulty peer can end only its own connection, and cannot cause requests without a pause: there is one answer for each
+round, in order, naming no more segments than were requested, and an immediate answer without data delays the next
+round.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """A connection to another node for questions beside replication: many at a time, answered in their order.
 
-It begins with this node's token, whatever is asked first: where clients fill the other node's limits, only connections
-of nodes are taken (`serve/connections/connection_places.py`), and a question that any client may ask shows no token.
-Made when something is asked, and kept until the other end closes it. It is ended when nothing comes while an answer is
-due, for all answers behind that one would wait as well. An answer that comes slowly is on its way; the next reads ask
-for less. Lives on the event loop.
+It begins by showing this node's token, whatever is asked first: when clients have used up the other node's connections,
+it accepts only those of nodes (`serve/connections/connection_places.py`), and a question that any client may ask does
+not show the token. It is opened for the first question, and kept until the other end closes it. It is closed when it is
+silent while an answer is due, because all later answers would wait as well. An answer that arrives slowly is not
+interrupted; the next reads ask for less. Lives on the event loop.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A connection to another node's Kafka port: requests out, answers in, one frame each, in a buffer that is used again.
 
-Lives on the event loop. Memory: one buffer. It grows with what has come of an answer, not with what the answer says
-of itself, and no further than `most_bytes`; after a large one it is small again.
+Lives on the event loop. Memory: one buffer. It grows with the bytes that have arrived, not with the size that the
+answer claims, and up to `most_bytes`; after a large answer it shrinks again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What following other nodes did, in plain counters."""
+"""Counters of what following other nodes did."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The Kafka listener of a node: accepts, dispatches, and closes connections that overstay.
 
-In a turn of the loop connections read, once each, and dispatch; what that put in line is worked off at the turn's end
+In a turn of the loop each connection reads once and dispatches; the work that this queued runs at the turn's end
 (`turn.py`). Lives on the event loop; nothing here blocks.
 """
 

@@ -1,6 +1,7 @@
-"""What of the Kafka protocol this node does not support, knowingly, and why. Beside the registry: read both together.
+"""The parts of the Kafka protocol that this node deliberately does not support, and why. Read it together with the
+registry.
 
-Invariant: no API key here is in the registry (a test checks). What is absent is not advertised, so that clients see a
+Invariant: no API key here is in the registry (a test checks). Missing APIs are not advertised, so that clients see a
 plain "unsupported" instead of an error in the middle of their work (trap 4 of docs/kafka.md).
 """
 

@@ -1,6 +1,6 @@
-"""Topics that a change or a question about settings names: a client may have made them through another node just now.
+"""Topics that a request about settings names: a client may have created them through another node a moment ago.
 
-The node's catalog is brought up to date once for a request that names one it does not show. Lives on the event loop.
+If the catalog does not have one of them, it is brought up to date once for the request. Lives on the event loop.
 """
 
 from __future__ import annotations

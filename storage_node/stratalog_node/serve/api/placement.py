@@ -1,6 +1,6 @@
-"""From a topic name and partition index of a request to the shard on this node, or to the error that says why not.
+"""Finds the shard of a request's topic name and partition index on this node, or the error code.
 
-An offset question is answered by the leader of the active segment only, so that two answers never contradict.
+Only the leader of the active segment answers questions about offsets, so that two answers never contradict.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What ApiVersions lists of the APIs that a node serves."""
+"""The entries of ApiVersions for the APIs that a node serves."""
 
 from __future__ import annotations
 

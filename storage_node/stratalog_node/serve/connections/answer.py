@@ -1,4 +1,4 @@
-"""A place in a connection's line of answers: what a request becomes until its reply has been sent."""
+"""A request's place in its connection's queue of answers, until its reply has been sent."""
 
 from __future__ import annotations
 

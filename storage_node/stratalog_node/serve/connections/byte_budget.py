@@ -1,5 +1,5 @@
-"""The byte budget of frames that are being received, and the count of those that wait. Lives on the event loop; nothing
-here blocks."""
+"""The byte budget of frames that are being received, and of complete requests that wait. Lives on the event loop;
+nothing here blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kafka's own bytes of classic consumers, as the groups of a node are given them."""
+"""Kafka's encoding of classic consumers' subscriptions and assignments, for the groups of a node."""
 
 from __future__ import annotations
 

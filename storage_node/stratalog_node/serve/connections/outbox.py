@@ -1,4 +1,4 @@
-"""What is on its way to one socket: buffers and slices of files, in order, each given back once it is sent."""
+"""The buffers and file slices on their way to one socket, in order; each is given back once it is sent."""
 
 from __future__ import annotations
 

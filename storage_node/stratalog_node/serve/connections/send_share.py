@@ -1,7 +1,7 @@
-"""How much all connections together send in a turn of the loop: what is large and comes later waits for the next one.
+"""Limits how much all connections together send in a turn of the loop: large answers beyond it wait for the next turn.
 
-A socket takes megabytes at once, and two thousand of them gigabytes: the event loop stood still for seconds, and longer
-than a lease. Lives on the event loop.
+A socket takes megabytes at once, and two thousand sockets gigabytes, which would block the event loop for seconds,
+longer than a lease. Lives on the event loop.
 """
 
 from __future__ import annotations

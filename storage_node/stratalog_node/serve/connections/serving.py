@@ -1,6 +1,6 @@
 """What all connections of the Kafka listener and their requests share: limits, counters, memory, the turn.
 
-Made before them and never changed: a connection knows this, and not who accepted it.
+It is created before the connections and never changes: a connection knows this, but not the listener that accepted it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""What a consumer gets where its position lies in a batch without records, as an unclean seal or a forced retirement
-leaves them: the next batch with records, or, where there is none yet, a control batch that ends where it ends.
+"""What a consumer gets if its position lies in a batch without records, as an unclean seal or a forced retirement
+leaves them: the next batch with records, or, if there is none yet, a control batch with the same end.
 
-An answer of batches without records alone makes segmentio's client deliver an earlier record again and again, and
-KafkaJS stay before them. In front of records every client reads on behind them, so those answers are left as they are.
-Every client skips control batches and continues behind them. The one record of this one has an offset below the one
-asked for, because segmentio's client delivers what a control batch holds, from the offset that it asked for on.
+An answer with only batches without records makes segmentio's client deliver an earlier record again and again, and
+KafkaJS stay before them. If records follow in the same answer every client continues behind them, so those answers stay
+as they are. Every client skips control batches and continues behind them. The one record of this control batch has an
+offset below the requested one, because segmentio's client delivers what a control batch holds from the requested offset
+on.
 Lives on the event loop. Cost: a division for each partition that is answered.
 """
 

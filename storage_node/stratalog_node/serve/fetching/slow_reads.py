@@ -1,8 +1,8 @@
-"""The partitions of one fetch that are not in memory: read in order, as many at a time as may be answered.
+"""Reads the partitions of one fetch that are not in memory: in order, as many at a time as may be answered.
 
-A read costs memory and requests to the object store, so no read is begun whose bytes the answer would have no room for:
-each is promised its share, and what it leaves of it begins the next, while the client has less than it waits for. What
-was not begun, or does not come in time, is left for the next fetch; clients ask for that first then.
+A read costs memory and requests to the object store, so no read begins that has no room in the answer: each reserves
+its share, and what it leaves of that starts the next, while the client has less than it waits for. Partitions that were
+not read in time are left for the next fetch, which clients begin with them.
 """
 
 from __future__ import annotations

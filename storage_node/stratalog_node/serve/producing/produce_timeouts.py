@@ -1,8 +1,8 @@
-"""Produce requests that were not answered within their turn, until their clients' patience ends.
+"""Times out produce requests that were not answered within their turn.
 
-One timer of the loop for all of them, for most are answered long before: a request joins those that are due in the same
+All share one timer of the loop, because most are answered long before: a request joins those that are due in the same
 tenth of a second, and leaves them once it is answered. Lives on the event loop.
-Cost: two dictionary operations a request. Memory: that of the requests that wait, and of a few hundred empty lines.
+Cost: two dictionary operations a request. Memory: that of the waiting requests, and of a few hundred empty groups.
 """
 
 from __future__ import annotations

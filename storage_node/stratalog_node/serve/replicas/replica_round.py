@@ -1,4 +1,4 @@
-"""One round of a follower until it is answered: held until something moved, or the next round came.
+"""One fetch round of a follower until it is answered: held until something moved, or the next round came.
 
 Data that is not in the page cache is read beside the rounds (`replica_cold_reads.py`). Lives on the event loop.
 """

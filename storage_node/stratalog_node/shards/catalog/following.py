@@ -1,6 +1,6 @@
-"""Keeps a catalog current by the meta service's watch; a watch that is lost is taken up where it ended.
+"""Keeps a catalog current by the meta service's watch; a lost watch continues where it ended.
 
-One task. A process that has gone blind serves on with what it knew: nothing ends this.
+One task. A process without a connection to the service keeps serving with the metadata that it has.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A topic's settings as the append path wants them: plain attributes, one object for all shards of a topic."""
+"""A topic's settings for the append path: plain attributes, one object for all shards of a topic."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Waits until this node's catalog shows what the meta service has confirmed: the watch tells it a moment later.
+"""Waits until this node's catalog shows what the meta service has confirmed: the watch brings it a moment later.
 
-A client that got its answer asks the next question at once, often here: it must not be told "unknown topic".
+A client that got its answer sends the next request at once, often here: it must not get "unknown topic".
 """
 
 from __future__ import annotations

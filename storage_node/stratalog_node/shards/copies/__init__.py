@@ -1,4 +1,5 @@
-"""Local copies of segments: the active one, sealed ones, followed ones, and what every part of the shards may reach."""
+"""Local copies of segments: the active one, sealed ones, followed ones, and the context that all parts of the shards
+use."""
 
 __all__ = (
     "active",

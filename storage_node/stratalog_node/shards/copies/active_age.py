@@ -1,6 +1,6 @@
-"""How old the newest record of a shard's active segment is: retention ends that segment, too, once all of it is old.
+"""The age of the newest record of a shard's active segment: retention also ends that segment once all of it is old.
 
-Lives on the event loop; files are read on the disk threads. What is read once for the times of its records is not read
+Lives on the event loop; files are read on the disk threads. What was read once for the times of its records is not read
 again, neither here nor by the seal (`shards/copies/read_back.py`).
 """
 

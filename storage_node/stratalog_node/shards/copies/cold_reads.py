@@ -1,4 +1,4 @@
-"""What shards ask of the object store: the parts of the tier's readers that they use.
+"""The object store as shards use it: the methods of the tier's readers that they call.
 
 Threads: called on the node's event loop.
 """

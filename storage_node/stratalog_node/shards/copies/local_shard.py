@@ -1,6 +1,7 @@
-"""One shard with its local copies, as those see it that read it, look into it and search its missing files.
+"""A shard with its local copies, as the code sees it that reads it and searches for its missing files.
 
-`shards/log/shard_log.py` is one. Kept apart from it, so that what works on a shard need not know what leads it.
+`shards/log/shard_log.py` implements it. It is separate so that code that works on a shard need not know the leader's
+code.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Sealed segments whose file should be on this disk and is not: dropped when noticed, taken back when it is there.
+"""Sealed segments whose file should be on this disk and is missing: dropped when noticed, taken back when it returns.
 
-Which are missed is decided by `machines.restart.shard_restart`, what it means for a segment by
-`machines.restart.missing_copy`. A copy without its file is treated as after a restart without it, at once: reads go
-to the object store, the uploader holds the segment and says why.
+`machines.restart.shard_restart` decides which are missing, `machines.restart.missing_copy` what that means for a
+segment. A copy whose file vanishes is treated at once as it would be after a restart: reads use
+the object store, and the uploader holds the segment and says why.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What shards ask of other nodes: sealed segments that those proved.
+"""Other nodes as shards use them: reads of sealed segments that those nodes proved.
 
 Threads: called on the node's event loop.
 """

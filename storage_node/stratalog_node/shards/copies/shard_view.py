@@ -1,4 +1,4 @@
-"""What the shards promise to the rest of the node: the tier, the groups and the request handlers.
+"""What the shards offer to the rest of the node: the tier, the groups and the request handlers.
 
 Threads: everything here is called on the node's event loop; what reads files does so on the disk threads.
 """

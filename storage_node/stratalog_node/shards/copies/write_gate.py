@@ -1,6 +1,6 @@
-"""Whether this node takes new data at all, and what it does about writes that fail.
+"""Whether this node accepts new data at all, and how it handles failed writes.
 
-Exists before the shards, which ask it, and before the guard of the space, which closes and opens it
+Created before the shards, which query it, and before the space guard, which closes and opens it
 (`shards/flush/space.py`). Lives on the event loop.
 """
 

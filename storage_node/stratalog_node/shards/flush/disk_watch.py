@@ -1,8 +1,8 @@
 """Watches whether the node's disk makes progress: the shell around `DiskHealth`.
 
-What it finds goes to the meta service with the next heartbeat, which has the shards that this node leads taken over
-where another replica in sync works. It is shown as a reason why the node is not ready. Nothing is refused here: a node
-that alone has a shard does for it what it can.
+The next heartbeat reports the result to the meta service, which moves this node's shards to another replica in sync
+whose disk works. A stuck disk also makes the node not ready. Nothing is refused here: a node that alone has a shard
+keeps trying.
 Lives on the event loop; the probe runs on a disk thread of its own, at most one at a time.
 """
 

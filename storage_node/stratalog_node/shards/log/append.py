@@ -1,4 +1,4 @@
-"""Who offers batches to a shard, as the shard sees them: told once of each batch what became of it.
+"""The interface through which requests offer batches to a shard and get one answer for each batch.
 
 Lives on the event loop.
 """

@@ -1,4 +1,4 @@
-"""How full the disk under this node's segments is, and what of that they take."""
+"""How full the disk under this node's segments is, and how much of that they use."""
 
 from __future__ import annotations
 

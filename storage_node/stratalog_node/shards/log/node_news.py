@@ -1,8 +1,9 @@
-"""Tells each shard which nodes died, came back, or have disks that make no progress: its leader proposes another ISR.
+"""Notifies each shard of nodes that died, came back, or have disks without progress, so that its leader proposes
+another ISR.
 
-The shards that something happens to hear it first. Idle ones hear it in slices while nothing rolls: after a node was
-killed, proposals of thousands of idle shards would hold up the recovery of those without a leader. A shard that is
-written to hears it then.
+Shards with activity are notified first. Idle ones follow in slices while nothing rolls: after a node was killed, the
+proposals of thousands of idle shards would delay the recovery of those without a leader. An idle shard that is written
+to is notified at that moment.
 Lives on the event loop. Cost: as the step of each shard that this node has.
 """
 

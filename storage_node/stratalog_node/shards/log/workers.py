@@ -1,5 +1,5 @@
-"""What works on the shards of a node beside their logs. Made after the context and before the shards, which reach all
-of it; it knows them by what it needs of them only."""
+"""The workers of a node's shards: flushing, sealing and other work beside the logs. Created after the context and
+before the shards, which use all of it; workers know shards only by the interfaces that they need."""
 
 from __future__ import annotations
 

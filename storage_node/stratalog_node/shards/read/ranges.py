@@ -1,4 +1,4 @@
-"""Ranges, sizes and ends of one shard's local copies, for the tier and the control requests
+"""Finds ranges, sizes and ends of one shard's local copies, for the tier and the control requests
 (shards/copies/shard_view.py, shards/flush/shard_lookup.py).
 
 Nothing here is on the hot path. File reads run on the disk threads.

@@ -1,7 +1,7 @@
 """Reads of a shard: from the page cache on the loop, from disk on a thread, else `shards/read/other_sources.py`.
 
-`read_hot` is synchronous and never blocks: what is not in the page cache raises `NotCached`, and `read` goes the slow
-way. Nor is what was not checked in this life, wherever it lies: it raises `NotChecked`, and is checked once.
+`read_hot` is synchronous and never blocks: it raises `NotCached` for data that is not in the page cache, and `read`
+then takes the slow way. It raises `NotChecked` for data that this process has not checked yet; `read` checks it once.
 Requires: log start <= offset < high watermark.
 Memory: hot reads fill pooled buffers, given back when the answer was sent; `outstanding_bytes` counts the whole buffers
 and bounds them. A slice of a file takes no memory, but its file stays open as long as a client takes its time.

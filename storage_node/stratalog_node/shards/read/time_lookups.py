@@ -1,6 +1,7 @@
 """Finds offsets by time in one shard, on any tier: for ListOffsets.
 
-Nothing here is on the hot path. Files are read on the disk threads; what is not here is looked for elsewhere.
+Nothing here is on the hot path. Files are read on the disk threads; data without a local copy is searched on other
+nodes or in the object store.
 """
 
 from __future__ import annotations

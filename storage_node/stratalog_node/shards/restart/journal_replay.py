@@ -1,7 +1,7 @@
-"""Gives back to segment files what a power cut took from them: the journal had it flushed.
+"""Restores to segment files what a power cut took from them, from the journal, which had been flushed.
 
 Runs once, before shards are recovered. Blocking; for a thread. Bytes below an acknowledgement never change, so writing
-an entry again is harmless; which entries are needed is decided by `machines.restart.shard_restart`.
+an entry again is harmless; `machines.restart.shard_restart` decides which entries are needed.
 Durability: when `replay_into_segments` returns, every file it wrote to is flushed, and so are the directories that name
 it: the journal may go.
 """

@@ -1,8 +1,8 @@
-"""What is known here of the producers at the beginning of a segment: without that repetitions of what they wrote before
-would get in as if they were new. Lives on the event loop.
+"""The producers at the beginning of a segment, as far as this node knows them: without them retries of earlier batches
+would be appended as new ones. Lives on the event loop.
 
-It is the table at the end of the segment before (`shards/copies/producer_tables.py`); of segments that are not sealed
-yet it follows from this node's own copies, of those that it led as of those that it followed.
+They are the table at the end of the segment before (`shards/copies/producer_tables.py`); for segments that are not
+sealed yet they follow from this node's own copies, led or followed.
 Source: docs/replication.md section 5.
 """
 

@@ -1,8 +1,8 @@
-"""What follows a roll, off the hot path: the ended segment is flushed, the meta service told (`shards/seal/rolls.py`),
-the segment scanned and sealed.
+"""Performs what follows a roll, off the hot path: flushes the ended segment, reports to the meta service
+(`shards/seal/rolls.py`), scans and seals the segment.
 
-When each of these is due is decided by `machines.leading.roll_order`; this does it, however often it takes, and tells
-what came of it. Seals of a shard are written in the order in which they were asked for.
+`machines.leading.roll_order` decides when each of these is due; this performs it, with retries, and reports the result.
+Seals of a shard are written in the order of the requests.
 Lives on the event loop; scans run on the seal threads, two segments at a time.
 """
 

@@ -1,4 +1,4 @@
-"""What cold reads may take: memory, bandwidth, requests, threads; and what they have taken."""
+"""Limits of cold reads: memory, bandwidth, requests, threads; and counters of what they used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a part of a segment is cut into blocks, and what must be true of the bytes that come for one.
+"""Cuts a part of a segment into blocks, and checks the bytes that are fetched for a block.
 
 A small part is one block, fetched whole with its header and index. A large part is cut at its index points, so that a
 block begins and ends with a batch and can be checked by itself.

@@ -1,6 +1,6 @@
-"""What a node reads from its object store: cold data for readers, and what healing brings back. None of it without one.
+"""The readers of a node's object store: cold data for readers, and data for healing. Both are absent without a store.
 
-Made before the shards, which are handed it; the tier that uploads comes after them (`tier/assembly.py`).
+Created before the shards, which use them; the tier that uploads comes after the shards (`tier/assembly.py`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The line of those who wait for room among the blocks in memory: who came first gets it first, whatever its size.
+"""A queue of the reads that wait for room among the blocks in memory, first come first served, whatever their size.
 
-A block that is kept for readers of the future makes room once it was kept for long enough; the line looks again then.
+A block that is kept for future readers makes room once it was kept for long enough; the queue is checked again then.
 Lives on the event loop.
 """
 

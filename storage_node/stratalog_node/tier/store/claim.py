@@ -1,8 +1,9 @@
-"""Holds this life's claim on the epoch of its write lock, an object in the bucket; tells a fork from an own past.
+"""Holds this process's claim on the epoch of its write lock, an object in the bucket, and tells a forked node from this
+node's own past.
 
-Decided in `stratalog.machines.tiering.claims`. A claim is put create-only and always read back, so a lost answer, a
-name that is taken and a claim of an earlier life are one case. Fails closed: what cannot be read is not held.
-Cost: six small requests when the lock is gained, one listing when the claim is looked at again.
+`stratalog.machines.tiering.claims` decides. A claim is put create-only and always read back, so a lost answer, a name
+that is taken and a claim of an earlier life are one case. Fails closed: a claim that cannot be read is not held.
+Cost: six small requests when the lock is gained, one listing when the claim is checked again.
 """
 
 from __future__ import annotations

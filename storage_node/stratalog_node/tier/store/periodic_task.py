@@ -1,5 +1,5 @@
-"""A background task that does a round now and then: at an interval, or when poked. A round that fails is one log line
-per kind of failure, and the next one comes."""
+"""A background task that runs a round at an interval, or when poked. A failed round logs one line per kind of failure,
+and the next one runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the cold tier's writing side has done, as plain integers for telemetry. Lives on the event loop."""
+"""Counters of the cold tier's writing side, for telemetry. Lives on the event loop."""
 
 from __future__ import annotations
 

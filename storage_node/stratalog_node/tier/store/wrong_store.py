@@ -1,6 +1,6 @@
-"""Tells a store that is another than the one which holds the cluster's data: a mistyped --bucket, a directory that is
-not mounted, an emptied bucket. Uploads that went there would leave the log in two stores, and lost offsets would be
-given up though the right one has them.
+"""Detects a store that is not the one with the cluster's data: a mistyped --bucket, a directory that is not mounted, an
+emptied bucket. Uploads to it would split the log over two stores, and lost offsets would be given up although the right
+store has them.
 """
 
 from __future__ import annotations

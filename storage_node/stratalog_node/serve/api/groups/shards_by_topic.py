@@ -1,4 +1,4 @@
-"""Shards, as messages list them: topics with their indexes."""
+"""Groups shards by topic, as messages list them."""
 
 from __future__ import annotations
 
