@@ -7,8 +7,8 @@ Every release rests on a `Grant`, and each function below that returns one names
     cluster gone   a person deleted the cluster or the namespace; the policy decides
     person         an annotation on a deleted claim gives up its disk
 
-A timer, a missing record and an empty answer prove nothing. A retirement that gave up data by force does not prove that
-the volume is not needed: its claim is kept, whatever the policy says.
+A timer, a missing record and an empty answer prove nothing. A retirement by force does not prove that the volume is not
+needed: its claim is kept, whatever the policy says.
 Invariant: no other module of the plan makes an UnguardClaim, a ReleaseClaim, a DeleteClaim or a StopSet.
 
 Pure. Source: docs/operator.md section 6.
@@ -72,7 +72,8 @@ def of_retired_disk(seen: Observed, node_id: int, storage_id: str) -> Grant | Re
         return Refusal("VolumePending", f"mount {mount.name} reads the volume of node {node_id}")
     if retirement.mode is RetireMode.VOLUME and (readers := readers_of(seen, node_id, storage_id)):
         return Refusal("VolumePending", f"ReadOnlyMount {readers[0].name} names the volume of node {node_id}")
-    if retirement.given_up_count:
+    if retirement.is_forced:
+        # The count of what was given up proves nothing: it lacks the segments that were being written.
         why = f"node {node_id} left by force, so its disk may have the only copy of what was given up"
         return Grant(Fate.KEPT, why)
     if seen.cluster.spec.storage_retention.when_scaled == "Retain":

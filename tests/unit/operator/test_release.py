@@ -143,14 +143,16 @@ def test_a_claim_with_another_disk_than_the_retired_one_is_kept_under_its_guard(
 
 
 @pytest.mark.fault("node-given-force-whenscaled")
-def test_a_retirement_by_force_leaves_the_volume_whatever_the_policy_says() -> None:
-    """A person gave up what the disk had; the disk may be healthy, and have the only copy."""
+@pytest.mark.parametrize("given_up_count", [2, 0])
+def test_a_retirement_by_force_leaves_the_volume_whatever_the_policy_says(given_up_count: int) -> None:
+    """A person gave up what the disk had; the disk may be healthy, and have the only copy, also of segments that were
+    being written, which are not counted."""
     one = settled(3, spec={"storageRetention": {"whenScaled": "Delete"}})
     one.scale(2)
     while 3 not in one.records or one.records[3].step is not RetireStep.DONE:
         one.reconcile()
         one.retirements()
-    one.records[3] = replace(one.records[3], is_forced=True, given_up_count=2)
+    one.records[3] = replace(one.records[3], is_forced=True, given_up_count=given_up_count)
     one.settle()
     claim = one.claims["data-main-hot-3"]
 
