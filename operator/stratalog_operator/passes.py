@@ -24,11 +24,12 @@ from stratalog_operator.kube.client import Kubernetes
 from stratalog_operator.metas import MetaDoor, MetaDoors
 from stratalog_operator.observe.cluster_token import read_token
 from stratalog_operator.observe.objects import observe, observe_cluster, observe_orphans
-from stratalog_operator.plan.actions import Plan
+from stratalog_operator.observe.parse import Unreadable
+from stratalog_operator.plan.actions import DropFinalizer, Plan
 from stratalog_operator.plan.deletion import is_going
-from stratalog_operator.plan.news import decided, news
-from stratalog_operator.plan.observed import Observed
-from stratalog_operator.plan.orphans import orphans
+from stratalog_operator.plan.news import News, decided, news
+from stratalog_operator.plan.observed import Observed, Unread
+from stratalog_operator.plan.orphans import OrphanPlan, orphans
 from stratalog_operator.plan.whole import plan
 from stratalog_operator.queue import Key
 from stratalog_operator.specs.objects import Cluster
@@ -65,6 +66,9 @@ class Passes:
         except NotFound:
             await self._without(key)
             return None
+        except Unreadable as error:
+            await self._cannot_read(key, error.about)
+            raise
         made = plan(seen)
         kept = self._kept.setdefault(key, _Kept())
         done = await self._perform(seen, made, door, kept)
@@ -86,6 +90,9 @@ class Passes:
         except NotFound:
             await self._without(key)
             return 0
+        except Unreadable as error:
+            await self._cannot_read(key, error.about)
+            raise
         if not is_going(seen):
             return 0
         done = await self._perform(seen, plan(seen), door, _Kept())
@@ -117,6 +124,14 @@ class Passes:
         for error in done.refused:
             log.warning("refused", cluster=f"{seen.namespace}/{seen.cluster.name}", error=str(error))
         return done
+
+    async def _cannot_read(self, key: Key, cluster: Unread) -> None:
+        """Nothing is done for a cluster whose StorageCluster cannot be read, but to let it go when a person says so."""
+        news_of_it = News(cluster.kind, cluster.name, cluster.uid, True, "InvalidSpec", cluster.words)
+        self._announcer.announce(key[0], [news_of_it])
+        if cluster.is_let_go:
+            let_go = DropFinalizer(cluster.kind, cluster.name, "a person said so")
+            _raise(await let_orphans_go(self._kubernetes, key[0], OrphanPlan((let_go,), {})))
 
     async def _without(self, key: Key) -> None:
         namespace, name = key

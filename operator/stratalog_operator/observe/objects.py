@@ -16,7 +16,16 @@ from stratalog_operator.kube.client import Forbidden, Kubernetes, path_of
 from stratalog_operator.kube.together import together
 from stratalog_operator.observe import parse
 from stratalog_operator.plan.etcd import needs_look
-from stratalog_operator.plan.observed import Observed, SeenClaim, SeenCluster, SeenEtcd, SeenMeta, SeenPod
+from stratalog_operator.plan.observed import (
+    Observed,
+    Seen,
+    SeenClaim,
+    SeenCluster,
+    SeenEtcd,
+    SeenMeta,
+    SeenPod,
+    Unread,
+)
 from stratalog_operator.plan.orphans import Orphan
 from stratalog_operator.resources.cluster import StorageClusterSpec, StorageClusterStatus
 from stratalog_operator.resources.kinds import KINDS
@@ -72,7 +81,8 @@ async def observe(
 ) -> Observed:
     """`version` is the operator's. Without `meta` the meta service is not asked.
 
-    Raises: NotFound when the StorageCluster is gone; Unavailable when a list could not be read. Cost: one round trip to
+    Raises: NotFound when the StorageCluster is gone; Unreadable when this version cannot read the StorageCluster;
+    Unavailable when a list could not be read. Cost: one round trip to
     Kubernetes, its requests side by side, then those to the meta service."""
     async with together() as asked:
         ask = asked.create_task
@@ -92,13 +102,14 @@ async def observe(
         hashes |= parse.hashes(kind, objects)
         fields |= parse.fields(kind, objects)
     uids = {(kind, one["metadata"]["name"]): one["metadata"]["uid"] for kind in found for one in found[kind]}
+    unread: list[Unread] = []
     observed = Observed(
         namespace,
         now,
-        parse.seen(whole.result(), StorageClusterSpec, StorageClusterStatus),
-        tuple(parse.seen(one, StorageNodePoolSpec, StorageNodePoolStatus) for one in pools),
-        tuple(parse.seen(one, StorageNodeSpec, StorageNodeStatus) for one in nodes),
-        tuple(parse.seen(one, ReadOnlyMountSpec, ReadOnlyMountStatus) for one in mounts),
+        parse.seen("StorageCluster", whole.result(), StorageClusterSpec, StorageClusterStatus),
+        _read("StorageNodePool", pools, StorageNodePoolSpec, StorageNodePoolStatus, unread),
+        _read("StorageNode", nodes, StorageNodeSpec, StorageNodeStatus, unread),
+        _read("ReadOnlyMount", mounts, ReadOnlyMountSpec, ReadOnlyMountStatus, unread),
         hashes,
         tuple(parse.stateful_set(one) for one in found["StatefulSet"]),
         pods,
@@ -107,21 +118,22 @@ async def observe(
         has_token.result(),
         "deletionTimestamp" in place.result()["metadata"],
         version,
-        topics=tuple(parse.seen(one, TopicStorageSpec, TopicStorageStatus) for one in topics),
+        topics=_read("TopicStorage", topics, TopicStorageSpec, TopicStorageStatus, unread),
         uids=uids,
         fields=fields,
         token_trouble=token_trouble,
         etcd_claims=_of_etcd(found["PersistentVolumeClaim"]),
     )
+    observed = replace(observed, unread=tuple(unread))
     if etcd is None or not needs_look(observed):
         return observed
     return replace(observed, etcd=await _answered(etcd.look()))
 
 
 async def observe_cluster(kubernetes: Kubernetes, namespace: str, name: str) -> SeenCluster:
-    """Raises: NotFound when it is gone."""
+    """Raises: NotFound when it is gone; Unreadable."""
     found = await kubernetes.ask("GET", path_of("StorageCluster", namespace, name))
-    return parse.seen(found, StorageClusterSpec, StorageClusterStatus)
+    return parse.seen("StorageCluster", found, StorageClusterSpec, StorageClusterStatus)
 
 
 async def observe_orphans(
@@ -134,8 +146,28 @@ async def observe_orphans(
     found: list[Orphan] = []
     for kind, task in of_cluster.items():
         spec, status = _MODELS[kind]
-        found += ((kind, parse.seen(one, spec, status)) for one in task.result() if _is_of(one, name))
+        unread: list[Unread] = []
+        of_kind = [one for one in task.result() if _is_of(one, name)]
+        found += ((kind, one) for one in _read(kind, of_kind, spec, status, unread))
+        found += ((kind, one) for one in unread)
     return found, (*_claims(claims.result()), *_of_etcd(claims.result()))
+
+
+def _read(
+    kind: str,
+    found: Iterable[dict[str, Any]],
+    spec: type[parse.SpecT],
+    status: type[parse.StatusT],
+    unread: list[Unread],
+) -> tuple[Seen[parse.SpecT, parse.StatusT], ...]:
+    """Adds to `unread` what this version cannot read."""
+    read = []
+    for one in found:
+        try:
+            read.append(parse.seen(kind, one, spec, status))
+        except parse.Unreadable as error:
+            unread.append(error.about)
+    return tuple(read)
 
 
 def _claims(found: Iterable[dict[str, Any]]) -> tuple[SeenClaim, ...]:

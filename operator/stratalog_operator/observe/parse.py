@@ -6,7 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
-from stratalog_operator.plan.observed import Seen, SeenClaim, SeenPod, SeenSet
+from pydantic import ValidationError
+
+from stratalog.model.errors import InvalidRequest
+from stratalog_operator.plan.observed import Seen, SeenClaim, SeenPod, SeenSet, Unread
 from stratalog_operator.plan.ownership import Fields, united
 from stratalog_operator.resources.names import (
     ANNOTATION_CLUSTER_ID,
@@ -40,20 +43,53 @@ UNSCHEDULABLE_SECONDS: Final = 30
 """A pod whose volume is being made is said to be unschedulable as well."""
 
 
-def seen(found: Json, spec: type[SpecT], status: type[StatusT]) -> Seen[SpecT, StatusT]:
-    """An object of one of our kinds."""
+class Unreadable(InvalidRequest):
+    """Only the definition of another version accepts the object."""
+
+    def __init__(self, about: Unread) -> None:
+        super().__init__(about.words)
+        self.about = about
+
+
+def seen(kind: str, found: Json, spec: type[SpecT], status: type[StatusT]) -> Seen[SpecT, StatusT]:
+    """An object of one of our kinds. Raises: Unreadable."""
     metadata = found["metadata"]
     return Seen(
         metadata["name"],
         metadata["uid"],
-        spec.model_validate(found["spec"]),
-        status.model_validate(found.get("status") or {}),
+        _part(kind, found, "spec", spec),
+        _part(kind, found, "status", status),
         int(metadata.get("generation", 1)),
         _annotations(found),
         frozenset(metadata.get("finalizers") or ()),
         "deletionTimestamp" in metadata,
         str(metadata.get("creationTimestamp") or ""),
         str(metadata.get("deletionTimestamp") or ""),
+    )
+
+
+def _part(kind: str, found: Json, name: str, model: type[SpecT]) -> SpecT:
+    try:
+        return model.model_validate(found.get(name) or {})
+    except ValidationError as error:
+        first, count = error.errors()[0], error.error_count()
+        place = ".".join([name, *map(str, first["loc"])])
+        more = f", and {count - 1} more" if count > 1 else ""
+        raise Unreadable(_unread(kind, found, f"{place}: {first['msg']}{more}")) from None
+
+
+def _unread(kind: str, found: Json, why: str) -> Unread:
+    metadata = found["metadata"]
+    return Unread(
+        kind,
+        metadata["name"],
+        metadata["uid"],
+        why,
+        _annotations(found),
+        frozenset(metadata.get("finalizers") or ()),
+        "deletionTimestamp" in metadata,
+        str(metadata.get("creationTimestamp") or ""),
+        str((found.get("spec") or {}).get("topicName") or ""),
     )
 
 

@@ -30,6 +30,7 @@ from stratalog_operator.plan.scope import (
     is_released,
     of_pool,
     staying,
+    why_blind,
     why_invalid,
 )
 from stratalog_operator.plan.topic_status import topic_status
@@ -70,12 +71,14 @@ class Told:
 
 
 def statuses(seen: Observed, told: Told) -> dict[tuple[str, str], Part]:
+    """While some object cannot be read, those that rest on it stay as they are: what they would say may be wrong."""
     found: dict[tuple[str, str], Part] = {}
-    for node in seen.nodes:
+    is_blind = bool(why_blind(seen))
+    for node in () if is_blind else seen.nodes:
         status = node_status(seen, node, told.retiring.get(node.name))
         if status != node.status:
             found["StorageNode", node.name] = status
-    for pool in seen.pools:
+    for pool in () if is_blind else seen.pools:
         of_the_pool = pool_status(seen, pool, told)
         if of_the_pool != pool.status:
             found["StorageNodePool", pool.name] = of_the_pool
@@ -83,7 +86,7 @@ def statuses(seen: Observed, told: Told) -> dict[tuple[str, str], Part]:
         look = told.topics.get(topic.name)
         if look is not None and (of_topic := topic_status(seen, topic, look)) != topic.status:
             found["TopicStorage", topic.name] = of_topic
-    for mount in () if is_going(seen) else seen.mounts:
+    for mount in () if is_going(seen) or is_blind else seen.mounts:
         if (of_mount := mount_status(seen, mount)) != mount.status:
             found["ReadOnlyMount", mount.name] = of_mount
     whole = cluster_status(seen, told)
@@ -313,7 +316,9 @@ def cluster_status(seen: Observed, told: Told) -> StorageClusterStatus:
         conditions=merge(one.status.conditions, complete("StorageCluster", words), one.generation, seen.now),
         cluster_id=one.status.cluster_id or ("" if meta is None else meta.cluster_id),
         image="" if told.roll.outdated else one.spec.image.reference,
-        nodes=NodeCounts(desired=desired, ready=len(serving), retiring=len(told.retiring)),
+        nodes=one.status.nodes
+        if why_blind(seen)
+        else NodeCounts(desired=desired, ready=len(serving), retiring=len(told.retiring)),
         next_node_id=max(one.status.next_node_id, told.next_id),
         listeners=_listeners(seen),
         cold_tier=None if away is None or not has_cold else ColdTierStatus(reachable=not away, away_seconds=away),
@@ -355,9 +360,13 @@ def _away_seconds(seen: Observed) -> int | None:
 def _cluster_words(seen: Observed, told: Told, serving: int, desired: int) -> dict[ConditionType, Word]:
     meta, roll = seen.meta, told.roll
     reconciled = _reconciled(seen)
+    if seen.unread and reconciled[0] is _YES:
+        reconciled = (_NO, "InvalidSpec", _named([found.words for found in seen.unread], len(seen.unread)))
     numbers = f"{serving} of {desired} storage nodes serve"
     if seen.token_trouble:
         ready = (_UNKNOWN, "TokenUnusable", f"the meta service is not asked: {seen.token_trouble}")
+    elif blind := why_blind(seen):
+        ready = (_UNKNOWN, "ObjectUnreadable", f"nodes and volumes stay as they are: {blind}")
     elif meta is None:
         ready = _UNREACHED
     elif meta.unwell:
@@ -424,6 +433,8 @@ def _cluster_stalled(seen: Observed, told: Told) -> Word:
 
 def _tombstones(seen: Observed, told: Told) -> tuple[RetiredNode, ...]:
     kept = list(seen.cluster.status.retired_nodes)
+    if why_blind(seen):
+        return tuple(kept)
     known = {one.node_id for one in kept}
     for node in seen.nodes:
         found = told.retiring.get(node.name)

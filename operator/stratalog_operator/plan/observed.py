@@ -17,6 +17,7 @@ from stratalog.model.views.retirement_status import RetirementStatus
 from stratalog_operator.plan.ownership import Fields
 from stratalog_operator.resources.cluster import StorageClusterSpec, StorageClusterStatus
 from stratalog_operator.resources.mount import ReadOnlyMountSpec, ReadOnlyMountStatus
+from stratalog_operator.resources.names import ANNOTATION_RELEASE_FINALIZER, FINALIZER
 from stratalog_operator.resources.node import StorageNodeSpec, StorageNodeStatus
 from stratalog_operator.resources.pool import StorageNodePoolSpec, StorageNodePoolStatus
 from stratalog_operator.resources.schema import Part
@@ -49,6 +50,36 @@ SeenPool: TypeAlias = Seen[StorageNodePoolSpec, StorageNodePoolStatus]
 SeenNode: TypeAlias = Seen[StorageNodeSpec, StorageNodeStatus]
 SeenMount: TypeAlias = Seen[ReadOnlyMountSpec, ReadOnlyMountStatus]
 SeenTopic: TypeAlias = Seen[TopicStorageSpec, TopicStorageStatus]
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """An object of one of our kinds that only the definition of another version accepts."""
+
+    kind: str
+    name: str
+    uid: str
+    why: str
+    """The field, and what this version refuses about it."""
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    finalizers: frozenset[str] = frozenset()
+    is_deleting: bool = False
+    created: str = ""
+    topic_name: str = ""
+    """Of a TopicStorage."""
+
+    @property
+    def is_let_go(self) -> bool:
+        """A person deleted it and released it by the annotation."""
+        is_released = self.annotations.get(ANNOTATION_RELEASE_FINALIZER) == "true"
+        return self.is_deleting and FINALIZER in self.finalizers and is_released
+
+    @property
+    def words(self) -> str:
+        return (
+            f"{self.kind} {self.name} cannot be read by this version of the operator: {self.why}; correct the object, "
+            "or run the version whose definition accepts it"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +281,8 @@ class Observed:
     """None: it was not asked, because nothing is to be done, or most members did not answer."""
     token_trouble: str = ""
     """Why the token of the cluster cannot be used, in words: so the meta service is not asked."""
+    unread: tuple[Unread, ...] = ()
+    """Objects of the cluster that this version cannot read. They are in none of the lists above."""
 
     def set_named(self, name: str) -> SeenSet | None:
         return next((one for one in self.sets if one.name == name), None)

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from stratalog_operator.plan.actions import DropFinalizer, UnguardClaim
-from stratalog_operator.plan.observed import Seen, SeenClaim
+from stratalog_operator.plan.observed import Seen, SeenClaim, Unread
 from stratalog_operator.plan.release import of_missing_cluster, released
 from stratalog_operator.resources.conditions import OF_KIND, Conditions, ConditionStatus, ConditionType, merge
 from stratalog_operator.resources.names import FINALIZER
 from stratalog_operator.resources.schema import Part
 
-Orphan: TypeAlias = tuple[str, Seen[Any, Any]]
+Orphan: TypeAlias = tuple[str, Seen[Any, Any] | Unread]
 """Its kind, and the object."""
 
 
@@ -40,6 +40,8 @@ def orphans(cluster: str, found: Iterable[Orphan], claims: Iterable[SeenClaim], 
         if one.is_deleting:
             if FINALIZER in one.finalizers:
                 actions.append(DropFinalizer(kind, one.name, why))
+            continue
+        if isinstance(one, Unread):
             continue
         before: Conditions = one.status.conditions
         conditions = merge(before, _words(kind, f"{why}: make it, or delete this object"), one.generation, now)

@@ -107,6 +107,13 @@ def is_paused(seen: Observed) -> bool:
     return seen.cluster.spec.paused or seen.cluster.annotations.get(ANNOTATION_PAUSED) == "true"
 
 
+def why_blind(seen: Observed) -> str:
+    """Why no node, volume or pod may be changed: an object that says what they are for cannot be read. Which volumes
+    are free, and how many nodes there are, rests on all pools, nodes and mounts; a TopicStorage decides only on its
+    topic."""
+    return next((one.words for one in seen.unread if one.kind != "TopicStorage"), "")
+
+
 def why_invalid(seen: Observed) -> str:
     """What the definitions cannot see."""
     return why_ports_do_not_fit(cluster_of(seen), (node.spec.node_id for node in seen.nodes))

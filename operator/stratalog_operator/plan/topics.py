@@ -24,7 +24,7 @@ from stratalog_operator.plan.actions import (
     Offer,
     RemoveTopic,
 )
-from stratalog_operator.plan.observed import Observed, SeenTopic
+from stratalog_operator.plan.observed import Observed, SeenTopic, Unread
 from stratalog_operator.plan.scope import DELETION_SECONDS, seconds_since
 from stratalog_operator.resources.names import ANNOTATION_RELEASE_FINALIZER, FINALIZER
 from stratalog_operator.specs.topic import topic_settings
@@ -53,17 +53,20 @@ class TopicLook:
     """That lasted for too long: the object goes, and the topic may stay."""
 
 
-def owners(seen: Observed) -> dict[str, SeenTopic]:
-    """By the name of the topic: of the objects that name it the oldest, which has it until it is gone."""
-    found: dict[str, SeenTopic] = {}
-    for one in seen.topics:
-        first = found.setdefault(one.spec.topic_name, one)
+def owners(seen: Observed) -> dict[str, SeenTopic | Unread]:
+    """By the name of the topic: of the objects that name it the oldest, which has it until it is gone, also while it
+    cannot be read."""
+    found: dict[str, SeenTopic | Unread] = {}
+    named: list[tuple[str, SeenTopic | Unread]] = [(one.spec.topic_name, one) for one in seen.topics]
+    named += [(one.topic_name, one) for one in seen.unread if one.kind == "TopicStorage"]
+    for name, one in named:
+        first = found.setdefault(name, one)
         if (one.created, one.uid) < (first.created, first.uid):
-            found[one.spec.topic_name] = one
+            found[name] = one
     return found
 
 
-def look_at_topic(seen: Observed, one: SeenTopic, owner: SeenTopic) -> TopicLook:
+def look_at_topic(seen: Observed, one: SeenTopic, owner: SeenTopic | Unread) -> TopicLook:
     """`owner` has the topic."""
     older = "" if owner.uid == one.uid else owner.name
     if one.is_deleting:

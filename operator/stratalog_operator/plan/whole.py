@@ -23,7 +23,7 @@ from stratalog_operator.plan.pools import free_id, pool_offer
 from stratalog_operator.plan.release import released_by_persons
 from stratalog_operator.plan.retire import Retiring, retire
 from stratalog_operator.plan.roll import Roll, roll
-from stratalog_operator.plan.scope import apply_missing, cluster_of, is_paused
+from stratalog_operator.plan.scope import apply_missing, cluster_of, is_paused, why_blind
 from stratalog_operator.plan.topics import TopicLook, look_at_topic, owners
 from stratalog_operator.plan.volumes import missing_readers, mount_offer
 from stratalog_operator.resources.names import ANNOTATION_RELEASE_FINALIZER, FINALIZER
@@ -63,6 +63,9 @@ def plan(seen: Observed) -> Plan:
         offer.add(look.offer)
     if is_paused(seen):
         offer = _deletions(seen, topics)
+    elif why_blind(seen):
+        offer = _topics_only(topics)
+    offer.add(_let_go_unread(seen))
     return _pass(seen, offer, Told(retiring, rolling, next_id, topics, etcd))
 
 
@@ -79,6 +82,22 @@ def _deletions(seen: Observed, topics: Mapping[str, TopicLook]) -> Offer:
     for topic in seen.topics:
         if topic.is_deleting:
             offer.add(topics[topic.name].offer)
+    return offer
+
+
+def _topics_only(topics: Mapping[str, TopicLook]) -> Offer:
+    offer = Offer()
+    for look in topics.values():
+        offer.add(look.offer)
+    return offer
+
+
+def _let_go_unread(seen: Observed) -> Offer:
+    """An object that cannot be read goes when a person deletes it and releases it by the annotation."""
+    offer = Offer()
+    for one in seen.unread:
+        if one.is_let_go:
+            offer.actions.append(DropFinalizer(one.kind, one.name, "a person said so"))
     return offer
 
 

@@ -1,0 +1,140 @@
+"""Objects that only the definition of another version accepts: what rests on them stays as it is, all else goes on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from stratalog_operator.observe import parse
+from stratalog_operator.plan import actions as act
+from stratalog_operator.plan.observed import Observed, Unread
+from stratalog_operator.plan.orphans import orphans
+from stratalog_operator.plan.whole import plan
+from stratalog_operator.resources.kinds import KINDS
+from stratalog_operator.resources.names import FINALIZER
+from support.kind_samples import sample
+from support.operator_world import kinds_of, settled
+
+RELEASE = "stratalog.dev/release-finalizer"
+REMOVES = {"UnguardClaim", "ReleaseClaim", "DeleteClaim", "StopSet", "DeleteObject", "DropFinalizer"}
+BY_NAME = {kind.name: kind for kind in KINDS}
+KINDS_OF_NODES = ["StorageNodePool", "StorageNode", "ReadOnlyMount"]
+
+
+def _unread(kind: str, name: str = "strange", **more: Any) -> Unread:
+    return Unread(kind, name, f"uid-of-{name}", "spec.mode: Input should be 'Offload'", **more)
+
+
+def _status(seen: Observed) -> dict[str, Any]:
+    status = plan(seen).statuses["StorageCluster", "main"]
+    return {found.type: found for found in status.conditions}  # type: ignore[attr-defined]  # of a StorageCluster
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "place"),
+    [
+        ("StorageCluster", {"spec.scaleIn.mode": "Archive"}, "spec.scaleIn.mode"),
+        ("StorageNodePool", {"spec.replicas": -1}, "spec.replicas"),
+        ("StorageNode", {"status.retirement": {"step": "Archive"}}, "status.retirement.step"),
+        ("TopicStorage", {"spec.deletionPolicy": "Archive"}, "spec.deletionPolicy"),
+        ("ReadOnlyMount", {"spec.source.retiredNode": {"nodeId": "four"}}, "spec.source.retiredNode.nodeId"),
+    ],
+)
+def test_an_object_that_cannot_be_read_is_refused_by_its_field(kind: str, change: dict[str, Any], place: str) -> None:
+    of_kind, found = BY_NAME[kind], sample(BY_NAME[kind], change)
+    found["metadata"].update(uid="u", deletionTimestamp="2013-01-01T00:00:00Z", finalizers=[FINALIZER])
+    with pytest.raises(parse.Unreadable) as refused:
+        parse.seen(kind, found, of_kind.spec, of_kind.status)
+    about = refused.value.about
+
+    assert about.why.startswith(f"{place}: ") and about.why in str(refused.value)
+    assert (about.kind, about.name, about.is_deleting) == (kind, found["metadata"]["name"], True)
+    assert about.finalizers == {FINALIZER} and not about.is_let_go
+
+
+@pytest.mark.fault("kubernetes-object-other-version")
+def test_a_topic_that_cannot_be_read_stops_nothing_but_its_topic() -> None:
+    one = settled(3)
+    one.scale(4)
+    seen = replace(one.observe(), unread=(_unread("TopicStorage", topic_name="orders"),))
+    told = _status(seen)["Reconciled"]
+
+    assert ("StorageNode", "main-hot-4") in {made.key for made in plan(seen).actions if isinstance(made, act.Apply)}
+    assert (told.status, told.reason) == ("False", "InvalidSpec")
+    assert "TopicStorage strange cannot be read by this version of the operator: spec.mode" in told.message
+
+
+@pytest.mark.fault("kubernetes-object-other-version")
+@pytest.mark.parametrize("kind", KINDS_OF_NODES)
+def test_nodes_and_volumes_stay_as_they_are_while_what_they_rest_on_cannot_be_read(kind: str) -> None:
+    """A mount may need a volume, a node is counted, and a pool wants some: nobody can tell."""
+    one = settled(4)
+    one.scale(3)
+    while 4 not in one.records or not one.records[4].step.is_released:
+        one.reconcile()
+        one.retirements()
+    seen = replace(one.observe(), unread=(_unread(kind),))
+    made = plan(seen)
+
+    assert made.actions == ()
+    assert {key[0] for key in made.statuses} == {"StorageCluster"}, "what the others would say may be wrong"
+    assert (_status(seen)["Ready"].status, _status(seen)["Ready"].reason) == ("Unknown", "ObjectUnreadable")
+    assert made.statuses["StorageCluster", "main"].retired_nodes == ()  # type: ignore[attr-defined]
+
+
+def test_everything_goes_on_once_the_object_can_be_read_again() -> None:
+    one = settled(3)
+    one.scale(4)
+    assert plan(replace(one.observe(), unread=(_unread("StorageNode"),))).actions == ()
+    one.settle()
+
+    assert one.node_ids() == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("kind", [*KINDS_OF_NODES, "TopicStorage"])
+def test_a_person_releases_an_object_that_cannot_be_read(kind: str) -> None:
+    one = settled(3)
+    strange = _unread(kind, is_deleting=True, finalizers=frozenset({FINALIZER}))
+    waits = plan(replace(one.observe(), unread=(strange,)))
+    let_go = replace(strange, annotations={RELEASE: "true"})
+    made = plan(replace(one.observe(), unread=(let_go,)))
+
+    assert not REMOVES & set(kinds_of(waits.actions))
+    assert [action for action in made.actions if kinds_of([action])[0] in REMOVES] == [
+        act.DropFinalizer(kind, "strange", "a person said so")
+    ]
+
+
+@pytest.mark.parametrize("is_paused", [False, True])
+def test_an_object_that_cannot_be_read_goes_with_its_cluster(is_paused: bool) -> None:
+    one = settled(3)
+    annotations = {"stratalog.dev/paused": "true"} if is_paused else {}
+    one.cluster = replace(one.cluster, is_deleting=True, annotations=annotations)
+    strange = _unread("StorageNodePool", finalizers=frozenset({FINALIZER}))
+    made = plan(replace(one.observe(), unread=(strange,)))
+
+    assert "strange" in {action.name for action in made.actions if isinstance(action, act.DropFinalizer)}
+
+
+def test_the_oldest_object_keeps_its_topic_although_it_cannot_be_read() -> None:
+    one = settled(3)
+    strange = _unread("TopicStorage", created="2012-01-01T00:00:00Z", topic_name="orders")
+    of_kind = BY_NAME["TopicStorage"]
+    younger = sample(of_kind, {"spec.topicName": "orders", "spec.clusterRef": "main"})
+    younger["metadata"].update(uid="u", creationTimestamp="2013-01-01T00:00:00Z")
+    seen = parse.seen("TopicStorage", younger, of_kind.spec, of_kind.status)
+    made = plan(replace(one.observe(), topics=(seen,), unread=(strange,)))  # type: ignore[arg-type]
+
+    assert not {"MakeTopic", "ChangeTopic"} & set(kinds_of(made.actions))
+    told = {found.type: found for found in made.statuses["TopicStorage", seen.name].conditions}  # type: ignore[attr-defined]
+    assert told["Conflict"].status == "True" and "strange" in told["Conflict"].message
+
+
+def test_an_object_without_a_cluster_goes_whether_it_can_be_read_or_not() -> None:
+    strange = _unread("ReadOnlyMount", is_deleting=True, finalizers=frozenset({FINALIZER}))
+    made = orphans("main", [("ReadOnlyMount", strange), ("TopicStorage", _unread("TopicStorage"))], (), "now")
+
+    assert [action.name for action in made.actions if isinstance(action, act.DropFinalizer)] == ["strange"]
+    assert made.statuses == {}
