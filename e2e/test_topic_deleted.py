@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from stratalog_e2e.kubernetes_api import until
 from stratalog_e2e.place import BOOTSTRAP, Place
+from stratalog_e2e.storage import topic_names
 
 pytestmark = [pytest.mark.fast, pytest.mark.scenario("E30")]
-
-
-def topics(place: Place) -> set[str]:
-    told = json.loads(place.stratalog("topics", "list", "--output", "json"))
-    return {one["name"] for one in (told["topics"] if isinstance(told, dict) else told)}
 
 
 def test_the_topic_stays_or_goes_as_the_policy_says(stored: Place) -> None:
@@ -29,8 +23,8 @@ def test_the_topic_stays_or_goes_as_the_policy_says(stored: Place) -> None:
 
     stored.kube.delete("topicstorage", "kept", stored.name, timeout=60)
     stored.kube.delete("topicstorage", "dropped", stored.name, timeout=60)
-    until(lambda: topics(stored), lambda names: "dropped" not in names, 60, "the topic is deleted")
-    assert "kept" in topics(stored)
+    until(lambda: topic_names(stored), lambda names: "dropped" not in names, 60, "the topic is deleted")
+    assert "kept" in topic_names(stored)
     assert stored.clients.read_sentinels(BOOTSTRAP, "kept") == before
 
     # A topic that a user deletes without the operator.

@@ -66,6 +66,11 @@ def segments(place: Place, topic: str) -> list[Object]:
     return list(told["segments"] if isinstance(told, dict) else told)
 
 
+def topic_names(place: Place) -> set[str]:
+    told = json.loads(place.stratalog("topics", "list", "--output", "json"))
+    return {one["name"] for one in (told["topics"] if isinstance(told, dict) else told)}
+
+
 def replicas(place: Place, topic: str) -> set[int]:
     """Nodes to which the newest segments belong."""
     newest: dict[int, Object] = {}
