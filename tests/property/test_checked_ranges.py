@@ -34,7 +34,7 @@ def test_of_very_many_ranges_the_long_ones_are_kept() -> None:
     assert sum(ranges.covers(2000 + place * 10, 2001 + place * 10) for place in range(1000)) < 100
 
 
-def test_a_reader_that_goes_on_to_the_end_leaves_nothing_to_look_for() -> None:
+def test_a_reader_that_continues_to_the_end_leaves_nothing_to_look_for() -> None:
     ranges = CheckedRanges(100)
     for start in range(0, 100, 10):
         ranges.add(start, start + 10)

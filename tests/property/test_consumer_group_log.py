@@ -74,7 +74,7 @@ def test_what_is_written_is_read(entry: ConsumersEntry | ConsumersChangedEntry) 
 
 
 @given(entries, st.data())
-def test_what_is_cut_short_or_goes_on_is_refused(
+def test_what_is_cut_short_or_too_long_is_refused(
     entry: ConsumersEntry | ConsumersChangedEntry, data: st.DataObject
 ) -> None:
     key, value = encode_entry(entry)

@@ -176,7 +176,7 @@ async def stays_out(deposed: EtcdStore, turn: Sequence[Sequence[TableWrite]]) ->
 @example([(False, [[lock("a", 900)]]), (False, [[lock("a", 0)]])], [])
 @example([(False, [[lock("a", 1)]]), (False, [[lock("b", 1)]])], [Fate.DELAYED_THEN_NO_SPACE])
 @example([(False, [[lock("a", size)]]) for size in range(9)], [Fate.DELAYED, Fate.DELAYED])
-def test_whatever_becomes_of_transactions_whole_commands_stand_in_their_order(
+def test_whatever_becomes_of_transactions_whole_commands_keep_their_order(
     plan: Sequence[tuple[bool, Sequence[Sequence[TableWrite]]]], script: Sequence[Fate]
 ) -> None:
     with small_limits():

@@ -34,7 +34,7 @@ def build(log, builder=None):
 
 
 @given(logs)
-def test_points_stand_an_interval_apart_and_rise(log):
+def test_points_are_an_interval_apart_and_rise(log):
     builder, batches = build(log)
     starts = {(b[0], b[1]) for b in batches}
     previous = 0
@@ -77,7 +77,7 @@ def test_a_search_by_time_gives_a_range_that_holds_the_first_batch_that_is_late_
 
 
 @given(logs, st.integers(0, 60))
-def test_a_builder_that_goes_on_at_a_checkpoint_makes_the_same_points(log, cut):
+def test_a_builder_that_continues_at_a_checkpoint_makes_the_same_points(log, cut):
     whole, _ = build(log)
     half, _ = build(log[:cut])
     frozen = half.freeze()

@@ -117,7 +117,7 @@ def test_each_batch_of_a_key_is_found_in_the_order_of_offsets(found: list[bytes]
     assert built.run.entries == sum(map(len, expected.values()))
 
 
-def test_a_key_of_very_many_batches_goes_on_behind_the_pages() -> None:
+def test_a_key_of_very_many_batches_continues_behind_the_pages() -> None:
     count = 3 * KEY_PAGE_ENTRIES
     found = [encode_batch([Record(n, 5, b"hot", b"")], base_offset=n, epoch=3) for n in range(count)]
     built = build(found)

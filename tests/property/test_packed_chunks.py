@@ -305,7 +305,7 @@ def test_no_cut_goes_unseen(at: int) -> None:
         unpack_all(packed[: at % len(packed)])
 
 
-def test_a_part_header_of_a_part_that_another_size_is_told_of_is_refused() -> None:
+def test_a_part_header_of_a_part_that_another_size_is_reported_is_refused() -> None:
     other = part_of_text(3)
     forged = replace(honest(), part_header=other[:PART_HEADER_BYTES]).body()
     with pytest.raises(Corrupt, match="its part header"):

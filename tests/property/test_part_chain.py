@@ -117,7 +117,7 @@ def test_of_two_parts_with_other_records_for_the_same_offsets_the_later_holders_
     assert choose_chain(0, EMPTY_DIGEST, [*lost, true]) == (true,)
 
 
-def test_parts_that_do_not_go_on_from_one_another_are_not_joined() -> None:
+def test_parts_that_do_not_continue_from_one_another_are_not_joined() -> None:
     first = a_part(0, 10, EMPTY_DIGEST, b"a", 1)
     assert choose_chain(0, EMPTY_DIGEST, [first, a_part(10, 20, b"b", b"c", 9)]) == (first,)
 

@@ -104,7 +104,7 @@ def test_pieces_of_any_size_are_the_whole_log_and_none_is_larger_than_it_may_be(
     ("fails", "told"),
     [(Unavailable("silent"), DirectoryAway), (PeerRefused("CORRUPT_MESSAGE"), PeerRefused)],
 )
-async def test_a_directory_that_is_silent_is_told_apart_from_one_that_refuses_a_segment(
+async def test_a_directory_that_is_silent_differs_from_one_that_refuses_a_segment(
     fails: Exception, told: type[Exception]
 ) -> None:
     directory = Directory([2_000] * 10)
@@ -123,7 +123,7 @@ async def test_what_begins_elsewhere_than_asked_for_is_not_taken() -> None:
         await mounted.read(segment, Piece(segment.key, 4, 1_000))
 
 
-async def test_nobody_is_asked_where_no_directory_is_read() -> None:
+async def test_no_node_is_asked_where_no_directory_is_read() -> None:
     directory = Directory([100])
     mounted, segment = copies(directory, volume=None)
     with pytest.raises(DirectoryAway, match="directory of node 1 is not read now"):

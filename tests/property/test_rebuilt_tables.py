@@ -186,7 +186,7 @@ def test_what_retention_may_not_have_taken_and_is_nowhere_is_lost_and_the_log_st
     assert [key.epoch for key in below.gone] == [0] and not below.lost, "DeleteRecords had passed it"
 
 
-def test_a_log_that_was_deleted_further_than_the_bucket_reaches_goes_on_behind_it() -> None:
+def test_a_log_that_was_deleted_further_than_the_bucket_reaches_continues_behind_it() -> None:
     world = world_of([Piece(3, 3, True, True), Piece(9, 2, False, True)])
     plan = plan_shard(SHARD, 10, world.known, world.found)
     assert (plan.log_start_offset, plan.end_offset, plan.lost) == (10, 10, [])

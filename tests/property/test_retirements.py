@@ -118,7 +118,7 @@ class World:
 
 @pytest.mark.fault("node-released-last-readable")
 @pytest.mark.parametrize("seed", range(120))
-def test_nobody_is_released_who_has_the_last_readable_copy_and_each_retirement_ends(seed: int) -> None:
+def test_no_node_is_released_that_has_the_last_readable_copy_and_each_retirement_ends(seed: int) -> None:
     world = World(seed)
     for _ in range(100):
         world.step()
@@ -147,7 +147,7 @@ def test_nobody_is_released_who_has_the_last_readable_copy_and_each_retirement_e
 
 @pytest.mark.fault("meta-service-leader-dies")
 @pytest.mark.parametrize("after", range(24))
-def test_a_leader_that_ends_after_any_command_leaves_the_next_one_nothing_but_to_go_on(after: int) -> None:
+def test_a_leader_that_ends_after_any_command_leaves_the_next_one_nothing_but_to_continue(after: int) -> None:
     """The commands of a retirement are counted; after the chosen number the leader dies between two commands, and its
     last command comes once more."""
     story = RetirementStory(nodes=4)

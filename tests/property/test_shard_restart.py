@@ -221,7 +221,7 @@ def test_nothing_that_is_known_to_have_been_written_is_cut_or_passed_over(
 @pytest.mark.fault("file-cut-gone-offset")
 @given(worlds(), st.data())
 @settings(max_examples=200, deadline=None)
-def test_a_restart_that_is_cut_short_between_any_two_steps_is_begun_anew_and_ends_no_worse(
+def test_a_restart_that_is_cut_short_between_any_two_steps_is_begun_again_and_ends_no_worse(
     world: WatchedWorld, data: st.DataObject
 ) -> None:
     whole = deepcopy(world)

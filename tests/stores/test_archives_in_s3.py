@@ -57,7 +57,7 @@ class Place(LogPlace):
 
 
 @pytest.mark.parametrize("form", list(TableFormat))
-async def test_three_jobs_at_once_make_one_table_and_the_next_goes_on(
+async def test_three_jobs_at_once_make_one_table_and_the_next_continues(
     server: S3Server, tmp_path: Path, form: TableFormat
 ) -> None:
     place = Place(tmp_path, form)

@@ -145,7 +145,7 @@ def test_what_a_real_server_does_not_implement_is_unknown_and_no_failure(versity
 
 
 @pytest.mark.parametrize(("status", "code", "is_denied"), [(501, "NotImplemented", False), (403, "AccessDenied", True)])
-def test_a_setting_that_is_not_told_is_unknown_and_says_why(
+def test_a_setting_that_is_not_reported_is_unknown_and_says_why(
     bucket: S3Server, status: int, code: str, is_denied: bool
 ) -> None:
     with proxy_in_thread(bucket.port) as proxy:
@@ -230,7 +230,7 @@ def test_https_at_a_port_that_speaks_http_says_so(moto: S3Server) -> None:
         read_bucket_settings(url, IMPATIENT, {})
 
 
-def test_a_place_that_is_no_bucket_has_no_settings() -> None:
+def test_a_place_that_is_not_a_bucket_has_no_settings() -> None:
     assert read_bucket_settings("file:///srv/bucket", IMPATIENT, {}) is None
     assert read_bucket_settings("memory:", IMPATIENT, {}) is None
 

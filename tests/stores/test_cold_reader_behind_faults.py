@@ -128,7 +128,7 @@ async def test_a_body_that_stays_short_is_an_error_and_never_cached(
 
 
 @pytest.mark.fault("connection-silent-half-data")
-async def test_a_black_hole_delays_one_block_and_nobody_else(
+async def test_a_black_hole_delays_one_block_and_no_other(
     reader: ColdReader, shard: ColdShard, proxy: FaultProxy
 ) -> None:
     """F42: the request that hangs runs into its deadline and is sent again."""

@@ -211,7 +211,7 @@ async def test_ten_thousand_chunks_become_few(store: ObjectStore, store_url: str
 
 # While others read --------------------------------------------------------------------------------------------------
 @pytest.mark.fault("chunks-merged-readers-hold")
-async def test_readers_go_on_while_manifests_are_swapped_and_after_the_old_objects_went(place: CompactWorld) -> None:
+async def test_readers_continue_while_manifests_are_swapped_and_after_the_old_objects_went(place: CompactWorld) -> None:
     await fill(place)
 
     async def reload(key: SegmentKey) -> Segment | None:
@@ -285,7 +285,7 @@ async def test_a_job_that_dies_between_two_segments_is_gone_on_with_by_the_next(
 
 
 @pytest.mark.fault("chunk-merged-damaged")
-async def test_what_is_damaged_stays_as_it_is_and_is_told(place: CompactWorld) -> None:
+async def test_what_is_damaged_stays_as_it_is_and_is_reported(place: CompactWorld) -> None:
     await fill(place)
     (manifest, _) = await place.manifests()
     damaged = manifest.parts[60].object_key
@@ -301,7 +301,7 @@ async def test_what_is_damaged_stays_as_it_is_and_is_told(place: CompactWorld) -
 
 
 @pytest.mark.fault("merge-chunks-killed-midway")
-async def test_a_segment_that_goes_meanwhile_is_told_and_holds_nothing_up(place: CompactWorld) -> None:
+async def test_a_segment_that_goes_meanwhile_is_reported_and_holds_nothing_up(place: CompactWorld) -> None:
     await fill(place)
     loop, client = asyncio.get_running_loop(), place.world.client
     shard = place.active.key.shard_key

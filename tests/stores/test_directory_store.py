@@ -75,7 +75,7 @@ async def test_what_dead_writers_left_is_swept_and_never_listed(tmp_path: Path, 
     assert [path.name for path in incoming.iterdir()] == ["new"], "another process may still be writing the young one"
 
 
-async def test_what_cannot_be_swept_keeps_nobody_from_putting(tmp_path: Path, opener: Opener) -> None:
+async def test_what_cannot_be_swept_keeps_no_one_from_putting(tmp_path: Path, opener: Opener) -> None:
     """A folder stands for what belongs to another user, or is held open over NFS."""
     (tmp_path / ".incoming" / "odd").mkdir(parents=True)
     (tmp_path / ".incoming" / "old").write_bytes(b"half")
@@ -173,7 +173,7 @@ async def test_where_nothing_is_mounted_any_more_nothing_is_put_and_nothing_miss
 
 
 @pytest.mark.fault("directory-bucket-unmounted-node")
-async def test_what_was_put_before_the_file_system_was_mounted_does_not_stand_for_it(
+async def test_what_was_put_before_the_file_system_was_mounted_does_not_count_as_it(
     tmp_path: Path, opener: Opener
 ) -> None:
     """As by a node that comes up before its mount: the folder for what is half written is in both places."""
@@ -233,7 +233,7 @@ async def test_a_put_that_still_waits_when_its_store_is_closed_has_its_turn(
     assert given_up.cancelled()
 
 
-async def test_a_place_that_cannot_be_a_directory_is_told(tmp_path: Path, opener: Opener) -> None:
+async def test_a_place_that_cannot_be_a_directory_is_reported(tmp_path: Path, opener: Opener) -> None:
     (tmp_path / "file").write_bytes(b"x")
     with pytest.raises((InvalidRequest, Unavailable), match="file"):
         await opener(str(tmp_path / "file" / "store")).probe()
@@ -309,6 +309,6 @@ async def _listed(store: ObjectStore) -> None:
         pass
 
 
-async def test_a_file_system_that_keeps_no_files_is_told(opener: Opener) -> None:
+async def test_a_file_system_that_keeps_no_files_is_reported(opener: Opener) -> None:
     with pytest.raises(Unavailable, match="files cannot be kept there, name a directory"):
         await opener("/proc/stratalog").put("a", [b"x"])

@@ -101,7 +101,7 @@ async def test_a_user_that_may_not_compact_leads_on_and_the_log_says_what_etcd_n
 
 
 @pytest.mark.fault("etcd-requires-users-certificates")
-async def test_who_may_not_is_told_why_at_once(guarded: EtcdServers, certificates: Certificates) -> None:
+async def test_a_client_without_permission_learns_why_at_once(guarded: EtcdServers, certificates: Certificates) -> None:
     request = rpc.RangeRequest(key=b"/mine/x")
     for wrong, key, words in (
         (access(certificates, "guessed"), b"/mine/x", "no such user, or another password"),

@@ -77,7 +77,7 @@ async def written_through(members: EtcdServers, prefix: bytes, fault: Callable[[
 
 
 @pytest.mark.fault("etcd-leader-killed-hangs")
-async def test_writing_goes_on_when_etcds_leader_is_killed(members: EtcdServers, prefix: bytes) -> None:
+async def test_writing_continues_when_etcds_leader_is_killed(members: EtcdServers, prefix: bytes) -> None:
     leader = members.leader()
     try:
         await written_through(members, prefix, lambda: members.kill(leader))
@@ -87,7 +87,7 @@ async def test_writing_goes_on_when_etcds_leader_is_killed(members: EtcdServers,
 
 
 @pytest.mark.fault("etcd-leader-killed-hangs")
-async def test_writing_goes_on_when_etcds_leader_hangs(members: EtcdServers, prefix: bytes) -> None:
+async def test_writing_continues_when_etcds_leader_hangs(members: EtcdServers, prefix: bytes) -> None:
     leader = members.leader()
     try:
         await written_through(members, prefix, lambda: members.freeze(leader))
@@ -97,7 +97,7 @@ async def test_writing_goes_on_when_etcds_leader_hangs(members: EtcdServers, pre
 
 
 @pytest.mark.fault("etcd-leader-killed-hangs")
-async def test_writing_goes_on_without_any_one_of_three_members(members: EtcdServers, prefix: bytes) -> None:
+async def test_writing_continues_without_any_one_of_three_members(members: EtcdServers, prefix: bytes) -> None:
     """The sticky one among them."""
     lost = next(member for member in range(3) if member != members.leader())
     try:

@@ -431,7 +431,7 @@ async def test_a_load_whose_revision_is_given_up_meanwhile_begins_again(etcd: Et
 
 
 @pytest.mark.fault("value-larger-etcd-accepts")
-async def test_limits_lower_than_etcds_own_are_told_and_cost_one_command(tmp_path: Path, prefix: bytes) -> None:
+async def test_limits_lower_than_etcds_own_are_reported_and_cost_one_command(tmp_path: Path, prefix: bytes) -> None:
     with etcd_servers(tmp_path / "etcd", 1, "--max-txn-ops", "16") as servers:
         async with leading(servers.endpoints, prefix) as (_, _, store):
             with pytest.raises(WriteRefused, match="--max-txn-ops") as refused:

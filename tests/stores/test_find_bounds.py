@@ -74,7 +74,7 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.fault("store-answer-object-search")
-async def test_an_object_that_hangs_is_told_and_the_others_are_searched(place: CompactWorld) -> None:
+async def test_an_object_that_hangs_is_reported_and_the_others_are_searched(place: CompactWorld) -> None:
     finder = await finder_over(place, {1})
     told = await asyncio.gather(*(finder.find(SearchRequest("cold", key)) for key in (b"3", b"44")))
     assert [[one.offset for one in answer.records] for answer in told] == [[3], [44]]

@@ -88,7 +88,9 @@ async def test_a_created_topic_has_an_active_segment_in_each_shard(world: MetaWo
 
 
 @pytest.mark.fault("client-admin-api-command")
-async def test_the_services_own_topics_are_made_with_fixed_settings_and_changed_by_nobody(world: MetaWorld) -> None:
+async def test_the_services_own_topics_are_made_with_fixed_settings_and_never_changed_by_others(
+    world: MetaWorld,
+) -> None:
     await world.node()
     client = world.client
     for is_internal, settings in ((False, {}), (True, {"retention.ms": "1"})):
@@ -349,7 +351,7 @@ async def test_a_manifest_gives_way_to_another_by_compare_and_set(world: MetaWor
     assert (await world.client.snapshot()).shards[0].segments[0].remote == merged
 
 
-async def test_each_commit_of_a_bundle_stands_alone(world: MetaWorld) -> None:
+async def test_each_commit_of_a_bundle_is_independent(world: MetaWorld) -> None:
     await world.node()
     topic = await world.topic(shard_count=2)
     gone = await world.topic("gone")
@@ -556,7 +558,7 @@ async def test_a_watch_from_a_version_that_never_was_asks_for_a_snapshot(world: 
 
 
 @pytest.mark.parametrize("kind", ["in-process/memory", "http/memory"])
-async def test_a_watcher_that_falls_behind_is_told_to_take_a_snapshot(kind: str, tmp_path: Path) -> None:
+async def test_a_watcher_that_falls_behind_must_take_a_snapshot(kind: str, tmp_path: Path) -> None:
     async with running(kind, tmp_path, max_history_changes=8) as world:
         version = (await world.client.snapshot()).version
         for node_id in range(20):

@@ -244,7 +244,7 @@ async def filled(directory: Path) -> Path:
     return directory / "deep" / "meta"
 
 
-async def test_a_second_process_is_told_who_is_in_the_way(tmp_path: Path) -> None:
+async def test_a_second_process_learns_who_is_in_the_way(tmp_path: Path) -> None:
     directory = await filled(tmp_path)
     program = (
         "import asyncio, sys; from pathlib import Path; from stratalog_meta.stores.rocksdb import RocksStore\n"

@@ -78,7 +78,7 @@ def as_stored(store: ObjectStore) -> ObjectStore:
 
 
 # What is read -------------------------------------------------------------------------------------------------------
-async def test_readers_go_on_while_chunks_are_packed_and_after_the_old_objects_went(place: CompactWorld) -> None:
+async def test_readers_continue_while_chunks_are_packed_and_after_the_old_objects_went(place: CompactWorld) -> None:
     async def reload(key: SegmentKey) -> Segment | None:
         return next((one for one in await place.segments() if one.key == key), None)
 
@@ -358,7 +358,7 @@ async def test_a_chunk_that_is_longer_than_the_manifest_says_is_named_and_repair
     await check_remote_copy(place.store, place.cold.names, segment)
 
 
-async def test_an_object_that_was_packed_in_another_way_is_read_by_who_knew_the_one_before(
+async def test_an_object_that_was_packed_in_another_way_is_read_by_a_reader_that_knew_the_one_before(
     place: CompactWorld,
 ) -> None:
     await place.compact(is_packing=True)

@@ -38,7 +38,7 @@ async def write_until_full(store: RocksStore) -> int:
 
 
 @pytest.mark.fault("metadata-store-room")
-async def test_a_store_that_found_the_disk_full_goes_on_with_the_room_it_had_set_aside(disk: Path) -> None:
+async def test_a_store_that_found_the_disk_full_continues_with_the_room_it_had_set_aside(disk: Path) -> None:
     directory = disk / "meta"
     spare = SpareRoom(directory)
     store = RocksStore(directory, spare=spare)

@@ -110,7 +110,7 @@ async def test_a_refused_connection_proves_that_nothing_was_written(opener: Open
 
 
 @pytest.mark.fault("program-credentials-bucket-listens")
-async def test_a_store_that_is_not_there_is_told_with_its_address(opener: Opener) -> None:
+async def test_a_store_that_is_not_there_is_reported_with_its_address(opener: Opener) -> None:
     server = S3Server(free_port(), "bucket")
     with pytest.raises(Unavailable, match=f"not reachable: no connection to {server.endpoint};") as told:
         await opener(server.url(), QUICK).get("k/a")
@@ -135,7 +135,7 @@ async def test_who_has_no_credentials_hears_that_and_no_word_of_the_store(
 
 
 @pytest.mark.fault("lifecycle-rule-moved-object")
-async def test_an_object_in_an_archive_class_is_no_question_of_credentials(opener: Opener) -> None:
+async def test_an_object_in_an_archive_class_is_not_a_question_of_credentials(opener: Opener) -> None:
     async with scripted_server(Script(s3_error("403 Forbidden", "InvalidObjectState"))) as server:
         store = opener(server.url(), QUICK)
         error = await outcome(store, Operation.GET)
@@ -143,7 +143,7 @@ async def test_an_object_in_an_archive_class_is_no_question_of_credentials(opene
 
 
 @pytest.mark.parametrize(("told", "said"), [("<Region>eu-west-3</Region>", "eu-west-3"), ("", "REGION")])
-async def test_a_wrong_region_is_told_with_the_right_one(told: str, said: str, opener: Opener) -> None:
+async def test_a_wrong_region_is_reported_with_the_right_one(told: str, said: str, opener: Opener) -> None:
     body = f"<Error><Code>AuthorizationHeaderMalformed</Code><Message>the region is wrong</Message>{told}</Error>"
     async with scripted_server(Script(http_answer("400 Bad", body.encode()))) as server:
         error = await outcome(opener(server.url("p"), QUICK), Operation.GET)
@@ -240,7 +240,7 @@ async def test_a_store_that_is_away_is_not_refused_only_unavailable(opener: Open
         await opener(S3Server(free_port(), "bucket").url(), QUICK).probe()
 
 
-async def test_a_missing_bucket_is_told_from_a_missing_object(moto: S3Server, opener: Opener) -> None:
+async def test_a_missing_bucket_is_distinguished_from_a_missing_object(moto: S3Server, opener: Opener) -> None:
     store = opener(S3Server(moto.port, "no-such-bucket").url(), QUICK)
     for call in (store.get("a"), store.put("a", [b"x"]), store.delete(["a"])):
         with pytest.raises(Unavailable, match="bucket"):

@@ -11,7 +11,7 @@ from stratalog.event_loop.fair_turns import FairTurns
 
 
 @pytest.mark.fault("client-asks-pages-lists")
-async def test_sixty_that_ask_at_once_go_on_one_by_one_in_the_order_in_which_they_asked() -> None:
+async def test_sixty_that_ask_at_once_continue_one_by_one_in_the_order_in_which_they_asked() -> None:
     turns, turn, went = FairTurns(), 0, []
 
     async def count() -> None:
@@ -32,7 +32,7 @@ async def test_sixty_that_ask_at_once_go_on_one_by_one_in_the_order_in_which_the
     assert [name for _, name in went] == 3 * list(range(60))
 
 
-async def test_who_gives_up_waiting_keeps_nobody() -> None:
+async def test_a_caller_that_gives_up_waiting_keeps_no_one() -> None:
     turns = FairTurns()
     waiting = [asyncio.create_task(turns.next()) for _ in range(3)]
     await asyncio.sleep(0)

@@ -32,7 +32,7 @@ async def test_a_task_that_only_the_set_knows_survives_the_collector_and_is_forg
     assert len(tasks) == 0
 
 
-async def test_one_that_fails_keeps_nobody_from_waiting_for_the_others() -> None:
+async def test_one_that_fails_keeps_no_one_from_waiting_for_the_others() -> None:
     tasks, may_end = TaskSet(), asyncio.Event()
 
     async def fail() -> None:

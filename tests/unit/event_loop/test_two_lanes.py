@@ -91,7 +91,7 @@ async def test_an_error_of_one_hands_the_turn_on() -> None:
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 6), st.booleans()), max_size=60))
-def test_each_has_its_turn_alone_whoever_comes_and_is_cancelled(asked: list[tuple[bool, int, bool]]) -> None:
+def test_each_has_its_turn_alone_however_many_come_and_are_cancelled(asked: list[tuple[bool, int, bool]]) -> None:
     """Of each: whether it is urgent, how many turns of the loop pass until the next, whether it is cancelled then."""
 
     async def play() -> None:

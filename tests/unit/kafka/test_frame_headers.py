@@ -27,11 +27,11 @@ def test_the_table_of_flexible_versions_agrees_with_the_schemas() -> None:
             assert schema.__flexible__ == (version >= first), (key, version)
 
 
-def test_every_key_served_stands_in_the_table() -> None:
+def test_every_key_served_is_in_the_table() -> None:
     assert set(SERVED) <= set(FLEXIBLE_FROM)
 
 
-def test_a_null_client_id_and_an_empty_one_are_told_apart() -> None:
+def test_a_null_client_id_and_an_empty_one_are_distinguished() -> None:
     null = decode_request_header(memoryview(b"\x00\x03\x00\x01\x00\x00\x00\x09\xff\xff"))
     empty = decode_request_header(memoryview(b"\x00\x03\x00\x01\x00\x00\x00\x09\x00\x00"))
     assert (null.client_id, null.body_position) == (None, 10)

@@ -70,6 +70,6 @@ def test_every_version_is_what_the_generic_encoder_makes(version: int, error: in
         assert by_hand(version, groups, error) == generic(version, groups, error)
 
 
-def test_several_groups_stand_in_one_answer_from_version_8() -> None:
+def test_several_groups_are_in_one_answer_from_version_8() -> None:
     groups = {"g": FOUND, "h": {}, "": FOUND}
     assert by_hand(8, groups, 0) == generic(8, groups, 0)

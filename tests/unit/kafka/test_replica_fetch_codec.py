@@ -71,7 +71,7 @@ def test_a_question_for_a_time_comes_back_as_it_was_and_others_pass_over_it() ->
     assert [one.partition_max_bytes for topic in found.topics for one in topic.partitions] == [1_000, 2_000, 3_000]
 
 
-def test_what_kafka_python_sends_is_read_with_tags_that_nobody_knows_too() -> None:
+def test_what_kafka_python_sends_is_read_with_tags_that_are_unknown_too() -> None:
     for fill in FILLS:
         sent = filled(request_class(1), VERSION, fill)
         plain = frame_of(sent)
@@ -109,7 +109,7 @@ def test_an_answer_is_what_kafka_python_reads_and_comes_back_as_it_was() -> None
     assert joined == [segment._replace(records=b"".join(segment.records)) for segment in ANSWERS]
 
 
-def test_an_answer_of_kafka_python_is_read_with_tags_that_nobody_knows() -> None:
+def test_an_answer_of_kafka_python_is_read_with_tags_that_are_unknown() -> None:
     sent = filled(response_class(1), VERSION, "null")
     with unknown_tags():
         data = frame_of(sent)

@@ -19,7 +19,7 @@ from stratalog.model.counting import counted, joined, nodes_named
         (3, "batch", "3 batches"),
     ],
 )
-def test_one_thing_is_not_told_as_many(number: int, thing: str, said: str) -> None:
+def test_one_thing_is_not_reported_as_many(number: int, thing: str, said: str) -> None:
     assert counted(number, thing) == said
 
 

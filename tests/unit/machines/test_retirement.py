@@ -83,7 +83,7 @@ def test_a_node_leaves_in_the_steps_of_the_page() -> None:
     assert seen[-1] is RetireStep.DONE
 
 
-def test_a_cordoned_node_gets_no_segment_and_what_was_prepared_there_is_chosen_anew() -> None:
+def test_a_cordoned_node_gets_no_segment_and_what_was_prepared_there_is_chosen_again() -> None:
     story = RetirementStory(nodes=3)
     topic = story.topic("orders", replicas=2, settings=TIERED)
     active = story.active(topic)
@@ -98,7 +98,7 @@ def test_a_cordoned_node_gets_no_segment_and_what_was_prepared_there_is_chosen_a
 
 
 @pytest.mark.fault("die-node-cordoned")
-def test_where_nobody_else_lives_a_cordoned_node_goes_on_writing() -> None:
+def test_where_no_other_node_lives_a_cordoned_node_keeps_writing() -> None:
     story = RetirementStory(nodes=2)
     topic = story.topic("orders", settings=TIERED)
     leader = story.active(topic).leader
@@ -122,7 +122,7 @@ def test_topics_of_the_service_follow_the_nodes_down() -> None:
 
 
 @pytest.mark.fault("topics-remote-tier")
-def test_without_a_remote_tier_other_nodes_copy_what_it_has_and_with_one_nobody_does() -> None:
+def test_without_a_remote_tier_other_nodes_copy_what_it_has_and_with_one_none_do() -> None:
     story = RetirementStory(nodes=4)
     plain, tiered = story.topic("plain", replicas=2), story.topic("tiered", replicas=2, settings=TIERED)
     for topic in (plain, tiered):
@@ -277,7 +277,7 @@ def test_a_store_that_is_away_is_said_with_what_is_still_to_come() -> None:
 @pytest.mark.parametrize(
     ("is_differing", "reason"), [(False, WaitReason.UNKNOWN_SEGMENTS), (True, WaitReason.DIGEST_MISMATCH)]
 )
-def test_what_nobody_can_confirm_counts_as_still_here(is_differing: bool, reason: WaitReason) -> None:
+def test_what_cannot_be_confirmed_counts_as_still_here(is_differing: bool, reason: WaitReason) -> None:
     story = leaving()
     story.looks(1)
     story.roll_away(1)
@@ -301,7 +301,7 @@ def test_what_nobody_can_confirm_counts_as_still_here(is_differing: bool, reason
 
 
 @pytest.mark.fault("check-finds-cannot-read")
-def test_a_sighting_counts_of_who_stays_alone_and_of_the_present_retirement() -> None:
+def test_a_sighting_counts_of_staying_nodes_alone_and_of_the_present_retirement() -> None:
     story = leaving()
     story.looks(1)
     story.roll_away(1)
@@ -341,7 +341,7 @@ def test_a_volume_is_looked_at_by_its_own_node_and_needs_no_copy_elsewhere() -> 
     assert sealed.local_nodes == (node_id,), "it is listed: its directory is read by another"
 
 
-def test_nobody_can_look_at_the_volume_of_a_node_that_is_not_alive() -> None:
+def test_no_node_can_check_the_volume_of_a_node_that_is_not_alive() -> None:
     story = RetirementStory(nodes=3)
     node_id = story.active(story.topic("plain", replicas=1)).replicas[0]
     story.do(RetireNode(node_id, RetireMode.VOLUME))
@@ -375,7 +375,7 @@ def test_who_is_retired_with_its_volume_makes_no_copy_that_others_wait_for() -> 
 
 @pytest.mark.fault("node-takes-data-released")
 @pytest.mark.parametrize(("mode", "sees"), [(RetireMode.OFFLOAD, 2), (RetireMode.VOLUME, 1)])
-def test_the_mount_is_waited_for_and_says_whether_somebody_has_it(mode: RetireMode, sees: int) -> None:
+def test_the_mount_is_waited_for_and_says_whether_a_node_has_it(mode: RetireMode, sees: int) -> None:
     story = leaving(mode=mode)
     story.looks(1)
     story.roll_away(1)
@@ -420,7 +420,7 @@ def test_until_the_release_a_retirement_is_taken_back_and_after_it_never() -> No
 
 
 @pytest.mark.fault("retirement-cancelled-retired-node")
-def test_a_retired_node_is_refused_and_told_why_and_its_lock_is_free() -> None:
+def test_a_retired_node_is_refused_and_learns_why_and_its_lock_is_free() -> None:
     story = leaving()
     life = story.life(1)
     story.do(AcquireLock("tier/1", "node-1/1", 3_600_000))
@@ -475,7 +475,7 @@ def dead() -> tuple[RetirementStory, int]:
 
 
 @pytest.mark.fault("node-died-permanently")
-def test_what_nobody_has_of_a_dead_node_is_listed_and_given_up_by_its_disks_name_alone() -> None:
+def test_what_no_node_has_of_a_dead_node_is_listed_and_given_up_by_its_disks_name_alone() -> None:
     story, node_id = dead()
     story.looks(node_id)
     assert waits_for(story, node_id) is WaitReason.LAST_COPY_LOST

@@ -40,7 +40,7 @@ def test_said_again_it_changes_nothing() -> None:
     assert state_of(story.table) == before
 
 
-def test_a_follower_that_was_mended_is_let_in_again() -> None:
+def test_a_follower_that_was_repaired_is_let_in_again() -> None:
     story, key = active_on()
     faulty(story, key, 3)
     segment = story.do(ProposeIsr(key, (1, 2, 3), 1)).result
@@ -83,7 +83,7 @@ def test_a_new_life_on_the_same_disk_is_in_doubt_and_no_longer_faulty() -> None:
     assert story.segment(key).handed.doubts == (Doubt(3, is_lost=False),)
 
 
-def test_nobody_takes_over_from_the_last_of_an_isr() -> None:
+def test_no_node_replaces_the_last_member_of_an_isr() -> None:
     story, key = active_on(2)
     story.do(ProposeIsr(key, (1,), 0))
     before = state_of(story.table)

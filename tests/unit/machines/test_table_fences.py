@@ -25,7 +25,7 @@ def test_an_earlier_leader_changes_nothing_after_a_fence(deed: str) -> None:
     assert state_of(story.table) == before
 
 
-def test_a_roll_that_the_recovery_made_is_no_answer_for_the_earlier_leader() -> None:
+def test_a_roll_that_the_recovery_made_is_not_an_answer_for_the_earlier_leader() -> None:
     """If it took this for its own roll, it would continue as leader of the next segment."""
     story = TableStory(nodes=2)
     key = story.active(story.topic(replicas=2)).key

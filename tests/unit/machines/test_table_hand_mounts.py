@@ -52,7 +52,7 @@ def test_a_range_is_of_whole_segments_that_have_something_of_that_time(
     assert mount.topics[0].as_topic(mount).name == "flights@month"
 
 
-def test_a_segment_of_which_only_headers_tell_the_times_is_mounted_with_the_others() -> None:
+def test_a_segment_whose_times_only_headers_have_is_mounted_with_the_others() -> None:
     """A client may have claimed any time."""
     story = TableStory()
     topic = story.topic("flights")
@@ -85,7 +85,7 @@ def test_what_cannot_be_mounted_is_refused_in_words() -> None:
         story.do(CreateMount("a", ("flights",), 0, 1))
 
 
-def test_it_has_no_holder_ends_on_a_word_and_may_be_made_anew_under_another_id() -> None:
+def test_it_has_no_holder_ends_on_request_and_may_be_made_again_under_another_id() -> None:
     story = TableStory(2)
     with_months(story)
     story.now_ms = 5_000

@@ -164,7 +164,7 @@ def test_a_copy_on_a_disk_that_is_gone_proves_nothing() -> None:
     assert story.report(key, 1).local_nodes == (1, 2)
 
 
-def test_a_report_of_a_life_before_a_restart_stands_for_it_was_flushed() -> None:
+def test_a_report_of_a_life_before_a_restart_counts_because_it_was_flushed() -> None:
     story, _, key = ended_on()
     story.report(key, 2)
     story.report(key, 3)
@@ -183,7 +183,7 @@ def test_a_single_replica_may_report_as_well() -> None:
     assert story.report(key, 1).local_nodes == (1,)
 
 
-def test_a_report_says_what_the_table_says_and_who_speaks() -> None:
+def test_a_report_says_what_the_table_says_and_its_sender() -> None:
     story, topic, key = ended_on(2)
     proof = record_of(key, 10)
     for wrong in (replace(proof, end_offset=9), replace(proof, epoch=3), replace(proof, digest=b"")):
@@ -221,7 +221,7 @@ def test_a_holder_that_lost_its_copy_gives_way_to_another_and_may_come_back() ->
 
 
 @pytest.mark.fault("two-nodes-lose-copies")
-def test_a_copy_made_anew_is_told_of_until_it_is_listed_though_the_seal_names_its_node() -> None:
+def test_a_copy_made_again_is_reported_until_it_is_listed_though_the_seal_names_its_node() -> None:
     """Its first report was older than what another node lost, so it was passed over."""
     story, _, key = ended_on()
     for node in (1, 2, 3):
@@ -239,7 +239,7 @@ def test_a_copy_made_anew_is_told_of_until_it_is_listed_though_the_seal_names_it
 
 
 @pytest.mark.fault("node-reports-copy-completes")
-def test_a_copy_that_is_told_of_late_is_not_listed_once_the_object_store_has_all() -> None:
+def test_a_copy_that_is_reported_late_is_not_listed_once_the_object_store_has_all() -> None:
     """It may have been listed and freed before, and the one who says so has read the newest record."""
     story, _, key = ended_on()
     for node in (1, 2, 3):

@@ -114,7 +114,7 @@ async def test_only_what_changed_is_put_and_few_snapshots_stay(bucket: FaultySto
         assert len(await standing(bucket, world.service)) <= 4
 
 
-async def test_a_start_goes_on_from_its_own_snapshots(bucket: FaultyStore) -> None:
+async def test_a_start_continues_from_its_own_snapshots(bucket: FaultyStore) -> None:
     store = MemoryStore()
     for number in range(3):
         async with running(bucket, store) as world:
@@ -181,7 +181,7 @@ async def test_a_copy_that_takes_over_while_this_one_runs_ends_its_changes(bucke
 
 
 @pytest.mark.fault("bucket-unavailable-answers-fails")
-async def test_a_bucket_that_is_away_holds_up_nothing_and_is_told(bucket: FaultyStore) -> None:
+async def test_a_bucket_that_is_away_holds_up_nothing_and_is_reported(bucket: FaultyStore) -> None:
     bucket.is_away = True
     async with running(bucket, MemoryStore()) as world:
         await world.node()

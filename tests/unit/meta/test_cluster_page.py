@@ -152,7 +152,7 @@ async def test_a_disk_that_makes_no_progress_is_seen(cluster: ToldCluster, http:
 
 
 # Answers --------------------------------------------------------------------------------------------------------------
-async def test_the_overview_has_what_nodes_told_and_what_the_metadata_say(
+async def test_the_overview_has_what_nodes_reported_and_what_the_metadata_say(
     cluster: ToldCluster, http: aiohttp.ClientSession
 ) -> None:
     for node_id in (1, 2):
@@ -173,7 +173,7 @@ async def test_the_overview_has_what_nodes_told_and_what_the_metadata_say(
     assert told["faults"] == ["node 2: disk: no room"]
 
 
-async def test_the_courses_are_told_from_a_time_on(cluster: ToldCluster, http: aiohttp.ClientSession) -> None:
+async def test_the_courses_are_reported_from_a_time_on(cluster: ToldCluster, http: aiohttp.ClientSession) -> None:
     for node_id in (1, 2):
         await cluster.node(node_id)
     await cluster.tell_for(4, 1, 2)
@@ -189,7 +189,7 @@ async def test_the_courses_are_told_from_a_time_on(cluster: ToldCluster, http: a
 
 @pytest.mark.fault("views-ui-meta-service")
 @pytest.mark.parametrize("leader, is_link", [("http://127.0.0.1:1", True), ("javascript:alert(1)", False)])
-async def test_an_instance_that_does_not_lead_says_who_does(leader: str, is_link: bool) -> None:
+async def test_an_instance_that_does_not_lead_names_the_leader(leader: str, is_link: bool) -> None:
     class Follower:
         why_no_changes = None
 
@@ -217,7 +217,7 @@ async def test_the_page_of_another_site_may_not_ask(http: aiohttp.ClientSession)
 
 
 @pytest.mark.fault("cluster-hundreds-thousands-segments")
-async def test_a_cluster_is_told_without_its_shards(cluster: ToldCluster, http: aiohttp.ClientSession) -> None:
+async def test_a_cluster_is_reported_without_its_shards(cluster: ToldCluster, http: aiohttp.ClientSession) -> None:
     """What an operator asks for in each pass must not grow with the data."""
     async with http.get("/v1/outline") as response:
         told = await response.json()
@@ -263,7 +263,7 @@ async def test_however_many_watch_at_once_the_cluster_is_looked_at_once() -> Non
     await maker.close()
 
 
-async def test_it_is_looked_at_anew_when_the_answer_is_old() -> None:
+async def test_it_is_checked_again_when_the_answer_is_old() -> None:
     asked = Asked()
     maker = CostlyAnswer(asked.steps, asked.clock, "a test")
     assert (await maker.get()).version == 1
@@ -275,7 +275,7 @@ async def test_it_is_looked_at_anew_when_the_answer_is_old() -> None:
 
 
 @pytest.mark.fault("cluster-hundreds-thousands-segments")
-async def test_a_look_that_takes_long_is_made_seldom() -> None:
+async def test_a_check_that_takes_long_is_made_seldom() -> None:
     asked = Asked()
     asked.look_ms = 2_000
     maker = CostlyAnswer(asked.steps, asked.clock, "a test")
@@ -288,7 +288,7 @@ async def test_a_look_that_takes_long_is_made_seldom() -> None:
     await maker.close()
 
 
-async def test_a_look_that_fails_is_made_again() -> None:
+async def test_a_check_that_fails_is_made_again() -> None:
     asked = Asked()
     broken = True
 

@@ -78,7 +78,7 @@ async def test_one_that_is_refused_keeps_no_other_from_being_done(tmp_path: Path
         assert isinstance(first, Segment) and isinstance(last, Segment)
 
 
-async def test_of_a_request_whose_answer_was_lost_each_change_is_told_by_what_it_is(tmp_path: Path) -> None:
+async def test_of_a_request_whose_answer_was_lost_each_change_is_reported_by_what_it_is(tmp_path: Path) -> None:
     """An idempotent command is repeated; one that must not be repeated is sent once, and its outcome is unknown."""
     async with shards_behind_faults(tmp_path, 40) as (world, segments, client, proxy):
         rolls, proposals = segments[:20], segments[20:]
@@ -136,7 +136,7 @@ async def test_answers_that_are_not_as_many_as_the_commands_say_nothing_of_any()
     await line.close()
 
 
-async def test_a_client_that_is_closed_leaves_nobody_waiting(tmp_path: Path) -> None:
+async def test_a_client_that_is_closed_leaves_no_request_waiting(tmp_path: Path) -> None:
     async with shards_behind_faults(tmp_path, 300) as (_, segments, client, proxy):
         proxy.add(Rule(BlackHole()))
         asked = [asyncio.ensure_future(client.perform(RollSegment(one.key, 3))) for one in segments]
@@ -159,7 +159,7 @@ async def test_more_than_the_service_takes_at_once_is_refused_with_nothing_done(
         assert [one.key for one in shard.segments] == [segment.key]
 
 
-async def test_one_that_hangs_is_told_as_unknown_to_all_that_were_in_it(tmp_path: Path) -> None:
+async def test_one_that_hangs_is_reported_as_unknown_to_all_that_were_in_it(tmp_path: Path) -> None:
     async with shards_behind_faults(tmp_path, 4) as (_, segments, _, proxy):
         client = HttpMetaClient(proxy.endpoint, HASTY)
         rule = proxy.add(Rule(BlackHole(), target_contains=TOGETHER))
@@ -222,7 +222,7 @@ async def test_what_a_service_refuses_to_read_as_a_whole_is_asked_for_one_by_one
     await line.close()
 
 
-async def test_a_client_that_is_closed_while_it_asks_one_by_one_leaves_nobody_waiting() -> None:
+async def test_a_client_that_is_closed_while_it_asks_one_by_one_leaves_no_request_waiting() -> None:
     asked: list[str] = []
 
     async def send(path: str, body: bytes, _: Repeat) -> bytes:
@@ -242,7 +242,7 @@ async def test_a_client_that_is_closed_while_it_asks_one_by_one_leaves_nobody_wa
 
 
 @pytest.mark.fault("node-requests-commands-end")
-async def test_a_fault_of_one_request_leaves_nobody_in_line() -> None:
+async def test_a_fault_of_one_request_leaves_no_request_waiting() -> None:
     asked: list[str] = []
 
     async def send(path: str, body: bytes, _: Repeat) -> bytes:

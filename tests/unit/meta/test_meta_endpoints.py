@@ -50,7 +50,7 @@ def test_one_instance_is_asked_again_and_again() -> None:
 @pytest.mark.parametrize(
     "text", ["", "a:1", "http://", "http://a:1,", "http://a:1,http://a:1/", "ftp://a:1", "http://a:x"]
 )
-def test_what_is_no_address_is_refused_with_what_is_one(text: str) -> None:
+def test_what_is_not_an_address_is_refused_with_what_is_one(text: str) -> None:
     with pytest.raises(InvalidRequest, match=r"http://HOST:PORT|twice"):
         parse_endpoints(text)
 

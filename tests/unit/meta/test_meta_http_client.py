@@ -55,7 +55,7 @@ async def make_topic(client: HttpMetaClient, name: str = "orders") -> object:
     return await client.perform(CreateTopic(name, shard_count=1, replication_factor=1, settings={}))
 
 
-async def test_nobody_there_is_unavailable_for_reads_and_changes_alike() -> None:
+async def test_an_absent_service_is_unavailable_for_reads_and_changes_alike() -> None:
     client = HttpMetaClient("http://127.0.0.1:1", HASTY)
     with pytest.raises(Unavailable, match="no meta service answers at"):
         await client.snapshot()
@@ -193,7 +193,7 @@ async def test_a_watch_gives_up_when_its_patience_ends(tmp_path: Path) -> None:
     "body",
     [b"", b"null\n", b"{}\n", b'{"version":9,"changes":[{"kind":"novel"}]}\n', b"<html>\n", b'{"version":9,"changes"'],
 )
-async def test_a_watch_of_something_else_is_no_watch(body: bytes) -> None:
+async def test_a_watch_of_something_else_is_not_a_watch(body: bytes) -> None:
     async with scripted_server(Script(http_answer("200 OK", body))) as server:
         client = HttpMetaClient(f"http://127.0.0.1:{server.port}", HASTY)
         with pytest.raises(Unavailable):
@@ -244,7 +244,7 @@ async def test_a_crowd_of_requests_waits_its_turn_without_running_out_of_time(tm
         assert proxy.seen.faults["Latency"] == 150
 
 
-async def test_a_heartbeat_does_not_stand_behind_what_the_shards_of_a_node_ask_for(tmp_path: Path) -> None:
+async def test_a_heartbeat_does_not_wait_behind_what_the_shards_of_a_node_ask_for(tmp_path: Path) -> None:
     """After a fault that is thousands of commands, and the lease would run out meanwhile."""
     async with behind_faults(tmp_path) as (_, client, proxy):
         registration = await client.perform(RegisterNode(NodeInfo(7, "disk-7", "host", 9092)))
@@ -258,7 +258,7 @@ async def test_a_heartbeat_does_not_stand_behind_what_the_shards_of_a_node_ask_f
         await asyncio.gather(*hanging, return_exceptions=True)
 
 
-async def test_a_watch_that_broke_off_is_taken_up_again_at_short_intervals_however_long_nobody_leads(
+async def test_a_watch_that_broke_off_is_taken_up_again_at_short_intervals_however_long_there_is_no_leader(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What a node does not hear it does not do."""

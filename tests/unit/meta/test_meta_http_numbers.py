@@ -194,7 +194,7 @@ async def test_names_have_a_longest_one(http: aiohttp.ClientSession) -> None:
             assert response.status == 400
 
 
-async def test_one_request_names_so_many_segments_and_no_more(http: aiohttp.ClientSession, world: MetaWorld) -> None:
+async def test_one_request_names_a_limited_number_of_segments(http: aiohttp.ClientSession, world: MetaWorld) -> None:
     segment = await world.ready_topic()
     keys = (segment.key,) * 10_001
     for path, body in map(asked, (table_commands.PurgeSegments(keys), table_commands.ForgetLocal(keys, 1))):

@@ -43,7 +43,7 @@ async def test_who_does_not_lead_sends_every_request_to_the_one_that_does() -> N
                 assert response.status == 200, "it serves, by saying where"
 
 
-async def test_while_nobody_leads_nothing_is_done_and_readiness_says_why() -> None:
+async def test_without_a_leader_nothing_is_done_and_readiness_says_why() -> None:
     async with instances(1) as running:
         client = HttpMetaClient(running.urls, RetryPolicy(attempts=2, first_pause_s=0.001))
         with pytest.raises(NotLeader, match="no instance leads"):
@@ -77,7 +77,7 @@ async def test_instances_that_send_each_other_around_end_in_words_and_not_in_a_c
 
 
 @pytest.mark.fault("leader-change-durable-dies")
-async def test_a_watch_goes_on_under_the_next_leader_from_its_version() -> None:
+async def test_a_watch_continues_under_the_next_leader_from_its_version() -> None:
     """The new leader publishes changes that the old one made durable but did not publish; no snapshot is taken."""
     async with instances(2) as running:
         await lead(running, 0)
@@ -100,7 +100,7 @@ async def test_a_watch_goes_on_under_the_next_leader_from_its_version() -> None:
         await client.close()
 
 
-async def test_a_watcher_that_stopped_reading_before_the_failover_is_told_what_it_missed() -> None:
+async def test_a_watcher_that_stopped_reading_before_the_failover_learns_what_it_missed() -> None:
     async with instances(2) as running:
         await lead(running, 0)
         client = HttpMetaClient(running.urls, PATIENT)
@@ -181,7 +181,7 @@ class HungLeader:
         await self._runner.cleanup()
 
 
-async def test_what_hangs_at_a_leader_that_was_is_asked_anew_once_another_is_known_to_lead() -> None:
+async def test_what_hangs_at_a_leader_that_was_is_asked_again_once_another_is_known_to_lead() -> None:
     hung = HungLeader()
     await hung.start()
     async with instances(1) as running:

@@ -88,7 +88,7 @@ async def test_watchers_hear_of_a_lost_node(lives: Lives) -> None:
     assert told.node.life == life and not told.node.is_alive  # type: ignore[union-attr]
 
 
-async def test_an_earlier_life_is_told_so_by_its_heartbeat(lives: Lives) -> None:
+async def test_an_earlier_life_learns_it_by_its_heartbeat(lives: Lives) -> None:
     first = await lives.register()
     second = await lives.register()
     with pytest.raises(Fenced, match="life 1 of node 1"):
@@ -217,7 +217,7 @@ async def test_a_store_that_is_slow_to_note_one_node_keeps_no_dead_one_alive() -
     await lives.service.close()
 
 
-async def test_without_leases_every_heartbeat_is_welcome_and_nobody_is_lost() -> None:
+async def test_without_leases_every_heartbeat_is_welcome_and_no_node_is_lost() -> None:
     """One process: the service lives and dies with its node, so a new disk has nothing to wait for."""
     service = MetaService(MemoryStore(), HandClock())
     await service.start()
@@ -227,7 +227,7 @@ async def test_without_leases_every_heartbeat_is_welcome_and_nobody_is_lost() ->
     await service.close()
 
 
-async def test_heartbeats_go_over_http_and_only_the_service_itself_says_who_is_lost(lives: Lives) -> None:
+async def test_heartbeats_go_over_http_and_only_the_service_itself_says_which_nodes_are_lost(lives: Lives) -> None:
     server = MetaServer(lives.service)
     client = HttpMetaClient(await server.start("127.0.0.1", 0), IMPATIENT)
     life = await lives.register()
@@ -262,7 +262,7 @@ async def test_a_node_whose_connection_is_closed_is_lost_after_half_a_lease(live
 
 
 @pytest.mark.fault("node-sends-heartbeats-meta")
-async def test_while_an_instance_cannot_tell_whether_it_leads_nobody_is_lost_for_not_being_heard() -> None:
+async def test_while_an_instance_cannot_tell_whether_it_leads_no_node_is_lost_for_not_being_heard() -> None:
     """It sends heartbeats away then: a pause of etcd would take every shard from its leader."""
     clock = Monotonic()
 

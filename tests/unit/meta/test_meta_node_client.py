@@ -17,7 +17,7 @@ from support.meta_worlds import running
 NODE = NodeInfo(1, "storage-1", "host", 9092)
 
 
-async def test_what_a_node_asks_is_fenced_once_it_lives_anew_elsewhere(tmp_path: Path) -> None:
+async def test_what_a_node_asks_is_fenced_once_it_lives_again_elsewhere(tmp_path: Path) -> None:
     async with running("http/memory", tmp_path) as world:
         door = NodeMetaClient(world.client)
         registration = await door.perform(RegisterNode(NODE, "start-a"))

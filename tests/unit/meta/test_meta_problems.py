@@ -60,7 +60,7 @@ def test_a_kind_of_a_newer_service_is_known_by_whose_fault_it_is(status: int, ki
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>Bad Gateway</html>", b"{}", b"\xff\xfe", b"[1]"])
-def test_an_answer_that_is_no_problem_says_nothing_about_what_was_done(body: bytes) -> None:
+def test_an_answer_that_is_not_a_problem_says_nothing_about_what_was_done(body: bytes) -> None:
     for status in (404, 502, 503):
         assert type(read_problem(status, body, "POST /v1/topics")) is OutcomeUnknown
 

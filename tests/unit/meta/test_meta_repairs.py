@@ -83,7 +83,7 @@ async def world() -> AsyncIterator[World]:
 
 
 @pytest.mark.fault("node-lost-permanently-sealed")
-async def test_a_node_that_is_gone_for_so_long_is_replaced_and_one_that_is_back_has_its_place(world: World) -> None:
+async def test_a_node_that_is_gone_for_long_enough_is_replaced_and_one_that_is_back_has_its_place(world: World) -> None:
     lives = [await world.register(node_id) for node_id in (1, 2, 3)]
     key = await world.sealed(lives[:2])
     assert (await world.segment(key)).local_nodes == (1, 2)

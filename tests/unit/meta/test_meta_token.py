@@ -81,7 +81,7 @@ async def test_with_the_token_all_of_it_is_served() -> None:
 
 
 @pytest.mark.fault("token-replaced-cluster-runs")
-async def test_a_client_goes_on_to_the_instance_that_knows_its_token_already() -> None:
+async def test_a_client_continues_to_the_instance_that_knows_its_token_already() -> None:
     """While a Secret is replaced, machines get the new file at different times."""
     async with locked() as behind, locked() as ahead:
         ahead.tokens = (OLD, NEW)

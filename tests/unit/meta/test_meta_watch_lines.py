@@ -89,7 +89,7 @@ def test_watches_that_came_at_different_times_each_get_the_parts_they_lack() -> 
             assert [reader.read(line) for line in writer.lines(told)] == [told]
 
 
-def test_a_change_set_that_breaks_off_is_no_change_set() -> None:
+def test_a_change_set_that_breaks_off_is_not_a_change_set() -> None:
     lines = list(WatchWriter(EncodedLines()).lines(new_shards(1, 1_000)))
     (other,) = WatchWriter(EncodedLines()).lines(new_shards(2, 1))
     reader = WatchReader()
@@ -124,7 +124,7 @@ async def test_twenty_watchers_of_a_large_topic_cost_one_encoding(tmp_path: Path
 
 
 @pytest.mark.fault("twenty-watchers-http-topic")
-async def test_a_watcher_that_stands_still_is_ended_and_has_no_queue(tmp_path: Path) -> None:
+async def test_a_watcher_without_progress_is_ended_and_has_no_queue(tmp_path: Path) -> None:
     async with running("http/memory", tmp_path) as world:
         await world.node()
         server = MetaServer(world.service, limits=DoorLimits(request_timeout_s=0.2))

@@ -171,7 +171,7 @@ async def test_a_failed_turn_that_held_a_read_of_what_it_made_leaves_the_service
 
 
 @pytest.mark.fault("write-metadata-store-fails")
-async def test_a_fault_of_the_writer_itself_answers_everybody_and_readers_go_on(
+async def test_a_fault_of_the_writer_itself_answers_everybody_and_readers_continue(
     world: MetaWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def break_down(*_: object) -> None:
@@ -210,7 +210,7 @@ async def test_a_store_without_room_heals_whatever_it_said_meanwhile(
     await eventually(lambda: world.service.why_no_changes is None)
 
 
-async def test_a_fault_while_a_store_is_opened_anew_leaves_nobody_waiting(
+async def test_a_fault_while_a_store_is_opened_again_leaves_no_request_waiting(
     world: MetaWorld, store: FailingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stratalog_meta.writer.HEAL_AFTER_S", 0.0)
@@ -295,7 +295,7 @@ async def test_after_a_failed_write_changes_are_refused_and_readers_see_what_was
 
 @pytest.mark.fault("metadata-store-room")
 @pytest.mark.parametrize("landed", [False, True])
-async def test_a_store_without_room_is_opened_anew_until_there_is_some(
+async def test_a_store_without_room_is_opened_again_until_there_is_some(
     world: MetaWorld, store: FailingStore, monkeypatch: pytest.MonkeyPatch, landed: bool
 ) -> None:
     """What the last write became is read again, and watchers hear of it."""
@@ -353,7 +353,7 @@ async def kept_in_part(
     return await asyncio.gather(*waiting, return_exceptions=True)
 
 
-async def test_a_store_that_refuses_a_part_of_a_turn_and_knows_it_goes_on(
+async def test_a_store_that_refuses_a_part_of_a_turn_and_knows_it_continues(
     world: MetaWorld, store: FailingStore, memory: MemoryStore
 ) -> None:
     """What it kept is answered and published, the rest was surely not done, and the next command is performed."""
@@ -461,7 +461,7 @@ async def test_a_service_asked_before_its_start_is_unavailable(memory: MemorySto
     await service.close()
 
 
-async def test_a_restarted_service_goes_on_where_it_was(memory: MemoryStore) -> None:
+async def test_a_restarted_service_continues_where_it_was(memory: MemoryStore) -> None:
     first = await restarted(memory)
     world = MetaWorld(first, first, HandClock(), None)
     segment = await world.ready_topic()

@@ -45,7 +45,7 @@ async def told(world: MetaWorld) -> Any:
         return (await response.json())["items"]
 
 
-async def test_a_recovery_and_what_it_gave_up_are_told_and_counted_once(world: MetaWorld) -> None:
+async def test_a_recovery_and_what_it_gave_up_are_reported_and_counted_once(world: MetaWorld) -> None:
     client, stats = world.client, world.service.stats
     await client.perform(CreateTopic("orders", 1, 2))
     (shard,) = (await client.snapshot()).shards
@@ -102,7 +102,7 @@ def test_of_a_node_that_led_thousands_a_few_segments_are_named_and_all_counted(d
 
 
 @pytest.mark.parametrize(("end_offset", "level"), [(7, "error"), (5, "warning")])
-def test_an_end_in_doubt_is_not_told_as_lost_offsets(end_offset: int, level: str) -> None:
+def test_an_end_in_doubt_is_not_reported_as_lost_offsets(end_offset: int, level: str) -> None:
     """A rebuild and a restore leave an empty range at the end of each segment: nothing of it is known to be lost."""
     log, stats = io.StringIO(), MetaStats()
     configure_logs("info", stream=log)

@@ -138,7 +138,7 @@ async def test_the_rate_is_of_the_last_half_minute_and_no_older(leaving: Leaving
 
 
 @pytest.mark.fault("object-store-unavailable-during")
-async def test_uploads_that_stand_still_for_a_minute_are_said_and_no_sooner(leaving: Leaving) -> None:
+async def test_uploads_without_progress_for_a_minute_are_said_and_no_sooner(leaving: Leaving) -> None:
     assert (await leaving.after(STALL_MS - 1)).retirement.wait is None
     told = await leaving.after(1)
     wait = told.retirement.wait

@@ -83,7 +83,7 @@ async def test_another_leader_finds_the_wish_and_its_taking_back() -> None:
     await second.close()
 
 
-async def test_what_remains_of_a_node_is_told_with_the_wish_and_not_a_look_later() -> None:
+async def test_what_remains_of_a_node_is_reported_with_the_request_and_not_a_pass_later() -> None:
     """Otherwise an immediate request would read that nothing of it is needed any more."""
     service = MetaService(MemoryStore(), HandClock(), lease_ms=600_000)
     await service.start()

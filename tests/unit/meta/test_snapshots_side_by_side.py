@@ -32,7 +32,7 @@ def read(pieces: list[bytes]) -> Snapshot:
 
 
 @pytest.mark.fault("ten-nodes-start-large")
-def test_those_who_read_side_by_side_share_each_line_and_so_do_neighbouring_versions() -> None:
+def test_readers_side_by_side_share_each_line_and_so_do_neighbouring_versions() -> None:
     encoded = EncodedShards()
     first = Snapshot(1, (), tuple(shard(number) for number in range(20)), ())
     moved = replace(first.shards[3], log_start_offset=5)

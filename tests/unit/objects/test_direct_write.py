@@ -122,7 +122,7 @@ def test_an_object_is_whole_where_the_disk_has_larger_blocks(tmp_path: Path, mon
     assert not list((tmp_path / ".incoming").iterdir())
 
 
-def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_leaves_nothing(tmp_path: Path) -> None:
     try:
         with small_disk(tmp_path / "disk", 4 * MIB) as disk:
             files = DirectoryFiles(disk)

@@ -86,7 +86,7 @@ def test_an_endpoint_of_the_environment_is_checked_and_not_shown() -> None:
     assert "hush" not in str(caught.value)
 
 
-def test_a_near_miss_of_an_option_is_told_the_right_name() -> None:
+def test_a_near_miss_of_an_option_gets_the_right_name() -> None:
     with pytest.raises(InvalidRequest, match="did you mean secret_access_key"):
         parse_url("s3://bucket?Secret-Acces-Key=hush", {})
 

@@ -17,7 +17,7 @@ def kept(**wanted: str) -> dict[str, str]:
     return under_our_names({key.replace("_", "."): value for key, value in wanted.items()})
 
 
-def test_a_name_of_kafkas_is_kept_under_ours() -> None:
+def test_a_name_of_kafkas_is_kept_under_our_name() -> None:
     assert kept(unclean_leader_election_enable="true") == {"uncleanSeal": "allow"}
     assert kept(unclean_leader_election_enable="False") == {"uncleanSeal": "deny"}
     assert kept(flush_messages="1") == {"flush.policy": "fsync"}
@@ -69,7 +69,7 @@ def test_what_was_kept_without_effect_does_not_hold_up_later_changes_of_other_ke
         TopicSettings.validate_overrides({"preallocate": "false"}, present=present)
 
 
-def test_none_of_them_is_a_name_of_ours() -> None:
+def test_none_of_them_is_one_of_our_names() -> None:
     assert not WITHOUT_EFFECT.keys() & fields_by_key(TopicSettings).keys()
 
 

@@ -73,7 +73,7 @@ def test_listeners_are_read_as_they_are_written(text: str, found: tuple[Listener
         (",".join(f"l{number}://a:1" for number in range(MOST_LISTENERS + 2)), "at most 8 listeners beside internal"),
     ],
 )
-def test_what_is_no_listener_is_refused_in_words(text: str, words: str) -> None:
+def test_what_is_not_a_listener_is_refused_in_words(text: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         parse_listeners(text)
 
@@ -107,7 +107,7 @@ def test_listeners_that_no_client_could_use_are_refused_at_the_start(settings: d
         loaded(**settings)
 
 
-def test_what_is_not_advertised_is_told_as_it_listens_and_port_0_is_the_port_there() -> None:
+def test_what_is_not_advertised_is_reported_as_it_listens_and_port_0_is_the_port_there() -> None:
     settings = loaded(
         listeners="near://10.0.0.1:9094,far://0.0.0.0:9095", advertised_listeners="pod:9092,far://public:0"
     )

@@ -54,7 +54,7 @@ def test_the_page_says_what_a_time_in_minutes_is() -> None:
     assert "| `offsets.retention.minutes` | 10080 (7 days) |" in render_page()
 
 
-def test_a_local_retention_that_does_not_fit_is_told_what_its_special_values_mean() -> None:
+def test_a_local_retention_that_does_not_fit_learns_what_its_special_values_mean() -> None:
     with pytest.raises(ValueError, match="retention") as refused:
         ProcessSettings(log_local_retention_ms=-1)
 
@@ -63,7 +63,7 @@ def test_a_local_retention_that_does_not_fit_is_told_what_its_special_values_mea
     assert meaning in render_page()
 
 
-def test_a_refused_text_is_told_what_is_expected_and_not_that_it_must_be_text() -> None:
+def test_a_refused_text_learns_what_is_expected_and_not_that_it_must_be_text() -> None:
     with pytest.raises(InvalidRequest) as refused:
         load_process_settings(assignments=["metrics.listen=abc"], environment={})
 

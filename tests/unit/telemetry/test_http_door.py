@@ -117,7 +117,7 @@ async def test_half_requests_take_no_more_connections_than_the_port_may_have() -
 
 
 @pytest.mark.fault("idle-half-sent-http")
-async def test_idle_connections_keep_nobody_out_and_those_that_showed_the_token_stay_longest() -> None:
+async def test_idle_connections_keep_no_one_out_and_those_that_showed_the_token_stay_longest() -> None:
     key = DoorKey(lambda: ("secret",))
     async with port(replace(PATIENT, max_connections=10, max_connections_per_ip=1_000), key=key) as rig:
         node = await rig.send(
@@ -272,7 +272,7 @@ async def test_all_bodies_together_have_a_bound_and_room_comes_back() -> None:
 
 # Answers --------------------------------------------------------------------------------------------------------
 @pytest.mark.fault("http-port-incomplete-requests")
-async def test_a_reader_that_stands_still_loses_its_connection() -> None:
+async def test_a_reader_without_progress_loses_its_connection() -> None:
     ended = asyncio.Event()
 
     async def endless(request: web.Request) -> web.StreamResponse:
@@ -292,7 +292,7 @@ async def test_a_reader_that_stands_still_loses_its_connection() -> None:
         assert rig.stats.closed_for_fault == 1
 
 
-async def test_a_large_answer_that_nobody_reads_is_not_kept_either() -> None:
+async def test_a_large_answer_that_is_never_read_is_not_kept_either() -> None:
     async def large(_request: web.Request) -> web.Response:
         return web.Response(body=b"x" * (8 << 20))
 
@@ -346,7 +346,7 @@ def _basic(password: str) -> str:
 
 
 @pytest.mark.fault("http-ports-reachable-beyond")
-async def test_without_the_token_only_probes_are_answered_and_the_rest_is_told_what_to_do() -> None:
+async def test_without_the_token_only_probes_are_answered_and_the_rest_learns_what_to_do() -> None:
     async with locked() as rig:
         assert [(await rig.ask(path=path))[0] for path in ("/healthz", "/readyz")] == [200, 200]
         for path in ("/metrics", "/nowhere", "/", "/healthz/", "/healthz/..%2fmetrics", "//healthz"):
@@ -388,7 +388,7 @@ async def test_any_of_the_tokens_opens_as_a_bearer_token_and_as_a_password(shown
         "Bearer " + "x" * 8_000,
     ],
 )
-async def test_what_is_not_the_token_opens_nothing_and_is_told_apart_from_no_token(header: str) -> None:
+async def test_what_is_not_the_token_opens_nothing_and_differs_from_no_token(header: str) -> None:
     async with locked() as rig:
         status, text = await rig.ask(path="/metrics", headers={"Authorization": header})
         assert status == 401
@@ -427,7 +427,7 @@ async def test_a_page_of_another_site_is_refused_though_its_browser_shows_the_to
     ("host", "key", "is_warned"),
     [("0.0.0.0", None, True), ("127.0.0.1", None, False), ("0.0.0.0", DoorKey(lambda: (TOKEN,)), False)],
 )
-async def test_an_open_port_that_others_reach_is_told_of(host: str, key: DoorKey | None, is_warned: bool) -> None:
+async def test_an_open_port_that_others_reach_is_reported(host: str, key: DoorKey | None, is_warned: bool) -> None:
     log = io.StringIO()
     configure_logs("info", stream=log)
     server = TelemetryServer(MetricRegistry(), key=key)

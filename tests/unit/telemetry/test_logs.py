@@ -61,7 +61,7 @@ class FullDisk(io.StringIO):
 
 
 @pytest.mark.fault("log-cannot-written-disk")
-def test_a_line_that_cannot_be_written_hurts_nobody_and_is_counted() -> None:
+def test_a_line_that_cannot_be_written_does_no_harm_and_is_counted() -> None:
     before, stream = LogStream.lost_lines, FullDisk()
     configure_logs("info", stream=stream)
     try:
@@ -80,7 +80,7 @@ def test_a_line_that_cannot_be_written_hurts_nobody_and_is_counted() -> None:
 
 
 @pytest.mark.fault("log-cannot-written-disk")
-def test_nobody_who_reads_is_no_fault_of_who_logs() -> None:
+def test_a_missing_reader_is_not_a_fault_of_the_logging_task() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     with open(writer, "w", encoding="utf-8", buffering=1, closefd=False) as stream:
@@ -105,7 +105,7 @@ def drained(reader: int) -> bytes:
 
 @pytest.mark.fault("log-cannot-written-disk")
 @pytest.mark.parametrize("is_blocking", [True, False])
-def test_a_reader_that_stalls_stops_nobody_who_logs_and_finds_whole_lines(is_blocking: bool) -> None:
+def test_a_reader_that_stalls_stops_no_logging_task_and_finds_whole_lines(is_blocking: bool) -> None:
     reader, writer = os.pipe()
     os.set_blocking(writer, is_blocking)
     before, said = LogStream.lost_lines, 200
@@ -226,7 +226,7 @@ def test_a_terminal_gets_text_instead_of_json() -> None:
 
 
 @pytest.mark.fault("names-record-keys-headers")
-def test_a_terminal_is_neither_steered_nor_told_secrets_by_what_a_client_said() -> None:
+def test_a_terminal_is_neither_steered_nor_shown_secrets_by_what_a_client_said() -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
@@ -283,7 +283,7 @@ def test_a_secret_behind_another_pair_is_seen() -> None:
     assert without_secrets("a=token=abc") == f"a=token={BLANK}"
 
 
-def test_a_terminal_that_nobody_reads_holds_up_nobody_who_logs() -> None:
+def test_a_terminal_that_is_never_read_holds_up_no_logging_task() -> None:
     master, terminal = os.openpty()
     with open(terminal, "w") as out:
         stream = LogStream(out)

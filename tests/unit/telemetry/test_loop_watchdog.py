@@ -51,7 +51,7 @@ class _Terminal(io.StringIO):
         return True
 
 
-async def test_a_report_goes_to_a_terminal_too_and_the_watch_goes_on() -> None:
+async def test_a_report_goes_to_a_terminal_too_and_the_watch_continues() -> None:
     """structlog's coloured lines take `stack` for a text: with a list there the watchdog's thread died."""
     screen = _Terminal()
     configure_logs("info", stream=screen)

@@ -85,6 +85,6 @@ def test_an_address_is_host_and_port(text: str, parts: tuple[str, int]) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "9644", ":9644", "host", "host:", "host:x"])
-def test_what_is_no_address_is_refused(text: str) -> None:
+def test_what_is_not_an_address_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequest):
         split_address(text)

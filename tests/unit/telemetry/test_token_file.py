@@ -40,7 +40,7 @@ class Steady:
         ("aB0-._~+/=" * 2, ("aB0-._~+/=" * 2,)),
     ],
 )
-def test_a_token_stands_in_each_line(text: str, found: tuple[str, ...]) -> None:
+def test_a_token_is_in_each_line(text: str, found: tuple[str, ...]) -> None:
     assert parse_tokens(text, "file") == found
 
 
@@ -58,7 +58,7 @@ def test_a_token_stands_in_each_line(text: str, found: tuple[str, ...]) -> None:
         (f"{OLD}\n" * (MOST_TOKENS + 1), "4 are the most"),
     ],
 )
-def test_what_is_no_token_is_refused_without_being_repeated(text: str, words: str) -> None:
+def test_what_is_not_a_token_is_refused_without_being_repeated(text: str, words: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         parse_tokens(text, "the-file")
     assert words in str(refused.value) and "the-file" in str(refused.value)

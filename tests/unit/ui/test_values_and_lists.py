@@ -97,7 +97,7 @@ def test_a_column_is_sorted_the_other_way_round_when_it_is_chosen_again() -> Non
 
 
 @pytest.mark.parametrize("query", [{"page": "-1"}, {"page": "x"}, {"size": "9999"}, {"page": "1" * 30}])
-def test_what_is_no_number_is_refused(query: dict[str, str]) -> None:
+def test_what_is_not_a_number_is_refused(query: dict[str, str]) -> None:
     with pytest.raises(InvalidRequest):
         ListState.read("/topics", query)
 

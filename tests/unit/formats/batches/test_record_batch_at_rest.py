@@ -97,7 +97,7 @@ def test_a_walk_gives_positions_in_the_data_and_messages_give_positions_in_the_s
     assert refused.value.position == 5_000 + found[2] + 8
 
 
-def test_a_scan_says_how_many_bytes_it_needs_to_go_on() -> None:
+def test_a_scan_says_how_many_bytes_it_needs_to_continue() -> None:
     header_missing = scan_valid_prefix(DATA[:10], 1_000, EPOCH)
     assert (header_missing.end_position, header_missing.wanted_bytes) == (0, 61)
     body_missing = scan_valid_prefix(DATA[:70], 1_000, EPOCH)

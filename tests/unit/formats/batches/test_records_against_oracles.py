@@ -78,7 +78,7 @@ def test_a_client_reads_our_batch_as_we_meant_it(oracle: str, codec: Codec) -> N
 
 
 @every_oracle
-def test_producer_fields_and_flags_stand_where_clients_put_them(oracle: str) -> None:
+def test_producer_fields_and_flags_are_where_clients_put_them(oracle: str) -> None:
     batch = built_by(oracle, 0, RECORDS[:3], is_transactional=True, producer_id=77, producer_epoch=3, base_sequence=9)
     header = check_batch(batch, source="client")
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (77, 3, 9)

@@ -158,7 +158,7 @@ def test_the_pages_grammar_reads_a_bundles_directory() -> None:
     assert reading.values("topic") == ["orders.eu", "x"]
 
 
-def test_fields_stand_where_the_page_says() -> None:
+def test_fields_are_where_the_page_says() -> None:
     checkpoint = PAGE.read("checkpoint", CHECKPOINT)
     assert checkpoint.values("next_offset") == [END_OFFSET]
     assert checkpoint.values("producer_id") == [4, 9]

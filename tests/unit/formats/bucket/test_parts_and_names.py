@@ -196,7 +196,7 @@ def test_names_look_as_the_design_says() -> None:
         f"some/prefix/abc/data/{TOPIC_ID}/3/00000000000000001000-7/00000000000000001000-99999999999999999999.3.11.2.chunk",
     ],
 )
-def test_a_foreign_key_is_nobodys(key: str) -> None:
+def test_a_foreign_key_belongs_to_no_one(key: str) -> None:
     assert NAMES.parse(key) is None
 
 

@@ -89,7 +89,7 @@ def test_a_copy_is_made_elsewhere_once_its_node_is_gone_for_good() -> None:
     assert story.report(key, 4).local_nodes == (1, 2, 3, 4)
 
 
-def test_who_comes_back_counts_again_and_the_copy_in_its_place_goes_once_all_have_stayed() -> None:
+def test_a_node_that_comes_back_counts_again_and_the_copy_in_its_place_goes_once_all_have_stayed() -> None:
     story = TableStory(nodes=3)
     (key,) = sealed(story)
     join(story, 4)
@@ -144,7 +144,7 @@ def test_who_was_listed_and_never_came_gives_its_place_to_another() -> None:
     copy_of(story, key, (1, 2, 4), (1, 2, 4))
 
 
-def test_who_never_came_stays_listed_while_nobody_who_has_it_is_alive() -> None:
+def test_a_node_that_never_came_stays_listed_while_no_holder_is_alive() -> None:
     story = TableStory(nodes=3)
     topic = story.topic(replicas=2)
     key = story.active(topic).key
@@ -174,7 +174,7 @@ def test_a_copy_that_was_lost_is_made_again_by_the_node_that_lost_it() -> None:
 
 
 @pytest.mark.fault("copy-differed-sealed-segment")
-def test_who_has_another_copy_makes_it_anew_where_nobody_else_can() -> None:
+def test_a_node_with_another_copy_makes_it_again_where_no_other_node_can() -> None:
     story = TableStory(nodes=3)
     topic = story.topic(replicas=3)
     key = story.active(topic).key
@@ -207,7 +207,7 @@ def test_what_the_object_store_has_whole_needs_no_copy() -> None:
 
 
 @pytest.mark.fault("node-lost-permanently-sealed")
-def test_without_a_living_copy_nothing_is_begun_and_the_trouble_is_told() -> None:
+def test_without_a_living_copy_nothing_is_begun_and_the_trouble_is_reported() -> None:
     story = TableStory(nodes=2)
     (key,) = sealed(story, replicas=2)
     join(join(story, 3), 4)
@@ -218,7 +218,7 @@ def test_without_a_living_copy_nothing_is_begun_and_the_trouble_is_told() -> Non
 
 
 @pytest.mark.fault("node-lost-permanently-sealed")
-def test_ten_thousand_copies_that_are_due_are_no_storm() -> None:
+def test_ten_thousand_copies_that_are_due_are_not_a_storm() -> None:
     story = TableStory(nodes=2)
     keys = sealed(story, replicas=2, shards=100)
     join(story, 3)
@@ -233,7 +233,7 @@ def test_ten_thousand_copies_that_are_due_are_no_storm() -> None:
     assert len(repair(story, away=frozenset({2})).moves) == 5
 
 
-def test_copies_that_nobody_can_make_now_hold_up_no_other() -> None:
+def test_copies_that_cannot_be_made_now_hold_up_no_other() -> None:
     story = TableStory(nodes=2)
     sealed(story, replicas=2, shards=2 * MOST_UNDER_WAY)
     join(story, 3)
@@ -415,7 +415,7 @@ def test_a_report_of_other_bytes_is_refused_however_old_it_is() -> None:
 
 
 # Time ---------------------------------------------------------------------------------------------------------------
-def test_presence_tells_gone_from_blinking_by_time_and_a_new_leader_begins_anew() -> None:
+def test_presence_tells_gone_from_blinking_by_time_and_a_new_leader_begins_again() -> None:
     story = TableStory(nodes=2)
     presence = Presence(100, story.table.snapshot().nodes, 0)
     assert (presence.away(99), presence.steady(99)) == (NOBODY, NOBODY)

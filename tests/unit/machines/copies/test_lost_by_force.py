@@ -31,7 +31,7 @@ OFFLOAD, VOLUME = RetireMode.OFFLOAD, RetireMode.VOLUME
         (VOLUME, RetireStep.DONE, True, False, False, False),
     ],
 )
-def test_a_directory_that_stays_is_not_lost_while_nobody_reads_it(
+def test_a_directory_that_stays_is_not_lost_while_no_node_reads_it(
     mode: RetireMode, step: RetireStep, is_forced: bool, is_alive: bool, is_read: bool, is_lost: bool
 ) -> None:
     node = Node(
@@ -70,7 +70,7 @@ def test_what_a_node_that_returns_may_still_have_is_not_lost_for_good(step: Reti
         (True, None, False, False),
     ],
 )
-def test_a_replica_that_went_before_it_told_of_its_copy_may_have_what_was_given_up(
+def test_a_replica_that_went_before_it_reported_its_copy_may_have_what_was_given_up(
     is_alive: bool, step: RetireStep | None, is_forced: bool, may_have_it: bool
 ) -> None:
     gone = Node(1, "disk", "host", 9, is_alive=False, retirement=_record(RetireStep.DONE, is_forced=True))
@@ -96,7 +96,7 @@ def test_a_replica_that_went_before_it_told_of_its_copy_may_have_what_was_given_
         (RetireStep.DONE, (3,), False, "forced", False),
     ],
 )
-def test_producers_are_forgotten_once_nobody_brings_them_back_or_nothing_else_lets_go_of_who_might(
+def test_producers_are_forgotten_once_no_node_can_bring_them_back_or_nothing_else_releases_nodes_that_might(
     step: RetireStep, replicas: tuple[int, ...], is_sealed: bool, other: str, is_lost: bool
 ) -> None:
     """What is written behind them is sealed with the table alone, and who leaves waits for that seal."""

@@ -49,7 +49,7 @@ def test_a_new_node_follows_first_and_leads_in_the_next_round() -> None:
     assert all(story.active(topic, shard).state is SegmentState.ACTIVE for shard in range(6))
 
 
-def test_what_was_prepared_before_the_node_came_is_prepared_anew_and_only_once() -> None:
+def test_what_was_prepared_before_the_node_came_is_prepared_again_and_only_once() -> None:
     story = TableStory(nodes=2)
     topic = story.topic(shards=3, replicas=2)
     segments = [story.active(topic, shard).key for shard in range(3)]
@@ -100,7 +100,7 @@ def test_a_full_disk_is_left_and_one_that_fills_gets_less() -> None:
     topics=st.lists(st.tuples(st.integers(1, 8), st.integers(2, 3)), min_size=1, max_size=3),
     prepared=st.sets(st.integers(0, 23)),
 )
-def test_rounds_come_to_an_end_and_leave_nobody_far_from_even(
+def test_rounds_come_to_an_end_and_leave_no_node_far_from_even(
     nodes: int, new: int, topics: list[tuple[int, int]], prepared: set[int]
 ) -> None:
     """Also while idle shards have a prepared successor: the service counts them at the successor's node."""

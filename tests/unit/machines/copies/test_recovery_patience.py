@@ -46,7 +46,7 @@ def test_one_whole_promise_decides_once_the_silent_replica_is_left_out() -> None
 
 
 @pytest.mark.fault("replica-node-alive-disk")
-def test_the_next_segment_and_the_seal_do_not_wait_for_who_was_left_out() -> None:
+def test_the_next_segment_and_the_seal_do_not_wait_for_the_replica_that_was_left_out() -> None:
     story, key = active_on()
     story.die(1)
     story.promise(key, 2, 12)
@@ -208,7 +208,7 @@ def test_a_new_life_gets_the_whole_time() -> None:
     assert due is not None and story.life(3) in due.silent[0].lives
 
 
-def test_a_recovery_that_is_decided_or_gone_waits_for_nobody() -> None:
+def test_a_recovery_that_is_decided_or_gone_waits_for_no_node() -> None:
     story, key = active_on()
     story.die(1)
     patience = patience_of(story)
@@ -223,7 +223,7 @@ def test_a_recovery_that_is_decided_or_gone_waits_for_nobody() -> None:
     assert patience.is_idle
 
 
-def test_the_table_is_told_again_when_the_record_changed() -> None:
+def test_the_table_gets_the_report_again_when_the_record_changed() -> None:
     story, key = active_on()
     story.die(1)
     patience = patience_of(story)

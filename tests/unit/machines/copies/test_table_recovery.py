@@ -55,7 +55,7 @@ def test_the_end_of_a_leaders_lease_takes_from_it_what_it_led_with_others() -> N
     assert [story.segment(segment.key) for segment in alone] == alone, "the only replica has nobody to hand it to"
 
 
-def test_a_restarted_leader_of_several_replicas_leads_no_more_but_goes_on_where_it_is_alone() -> None:
+def test_a_restarted_leader_of_several_replicas_leads_no_more_but_continues_where_it_is_alone() -> None:
     story, topic, key = three_nodes()
     alone = story.active(story.topic("alone"))
     assert alone.leader is not None
@@ -146,7 +146,7 @@ def test_what_was_confirmed_before_a_topic_was_flushed_is_not_flushed_by_that(
     assert story.segment(opened.key).isr == (1, 2, 3), "what began since was flushed"
 
 
-def test_a_topic_that_was_flushed_and_says_so_still_goes_on_as_it_is() -> None:
+def test_a_topic_that_was_flushed_and_says_so_still_continues_as_it_is() -> None:
     story, topic, key = three_nodes({"flush.policy": "fsync"})
     story.do(AlterTopic(topic.topic_id, {"flush.policy": "fsync", "retention.ms": "1"}))
     story.start(3, is_clean=False)
@@ -307,7 +307,7 @@ def test_who_ends_below_what_others_know_to_be_acknowledged_is_not_whole_whateve
     assert (ended.end_offset, ended.handed.source) == (7, 2)
 
 
-def test_a_wiped_node_is_no_voice_that_data_does_not_exist() -> None:
+def test_a_wiped_node_is_not_a_vote_that_data_does_not_exist() -> None:
     story, _, key = three_nodes()
     story.do(ProposeIsr(key, (1, 2), 0))
     story.die(1)
@@ -379,7 +379,7 @@ def test_when_its_source_dies_another_that_holds_all_takes_its_place() -> None:
     assert story.segment(key).handed.source == other
 
 
-def test_when_nobody_else_holds_all_what_only_the_dead_source_had_is_named() -> None:
+def test_when_no_other_node_holds_all_what_only_the_dead_source_had_is_named() -> None:
     story, _, key = three_nodes()
     story.die(1)
     story.promise(key, 2, 7)
@@ -425,7 +425,7 @@ def test_a_segment_that_was_sealing_keeps_its_end_and_gets_a_source() -> None:
     assert story.active(topic).key == second.key and is_recovering(story.segment(second.key))
 
 
-def test_what_only_the_leader_of_a_sealing_segment_had_was_confirmed_by_nobody() -> None:
+def test_what_only_the_leader_of_a_sealing_segment_had_was_never_confirmed() -> None:
     story, _, key = three_nodes()
     story.roll(key, 10)
     story.die(1)
@@ -448,7 +448,7 @@ def test_the_end_is_never_below_what_is_in_the_object_store_or_deleted() -> None
 
 
 # A person's word, and the topic's -------------------------------------------------------------------------------
-def test_a_person_gives_up_what_nobody_answers_for_and_the_range_is_exact() -> None:
+def test_a_person_gives_up_what_no_node_answers_for_and_the_range_is_exact() -> None:
     story, topic, key = three_nodes()
     story.do(ProposeIsr(key, (1,), 0))
     story.die(1)
@@ -463,7 +463,7 @@ def test_a_person_gives_up_what_nobody_answers_for_and_the_range_is_exact() -> N
     assert story.active(topic).leader in (2, 3)
 
 
-def test_when_nobody_answers_at_all_the_log_goes_on_behind_what_is_in_the_object_store() -> None:
+def test_when_no_replica_answers_the_log_continues_behind_what_is_in_the_object_store() -> None:
     story, topic, key = three_nodes()
     story.do(ProposeIsr(key, (1,), 0))
     story.commit(story.lock(), key, 0, 5)
@@ -519,7 +519,7 @@ def test_without_a_source_nothing_that_was_sealing_is_given_up() -> None:
         story.do(SealUnclean(key))
 
 
-def test_nothing_is_given_up_where_nobody_is_waited_for() -> None:
+def test_nothing_is_given_up_where_no_node_is_waited_for() -> None:
     story, _, key = three_nodes()
     story.die(1)
     story.promise(key, 2, 7)
@@ -609,7 +609,7 @@ def test_a_replica_that_has_all_that_was_seen_behind_damage_makes_the_others_nee
 
 
 @pytest.mark.fault("copy-member-isr-damaged")
-def test_what_a_power_cut_left_behind_is_no_damage_that_is_known() -> None:
+def test_what_a_power_cut_left_behind_is_not_damage_that_is_known() -> None:
     story, key = the_only_member_saw_batches_behind_damage(is_clean=False)
     assert story.segment(key).end_offset == 10
 

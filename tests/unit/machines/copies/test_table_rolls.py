@@ -45,7 +45,7 @@ def test_the_next_segment_opens_as_it_was_prepared() -> None:
     assert story.roll(key, 10) == opened, "a lost answer is asked for again"
 
 
-def test_it_is_chosen_anew_when_one_of_the_chosen_is_not_alive() -> None:
+def test_it_is_chosen_again_when_one_of_the_chosen_is_not_alive() -> None:
     story = TableStory(nodes=4)
     key = story.active(story.topic(replicas=3)).key
     first = story.prepare(key)

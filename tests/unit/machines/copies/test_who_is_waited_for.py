@@ -99,7 +99,7 @@ def cases() -> Iterator[Case]:
 
 
 @pytest.mark.parametrize("by_quorum", [False, True])
-def test_who_keeps_a_segment_open_is_named_and_it_ends_when_nobody_does(by_quorum: bool) -> None:
+def test_a_node_that_keeps_a_segment_open_is_named_and_it_ends_when_no_node_does(by_quorum: bool) -> None:
     topic = Topic("orders", KEY.topic_id, 1, 3, {"acks.policy": "quorum"} if by_quorum else {}, 1)
     waits = 0
     for case in cases():

@@ -128,7 +128,7 @@ def test_nothing_is_sent_before_the_first_answer_named_the_session() -> None:
     assert pair.line[-1].session_id == pair.session.session_id
 
 
-def test_what_was_answered_comes_no_more_before_it_is_told_anew() -> None:
+def test_what_was_answered_comes_no_more_before_it_is_reported_again() -> None:
     """A follower that flushes, or has no room, is not sent the same again."""
     pair = Pair()
     pair.follow(name_of(1))
@@ -168,7 +168,7 @@ def test_a_segment_that_is_let_go_is_forgotten_and_its_neighbour_is_not() -> Non
     assert set(pair.session.names()) == {name_of(1, 5), name_of(2)}
 
 
-def test_a_lost_session_tells_all_anew() -> None:
+def test_a_lost_session_names_all_again() -> None:
     pair = Pair()
     pair.follow(name_of(1), name_of(2))
     pair.answer()
@@ -189,7 +189,7 @@ def test_a_session_takes_its_rounds_in_order_and_no_others() -> None:
     assert len(session) == 0
 
 
-def test_many_segments_are_told_in_several_rounds() -> None:
+def test_many_segments_are_reported_in_several_rounds() -> None:
     pair = Pair(most_asks=10)
     pair.follow(*(name_of(shard) for shard in range(25)))
     while len(pair.session) < 25:
@@ -197,7 +197,7 @@ def test_many_segments_are_told_in_several_rounds() -> None:
     assert pair.rounds.rounds_sent <= 4
 
 
-def test_who_catches_up_waits_for_its_share_and_holds_up_nobody() -> None:
+def test_a_replica_that_catches_up_waits_for_its_share_and_holds_up_no_other() -> None:
     pair = Pair(rate_per_s=10)
     late, busy = name_of(1), name_of(2)
     pair.follow(late, is_throttled=True)
@@ -290,7 +290,7 @@ def test_random_lives_end_with_everything_copied() -> None:
 
 
 @pytest.mark.fault("segment-far")
-def test_one_that_is_far_behind_takes_its_turn_and_keeps_nobody_else_waiting() -> None:
+def test_one_that_is_far_behind_takes_its_turn_and_keeps_no_other_waiting() -> None:
     pair = Pair()
     far, *others = [name_of(shard) for shard in range(10)]
     pair.follow(far, *others)

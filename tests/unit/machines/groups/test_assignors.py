@@ -41,7 +41,7 @@ def test_each_shard_goes_to_one_member_that_subscribes_to_it(
 
 
 @given(members=groups, counts=topics, before=groups)
-def test_uniform_leaves_no_shard_with_who_has_two_more_than_another_that_wants_it(
+def test_uniform_leaves_no_shard_with_a_member_that_has_two_more_than_another_that_wants_it(
     members: dict[str, frozenset[UUID]], counts: dict[UUID, int], before: dict[str, frozenset[UUID]]
 ) -> None:
     found = uniform(subscribers(members, uniform(subscribers(before), counts)), counts)

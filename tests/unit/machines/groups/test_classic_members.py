@@ -132,7 +132,7 @@ def test_an_eager_member_gives_up_all_when_it_joins() -> None:
     assert len(bench.consumer("new", 2).assignment) == 2
 
 
-def test_who_has_the_wrong_generation_or_is_nobody_is_told_so() -> None:
+def test_an_unknown_member_or_a_wrong_generation_is_reported_as_such() -> None:
     bench = Bench()
     bench.both()
     assert bench.beat("old", 1) is GroupError.ILLEGAL_GENERATION
@@ -149,7 +149,7 @@ def test_who_has_the_wrong_generation_or_is_nobody_is_told_so() -> None:
     assert commit("new", None, 1, 0) is GroupError.STALE_MEMBER_EPOCH
 
 
-def test_who_may_not_join_is_told_why() -> None:
+def test_a_client_that_may_not_join_learns_why() -> None:
     bench = Bench(max_members=2)
     bench.both()
     assert bench.join("third").error is GroupError.GROUP_MAX_SIZE_REACHED

@@ -218,7 +218,7 @@ def test_members_of_a_large_group_that_join_at_once_are_given_shards_together() 
     assert {len(member.assigned) for member in bench.group.members_by_id.values()} == {20}
 
 
-def test_nothing_is_told_before_it_is_durable_and_nothing_at_all_of_what_could_not_be_written() -> None:
+def test_nothing_is_reported_before_it_is_durable_and_nothing_at_all_of_what_could_not_be_written() -> None:
     bench = Bench()
     bench.holds_writes = True
     for waiter, member in enumerate(("a", "b"), 1):
@@ -284,7 +284,7 @@ def test_what_is_asked_for_most_decides_the_assignor_and_an_unknown_one_is_refus
 
 
 @pytest.mark.fault("members-subscribe-topics-name")
-def test_a_group_has_room_for_so_many_members_and_bytes() -> None:
+def test_a_group_has_room_for_a_limited_number_of_members_and_bytes() -> None:
     bench = Bench(max_members=1)
     bench.join("a")
     assert bench.join("b").error is GroupError.GROUP_MAX_SIZE_REACHED
@@ -293,7 +293,7 @@ def test_a_group_has_room_for_so_many_members_and_bytes() -> None:
     assert small.group.is_blank
 
 
-def test_a_group_that_leaves_this_node_answers_all_who_wait() -> None:
+def test_a_group_that_leaves_this_node_answers_all_waiting_requests() -> None:
     bench = Bench()
     bench.holds_writes = True
     bench.step(ConsumerHeartbeat(1, "a", 0, bench.topics, rebalance_timeout_ms=1, topic_names=("orders",)))

@@ -48,11 +48,11 @@ def test_who_was_not_deposed_keeps_what_it_led(active: Segment, cause: StopCause
     assert not must_resign(chain_over(active, cause), fenced(active), None)
 
 
-def test_who_was_deposed_goes_on_as_a_replica_of_what_others_seal(active: Segment) -> None:
+def test_a_replaced_leader_continues_as_a_replica_of_what_others_seal(active: Segment) -> None:
     assert must_resign(chain_over(active, StopCause.DEPOSED), fenced(active), None)
 
 
-def test_what_it_leads_still_is_no_reason(active: Segment) -> None:
+def test_what_it_leads_still_is_not_a_reason(active: Segment) -> None:
     led = replace(active, leader=NODE)
     assert not must_resign(chain_over(led, StopCause.DEPOSED), led, None)
 
@@ -67,7 +67,9 @@ def test_metadata_that_name_it_still_lag_behind_what_deposed_it(active: Segment)
     assert must_resign(chain_over(led, StopCause.DEPOSED, is_confirmed=False), before, led), "of what it opened ahead"
 
 
-def test_a_segment_that_nobody_else_has_stays_stopped_unless_its_recovery_waits_for_this_node(active: Segment) -> None:
+def test_a_segment_that_no_other_node_has_stays_stopped_unless_its_recovery_waits_for_this_node(
+    active: Segment,
+) -> None:
     alone = replace(active, leader=None, replicas=(NODE,))
     assert not must_resign(chain_over(alone, StopCause.DEPOSED), alone, None)
     assert must_resign(chain_over(alone, StopCause.DEPOSED), fenced(alone), None)

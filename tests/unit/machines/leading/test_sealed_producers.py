@@ -78,7 +78,7 @@ def test_a_leaders_table_and_a_followers_give_the_same(first: list[int], second:
     assert len(sealed(before, own, base, rule=rule)) <= limit
 
 
-def test_those_who_wrote_last_are_kept_when_there_are_too_many() -> None:
+def test_the_last_writers_are_kept_when_there_are_too_many() -> None:
     table = sealed(log_of([1, 2, 3]), log_of([4, 2], 3), 3, rule=ProducerRule(3, DAY_MS))
     assert known(table) == {2: (1, 4), 3: (2,), 4: (3,)}
 
@@ -94,7 +94,7 @@ def test_a_producer_that_was_silent_for_longer_than_a_day_of_segments_is_forgott
     assert list(known(fourth)) == [2, 3]
 
 
-def test_a_later_epoch_of_a_producer_begins_anew() -> None:
+def test_a_later_epoch_of_a_producer_begins_again() -> None:
     before = (ProducerSnapshot(1, 3, 5, (BatchMemo(0, 0, 0, 5),)),)
     found = (ProducerSnapshot(1, 4, 5, (BatchMemo(0, 0, 1, 5),)),)
     (entry,) = sealed(before, found, 1)
@@ -106,10 +106,10 @@ def test_five_batches_are_kept_over_the_border_of_two_segments() -> None:
     assert known(table) == {1: (2, 3, 4, 5, 6)} and len(table[0].batches) == KEPT_BATCHES
 
 
-def test_who_goes_on_behind_a_segment_counts_those_as_seen_that_wrote_in_it() -> None:
+def test_the_leader_that_continues_behind_a_segment_counts_those_as_seen_that_wrote_in_it() -> None:
     table = sealed(sealed((), log_of([1]), 0), log_of([2], 1), 1, opened_ms=10)
     assert [entry.last_append_ms for entry in as_seen(table, 500)] == [10, 500]
 
 
-def test_what_a_leader_knew_before_its_segment_stands_in_for_a_table_that_is_gone() -> None:
+def test_what_a_leader_knew_before_its_segment_replaces_a_table_that_is_gone() -> None:
     assert known(without(log_of([1, 2, 1, 3]), 2)) == {1: (0,), 2: (1,)}

@@ -36,7 +36,7 @@ def test_what_else_befalls_a_log_that_was_not_opened_does_not_make_its_end_known
 
 @pytest.mark.parametrize("first", IN_TROUBLE)
 @pytest.mark.parametrize("later", [*NOT_OPENED, *NOT_LED, *IN_TROUBLE])
-def test_of_an_opened_log_the_last_is_told(first: StopCause, later: StopCause) -> None:
+def test_of_an_opened_log_the_last_is_reported(first: StopCause, later: StopCause) -> None:
     stop = stopped(first, later).stop
     assert stop is not None and stop.cause is later
 

@@ -38,6 +38,6 @@ def test_what_was_rolled_into_and_not_confirmed_goes_with_the_segment_before() -
     assert not is_shared([segment(0, 1)], 1)
 
 
-def test_a_file_below_all_that_is_listed_is_nobody_elses() -> None:
+def test_a_file_below_all_that_is_listed_is_the_nodes_own() -> None:
     assert not is_shared([segment(3, 1, 2)], 1)
     assert not is_shared([], 0)

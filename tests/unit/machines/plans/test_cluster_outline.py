@@ -47,7 +47,7 @@ def _summed(snapshot: Snapshot) -> Sums:
     return _done(sums(snapshot))
 
 
-def test_bytes_are_summed_up_by_tier_and_what_is_not_sent_is_told() -> None:
+def test_bytes_are_summed_up_by_tier_and_what_is_not_sent_is_reported() -> None:
     segments = (
         _segment(10, sealed=True, cold=100, whole=True),
         _segment(20, sealed=True, cold=30, copies=(1, 2)),

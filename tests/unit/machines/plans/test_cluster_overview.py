@@ -94,7 +94,7 @@ def test_of_a_cluster_that_is_well_there_is_nothing_to_complain() -> None:
     assert [one.replicas for one in shown.nodes] == [6, 6, 6] and sum(one.leads for one in shown.nodes) == 6
 
 
-def test_a_node_shows_what_it_told_last_and_how_long_ago() -> None:
+def test_a_node_shows_what_it_reported_last_and_how_long_ago() -> None:
     story = Watched()
     story.now_ms += 4_000
     uploads = UploadActivity(unsent_bytes=7, unsent_segments=2, oldest_unsent_ms=900)
@@ -131,7 +131,7 @@ def test_a_node_that_cannot_be_asked_is_shown_as_such(what: str, state: str, tol
     assert [told is not None and one.startswith(told) for one in shown.faults] == ([True] if told else [])
 
 
-def test_what_a_retired_node_told_last_is_nobodys_figure_any_more() -> None:
+def test_what_a_retired_node_reported_last_is_not_counted_any_more() -> None:
     story = Watched()
     story.topic("orders", settings={"remote.storage.enable": "true"})
     story.tell(3, Activity(0, 0, UploadActivity(unsent_bytes=7)))
@@ -145,7 +145,7 @@ def test_what_a_retired_node_told_last_is_nobodys_figure_any_more() -> None:
     assert story.shown().faults == ()
 
 
-def test_a_node_that_never_told_anything_has_no_figures_and_does_no_harm() -> None:
+def test_a_node_that_never_reported_has_no_figures_and_does_no_harm() -> None:
     story = Watched(1)
     story.courses = HeartbeatHistory()
     (row,) = story.shown().nodes
@@ -178,7 +178,7 @@ def test_why_nothing_changes_and_what_the_service_lacks_are_faults() -> None:
 
 
 # Shards and tiers -----------------------------------------------------------------------------------------------------
-def test_a_shard_with_trouble_names_its_leader_and_who_is_in_sync_the_worst_first() -> None:
+def test_a_shard_with_trouble_names_its_leader_and_its_replicas_in_sync_the_worst_first() -> None:
     story = Watched()
     thin = story.active(story.topic("thin", replicas=3))
     strict = story.active(story.topic("strict", replicas=3, settings={"min.insync.replicas": "3"}))
@@ -231,7 +231,7 @@ def test_a_retirement_shows_its_step_what_is_left_and_why_it_waits() -> None:
     assert (row.remaining_segments, row.remaining_bytes, row.bytes_per_second) == (4, GIB, 1_000)
 
 
-def test_who_is_released_and_waits_for_its_mount_is_shown_before_those_who_have_left() -> None:
+def test_a_node_that_is_released_and_waits_for_its_mount_is_shown_before_those_that_have_left() -> None:
     record = Retirement("s", RetireMode.VOLUME, RetireStep.DONE, 1, 1)
     waits = replace(record, step=RetireStep.MOUNT, wait=Wait(WaitReason.MOUNT_PENDING, "nobody reads it", 1))
     left = [RetirementStatus(one, True, record, 0, 0, 0, -1, "done") for one in range(10, 10 + MAX_RETIREMENTS)]
@@ -252,20 +252,20 @@ def test_who_is_released_and_waits_for_its_mount_is_shown_before_those_who_have_
         (Mount("jan", MountMode.HAND_MADE, -1, "", MountState.SERVING, 0, 0), None, True),
     ],
 )
-def test_a_mount_shows_who_holds_it_and_whether_it_is_read(mount: Mount, holder: int | None, is_read: bool) -> None:
+def test_a_mount_shows_its_holder_and_whether_it_is_read(mount: Mount, holder: int | None, is_read: bool) -> None:
     (row,) = Watched(1).shown(mounts=[mount]).mounts
     assert (row.name, row.state, row.holder, row.is_read) == (mount.name, mount.state.value, holder, is_read)
     assert row.volume == (None if mount.volume is None else "there:9700")
 
 
-def test_a_mount_made_by_hand_shows_under_which_names_it_is_read() -> None:
+def test_a_mount_made_by_a_person_shows_under_which_names_it_is_read() -> None:
     topics = (MountedTopic(NEW_ID, "flights", ()),)
     jan = Mount("jan", MountMode.HAND_MADE, -1, "", MountState.SERVING, 0, 0, topics=topics, expires_ms=9_000)
     (row,) = Watched(1).shown(mounts=[jan]).mounts
     assert (row.topics, row.expires_ms) == (("flights@jan",), 9_000)
 
 
-def test_a_mount_that_nobody_serves_is_shown_before_those_that_are_well() -> None:
+def test_a_mount_that_is_not_served_is_shown_before_those_that_are_well() -> None:
     states = (MountState.SERVING, MountState.WAITING, MountState.SERVING)
     mounts = [Mount(f"tier/{at}", MountMode.OFFLOAD, at, "s", state, 1, 0) for at, state in enumerate(states)]
     assert [one.name for one in Watched(1).shown(mounts=mounts).mounts] == ["tier/1", "tier/0", "tier/2"]

@@ -41,7 +41,7 @@ def test_heartbeats_that_come_often_make_no_more_samples_and_the_last_one_counts
     assert told is not None and (told.at_ms, told.vitals.disk_free_bytes) == (10 * SAMPLE_EVERY_MS + 1, 3)
 
 
-def test_a_node_that_begins_anew_is_a_gap_and_no_negative_rate() -> None:
+def test_a_node_that_begins_again_is_a_gap_and_no_negative_rate() -> None:
     courses = HeartbeatHistory()
     for at_ms, produced in ((0, 5_000), (2_000, 9_000), (4_000, 100), (6_000, 300)):
         courses.note(1, at_ms, vitals(produced))
@@ -71,7 +71,7 @@ def test_who_asks_again_gets_only_what_is_new() -> None:
     assert courses.courses(4_001) == []
 
 
-def test_a_clock_that_is_set_back_begins_the_course_anew() -> None:
+def test_a_clock_that_is_set_back_begins_the_course_again() -> None:
     courses = HeartbeatHistory()
     for at_ms in (100_000, 102_000, 50_000, 52_000):
         courses.note(1, at_ms, vitals())

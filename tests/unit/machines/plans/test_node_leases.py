@@ -29,7 +29,7 @@ def test_a_living_node_that_gives_a_heartbeat_up_and_closes_its_connection_keeps
     assert leases.due(1_110 + LEASE_MS) == NoteLives(lost=(LIFE,))
 
 
-def test_a_node_that_is_killed_half_a_lease_after_its_last_heartbeat_is_lost_two_looks_later() -> None:
+def test_a_node_that_is_killed_half_a_lease_after_its_last_heartbeat_is_lost_two_checks_later() -> None:
     leases = heard_at_0()
     for now_ms in range(0, 1_000, leases.check_every_ms):
         assert leases.due(now_ms) is None

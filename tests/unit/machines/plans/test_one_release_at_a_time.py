@@ -123,7 +123,7 @@ def test_who_is_refused_at_its_turn_keeps_no_other_waiting() -> None:
 
 
 @pytest.mark.fault("thousands-nodes-leave-once")
-def test_who_waits_for_a_look_of_a_node_that_looks_after_others_is_told_so() -> None:
+def test_a_node_that_waits_for_a_check_by_a_busy_node_learns_it() -> None:
     story = RetirementStory(nodes=4)
     story.topic("orders", replicas=2, settings=TIERED)
     for node_id in (1, 2):

@@ -48,7 +48,7 @@ def test_a_handover_is_a_distance_in_time(ago_ms: int, is_between: bool) -> None
 
 
 @pytest.mark.fault("service-clock-set-nodes")
-def test_a_first_look_from_before_the_clock_was_set_back_is_dropped() -> None:
+def test_a_first_check_from_before_the_clock_was_set_back_is_dropped() -> None:
     """Or the second one would be apart from it only once the clock has come there again."""
     story = in_verify()
     story.sight(1, by_node=2)

@@ -192,7 +192,7 @@ def test_what_another_directory_has_is_not_given_up_with_a_dead_node(mode: Retir
     assert first in story.segment(key).local_nodes
 
 
-def test_a_directory_that_has_a_copy_is_let_go_of_only_while_others_who_live_are_enough() -> None:
+def test_a_directory_that_has_a_copy_is_let_go_of_only_while_other_living_nodes_are_enough() -> None:
     """A plan may be older than the death of those who made it needless."""
     story = RetirementStory(nodes=4)
     key = story.active(story.topic("plain", replicas=2)).key

@@ -82,7 +82,7 @@ def test_a_force_is_about_one_absence_and_a_repeated_request_gives_up_nothing_in
 
 # Looks ----------------------------------------------------------------------------------------------------------
 @pytest.mark.fault("report-check-arrives-twice")
-def test_a_look_that_comes_once_more_is_no_second_one_however_far_the_clock_was_set() -> None:
+def test_a_check_that_comes_once_more_does_not_count_twice_however_far_the_clock_was_set() -> None:
     story = RetirementStory(nodes=3)
     story.verifies(1)
     story.sight(1, by_node=2)
@@ -147,7 +147,7 @@ def goes_on(story: RetirementStory, *node_ids: int, differing: int) -> None:
         story.report_all(only={1, 2, 3, 4, 5} - {differing})
 
 
-def test_what_a_volume_that_leaves_never_proved_is_copied_to_who_stays() -> None:
+def test_what_a_volume_that_leaves_never_proved_is_copied_to_staying_nodes() -> None:
     story, key, (holder,), differing = sealed_without_one_that_differs()
     story.looks(differing)
     wait = story.record(differing).wait
@@ -160,7 +160,7 @@ def test_what_a_volume_that_leaves_never_proved_is_copied_to_who_stays() -> None
     assert sorted(story.segment(key).replicas) == sorted(story.segment(key).local_nodes)
 
 
-def test_another_volume_that_leaves_is_no_copy_for_one_that_has_none() -> None:
+def test_another_volume_that_leaves_is_not_a_copy_for_one_that_has_none() -> None:
     story, key, (holder,), differing = sealed_without_one_that_differs()
     story.do(RetireNode(holder, RetireMode.VOLUME))
     goes_on(story, differing, holder, differing=differing)
@@ -252,7 +252,7 @@ def test_what_all_replicas_had_is_given_up_when_all_of_them_are() -> None:
 
 @pytest.mark.fault("node-given-force-open-segments")
 @pytest.mark.parametrize("settings", [{}, {"acks.policy": "quorum"}], ids=["isr", "quorum"])
-def test_what_waits_for_nobody_but_who_was_given_up_is_ended_where_the_others_ended(settings: dict[str, str]) -> None:
+def test_what_waits_only_for_nodes_that_were_given_up_is_ended_where_the_others_ended(settings: dict[str, str]) -> None:
     story, key, dead, other = one_given_up_and_one_in_doubt(settings)
     story.looks(dead)
     assert not story.segment(key).handed.given_up, "the other one has not answered"
@@ -279,7 +279,7 @@ def test_what_the_only_replica_rolled_and_did_not_seal_is_made_up_by_another_onc
 
 @pytest.mark.fault("node-given-force-open")
 @pytest.mark.parametrize("settings", [{}, {"acks.policy": "quorum"}], ids=["isr", "quorum"])
-def test_who_comes_back_between_the_look_and_the_word_keeps_what_it_has(settings: dict[str, str]) -> None:
+def test_a_node_that_comes_back_between_the_check_and_the_command_keeps_what_it_has(settings: dict[str, str]) -> None:
     """The check found no other node to wait for; the command checks again whether that is still so."""
     story = RetirementStory(nodes=4)
     key = story.active(story.topic("orders", replicas=2, settings=TIERED | settings)).key
@@ -406,7 +406,7 @@ def test_of_two_directories_with_the_same_data_one_stays_mounted() -> None:
 
 
 @pytest.mark.fault("ends-mount-segments-exist-nowhere")
-def test_a_mount_does_not_end_while_nobody_knows_whether_another_has_it() -> None:
+def test_a_mount_does_not_end_while_it_is_unknown_whether_another_has_it() -> None:
     story = RetirementStory(nodes=4)
     key = story.active(story.topic("plain", replicas=2)).key
     first, second = story.segment(key).replicas
@@ -444,7 +444,7 @@ def seen_twice() -> tuple[RetirementStory, int]:
 
 
 @pytest.mark.fault("check-knew-fewer-segments")
-def test_looks_that_told_of_fewer_segments_than_there_are_release_nobody() -> None:
+def test_checks_that_report_too_few_segments_release_no_node() -> None:
     story, node_id = seen_twice()
     assert story.survey(node_id).to_see > 10
     story.looks(node_id)
@@ -453,7 +453,7 @@ def test_looks_that_told_of_fewer_segments_than_there_are_release_nobody() -> No
 
 
 @pytest.mark.fault("check-knew-fewer-segments")
-def test_a_look_that_sees_more_than_the_one_before_is_a_first_one() -> None:
+def test_a_check_that_sees_more_than_the_one_before_is_a_first_one() -> None:
     story, node_id = seen_twice()
     count, other = story.survey(node_id).to_see, next(one for one in (1, 2, 3) if one != node_id)
     for _ in range(2):
@@ -505,7 +505,7 @@ def test_full_disks_of_all_that_stay_are_said_with_their_number_until_one_has_ro
 
 # Data that no node has -------------------------------------------------------------------------------------------
 @pytest.mark.fault("node-died-permanently")
-def test_an_open_segment_that_nobody_who_lives_has_is_listed_without_an_end() -> None:
+def test_an_open_segment_that_no_living_node_has_is_listed_without_an_end() -> None:
     story = RetirementStory(nodes=3)
     segment = story.active(story.topic("open", replicas=2))
     first, second = segment.replicas

@@ -162,7 +162,7 @@ def every_state() -> Iterator[Observed]:
 
 
 @pytest.mark.fault("retirement-whatever-cause-leader")
-def test_where_nothing_has_moved_for_an_hour_each_step_goes_on_or_says_why_it_waits() -> None:
+def test_where_nothing_has_moved_for_an_hour_each_step_continues_or_says_why_it_waits() -> None:
     silent = []
     for seen in every_state():
         record = seen.node.retirement
@@ -176,7 +176,7 @@ def test_where_nothing_has_moved_for_an_hour_each_step_goes_on_or_says_why_it_wa
     assert not silent, silent[:3]
 
 
-def test_a_release_that_the_table_refuses_again_and_again_is_told_too() -> None:
+def test_a_release_that_the_table_refuses_again_and_again_is_reported_too() -> None:
     """The plan found nothing that needs the node, its transaction does."""
     record = Retirement("storage-1", RetireMode.OFFLOAD, RetireStep.SNAPSHOT, 1, 1, None, SIGHTINGS["two clean looks"])
     node = Node(1, 1, 0, "host", 9092, None, True, retirement=record)
@@ -187,7 +187,7 @@ def test_a_release_that_the_table_refuses_again_and_again_is_told_too() -> None:
     assert stuck.actions == (Release(),), "it is asked for all the same"
 
 
-def test_nobody_is_said_to_wait_who_goes_on() -> None:
+def test_no_node_is_reported_as_waiting_while_it_continues() -> None:
     """A minute has not passed: an open segment, a check, an inventory and a mount take their time."""
     for step, survey, sightings in (
         (RetireStep.SEAL, SURVEYS["open"], ()),

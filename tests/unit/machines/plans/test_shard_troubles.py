@@ -23,7 +23,7 @@ def a_shard() -> tuple[TableStory, SegmentKey]:
     return story, story.active(story.topic(replicas=3)).key
 
 
-def test_of_what_is_well_nothing_is_told() -> None:
+def test_of_what_is_well_nothing_is_reported() -> None:
     story, key = a_shard()
     story.prepare(key)
     story.roll(key, 10)
@@ -32,7 +32,7 @@ def test_of_what_is_well_nothing_is_told() -> None:
     assert told(story) == []
 
 
-def test_a_segment_that_is_not_sealed_in_time_names_who_has_not_told_of_a_copy() -> None:
+def test_a_segment_that_is_not_sealed_in_time_names_the_nodes_that_have_not_reported_a_copy() -> None:
     story, key = a_shard()
     story.prepare(key)
     story.roll(key, 10)
@@ -92,7 +92,7 @@ def test_a_replica_that_is_not_in_sync_is_to_be_started_or_waited_for() -> None:
     assert trouble.words == "1 of 3 replicas in sync; nodes 2 and 3 are not alive: start them"
 
 
-def test_more_replicas_that_must_be_in_sync_than_a_topic_has_are_told_as_its_settings() -> None:
+def test_more_replicas_that_must_be_in_sync_than_a_topic_has_are_reported_as_its_settings() -> None:
     story = TableStory(nodes=3)
     story.topic(replicas=1, settings={"min.insync.replicas": "2"})
     (trouble,) = told(story)
@@ -103,7 +103,7 @@ def test_more_replicas_that_must_be_in_sync_than_a_topic_has_are_told_as_its_set
     )
 
 
-def test_a_majority_that_does_not_live_is_told_though_the_leader_does() -> None:
+def test_a_majority_that_does_not_live_is_reported_though_the_leader_does() -> None:
     story = TableStory(nodes=3)
     active = story.active(story.topic(replicas=2, settings={"acks.policy": "quorum"}))
     follower = next(node for node in active.replicas if node != active.leader)
@@ -118,7 +118,7 @@ def test_a_majority_that_does_not_live_is_told_though_the_leader_does() -> None:
     assert not [one for one in told(three) if one.kind is TroubleKind.BELOW_MIN_IN_SYNC], "two of three are one"
 
 
-def test_fewer_replicas_than_must_be_in_sync_is_told_beside_their_number() -> None:
+def test_fewer_replicas_than_must_be_in_sync_is_reported_beside_their_number() -> None:
     story = TableStory(nodes=3)
     topic = story.topic(replicas=3, settings={"min.insync.replicas": "2"})
     key = story.active(topic).key
@@ -127,14 +127,14 @@ def test_fewer_replicas_than_must_be_in_sync_is_told_beside_their_number() -> No
 
 
 @pytest.mark.fault("topic-setting-number-parts")
-def test_a_topic_whose_settings_nobody_can_read_hides_no_trouble_of_another() -> None:
+def test_a_topic_whose_settings_cannot_be_read_hides_no_trouble_of_another() -> None:
     story, key = a_shard()
     story.topic("odd", replicas=3, settings={"min.insync.replicas": "2.0"})
     story.do(ProposeIsr(key, (1, 2), 0))
     assert [(one.topic, one.kind) for one in told(story)] == [("orders", TroubleKind.NOT_IN_SYNC)]
 
 
-def test_a_shard_without_a_leader_names_whom_it_waits_for_and_why() -> None:
+def test_a_shard_without_a_leader_names_the_nodes_that_it_waits_for_and_why() -> None:
     story, key = a_shard()
     story.do(ProposeIsr(key, (1, 2), 0))
     story.die(1)
@@ -152,7 +152,7 @@ def test_a_shard_without_a_leader_names_whom_it_waits_for_and_why() -> None:
     )
 
 
-def test_a_shard_whose_only_replica_is_not_alive_is_told_and_can_be_given_up() -> None:
+def test_a_shard_whose_only_replica_is_not_alive_is_reported_and_can_be_given_up() -> None:
     story = TableStory(nodes=2)
     topic = story.topic()
     key = story.active(topic).key
@@ -176,7 +176,7 @@ def test_a_shard_whose_only_replica_is_not_alive_is_told_and_can_be_given_up() -
     assert story.promise(key, 1, 0).handed.source == 1
 
 
-def test_a_segment_that_ended_without_a_source_is_told_too() -> None:
+def test_a_segment_that_ended_without_a_source_is_reported_too() -> None:
     story, key = a_shard()
     story.roll(key, 10)
     story.die(1, 2, 3)
@@ -189,7 +189,7 @@ def test_a_segment_that_ended_without_a_source_is_told_too() -> None:
     )
 
 
-def test_a_segment_with_too_few_replicas_is_told_until_the_next_roll() -> None:
+def test_a_segment_with_too_few_replicas_is_reported_until_the_next_roll() -> None:
     story, key = a_shard()
     story.die(3)
     story.prepare(key)
@@ -204,7 +204,7 @@ def test_a_segment_with_too_few_replicas_is_told_until_the_next_roll() -> None:
     assert told(story) == []
 
 
-def test_a_copy_that_differs_and_a_range_that_was_given_up_stay_told() -> None:
+def test_a_copy_that_differs_and_a_range_that_was_given_up_stay_reported() -> None:
     story, key = a_shard()
     story.do(ProposeIsr(key, (1,), 0))
     story.die(1)
@@ -250,7 +250,7 @@ def test_nodes_that_hold_a_copy_already_are_not_called_free_for_another() -> Non
 
 
 @pytest.mark.fault("index-block-table-producers")
-def test_a_table_of_producers_that_no_living_node_has_is_told_and_whom_to_start() -> None:
+def test_a_table_of_producers_that_no_living_node_has_is_reported_and_the_nodes_to_start() -> None:
     story = TableStory(nodes=3)
     first = story.active(story.topic(replicas=2))
     story.prepare(first.key)
@@ -322,7 +322,7 @@ def test_the_table_behind_an_empty_segment_is_that_of_the_segment_before_it() ->
     assert (trouble.segment, trouble.nodes) == (first.key, (1, 2))
 
 
-def test_a_replica_that_went_before_it_told_of_its_copy_is_named_beside_those_that_have_one() -> None:
+def test_a_replica_that_went_before_it_reported_its_copy_is_named_beside_those_that_have_one() -> None:
     story, key = a_shard()
     story.prepare(key)
     story.roll(key, 10)

@@ -159,7 +159,7 @@ def test_a_directory_that_is_read_now_is_not_lost() -> None:
     assert story.record(story.gone).given_up == given_up(story.key)
 
 
-def test_a_directory_of_which_nobody_lives_who_could_tell_is_not_lost() -> None:
+def test_a_directory_that_no_living_node_could_check_is_not_lost() -> None:
     story = Story()
     story.served()
     staying = [one for one in range(1, 5) if one != story.gone]
@@ -341,7 +341,7 @@ def test_the_mount_of_a_node_that_was_given_up_in_offload_mode_ends_without_anot
 
 @pytest.mark.fault("ends-mount-node-served")
 @pytest.mark.parametrize("is_lost", [False, True])
-def test_the_end_of_a_mount_that_nobody_served_yet_ends_the_retirement(is_lost: bool) -> None:
+def test_the_end_of_a_mount_that_was_not_served_yet_ends_the_retirement(is_lost: bool) -> None:
     """Otherwise the next pass would begin the mount again."""
     story = Story(replicas=1 if is_lost else 2, is_served=False)
     assert story.record(story.gone).step is RetireStep.MOUNT

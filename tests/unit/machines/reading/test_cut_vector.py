@@ -27,7 +27,7 @@ def test_a_cut_is_covered_once_all_its_segments_are_complete() -> None:
     assert coverage(ReportedEnd(SHARD, 1, 2, 5, 5), []).is_complete, "nothing is needed"
 
 
-def test_what_retention_took_meanwhile_is_told() -> None:
+def test_what_retention_took_meanwhile_is_reported() -> None:
     end = ReportedEnd(SHARD, 1, 2, 5, 25)
     assert "retention" in str(coverage(end, [TieredSegment(1, 10, 30, True)]).fault)
     assert "retention" in str(coverage(end, []).fault)

@@ -42,16 +42,16 @@ def test_one_of_its_rack_comes_first() -> None:
 
 
 @pytest.mark.fault("node-consumer-sent-died")
-def test_one_whose_lease_is_gone_is_nobodys() -> None:
+def test_one_whose_lease_is_gone_belongs_to_no_one() -> None:
     assert reader(rack="b", racks={1: "a", 3: "c"}) in (1, 3)
     assert reader(racks={}) is None
 
 
-def test_what_is_active_nobody_else_serves() -> None:
+def test_what_is_active_no_other_node_serves() -> None:
     assert reader(offset=20) is None
 
 
-def test_nobody_is_sent_for_less_than_is_asked_for() -> None:
+def test_no_fetch_is_sent_for_less_than_is_asked_for() -> None:
     assert reader(rack="c", least=1_001) in (1, 2), "node 3 has 1,000 bytes and then a gap"
     assert reader(least=2_001) is None
     assert reader(offset=15, least=500) == 2

@@ -71,7 +71,7 @@ def test_the_window_never_falls_below_its_floor() -> None:
     assert window.window_bytes == 100
 
 
-def test_a_block_that_a_reader_waited_for_is_no_waste_of_the_window() -> None:
+def test_a_block_that_a_reader_waited_for_is_not_a_waste_of_the_window() -> None:
     window = ReadWindow(LIMITS)
     [block] = blocks(1)
     assert window.demand(block)
@@ -144,7 +144,7 @@ def test_after_a_failure_only_readers_ask_until_one_succeeds() -> None:
     assert window.plan([first, second], PLENTY, PLENTY) == [second]
 
 
-def test_a_reader_that_goes_on_is_told_from_one_that_jumps() -> None:
+def test_a_reader_that_continues_is_distinguished_from_one_that_jumps() -> None:
     window = ReadWindow(LIMITS)
     [block] = fetched(window, blocks(1))
     assert not window.continues(5)

@@ -53,7 +53,7 @@ def test_a_try_that_never_ended_goes_once_a_later_one_is_whole() -> None:
 
 
 @given(st.sets(st.integers(1, 30)), st.sets(st.integers(1, 30)))
-def test_whatever_is_removed_whole_snapshots_are_left_and_what_stands_is_remembered(
+def test_whatever_is_removed_whole_snapshots_are_left_and_what_remains_is_remembered(
     headed: set[int], others: set[int]
 ) -> None:
     every = [found(number, is_headed=number in headed) for number in headed | others]

@@ -105,7 +105,7 @@ def test_what_the_bucket_has_whole_is_taken_from_there_and_the_directory_stays_a
     assert [(one.remote.state, one.local_nodes) for one in segments] == [(RemoteState.COMPLETE, (GONE,))] * 2
 
 
-def test_the_directory_is_mounted_under_a_token_that_nobody_had_and_its_node_stays_away() -> None:
+def test_the_directory_is_mounted_under_a_token_that_no_node_had_and_its_node_stays_away() -> None:
     plan = plan_rebuild(records(left(), mounted(), sealed(0, 0, 10)), Scan({}, {}, {GONE: 11}, {}), (7,))
     table = table_of(plan)
     (mount,) = table.state.mounts.values()
@@ -142,7 +142,7 @@ def test_a_person_gives_a_directory_up_by_the_id_and_nothing_else_is_taken_for_o
     assert [one.kind for one in plan.leavers.left_out] == [LeftOutKind.RETIREMENT, LeftOutKind.MOUNT]
 
 
-def test_a_directory_of_who_had_not_left_yet_is_a_lost_disk() -> None:
+def test_a_directory_of_a_node_that_had_not_left_yet_is_a_lost_disk() -> None:
     """It was a member's: nothing says that it still exists."""
     plan = plan_rebuild(records(left(step=RetireStep.VERIFY), None, sealed(0, 0, 10)), Scan({}, {}, {}, {}), (7,))
     assert plan.shards[0].in_volumes == [] and len(plan.shards[0].lost) == 1
@@ -158,7 +158,7 @@ def test_a_directory_of_who_had_not_left_yet_is_a_lost_disk() -> None:
         (replace(left(), retirement=None), (7,), "never left by a retirement"),
     ],
 )
-def test_each_mount_that_is_not_restored_is_told_with_what_to_do(
+def test_each_mount_that_is_not_restored_is_reported_with_what_to_do(
     entry: NodeEntry, nodes: tuple[int, ...], words: str
 ) -> None:
     plan = plan_leavers([entry, mounted(MountMode.OFFLOAD)], nodes)
@@ -168,7 +168,7 @@ def test_each_mount_that_is_not_restored_is_told_with_what_to_do(
 
 
 @pytest.mark.fault("rebuilds-metadata-cluster-mounts")
-def test_mounts_made_by_hand_stay_as_they_are() -> None:
+def test_mounts_made_by_a_person_stay_as_they_are() -> None:
     ranges = (OffsetRange(2, 8),)
     topics = (MountedTopic(TOPIC_ID, "orders", ranges),)
     hand = Mount("2013", MountMode.HAND_MADE, -1, "", MountState.SERVING, 0, 3, topics=topics, expires_ms=99)

@@ -65,7 +65,7 @@ def test_a_reserved_name_makes_an_internal_topic_with_fixed_settings_and_no_othe
 
 
 @pytest.mark.fault("client-admin-api-command")
-def test_nobody_changes_or_deletes_an_internal_topic() -> None:
+def test_no_client_changes_or_deletes_an_internal_topic() -> None:
     story = TableStory()
     made = story.do(table_commands.CreateTopic(GROUP_LOG, 2, 1, {}, True), UUID(int=9)).result
     before = state_of(story.table)
@@ -345,7 +345,7 @@ def test_a_manifest_needs_every_byte_committed_before() -> None:
 
 
 # Locks and ids --------------------------------------------------------------------------------------------------
-def test_a_lock_that_ran_out_but_passed_to_nobody_still_counts() -> None:
+def test_a_lock_that_ran_out_but_passed_to_no_one_still_counts() -> None:
     """Expiry only lets another take it: nothing depends on the holder's clock."""
     story = TableStory()
     key = story.active(story.topic()).key
@@ -355,7 +355,7 @@ def test_a_lock_that_ran_out_but_passed_to_nobody_still_counts() -> None:
     assert story.lock().epoch == lock.epoch
 
 
-def test_a_released_lock_is_no_lock_and_its_epoch_never_comes_again() -> None:
+def test_a_released_lock_is_not_a_lock_and_its_epoch_never_comes_again() -> None:
     story = TableStory()
     key = story.active(story.topic()).key
     lock = story.lock()

@@ -68,7 +68,7 @@ def test_a_registration_of_an_earlier_start_that_comes_late_is_refused() -> None
     assert len(story.table.state.nodes[3].past_starts) == 8
 
 
-def test_a_registration_that_is_repeated_is_told_the_same_of_its_directory() -> None:
+def test_a_registration_that_is_repeated_gets_the_same_of_its_directory() -> None:
     story, _ = shared()
     assert not started(story, 3, "two").is_continued
     assert not started(story, 3, "two").is_continued

@@ -46,7 +46,7 @@ class KeptStory(TableStory):
 
 
 @pytest.mark.fault("leader-change-durable-dies")
-def test_every_kind_of_change_is_kept_as_it_was_told() -> None:
+def test_every_kind_of_change_is_kept_as_it_was_reported() -> None:
     story = KeptStory()
     topic = story.topic(shards=2, replicas=2)
     story.do(table_commands.AlterTopic(topic.topic_id, {"retention.ms": "é"}))
@@ -108,7 +108,7 @@ def test_a_large_set_is_not_kept_and_later_ones_are() -> None:
     assert story.kept() == tuple(story.told[-1:])
 
 
-def test_so_many_are_kept_and_no_more() -> None:
+def test_a_limited_number_is_kept() -> None:
     story = KeptStory()
     node = NodeInfo(1, "storage-1", "host", 9092)
     for _ in range(KEPT_CHANGE_SETS + 10):

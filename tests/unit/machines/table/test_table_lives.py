@@ -77,7 +77,7 @@ def test_a_start_is_named_in_a_line() -> None:
         TableStory(nodes=0).do(table_commands.RegisterNode(NODE, "x" * 513))
 
 
-def test_watchers_hear_who_is_alive_and_in_which_life() -> None:
+def test_watchers_learn_which_nodes_are_alive_and_in_which_life() -> None:
     story = TableStory(nodes=2)
     told = story.do(table_commands.NoteLives(lost=(Life(1, 1), Life(2, 1)))).change_set
     assert told is not None
@@ -146,7 +146,7 @@ def commit(story: TableStory, segment: Segment, caller: Life | None, base: int =
     return outcome
 
 
-def test_the_leader_uploads_what_it_leads_and_nobody_else() -> None:
+def test_the_leader_uploads_what_it_leads_and_no_other() -> None:
     story = TableStory(nodes=3)
     segment = story.active(story.topic(replicas=2))
     leader, follower = segment.replicas
@@ -176,7 +176,7 @@ def test_a_sealed_segment_passes_to_the_next_living_holder() -> None:
     assert isinstance(commit(story, segment, Life(first, 1), 3, 5), Segment)
 
 
-def test_nobody_uploads_while_no_holder_lives() -> None:
+def test_no_node_uploads_while_no_holder_lives() -> None:
     story = TableStory(nodes=2)
     segment = story.active(story.topic(replicas=1))
     story.roll(segment.key, 5)
@@ -204,7 +204,7 @@ def test_a_deleted_segment_is_purged_by_its_first_living_replica_alone() -> None
     ("host", "port"),
     [("host", 0), ("host", 65_536), ("host", -1), ("", 1), ("a" * 64, 1), ("a b", 1), ("a.b/c", 1), ("h\0", 1)],
 )
-def test_an_address_that_nobody_can_connect_to_is_refused(host: str, port: int) -> None:
+def test_an_address_that_no_client_can_connect_to_is_refused(host: str, port: int) -> None:
     story = TableStory(nodes=0)
     with pytest.raises(InvalidRequest, match="that others connect to"):
         story.do(table_commands.RegisterNode(replace(NODE, host=host, port=port)))

@@ -147,7 +147,7 @@ def test_the_mounts_of_a_holder_that_dies_are_spread_and_counted_once_for_all_of
 
 
 @pytest.mark.fault("replaced-holder-continues")
-def test_a_holder_in_a_new_life_takes_it_anew_under_the_next_token() -> None:
+def test_a_holder_in_a_new_life_takes_it_again_under_the_next_token() -> None:
     story, first = retired()
     assert first.holder is not None
     before = story.life(first.holder)
@@ -335,7 +335,7 @@ def opened(story: TableStory, start_id: str, port: int = 9192) -> Mount:
     return story.do(OpenVolume(GONE, f"storage-{GONE}", "host", port, start_id)).result
 
 
-def test_the_holder_says_whether_a_directory_is_read_and_another_start_is_looked_at_anew() -> None:
+def test_the_holder_says_whether_a_directory_is_read_and_another_start_is_checked_again() -> None:
     story, mount = retired(mode=MountMode.VOLUME)
     assert mount.holder is not None
     first = opened(story, "a")

@@ -91,7 +91,7 @@ def chunks(effects: list[upload_events.UploaderEffect]) -> list[upload_events.Se
     return [effect for effect in effects if isinstance(effect, upload_events.SendChunk)]
 
 
-def test_few_are_read_in_directories_at_a_time_and_the_nodes_own_data_goes_on_beside_them() -> None:
+def test_few_are_read_in_directories_at_a_time_and_the_nodes_own_data_continues_beside_them() -> None:
     bench = Bench()
     first, second = chunks(bench.step(*(seen(number) for number in range(5))))
     assert (first.piece.key, second.piece.key) == (_key(0), _key(1))
@@ -173,7 +173,7 @@ def test_it_goes_away_under_an_upload_and_what_fails_then_is_not_tried_again() -
     assert len(chunks(bench.step(seen(0)))) == 1
 
 
-def test_a_segment_that_is_refused_there_is_left_alone_for_a_while_and_the_others_go_on() -> None:
+def test_a_segment_that_is_refused_there_is_left_alone_for_a_while_and_the_others_continue() -> None:
     bench = Bench()
     first, _ = chunks(bench.step(*(seen(number) for number in range(3))))
     held, other = bench.step(

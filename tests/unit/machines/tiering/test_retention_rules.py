@@ -67,7 +67,7 @@ def test_f83_an_unset_time_counts_from_the_seal(now_ms: int, is_due: bool) -> No
 @pytest.mark.fault("older-release-sealed-segment")
 @pytest.mark.parametrize("times_known", [TimesKnown.CLAIMED, TimesKnown.PARTLY])
 @pytest.mark.parametrize(("claimed_ms", "expires_ms"), [(-1, 6_001), (100, 6_001), (9_000, 10_001)])
-def test_a_segment_whose_times_are_not_those_of_its_records_is_no_older_than_its_seal(
+def test_a_segment_whose_times_are_not_those_of_its_records_is_not_older_than_its_seal(
     times_known: TimesKnown, claimed_ms: int, expires_ms: int
 ) -> None:
     """As an older release sealed it, or with a batch that cannot be decompressed: a record may be later than its

@@ -124,7 +124,7 @@ def test_a_doubtful_bundle_is_repeated_at_once_not_an_interval_later() -> None:
     assert len(again.pieces) == 2
 
 
-def test_f51_doubts_in_a_row_mean_that_the_store_is_away_and_are_told_once() -> None:
+def test_f51_doubts_in_a_row_mean_that_the_store_is_away_and_are_reported_once() -> None:
     """F51: the first two are repeated at once, then the whole node backs off."""
     bench = Bench()
     (effect,) = bench.step(_seen(_key(), 1_000))
@@ -196,7 +196,7 @@ def test_segments_whose_bundle_ended_by_a_fault_are_sent_apart_until_it_is_known
     )
 
 
-def test_without_the_lock_nothing_begins_and_with_it_all_goes_on() -> None:
+def test_without_the_lock_nothing_begins_and_with_it_all_continues() -> None:
     """F6, F86."""
     bench = Bench()
     (effect,) = bench.step(_seen(_key(), 1_000))
@@ -354,7 +354,7 @@ def test_ten_thousand_quiet_shards_cost_a_handful_of_puts_per_interval() -> None
     assert bench.machine.next_wake_ms(bench.now_ms) is None, "then a quiet node sleeps"
 
 
-def test_the_age_of_the_oldest_unsent_data_is_told() -> None:
+def test_the_age_of_the_oldest_unsent_data_is_reported() -> None:
     bench = Bench()
     bench.step(_seen(_key(0), 10), at=100)
     bench.step(_seen(_key(1), 10), at=600)
