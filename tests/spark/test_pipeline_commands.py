@@ -86,7 +86,7 @@ class TestOnSpark:
     def test_a_driver_that_is_killed_midway_leaves_the_same_table_after_the_next_run(
         self, spark: Any, tmp_path: Path, form: TableFormat
     ) -> None:
-        """48 segments, of which Spark takes four at a time: the first files are there long before the last ones."""
+        """48 segments. Spark processes four at a time, so the first files exist long before the last ones."""
         bucket, table = fill(tmp_path / "bucket", segments=48), tmp_path / "table"
         archive = ("archive", "cold", "--bucket", bucket, "--to", str(table), "--format", form)
         first = start(*archive, "--threads", "1", log=tmp_path / "log")

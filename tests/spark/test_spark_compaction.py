@@ -57,7 +57,8 @@ Rows = list[tuple[int, bytes]]
 
 
 def collected(frame: Any) -> tuple[Rows, int]:
-    """Its rows, and how many tasks had some of them: a frame that is collected a second time is not planned anew."""
+    """The rows, and the number of tasks that had some of them. A frame that is collected a second time is not planned
+    again."""
     found = frame.collect()
     return sorted((row.offset, bytes(row.value)) for row in found), len({row.task for row in found})
 

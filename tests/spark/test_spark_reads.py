@@ -180,7 +180,7 @@ def test_a_snapshot_is_read_by_its_name_as_it_was(spark: Any, bucket_url: str) -
             await cold.add([batches_from(30 * epoch, 5, epoch=epoch), batches_from(30 * epoch + 15, 5, epoch=epoch)])
             if epoch == 1:
                 await put_cut(cold, "friday", 4, 37, 1)
-        await tell(cold, log_start_offset=60)  # of what it holds nothing is told any more
+        await tell(cold, log_start_offset=60)  # its contents are no longer listed
 
     in_bucket(bucket_url, fill)
     read = spark.read.format("stratalog").option("bucket", bucket_url)

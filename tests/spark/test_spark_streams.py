@@ -136,7 +136,7 @@ def test_retention_between_the_plan_of_a_batch_and_its_tasks_is_named_and_no_par
 def test_retention_while_a_stream_reads_on_takes_nothing_that_is_still_there(
     spark: Any, bucket_url: str, tmp_path: Path
 ) -> None:
-    """What was read expires behind the reader, batch for batch, and a node goes on sealing."""
+    """Records expire behind the reader, batch for batch, and a node keeps sealing."""
     bucket = GrowingBucket(bucket_url)
     bucket.grow(3)
     stream = Stream(spark, bucket, tmp_path / "checkpoint", maxBytesPerTrigger="1")

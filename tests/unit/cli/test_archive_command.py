@@ -1,4 +1,4 @@
-"""`stratalog pipeline archive` as it is typed: schemas in files, gaps, and what people are told."""
+"""`stratalog pipeline archive` on the command line: schemas in files, gaps, and the output for people."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from support.waiting import eventually
 
 @pytest.fixture
 def taken() -> Iterator[str]:
-    """An address that somebody else listens on."""
+    """An address that another process listens on."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         yield f"127.0.0.1:{other.getsockname()[1]}"
 

@@ -45,7 +45,7 @@ async def one_that_died_alone(service: MetaService) -> None:
 
 @contextmanager
 def serving(prepare: Callable[[MetaService], Awaitable[None]]) -> Iterator[str]:
-    """The service lives on a loop of its own."""
+    """The service runs on an event loop of its own."""
     started, stopping = threading.Event(), asyncio.Event()
     made: list[object] = []
 

@@ -1,4 +1,4 @@
-"""`stratalog produce TOPIC FILE`: what is not a file is told as what it is, and a pipe is one."""
+"""`stratalog produce TOPIC FILE`: the error says what a path is that is not a file; a pipe is accepted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stratalog_cli.entry import build_app
 
 
 def produce(path: Path) -> tuple[int, str]:
-    """To an address where nobody listens: a file that is taken gets that far."""
+    """Produces to an address where nothing listens, which an accepted file gets as far as."""
     ran = CliRunner().invoke(build_app(("produce",)), ["produce", "t", str(path), "--bootstrap", "127.0.0.1:1"])
     return ran.exit_code, ran.output
 

@@ -48,7 +48,7 @@ async def one_of_two_answered(service: MetaService) -> None:
 
 
 def test_what_is_given_up_is_shown_exactly_before_anything_is_done() -> None:
-    """It took two POST requests by hand, of which the second gave up what nobody had seen."""
+    """Before, it took two POST requests, and the second gave up data that no one had looked at."""
     with serving(one_of_two_answered) as meta:
         dry = run(meta, "recover", "flights", "--shard", "0", "--unclean", "--dry-run")
         assert dry.exit_code == 0, dry.output

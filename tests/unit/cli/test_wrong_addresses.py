@@ -1,4 +1,4 @@
-"""An address of something else is told as such, with the option that names the right one."""
+"""A wrong address is reported as such, with the option that names the right one."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def test_the_defaults_satisfy_the_schema_and_every_value_is_in_it() -> None:
 
 
 def _is_closed(schema: Mapping[str, Any], way: str) -> None:
-    """A value that nobody reads is a typing error, and refused: every object says which words it has."""
+    """A value that no template reads is a typing error and is refused: the schema lists the keys of every object."""
     for name, one in schema.get("properties", {}).items():
         if one.get("type") == "object" and "properties" in one:
             assert one.get("additionalProperties") is False, f"{way}.{name} takes any word"
@@ -224,7 +224,7 @@ def test_clusters_and_the_operator_are_scraped_where_the_operator_looks_after_th
 
 @needs_helm
 def test_kustomize_makes_the_operator_that_the_chart_makes() -> None:
-    """But for names and labels that helm gives: nobody gets another operator for doing without helm."""
+    """Equal, except for names and labels that helm sets: an installation without helm gets the same operator."""
     ours = {one["kind"]: one for one in rendered() if one["kind"] in ("Deployment", "PodDisruptionBudget", "Service")}
     text = (REPOSITORY / "deploy" / "operator" / "operator.yaml").read_text(encoding="utf-8")
     theirs = {one["kind"]: one for one in yaml.safe_load_all(text)}

@@ -1,4 +1,5 @@
-"""The image by its Dockerfile: nobody is root, nothing is unlocked, nothing else of the checkout is in it."""
+"""The Dockerfile: the image runs as no root user, installs only locked packages, and contains nothing else of the
+checkout."""
 
 from __future__ import annotations
 

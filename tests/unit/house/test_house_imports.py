@@ -51,7 +51,7 @@ def test_nobody_imports_the_simulator() -> None:
 
 
 def test_the_simulator_knows_machines_and_the_meta_service_and_no_shell_of_a_node() -> None:
-    """What it stands in for it must not use, or it would prove nothing by itself."""
+    """A stand-in must not use what it replaces, or it would prove nothing by itself."""
     allowed = (
         "stratalog_sim",
         "stratalog.machines",

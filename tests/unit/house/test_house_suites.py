@@ -12,7 +12,7 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 def told(*variables: str) -> str:
-    """What `make test` would run, whatever the make that runs this test was told."""
+    """What `make test` would run, whatever the arguments of the make that runs this test."""
     dry = ["make", "--no-print-directory", "-n", "-o", "setup", "test", *variables]
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "SUITE", "MFLAGS", "ARGS"))

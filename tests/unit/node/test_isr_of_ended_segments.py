@@ -1,5 +1,5 @@
-"""A leader that has rolled gets news of ended segments: that does not affect who leads the segment that it writes
-now."""
+"""A leader that has rolled gets news of ended segments: that does not affect its leadership of the segment that it
+writes now."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ def test_a_deleted_claim_is_released_only_by_the_name_of_its_disk() -> None:
 
 @pytest.mark.fault("api-server-refuses-decision")
 async def test_a_decision_stays_while_what_it_asks_for_could_not_be_written() -> None:
-    """It was taken away all the same, and reported as used: the person had to decide once more."""
+    """Before, it was removed and reported as used, and the person had to decide once more."""
     kubernetes = NotedKubernetes()
     kubernetes.refusals["persistentvolumeclaims/data-main-hot-2"] = Unavailable("500")
     note = act.NoteDisk("data-main-hot-2", "u", "disk-b", "cluster-1")

@@ -153,7 +153,7 @@ async def test_a_person_releases_what_waits_for_an_operator_that_is_gone(
 
 
 async def test_a_person_is_told_what_still_waits(place: Place, tmp_path: Path) -> None:
-    """Its volumes would go with the cluster, and nobody has allowed that."""
+    """Its volumes would be deleted with the cluster, which no annotation allows."""
     async with place.operator():
         await _is_up(place)
     place.change("StorageCluster", "main", {"spec": {"storageRetention": {"whenDeleted": "Delete"}}})

@@ -107,7 +107,8 @@ def test_a_pool_is_scaled_without_being_edited(api: ApiServer) -> None:
 
 
 def test_the_operator_and_a_person_own_different_fields_of_a_node(api: ApiServer) -> None:
-    """What a person set is not taken back by our apply, and what is ours nobody changes unawares."""
+    """The operator's apply does not revert a person's fields, and no person can change the operator's fields without a
+    conflict."""
     namespace = api.namespace("owned")
     path = _path(NODE, namespace, "main-hot-7")
     ours = sample(NODE)

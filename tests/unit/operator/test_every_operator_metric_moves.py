@@ -60,7 +60,7 @@ class NoMeta(MetaDoors):
 
 
 def _kubernetes(*names: str) -> NotedKubernetes:
-    """Clusters that were ready, and of which nothing is there any more: that is news. A pass over the one called `bad`
+    """Clusters that were ready and whose objects are all gone, which causes Events. A pass over the one named `bad`
     fails."""
     made = NotedKubernetes()
     made.missing.add(path_of("StorageCluster", "data", "gone"))

@@ -42,7 +42,7 @@ def _up(nodes: int, spec: Mapping[str, Any] | None = None) -> World:
 def _delete(one: World) -> None:
     one.cluster = replace(one.cluster, is_deleting=True)
     one.annotate_cluster(allow_deletion="uid-of-main")
-    # What goes with the cluster is no last copy that somebody would miss.
+    # A copy that is deleted with its cluster does not count as a lost last copy.
     if one.cluster.spec.storage_retention.when_deleted == "Delete":
         one.needed.clear()
 

@@ -135,7 +135,7 @@ async def test_topics_are_made_changed_and_removed_and_what_repeats_is_no_fault(
         assert made is not None
         wanted = {"retention.ms": "6"}
         await desk.change_topic(act.ChangeTopic("orders", made.topic_id, wanted, {"retention.ms": "5"}, 4), process)
-        # As it was not seen: somebody else was faster, and the next look says so.
+        # The state has changed since it was observed, and the next pass sees that.
         await desk.change_topic(act.ChangeTopic("orders", made.topic_id, {}, {"retention.ms": "5"}, None), process)
 
         async def is_summed_up() -> bool:

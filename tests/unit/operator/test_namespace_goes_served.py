@@ -51,7 +51,7 @@ def _delete_namespace(place: Place) -> None:
 
 
 def _held(place: Place) -> list[str]:
-    """Objects that somebody's finalizer keeps, those of Kubernetes' own aside."""
+    """Objects that a finalizer keeps, other than one of Kubernetes."""
     kinds = (*(kind.name for kind in KINDS), "PersistentVolumeClaim")
     return [
         f"{kind}/{one['metadata']['name']}"
@@ -84,7 +84,8 @@ async def test_a_namespace_goes_whose_operator_is_stopped_at_the_same_moment(pla
 
 @pytest.mark.fault("namespace-deleted-operator")
 async def test_what_an_operator_without_rights_left_behind_another_one_lets_go(place: Place, api: ApiServer) -> None:
-    """The account may go before it has let go: nothing in the namespace can help that, and any operator mends it."""
+    """The operator's account may be deleted before it has released everything. Nothing in the namespace can prevent
+    that; any other operator releases the rest."""
     async with place.operator():
         await _is_up(place)
         assert api.ask("DELETE", _BINDING.format(place.namespace)).is_ok

@@ -1,4 +1,4 @@
-"""What becomes an Event, what is told of errors, and what of objects without a cluster."""
+"""What becomes an Event, and how errors and objects without a cluster are reported."""
 
 from __future__ import annotations
 

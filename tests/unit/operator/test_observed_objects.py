@@ -1,4 +1,4 @@
-"""What the plan is told of pods and claims, from what Kubernetes says of them."""
+"""What the plan observes of pods and claims, parsed from Kubernetes' objects."""
 
 from __future__ import annotations
 

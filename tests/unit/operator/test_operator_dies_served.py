@@ -1,4 +1,4 @@
-"""Operators as processes that are killed and frozen: it ends where the spec says, and never do two write."""
+"""Operators as processes that are killed and frozen: the cluster reaches its spec, and two operators never write."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def _make(place: Place) -> None:
 
 
 async def _live_on(place: Place, folder: Path, writes: int, until: str, *, is_answer_lost: bool) -> int:
-    """Lives of so many writes each, one after the other, until a life ends that had nothing left to write.
-    Returns how many there were."""
+    """Runs operators that die after a number of writes, one after the other, until one has nothing left to write.
+    Returns their number."""
     for number in range(200):
         one = OperatorProcess(place, folder, f"life-{next(_NUMBERS)}", DEFAULT_TIMES)
         one.start(dies_after=writes, is_answer_lost=is_answer_lost)
@@ -49,13 +49,13 @@ async def _live_on(place: Place, folder: Path, writes: int, until: str, *, is_an
             assert await asyncio.to_thread(one.wait) in (0, -signal.SIGKILL), one.log()[-4_000:]
             return number + 1
         assert one.code == -signal.SIGKILL, one.log()[-4_000:]
-        # The next one need not wait for a Lease of which the test knows that nobody holds it.
+        # Deletes the Lease, so that the next operator need not wait for a holder that the test has killed.
         place.api.ask("DELETE", path_of("Lease", place.namespace, "stratalog-operator"))
     raise AssertionError("it does not come to an end")
 
 
 def _is_there(place: Place, until: str) -> bool:
-    """`up-3`: three nodes serve, nobody leaves, and the topic is there."""
+    """`up-3`: three nodes serve, none leaves, and the topic exists."""
     wanted = int(until.removeprefix("up-"))
     counts = place.get("StorageCluster", "main").get("status", {}).get("nodes", {})
     is_up = place.condition("Ready") == "True" and counts == {"desired": wanted, "ready": wanted, "retiring": 0}
@@ -71,7 +71,7 @@ def _is_there(place: Place, until: str) -> bool:
     ("writes", "is_answer_lost"),
     [
         (25, True),
-        # One in three is somebody's last; the last of four is never sent.
+        # One write in three is an operator's last; every fourth of these is never sent.
         pytest.param(3, True, marks=pytest.mark.slow),
         pytest.param(4, False, marks=pytest.mark.slow),
     ],

@@ -395,7 +395,7 @@ def test_what_a_blocked_node_sheds_as_ever_is_no_progress_of_its_retirement() ->
     one.blocked = WaitReason.REPLICATION_FACTOR
     one.scale(2)
     one.settle()
-    for left in (9, 8, 7, 9, 8):  # uploads and retention go on, and so do writes
+    for left in (9, 8, 7, 9, 8):  # uploads and retention continue, and so do writes
         one.left_segments = left
         one.seconds += 600
         one.reconcile()

@@ -1,5 +1,5 @@
-"""The etcd that the operator runs: its claims have the guard of the nodes' claims, and a member whose volume is lost
-joins again, but never under an id of which it has no log.
+"""The etcd that the operator runs: its claims are guarded like the nodes' claims, and a member whose volume is lost
+joins again, but never under an id without that id's log.
 """
 
 from __future__ import annotations
@@ -184,8 +184,8 @@ def test_a_person_who_changed_the_members_by_hand_is_followed(*, is_status_lost:
 
 
 def _make_again(one: World, *lost: str) -> None:
-    """The StorageCluster was deleted with its claims kept, some of which went later, and is made once more: without a
-    status. All members start at the same time, and none can ask the others."""
+    """The StorageCluster was deleted with its claims kept, and some claims were deleted later. Now it is made once
+    more, without a status: all members start at the same time, and none can ask the others."""
     one.seconds += 100
     for name in lost:
         del one.etcd.claims[name]

@@ -1,4 +1,4 @@
-"""Topics and mounts made by hand, scene by scene: what is asked for, what comes of it, what is never taken along."""
+"""Topics and mounts that users make, scene by scene: the actions, the result, and what is never deleted with them."""
 
 from __future__ import annotations
 
@@ -370,7 +370,8 @@ def test_a_setting_that_is_refused_is_told_of_its_topic_alone() -> None:
     assert "no such setting" in str(told)
 
 
-# Mounts by hand -------------------------------------------------------------------------------------------------------
+# Mounts of users
+# -------------------------------------------------------------------------------------------------------
 def _mount(one: World, name: str = "january", **spec: Any) -> None:
     topics = {"names": ["orders"], "fromTime": "2013-01-01T00:00:00Z", "untilTime": "2013-02-01T00:00:00Z"}
     given = {"clusterRef": "main", "source": {"topics": topics}, **spec}

@@ -96,7 +96,7 @@ async def test_a_cluster_comes_up_and_then_a_pass_writes_nothing(api: ApiServer)
 
 @pytest.mark.fault("kubernetes-refuses-object-taken")
 async def test_a_port_that_is_taken_blocks_only_the_service_that_asks_for_it(api: ApiServer) -> None:
-    """A roll and a node that leaves go on, and what is refused says so where people look."""
+    """A roll and a retirement continue, and the object whose action is refused says so."""
     async with kubernetes_of(api) as kubernetes:
         place = Place(api, api.namespace("taken-port"), kubernetes)
         await place.settle()

@@ -27,7 +27,7 @@ def _watched() -> set[Right]:
 
 
 def _pods(place: Place) -> set[str]:
-    """UIDs of those that a word restarts: etcd reads nothing of ours."""
+    """UIDs of the pods that a restart request restarts. etcd reads no setting of Stratalog."""
     found = [pod["metadata"] for pod in place.all("Pod") if pod["metadata"]["labels"]["stratalog.dev/part"] != "etcd"]
     return {metadata["uid"] for metadata in found}
 

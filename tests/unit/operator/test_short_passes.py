@@ -1,4 +1,5 @@
-"""A pass over a cluster with hundreds of topics is short: each topic has its turn, and the cluster is told of first."""
+"""A pass over a cluster with hundreds of topics is short: topics take turns, and the cluster's status is written
+first."""
 
 from __future__ import annotations
 
@@ -224,7 +225,7 @@ class CountedName(str):
 
 
 def _compared(count: int) -> int:
-    """By a plan for so many topics."""
+    """The statuses of a plan for `count` topics."""
     topics = [_topic(f"topic-{number}") for number in range(count)]
     named = [
         replace(one, spec=one.spec.model_copy(update={"topic_name": CountedName(one.spec.topic_name)}))
@@ -245,7 +246,8 @@ def test_the_plan_compares_names_as_often_as_there_are_topics_and_not_each_with_
 
 # Passes ---------------------------------------------------------------------------------------------------------------
 class TopicsThere(NotedKubernetes):
-    """A cluster that was just applied, with topics of which none was told of yet; who is told of is listed no more."""
+    """A cluster that was just applied, with topics without a status. A topic whose status is written leaves the
+    list."""
 
     def __init__(self, names: list[str]) -> None:
         super().__init__()

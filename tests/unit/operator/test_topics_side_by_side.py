@@ -18,7 +18,7 @@ from support.meta_desk import Desk
 
 
 class TogetherDesk(Desk):
-    """Answers for a topic only when so many are asked for at the same time."""
+    """Answers for a topic only when a number of topics are requested at the same time."""
 
     def __init__(self, together: int) -> None:
         super().__init__()

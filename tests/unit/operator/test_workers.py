@@ -1,4 +1,4 @@
-"""Looks at clusters: some at once, one at a time of each, and to their end when it is told to stop."""
+"""Passes over clusters: some at once, one at a time for each cluster, and completed after a request to stop."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ async def test_what_woke_a_cluster_while_it_was_looked_at_is_looked_at_before_it
     await eventually(lambda: looks.now[A] == 1, timeout=_PATIENT)
     workers.wake(A)
     stopping = asyncio.create_task(workers.finish(_PATIENT))
-    # Longer than anything may have been due already when it was told to stop.
+    # A pass that was due long before the request to stop.
     await asyncio.sleep(1.2)
     looks.gate.set()
     await asyncio.wait_for(stopping, 2 * _PATIENT)

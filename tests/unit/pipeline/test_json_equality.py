@@ -64,7 +64,7 @@ async def test_a_number_that_its_column_would_round_is_a_dead_letter(place: LogP
 
 
 async def test_a_text_that_looks_like_a_time_is_a_text(place: LogPlace) -> None:
-    """It lost its zone, and a later text that is no time was a dead letter."""
+    """Before, it lost its zone, and a later text that is not a time became a dead letter."""
     cold = await place.fill([texts({"at": "2013-01-01T05:00:00+02:00"}, {"at": "2013-01-01"})])
     await place.archive()
     await place.fill([texts({"at": "soon"})], into=cold)

@@ -1,4 +1,4 @@
-"""A frozen process does nothing any more once `freeze` has returned, and goes on when it is told to."""
+"""A frozen process does nothing once `freeze` has returned, and continues on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a cluster on one machine is made of: from the options alone, and from what stands already."""
+"""The plan of a cluster on one machine, from the options alone, and from an existing cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`cluster.json` and `options.json`: what is written is read back, and what somebody broke is named."""
+"""`cluster.json` and `options.json`: they are read as they were written, and damage is named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Who runs a cluster starts its parts in order, ends them in order, leaves nobody behind. The parts are pretended."""
+"""The starter of a cluster starts its parts in order, ends them in order, and leaves none behind. The parts are
+fakes."""
 
 from __future__ import annotations
 

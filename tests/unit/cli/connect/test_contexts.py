@@ -1,4 +1,4 @@
-"""Contexts: where commands go, and that no write goes where nobody pointed."""
+"""Contexts: where commands go, and that a write goes only to a named cluster."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def user(tmp_path: Path) -> User:
 
 
 class User:
-    """Somebody with a configuration of their own."""
+    """A user with a configuration file."""
 
     def __init__(self, home: Path) -> None:
         self.environment = {"XDG_CONFIG_HOME": str(home)}
@@ -83,7 +83,7 @@ def test_an_option_goes_before_the_environment_and_that_before_the_context(user:
 def test_a_write_that_nobody_pointed_goes_nowhere_and_a_question_says_whom_it_asked(
     user: User, node: NodeProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(target_address, "DEFAULT_ADDRESS", node.admin)  # the usual port may be somebody else's here
+    monkeypatch.setattr(target_address, "DEFAULT_ADDRESS", node.admin)  # another process may have the default port here
 
     refused = user.run("topics", "create", "unpointed")
     assert refused.exit_code == 2 and cluster_of(node) in refused.stderr

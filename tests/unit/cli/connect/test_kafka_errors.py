@@ -1,4 +1,4 @@
-"""What librdkafka says of a failure, as an error of ours: whether another try may help, and where to look."""
+"""Failures of librdkafka become Stratalog's errors, which say whether a retry may help, and where to look."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class Asker:
 
 
 def member_of(node: NodeProcess, group: str, topic: str, count: int) -> Consumer:
-    """One that has read so many records, and has committed."""
+    """A group that has read `count` records, and has committed."""
     member = Consumer({"bootstrap.servers": node.bootstrap, "group.id": group, "auto.offset.reset": "earliest"})
     member.subscribe([topic])
     read = 0
@@ -220,7 +220,7 @@ def test_a_shard_that_is_not_there_is_refused_before_a_line_is_read(ask: Asker, 
 
 
 def test_a_line_that_is_too_long_is_not_read_into_memory(ask: Asker) -> None:
-    """An endless line from a pipe: who reads it whole takes hundreds of MiB."""
+    """An endless line from a pipe: reading all of it would take hundreds of MiB."""
     topic = ask.topic("long")
     program = "import resource, sys; resource.setrlimit(resource.RLIMIT_DATA, (700 << 20, 700 << 20))\n" + (
         f"from stratalog_cli.entry import main; sys.argv = ['stratalog', 'produce', {topic!r}]\nmain()\n"

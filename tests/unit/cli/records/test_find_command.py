@@ -49,7 +49,7 @@ def ask(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     if versitygw_binary() is None:
         pytest.skip(NO_VERSITYGW)
     with versitygw_server(root / "buckets") as server, NodeProcess(root / "data", server.url("x"), SETTINGS) as node:
-        # A node's word for its bucket has no more than its name: who reads the bucket itself brings the rest.
+        # A node reports only the name of its bucket, so reading the bucket needs the other options.
         yield Asker(
             node,
             server.url("x"),
@@ -240,7 +240,7 @@ def test_a_shard_that_is_not_there_is_told_and_not_searched_in_vain(ask: Asker) 
 
 
 class Moving:
-    """Nodes of which the ones asked later say what they lead once the ones before were asked."""
+    """Nodes whose leadership changes while they are asked one after the other."""
 
     def __init__(self, *answers: FindAnswer) -> None:
         self.silent: list[AdminClient] = []

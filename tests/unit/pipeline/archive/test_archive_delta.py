@@ -1,4 +1,4 @@
-"""An archive as Delta table: every sealed record is a row once, for whoever reads the table by its log."""
+"""An archive as Delta table: every sealed record is a row once for readers that use the table's log."""
 
 from __future__ import annotations
 

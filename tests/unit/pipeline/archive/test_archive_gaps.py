@@ -223,7 +223,7 @@ class _KilledError(Exception):
 
 
 class _Mortal:
-    """A store whose user dies behind so many puts."""
+    """A store whose user dies after a number of puts."""
 
     def __init__(self, url: str, survives: int, keys: list[str]) -> None:
         self._store, self._survives, self._keys = open_store(url), survives, keys
@@ -262,7 +262,7 @@ async def test_what_waits_for_its_manifest_holds_up_what_is_behind_it() -> None:
 async def test_a_file_that_was_there_is_told_with_the_rows_that_it_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Put whole by a job that died; then some records of the segment were deleted. Delta counts by what it was told."""
+    """A job put all files and died; then some records of the segment were deleted. Delta counts by its own log."""
 
     class Dying:
         def prepare(self, _: Any) -> None:

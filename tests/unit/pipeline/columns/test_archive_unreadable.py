@@ -1,4 +1,4 @@
-"""Batches that a node stored and that hold no records: the archive puts them aside, and goes on behind them."""
+"""Batches that a node stored and that contain no records: the archive puts them aside and continues behind them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes that are no record of an Avro schema are a dead letter, whatever the library would make of them."""
+"""Bytes that are not a record of an Avro schema become a dead letter, whatever the library would decode."""
 
 from __future__ import annotations
 

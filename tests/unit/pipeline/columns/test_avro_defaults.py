@@ -1,4 +1,4 @@
-"""What a record lacks gets the default of the newest Avro schema: the value, not the JSON that stands for it."""
+"""A missing field gets the default of the newest Avro schema: the value, not its JSON form."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ async def build(folder: Path, fill: Callable[[ObjectStore], Awaitable[Any]]) -> 
 
 
 async def mixed(store: ObjectStore) -> ColdShard:
-    """Two complete segments, a third of which a bundle is committed, and an attempt that nobody names."""
+    """Two complete segments, a third with one committed bundle, and an attempt that no manifest names."""
     cold = ColdShard(store)
     await cold.add([batches_from(0, 5), batches_from(15, 5)])
     await cold.add([batches_from(30, 5, epoch=1)])

@@ -49,7 +49,7 @@ def build(folder: Path, fill: Callable[[ObjectStore], Awaitable[Any]]) -> Any:
 
 
 async def cold(store: ObjectStore) -> ColdShard:
-    """Two complete segments with key indexes, and a third of which a bundle is committed."""
+    """Two complete segments with key indexes, and a third with one committed bundle."""
     shard = ColdShard(store, has_key_index=True)
     await shard.add([batches_from(0, 5), batches_from(15, 5, codec=4), batches_from(30, 5)])
     await shard.add([batches_from(45, 5, epoch=1)])
@@ -244,8 +244,8 @@ def test_an_object_is_made_again_of_a_running_nodes_files(node: NodeProcess, end
 
 
 def test_a_segment_file_that_is_damaged_gives_nothing(node: NodeProcess, tmp_path: Path) -> None:
-    """Of a topic of its own, and a chunk that a manifest names: what other tests left in the bucket, or an upload that
-    no metadata name yet, is no finding."""
+    """Only findings of this topic, and of a chunk that a manifest names: objects of other tests in the bucket, or an
+    upload that no metadata name yet, do not count."""
     source, bucket, copy = node.data_dir.parent / "bucket", tmp_path / "bucket", tmp_path / "data"
     folder = bucket / fill_segments(node, "damaged-files").relative_to(source)
     copy_below(source, bucket)

@@ -1,4 +1,4 @@
-"""An archive as Iceberg table: every sealed record is a row once, for whoever reads the table by its metadata."""
+"""An archive as Iceberg table: every sealed record is a row once for readers that use the table's metadata."""
 
 from __future__ import annotations
 
