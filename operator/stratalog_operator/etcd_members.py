@@ -30,7 +30,7 @@ class EtcdMembers:
     def __init__(self, urls: Urls) -> None:
         self._urls = urls
 
-    async def look(self) -> SeenEtcd:
+    async def observe(self) -> SeenEtcd:
         """Raises: Unavailable where no member answers a list that most members confirm."""
         async with self._session() as session:
             urls = self._urls()

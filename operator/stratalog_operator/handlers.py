@@ -62,7 +62,7 @@ def registry(wake: Wake, login: Login) -> kopf.OperatorRegistry:
 
 def settings() -> kopf.OperatorSettings:
     found = kopf.OperatorSettings()
-    # Our own Lease says who works, our own Events tell, our own door answers.
+    # The operator's own Lease, Events and HTTP server replace those of kopf.
     found.peering.standalone = True
     found.posting.enabled = False
     # Namespaces and definitions are not watched: that would need rights in the whole of Kubernetes.

@@ -12,29 +12,29 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from stratalog.meta_api.http_client import HttpMetaClient
-from stratalog_operator.apply.meta_service import HttpMetaDesk
-from stratalog_operator.apply.perform import MetaDesk
+from stratalog_operator.apply.meta_service import HttpMetaRequests
+from stratalog_operator.apply.perform import MetaRequests
 from stratalog_operator.etcd_members import EtcdMembers
-from stratalog_operator.observe.meta_service import HttpMetaSight
-from stratalog_operator.observe.objects import MetaSight
+from stratalog_operator.observe.meta_service import HttpMetaObserver
+from stratalog_operator.observe.objects import MetaObserver
 from stratalog_operator.queue import Key
 from stratalog_operator.specs.etcd import members, peer_url
 from stratalog_operator.specs.objects import ETCD_CLIENT_PORT, Cluster
 
 
 @dataclass(frozen=True, slots=True)
-class MetaDoor:
-    """Of one cluster."""
+class MetaConnection:
+    """Access to the meta service and the etcd of one cluster."""
 
-    sight: MetaSight
-    desk: MetaDesk
+    observer: MetaObserver
+    requests: MetaRequests
     etcd: EtcdMembers | None = None
     """None if the user runs etcd."""
 
 
-class MetaDoors(Protocol):
-    async def door(self, cluster: Cluster, token: str) -> MetaDoor:
-        """`token` is shown from now on; empty: none."""
+class MetaConnections(Protocol):
+    async def connect(self, cluster: Cluster, token: str) -> MetaConnection:
+        """Requests carry `token` from now on; empty: none."""
         ...
 
     async def forget(self, key: Key) -> None:
@@ -56,7 +56,7 @@ def etcd_by_name(cluster: Cluster) -> Mapping[int, tuple[str, str]]:
     }
 
 
-class HttpMetaDoors:
+class HttpMetaConnections:
     def __init__(
         self,
         urls_of: Callable[[Cluster], str] = by_name,
@@ -69,9 +69,9 @@ class HttpMetaDoors:
         self._clients: dict[Key, tuple[str, HttpMetaClient]] = {}
         self._tokens: dict[Key, str] = {}
 
-    async def door(self, cluster: Cluster, token: str) -> MetaDoor:
+    async def connect(self, cluster: Cluster, token: str) -> MetaConnection:
         key = (cluster.namespace, cluster.name)
-        # Another cluster of that name is another one: its metadata are checked to be the ones that were asked before.
+        # A new cluster of the same name needs a new client, which checks that all answers come from one cluster.
         urls = self._urls_of(cluster)
         asked = f"{cluster.uid} {urls}"
         known = self._clients.get(key)
@@ -81,7 +81,7 @@ class HttpMetaDoors:
             known = self._clients[key] = (asked, client)
         self._tokens[key] = token
         etcd = None if cluster.spec.meta.etcd is None else EtcdMembers(lambda: self._etcd_of(cluster))
-        return MetaDoor(HttpMetaSight(known[1]), HttpMetaDesk(known[1]), etcd)
+        return MetaConnection(HttpMetaObserver(known[1]), HttpMetaRequests(known[1]), etcd)
 
     async def forget(self, key: Key) -> None:
         self._tokens.pop(key, None)

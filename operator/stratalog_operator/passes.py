@@ -19,9 +19,9 @@ from stratalog.telemetry.logs import logger
 from stratalog_operator.announce import Announcer
 from stratalog_operator.apply.parking import Parking
 from stratalog_operator.apply.perform import Performed, Performer, let_orphans_go
-from stratalog_operator.apply.rounds import Rounds
+from stratalog_operator.apply.topic_turns import TopicTurns
 from stratalog_operator.kube.client import Kubernetes
-from stratalog_operator.metas import MetaDoor, MetaDoors
+from stratalog_operator.metas import MetaConnection, MetaConnections
 from stratalog_operator.observe.cluster_token import read_token
 from stratalog_operator.observe.objects import observe, observe_cluster, observe_orphans
 from stratalog_operator.observe.parse import Unreadable
@@ -43,13 +43,15 @@ class _Kept:
     """From pass to pass, of one cluster; nothing but its pace rests on it."""
 
     parking: Parking = field(default_factory=lambda: Parking(time.monotonic))
-    rounds: Rounds = field(default_factory=Rounds)
+    topic_turns: TopicTurns = field(default_factory=TopicTurns)
     failed: list[StratalogError] = field(default_factory=list)
     """Since every topic last had its turn: what failed of some must not make the others wait."""
 
 
 class Passes:
-    def __init__(self, kubernetes: Kubernetes, metas: MetaDoors, announcer: Announcer, stats: OperatorStats) -> None:
+    def __init__(
+        self, kubernetes: Kubernetes, metas: MetaConnections, announcer: Announcer, stats: OperatorStats
+    ) -> None:
         self._kubernetes = kubernetes
         self._metas = metas
         self._announcer = announcer
@@ -57,12 +59,12 @@ class Passes:
         self._kept: dict[Key, _Kept] = {}
         self._version = version("stratalog")
 
-    async def look(self, key: Key) -> float | None:
-        """Returns in how many seconds to look again; None for a cluster that is not there.
+    async def run_pass(self, key: Key) -> float | None:
+        """Returns after how many seconds the next pass is due; None for a cluster that is not there.
 
         Raises: StratalogError for what failed; all that did not fail was done."""
         try:
-            seen, door = await self._observe(key)
+            seen, connection = await self._observe(key)
         except NotFound:
             await self._without(key)
             return None
@@ -71,7 +73,7 @@ class Passes:
             raise
         made = plan(seen)
         kept = self._kept.setdefault(key, _Kept())
-        done = await self._perform(seen, made, door, kept)
+        done = await self._perform(seen, made, connection, kept)
         kept.failed += done.failed
         if done.topics_left:
             return 0.0
@@ -85,7 +87,7 @@ class Passes:
         namespace, name = key
         try:
             cluster = await observe_cluster(self._kubernetes, namespace, name)
-            door = await self._metas.door(Cluster(name, namespace, cluster.uid, cluster.spec), "")
+            connection = await self._metas.connect(Cluster(name, namespace, cluster.uid, cluster.spec), "")
             seen = await observe(self._kubernetes, namespace, name, None, _now(), self._version)
         except NotFound:
             await self._without(key)
@@ -95,11 +97,11 @@ class Passes:
             raise
         if not is_going(seen):
             return 0
-        done = await self._perform(seen, plan(seen), door, _Kept())
+        done = await self._perform(seen, plan(seen), connection, _Kept())
         _raise(done.failed)
         return done.done
 
-    async def _observe(self, key: Key) -> tuple[Observed, MetaDoor]:
+    async def _observe(self, key: Key) -> tuple[Observed, MetaConnection]:
         """A token that cannot be used stops only what needs it: the meta service is not asked."""
         namespace, name = key
         cluster = await observe_cluster(self._kubernetes, namespace, name)
@@ -109,13 +111,13 @@ class Passes:
             token = await read_token(self._kubernetes, whole)
         except InvalidRequest as error:
             trouble = str(error)
-        door = await self._metas.door(whole, token)
-        sight = None if trouble else door.sight
-        found = observe(self._kubernetes, namespace, name, sight, _now(), self._version, door.etcd, trouble)
-        return await found, door
+        connection = await self._metas.connect(whole, token)
+        observer = None if trouble else connection.observer
+        found = observe(self._kubernetes, namespace, name, observer, _now(), self._version, connection.etcd, trouble)
+        return await found, connection
 
-    async def _perform(self, seen: Observed, made: Plan, door: MetaDoor, kept: _Kept) -> Performed:
-        performer = Performer(self._kubernetes, door.desk, kept.parking, kept.rounds, door.etcd)
+    async def _perform(self, seen: Observed, made: Plan, connection: MetaConnection, kept: _Kept) -> Performed:
+        performer = Performer(self._kubernetes, connection.requests, kept.parking, kept.topic_turns, connection.etcd)
         done = await performer.perform(seen, made)
         self._stats.actions += done.done
         self._announcer.announce(

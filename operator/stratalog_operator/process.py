@@ -1,7 +1,7 @@
 """The operator as a process: waits for the Lease, then watches the clusters, and makes passes until it is asked to
 stop.
 
-    serve the admin port -> wait for the definitions -> wait for the Lease -> watch, look, renew
+    serve the admin port -> wait for the definitions -> wait for the Lease -> watch, make passes, renew
     told to stop: passes that are under way end, then the Lease is given back
     Lease lost, or the watch ended: over at once, and Kubernetes starts it again
 
@@ -26,7 +26,7 @@ from stratalog_operator.kube.client import Kubernetes, path_of
 from stratalog_operator.kube.connect import Configuration, account, connected
 from stratalog_operator.lease import DEFAULT_TIMES, Lease, LeaseTimes
 from stratalog_operator.letting_go import ALL_KINDS, let_go_all, served_kinds
-from stratalog_operator.metas import MetaDoors
+from stratalog_operator.metas import MetaConnections
 from stratalog_operator.passes import Passes
 from stratalog_operator.queue import Key
 from stratalog_operator.stats import OperatorStats, export
@@ -63,7 +63,7 @@ class Operator:
         self,
         settings: OperatorSettings,
         configuration: Configuration,
-        metas: MetaDoors,
+        metas: MetaConnections,
         take_signals: Callable[[], None] = lambda: None,
     ) -> None:
         """`take_signals` is called once kopf has started, which takes the signals of the process for itself."""
@@ -175,7 +175,7 @@ class Operator:
     async def _lead(self, kubernetes: Kubernetes, lease: Lease, told: asyncio.Task[bool]) -> bool:
         announcer = Announcer(kubernetes, self.stats, self._settings.identity)
         passes = Passes(kubernetes, self._metas, announcer, self.stats)
-        workers = self._workers = Workers(passes.look, self.stats)
+        workers = self._workers = Workers(passes.run_pass, self.stats)
         self._registry.refresh_with(workers.measure)
         watch = Watch(self._settings.namespaces, self._woken, lambda: account(self._configuration))
         keeping = asyncio.create_task(lease.keep())

@@ -48,7 +48,7 @@ class WakeQueue:
         due = max(now, entry.rests_until)
         entry.due = due if entry.due is None else min(entry.due, due)
 
-    def take(self, now: float) -> Key | None:
+    def start_next(self, now: float) -> Key | None:
         """The key that has waited longest, if one is due. It is running until `done` or `failed`."""
         waiting = [(entry.due, key) for key, entry in self._entries.items() if entry.due is not None]
         due, key = min(waiting, default=(now + 1, ("", "")))
@@ -59,7 +59,7 @@ class WakeQueue:
         return key
 
     def done(self, key: Key, now: float, again_s: float | None) -> None:
-        """`again_s`: when to look again whatever happens; None: never, unless something wakes it."""
+        """`again_s`: when the next pass is due in any case; None: never, unless something wakes it."""
         entry = self._ended(key, now + PAUSE_S)
         entry.failures = 0
         if entry.is_woken:

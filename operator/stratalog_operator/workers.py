@@ -1,6 +1,6 @@
 """Looks at keys of a queue: some at once, one at a time of each, each within a deadline.
 
-A look that fails is logged once, here, and looked at again later. Lives in the operator's event loop.
+A pass that fails is logged once, here, and repeated later. Lives in the operator's event loop.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ PASS_TIMEOUT_S: Final = 300.0
 AT_ONCE: Final = 4
 _JUST_WOKEN_S: Final = 1.0
 
-Look = Callable[[Key], Awaitable[float | None]]
-"""Returns in how many seconds to look again; None: not until something wakes it."""
+RunPass = Callable[[Key], Awaitable[float | None]]
+"""Returns after how many seconds the next pass is due; None: not until something wakes it."""
 
 log = logger(__name__)
 
 
 class Workers:
-    def __init__(self, look: Look, stats: OperatorStats, at_once: int = AT_ONCE) -> None:
-        self._look = look
+    def __init__(self, run_pass: RunPass, stats: OperatorStats, at_once: int = AT_ONCE) -> None:
+        self._run_pass = run_pass
         self._stats = stats
         self._at_once = at_once
         self._queue = WakeQueue()
@@ -38,7 +38,7 @@ class Workers:
         self._is_stopping = False
         self._is_over = asyncio.Event()
         self._last_due: float | None = None
-        """Told to stop: nothing that is due later is begun."""
+        """After a request to stop: no pass that is due later is begun."""
 
     def wake(self, key: Key) -> None:
         """Idempotent, cheap, from the loop's thread."""
@@ -62,7 +62,7 @@ class Workers:
     async def _turn(self) -> None:
         """Begins what is due, then waits for news."""
         self._news.clear()
-        while len(self._running) < self._at_once and (key := self._queue.take(self._until())) is not None:
+        while len(self._running) < self._at_once and (key := self._queue.start_next(self._until())) is not None:
             task = asyncio.create_task(self._one(key))
             self._running[task] = key
             task.add_done_callback(self._ended)
@@ -88,8 +88,9 @@ class Workers:
         return _now() if self._last_due is None else min(_now(), self._last_due)
 
     async def finish(self, patience_s: float) -> None:
-        """What has been woken is looked at: who deletes a namespace with the operator in it wakes it and stops it at
-        once, and whatever it holds has to be let go. Looks that take longer than `patience_s` are cut off."""
+        """Completes the passes of woken clusters: deleting a namespace with the operator in it wakes the operator and
+        stops it at once, and its finalizers must be released. Passes that take longer than `patience_s` are
+        cancelled."""
         self._last_due = _now() + _JUST_WOKEN_S
         self._news.set()
         try:
@@ -100,7 +101,7 @@ class Workers:
         await self.stop()
 
     async def stop(self) -> None:
-        """Nothing new is looked at, and what is under way is cut off."""
+        """Begins no new pass, and cancels running ones."""
         self._is_stopping = True
         self._news.set()
         for task in list(self._running):
@@ -111,7 +112,7 @@ class Workers:
     def _ended(self, task: asyncio.Task[None]) -> None:
         del self._running[task]
         if self._last_due is not None:
-            # What woke it while it was looked at is just woken, too.
+            # A key that was woken during its pass counts as just woken.
             self._last_due = max(self._last_due, _now() + _JUST_WOKEN_S)
         self._news.set()
 
@@ -119,7 +120,7 @@ class Workers:
         began = _now()
         try:
             async with asyncio.timeout(PASS_TIMEOUT_S):
-                again_s = await self._look(key)
+                again_s = await self._run_pass(key)
         except (StratalogError, TimeoutError) as error:
             self._failed(key, error)
         except Exception as error:  # a fault in the pass of one cluster must not stop the others

@@ -15,8 +15,8 @@ import yaml
 
 from stratalog_operator.resources.cluster import Etcd, StorageClusterSpec
 from stratalog_operator.resources.pool import StorageNodePoolSpec
+from stratalog_operator.specs.client_services import outside_bootstrap, outside_of_node
 from stratalog_operator.specs.cluster import cluster_objects, token_secret
-from stratalog_operator.specs.doors import outside_bootstrap, outside_of_node
 from stratalog_operator.specs.etcd import Formation, etcd_config_map
 from stratalog_operator.specs.node import NodeIdentity, node_claim, node_set, outside_listeners
 from stratalog_operator.specs.objects import Cluster, Manifest

@@ -32,7 +32,7 @@ class SmallEtcd:
         made = (dict(self.claims), dict(self.logs), dict(self.listed), dict(self.files), self.numbers, self.version)
         return SmallEtcd(*made)
 
-    def look(self) -> SeenEtcd | None:
+    def observe(self) -> SeenEtcd | None:
         return SeenEtcd(tuple(self.listed.values())) if self._serves(self.listed.values()) else None
 
     def _serves(self, members: Iterable[SeenEtcdMember]) -> bool:

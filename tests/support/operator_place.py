@@ -21,7 +21,7 @@ from stratalog_meta.service import MetaService
 from stratalog_meta.stores.memory import MemoryStore
 from stratalog_operator.kube.client import path_of
 from stratalog_operator.lease import LeaseTimes
-from stratalog_operator.metas import HttpMetaDoors
+from stratalog_operator.metas import HttpMetaConnections
 from stratalog_operator.process import Operator, OperatorSettings
 from stratalog_operator.resources.kinds import Kind
 from stratalog_operator.resources.names import LABEL_NODE_ID, LABEL_PART
@@ -108,7 +108,7 @@ class Place:
         settings = OperatorSettings(
             identity, (self.namespace,), self.namespace, lease_times=times, admin_listen="127.0.0.1:0"
         )
-        return Operator(settings, self.configuration(), HttpMetaDoors(lambda _: self.meta_url))
+        return Operator(settings, self.configuration(), HttpMetaConnections(lambda _: self.meta_url))
 
     @asynccontextmanager
     async def operator(self, identity: str = "one") -> AsyncIterator[Operator]:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from stratalog_operator.kube.client import Kubernetes
 from stratalog_operator.lease import LeaseTimes
-from stratalog_operator.metas import HttpMetaDoors
+from stratalog_operator.metas import HttpMetaConnections
 from stratalog_operator.process import Operator, OperatorSettings
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ async def _main(given: dict[str, Any]) -> int:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
 
     take_signals()
-    operator = Operator(settings, configuration, HttpMetaDoors(lambda _: given["meta"]), take_signals)
+    operator = Operator(settings, configuration, HttpMetaConnections(lambda _: given["meta"]), take_signals)
     if not await operator.run(stopping):
         os._exit(1)
     return 0

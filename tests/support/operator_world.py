@@ -23,7 +23,7 @@ from stratalog_operator.apply.perform import RANK, TOPIC, apart
 from stratalog_operator.plan import actions as act
 from stratalog_operator.plan.decisions import is_given_up
 from stratalog_operator.plan.deletion import is_going
-from stratalog_operator.plan.etcd import needs_look
+from stratalog_operator.plan.etcd import needs_etcd_state
 from stratalog_operator.plan.observed import (
     Observed,
     Seen,
@@ -133,7 +133,7 @@ class World:
             topics=tuple(self.topics.values()), uids={key: f"uid-of-{key[1]}" for key in self.hashes},
             etcd_claims=tuple(self.etcd.claims.values()),
         )  # fmt: skip
-        return replace(seen, etcd=self.etcd.look()) if needs_look(seen) else seen
+        return replace(seen, etcd=self.etcd.observe()) if needs_etcd_state(seen) else seen
 
     def _meta_serves(self) -> bool:
         return any(pod.is_ready for name, pod in self.pods.items() if name.startswith("main-meta-"))

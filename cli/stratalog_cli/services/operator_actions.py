@@ -21,7 +21,7 @@ from stratalog_operator.announce import Announcer
 from stratalog_operator.installed import problems
 from stratalog_operator.kube.connect import configuration, connected, identity, own_namespace
 from stratalog_operator.letting_go import held, let_go_all, served_kinds
-from stratalog_operator.metas import HttpMetaDoors
+from stratalog_operator.metas import HttpMetaConnections
 from stratalog_operator.passes import Passes
 from stratalog_operator.process import Operator, OperatorSettings
 from stratalog_operator.stats import OperatorStats
@@ -62,7 +62,7 @@ async def _run(settings: OperatorSettings) -> int:
 
     handle_signals()
     try:
-        operator = Operator(settings, await configuration(os.environ), HttpMetaDoors(), handle_signals)
+        operator = Operator(settings, await configuration(os.environ), HttpMetaConnections(), handle_signals)
         was_stopped = await operator.run(stopping)
     except StratalogError as error:
         say_error(f"the operator ends: {error}")
@@ -102,7 +102,7 @@ def release_deleted(namespaces: tuple[str, ...]) -> None:
 
 async def _released(namespaces: tuple[str, ...]) -> tuple[list[str], list[str]]:
     """The names of the objects that waited before, and of those that still wait."""
-    stats, metas = OperatorStats(), HttpMetaDoors()
+    stats, metas = OperatorStats(), HttpMetaConnections()
     async with connected(await configuration(os.environ)) as kubernetes:
         try:
             served = await served_kinds(kubernetes)

@@ -20,7 +20,7 @@ from stratalog.settings.topic import TopicSettings
 from stratalog_operator.plan import actions as act
 
 
-class HttpMetaDesk:
+class HttpMetaRequests:
     def __init__(self, client: CommandTaker) -> None:
         self._client = client
 

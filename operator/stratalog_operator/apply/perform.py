@@ -26,7 +26,7 @@ from stratalog.model.retirement import RetireMode
 from stratalog.settings.load import load_process_settings
 from stratalog.settings.process import ProcessSettings
 from stratalog_operator.apply.parking import Parking
-from stratalog_operator.apply.rounds import Rounds
+from stratalog_operator.apply.topic_turns import TopicTurns
 from stratalog_operator.apply.writes import Writes
 from stratalog_operator.kube.client import Kubernetes, path_of
 from stratalog_operator.plan import actions as act
@@ -57,8 +57,8 @@ AT_ONCE: Final = 8
 """Statuses that are written at the same time, and topics and finalizers that are: they do not depend on one another."""
 
 
-class MetaDesk(Protocol):
-    """Where wishes are stated to the meta service. Each may be repeated."""
+class MetaRequests(Protocol):
+    """Requests to the meta service. Each may be repeated."""
 
     async def retire(
         self, node_id: int, mode: RetireMode, force_storage_id: str | None, force_absence: int | None
@@ -77,8 +77,8 @@ class MetaDesk(Protocol):
     async def make_mount(self, made: act.MakeMount) -> None: ...
 
 
-class EtcdDesk(Protocol):
-    """Where the members of the etcd that the operator runs are changed. Each may be repeated."""
+class EtcdRequests(Protocol):
+    """Changes of the members of the operator's etcd. Each may be repeated."""
 
     async def remove(self, member_id: str) -> None: ...
 
@@ -111,10 +111,10 @@ class Performer:
     def __init__(
         self,
         kubernetes: Kubernetes,
-        meta: MetaDesk,
+        meta: MetaRequests,
         parking: Parking | None = None,
-        rounds: Rounds | None = None,
-        etcd: EtcdDesk | None = None,
+        topic_turns: TopicTurns | None = None,
+        etcd: EtcdRequests | None = None,
     ) -> None:
         """`parking` and `rounds` are kept from pass to pass."""
         self._kubernetes = kubernetes
@@ -122,7 +122,7 @@ class Performer:
         self._meta = meta
         self._etcd = etcd
         self._parking = parking or Parking(time.monotonic)
-        self._rounds = rounds or Rounds()
+        self._topic_turns = topic_turns or TopicTurns()
 
     async def perform(self, seen: Observed, plan: act.Plan) -> Performed:
         """The caller tells the news of what was written, and looks again: later each time while something fails."""
@@ -138,7 +138,7 @@ class Performer:
         else:
             await doing.attempt_first([*disruptive, *plan.instead])
         of_whole = {key: status for key, status in plan.statuses.items() if key[0] != TOPIC}
-        await doing.tell_all(told_with(seen, of_whole, doing.failures))
+        await doing.write_statuses(told_with(seen, of_whole, doing.failures))
         left = await self._perform_topics(seen, plan, of_topics, doing)
         return Performed(doing.failed, doing.refused, doing.written, doing.done, tuple(doing.undone), left)
 
@@ -156,12 +156,12 @@ class Performer:
         due = {
             name for name, actions in of_topics.items() if any(self._parking.refused(one) is None for one in actions)
         }
-        to_tell = {name for _, name in told_with(seen, statuses, parked)}
-        turn, left = self._rounds.take(due | to_tell)
+        to_report = {name for _, name in told_with(seen, statuses, parked)}
+        turn, left = self._topic_turns.choose(due | to_report)
         doing.failures = []
         await doing.attempt_all(actions for name, actions in of_topics.items() if name in turn)
         statuses = {key: status for key, status in statuses.items() if key[1] in turn}
-        await doing.tell_all(told_with(seen, statuses, doing.failures))
+        await doing.write_statuses(told_with(seen, statuses, doing.failures))
         return left
 
     async def do(self, seen: Observed, action: act.Action) -> None:
@@ -286,16 +286,16 @@ class _Doing:
             else:
                 self.failed.append(error)
 
-    async def tell_all(self, statuses: Mapping[tuple[str, str], Part]) -> None:
+    async def write_statuses(self, statuses: Mapping[tuple[str, str], Part]) -> None:
         """Writes the statuses, the cluster's first, because users watch it."""
         async with asyncio.TaskGroup() as telling:
             for kind, name in sorted(statuses, key=lambda key: RANK.index(key[0])):
-                telling.create_task(self._tell(kind, name, statuses[kind, name]))
+                telling.create_task(self._write_status(kind, name, statuses[kind, name]))
 
-    async def _tell(self, kind: str, name: str, status: Part) -> None:
+    async def _write_status(self, kind: str, name: str, status: Part) -> None:
         try:
             async with self._turns:
-                await self._writes.tell(self._seen.namespace, kind, name, status)
+                await self._writes.write_status(self._seen.namespace, kind, name, status)
             self.written[kind, name] = status
         except StratalogError as error:
             self.failed.append(error)
@@ -362,7 +362,7 @@ async def let_orphans_go(kubernetes: Kubernetes, namespace: str, plan: OrphanPla
         for action in plan.actions:
             doing.create_task(attempt(_let_go(writes, namespace, action)))
         for (kind, name), status in plan.statuses.items():
-            doing.create_task(attempt(writes.tell(namespace, kind, name, status)))
+            doing.create_task(attempt(writes.write_status(namespace, kind, name, status)))
     return failed
 
 

@@ -32,7 +32,7 @@ class Writes:
     def __init__(self, kubernetes: Kubernetes) -> None:
         self._kubernetes = kubernetes
 
-    async def tell(self, namespace: str, kind: str, name: str, status: Part) -> None:
+    async def write_status(self, namespace: str, kind: str, name: str, status: Part) -> None:
         body = _bare(kind, name) | {"status": status.model_dump(by_alias=True, exclude_none=True, mode="json")}
         with suppress(NotFound):
             await self.apply(f"{path_of(kind, namespace, name)}/status", body, STATUS_FIELD_MANAGER)
@@ -79,7 +79,7 @@ class Writes:
         await self.hold(namespace, "PersistentVolumeClaim", name, FINALIZER_LAST_COPY, is_held=True, uid=uid)
 
     async def unguard(self, namespace: str, name: str, uid: str, *, keeps_volume: bool) -> None:
-        """The volume first again: once the finalizer is gone nothing is left to look at."""
+        """The volume first again: once the finalizer is gone, nothing shows what remains to be done."""
         if not keeps_volume:
             volume, policy = await self._volume(namespace, name, uid)
             if volume is not None:

@@ -1,1 +1,1 @@
-"""The one door to the Kubernetes API."""
+"""All access to the Kubernetes API."""

@@ -36,12 +36,12 @@ _THIN = (
 )
 
 
-class HttpMetaSight:
+class HttpMetaObserver:
     def __init__(self, client: HttpMetaClient) -> None:
         """`client` is closed by who made it."""
         self._client = client
 
-    async def look(self) -> SeenMeta:
+    async def observe(self) -> SeenMeta:
         """Raises: StratalogError where it does not answer."""
         client = self._client
         # First, and by itself: what follows is then asked of that cluster alone.

@@ -15,7 +15,7 @@ from stratalog.model.errors import NotFound, StratalogError
 from stratalog_operator.kube.client import Forbidden, Kubernetes, path_of
 from stratalog_operator.kube.together import together
 from stratalog_operator.observe import parse
-from stratalog_operator.plan.etcd import needs_look
+from stratalog_operator.plan.etcd import needs_etcd_state
 from stratalog_operator.plan.observed import (
     Observed,
     Seen,
@@ -53,18 +53,18 @@ _HASHED: Final = {
 """By which label the objects of a cluster are found, which carry the hash of what is wanted of them."""
 
 
-class EtcdSight(Protocol):
+class EtcdObserver(Protocol):
     """What the etcd that the operator runs for a cluster says of its members."""
 
-    async def look(self) -> SeenEtcd:
+    async def observe(self) -> SeenEtcd:
         """Raises: StratalogError where most members do not answer."""
         ...
 
 
-class MetaSight(Protocol):
+class MetaObserver(Protocol):
     """What the meta service knows of a cluster."""
 
-    async def look(self) -> SeenMeta:
+    async def observe(self) -> SeenMeta:
         """Raises: StratalogError where it does not answer."""
         ...
 
@@ -73,10 +73,10 @@ async def observe(
     kubernetes: Kubernetes,
     namespace: str,
     name: str,
-    meta: MetaSight | None,
+    meta: MetaObserver | None,
     now: str,
     version: str = "",
-    etcd: EtcdSight | None = None,
+    etcd: EtcdObserver | None = None,
     token_trouble: str = "",
 ) -> Observed:
     """`version` is the operator's. Without `meta` the meta service is not asked.
@@ -114,7 +114,7 @@ async def observe(
         tuple(parse.stateful_set(one) for one in found["StatefulSet"]),
         pods,
         _claims(found["PersistentVolumeClaim"]),
-        await _answered(meta.look()) if meta is not None and _may_answer(pods, name) else None,
+        await _answered(meta.observe()) if meta is not None and _may_answer(pods, name) else None,
         has_token.result(),
         "deletionTimestamp" in place.result()["metadata"],
         version,
@@ -125,9 +125,9 @@ async def observe(
         etcd_claims=_of_etcd(found["PersistentVolumeClaim"]),
     )
     observed = replace(observed, unread=tuple(unread))
-    if etcd is None or not needs_look(observed):
+    if etcd is None or not needs_etcd_state(observed):
         return observed
-    return replace(observed, etcd=await _answered(etcd.look()))
+    return replace(observed, etcd=await _answered(etcd.observe()))
 
 
 async def observe_cluster(kubernetes: Kubernetes, namespace: str, name: str) -> SeenCluster:

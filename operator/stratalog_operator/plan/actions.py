@@ -277,7 +277,7 @@ class Plan:
     actions: tuple[Action, ...]
     statuses: dict[tuple[str, str], Part]
     again_seconds: int
-    """When to look again, whatever happens meanwhile."""
+    """When the next pass is due in any case."""
     instead: tuple[Disruptive, ...] = ()
     """What may be done in the place of the disruptive action if that is refused, or what it needs is; the first that
     can be."""

@@ -14,7 +14,7 @@ from typing import Final
 
 from stratalog.model.counting import counted
 from stratalog_operator.plan.deletion import is_going, why_refused
-from stratalog_operator.plan.etcd import EtcdLook
+from stratalog_operator.plan.etcd import EtcdPlan
 from stratalog_operator.plan.etcd_versions import why_affected, why_no_first_node
 from stratalog_operator.plan.mount_status import mount_status
 from stratalog_operator.plan.nodes import exchanged_disk, is_another, is_past_serving, lost_claim
@@ -34,7 +34,7 @@ from stratalog_operator.plan.scope import (
     why_invalid,
 )
 from stratalog_operator.plan.topic_status import topic_status
-from stratalog_operator.plan.topics import TopicLook
+from stratalog_operator.plan.topics import TopicPlan
 from stratalog_operator.plan.volumes import unserved
 from stratalog_operator.resources.cluster import (
     ColdTierStatus,
@@ -65,9 +65,9 @@ class Told:
     """By the name of the StorageNode."""
     roll: Roll
     next_id: int
-    topics: Mapping[str, TopicLook] = field(default_factory=dict)
+    topics: Mapping[str, TopicPlan] = field(default_factory=dict)
     """By the name of the TopicStorage."""
-    etcd: EtcdLook = field(default_factory=EtcdLook)
+    etcd: EtcdPlan = field(default_factory=EtcdPlan)
 
 
 def statuses(seen: Observed, told: Told) -> dict[tuple[str, str], Part]:
@@ -83,8 +83,8 @@ def statuses(seen: Observed, told: Told) -> dict[tuple[str, str], Part]:
         if of_the_pool != pool.status:
             found["StorageNodePool", pool.name] = of_the_pool
     for topic in seen.topics:
-        look = told.topics.get(topic.name)
-        if look is not None and (of_topic := topic_status(seen, topic, look)) != topic.status:
+        planned = told.topics.get(topic.name)
+        if planned is not None and (of_topic := topic_status(seen, topic, planned)) != topic.status:
             found["TopicStorage", topic.name] = of_topic
     for mount in () if is_going(seen) or is_blind else seen.mounts:
         if (of_mount := mount_status(seen, mount)) != mount.status:
@@ -333,14 +333,14 @@ def _listeners(seen: Observed) -> tuple[ListenerStatus, ...]:
     cluster, told = cluster_of(seen), []
     pods = (pod for node in seen.nodes if (pod := _pod(seen, node)) is not None)
     machine = next((pod.machine_address for pod in pods if pod.is_ready and pod.machine_address), "")
-    for door in seen.cluster.spec.listeners:
-        host, port = cluster.host(cluster.bootstrap_name), door.port
-        if door.type == "nodeport":
-            assert door.first_node_port is not None, "the definition asks for it"
-            host, port = door.advertised_host or machine, door.first_node_port
+    for listener in seen.cluster.spec.listeners:
+        host, port = cluster.host(cluster.bootstrap_name), listener.port
+        if listener.type == "nodeport":
+            assert listener.first_node_port is not None, "the definition asks for it"
+            host, port = listener.advertised_host or machine, listener.first_node_port
         if host:
             bootstrap = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-            told.append(ListenerStatus(name=door.name, bootstrap=bootstrap))
+            told.append(ListenerStatus(name=listener.name, bootstrap=bootstrap))
     return tuple(told)
 
 

@@ -38,7 +38,7 @@ _WAYS_OUT: Final = "see docs/operate.md, section etcd"
 
 
 @dataclass(frozen=True, slots=True)
-class EtcdLook:
+class EtcdPlan:
     offer: Offer = field(default_factory=Offer)
     members: tuple[EtcdMember, ...] = ()
     """To be noted in the status."""
@@ -48,7 +48,7 @@ class EtcdLook:
     """Members form a cluster, or one joins."""
 
 
-def needs_look(seen: Observed) -> bool:
+def needs_etcd_state(seen: Observed) -> bool:
     """Whether etcd is to be asked: not while all is as it was noted."""
     etcd = seen.cluster.spec.meta.etcd
     if etcd is None or not seen.etcd_claims:
@@ -70,11 +70,11 @@ def needs_look(seen: Observed) -> bool:
     )
 
 
-def look_at_etcd(seen: Observed) -> EtcdLook:
+def plan_etcd(seen: Observed) -> EtcdPlan:
     etcd = seen.cluster.spec.meta.etcd
     noted = seen.cluster.status.etcd_members
     if etcd is None:
-        return EtcdLook(members=noted)
+        return EtcdPlan(members=noted)
     cluster, offer = cluster_of(seen), Offer()
     for claim in seen.etcd_claims:
         offer.add(guarding(claim))
@@ -85,21 +85,21 @@ def look_at_etcd(seen: Observed) -> EtcdLook:
     formation = Formation(is_formed=bool(members) or _is_formed(seen), joining=joining)
     files = apply_missing(seen, [etcd_config_map(cluster, etcd, formation)], "the members of etcd read it")
     # The claims keep their guard first: nothing of what follows is done with a claim that could go.
-    look = EtcdLook(Offer([*files.actions, *offer.actions]), members, is_busy=needs_look(seen))
+    planned = EtcdPlan(Offer([*files.actions, *offer.actions]), members, is_busy=needs_etcd_state(seen))
     if not _is_formed(seen):
-        return look
+        return planned
     if seen.etcd is None:
-        return EtcdLook(look.offer, members, _why_nobody_answers(seen) or _why_held(seen), look.is_busy)
+        return EtcdPlan(planned.offer, members, _why_nobody_answers(seen) or _why_held(seen), planned.is_busy)
     step = next(
         (
             step
             for number in range(etcd.replicas)
             if (step := _rejoin(seen, seen.etcd, number, is_file_there=not files.actions)) is not None
         ),
-        EtcdLook(),
+        EtcdPlan(),
     )
-    look.offer.add(step.offer)
-    return EtcdLook(look.offer, members, step.stalled or _why_held(seen), look.is_busy)
+    planned.offer.add(step.offer)
+    return EtcdPlan(planned.offer, members, step.stalled or _why_held(seen), planned.is_busy)
 
 
 def _is_formed(seen: Observed) -> bool:
@@ -227,12 +227,12 @@ def _why_nobody_answers(seen: Observed) -> str:
         for claim in seen.etcd_claims
         if claim.name == f"data-{known.name}" and not _has_log(claim, known)
     ]
-    if not lost or not needs_look(seen):
+    if not lost or not needs_etcd_state(seen):
         return ""
     return f"no majority of etcd's members answers, and {', '.join(lost)} lost the volume: {_WAYS_OUT}"
 
 
-def _rejoin(seen: Observed, etcd: SeenEtcd, number: int, *, is_file_there: bool) -> EtcdLook | None:
+def _rejoin(seen: Observed, etcd: SeenEtcd, number: int, *, is_file_there: bool) -> EtcdPlan | None:
     """The next step of a member whose volume is lost; None for one that needs nothing.
 
     `is_file_there`: the members' files are as they are to be."""
@@ -242,49 +242,49 @@ def _rejoin(seen: Observed, etcd: SeenEtcd, number: int, *, is_file_there: bool)
     lacking = _why_no_change(seen, etcd, number)
     if member is None:
         if lacking:
-            return EtcdLook(stalled=lacking)
-        return EtcdLook(Offer([AddEtcdMember(number, peer_url(cluster_of(seen), number))]))
+            return EtcdPlan(stalled=lacking)
+        return EtcdPlan(Offer([AddEtcdMember(number, peer_url(cluster_of(seen), number))]))
     if known is None and member.is_started:
         return _unknown(seen, member, number, claim, lacking)
     if known is None or known.member_id != member.member_id:
-        return EtcdLook()  # noted first
+        return EtcdPlan()  # noted first
     if not _has_log(claim, known):
         if member.is_healthy or not _is_unwell(seen, number):
             return None  # it has its log: a person restored it
         if lacking:
-            return EtcdLook(stalled=lacking)
+            return EtcdPlan(stalled=lacking)
         why = f"the claim of {known.name} is another one than the one that had its log"
-        return EtcdLook(Offer([RemoveEtcdMember(member.member_id, why)]))
+        return EtcdPlan(Offer([RemoveEtcdMember(member.member_id, why)]))
     if not member.is_started:
         return _starting(seen, number, is_file_there=is_file_there)
     if member.is_learner and member.is_healthy and is_file_there:
-        return EtcdLook(Offer([PromoteEtcdMember(member.member_id)]))
+        return EtcdPlan(Offer([PromoteEtcdMember(member.member_id)]))
     return None
 
 
-def _unknown(seen: Observed, member: SeenEtcdMember, number: int, claim: SeenClaim, lacking: str) -> EtcdLook:
+def _unknown(seen: Observed, member: SeenEtcdMember, number: int, claim: SeenClaim, lacking: str) -> EtcdPlan:
     """A member that the other members list and that has no note, in a cluster that was made again over its claims. If
     it cannot start and its claim is younger than this cluster, its volume is lost. An older claim may have its log."""
     pod = seen.pod_named(member_name(cluster_of(seen), number))
     if member.is_healthy or pod is None or not pod.is_failing:
-        return EtcdLook()  # noted once it serves
+        return EtcdPlan()  # noted once it serves
     if not claim.created > seen.cluster.created:
-        return EtcdLook(
+        return EtcdPlan(
             stalled=f"{pod.name} does not start, and nothing says whose log claim {claim.name} has: {_WAYS_OUT}"
         )
     if lacking:
-        return EtcdLook(stalled=lacking)
+        return EtcdPlan(stalled=lacking)
     why = f"claim {claim.name} was made after this cluster, whose other members have served before"
-    return EtcdLook(Offer([RemoveEtcdMember(member.member_id, why)]))
+    return EtcdPlan(Offer([RemoveEtcdMember(member.member_id, why)]))
 
 
-def _starting(seen: Observed, number: int, *, is_file_there: bool) -> EtcdLook:
+def _starting(seen: Observed, number: int, *, is_file_there: bool) -> EtcdPlan:
     """Its file says that it may begin. A pod that crashes until then is started again at once, not in five minutes."""
     pod = seen.pod_named(member_name(cluster_of(seen), number))
     if not is_file_there or pod is None or not pod.is_failing or pod.is_leaving:
-        return EtcdLook()
+        return EtcdPlan()
     why = "its volume was lost, and it may begin on the new one"
-    return EtcdLook(Offer(disruptive=[StopPod(pod.name, pod.uid, why)]))
+    return EtcdPlan(Offer(disruptive=[StopPod(pod.name, pod.uid, why)]))
 
 
 def _why_no_change(seen: Observed, etcd: SeenEtcd, number: int) -> str:

@@ -12,8 +12,8 @@ from typing import Final
 from stratalog_operator.plan.actions import Apply, DeleteObject, Offer
 from stratalog_operator.plan.observed import Observed
 from stratalog_operator.plan.scope import cluster_of, identity_of, why_invalid
+from stratalog_operator.specs.client_services import outside_of_node
 from stratalog_operator.specs.cluster import cluster_objects
-from stratalog_operator.specs.doors import outside_of_node
 from stratalog_operator.specs.node import outside_listeners
 
 _KINDS: Final = ("Service", "PodDisruptionBudget")
@@ -27,8 +27,8 @@ def leftovers(seen: Observed) -> Offer:
     cluster = cluster_of(seen)
     wanted = {Apply(one, "").key for one in cluster_objects(cluster)}
     for node in seen.nodes:
-        for door in outside_listeners(cluster):
-            wanted.add(Apply(outside_of_node(cluster, door, identity_of(node), node.uid), "").key)
+        for listener in outside_listeners(cluster):
+            wanted.add(Apply(outside_of_node(cluster, listener, identity_of(node), node.uid), "").key)
     offer = Offer()
     for key, applied in seen.hashes.items():
         kind, name = key

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Final
 
 from stratalog.model.mounts import Mount, MountMode, MountState
-from stratalog_operator.plan.mounts import CREATING, LAST_MS, MountLook, hand_mount, is_creating
+from stratalog_operator.plan.mounts import CREATING, LAST_MS, MountPlan, hand_mount, is_creating
 from stratalog_operator.plan.observed import MAX_RANGES, MountSums, Observed, SeenMount
 from stratalog_operator.plan.release import is_mount_over
 from stratalog_operator.plan.scope import Word, complete, is_paused, seconds_since
@@ -28,9 +28,9 @@ _ENDS_WITHIN_SECONDS: Final = 30
 def mount_status(seen: Observed, one: SeenMount) -> ReadOnlyMountStatus:
     by_hand, retired = one.spec.source.by_hand, one.spec.source.retired_node
     if by_hand is not None:
-        look = hand_mount(seen, one, by_hand)
-        words = _of_hand(seen, one, look)
-        mount = look.mount
+        planned = hand_mount(seen, one, by_hand)
+        words = _of_hand(seen, one, planned)
+        mount = planned.mount
     else:
         assert retired is not None, "the definition asks for exactly one of the three"
         found = None if seen.meta is None else seen.meta.mount_of(retired.node_id)
@@ -80,26 +80,26 @@ def _base(seen: Observed, one: SeenMount) -> dict[ConditionType, Word]:
     return words
 
 
-def _of_hand(seen: Observed, one: SeenMount, look: MountLook) -> dict[ConditionType, Word]:
+def _of_hand(seen: Observed, one: SeenMount, planned: MountPlan) -> dict[ConditionType, Word]:
     words = _base(seen, one)
     if seen.meta is None:
         words[ConditionType.READY] = _UNREACHED
         if is_creating(one):
             words[ConditionType.PROGRESSING] = (_YES, CREATING, "")
         return words
-    if look.mount is not None:
+    if planned.mount is not None:
         words[ConditionType.READY] = (_YES, "Serves", "")
-    elif look.is_over:
+    elif planned.is_over:
         why = f"mount {one.name} is over: delete this object"
         words[ConditionType.READY] = (_NO, "Over", why)
         words[ConditionType.SOURCE_EXPIRED] = (_YES, "Over", why)
     else:
-        why = look.invalid or look.waits or "it is being made"
+        why = planned.invalid or planned.waits or "it is being made"
         words[ConditionType.READY] = (_NO, "NotThere", why)
         if not one.is_deleting and not is_paused(seen):
-            reason = "InvalidSpec" if look.invalid else "Waiting"
+            reason = "InvalidSpec" if planned.invalid else "Waiting"
             words[ConditionType.RECONCILED] = (_NO, reason, why)
-        if look.is_creating:
+        if planned.is_creating:
             words[ConditionType.PROGRESSING] = (_YES, CREATING, "")
     return words
 

@@ -26,7 +26,7 @@ LAST_MS: Final = 253_402_300_799_000
 
 
 @dataclass(frozen=True, slots=True)
-class MountLook:
+class MountPlan:
     offer: Offer
     mount: Mount | None = None
     """This object's."""
@@ -37,34 +37,34 @@ class MountLook:
     """It was there, and is not any more."""
 
 
-def hand_mount(seen: Observed, one: SeenMount, source: TopicsSource | SnapshotSource) -> MountLook:
+def hand_mount(seen: Observed, one: SeenMount, source: TopicsSource | SnapshotSource) -> MountPlan:
     if one.is_deleting:
-        return MountLook(_ending(seen, one))
+        return MountPlan(_ending(seen, one))
     offer = Offer()
     if FINALIZER not in one.finalizers:
         offer.actions.append(AddFinalizer("ReadOnlyMount", one.name))
     if seen.meta is None:
-        return MountLook(offer)
+        return MountPlan(offer)
     mount = seen.meta.mount(one.name)
     if mount is not None:
         if mount.mode is not MountMode.HAND_MADE or not _is_ours(one):
-            return MountLook(
+            return MountPlan(
                 offer,
                 invalid=f"mount {one.name} exists already, and was not created by the operator: choose another name",
             )
-        return MountLook(offer, mount)
+        return MountPlan(offer, mount)
     if was_there(one):
-        return MountLook(offer, is_over=True)
+        return MountPlan(offer, is_over=True)
     if why := _why_unreadable(source):
-        return MountLook(offer, invalid=why)
+        return MountPlan(offer, invalid=why)
     names = source.topics if isinstance(source, SnapshotSource) else source.names
     absent = [name for name in names if seen.meta.topic(name) is None]
     if absent:
-        return MountLook(offer, waits=f"topic {absent[0]} is not there")
+        return MountPlan(offer, waits=f"topic {absent[0]} is not there")
     if is_creating(one):
         lasts_ms = 0 if one.spec.ttl_seconds is None else one.spec.ttl_seconds * 1000
         offer.actions.append(_made(one.name, source, lasts_ms))
-    return MountLook(offer, is_creating=True)
+    return MountPlan(offer, is_creating=True)
 
 
 def _made(name: str, source: TopicsSource | SnapshotSource, lasts_ms: int) -> MakeMount:

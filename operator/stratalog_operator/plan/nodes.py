@@ -13,7 +13,7 @@ from stratalog_operator.plan.guards import guarding
 from stratalog_operator.plan.observed import Observed, SeenClaim, SeenNode, SeenPool
 from stratalog_operator.plan.scope import apply_missing, cluster_of, identity_of, is_released, why_invalid
 from stratalog_operator.resources.names import ANNOTATION_DISK_LOST, ANNOTATION_RELEASE_FINALIZER
-from stratalog_operator.specs.doors import outside_of_node
+from stratalog_operator.specs.client_services import outside_of_node
 from stratalog_operator.specs.node import claim_name, node_claim, node_set, outside_listeners
 from stratalog_operator.specs.objects import Manifest
 
@@ -37,8 +37,8 @@ def node_offer(seen: Observed, pool: SeenPool, node: SeenNode) -> Offer:
         return offer
     manifests: list[Manifest] = [node_claim(cluster, pool.spec, identity)]
     if not why_invalid(seen):
-        doors = outside_listeners(cluster)
-        manifests += [outside_of_node(cluster, door, identity, node.uid) for door in doors]
+        listeners = outside_listeners(cluster)
+        manifests += [outside_of_node(cluster, listener, identity, node.uid) for listener in listeners]
     wanted_set = node_set(cluster, pool.spec, identity)
     manifests.append(wanted_set)
     offer.add(apply_missing(seen, manifests, f"node {identity.node_id} of pool {pool.name}"))

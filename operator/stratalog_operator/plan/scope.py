@@ -21,7 +21,7 @@ from stratalog_operator.resources.names import (
     LABEL_NODE_ID,
     LABEL_POOL,
 )
-from stratalog_operator.specs.doors import why_ports_do_not_fit
+from stratalog_operator.specs.client_services import why_ports_do_not_fit
 from stratalog_operator.specs.node import NodeIdentity, node_name
 from stratalog_operator.specs.objects import Cluster, Manifest, wanted
 

@@ -11,7 +11,7 @@ from stratalog.machines.copies.recovery_rule import is_quorum
 from stratalog.model.topic import Topic
 from stratalog_operator.plan.observed import Observed, SeenTopic, TopicSums
 from stratalog_operator.plan.scope import Word, complete, is_paused
-from stratalog_operator.plan.topics import CREATING, TopicLook, is_adopted, is_creating
+from stratalog_operator.plan.topics import CREATING, TopicPlan, is_adopted, is_creating
 from stratalog_operator.resources.conditions import ConditionStatus, ConditionType, merge
 from stratalog_operator.resources.topic import ObservedTopic, TopicStorageStatus, TopicTiers
 
@@ -23,10 +23,12 @@ _STEP: Final = 50
 writes."""
 
 
-def topic_status(seen: Observed, one: SeenTopic, look: TopicLook) -> TopicStorageStatus:
-    before, topic = one.status, look.topic
-    waits_since = (before.deletion_waits_since or seen.now) if look.is_unanswered else None
-    conditions = merge(before.conditions, complete("TopicStorage", _words(seen, one, look)), one.generation, seen.now)
+def topic_status(seen: Observed, one: SeenTopic, planned: TopicPlan) -> TopicStorageStatus:
+    before, topic = one.status, planned.topic
+    waits_since = (before.deletion_waits_since or seen.now) if planned.is_unanswered else None
+    conditions = merge(
+        before.conditions, complete("TopicStorage", _words(seen, one, planned)), one.generation, seen.now
+    )
     if topic is None or seen.meta is None:
         return before.model_copy(
             update={
@@ -73,48 +75,48 @@ def _has_moved(before: TopicTiers, after: TopicTiers) -> bool:
     return any(old != new and abs(new - old) * _STEP >= max(old, new) for old, new in pairs)
 
 
-def _words(seen: Observed, one: SeenTopic, look: TopicLook) -> dict[ConditionType, Word]:
+def _words(seen: Observed, one: SeenTopic, planned: TopicPlan) -> dict[ConditionType, Word]:
     name = one.spec.topic_name
     words: dict[ConditionType, Word] = {
         ConditionType.CONFLICT: (_NO, "HasItsTopic", ""),
         ConditionType.PROGRESSING: (_NO, "NothingUnderWay", ""),
         ConditionType.RECONCILED: (_YES, "Applied", ""),
-        ConditionType.READY: _ready(seen, look, name),
+        ConditionType.READY: _ready(seen, planned, name),
     }
     if one.is_deleting:
-        waits = "the meta service does not answer" if look.is_unanswered else "it is being deleted"
+        waits = "the meta service does not answer" if planned.is_unanswered else "it is being deleted"
         lost = "the meta service has not answered: the topic may still be there"
-        words[ConditionType.RECONCILED] = (_NO, "Error", lost) if look.is_given_up else (_NO, "Deleting", waits)
+        words[ConditionType.RECONCILED] = (_NO, "Error", lost) if planned.is_given_up else (_NO, "Deleting", waits)
         words[ConditionType.READY] = (_NO, "Deleting", waits)
     elif is_paused(seen):
         words[ConditionType.RECONCILED] = (_NO, "Paused", "nothing is applied until it is resumed")
-    elif look.conflict:
-        why = f"TopicStorage {look.conflict} is older and has topic {name}: delete one of the two"
+    elif planned.conflict:
+        why = f"TopicStorage {planned.conflict} is older and has topic {name}: delete one of the two"
         words[ConditionType.CONFLICT] = (_YES, "OlderHasIt", why)
         words[ConditionType.RECONCILED] = (_NO, "Waiting", why)
         words[ConditionType.READY] = (_NO, "Conflict", why)
     elif seen.meta is None:
         words[ConditionType.RECONCILED] = (_NO, "Waiting", _UNREACHED[2])
-    elif look.invalid:
-        words[ConditionType.RECONCILED] = (_NO, "InvalidSpec", look.invalid)
-    elif look.waits:
-        words[ConditionType.RECONCILED] = (_NO, "Waiting", look.waits)
-    elif look.is_creating:
+    elif planned.invalid:
+        words[ConditionType.RECONCILED] = (_NO, "InvalidSpec", planned.invalid)
+    elif planned.waits:
+        words[ConditionType.RECONCILED] = (_NO, "Waiting", planned.waits)
+    elif planned.is_creating:
         words[ConditionType.RECONCILED] = (_NO, "Waiting", "it is being made")
-    elif look.offer.actions:
+    elif planned.offer.actions:
         words[ConditionType.PROGRESSING] = (_YES, "Changing", "")
     # Kept through silence, too: it says whose the topic is.
-    if look.topic is None and (look.is_creating or (seen.meta is None and is_creating(one))):
+    if planned.topic is None and (planned.is_creating or (seen.meta is None and is_creating(one))):
         words[ConditionType.PROGRESSING] = (_YES, CREATING, f"topic {name} is being made")
     return words
 
 
-def _ready(seen: Observed, look: TopicLook, name: str) -> Word:
+def _ready(seen: Observed, planned: TopicPlan, name: str) -> Word:
     if seen.meta is None:
         return _UNREACHED
-    if look.topic is None:
-        return _NO, "NotThere", look.invalid or look.waits or f"topic {name} is not there yet"
-    if look.invalid:
-        return _NO, "NotAsAskedFor", look.invalid
-    sums = seen.meta.topic_sums.get(look.topic.topic_id, TopicSums())
+    if planned.topic is None:
+        return _NO, "NotThere", planned.invalid or planned.waits or f"topic {name} is not there yet"
+    if planned.invalid:
+        return _NO, "NotAsAskedFor", planned.invalid
+    sums = seen.meta.topic_sums.get(planned.topic.topic_id, TopicSums())
     return (_NO, "NotHealthy", sums.trouble) if sums.trouble else (_YES, "Serves", "")

@@ -34,7 +34,7 @@ CREATING: Final = "Creating"
 
 
 @dataclass(frozen=True, slots=True)
-class TopicLook:
+class TopicPlan:
     """What is so about one object."""
 
     offer: Offer
@@ -66,7 +66,7 @@ def owners(seen: Observed) -> dict[str, SeenTopic | Unread]:
     return found
 
 
-def look_at_topic(seen: Observed, one: SeenTopic, owner: SeenTopic | Unread) -> TopicLook:
+def plan_topic(seen: Observed, one: SeenTopic, owner: SeenTopic | Unread) -> TopicPlan:
     """`owner` has the topic."""
     older = "" if owner.uid == one.uid else owner.name
     if one.is_deleting:
@@ -80,32 +80,32 @@ def look_at_topic(seen: Observed, one: SeenTopic, owner: SeenTopic | Unread) -> 
             else DropFinalizer("TopicStorage", one.name, "its topic stays when it goes")
         )
     if older:
-        return TopicLook(offer, conflict=older)
+        return TopicPlan(offer, conflict=older)
     if seen.meta is None:
-        return TopicLook(offer)
+        return TopicPlan(offer)
     topic = seen.meta.topic(one.spec.topic_name)
     if topic is None:
         return _making(seen, one, offer)
     why = _why_not_ours(one, topic)
     if why:
-        return TopicLook(offer, invalid=why)
+        return TopicPlan(offer, invalid=why)
     return _changing(seen, one, topic, offer)
 
 
-def _making(seen: Observed, one: SeenTopic, offer: Offer) -> TopicLook:
+def _making(seen: Observed, one: SeenTopic, offer: Offer) -> TopicPlan:
     assert seen.meta is not None
     spec = one.spec
     replicas = spec.replication_factor or seen.cluster.spec.defaults.replication_factor
     settings = topic_settings(spec, {}, keeps_unnamed=False)
     if words := _never_writable(seen, settings, replicas):
-        return TopicLook(offer, invalid=words)
+        return TopicPlan(offer, invalid=words)
     there = [node for node in seen.meta.nodes if node.is_alive and not node.is_leaving]
     if len(there) < replicas:
         words = f"replication factor {replicas} needs as many nodes: {counted(len(there), 'node')} there"
-        return TopicLook(offer, waits=words)
+        return TopicPlan(offer, waits=words)
     if is_creating(one):
         offer.actions.append(MakeTopic(one.name, spec.topic_name, spec.shards, replicas, settings))
-    return TopicLook(offer, is_creating=True)
+    return TopicPlan(offer, is_creating=True)
 
 
 def _never_writable(seen: Observed, settings: Mapping[str, str], replicas: int) -> str:
@@ -148,7 +148,7 @@ def is_adopted(one: SeenTopic, topic: Topic) -> bool:
     return not (not one.status.topic_id and is_creating(one))
 
 
-def _changing(seen: Observed, one: SeenTopic, topic: Topic, offer: Offer) -> TopicLook:
+def _changing(seen: Observed, one: SeenTopic, topic: Topic, offer: Offer) -> TopicPlan:
     spec = one.spec
     # An adopted topic may keep data for ever because of a setting that its object does not name.
     keeps_unnamed = spec.adoption == "Adopt" or is_adopted(one, topic)
@@ -156,7 +156,7 @@ def _changing(seen: Observed, one: SeenTopic, topic: Topic, offer: Offer) -> Top
     more = spec.shards if spec.shards is not None and spec.shards > topic.shard_count else None
     if wanted != present or more is not None:
         offer.actions.append(ChangeTopic(one.name, topic.topic_id, wanted, present, more))
-    return TopicLook(offer, topic, invalid=_why_not_as_asked(seen, one, topic, wanted))
+    return TopicPlan(offer, topic, invalid=_why_not_as_asked(seen, one, topic, wanted))
 
 
 def _why_not_as_asked(seen: Observed, one: SeenTopic, topic: Topic, settings: Mapping[str, str]) -> str:
@@ -177,27 +177,27 @@ def _why_not_as_asked(seen: Observed, one: SeenTopic, topic: Topic, settings: Ma
 
 
 # Deletion -------------------------------------------------------------------------------------------------------------
-def _deleting(seen: Observed, one: SeenTopic, *, owns: bool) -> TopicLook:
+def _deleting(seen: Observed, one: SeenTopic, *, owns: bool) -> TopicPlan:
     offer = Offer()
     if FINALIZER not in one.finalizers:
-        return TopicLook(offer)
+        return TopicPlan(offer)
     why = _why_let_go(seen, one, owns=owns)
     if why:
         offer.actions.append(DropFinalizer("TopicStorage", one.name, why))
-        return TopicLook(offer)
+        return TopicPlan(offer)
     if seen.meta is None:
         since = one.status.deletion_waits_since
         if since is not None and seconds_since(since, seen.now) >= DELETION_SECONDS:
             words = f"the meta service has not answered for {DELETION_SECONDS} s: the topic may still be there"
             offer.actions.append(DropFinalizer("TopicStorage", one.name, words))
-            return TopicLook(offer, is_given_up=True)
-        return TopicLook(offer, is_unanswered=True)
+            return TopicPlan(offer, is_given_up=True)
+        return TopicPlan(offer, is_unanswered=True)
     topic = seen.meta.topic(one.spec.topic_name)
     if topic is None or not _is_ours(one, topic):
         offer.actions.append(DropFinalizer("TopicStorage", one.name, "its topic is not there"))
     else:
         offer.actions.append(RemoveTopic(one.name, topic.topic_id))
-    return TopicLook(offer, topic)
+    return TopicPlan(offer, topic)
 
 
 def _is_ours(one: SeenTopic, topic: Topic) -> bool:

@@ -14,7 +14,7 @@ from stratalog_operator.plan.actions import AddFinalizer, DeleteObject, DropFina
 from stratalog_operator.plan.conditions import Told, statuses
 from stratalog_operator.plan.decisions import disk_lost, forced, stale_releases
 from stratalog_operator.plan.deletion import deletion, is_going
-from stratalog_operator.plan.etcd import EtcdLook, look_at_etcd
+from stratalog_operator.plan.etcd import EtcdPlan, plan_etcd
 from stratalog_operator.plan.etcd_versions import why_no_first_node
 from stratalog_operator.plan.leftovers import leftovers
 from stratalog_operator.plan.nodes import node_offer
@@ -24,7 +24,7 @@ from stratalog_operator.plan.release import released_by_persons
 from stratalog_operator.plan.retire import Retiring, retire
 from stratalog_operator.plan.roll import Roll, roll
 from stratalog_operator.plan.scope import apply_missing, cluster_of, is_paused, why_blind
-from stratalog_operator.plan.topics import TopicLook, look_at_topic, owners
+from stratalog_operator.plan.topics import TopicPlan, owners, plan_topic
 from stratalog_operator.plan.volumes import missing_readers, mount_offer
 from stratalog_operator.resources.names import ANNOTATION_RELEASE_FINALIZER, FINALIZER
 from stratalog_operator.specs.cluster import cluster_objects
@@ -38,11 +38,11 @@ def plan(seen: Observed) -> Plan:
     if is_going(seen):
         offer, kept = deletion(seen), seen.cluster.status.etcd_members
         return _pass(
-            seen, offer, Told(retiring={}, roll=Roll(Offer()), next_id=free_id(seen), etcd=EtcdLook(members=kept))
+            seen, offer, Told(retiring={}, roll=Roll(Offer()), next_id=free_id(seen), etcd=EtcdPlan(members=kept))
         )
     retiring = {node.name: found for node in seen.nodes if (found := retire(seen, node)) is not None}
     rolling = roll(seen)
-    etcd = look_at_etcd(seen)
+    etcd = plan_etcd(seen)
     offer, next_id = _additive(seen, etcd)
     for found in retiring.values():
         offer.add(found.offer)
@@ -58,7 +58,7 @@ def plan(seen: Observed) -> Plan:
     for mount in seen.mounts:
         offer.add(mount_offer(seen, mount))
     first = owners(seen)
-    topics = {one.name: look_at_topic(seen, one, first[one.spec.topic_name]) for one in seen.topics}
+    topics = {one.name: plan_topic(seen, one, first[one.spec.topic_name]) for one in seen.topics}
     for look in topics.values():
         offer.add(look.offer)
     if is_paused(seen):
@@ -69,7 +69,7 @@ def plan(seen: Observed) -> Plan:
     return _pass(seen, offer, Told(retiring, rolling, next_id, topics, etcd))
 
 
-def _deletions(seen: Observed, topics: Mapping[str, TopicLook]) -> Offer:
+def _deletions(seen: Observed, topics: Mapping[str, TopicPlan]) -> Offer:
     """What a person deleted goes while the cluster is paused as well, but for a pool, whose nodes would have to leave
     first: its annotation lets it go."""
     offer = Offer()
@@ -85,7 +85,7 @@ def _deletions(seen: Observed, topics: Mapping[str, TopicLook]) -> Offer:
     return offer
 
 
-def _topics_only(topics: Mapping[str, TopicLook]) -> Offer:
+def _topics_only(topics: Mapping[str, TopicPlan]) -> Offer:
     offer = Offer()
     for look in topics.values():
         offer.add(look.offer)
@@ -114,7 +114,7 @@ def _pass(seen: Observed, offer: Offer, told: Told) -> Plan:
     return Plan(actions, found, again_seconds, tuple(offer.disruptive[at_once:]))
 
 
-def _additive(seen: Observed, etcd: EtcdLook) -> tuple[Offer, int]:
+def _additive(seen: Observed, etcd: EtcdPlan) -> tuple[Offer, int]:
     offer = Offer()
     if FINALIZER not in seen.cluster.finalizers:
         offer.actions.append(AddFinalizer("StorageCluster", seen.cluster.name))

@@ -220,7 +220,7 @@ class Defaults(Part):
 
 
 class Listener(Part):
-    """A door for Kafka clients."""
+    """A listener for Kafka clients."""
 
     model_config = checked(
         rule(

@@ -5,7 +5,7 @@ Pure. Source: docs/operator.md section 5.
 
 from __future__ import annotations
 
-from stratalog_operator.specs.doors import inside_services, outside_bootstrap
+from stratalog_operator.specs.client_services import inside_services, outside_bootstrap
 from stratalog_operator.specs.etcd import etcd_objects
 from stratalog_operator.specs.meta import meta_objects
 from stratalog_operator.specs.node import outside_listeners
@@ -14,9 +14,9 @@ from stratalog_operator.specs.settings_file import config_map
 
 
 def cluster_objects(cluster: Cluster) -> list[Manifest]:
-    """In the order in which they are of use: settings and doors before those who read and open them."""
+    """All objects of a cluster in the order of their use: settings and Services before the pods that need them."""
     made = [config_map(cluster), *inside_services(cluster)]
-    made += [outside_bootstrap(cluster, door) for door in outside_listeners(cluster)]
+    made += [outside_bootstrap(cluster, listener) for listener in outside_listeners(cluster)]
     etcd = cluster.spec.meta.etcd
     if etcd is not None:
         made += [*etcd_objects(cluster, etcd), budget(cluster, "etcd")]

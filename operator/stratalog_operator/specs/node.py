@@ -103,16 +103,19 @@ def node_claim(
 def _pod(cluster: Cluster, pool: StorageNodePoolSpec, node: NodeIdentity) -> Manifest:
     port = cluster.internal_port
     own = cluster.host(cluster.nodes_name, "$(POD_NAME)")
-    doors = outside_listeners(cluster)
-    told = [f"{own}:{port}", *(_told_outside(door, node.node_id) for door in doors)]
+    listeners = outside_listeners(cluster)
+    told = [f"{own}:{port}", *(_told_outside(listener, node.node_id) for listener in listeners)]
     command = [
         *("stratalog", "node", "start", "--id", str(node.node_id), "--meta", cluster.meta_urls),
         *("--data", "/data", "--listen", f"0.0.0.0:{port}"),
         *ADMIN_SETTINGS,
         *("--set", f"advertised.listeners={','.join(told)}"),
     ]
-    if doors:
-        command += ["--set", "listeners=" + ",".join(f"{door.name}://0.0.0.0:{door.port}" for door in doors)]
+    if listeners:
+        command += [
+            "--set",
+            "listeners=" + ",".join(f"{listener.name}://0.0.0.0:{listener.port}" for listener in listeners),
+        ]
     if node.zone is not None:
         command += ["--rack", node.zone]
     bucket = bucket_url(cluster)
@@ -127,12 +130,16 @@ def _pod(cluster: Cluster, pool: StorageNodePoolSpec, node: NodeIdentity) -> Man
         "node",
         command,
         resources=pool.resources,
-        ports={"internal": port, "admin": ADMIN_PORT, **{f"kafka-{door.port}": door.port for door in doors}},
+        ports={
+            "internal": port,
+            "admin": ADMIN_PORT,
+            **{f"kafka-{listener.port}": listener.port for listener in listeners},
+        },
         mounts=mounts,
         env=[
             POD_NAME,
             COMMANDS_TOKEN,
-            *([] if all(door.advertised_host for door in doors) else [_HOST_IP]),
+            *([] if all(listener.advertised_host for listener in listeners) else [_HOST_IP]),
             *store_environment(cluster),
         ],
         probes=probes(),

@@ -27,7 +27,7 @@ from support.api_server import LIMITED_TOKEN, NO_API_SERVER, ApiServer, apiserve
 from support.golden_specs import pool
 from support.kind_samples import sample
 from support.kubernetes_client import kubernetes_of
-from support.meta_desk import Desk
+from support.meta_requests import RecordedRequests
 
 pytestmark = [
     pytest.mark.real_apiserver,
@@ -56,7 +56,7 @@ async def _with_claim(
     api: ApiServer, kubernetes: Kubernetes, namespace: str, volume: str
 ) -> tuple[Performer, Any, str]:
     """A claim that is bound to a volume, as a provisioner would have left it."""
-    seen, performer = _observed(namespace), Performer(kubernetes, Desk())
+    seen, performer = _observed(namespace), Performer(kubernetes, RecordedRequests())
     await performer.do(seen, act.Apply(node_claim(cluster_of(seen), pool(), NODE), "a test"))
     path = path_of("PersistentVolumeClaim", namespace, "data-main-hot-7")
     uid = api.ask("GET", path).body["metadata"]["uid"]
@@ -139,7 +139,7 @@ async def test_what_is_not_there_is_taken_away_already_and_nothing_is_made_of_it
     api: ApiServer, namespace: str
 ) -> None:
     async with kubernetes_of(api) as kubernetes:
-        performer, seen = Performer(kubernetes, Desk()), _observed(namespace)
+        performer, seen = Performer(kubernetes, RecordedRequests()), _observed(namespace)
         for action in (
             act.StopPod("gone", "uid", "a test"),
             act.StopSet("gone", "uid", "a test"),
@@ -170,7 +170,7 @@ async def test_a_decision_is_removed_and_what_else_stands_beside_it_stays(api: A
         why="a test",
     )
     async with kubernetes_of(api) as kubernetes:
-        performer, seen = Performer(kubernetes, Desk()), _observed(namespace)
+        performer, seen = Performer(kubernetes, RecordedRequests()), _observed(namespace)
         await performer.do(seen, replace(drop, uid="another"))
         assert api.ask("GET", path).body["metadata"]["annotations"] == theirs
         for _ in range(2):
@@ -184,7 +184,7 @@ async def test_a_users_object_gets_our_finalizer_and_nothing_else_of_it_is_ours(
     given = sample(CLUSTER, {"metadata.finalizers": ["example.com/theirs"]})
     assert api.ask("POST", path_of("StorageCluster", namespace), given).is_ok
     async with kubernetes_of(api) as kubernetes:
-        performer, seen = Performer(kubernetes, Desk()), _observed(namespace)
+        performer, seen = Performer(kubernetes, RecordedRequests()), _observed(namespace)
         await performer.do(seen, act.AddFinalizer("StorageCluster", "main"))
         held = api.ask("GET", path).body
         await performer.do(seen, act.DropFinalizer("StorageCluster", "main", "a test"))
@@ -199,7 +199,7 @@ async def test_a_stopped_set_has_no_replicas_and_what_else_is_wanted_of_it_stays
     api: ApiServer, namespace: str
 ) -> None:
     async with kubernetes_of(api) as kubernetes:
-        performer, seen = Performer(kubernetes, Desk()), _observed(namespace)
+        performer, seen = Performer(kubernetes, RecordedRequests()), _observed(namespace)
         wanted = node_set(cluster_of(seen), pool(), NODE)
         await performer.do(seen, act.Apply(wanted, "a test"))
         path = path_of("StatefulSet", namespace, "main-hot-7")
@@ -214,7 +214,7 @@ async def test_a_stopped_set_has_no_replicas_and_what_else_is_wanted_of_it_stays
 async def test_a_first_pass_is_taken_whole_and_the_token_is_never_made_twice(api: ApiServer, namespace: str) -> None:
     made = api.ask("POST", path_of("StorageCluster", namespace), sample(CLUSTER))
     async with kubernetes_of(api) as kubernetes:
-        performer, seen = Performer(kubernetes, Desk()), _observed(namespace)
+        performer, seen = Performer(kubernetes, RecordedRequests()), _observed(namespace)
         spec = StorageClusterSpec.model_validate(made.body["spec"])
         uid = made.body["metadata"]["uid"]
         seen = Observed(namespace, seen.now, Seen("main", uid, spec, StorageClusterStatus()))
@@ -233,7 +233,7 @@ async def test_a_first_pass_is_taken_whole_and_the_token_is_never_made_twice(api
 @pytest.mark.fault("kubernetes-refuses-object-taken")
 async def test_what_fails_freezes_nothing_but_what_needs_it(api: ApiServer, namespace: str) -> None:
     async with kubernetes_of(api) as kubernetes:
-        performer, seen = Performer(kubernetes, Desk()), _observed(namespace)
+        performer, seen = Performer(kubernetes, RecordedRequests()), _observed(namespace)
         wanted = node_set(cluster_of(seen), pool(), NODE)
         await performer.do(seen, act.Apply(wanted, "a test"))
         uid = _metadata(api, "StatefulSet", namespace, "main-hot-7")["uid"]
@@ -252,7 +252,7 @@ async def test_what_fails_freezes_nothing_but_what_needs_it(api: ApiServer, name
 async def test_a_pod_whose_set_is_refused_is_not_stopped_and_the_next_one_is(api: ApiServer, namespace: str) -> None:
     """It would come back as it was, and be stopped again without end."""
     async with kubernetes_of(api) as kubernetes:
-        performer, seen = Performer(kubernetes, Desk()), _observed(namespace)
+        performer, seen = Performer(kubernetes, RecordedRequests()), _observed(namespace)
         uids = {}
         for name in ("main-hot-7-0", "main-hot-8-0"):
             body = {"metadata": {"name": name}, "spec": {"containers": [{"name": "a", "image": "a"}]}}
@@ -276,7 +276,7 @@ async def test_a_disruptive_action_that_is_refused_gives_its_place_to_the_next_i
 ) -> None:
     """Never two in one pass: the one that failed may have been done."""
     async with kubernetes_of(api) as kubernetes:
-        performer, seen = Performer(kubernetes, Desk()), _observed(namespace)
+        performer, seen = Performer(kubernetes, RecordedRequests()), _observed(namespace)
         await performer.do(seen, act.Apply(node_set(cluster_of(seen), pool(), NODE), "a test"))
         uid = _metadata(api, "StatefulSet", namespace, "main-hot-7")["uid"]
         refused, other = act.DeleteClaim("No-Such Name", "uid", "a test"), act.StopSet("main-hot-7", uid, "a test")
@@ -297,15 +297,15 @@ async def test_a_disruptive_action_that_is_refused_gives_its_place_to_the_next_i
 
 
 async def test_wishes_go_to_the_meta_service(api: ApiServer, namespace: str) -> None:
-    desk = Desk()
+    requests = RecordedRequests()
     async with kubernetes_of(api) as kubernetes:
-        performer, seen = Performer(kubernetes, desk), _observed(namespace)
+        performer, seen = Performer(kubernetes, requests), _observed(namespace)
         await performer.do(seen, act.AskRetire(3, RetireMode.OFFLOAD, "disk-3", 2))
         await performer.do(seen, act.CancelRetire(3))
         await performer.do(seen, act.EndMount("tier/3"))
         assert not kubernetes.writes
 
-    assert desk.wishes == [("retire", 3, RetireMode.OFFLOAD, "disk-3", 2), ("cancel", 3), ("end", "tier/3")]
+    assert requests.wishes == [("retire", 3, RetireMode.OFFLOAD, "disk-3", 2), ("cancel", 3), ("end", "tier/3")]
 
 
 async def test_refusals_say_what_the_caller_can_do(api: ApiServer, namespace: str) -> None:
@@ -336,7 +336,7 @@ async def test_without_a_right_in_volumes_the_finalizer_alone_guards_a_claim(api
     async with kubernetes_of(api) as kubernetes:
         _, seen, uid = await _with_claim(api, kubernetes, namespace, f"{namespace}-volume")
     async with kubernetes_of(api, LIMITED_TOKEN) as limited:
-        performer = Performer(limited, Desk())
+        performer = Performer(limited, RecordedRequests())
         await performer.do(seen, act.GuardClaim("data-main-hot-7", uid))
         guarded = _metadata(api, "PersistentVolumeClaim", namespace, "data-main-hot-7")
         await performer.do(seen, act.UnguardClaim("data-main-hot-7", uid, keeps_volume=False, why="a test"))

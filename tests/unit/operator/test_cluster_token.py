@@ -14,7 +14,7 @@ from stratalog_meta.service import MetaService
 from stratalog_meta.stores.memory import MemoryStore
 from stratalog_operator.announce import Announcer
 from stratalog_operator.kube.client import path_of
-from stratalog_operator.metas import HttpMetaDoors
+from stratalog_operator.metas import HttpMetaConnections
 from stratalog_operator.observe.cluster_token import token_in
 from stratalog_operator.passes import Passes
 from stratalog_operator.resources.kinds import CLUSTER
@@ -62,15 +62,15 @@ async def test_a_token_that_changes_is_shown_from_the_next_pass_on() -> None:
     tokens = [OLD]
     server = MetaServer(service, key=DoorKey(lambda: tuple(tokens)))
     url = await server.start("127.0.0.1", 0)
-    doors, main = HttpMetaDoors(lambda _: url), cluster()
+    connections, main = HttpMetaConnections(lambda _: url), cluster()
     with pytest.raises(Unavailable):
-        await (await doors.door(main, "")).sight.look()
-    assert (await (await doors.door(main, OLD)).sight.look()).cluster_id == service.cluster_id
+        await (await connections.connect(main, "")).observer.observe()
+    assert (await (await connections.connect(main, OLD)).observer.observe()).cluster_id == service.cluster_id
     tokens[:] = [NEW]
     with pytest.raises(Unavailable):
-        await (await doors.door(main, OLD)).sight.look()
-    assert (await (await doors.door(main, NEW)).sight.look()).cluster_id == service.cluster_id
-    await doors.close()
+        await (await connections.connect(main, OLD)).observer.observe()
+    assert (await (await connections.connect(main, NEW)).observer.observe()).cluster_id == service.cluster_id
+    await connections.close()
     await server.close()
     await service.close()
 
@@ -82,14 +82,14 @@ async def test_a_secret_that_cannot_be_used_stops_neither_a_pass_nor_a_deletion(
     bad = {"metadata": {"name": "main-token"}, "data": secret(token="short")["data"]}
     assert api.ask("POST", path_of("Secret", namespace), bad).is_ok
     assert api.ask("POST", path_of("StorageCluster", namespace), sample(CLUSTER)).is_ok
-    metas = HttpMetaDoors()
+    metas = HttpMetaConnections()
     async with kubernetes_of(api) as kubernetes:
         passes = Passes(kubernetes, metas, Announcer(kubernetes, OperatorStats(), "one"), OperatorStats())
-        await passes.look((namespace, "main"))
+        await passes.run_pass((namespace, "main"))
         made = {one["metadata"]["name"] for one in api.ask("GET", path_of("StatefulSet", namespace)).body["items"]}
         found = api.ask("GET", path_of("StorageCluster", namespace, "main")).body
         assert api.ask("DELETE", path_of("StorageCluster", namespace, "main")).is_ok
-        await passes.look((namespace, "main"))
+        await passes.run_pass((namespace, "main"))
     await metas.close()
     ready = {one["type"]: one for one in found["status"]["conditions"]}["Ready"]
 

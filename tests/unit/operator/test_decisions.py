@@ -10,7 +10,7 @@ from stratalog_operator.apply.perform import Performer
 from stratalog_operator.plan import actions as act
 from stratalog_operator.plan.news import decided
 from stratalog_operator.plan.whole import plan
-from support.meta_desk import Desk
+from support.meta_requests import RecordedRequests
 from support.noted_kubernetes import NotedKubernetes
 from support.operator_world import World, kinds_of, settled
 
@@ -163,9 +163,9 @@ async def test_a_decision_stays_while_what_it_asks_for_could_not_be_written() ->
     note = act.NoteDisk("data-main-hot-2", "u", "disk-b", "cluster-1")
     drop = act.DropDecision("StorageNode", "main-hot-2", "u", "stratalog.dev/disk-lost-ack", True, "disk-a is lost")
     seen = settled().observe()
-    done = await Performer(kubernetes, Desk()).perform(seen, act.Plan((note, drop), {}, 5))
+    done = await Performer(kubernetes, RecordedRequests()).perform(seen, act.Plan((note, drop), {}, 5))
     kubernetes.refusals.clear()
-    again = await Performer(kubernetes, Desk()).perform(seen, act.Plan((note, drop), {}, 5))
+    again = await Performer(kubernetes, RecordedRequests()).perform(seen, act.Plan((note, drop), {}, 5))
 
     assert (done.undone, again.undone) == ((note, drop), ())
     assert [path.rpartition("/")[2] for method, path in kubernetes.requests if method == "PATCH"] == [

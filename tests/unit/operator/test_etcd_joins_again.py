@@ -104,7 +104,7 @@ async def test_a_member_that_lost_its_volume_joins_again_under_a_new_id(members:
 
     async def sees(number: int, **wanted: bool) -> bool:
         try:
-            seen.append(await etcd.look())
+            seen.append(await etcd.observe())
         except Unavailable:
             return False
         found = seen[-1].member(number)
@@ -136,7 +136,7 @@ async def test_a_member_that_lost_its_volume_joins_again_under_a_new_id(members:
 
     for _ in range(2):
         await eventually(lambda: is_done(etcd.add(members.urls()[1][1])), timeout=30)
-    listed = await etcd.look()
+    listed = await etcd.observe()
     added = _of(listed, 1)
     assert (added.is_started, added.is_learner, added.is_healthy) == (False, True, False)
     assert added.member_id != before.member_id and len(listed.members) == 3
@@ -163,7 +163,7 @@ async def test_without_a_majority_nothing_is_known_of_the_members(members: Membe
 
     async def answers() -> bool:
         try:
-            return all(one.is_healthy for one in (await etcd.look()).members)
+            return all(one.is_healthy for one in (await etcd.observe()).members)
         except Unavailable:
             return False
 
@@ -172,4 +172,4 @@ async def test_without_a_majority_nothing_is_known_of_the_members(members: Membe
     members.kill(1)
 
     with pytest.raises(Unavailable):
-        await etcd.look()
+        await etcd.observe()

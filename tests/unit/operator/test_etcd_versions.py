@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stratalog.model.etcd_versions import is_affected
-from stratalog_operator.plan.etcd import needs_look
+from stratalog_operator.plan.etcd import needs_etcd_state
 from stratalog_operator.plan.etcd_versions import stated_version
 from stratalog_operator.resources.cluster import _AFFECTED_TAG
 from support.operator_world import World, world
@@ -57,7 +57,7 @@ def test_the_image_of_the_cluster_is_used_without_a_word() -> None:
     assert one.condition("StorageCluster", "main", "Stalled").status == "False"
     assert len(one.nodes) == 1
     assert [member.version for member in one.cluster.status.etcd_members] == ["3.6.16"] * 3
-    assert not needs_look(one.observe())
+    assert not needs_etcd_state(one.observe())
 
 
 def test_an_image_that_states_an_affected_version_gets_no_node_until_a_person_accepts_it() -> None:
@@ -110,7 +110,7 @@ def test_a_cluster_that_has_nodes_keeps_working_and_says_what_its_etcd_is() -> N
     assert (stalled.status, stalled.reason, len(one.nodes)) == ("True", "EtcdAffected", 2)
     assert "main-etcd-0 is etcd 3.5.9" in stalled.message
 
-    assert not needs_look(one.observe()), "it is not asked again before its pod is another one"
+    assert not needs_etcd_state(one.observe()), "it is not asked again before its pod is another one"
 
     one.etcd.version = "3.6.16"
     del one.pods["main-etcd-0"]

@@ -12,7 +12,7 @@ from stratalog.model.errors import Unavailable
 from stratalog.telemetry.metrics import MetricRegistry
 from stratalog_operator.announce import Announcer
 from stratalog_operator.kube.client import path_of
-from stratalog_operator.metas import MetaDoor, MetaDoors
+from stratalog_operator.metas import MetaConnection, MetaConnections
 from stratalog_operator.passes import Passes
 from stratalog_operator.plan.observed import SeenMeta
 from stratalog_operator.process import Operator, OperatorSettings
@@ -20,7 +20,7 @@ from stratalog_operator.queue import Key
 from stratalog_operator.specs.objects import Cluster
 from stratalog_operator.stats import export
 from stratalog_operator.workers import Workers
-from support.meta_desk import Desk
+from support.meta_requests import RecordedRequests
 from support.noted_kubernetes import NotedKubernetes
 from support.waiting import eventually
 
@@ -39,20 +39,20 @@ READY = {
 }
 
 
-class TopicsOnlyDesk(Desk):
+class TopicsOnlyRequests(RecordedRequests):
     async def make_topic(self, *_: object) -> None: ...
 
     change_topic = remove_topic = make_mount = make_topic
 
 
-class NoMeta(MetaDoors):
-    async def look(self) -> SeenMeta:
+class NoMeta(MetaConnections):
+    async def observe(self) -> SeenMeta:
         raise AssertionError("without a pod of it nobody is asked")
 
-    async def door(self, cluster: Cluster, token: str) -> MetaDoor:
+    async def connect(self, cluster: Cluster, token: str) -> MetaConnection:
         if cluster.name == "bad":
             raise Unavailable("its pass fails")
-        return MetaDoor(self, TopicsOnlyDesk())
+        return MetaConnection(self, TopicsOnlyRequests())
 
     async def forget(self, key: Key) -> None: ...
 
@@ -81,7 +81,7 @@ async def test_every_metric_of_the_operator_moves() -> None:
     stats, registry = operator.stats, MetricRegistry()
     export(registry, stats, kubernetes)
     announcer = Announcer(kubernetes, stats, "one")
-    workers = operator._workers = Workers(Passes(kubernetes, metas, announcer, stats).look, stats, at_once=1)
+    workers = operator._workers = Workers(Passes(kubernetes, metas, announcer, stats).run_pass, stats, at_once=1)
     registry.refresh_with(workers.measure)
     exported = {one.name for one in registry.descriptions() if one.name.startswith("stratalog_operator_")}
     moved: set[str] = set()

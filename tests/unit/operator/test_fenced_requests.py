@@ -13,7 +13,7 @@ from stratalog_operator.apply.perform import Performer
 from stratalog_operator.plan import actions as act
 from stratalog_operator.plan.observed import Observed, Seen
 from stratalog_operator.resources.cluster import StorageClusterSpec, StorageClusterStatus
-from support.meta_desk import Desk
+from support.meta_requests import RecordedRequests
 from support.noted_kubernetes import NotedKubernetes
 
 PLANNED: tuple[act.Action, ...] = (
@@ -26,12 +26,12 @@ PLANNED: tuple[act.Action, ...] = (
 )
 
 
-class MetaDesk(Desk):
+class MetaRequests(RecordedRequests):
     async def remove_topic(self, topic_id: UUID) -> None:
         self.wishes.append(("remove", topic_id))
 
 
-class EtcdDesk:
+class EtcdRequests:
     def __init__(self) -> None:
         self.wishes: list[str] = []
 
@@ -48,7 +48,7 @@ class EtcdDesk:
 @pytest.mark.fault("operator-frozen-middle-pass")
 @pytest.mark.parametrize("is_held", [True, False])
 async def test_without_the_lease_neither_the_meta_service_nor_etcd_is_asked(is_held: bool) -> None:
-    kubernetes, desk, etcd = NotedKubernetes(), MetaDesk(), EtcdDesk()
+    kubernetes, requests, etcd = NotedKubernetes(), MetaRequests(), EtcdRequests()
 
     def may_write() -> None:
         if not is_held:
@@ -57,8 +57,8 @@ async def test_without_the_lease_neither_the_meta_service_nor_etcd_is_asked(is_h
     kubernetes.may_write = may_write
     spec = StorageClusterSpec.model_validate({"meta": {"etcd": {}}})
     seen = Observed("data", "2013-01-01T00:00:00Z", Seen("main", "uid-of-main", spec, StorageClusterStatus()))
-    done = await Performer(kubernetes, desk, etcd=etcd).perform(seen, act.Plan(PLANNED, {}, 5))
+    done = await Performer(kubernetes, requests, etcd=etcd).perform(seen, act.Plan(PLANNED, {}, 5))
 
-    assert (bool(desk.wishes), bool(etcd.wishes)) == (is_held, is_held)
+    assert (bool(requests.wishes), bool(etcd.wishes)) == (is_held, is_held)
     assert done.done == (len(PLANNED) if is_held else 0)
     assert {type(error) for error in done.failed} == (set() if is_held else {Fenced})

@@ -1,4 +1,4 @@
-"""The operator's two doors to a real meta service: what it sees there, and what it wishes."""
+"""The operator's two listeners to a real meta service: what it sees there, and what it wishes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from stratalog_meta.api import server
 from stratalog_meta.api.server import MetaServer
 from stratalog_meta.service import MetaService
 from stratalog_meta.stores.memory import MemoryStore
-from stratalog_operator.apply.meta_service import HttpMetaDesk
+from stratalog_operator.apply.meta_service import HttpMetaRequests
 from stratalog_operator.apply.perform import process_settings
-from stratalog_operator.observe.meta_service import HttpMetaSight, records
+from stratalog_operator.observe.meta_service import HttpMetaObserver, records
 from stratalog_operator.plan import actions as act
 from stratalog_operator.resources.cluster import StorageClusterSpec
 from stratalog_operator.specs.objects import Cluster
@@ -48,12 +48,12 @@ async def _service(nodes: int) -> AsyncIterator[tuple[MetaService, HttpMetaClien
 async def test_members_and_wishes_are_seen_at_once() -> None:
     """Also before the leader of the service has looked at them."""
     async with _service(3) as (service, client):
-        sight, desk = HttpMetaSight(client), HttpMetaDesk(client)
+        observer, requests = HttpMetaObserver(client), HttpMetaRequests(client)
         for _ in range(2):
-            await desk.retire(3, RetireMode.VOLUME, None, None)
-        seen = await sight.look()
-        await desk.cancel(3)
-        after = await sight.look()
+            await requests.retire(3, RetireMode.VOLUME, None, None)
+        seen = await observer.observe()
+        await requests.cancel(3)
+        after = await observer.observe()
 
     assert seen.cluster_id == service.cluster_id
     assert [node.storage_id for node in seen.nodes] == ["disk-1", "disk-2", "disk-3"]
@@ -80,17 +80,17 @@ def test_words_of_a_retirement_are_never_of_another_reason_than_its_own() -> Non
 
 async def test_what_is_there_no_more_is_no_fault_and_a_wrong_disk_is() -> None:
     async with _service(2) as (_, client):
-        desk = HttpMetaDesk(client)
-        await desk.cancel(7)
-        await desk.end_mount("tier/7")
+        requests = HttpMetaRequests(client)
+        await requests.cancel(7)
+        await requests.end_mount("tier/7")
         with pytest.raises(InvalidRequest):
-            await desk.retire(2, RetireMode.OFFLOAD, "another-disk", None)
+            await requests.retire(2, RetireMode.OFFLOAD, "another-disk", None)
 
 
 async def test_a_topic_that_never_has_enough_in_sync_holds_up_nobody() -> None:
     async with _service(2) as (service, client):
         await service.perform(CreateTopic("hopeless", 1, 2, {"min.insync.replicas": "3"}))
-        seen = await HttpMetaSight(client).look()
+        seen = await HttpMetaObserver(client).observe()
 
     assert seen.unwell == ()
 
@@ -104,9 +104,9 @@ async def test_a_topic_that_does_not_say_how_many_must_be_in_sync_has_the_defaul
         active = shard.segments[-1]
         assert active.leader is not None
         await service.perform(ProposeIsr(active.key, (active.leader,), active.isr_version))
-        unsaid = await HttpMetaSight(client).look()
+        unsaid = await HttpMetaObserver(client).observe()
         service.min_in_sync = 2
-        seen = await HttpMetaSight(client).look()
+        seen = await HttpMetaObserver(client).observe()
 
     assert len(seen.unwell) == 1 and "min.insync.replicas is 2" in seen.unwell[0]
     assert unsaid.unwell == () and len(unsaid.behind) == 2
@@ -116,9 +116,9 @@ async def test_a_topic_without_a_number_of_shards_has_as_many_as_the_processes_a
     spec = {"meta": {"etcd": {}}, "config": {"num.partitions": "5"}}
     process = process_settings(Cluster("main", "data", "uid", StorageClusterSpec.model_validate(spec)))
     async with _service(3) as (_, client):
-        sight, desk = HttpMetaSight(client), HttpMetaDesk(client)
-        await desk.make_topic(act.MakeTopic("orders", "orders", None, 3, {}), process)
-        made = (await sight.look()).topic("orders")
+        observer, requests = HttpMetaObserver(client), HttpMetaRequests(client)
+        await requests.make_topic(act.MakeTopic("orders", "orders", None, 3, {}), process)
+        made = (await observer.observe()).topic("orders")
 
     assert made is not None and made.shard_count == 5
 
@@ -128,29 +128,29 @@ async def test_topics_are_made_changed_and_removed_and_what_repeats_is_no_fault(
         Cluster("main", "data", "uid", StorageClusterSpec.model_validate({"meta": {"etcd": {}}}))
     )
     async with _service(3) as (_, client):
-        sight, desk = HttpMetaSight(client), HttpMetaDesk(client)
+        observer, requests = HttpMetaObserver(client), HttpMetaRequests(client)
         for _ in range(2):
-            await desk.make_topic(act.MakeTopic("orders", "orders", 2, 3, {"retention.ms": "5"}), process)
-        made = (await sight.look()).topic("orders")
+            await requests.make_topic(act.MakeTopic("orders", "orders", 2, 3, {"retention.ms": "5"}), process)
+        made = (await observer.observe()).topic("orders")
         assert made is not None
         wanted = {"retention.ms": "6"}
-        await desk.change_topic(act.ChangeTopic("orders", made.topic_id, wanted, {"retention.ms": "5"}, 4), process)
+        await requests.change_topic(act.ChangeTopic("orders", made.topic_id, wanted, {"retention.ms": "5"}, 4), process)
         # The state has changed since it was observed, and the next pass sees that.
-        await desk.change_topic(act.ChangeTopic("orders", made.topic_id, {}, {"retention.ms": "5"}, None), process)
+        await requests.change_topic(act.ChangeTopic("orders", made.topic_id, {}, {"retention.ms": "5"}, None), process)
 
         async def is_summed_up() -> bool:
             """Sums are a while old."""
-            return sum(one.leaders for one in (await sight.look()).node_sums.values()) == 4
+            return sum(one.leaders for one in (await observer.observe()).node_sums.values()) == 4
 
         await eventually(is_summed_up)
-        seen = await sight.look()
+        seen = await observer.observe()
         changed = seen.topic("orders")
         with pytest.raises(InvalidRequest, match="no-such"):
-            await desk.make_topic(act.MakeTopic("b", "b", 1, 1, {"no-such": "5"}), process)
-        await desk.make_mount(act.MakeMount("january", ("orders",), 0, 1, 0))  # nothing is sealed yet
+            await requests.make_topic(act.MakeTopic("b", "b", 1, 1, {"no-such": "5"}), process)
+        await requests.make_mount(act.MakeMount("january", ("orders",), 0, 1, 0))  # nothing is sealed yet
         for _ in range(2):
-            await desk.remove_topic(made.topic_id)
-        gone = await sight.look()
+            await requests.remove_topic(made.topic_id)
+        gone = await observer.observe()
 
     assert (made.shard_count, made.replication_factor, dict(made.settings)) == (2, 3, {"retention.ms": "5"})
     assert changed is not None and (changed.shard_count, dict(changed.settings)) == (4, wanted)
@@ -164,7 +164,7 @@ async def test_a_service_that_is_older_than_the_operator_is_read_as_a_whole(monk
     monkeypatch.setattr(server, "ROUTES", routes)
     async with _service(3) as (service, client):
         await service.perform(CreateTopic("orders", 2, 3, {}))
-        seen = await HttpMetaSight(client).look()
+        seen = await HttpMetaObserver(client).observe()
 
     assert [topic.name for topic in seen.topics] == ["orders"] and len(seen.nodes) == 3
     assert sum(one.leaders for one in seen.node_sums.values()) == 2
@@ -174,6 +174,6 @@ async def test_a_service_that_is_away_is_an_error_and_not_an_empty_cluster() -> 
     gone = HttpMetaClient("http://127.0.0.1:9")
     try:
         with pytest.raises(Unavailable):
-            await HttpMetaSight(gone).look()
+            await HttpMetaObserver(gone).observe()
     finally:
         await gone.close()

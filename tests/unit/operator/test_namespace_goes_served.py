@@ -13,7 +13,7 @@ from itertools import count
 import pytest
 
 from stratalog_operator.kube.client import path_of
-from stratalog_operator.metas import HttpMetaDoors
+from stratalog_operator.metas import HttpMetaConnections
 from stratalog_operator.process import Operator, OperatorSettings
 from stratalog_operator.resources.kinds import CLUSTER, KINDS, POOL, TOPIC
 from support.api_server import NO_API_SERVER, TOKEN, ApiServer, apiserver_binary
@@ -99,7 +99,7 @@ async def test_what_an_operator_without_rights_left_behind_another_one_lets_go(p
     configuration = place.configuration()
     configuration.api_key = {"BearerToken": f"Bearer {TOKEN}"}
     settings = OperatorSettings("another", (place.namespace,), elsewhere, lease_times=QUICK_LEASE)
-    stopping, other = asyncio.Event(), Operator(settings, configuration, HttpMetaDoors(lambda _: place.meta_url))
+    stopping, other = asyncio.Event(), Operator(settings, configuration, HttpMetaConnections(lambda _: place.meta_url))
     running = asyncio.create_task(other.run(stopping))
     try:
         await place.until(lambda: not _held(place))

@@ -50,11 +50,11 @@ def test_nothing_is_applied_while_it_is_paused_and_the_status_goes_on() -> None:
 
 def _outside(**ports: int) -> dict[str, Any]:
     """Listeners for clients outside, by their first ports."""
-    doors = [
+    listeners = [
         {"name": name, "port": 9094 + at, "type": "nodeport", "firstNodePort": port}
         for at, (name, port) in enumerate(ports.items())
     ]
-    return {"listeners": [{"name": "internal", "port": 9092}, *doors]}
+    return {"listeners": [{"name": "internal", "port": 9092}, *listeners]}
 
 
 def _node_ports(one: World) -> dict[str, int]:
@@ -99,8 +99,8 @@ def test_the_status_says_where_clients_begin_inside_and_outside() -> None:
     before = one.cluster.status.listeners
     one.settle()
 
-    assert [door.name for door in before] == ["internal"], "no machine has an address yet"
-    assert {door.name: door.bootstrap for door in one.cluster.status.listeners} == {
+    assert [listener.name for listener in before] == ["internal"], "no machine has an address yet"
+    assert {listener.name: listener.bootstrap for listener in one.cluster.status.listeners} == {
         "internal": before[0].bootstrap,
         "far": "10.0.0.1:30092",
         "near": "10.0.0.1:30192",
@@ -108,14 +108,14 @@ def test_the_status_says_where_clients_begin_inside_and_outside() -> None:
 
 
 def test_hosts_that_clients_outside_are_told_stand_in_the_status() -> None:
-    doors = [
+    listeners = [
         {"name": "far", "port": 9094, "type": "nodeport", "firstNodePort": 30_092, "advertisedHost": "log.example.org"},
         {"name": "six", "port": 9095, "type": "nodeport", "firstNodePort": 30_192, "advertisedHost": "2001:db8::1"},
     ]
-    one = world(3, spec={**_outside(), "listeners": [*_outside()["listeners"], *doors]})
+    one = world(3, spec={**_outside(), "listeners": [*_outside()["listeners"], *listeners]})
     one.settle()
 
-    assert [door.bootstrap for door in one.cluster.status.listeners][1:] == [
+    assert [listener.bootstrap for listener in one.cluster.status.listeners][1:] == [
         "log.example.org:30092",
         "[2001:db8::1]:30192",
     ]

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from stratalog_operator.plan import actions as act
-from stratalog_operator.plan.etcd import needs_look
+from stratalog_operator.plan.etcd import needs_etcd_state
 from stratalog_operator.plan.whole import plan
 from stratalog_operator.resources.cluster import StorageClusterStatus
 from support.operator_etcd import SmallEtcd
@@ -97,7 +97,7 @@ def test_a_member_whose_volume_is_lost_joins_again_and_then_nothing_is_asked_any
     assert _changes(one) == ["RemoveEtcdMember", "AddEtcdMember", "PromoteEtcdMember"]
     assert {0: before[0], 2: before[2]}.items() <= after.items() and after[1] not in before.values()
     assert one.etcd.claims[LOST].is_guarded
-    assert one.is_quiet() and not needs_look(one.observe())
+    assert one.is_quiet() and not needs_etcd_state(one.observe())
     assert {pod: one.pods[pod].is_ready for pod in ("main-etcd-0", "main-etcd-1", "main-etcd-2")} == {
         "main-etcd-0": True,
         "main-etcd-1": True,

@@ -16,22 +16,22 @@ def test_waking_a_key_again_and_again_is_one_look() -> None:
     for _ in range(5):
         queue.wake(A, 0.0)
 
-    assert queue.take(0.0) == A
-    assert queue.take(100.0) is None
+    assert queue.start_next(0.0) == A
+    assert queue.start_next(100.0) is None
     queue.done(A, 0.0, None)
-    assert queue.take(100.0) is None
+    assert queue.start_next(100.0) is None
 
 
 def test_a_key_is_never_looked_at_twice_at_once_and_what_woke_it_meanwhile_is_not_forgotten() -> None:
     queue = WakeQueue()
     queue.wake(A, 0.0)
-    queue.take(0.0)
+    queue.start_next(0.0)
     queue.wake(A, 1.0)
 
-    assert queue.take(1.0) is None
+    assert queue.start_next(1.0) is None
     queue.done(A, 2.0, 60.0)
-    assert queue.take(2.0) is None
-    assert queue.take(2.0 + PAUSE_S) == A
+    assert queue.start_next(2.0) is None
+    assert queue.start_next(2.0 + PAUSE_S) == A
 
 
 def test_keys_do_not_wait_for_one_another_and_the_longest_waiting_goes_first() -> None:
@@ -39,18 +39,18 @@ def test_keys_do_not_wait_for_one_another_and_the_longest_waiting_goes_first() -
     queue.wake(B, 0.0)
     queue.wake(A, 1.0)
 
-    assert [queue.take(2.0), queue.take(2.0), queue.take(2.0)] == [B, A, None]
+    assert [queue.start_next(2.0), queue.start_next(2.0), queue.start_next(2.0)] == [B, A, None]
 
 
 def test_a_key_is_looked_at_again_when_its_pass_said_so_and_not_before() -> None:
     queue = WakeQueue()
     queue.wake(A, 0.0)
-    queue.take(0.0)
+    queue.start_next(0.0)
     queue.done(A, 0.0, 60.0)
 
     assert queue.next_due() == 60.0
-    assert queue.take(59.9) is None
-    assert queue.take(60.0) == A
+    assert queue.start_next(59.9) is None
+    assert queue.start_next(60.0) == A
 
 
 @pytest.mark.fault("pass-cluster-fails")
@@ -59,12 +59,12 @@ def test_each_failure_waits_longer_up_to_a_bound_and_a_success_begins_anew() -> 
     waits = []
     queue.wake(A, now)
     for _ in range(12):
-        assert queue.take(now) == A
+        assert queue.start_next(now) == A
         waits.append(queue.failed(A, now, chance=0.0))
         now += waits[-1]
-    assert queue.take(now) == A
+    assert queue.start_next(now) == A
     queue.done(A, now, 0.0)
-    assert queue.take(now + PAUSE_S) == A
+    assert queue.start_next(now + PAUSE_S) == A
 
     assert waits[:4] == [1.0, 2.0, 4.0, 8.0]
     assert waits[-1] == LONGEST_BACKOFF_S
@@ -77,21 +77,21 @@ def test_whoever_changes_a_key_that_fails_is_heard_soon_and_cannot_hurry_it() ->
     queue, now = WakeQueue(), 0.0
     queue.wake(A, now)
     for _ in range(10):
-        queue.take(now)
+        queue.start_next(now)
         now += queue.failed(A, now, chance=0.0)
-    queue.take(now)
+    queue.start_next(now)
     queue.failed(A, now, chance=0.0)
     queue.wake(A, now + 0.1)
 
-    assert queue.take(now + FAILED_PAUSE_S - 0.1) is None
-    assert queue.take(now + FAILED_PAUSE_S) == A
+    assert queue.start_next(now + FAILED_PAUSE_S - 0.1) is None
+    assert queue.start_next(now + FAILED_PAUSE_S) == A
 
 
 @pytest.mark.parametrize("chance", [0.0, 0.5, 1.0])
 def test_keys_that_failed_together_do_not_come_together(chance: float) -> None:
     queue = WakeQueue()
     queue.wake(A, 0.0)
-    queue.take(0.0)
+    queue.start_next(0.0)
 
     assert queue.failed(A, 0.0, chance) == 1.0 - chance / 2
 
@@ -110,7 +110,7 @@ def test_whatever_happens_a_key_that_was_woken_is_looked_at_afterwards(steps: li
             queue.wake(key, now)
             owed.add(key)
         elif what == "take":
-            taken = queue.take(now)
+            taken = queue.start_next(now)
             if taken is not None:
                 assert taken not in running
                 running.add(taken)
@@ -125,7 +125,7 @@ def test_whatever_happens_a_key_that_was_woken_is_looked_at_afterwards(steps: li
         queue.done(key, now, None)
     seen = set()
     later = now + LONGEST_BACKOFF_S
-    while (taken := queue.take(later)) is not None:
+    while (taken := queue.start_next(later)) is not None:
         seen.add(taken)
 
     assert owed <= seen

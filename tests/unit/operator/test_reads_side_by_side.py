@@ -14,7 +14,7 @@ from stratalog.model.views.retirement_status import RetirementStatus
 from stratalog.model.views.status_page import Overview
 from stratalog_operator.kube.client import path_of
 from stratalog_operator.kube.together import together
-from stratalog_operator.observe.meta_service import HttpMetaSight
+from stratalog_operator.observe.meta_service import HttpMetaObserver
 from stratalog_operator.observe.objects import DEPENDENTS, observe, observe_orphans
 from stratalog_operator.plan.observed import SeenMeta
 from support.noted_kubernetes import NotedKubernetes
@@ -23,7 +23,7 @@ NOW = "2013-01-01T00:00:00Z"
 
 
 class NoMeta:
-    async def look(self) -> SeenMeta:
+    async def observe(self) -> SeenMeta:
         raise AssertionError("without a pod of it nobody is asked")
 
 
@@ -82,7 +82,7 @@ class _Client(HttpMetaClient):
 
 
 async def test_the_meta_service_is_asked_for_everything_at_once_when_it_has_said_whose_it_is() -> None:
-    seen = await HttpMetaSight(_Client()).look()
+    seen = await HttpMetaObserver(_Client()).observe()
 
     assert (seen.cluster_id, seen.nodes, seen.store_away_seconds) == ("cluster-1", (), None)
 

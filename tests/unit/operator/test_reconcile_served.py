@@ -17,7 +17,7 @@ from stratalog_operator.resources.kinds import CLUSTER, POOL
 from support.api_server import MERGE, NO_API_SERVER, ApiServer, apiserver_binary
 from support.kind_samples import sample
 from support.kubernetes_client import kubernetes_of
-from support.meta_desk import Desk
+from support.meta_requests import RecordedRequests
 from support.pretended_machines import Machines
 
 pytestmark = [
@@ -34,7 +34,7 @@ class Members:
         self.nodes: dict[int, Node] = {}
         self.is_away = False
 
-    async def look(self) -> SeenMeta:
+    async def observe(self) -> SeenMeta:
         if self.is_away:
             raise Unavailable("nobody answers: wait")
         return SeenMeta("cluster-1", tuple(self.nodes.values()))
@@ -45,7 +45,7 @@ class Place:
 
     def __init__(self, api: ApiServer, namespace: str, kubernetes: Kubernetes) -> None:
         self.api, self.namespace, self.kubernetes = api, namespace, kubernetes
-        self.members, self.performer = Members(), Performer(kubernetes, Desk())
+        self.members, self.performer = Members(), Performer(kubernetes, RecordedRequests())
         self.machines = Machines(api, namespace)
         assert api.ask("POST", path_of("StorageCluster", namespace), sample(CLUSTER)).is_ok
         given = sample(POOL, {"spec.zones": ["a", "b"]})

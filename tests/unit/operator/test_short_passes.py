@@ -16,15 +16,15 @@ from stratalog.settings.process import ProcessSettings
 from stratalog_operator.announce import MOST_WAITING, Announcer
 from stratalog_operator.apply.parking import Parking
 from stratalog_operator.apply.perform import AT_ONCE, Performed, Performer, let_orphans_go
-from stratalog_operator.apply.rounds import MOST_IN_A_PASS, Rounds
+from stratalog_operator.apply.topic_turns import MOST_IN_A_PASS, TopicTurns
 from stratalog_operator.kube.client import path_of
-from stratalog_operator.metas import MetaDoor, MetaDoors
+from stratalog_operator.metas import MetaConnection, MetaConnections
 from stratalog_operator.passes import Passes
 from stratalog_operator.plan import actions as act
 from stratalog_operator.plan.news import News
 from stratalog_operator.plan.observed import Observed, Seen, SeenMeta, SeenTopic
 from stratalog_operator.plan.orphans import OrphanPlan
-from stratalog_operator.plan.topics import look_at_topic, owners
+from stratalog_operator.plan.topics import owners, plan_topic
 from stratalog_operator.queue import Key
 from stratalog_operator.resources.cluster import StorageClusterSpec, StorageClusterStatus
 from stratalog_operator.resources.pool import StorageNodePoolStatus
@@ -32,14 +32,14 @@ from stratalog_operator.resources.schema import Part
 from stratalog_operator.resources.topic import TopicStorageSpec, TopicStorageStatus
 from stratalog_operator.specs.objects import Cluster
 from stratalog_operator.stats import OperatorStats
-from support.meta_desk import Desk
+from support.meta_requests import RecordedRequests
 from support.noted_kubernetes import NotedKubernetes
 from support.waiting import eventually
 
 MANY = 2 * MOST_IN_A_PASS + 20
 
 
-class TopicDesk(Desk):
+class TopicRequests(RecordedRequests):
     async def make_topic(self, made: act.MakeTopic, process: ProcessSettings) -> None:
         self.wishes.append(("make", made.topic))
         if made.topic.startswith("refused"):
@@ -74,19 +74,19 @@ class Rig:
     """Passes one after the other, with what is kept between them; what was done is planned no more."""
 
     def __init__(self, names: list[str]) -> None:
-        self.left, self.desk, self.kubernetes = list(names), TopicDesk(), NotedKubernetes()
-        self.seconds, self._rounds = 0.0, Rounds()
+        self.left, self.requests, self.kubernetes = list(names), TopicRequests(), NotedKubernetes()
+        self.seconds, self._topic_turns = 0.0, TopicTurns()
         self._parking = Parking(lambda: self.seconds)
 
     async def one_pass(self) -> Performed:
-        performer = Performer(self.kubernetes, self.desk, self._parking, self._rounds)
+        performer = Performer(self.kubernetes, self.requests, self._parking, self._topic_turns)
         done = await performer.perform(_observed(self.left), _plan(self.left))
         told = {name for kind, name in done.written if kind == "TopicStorage"}
         self.left = [name for name in self.left if name not in told or name.startswith(("refused", "lost"))]
         return done
 
     def made(self) -> set[str]:
-        return {name for kind, name in self.desk.wishes if kind == "make"}
+        return {name for kind, name in self.requests.wishes if kind == "make"}
 
 
 @pytest.mark.fault("users-create-change-delete")
@@ -96,7 +96,7 @@ async def test_so_many_topics_have_their_turn_in_a_pass_and_all_within_a_few() -
     left = [(await rig.one_pass()).topics_left for _ in range(3)]
 
     assert left == [MANY - MOST_IN_A_PASS, MANY - 2 * MOST_IN_A_PASS, 0]
-    assert rig.made() == set(names) and len([one for one in rig.desk.wishes if one[0] == "make"]) == MANY
+    assert rig.made() == set(names) and len([one for one in rig.requests.wishes if one[0] == "make"]) == MANY
     assert rig.left == []
 
 
@@ -106,7 +106,7 @@ async def test_the_cluster_is_told_of_before_anything_of_a_topic_is_done() -> No
 
     written = rig.kubernetes.changed()
     assert [path.rsplit("/", 2)[1:] for path in written[:2]] == [["main", "status"], ["hot", "status"]]
-    assert rig.desk.wishes[0] == ("end", "tier/1"), "what is no topic comes first, wherever the plan has it"
+    assert rig.requests.wishes[0] == ("end", "tier/1"), "what is no topic comes first, wherever the plan has it"
     assert len(written) == 2 + 2 * MOST_IN_A_PASS
 
 
@@ -136,7 +136,7 @@ async def test_topics_that_fail_each_time_take_their_own_turn_and_not_the_others
 
 async def test_what_was_refused_for_good_and_says_so_takes_no_turn_while_it_is_waited_with() -> None:
     bad = [f"refused-{number:03}" for number in range(2 * MOST_IN_A_PASS)]
-    performer = Performer(NotedKubernetes(), desk := TopicDesk(), Parking(lambda: 0.0), Rounds())
+    performer = Performer(NotedKubernetes(), requests := TopicRequests(), Parking(lambda: 0.0), TopicTurns())
     seen, made = _observed(bad), act.Plan(tuple(act.MakeTopic(name, name, 1, 1, {}) for name in bad), {}, 5)
     lefts = []
     for _ in range(3):
@@ -146,7 +146,7 @@ async def test_what_was_refused_for_good_and_says_so_takes_no_turn_while_it_is_w
         seen = replace(seen, topics=tuple(told))
 
     assert lefts == [MOST_IN_A_PASS, 0, 0]
-    assert len(desk.wishes) == len(bad), "each was asked for once"
+    assert len(requests.wishes) == len(bad), "each was asked for once"
     assert done.written == {} and done.failed == []
 
 
@@ -162,7 +162,7 @@ async def test_a_cluster_that_is_deleted_lets_all_of_its_topics_go_in_one_pass_s
         kubernetes.answers_to[path] = {"metadata": held}
     drops = [act.DropFinalizer("TopicStorage", name, "") for name in names]
     made = act.Plan((*drops, act.DropFinalizer("StorageCluster", "main", "")), {}, 5)
-    done = await Performer(kubernetes, Desk()).perform(seen, made)
+    done = await Performer(kubernetes, RecordedRequests()).perform(seen, made)
 
     assert done.done == MANY + 1 and done.topics_left == 0
     assert kubernetes.most == AT_ONCE
@@ -236,7 +236,7 @@ def _compared(count: int) -> int:
     CountedName.compared = 0
     first = owners(seen)
     for one in seen.topics:
-        look_at_topic(seen, one, first[one.spec.topic_name])
+        plan_topic(seen, one, first[one.spec.topic_name])
     return CountedName.compared
 
 
@@ -276,12 +276,12 @@ class TopicsThere(NotedKubernetes):
         return answer
 
 
-class NoMeta(MetaDoors):
-    async def look(self) -> SeenMeta:
+class NoMeta(MetaConnections):
+    async def observe(self) -> SeenMeta:
         raise AssertionError("without a pod of it nobody is asked")
 
-    async def door(self, cluster: Cluster, token: str) -> MetaDoor:
-        return MetaDoor(self, TopicDesk())
+    async def connect(self, cluster: Cluster, token: str) -> MetaConnection:
+        return MetaConnection(self, TopicRequests())
 
     async def forget(self, key: Key) -> None: ...
 
@@ -294,9 +294,9 @@ async def test_one_that_fails_is_told_when_all_had_their_turn_and_keeps_nobody_w
     stats = OperatorStats()
     passes = Passes(kubernetes, NoMeta(), Announcer(kubernetes, stats, "one"), stats)
     for _ in range(2):
-        assert await passes.look(("data", "main")) == 0.0, "the others come at once"
+        assert await passes.run_pass(("data", "main")) == 0.0, "the others come at once"
     with pytest.raises(Unavailable, match="2 actions failed; the first: nobody answers"):
-        await passes.look(("data", "main"))
+        await passes.run_pass(("data", "main"))
 
     told = {path for path in kubernetes.changed() if "/topicstorages/" in path}
     assert len(told) == MANY

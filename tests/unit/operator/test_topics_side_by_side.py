@@ -14,10 +14,10 @@ from stratalog_operator.kube.client import Kubernetes
 from stratalog_operator.plan import actions as act
 from stratalog_operator.plan.observed import Observed, Seen
 from stratalog_operator.resources.cluster import StorageClusterSpec, StorageClusterStatus
-from support.meta_desk import Desk
+from support.meta_requests import RecordedRequests
 
 
-class TogetherDesk(Desk):
+class TogetherRequests(RecordedRequests):
     """Answers for a topic only when a number of topics are requested at the same time."""
 
     def __init__(self, together: int) -> None:
@@ -49,22 +49,22 @@ def _observed() -> Observed:
 
 async def test_topics_of_a_pass_are_made_side_by_side_and_one_that_is_refused_holds_up_nobody() -> None:
     names = [*(f"topic-{number}" for number in range(3 * AT_ONCE - 1)), "refused"]
-    desk = TogetherDesk(AT_ONCE)
+    requests = TogetherRequests(AT_ONCE)
     async with ApiClient(Configuration(host="http://127.0.0.1:1")) as client:  # asked for nothing
         made = act.Plan(tuple(_topic(name) for name in names), {}, 5)
-        done = await Performer(Kubernetes(client), desk).perform(_observed(), made)
+        done = await Performer(Kubernetes(client), requests).perform(_observed(), made)
 
-    assert {name for _, name in desk.wishes} == set(names) - {"refused"}
+    assert {name for _, name in requests.wishes} == set(names) - {"refused"}
     assert [str(error) for error in done.refused] == ["no such setting"] and not done.failed
-    assert desk.most == AT_ONCE
+    assert requests.most == AT_ONCE
 
 
 async def test_what_is_no_topic_keeps_its_order_and_comes_first() -> None:
-    desk = TogetherDesk(2)
+    requests = TogetherRequests(2)
     one, other = act.EndMount("tier/1"), act.EndMount("tier/2")
     async with ApiClient(Configuration(host="http://127.0.0.1:1")) as client:
         made = act.Plan((one, _topic("a"), _topic("b"), other), {}, 5)
-        await Performer(Kubernetes(client), desk).perform(_observed(), made)
+        await Performer(Kubernetes(client), requests).perform(_observed(), made)
 
-    assert desk.wishes[:2] == [("end", "tier/1"), ("end", "tier/2")]
-    assert sorted(desk.wishes[2:]) == [("make", "a"), ("make", "b")]
+    assert requests.wishes[:2] == [("end", "tier/1"), ("end", "tier/2")]
+    assert sorted(requests.wishes[2:]) == [("make", "a"), ("make", "b")]

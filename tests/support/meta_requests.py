@@ -1,4 +1,4 @@
-"""Where the operator states its wishes to the meta service, in tests: they are noted."""
+"""Records the requests of the operator to the meta service, in tests."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 from stratalog.model.retirement import RetireMode
 
 
-class Desk:
-    """Notes what was wished."""
+class RecordedRequests:
+    """`wishes`: the requests so far."""
 
     def __init__(self) -> None:
         self.wishes: list[tuple[Any, ...]] = []

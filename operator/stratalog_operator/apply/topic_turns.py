@@ -17,12 +17,12 @@ from typing import Final
 MOST_IN_A_PASS: Final = 50
 
 
-class Rounds:
+class TopicTurns:
     def __init__(self, most: int = MOST_IN_A_PASS) -> None:
         self._most = most
         self._last = ""
 
-    def take(self, names: Iterable[str]) -> tuple[frozenset[str], int]:
+    def choose(self, names: Iterable[str]) -> tuple[frozenset[str], int]:
         """Returns: the topics of this pass, and how many are left for later passes."""
         waiting = sorted(set(names))
         at = bisect_right(waiting, self._last)
