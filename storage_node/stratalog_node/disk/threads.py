@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from stratalog_node.disk.calls import DiskCalls, watch_this_thread
 
@@ -18,13 +18,17 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+ROLL_THREADS: Final = 16
+COPY_THREADS: Final = 80
+"""Most of them wait for the disk; a thread is made when there is work for it (`replication/copy_scheduler.py`)."""
+
 
 class DiskThreads:
     def __init__(self, read_threads: int = 4, calls: DiskCalls | None = None) -> None:
         """`calls` hears of what these threads ask of the disk."""
         self.calls = calls or DiskCalls()
-        threads = {"read": read_threads, "flush": 1, "seal": 2, "background": 4, "copies": 8, "write-behind": 1}
-        threads |= {"promise": 1, "probe": 1}
+        threads = {"read": read_threads, "flush": 1, "seal": 2, "background": 4, "write-behind": 1}
+        threads |= {"promise": 1, "probe": 1, "roll": ROLL_THREADS, "copies": COPY_THREADS}
         self._pools = {
             kind: ThreadPoolExecutor(count, f"disk-{kind}", initializer=watch_this_thread, initargs=(self.calls,))
             for kind, count in threads.items()
@@ -74,6 +78,10 @@ class DiskThreads:
 
     async def flush(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pools["flush"], work)
+
+    async def flush_ended(self, file: SegmentFile, work: Callable[[], T]) -> T:
+        """The flush of a segment that ended: producers wait for it, and it waits for no index block or deletion."""
+        return await self._pinned("roll", file, work)
 
     async def seal(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pools["seal"], work)

@@ -5,6 +5,8 @@ one thing at a time for all copies, as do checkpoints; work that clients wait fo
 blocks run side by side: when a node was killed, its shards accept no writes until the segments that it led are sealed.
 That takes thousands of small proofs, and the journal of the file system commits simultaneous flushes together. Large
 proofs run one at a time, since several would take the processor from clients.
+A disk may take seconds for a flush. So work that clients wait for (flushes that a leader or a seal waits for) has
+places of its own, many of them, and waits for no work behind: periodic flushes, and index blocks of sealed segments.
 Lives on the event loop; the work runs on disk threads.
 """
 
@@ -18,10 +20,16 @@ from weakref import WeakValueDictionary
 
 from stratalog.event_loop.two_lanes import TwoLanes
 from stratalog.model.ids import SegmentKey
-from stratalog_node.disk.threads import DiskThreads
+from stratalog_node.disk.threads import COPY_THREADS, DiskThreads
 from stratalog_node.replication.replica_copy import ReplicaCopy
 
 _LARGE_BYTES: Final = 8 << 20
+_WAITED_FOR: Final = 64
+"""Flushes and index blocks that clients wait for, side by side: they take the disk's time, not the processor's."""
+_READING: Final = 8
+"""Proofs that read their copies side by side: they take the processor."""
+_BEHIND: Final = 8
+assert _WAITED_FOR + _READING + _BEHIND == COPY_THREADS, "none may wait for a thread that another kind has"
 
 
 class CopyScheduler:
@@ -29,6 +37,9 @@ class CopyScheduler:
         self._threads = threads
         self._lanes = TwoLanes()
         self._large = asyncio.Lock()
+        self._waited_for = asyncio.Semaphore(_WAITED_FOR)
+        self._reading = asyncio.Semaphore(_READING)
+        self._behind = asyncio.Semaphore(_BEHIND)
         self._turns: WeakValueDictionary[SegmentKey, asyncio.Lock] = WeakValueDictionary()
 
     async def in_turn(self, work: Callable[[], Any]) -> Any:
@@ -45,9 +56,17 @@ class CopyScheduler:
             return await self._in_lane(lambda: self._threads.change_file(copy.file, work), is_urgent=is_urgent)
 
     async def settle(self, copy: ReplicaCopy, work: Callable[[], Any], *, reads_all: bool = False) -> Any:
-        """Flush, proof or index block. Requires: the copy's file stays what it is."""
+        """A flush, an index block or (`reads_all`) a proof that clients wait for. Requires: the copy's file stays what
+        it is."""
         is_large = reads_all and copy.file.size_bytes > _LARGE_BYTES
-        async with self._turn_of(copy.key), self._large if is_large else nullcontext():
+        place = self._reading if reads_all else self._waited_for
+        async with self._turn_of(copy.key), self._large if is_large else nullcontext(), place:
+            return await self._threads.settle_copy(copy.file, work)
+
+    async def settle_behind(self, copy: ReplicaCopy, work: Callable[[], Any]) -> Any:
+        """As `settle`, for work that no client waits for. It takes the copy's turn only once it has a place: what
+        clients wait for on the same copy waits for one piece of such work at most."""
+        async with self._behind, self._turn_of(copy.key):
             return await self._threads.settle_copy(copy.file, work)
 
     async def _in_lane(self, begin: Callable[[], Awaitable[Any]], *, is_urgent: bool) -> Any:

@@ -266,9 +266,9 @@ class Following:
         seal = segment.seal
         try:
             table = await self._context.tables.for_block(segment, copy.found_producers)
-            await self.settle(copy, lambda: copy.write_index(seal, table))
+            await self.settle_behind(copy, lambda: copy.write_index(seal, table))
             if not table and (told := await self._context.tables.wait_for_table(segment)):
-                await self.settle(copy, lambda: copy.write_index(seal, told))
+                await self.settle_behind(copy, lambda: copy.write_index(seal, told))
         except StratalogError as error:
             log.warning("an index block lacks the seal record", segment=str(segment.key), error=str(error))
 
@@ -460,6 +460,9 @@ class Following:
 
     async def settle(self, copy: ReplicaCopy, work: Callable[[], Any], *, reads_all: bool = False) -> Any:
         return await self.turns.settle(copy, work, reads_all=reads_all)
+
+    async def settle_behind(self, copy: ReplicaCopy, work: Callable[[], Any]) -> Any:
+        return await self.turns.settle_behind(copy, work)
 
     async def write_promise(self, key: SegmentKey, fence: int) -> None:
         await self._promises.write(key, fence)

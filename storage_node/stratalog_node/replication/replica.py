@@ -103,6 +103,10 @@ class ReplicaHost(Protocol):
         stays what it is."""
         ...
 
+    async def settle_behind(self, copy: ReplicaCopy, work: Callable[[], Any]) -> Any:
+        """As `settle`, where no client waits for it."""
+        ...
+
     async def write_promise(self, key: Any, fence: int) -> None: ...
 
     async def tell(self, command: NodeCommand[Segment]) -> Segment: ...
@@ -340,20 +344,22 @@ class Replica:
         finally:
             file.unpin()
 
-    async def _settle(self, work: Callable[[], Any], *, reads_all: bool = False) -> Any:
+    async def _settle(self, work: Callable[[], Any], *, reads_all: bool = False, is_behind: bool = False) -> Any:
         """Pinned, so that its descriptor stays open while the thread runs, even if a copy is dropped or swept
         meanwhile: the number could be reused for another file, and flushing the wrong file counts as a failed flush."""
         file = self.copy.file
         file.pin()
         try:
+            if is_behind:
+                return await self._host.settle_behind(self.copy, work)
             return await self._host.settle(self.copy, work, reads_all=reads_all)
         finally:
             file.unpin()
 
-    async def _flush(self) -> bool:
+    async def _flush(self, *, is_behind: bool = False) -> bool:
         """False: it could not be tried (no descriptor, no room), which says nothing against what is there."""
         try:
-            end_offset, self.copy.flushed_bytes = await self._settle(self.copy.flush)
+            end_offset, self.copy.flushed_bytes = await self._settle(self.copy.flush, is_behind=is_behind)
         except (files.FlushLost, NotFound) as lost:
             self.hear(FlushLost(str(lost)))
         except Exception as error:
@@ -372,7 +378,7 @@ class Replica:
     async def _flush_ahead(self) -> None:
         """A proof, and a power cut, wait for little then."""
         try:
-            await self._flush()
+            await self._flush(is_behind=True)
         finally:
             self._is_flushing_ahead = False
 
@@ -385,7 +391,7 @@ class Replica:
         version = self.copy.version
         is_sound = self.follower.life is not FollowerLife.FAULTY and version is not None
         checkpoint = self.copy.due_checkpoint(force=force) if is_sound else None
-        if not self.copy.is_flushed and not await self._flush():
+        if not self.copy.is_flushed and not await self._flush(is_behind=not force):
             return
         if checkpoint is None or self.follower.life is FollowerLife.FAULTY:
             return
@@ -423,15 +429,16 @@ class Replica:
                 self.hear(CopyProven(self._proof.size_bytes, self._proof.digest))
 
     async def _prove_once(self) -> SealRecord:
+        """What waits for the disk is done apart from what takes the processor, so that slow flushes of many copies run
+        side by side."""
         copy = self.copy
-        proof: SealRecord
-        if not copy.is_made:  # then the proof makes it
-            proof = await self._change_file(copy.prove, is_urgent=True)
-            return proof
+        if not copy.is_made:
+            await self._change_file(copy.make, is_urgent=True)
         copy.file.pin()
         try:
             copy.file.fd()  # opened here: threads leave a descriptor as they find it
-            proof = await self._settle(copy.prove, reads_all=True)
+            _, copy.flushed_bytes = await self._settle(copy.flush_ended)
+            proof: SealRecord = await self._settle(copy.prove, reads_all=True)
         finally:
             copy.file.unpin()
         return proof

@@ -353,17 +353,23 @@ class ReplicaCopy:
         """A proof takes the processor from rolls, and no client waits for it."""
         await self._context.rolls_in_progress.wait_until_none()
 
-    def prove(self) -> SealRecord:
-        """Blocking: cut what lies behind the batches, flush, read all of it once more, and write its index block.
-        Requires: nothing is appended any more, and the file is pinned. Returns: the seal record as this copy alone
-        would have it, but without producers: those of its own batches are `found_producers` then. Raises: FlushLost,
-        Corrupt, Unavailable, DiskFull."""
+    def make(self) -> None:
+        """Blocking: the file of a segment without a batch. Raises: DiskFull, Unavailable."""
         if not self._is_made:
             self.file.create(encode_segment_header(self._identity))
             self._is_made = True
+
+    def flush_ended(self) -> tuple[int, int]:
+        """Blocking: cut what lies behind the batches, and flush. Requires: nothing is appended any more, and the file
+        is pinned. Returns and raises: see `flush`."""
         self._keep_rest()
         self.file.cut_room()
-        self.flush()
+        return self.flush()
+
+    def prove(self) -> SealRecord:
+        """Blocking: read all of it once more, and write its index block. Requires: `flush_ended` has returned, and
+        nothing was appended since. Returns: the seal record as this copy alone would have it, but without producers:
+        those of its own batches are `found_producers` then. Raises: Corrupt, Unavailable, DiskFull."""
         scan = self._new_scan(has_true_times=True)
         size = self.file.size_bytes - SEGMENT_HEADER_BYTES
         scan.advance(lambda at, want: self.file.read(SEGMENT_HEADER_BYTES + at, want), size)

@@ -98,6 +98,38 @@ async def test_large_proofs_are_made_one_at_a_time(turns: CopyScheduler) -> None
     assert done[-1] == "large"
 
 
+@pytest.mark.fault("flushes-slow-many-seals")
+async def test_what_clients_wait_for_waits_for_no_flush_behind(turns: CopyScheduler) -> None:
+    """After a failover each shard accepts writes once its seal is written. With slow flushes the seals waited for the
+    periodic flushes and the index blocks of all other copies, for minutes."""
+    held = Held()
+    behind = [asyncio.ensure_future(turns.settle_behind(copy_of(shard), held)) for shard in range(100)]
+    await asyncio.to_thread(held.is_at_work.wait, 30)
+    waited_for = copy_of(99)  # its own periodic flush has not begun
+    await turns.settle(waited_for, lambda: None)
+    await turns.settle(waited_for, lambda: None, reads_all=True)
+    assert not any(one.done() for one in behind)
+    held.may_end.set()
+    await asyncio.gather(*behind)
+
+
+@pytest.mark.fault("flushes-slow-many-seals")
+async def test_flushes_of_many_copies_wait_for_the_disk_side_by_side(turns: CopyScheduler) -> None:
+    meeting = Meeting(64)
+    await asyncio.gather(*(turns.settle(copy_of(shard), meeting) for shard in range(64)))
+
+
+@pytest.mark.fault("flushes-slow-many-seals")
+async def test_proofs_have_threads_though_as_many_flushes_as_there_may_be_hang(turns: CopyScheduler) -> None:
+    held = Held()
+    flushes = [asyncio.ensure_future(turns.settle(copy_of(shard), held)) for shard in range(200)]
+    flushes += [asyncio.ensure_future(turns.settle_behind(copy_of(shard), held)) for shard in range(200, 300)]
+    await asyncio.to_thread(held.is_at_work.wait, 30)
+    await turns.settle(copy_of(300), lambda: None, reads_all=True)
+    held.may_end.set()
+    await asyncio.gather(*flushes)
+
+
 async def test_files_come_and_go_one_at_a_time_those_that_clients_wait_for_first(turns: CopyScheduler) -> None:
     held, done = Held(), list[str]()
     tasks = [asyncio.ensure_future(turns.in_turn(held))]

@@ -335,11 +335,7 @@ class Flusher:
         size_bytes = active.file.size_bytes
         if self._journal.durable_bytes(active) >= size_bytes and active.flushed_bytes:
             return
-        active.file.pin()
-        try:
-            await self._threads.background(partial(sync_segment, active, size_bytes))
-        finally:
-            active.file.unpin()
+        await self._threads.flush_ended(active.file, partial(sync_segment, active, size_bytes))
 
     async def make_all_durable(self, shard: FlushedShard) -> None:
         """Returns once all that is in the shard's log now is on the disk. Raises: FlushLost, NotFound, Unavailable."""
