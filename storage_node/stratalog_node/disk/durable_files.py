@@ -88,9 +88,9 @@ def sync_directory(path: Path) -> None:
 
 def sync_names_of(paths: Iterable[Path]) -> None:
     """Make the names of segment files durable, with those of their shard and topic. Blocking; for disk threads."""
-    shards = {path.parent for path in paths}
-    topics = {shard.parent for shard in shards}
-    for directory in (*shards, *topics, *{topic.parent for topic in topics}):
+    shards = dict.fromkeys(path.parent for path in paths)
+    topics = dict.fromkeys(shard.parent for shard in shards)
+    for directory in (*shards, *topics, *dict.fromkeys(topic.parent for topic in topics)):
         sync_directory(directory)
 
 
@@ -101,7 +101,7 @@ def make_directories(*paths: Path) -> None:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise write_error(path, error) from error
-    for parent in {path.parent for path in paths}:
+    for parent in dict.fromkeys(path.parent for path in paths):
         sync_directory(parent)
 
 

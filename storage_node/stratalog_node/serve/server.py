@@ -111,7 +111,7 @@ class KafkaServer:
         self._produce = ProduceHandler(self.serving, services.catalog, shards.by_name, lag.catch_up)
         self._control = ControlRequests(self.serving, services)
         self._apis: dict[int, Api] = {api.key: api for api in registry.all()}
-        self._connections: set[Connection] = set()
+        self._connections: dict[Connection, None] = {}
         self._clients: dict[Connection, str | None] = {}
         """As the newest request of each named itself."""
         self._listeners: list[socket.socket] = []
@@ -155,7 +155,7 @@ class KafkaServer:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             info = ConnectionInfo(f"{peer_ip}:{address[1]}", told.host, told.port, told.name)
             connection = self.connection(sock, info)
-            self._connections.add(connection)
+            self._connections[connection] = None
             self.stats.accepted += 1
             self.stats.connections = len(self._connections)
             connection.open()
@@ -199,7 +199,7 @@ class KafkaServer:
             self.loop.add_reader(listener.fileno(), self._accept, listener, told)
 
     def forget(self, connection: Connection, reason: str, is_fault: bool) -> None:
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
         self._clients.pop(connection, None)
         self._replicas.forget(connection)
         self._readers.forget(connection)

@@ -278,7 +278,7 @@ class PendingFetch(Parkable):
     def _unregister(self) -> None:
         if self._waits_on:
             for shard in self._waits_on:
-                shard.waiters.discard(self)
+                shard.waiters.pop(self, None)
             self._waits_on = {}
             self._connection.waiting_fetches -= 1
 
@@ -382,7 +382,7 @@ class PendingFetch(Parkable):
             self._unregister()
             self._connection.waiting_fetches += 1
             for shard in counts:
-                shard.waiters.add(self)
+                shard.waiters[self] = None
         self._waits_on = counts
         self._counted_bytes = total
         if self._timer is None:

@@ -85,13 +85,13 @@ class ReplicaSession:
         self._leave(name)  # the shard, or where it grows, may be another now
         self._waits_at[name] = shard, None
         self._names.setdefault(shard, set()).add(name)
-        shard.waiters.add(self)
+        shard.waiters[self] = None
         self._join(shard, name)
 
     def _join(self, shard: ShardLog, name: SegmentName) -> None:
         unsealed = unsealed_of_epoch(shard, name.epoch)
         if unsealed is not None:
-            unsealed.followers.add(self)
+            unsealed.followers[self] = None
             self._waits_at[name] = shard, unsealed
 
     def _was_read(self, name: SegmentName) -> None:
@@ -103,12 +103,12 @@ class ReplicaSession:
     def _leave(self, name: SegmentName) -> None:
         shard, unsealed = self._waits_at.pop(name, (None, None))
         if unsealed is not None:
-            unsealed.followers.discard(self)
+            unsealed.followers.pop(self, None)
         if shard is not None:
             names = self._names[shard]
             names.discard(name)
             if not names:
-                shard.waiters.discard(self)
+                shard.waiters.pop(self, None)
                 del self._names[shard]
 
     def close(self) -> None:

@@ -64,7 +64,7 @@ class ActiveSegment(LocalCopy):
         """Of what a start must find here: all that is confirmed to others."""
         self.read_back = ReadBack(identity.key, leader.producers.limit)
         self.flushed_bytes = 0
-        self.followers: set[GrowthListener] = set()
+        self.followers: dict[GrowthListener, None] = {}
         self.hw_offset = leader.high_watermark
         self.hw_position = self.size_bytes if leader.high_watermark == leader.end_offset else 0
         self._marks: list[tuple[int, int]] = []

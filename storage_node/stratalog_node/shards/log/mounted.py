@@ -40,7 +40,7 @@ class MountedLog(ShardLog):
         self.active = None
         self.ended = []
         self.inherited = None
-        self.waiters = set()
+        self.waiters = {}
         self._pending = []
         self._is_dirty = False
         self.high_watermark = mounted.end_offset

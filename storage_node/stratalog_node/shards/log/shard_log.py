@@ -155,7 +155,7 @@ class ShardLog(Ranged):
         self.log_start_offset = 0
         self.inherited: InheritedProducers | None = None
         """Producers that the first file opened in this life begins with, where recovery knows them."""
-        self.waiters: set[FetchWaiter] = set()
+        self.waiters: dict[FetchWaiter, None] = {}
         self.is_leader = False
         """Whether this node leads the shard: as a plain attribute, for each fetch and each batch asks."""
         self.is_stirred = False

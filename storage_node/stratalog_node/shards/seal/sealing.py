@@ -84,7 +84,7 @@ class Sealing:
         self._seal_lines: dict[ShardKey, deque[ActiveSegment]] = {}
         self._unsealed: set[ActiveSegment] = set()
         self._rolls = Rolls(context, flusher, lambda ended: ended in self._unsealed)
-        self._damaged: set[ActiveSegment] = set()
+        self._damaged: dict[ActiveSegment, None] = {}
         """Ended segments that cannot be sealed from what is here."""
         self._faults: dict[ActiveSegment, Backoff] = {}
         """Ended segments whose seals met faults of the node."""
@@ -271,7 +271,7 @@ class Sealing:
                 self._context.stats.seal_failures += 1
                 log.error("segment cannot be sealed; it stays readable where it is whole", error=str(error))
                 if isinstance(error, Corrupt) and old in self._unsealed:
-                    self._damaged.add(old)
+                    self._damaged[old] = None
                 return
             except StratalogError as error:
                 is_usual = isinstance(error, _NotYet) and backoff.next_s < _USUAL_S
@@ -354,7 +354,7 @@ class Sealing:
 
     def _drop(self, old: ActiveSegment, *, is_replica: bool = False) -> None:
         self._unsealed.discard(old)
-        self._damaged.discard(old)
+        self._damaged.pop(old, None)
         self._faults.pop(old, None)
         self._rolls.forget(old)
         self.successors.forget(old.key)
