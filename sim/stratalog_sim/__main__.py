@@ -12,6 +12,7 @@ from stratalog_sim.broken import Broken
 from stratalog_sim.bugs import BUGS, find
 from stratalog_sim.explore import SMALL_WORLDS, explore
 from stratalog_sim.leaving_world import world_of
+from stratalog_sim.product.play import play_product
 from stratalog_sim.world import Shape, leaving_shape_of, shape_of
 
 _TELL_EVERY_S = 10.0
@@ -24,6 +25,7 @@ def main() -> int:
     options.add_argument("--first", type=int, default=0)
     options.add_argument("--nodes", type=int, help="so many in every seed, each segment on all; else the seed says")
     options.add_argument("--leaving", action="store_true", help="nodes come and go in every seed")
+    options.add_argument("--product", action="store_true", help="the product's own nodes and meta service run")
     options.add_argument("--bugs", action="store_true", help="plant each deliberate bug, and say which seed finds it")
     options.add_argument("--bug", help="this one alone")
     options.add_argument(
@@ -35,6 +37,8 @@ def main() -> int:
     if chosen.bugs or chosen.bug:
         return _look_for_bugs(range(chosen.first, chosen.first + chosen.seeds), chosen.bug)
     seeds = [chosen.seed] if chosen.seed is not None else range(chosen.first, chosen.first + chosen.seeds)
+    if chosen.product:
+        return play_product(seeds, is_told=chosen.seed is not None)
     return play_seeds(seeds, chosen.nodes, is_told=chosen.seed is not None, is_leaving=chosen.leaving)
 
 

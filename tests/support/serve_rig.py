@@ -156,7 +156,7 @@ class ServeRig(ShardRig):
             theirs.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         ours.setblocking(False)
         connection = self.server.connection(ours, info)
-        self.server._connections.add(connection)
+        self.server._connections[connection] = None
         connection.open()
         client = WireClient(theirs, connection)
         self._clients.append(client)

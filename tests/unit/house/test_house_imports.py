@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from support.import_graph import circles, graph_of, imported_names, one_way_round, product_graph
-from support.source_tree import PRODUCT_ROOTS
+from support.source_tree import PRODUCT_ROOTS, python_files, relative
 
 SPEAKS_KAFKA = (
     "stratalog.kafka",
@@ -50,8 +50,9 @@ def test_nobody_imports_the_simulator() -> None:
     assert not strangers
 
 
-def test_the_simulator_knows_machines_and_the_meta_service_and_no_shell_of_a_node() -> None:
-    """A stand-in must not use what it replaces, or it would prove nothing by itself."""
+def test_stand_ins_of_the_simulator_know_machines_and_no_shell_of_a_node() -> None:
+    """A stand-in must not use what it replaces, or it would prove nothing by itself. `stratalog_sim.product` has none:
+    it runs the product's own processes."""
     allowed = (
         "stratalog_sim",
         "stratalog.machines",
@@ -64,9 +65,30 @@ def test_the_simulator_knows_machines_and_the_meta_service_and_no_shell_of_a_nod
             name for name in found if _is_in(name, ("stratalog", "stratalog_meta", "stratalog_node", "support"))
         )
         for module, found in imported_names(("sim",)).items()
+        if not _is_in(module, ("stratalog_sim.product",))
     }
     found = {f"{module}: {name}" for module, names in strangers.items() for name in names if not _is_in(name, allowed)}
     assert not found
+
+
+def test_worlds_of_the_product_use_no_stand_in() -> None:
+    own = ("stratalog_sim.product", "stratalog_sim.broken")
+    found = {
+        f"{module}: {name}"
+        for module, names in imported_names(("sim",)).items()
+        for name in names
+        if _is_in(module, ("stratalog_sim.product",))
+        and _is_in(name, ("stratalog_sim",))
+        and not _is_in(name, own)
+        and name != "stratalog_sim"
+    }
+    assert not found
+
+
+def test_no_world_of_the_product_is_in_an_import_circle() -> None:
+    paths = [path for path in python_files(("sim",)) if "/product/" in relative(path)]
+    names = {path: relative(path).removeprefix("sim/").removesuffix(".py").replace("/", ".") for path in paths}
+    assert not circles(graph_of({name: path.read_text("utf-8") for path, name in names.items()}))
 
 
 def _is_in(module: str, packages: tuple[str, ...]) -> bool:

@@ -1,0 +1,183 @@
+"""An event loop whose time is virtual: nothing waits, and the same callbacks run in the same order at every run.
+
+Callbacks run in the order in which they became due. When none is due, the time is set to that of the next timer. There
+are no threads: work for an executor becomes callbacks of this loop. What belongs to a dead process never runs again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import math
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor
+from random import Random
+from typing import Any, Protocol, TypeVar, cast
+
+from stratalog_sim.product.machine import PROCESS
+
+T = TypeVar("T")
+_EXECUTOR_S = 0.000_1
+
+
+class Connector(Protocol):
+    """The network, as far as the loop needs it."""
+
+    async def connect(self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> Any: ...
+
+    def add_reader(self, fd: int, callback: Callable[..., object], *args: Any) -> None: ...
+
+    def remove_reader(self, fd: int) -> bool: ...
+
+
+class Idle(AssertionError):
+    """Nothing is due and nothing will be, while somebody waits."""
+
+
+class NumberedTask(asyncio.Task[Any]):
+    """A task whose place in a set does not depend on its address."""
+
+    _number: int
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class NumberedFuture(asyncio.Future[Any]):
+    _number: int
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """Signatures of overridden methods are plainer than typeshed's, which tie arguments to callbacks."""
+
+    def __init__(self, rng: Random) -> None:
+        super().__init__()
+        self.rng = rng
+        self.now_us = 0
+        self.steps = 0
+        self.network: Connector
+        self.faults: list[dict[str, Any]] = []
+        """What reached the loop's exception handler, oldest first."""
+        self.kept: list[Any] = []
+        """Tasks and callbacks of dead processes: to drop one would run its `finally` blocks."""
+        self._tasks: list[NumberedTask] = []
+        self._made = 0
+        self._clock_resolution = 1e-9
+        self._waiting: list[tuple[int, int, asyncio.TimerHandle]] = []
+        self.set_exception_handler(lambda _, context: self.faults.append(context))
+        self.set_task_factory(self._make_task)
+
+    # Time and order -------------------------------------------------------------------------------------------------
+    @property
+    def now_s(self) -> float:
+        return self.now_us / 1e6
+
+    def time(self) -> float:
+        return self.now_us / 1e6
+
+    def call_at(self, when: float, callback: Callable[..., object], *args: Any, context: Any = None) -> Any:  # type: ignore[override]
+        return self._call_at_us(math.ceil(when * 1e6 - 0.001), callback, args, context)
+
+    def call_later(self, delay: float, callback: Callable[..., object], *args: Any, context: Any = None) -> Any:  # type: ignore[override]
+        """The time moves in whole microseconds: a delay that is lost in rounding would never pass."""
+        return self._call_at_us(self.now_us + math.ceil(max(0.0, delay) * 1e6), callback, args, context)
+
+    def _call_at_us(self, when_us: int, callback: Callable[..., object], args: Any, context: Any) -> Any:
+        timer = asyncio.TimerHandle(when_us / 1e6, callback, args, self, context)
+        self._made += 1
+        heapq.heappush(self._waiting, (when_us, self._made, timer))
+        return timer
+
+    def call_soon_threadsafe(self, callback: Callable[..., object], *args: Any, context: Any = None) -> Any:  # type: ignore[override]
+        return self.call_soon(callback, *args, context=context)
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """It is passed over when its time has come."""
+
+    def _run_once(self) -> None:
+        ready = cast("deque[asyncio.Handle]", self._ready)  # type: ignore[attr-defined]
+        waiting = self._waiting
+        if not ready:
+            while waiting and waiting[0][2].cancelled():
+                heapq.heappop(waiting)
+            if not waiting:
+                raise Idle("nothing is due any more, and somebody waits")
+            self.now_us = max(self.now_us, waiting[0][0])
+        while waiting and waiting[0][0] <= self.now_us:
+            ready.append(heapq.heappop(waiting)[2])
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if handle.cancelled():
+                continue
+            process = handle._context.get(PROCESS)  # type: ignore[attr-defined]
+            if process is not None and process.is_dead:
+                self.kept.append(handle)
+                continue
+            self.steps += 1
+            handle._run()
+
+    def _write_to_self(self) -> None:
+        """There is no other thread that could wake it."""
+
+    def _process_events(self, event_list: list[Any]) -> None:
+        """There are none."""
+
+    # Tasks ----------------------------------------------------------------------------------------------------------
+    def _make_task(self, loop: asyncio.AbstractEventLoop, coro: Any, context: Any = None) -> NumberedTask:
+        self._made += 1
+        NumberedTask._number = self._made  # the base class asks for the hash before this one can be set
+        task = NumberedTask(coro, loop=loop, context=context)
+        task._number = self._made
+        self._tasks.append(task)
+        if len(self._tasks) > 4096:
+            self._tasks = [one for one in self._tasks if not one.done()]
+        return task
+
+    def create_future(self) -> asyncio.Future[Any]:
+        future = NumberedFuture(loop=self)
+        self._made += 1
+        future._number = self._made
+        return future
+
+    def bury(self) -> None:
+        """Keep what dead processes had under way, so that nothing of it runs when it is dropped."""
+        self.kept += [one for one in self._tasks if not one.done()]
+
+    # Executors ------------------------------------------------------------------------------------------------------
+    def run_in_executor(self, executor: Executor | None, func: Callable[..., T], *args: Any) -> Any:  # type: ignore[override]
+        if executor is not None:
+            return asyncio.wrap_future(executor.submit(func, *args), loop=self)
+        future = self.create_future()
+        self.call_later(_EXECUTOR_S * (1 + self.rng.random()), self._work, future, func, args)
+        return future
+
+    @staticmethod
+    def _work(future: asyncio.Future[Any], func: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        if future.cancelled():
+            return
+        try:
+            result = func(*args)
+        except Exception as error:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    # Sockets --------------------------------------------------------------------------------------------------------
+    async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:
+        return await self.network.connect(protocol_factory, host, port)
+
+    def add_reader(self, fd: Any, callback: Callable[..., object], *args: Any) -> None:  # type: ignore[override]
+        self.network.add_reader(fd, callback, *args)
+
+    def remove_reader(self, fd: Any) -> bool:
+        return self.network.remove_reader(fd)
+
+    def add_writer(self, fd: Any, callback: Callable[..., object], *args: Any) -> None:  # type: ignore[override]
+        raise NotImplementedError("a simulated socket takes all that is sent")
+
+    def remove_writer(self, fd: Any) -> bool:
+        return False

@@ -1,0 +1,50 @@
+"""Plays seeds of the worlds in which the product's own processes run."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Sequence
+
+from stratalog_sim.broken import Broken
+from stratalog_sim.product.faults import Faults
+from stratalog_sim.product.world import ProductWorld, Shape
+
+
+def shape_of(seed: int) -> Shape:
+    """Of five seeds one has a single node, and one has two copies on three nodes."""
+    match seed % 5:
+        case 0:
+            return Shape(nodes=1, replicas=1)
+        case 1:
+            return Shape(nodes=3, replicas=2)
+        case _:
+            return Shape()
+
+
+def world_of(seed: int, shape: Shape) -> ProductWorld:
+    world = ProductWorld(seed, shape)
+    world.begin_faults = lambda begun: Faults(begun).end
+    return world
+
+
+def play_product(seeds: Sequence[int], *, is_told: bool) -> int:
+    """Until one breaks a promise; its history is printed. Returns the exit status."""
+    begun, steps, checks = time.perf_counter(), 0, 0
+    for seed in seeds:
+        world = world_of(seed, shape_of(seed))
+        try:
+            world.play()
+        except AssertionError as failure:
+            print("\n".join(world.history()))
+            if not isinstance(failure, Broken):
+                traceback.print_exc()
+            print(f'seed {seed} of {world.shape}: {failure}\nagain: make sim ARGS="--product --seed {seed}"')
+            return 1
+        steps += world.loop.steps
+        checks += world.truth.checks
+        if is_told:
+            print("\n".join(world.history()))
+    spent = time.perf_counter() - begun
+    print(f"{len(seeds)} seeds, {steps} steps, {checks} checks, {spent:.1f} s: {steps / spent:.0f} steps/s; all held")
+    return 0
