@@ -1,4 +1,4 @@
-"""Objects that only the definition of another version accepts: what rests on them stays as it is, all else goes on."""
+"""Objects that only the definition of another version accepts: what rests on them stays, and all else continues."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_topic_that_cannot_be_read_stops_nothing_but_its_topic() -> None:
 @pytest.mark.fault("kubernetes-object-other-version")
 @pytest.mark.parametrize("kind", KINDS_OF_NODES)
 def test_nodes_and_volumes_stay_as_they_are_while_what_they_rest_on_cannot_be_read(kind: str) -> None:
-    """A mount may need a volume, a node is counted, and a pool wants some: nobody can tell."""
+    """A mount may need a volume, a node is counted, and a pool wants some: it is unknown."""
     one = settled(4)
     one.scale(3)
     while 4 not in one.records or not one.records[4].step.is_released:
