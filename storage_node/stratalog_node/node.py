@@ -153,7 +153,7 @@ class StorageNode:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Of the internal listener."""
+        """The address of the internal listener."""
         return self.listening[INTERNAL]
 
     # Start ----------------------------------------------------------------------------------------------------------

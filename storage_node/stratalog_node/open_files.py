@@ -23,11 +23,11 @@ class OpenFiles:
     segment_files: int
     kafka_connections: int
     http_connections: int
-    """Of one port."""
+    """Limit for one port."""
 
     @classmethod
     def of(cls, most: int) -> OpenFiles:
-        """Of a process that may open `most` files."""
+        """For a process that may open `most` files."""
         return cls(
             min(most * 3 // 8, _MOST_SEGMENT_FILES),
             max(most // 4, _LEAST_CONNECTIONS),
@@ -36,7 +36,7 @@ class OpenFiles:
 
     @classmethod
     def of_process(cls) -> OpenFiles:
-        """Of this process, whose limit is raised as far as it may raise it."""
+        """For this process, whose limit is raised as far as possible."""
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         if soft != hard:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

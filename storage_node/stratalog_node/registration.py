@@ -29,7 +29,7 @@ log = logger(__name__)
 class BegunLife:
     life: Life
     origin: Origin
-    """Of its directory."""
+    """What the directory proves."""
 
 
 async def begin_life(

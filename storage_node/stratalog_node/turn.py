@@ -59,7 +59,7 @@ class BufferHolder(Protocol):
     """A connection with a receive buffer."""
 
     def give_back_buffer(self) -> None:
-        """The turn has used what was read; what is not needed any more may go back."""
+        """The turn has used what was read; memory that is no longer needed may go back."""
         ...
 
     def turn_ended(self) -> None:

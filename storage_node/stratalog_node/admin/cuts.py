@@ -29,7 +29,7 @@ _POLL_S: Final = 0.02
 class _Cut:
     ends: dict[ShardKey, int]
     epochs: dict[ShardKey, int]
-    """Those that were led then, as far as the metadata were known."""
+    """The shards that this node led at that time, as far as the metadata were known."""
     is_held: bool = True
     alarm: asyncio.TimerHandle | None = None
 

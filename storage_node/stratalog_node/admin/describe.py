@@ -25,7 +25,7 @@ _SOURCES = {SettingSource.TOPIC: "topic", SettingSource.PROCESS: "process", Sett
 
 
 def end_of(view: ShardView, segment: Segment) -> int:
-    """Where a segment ends; of the active one what is committed."""
+    """The end of a segment; for the active one, of what is committed."""
     return segment.end_offset if segment.end_offset is not None else max(view.high_watermark, segment.base_offset)
 
 

@@ -38,7 +38,7 @@ from stratalog_node.slices import Slices
 SEARCHES_AT_ONCE: Final = 2
 SEGMENTS_AT_ONCE: Final = 8
 THREADS: Final = 2
-"""Of those that decode large requests, too."""
+"""Threads that open batches; those that decode large requests have the same limit."""
 _QUEUE_S: Final = 5.0
 """So long a search waits for its turn."""
 _TIME_S: Final = 8.0
@@ -48,7 +48,7 @@ _SEGMENT_HANGS_S: Final = 17.0
 _HANGS_S: Final = 20.0
 _ANSWER_BYTES: Final = 1 << 20
 _MOST_RANGES: Final = 200
-"""That were not searched, in one answer."""
+"""Ranges that were not searched, listed in one answer."""
 _READ_BYTES: Final = 256 << 10
 _DECODED_BYTES: Final = 32 << 20
 """Of one batch: a larger one is reported as not searched."""

@@ -104,7 +104,8 @@ class NodeLooks:
         return HistoryAnswer(node_id=self.node_id, samples=samples)
 
     async def shards(self, topic_name: str, shards: Sequence[int]) -> LedShards:
-        """Those of them that this node leads, which alone knows where they end. Raises NotFound, InvalidRequest."""
+        """Those of the shards that this node leads, because only the leader knows where they end. Raises NotFound,
+        InvalidRequest."""
         if len(shards) > MAX_SHARDS_ASKED:
             raise InvalidRequest(f"{len(shards)} shards in one request: at most {MAX_SHARDS_ASKED}")
         services, slices, found = self._services, Slices(self._turns), []

@@ -260,7 +260,7 @@ class NodeAdmin:
         return [self._sealed(view, segment, was_asked) for view, segment, was_asked in asked]
 
     async def roll_elsewhere(self, request: RollElsewhereRequest) -> RollingElsewhere:
-        """Of the segments that are named those that this node leads are ended, with successors chosen again."""
+        """End those of the named segments that this node leads, with newly chosen successors."""
         services, asked = self._services, list[SegmentName]()
         for name in request.segments:
             await asyncio.sleep(0)  # each may make a file

@@ -33,7 +33,7 @@ Handler = Callable[["web.Request"], Awaitable["web.StreamResponse"]]
 
 _SEND_BYTES: Final = 64 << 10
 _MOST_ENTRIES: Final = 1_000
-"""Of a request's body, and of each list or object in it."""
+"""Limit for a request's body, and for each list or object in it."""
 
 _log = logger(__name__)
 

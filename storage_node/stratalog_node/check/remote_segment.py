@@ -29,7 +29,7 @@ class RemoteReport:
     """Bytes of batches that passed."""
     end_offset: int = 0
     digest: bytes = EMPTY_DIGEST
-    """Of the batches up to `end_offset`."""
+    """Digest of the batches up to `end_offset`."""
     findings: list[Finding] = field(default_factory=list)
 
     def error(self, place: str, what: str, next_step: str = RESTORE_OBJECT) -> None:

@@ -95,7 +95,7 @@ class DiskCalls:
 
     # What is known --------------------------------------------------------------------------------------------------
     def oldest(self, *kinds: DiskCall) -> CallInProgress | None:
-        """Of the calls in progress of these kinds, the one that began first."""
+        """The call of these kinds in progress that began first."""
         calls = [call for call in list(self._in_progress.values()) if call.kind in kinds]
         return min(calls, key=lambda call: call.since_ms, default=None)
 

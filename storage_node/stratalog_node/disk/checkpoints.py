@@ -31,8 +31,8 @@ def _name(key: SegmentKey) -> bytes:
 
 
 def flushed_ends(path: Path) -> dict[SegmentKey, int]:
-    """Of each segment with a checkpoint, below which offset all was on the disk. Also while a node has it open; empty
-    when there is no store, or none that can be read: it only ever adds to what is known."""
+    """For each segment with a checkpoint, the offset below which all was on the disk. Works while a node has the store
+    open; empty if there is no store, or none that can be read: callers use it only as additional evidence."""
     if not (path / "CURRENT").is_file():
         return {}
     try:

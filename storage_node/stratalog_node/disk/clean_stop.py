@@ -25,7 +25,7 @@ def note_clean_stop(path: Path, node_epoch: int, doubted: Mapping[ShardKey, int]
 
 
 def stopped_epoch(path: Path) -> int:
-    """Of the life that ended in order here; 0 for none. Blocking; changes nothing. Raises: Unavailable."""
+    """The epoch of the life that stopped cleanly here; 0 for none. Blocking; changes nothing. Raises: Unavailable."""
     data = read_file(path)
     try:
         return 0 if data is None else int(json.loads(data)["node_epoch"])

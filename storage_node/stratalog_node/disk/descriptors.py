@@ -131,7 +131,7 @@ class Descriptors:
         self._open.pop(file, None)
 
     def close(self) -> None:
-        """All of them. Requires: no thread and no connection uses one any more."""
+        """Close all of them. Requires: no thread and no connection still uses one."""
         for file in list(self._open):
             file.close()
 

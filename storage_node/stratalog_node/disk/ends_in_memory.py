@@ -33,8 +33,8 @@ log = logger(__name__)
 _MAGIC: Final = b"stratalog-ends-1"
 _TOPIC_BYTES: Final = 16
 _WORDS: Final = 6
-"""Of a slot: topic (two), shard, epoch, base offset, end offset. An end of 0: the slot is free, for no end is at its
-base."""
+"""Words of a slot: topic (two), shard, epoch, base offset, end offset. An end of 0 marks a free slot, because no
+segment ends at its base."""
 _SLOT_BYTES: Final = 8 * _WORDS
 _CHUNK_BYTES: Final = 3 * mmap.ALLOCATIONGRANULARITY
 _SLOTS_PER_CHUNK: Final = _CHUNK_BYTES // _SLOT_BYTES
@@ -80,7 +80,7 @@ class EndMark:
 
 
 class EndsInMemory:
-    """Those of one storage. Without a folder it knows and keeps nothing."""
+    """The ends of one storage id's segments. Without a folder it stores nothing."""
 
     def __init__(self, folder: Path | None = None, storage_id: str = "") -> None:
         self._path = None if folder is None else folder / f"stratalog-{storage_id}"
@@ -125,7 +125,7 @@ class EndsInMemory:
             return known
 
     def allocate(self, key: SegmentKey, end_offset: int) -> tuple[memoryview, int] | None:
-        """Where the end of this segment is written from now on; None: nowhere."""
+        """The slot for the end of this segment; None if there is none."""
         with self._changing:
             if not self._free:
                 if self._fd < 0:

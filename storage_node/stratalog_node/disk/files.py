@@ -100,7 +100,7 @@ class SegmentFile:
         self._lost = descriptors.lost.get(path, "")
         self._naming = threading.Lock()
         self._provisional: Path | None = None
-        """Where it lies as long as it has not got its name."""
+        """The file's path until it gets its own name."""
         self._preallocation = Preallocation()
         self.written_behind_bytes = 0
         """Up to here write-back has begun (`disk/write_behind.py`)."""

@@ -54,8 +54,8 @@ class InspectedFile:
         return True
 
     def _next_data(self, position: int) -> int | None:
-        """Where the file holds data from `position` on, as far as its file system knows; None when only a hole is
-        left: gigabytes that were never written need not be read."""
+        """The next position with data from `position` on, as far as the file system knows; None if only a hole is left:
+        gigabytes that were never written need not be read."""
         try:
             return os.lseek(self._fd, position, os.SEEK_DATA)
         except OSError as error:

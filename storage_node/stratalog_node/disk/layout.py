@@ -26,9 +26,9 @@ from stratalog.model.ids import SegmentKey, ShardKey
 
 UNCONFIRMED_SUFFIX = ".unconfirmed"
 GIVEN_UP_SUFFIX = ".given-up"
-"""Of files that were set aside for a human: they go with their topic."""
+"""Suffix of files that were set aside for a human: they go with their topic."""
 _LEFT_SUFFIXES = (UNCONFIRMED_SUFFIX, GIVEN_UP_SUFFIX, ".idx", ".tmp")
-"""Of what may lie beside the segments of a topic; the last is of an index block that was being written."""
+"""Suffixes of files beside the segments of a topic; the last is of an index block that was being written."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,8 @@ from stratalog_node.disk.durable_files import read_file, write_durably_of
 log = logger(__name__)
 
 _MOST_STARTS: Final = 32
-"""That are kept: the first, which was answered, and the last ones. Only a start that was performed and not answered
-adds one that counts."""
+"""Starts that are kept: the first, which was answered, and the last ones. Only a start that was performed and not
+answered adds one that counts."""
 _GET_GENERATION: Final = 0x80087601
 """FS_IOC_GETVERSION: what tells two files apart that had one inode number, one after the other."""
 
@@ -40,7 +40,7 @@ class PastLife:
     starts: tuple[str, ...] = ()
     """Names of starts; one of them began that life. Empty: the directory cannot prove which life it continues."""
     boot_id: str = ""
-    """Of the machine's boot in which the last of them ran."""
+    """The machine's boot in which the last of them ran."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Origin:
 
 
 NOT_KNOWN: Final = Origin()
-"""Of a directory about which the meta service says nothing."""
+"""The origin of a directory that the meta service does not know."""
 
 
 def note_start(path: Path, start_id: str, boot_id: str) -> PastLife:

@@ -28,7 +28,7 @@ _STEP = 1 << 20
 
 
 class LostFlushes:
-    """Of the directory `root`; `path` is where the list lies."""
+    """The list for the directory `root`, stored at `path`."""
 
     def __init__(self, path: Path, root: Path) -> None:
         self._path = path
@@ -61,7 +61,7 @@ class LostFlushes:
         return len(copied)
 
     def _copy(self, path: Path) -> bool:
-        """False: there is no such file any more, or it cannot be read; then whoever opens it meets that, too."""
+        """False if the file is gone or cannot be read; a later open then meets the same error."""
         if not path.is_file():
             return False
         try:

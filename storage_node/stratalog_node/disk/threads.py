@@ -25,7 +25,7 @@ COPY_THREADS: Final = 80
 
 class DiskThreads:
     def __init__(self, read_threads: int = 4, calls: DiskCalls | None = None) -> None:
-        """`calls` hears of what these threads ask of the disk."""
+        """`calls` records what these threads ask of the disk."""
         self.calls = calls or DiskCalls()
         threads = {"read": read_threads, "flush": 1, "seal": 2, "background": 4, "write-behind": 1}
         threads |= {"promise": 1, "probe": 1, "roll": ROLL_THREADS, "copies": COPY_THREADS}

@@ -38,8 +38,8 @@ class WriteBehind:
         self._room = BoundedSemaphore(MOST_WAITING)
 
     def begin(self, file: SegmentFile) -> None:
-        """Of what was appended since the last time, but for the page that is not full yet. Never raises: it is called
-        in the middle of an append."""
+        """Begin to write back what was appended since the last time, except for a page that is not full yet. Never
+        raises: it is called in the middle of an append."""
         if not self._room.acquire(blocking=False):
             return
         file.is_written_behind = True
@@ -71,7 +71,7 @@ def _begin(file: SegmentFile) -> None:
 
 
 def start_write_back(fd: int, position: int, size_bytes: int) -> None:
-    """Where a system has no such call, or refuses it, the kernel begins in its own time.
+    """If a system has no such call, or refuses it, the kernel writes back in its own time.
 
     Source: sync_file_range(2).
     """

@@ -29,7 +29,7 @@ from stratalog_node.groups.stats import GroupStats
 _JOINS = 0
 _LONGEST_NAME = 32_767
 _MOST_TOPICS = 10_000
-"""That one member subscribes to by name."""
+"""Limit for the topics that one member subscribes to by name."""
 _LONGEST_REGEX = 4_096
 
 

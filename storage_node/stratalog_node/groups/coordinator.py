@@ -70,12 +70,12 @@ from stratalog_node.slices import in_slices
 _log = logger(__name__)
 
 _LONGEST_NAME = 32_767
-"""Of a member, its instance, host or protocol, in bytes."""
+"""Limit for the name of a member, its instance, host or protocol, in bytes."""
 
 _MOST_PROTOCOLS = 1_000
-"""Of one member: each is looked at in every election."""
+"""Limit for the protocols of one member: each is read in every election."""
 _ASSIGNMENT_BYTES = 200
-"""Of one assignment in a SyncGroup, without its own bytes."""
+"""Estimated bytes of one assignment in a SyncGroup, without its content."""
 _MEMBER_ID_PREFIX = 128
 """Characters of a client's own name that its member ids begin with."""
 

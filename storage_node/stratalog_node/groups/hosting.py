@@ -163,7 +163,7 @@ class GroupHosting:
         return await self._standing.refusal(shard) or self.find(group_id)
 
     async def is_sure(self) -> bool:
-        """Of all shards that are here."""
+        """Whether this holds for all shards that are here."""
         ready = [shard for shard in self._shards.values() if shard.state is ShardState.READY]
         return not any(await asyncio.gather(*(self._standing.refusal(shard) for shard in ready)))
 

@@ -39,7 +39,7 @@ Trim: TypeAlias = Callable[[int, int], Awaitable[None]]
 _log = logger(__name__)
 
 _FEW_BYTES = 4_096
-"""Of an entry, on average."""
+"""Average size of an entry."""
 
 
 def _given_up(segments: Sequence[Segment], log_start_offset: int) -> list[OffsetRange]:

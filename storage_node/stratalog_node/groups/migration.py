@@ -25,7 +25,7 @@ from stratalog.model.groups.group import CONSUMER_PROTOCOL_TYPE, GroupError, Gro
 from stratalog_node.groups.subscription_codec import SubscriptionCodec
 
 _MAX_BYTES: Final = 4 << 20
-"""Of all metadata and assignments that are read at once, to convert a group."""
+"""Limit for all metadata and assignments that are read at once to convert a group."""
 _CLASSIC_MEMBERS: Final = (
     "the group has members of the classic protocol: end them first, or set group.protocol=classic in this client"
 )
@@ -94,7 +94,7 @@ class Migration:
             return None
         said: dict[str, Said] = {}
         for member in record.members:
-            # Of a member that joins again the first protocol is read: it must not be lost to the group then.
+            # For a member that joins again the first protocol is read: otherwise the group would lose it.
             wishes = subscription = self._words.wishes(member.protocols)
             if wishes is not None and elected[member.member_id] is not member.protocols[0].metadata:
                 subscription = self._words.read_subscription(elected[member.member_id])

@@ -45,7 +45,7 @@ class Topics(Protocol):
 
     @property
     def version(self) -> int:
-        """Of the metadata it shows."""
+        """The version of the metadata that it shows."""
         ...
 
 

@@ -51,7 +51,7 @@ class Replay:
         self.openings = 0
         """How often a coordinator took the shard over, as far back as the log goes."""
         self.given_up: list[OffsetRange] = []
-        """What is not in the log any more by a person's word, and no complete snapshot has restated since."""
+        """Ranges that a person gave up, and that no complete snapshot has replaced since."""
         self._begun: int | None = None
         """The snapshot whose end would complete the log's beginning."""
         self._counted = 0

@@ -39,7 +39,7 @@ class SnapshotInProgress:
         self._keys = live.live_keys()
         self._appended_entries = 0
         self.base_offset = -1
-        """Where the begin mark is: what is below may go once the snapshot is complete."""
+        """The offset of the begin mark: what is below may go once the snapshot is complete."""
         self.is_complete = False
         self.size_bytes = 0
 

@@ -12,7 +12,7 @@ from stratalog.model.groups.consumer_group import PlacesByName, Subscription
 from stratalog.model.groups.group import MemberProtocol
 
 _MAX_METADATA_BYTES: Final = 1 << 20
-"""Of one member of a consumer group: each JoinGroup is read."""
+"""Limit for one member of a consumer group: each JoinGroup is read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,8 @@ def vitals_of(
     uploader: NodeUploader | None,
     activity: Activity,
 ) -> Vitals:
-    """Of the disk at each heartbeat; of the uploads, which costs a check of each, only while a node leaves."""
+    """The disk's figures with each heartbeat, and those of uploads, which cost a check of each, only while a node
+    leaves."""
     disk, away_ms = local.disk.usage(), 0
     if uploader is not None and any(node.is_leaving for node in catalog.nodes()):
         away_ms = uploader.status().uploader.store_away_ms

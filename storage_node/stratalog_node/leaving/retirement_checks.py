@@ -54,7 +54,7 @@ class RetirementChecks:
         self._interval_ms = interval_ms
         self._steady_ms = steady_ms
         self._known: dict[int, tuple[Retirement, int]] = {}
-        """Of each retirement the record whose sightings were new last, and when."""
+        """For each retirement the newest checked record, and when it changed."""
         self._attempt = 0
 
     async def run(self) -> None:
@@ -63,7 +63,7 @@ class RetirementChecks:
             await asyncio.sleep(POLL_S)
             try:
                 await self.check_all()
-            except Exception:  # a node would never be let go of (F48)
+            except Exception:  # else a node could never leave (F48)
                 log.error("retirements cannot be looked at", exc_info=True)
 
     async def check_all(self) -> None:

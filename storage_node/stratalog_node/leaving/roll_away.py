@@ -44,7 +44,7 @@ class RollAway:
                 await self.check()
             except StratalogError as error:
                 log.info("a segment was not handed on yet", error=str(error))
-            except Exception:  # a node would never be let go of (F48)
+            except Exception:  # else a node could never leave (F48)
                 log.error("segments cannot be handed on", exc_info=True)
 
     async def check(self) -> None:
@@ -78,8 +78,8 @@ def is_open(shard: ShardLog, segment: SegmentKey) -> bool:
 
 
 def roll_elsewhere(shard: ShardLog, active: Segment) -> bool:
-    """End a segment that is led here with a successor that is chosen again, an empty one too, and without hurry: it is
-    prepared first. False when it is not what the leader writes to any more."""
+    """End a segment that this node leads, even an empty one, with a newly chosen successor, which is prepared first.
+    False if the leader no longer writes to it."""
     if not is_open(shard, active.key):
         return False
     shard.workers.sealing.successors.replace_successor(shard, active.key, active.handed.prepared)

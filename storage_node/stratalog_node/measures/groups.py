@@ -74,9 +74,9 @@ class GroupMeasures:
         self._sizes: list[_GroupSize] = []
         self._topics: list[tuple[str, str, int]] = []
         self.shards: list[ShardLag] = []
-        """Those with the most lag first, as many as may have series."""
+        """The shards with the most lag first, as many as may have series."""
         self.sums: dict[str, GroupSum] = {}
-        """Of each group that this node coordinates, as of the last pass."""
+        """The sums of each group that this node coordinates, as of the last pass."""
         self.lag_records = 0
         self._unknown = 0
 

@@ -19,7 +19,7 @@ log = logger(__name__)
 
 
 class Sums(NamedTuple):
-    """Of a node. The first two are counters, since the process began."""
+    """Figures of a node. The first two are counters since the process began."""
 
     appended_bytes: int
     fetched_bytes: int

@@ -41,7 +41,7 @@ _VOLUME_POLL_S: Final = 2.0
 _AT_ONCE: Final = MOST_LOOKS
 """Mounts that are looked at: those of dead machines take as long as a call may, and others wait behind them."""
 _DOUBTED_AFTER: Final = 2
-"""Looks in a row that were in vain."""
+"""Consecutive checks that failed."""
 
 
 _Place: TypeAlias = tuple[str, int]
@@ -85,9 +85,9 @@ class MountHolding:
         self._failures: dict[_Place, int] = {}
         """How often it could not be read."""
         self._in_vain: dict[_Place, tuple[str, int]] = {}
-        """The start of the process that should read the directory, and how often in a row it was asked in vain."""
+        """The start of the process that should serve the directory, and how many consecutive checks of it failed."""
         self._news: dict[_Place, asyncio.Event] = {}
-        """Of each that is looked at: it changed."""
+        """For each mount that is checked: set when it changed."""
         self._places = asyncio.Semaphore(_AT_ONCE)
         self._tasks = TaskSet()
         self._changed = asyncio.Event()
@@ -103,7 +103,7 @@ class MountHolding:
             self._changed.set()
 
     def held(self) -> Sequence[Mount]:
-        """Those that this life of the node was given."""
+        """The mounts that this life of the node was given."""
         return [mount for mount in self._catalog.mounts() if self._is_held(mount)]
 
     def _is_held(self, mount: Mount) -> bool:
@@ -197,7 +197,8 @@ class MountHolding:
             log.info("mount is another's by now", mount=mount.name, fencing_epoch=mount.token)
             self._failures.pop(at, None)
         except (StratalogError, TimeoutError) as error:
-            # Who checks its files first answers, and what the service does not hear says nothing of a directory.
+            # A process that first checks its files answers late, and a report that does not reach the service is no
+            # evidence against a directory.
             self._note_asked(mount, in_vain=not is_read and not isinstance(error, PeerBusy))
             await self._failed(mount, error)
         except Exception as error:  # a fault with one mount must not keep the others from being served (F48)

@@ -45,7 +45,7 @@ class DataSetProbe:
         self._peers = peers
         self._names = ObjectNames("", cluster_id)
         self._chosen: dict[str, tuple[int, list[Segment]]] = {}
-        """Of each mount, under which token, the two that are read."""
+        """For each mount its token and the two segments that are read."""
         self._wanted: dict[tuple[str, int], Mount] = {}
         """Mounts whose oldest and newest segment are to be found."""
         self._walking: asyncio.Task[None] | None = None
@@ -65,7 +65,8 @@ class DataSetProbe:
             await (self._read_volume if mount.mode is MountMode.VOLUME else self._read_store)(mount, segment)
 
     def _is_of(self, mount: Mount, chosen: Segment) -> bool:
-        """Still: the directory gives nothing of what it is not listed as a holder of any more."""
+        """Whether the segment still belongs to the mount: a directory no longer serves a segment that does not list
+        it."""
         now = self._catalog.segment(chosen.key)
         return now is not None and (mount.mode, mount.node_id) in _data_sets_of(now)
 

@@ -35,7 +35,7 @@ class AskedPeers:
         cold: ColdReads | None = None,
         segment_of: Callable[[SegmentName], Segment | None] = lambda name: None,
     ) -> None:
-        """`take`: see `Peer`. `lost` hears of each segment for which a node was asked that cannot be reached. `cold`:
+        """`take`: see `Peer`. `lost` is called with each segment that was requested from an unreachable node. `cold`:
         None on a node without an object store; `segment_of`: see `StoreSource`."""
         self._context = context
         self._asker = asker
@@ -76,7 +76,7 @@ class AskedPeers:
         self._ask(name, ask)
 
     def hold(self, asks: Iterable[tuple[SegmentName, Ask | None]]) -> None:
-        """Ask for nothing any more; `asks`: all that is asked for."""
+        """Stop asking; `asks`: all present requests."""
         self._held = {}
         for name, ask in asks:
             self.ask(name, ask)

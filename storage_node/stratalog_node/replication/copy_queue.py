@@ -16,7 +16,7 @@ MOST_AT_ONCE = 8
 PATIENCE_MS = 10_000
 """How long a copy may come no further while others wait."""
 _LOOKED_AT = 64
-"""Of those that wait, each time that one may begin: ten thousand may wait for nodes that are away."""
+"""Queued segments that are examined each time one may begin: ten thousand may wait for nodes that are away."""
 
 
 class CopyQueue:
@@ -39,7 +39,7 @@ class CopyQueue:
             self._waiting[key] = None
 
     def drop(self, key: SegmentKey) -> None:
-        """It is not to be copied, or is not being copied, any more."""
+        """The segment need not be copied, or is no longer being copied."""
         self._waiting.pop(key, None)
         self._under_way.discard(key)
 

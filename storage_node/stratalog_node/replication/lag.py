@@ -22,7 +22,7 @@ from stratalog_node.shards.catalog.catalog import Catalog
 from stratalog_node.slices import Slices
 
 MOST_NAMED = 20
-"""Of ten thousand that are behind those that lack most."""
+"""How many of the shards with the most lag are named."""
 
 
 class FollowedLag(NamedTuple):

@@ -52,9 +52,10 @@ _ANSWER_S = 5.0
 """Beyond what a round may be held."""
 _ROUND_BYTES = 8 << 20
 _MOST_BYTES = _ROUND_BYTES + (1 << 20) + LARGEST_BATCH_BYTES
-"""Of one answer: names, what was asked for, and one batch beyond it. The first batch is sent whatever its size, and it
-may be larger than this node's own `socket.request.max.bytes`: while that is changed node by node, others have another.
-So this limit must not depend on it, or one such batch stops all that is asked of that node."""
+"""Limit for one answer: names, the requested batches, and one batch beyond them. The first batch is sent whatever its
+size, and it may be larger than this node's own `socket.request.max.bytes`: while that is changed node by node, other
+nodes have another value. So this limit must not depend on it, or one such batch would block all requests to that
+node."""
 _SEGMENT_BYTES = 1 << 20
 _MAX_WAIT_MS = 500
 _CATCH_UP_S = 0.05

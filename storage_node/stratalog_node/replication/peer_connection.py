@@ -50,7 +50,7 @@ class PeerConnection:
         return await self._send(lambda number, client: encode_replica_fetch(number, client, request), timeout_s)
 
     async def ask_ends(self, asked: Mapping[str, Sequence[int]], timeout_s: float) -> dict[tuple[str, int], int]:
-        """Where these shards end, topic -> shards; those that the node does not lead are left out.
+        """The ends of these shards, topic -> shards; those that the node does not lead are left out.
         Raises: Unavailable."""
         frame = await self._send(lambda number, client: encode_ends_request(number, client, asked), timeout_s)
         try:

@@ -93,7 +93,7 @@ class NodePeerReads:
         self._lines: dict[int, PeerConnection] = {}
         self._flights: SingleFlight[tuple[SegmentKey, int, int, int], bytes | memoryview] = SingleFlight()
         self._failed: dict[int, tuple[int, int]] = {}
-        """Of nodes that did not answer: how often in a row, and until when they are passed over."""
+        """For nodes that did not answer: how often in a row, and until when they are skipped."""
         self._refused: dict[tuple[int, SegmentKey], int] = {}
         """Until when a node is not asked for a segment."""
         self.stats = PeerReadStats()

@@ -120,15 +120,15 @@ class ReplicaHost(Protocol):
         ...
 
     def version_of(self, key: SegmentKey) -> int:
-        """Of the segment's record, as this node knows it."""
+        """The version of the segment's record, as this node knows it."""
         ...
 
     async def keep_checkpoint(self, checkpoint: Checkpoint, is_true: Callable[[], bool]) -> None:
-        """Unless it is not true any more once its turn has come: it is revoked, or will be, in a later turn."""
+        """Write it, unless it is no longer true when its turn comes: then it is revoked, or will be."""
         ...
 
     async def revoke_checkpoint(self, key: SegmentKey) -> None:
-        """Before the file becomes another: no start goes by it any more. Raises: Unavailable."""
+        """Call it before the file is replaced: no start uses the checkpoint any more. Raises: Unavailable."""
         ...
 
     def happened(self, replica: Replica) -> None:
@@ -204,7 +204,7 @@ class Replica:
             self.hear(FlushPolicyChanged(is_fsync))
 
     def receive(self, node_id: int, answer: SegmentAnswer[memoryview]) -> None:
-        """What a peer answered. Checked before the machine hears of it."""
+        """Handle a peer's answer. It is checked before the machine gets it."""
         if answer.error_code:
             why = _REFUSALS.get(ErrorCode(answer.error_code), RangeRefusal.NOT_NOW)
             self.hear(RangeRefused(node_id, why))
@@ -477,8 +477,8 @@ class Replica:
             self.hear(ReportAccepted.answered(segment, self.follower.node_id))
 
     def _log_failure(self, what: str, error: Exception) -> None:
-        """Of an effect. A fault counts like any failure: the machine has it tried again, and only this copy waits. Else
-        the machine would wait for an answer that never comes (F48)."""
+        """Log a failed effect. An exception counts like any failure: the machine has the effect tried again, and only
+        this copy waits. Otherwise the machine would wait forever for an answer (F48)."""
         if isinstance(error, StratalogError):
             log.warning(what, segment=str(self.name), error=str(error))
         else:
@@ -503,7 +503,8 @@ class Replica:
         return None if self.follower.life is FollowerLife.FAULTY else self.copy.local()
 
     def close(self) -> None:
-        """It hears nothing any more: of what is under way the rest comes to nothing, for another may follow now."""
+        """Stop: it handles no further events. Work under way has no effect, because another replica object may follow
+        the segment now."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()

@@ -103,7 +103,7 @@ class ReplicaCopy:
         `end_offset` is lower."""
 
     def _new_scan(self, *, has_true_times: bool = False) -> SegmentScan:
-        """Of producers what these batches say alone: what those before them said may come to be known later."""
+        """Its producer table covers only these batches: producers of earlier batches may become known later."""
         table, now_ms = self._context.producer_table(()), self._context.turn.now_ms
         return SegmentScan.begin(self.key, table, now_ms, has_true_times=has_true_times)
 
@@ -118,7 +118,7 @@ class ReplicaCopy:
         return self.file.path.exists() or self.key in self._context.ends.found
 
     def let_go(self) -> None:
-        """Nothing is appended any more: it is sealed, or not needed here."""
+        """Nothing more is appended: the segment is sealed, or not needed here."""
         self._context.ends.forget(self.key)
         self.file.close_when_unused()
 
@@ -284,7 +284,7 @@ class ReplicaCopy:
             raise Corrupt(f"no batch ends at offset {end_offset}", source=source, position=position)
 
     def _keep_rest(self) -> None:
-        """Of a damaged copy: what lies behind its whole batches, unless it was overwritten since."""
+        """For a damaged copy: keep what lies behind its whole batches, unless it was overwritten since."""
         begin, end = self.file.size_bytes, self.file.path.stat().st_size
         if self.is_damaged and any(
             self.file.read(at, min(_READ_BYTES, end - at)).strip(b"\0") for at in range(begin, end, _READ_BYTES)
@@ -292,7 +292,7 @@ class ReplicaCopy:
             save_rest(self.file, begin, end, self.end_offset)
 
     def _position_at(self, end_offset: int) -> int:
-        """Where the last batch ends that lies below."""
+        """The position where the last batch below the offset ends."""
         points = self.scan.index
         found = points.before_offset(end_offset)
         at = points[found].position if found >= 0 else 0
@@ -313,8 +313,8 @@ class ReplicaCopy:
 
     @property
     def version(self) -> int | None:
-        """Of what the file holds, but for appends: what was said of it under another version may be true no more. None
-        while it becomes another."""
+        """The version of the file's content, apart from appends: statements about another version may no longer hold.
+        None while the content is being replaced."""
         return None if self._doubts % 2 else self._doubts
 
     @contextmanager

@@ -42,8 +42,8 @@ class StoreSource:
         stats: ReplicationStats,
         steady_ms: Callable[[], int],
     ) -> None:
-        """`segment_of`: its record now. `take` is given what was read, as a peer's answer; `refused` hears of a segment
-        that could not be read."""
+        """`segment_of`: its record now. `take` is given what was read, as a peer's answer; `refused` is called with a
+        segment that could not be read."""
         self._cold = cold
         self._segment_of = segment_of
         self._take = take

@@ -183,7 +183,7 @@ class NodeTier:
         ]
 
     def _unsent_bytes(self) -> int:
-        """Of this node's disk."""
+        """Unsent bytes on this node's disk."""
         if self.uploader is None:
             return 0
         status = self.uploader.status().uploader

@@ -40,11 +40,12 @@ _MOST_VERDICTS: Final = 10_000
 _VERDICT_MS: Final = 60_000
 _CHECKS_AT_ONCE: Final = 2
 _LOOK_BYTES: Final = 64 << 10
-"""Of a file, read at once for the headers in it."""
+"""Bytes of a file that are read at once for the headers in them."""
 
 
 class Mark(NamedTuple):
-    """Of a file: another one in its place has another mark, and so has one that was written to."""
+    """Identifies the content of a file: another file in its place has another mark, and so has one that was written
+    to."""
 
     device: int
     inode: int
@@ -96,8 +97,8 @@ class CheckedFiles:
             await self._checks.join(key, lambda: self._check(key, seal))
 
     async def read(self, key: SegmentKey, work: Callable[[SealedCopy, IndexPoints], T]) -> T | None:
-        """Of a checked file, on a disk thread; None where it is not the one that was checked (any more): check it.
-        Raises: NotFound, Corrupt, Unavailable."""
+        """Read a checked file on a disk thread; None if it is not (or no longer) the one that was checked: check it
+        first. Raises: NotFound, Corrupt, Unavailable."""
         known = self._copies.get(key)
         if known is None:
             return None

@@ -37,7 +37,7 @@ _SIZE_BYTES = 4
 _MOST_REQUEST_BYTES = 64 << 10
 _MOST_SEGMENTS = 16
 _MOST_CONNECTIONS = 1_024
-"""Of nodes."""
+"""Limit for connections of nodes."""
 MOST_ON_TRIAL = 64
 TRIAL_S = 5.0
 

@@ -107,8 +107,8 @@ class SealedFiles:
         return SegmentAnswer(*ask[:3], 0, -1, start, [data] if data else (), len(data))
 
     async def _table_piece(self, segment: Segment, ask: SegmentAsk, start: int) -> SegmentAnswer[bytes]:
-        """Of the table of producers at the segment's end, as its index block has it; made again from the batches where
-        that block is damaged, gone, or lacks it."""
+        """A piece of the producer table at the segment's end, from its index block; rebuilt from the batches if that
+        block is damaged, gone, or lacks it."""
         try:
             table = await self._tables.here(segment)
         except StratalogError as error:

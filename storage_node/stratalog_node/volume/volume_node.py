@@ -194,7 +194,7 @@ class VolumeNode:
         return {"mount": self.why_over} if self.why_over else {}
 
     async def _close_volume(self) -> None:
-        """Say that it stops. A service that does not answer hears of it by the holder."""
+        """Report that it stops. A service that does not answer learns it from the mount's holder."""
         try:
             async with asyncio.timeout(1.0):
                 await self._meta.perform(CloseVolume(self.identity.node_id, self._start_id))

@@ -13,7 +13,7 @@ class Answer:
     __slots__ = ("buffers", "held_bytes", "kept_bytes", "release")
 
     on_first: Callable[[], None] | None = None
-    """Of answers that wait for their turn: called once, when all before it in line are ready."""
+    """For answers that wait for their turn: called once, when all earlier answers are ready."""
 
     def __init__(self) -> None:
         self.buffers: list[Any] | None = None

@@ -165,7 +165,7 @@ class Connection:
         self.slow_reads = 0
         """Reads under way whose size is not known yet: no other begins behind them."""
         self.waiting_fetches = 0
-        """Those that found too little, and will be told by their shards when more comes."""
+        """Fetches that found too little and wait for more data."""
         self._parked: list[Parkable] = []
         self._pause_reasons = 0
         self._paused_ms = 0

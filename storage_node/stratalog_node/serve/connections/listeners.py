@@ -22,7 +22,7 @@ class BoundListener:
     socket: socket.socket
     listening: Listener
     told: Listener
-    """What clients that come in by it hear of this node."""
+    """What clients of this listener get as the node's address."""
 
 
 @dataclass(frozen=True, slots=True)

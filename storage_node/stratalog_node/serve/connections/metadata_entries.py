@@ -63,7 +63,7 @@ class _Entry:
         self.active = active
         self.away = away
         self.pieces = pieces
-        """Of each shard, as it was when `active` was read."""
+        """The encoded piece of each shard, as it was when `active` was read."""
         self.data = data
 
 

@@ -17,7 +17,7 @@ LITTLE_BYTES: Final = 16 << 10
 
 
 class SendShare:
-    """Of one turn; a new turn begins a new one."""
+    """The share of one turn; each turn has a new one."""
 
     __slots__ = ("_number", "_sent_bytes", "_turn")
 

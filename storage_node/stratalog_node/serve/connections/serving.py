@@ -84,7 +84,7 @@ class Serving:
     stats: ServeStats
     pool: BufferPool
     budget: ByteBudget
-    """Of frames that are being received."""
+    """The budget for frames that are being received."""
     sends: SendShare
     are_answers_full: Callable[[], bool]
     """Whether what clients have not taken yet is all that they may have of this node."""

@@ -22,9 +22,9 @@ _MOST_BYTES = 16 * BATCH_HEADER_BYTES
 _MOST_SKIPPED = 8
 """Segments without records that one read skips; the next read continues."""
 _MOST_OFFSETS = 1 << 31
-"""Of one batch."""
+"""Limit for one batch."""
 _COMMIT_KEY, _COMMIT_VALUE = b"\x00\x00\x00\x01", bytes(6)
-"""Of a control record that ends a transaction: version and type; version and the coordinator's epoch."""
+"""Key and value of a control record that ends a transaction: version and type; version and the coordinator's epoch."""
 
 
 def read_hot(reader: ShardReader, shard: LocalShard, offset: int, max_bytes: int, high_watermark: int) -> Read:
@@ -85,7 +85,7 @@ def _may_be_empty(size_bytes: int) -> bool:
 
 
 def _end_if_empty(buffers: list[ReadBuffer]) -> int | None:
-    """Where whole batches end, if none of them has a record. Requires: `_may_be_empty`."""
+    """The end of whole batches, if none of them has a record. Requires: `_may_be_empty`."""
     data = b"".join(Read(buffers, 0).in_memory())
     headers = [header for _, header in walk(data, source="batches that were read", verify=False)]
     return None if not headers or any(header.record_count for header in headers) else headers[-1].end_offset

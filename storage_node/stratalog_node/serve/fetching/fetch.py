@@ -112,7 +112,7 @@ def code_of(error: StratalogError, stats: ServeStats) -> int:
     if isinstance(error, NotFound):
         return ErrorCode.OFFSET_NOT_AVAILABLE
     if isinstance(error, Corrupt):
-        # The client must hear of it: behind a retriable code a consumer would wait forever and not know why.
+        # The client must see this error: with a retriable code a consumer would wait forever without knowing why.
         return ErrorCode.CORRUPT_MESSAGE
     if isinstance(error, OutOfReach):
         # Kafka's answer if remote storage fails: clients continue, and tell their users.

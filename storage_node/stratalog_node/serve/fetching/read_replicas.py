@@ -31,7 +31,7 @@ _BACK_MS = 5_000
 _REMEMBERED = 1_000
 """Partitions of a connection: of more the oldest are forgotten, and may be sent again."""
 _ALL_REMEMBERED = 200_000
-"""Of all connections, some 20 MB: beyond that all are forgotten."""
+"""For all connections together, some 20 MB: beyond that all entries are dropped."""
 _FROM_DISK = (ReadPolicy.DISABLE, ReadPolicy.NOT_IN_DISK)
 """Policies under which a copy on a disk is what is read."""
 
@@ -85,7 +85,7 @@ class ReadReplicas:
         return FetchedPartition(partition, 0, mark, mark, shard.log_start_offset, preferred_read_replica=leader[0])
 
     def high_watermark(self, shard: ShardLog) -> int:
-        """Of a shard that another node leads, what is known for sure: all before its newest segment is committed."""
+        """For a shard that another node leads, what is known for sure: all before its newest segment is committed."""
         segments = shard.segments
         return max(shard.high_watermark, segments[-1].base_offset) if segments else shard.high_watermark
 
@@ -109,7 +109,7 @@ class ReadReplicas:
         return None if found == self._node_id else found
 
     def _racks(self, listener: str) -> dict[int, str | None]:
-        """Of the living nodes that a client of this listener can reach."""
+        """The racks of the living nodes that a client of this listener can reach."""
         living = (node for node in self._catalog.nodes() if node.is_alive)
         return {node.node_id: node.rack for node in living if node.address(listener) is not None}
 

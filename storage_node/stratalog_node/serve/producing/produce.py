@@ -45,7 +45,7 @@ from stratalog_node.shards.log.append import AppendRequest
 from stratalog_node.shards.log.shard_log import ShardLog
 
 _ATTRIBUTES = 5
-"""Where they are in an `OfferedHeader`."""
+"""Index of the attributes in an `OfferedHeader`."""
 _ACKS = (-1, 1, 0)
 _TIMED_OUT = "not acknowledged in time; it may be appended: repeat it with idempotence on"
 _ZSTD_FROM_VERSION = 7

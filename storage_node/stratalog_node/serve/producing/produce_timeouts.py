@@ -18,7 +18,7 @@ steps."""
 
 class Expirable(Protocol):
     def expire(self) -> None:
-        """Time is up. It is in no line any more."""
+        """The timeout has passed, and the request was removed from its group."""
         ...
 
 

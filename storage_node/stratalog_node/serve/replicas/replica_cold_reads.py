@@ -23,7 +23,7 @@ from stratalog_node.shards.read.reading import Read, ReadPosition
 log = logger(__name__)
 
 SEGMENT_BYTES = 1 << 20
-"""Of one segment in one answer: others wait for the same round."""
+"""Limit for one segment in one answer, because others wait for the same round."""
 
 
 class Found(NamedTuple):
@@ -87,7 +87,7 @@ class ReplicaColdReads:
         self._done(name)
 
     def forget(self, name: SegmentName) -> None:
-        """It is not asked for any more."""
+        """The follower no longer asks for this segment."""
         self._line.pop(name, None)
         if self._found is not None and self._found[0] == name:
             _give_back(self._found[2])

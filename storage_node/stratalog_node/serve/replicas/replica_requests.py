@@ -25,7 +25,7 @@ from stratalog_node.shards.catalog.catalog import Catalog
 from stratalog_node.shards.log.directory import ShardDirectory
 
 _FORMER_TOKENS = 8
-"""Of each node: enough to tell an old life from one that this node has not heard of yet."""
+"""For each node: enough to recognise an old life's token."""
 _NAMED_IN_VAIN = 10_000
 _FAULTS = {
     SessionFault.UNKNOWN: ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
@@ -37,7 +37,7 @@ class ReplicaRequests:
     def __init__(
         self, catalog: Catalog, shards: ShardDirectory, fetches: FetchScheduler, proved: Callable[[Connection], None]
     ) -> None:
-        """`proved` hears of each connection that has shown a living node's token."""
+        """`proved` is called with each connection that has shown a living node's token."""
         self._shards = shards
         self._proved = proved
         self._fetches = fetches

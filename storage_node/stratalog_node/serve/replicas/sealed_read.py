@@ -49,7 +49,7 @@ class SealedRead(Answer):
         self._finish([], code)
 
     def begin(self, shards: ShardDirectory, request: ReplicaFetch) -> None:
-        """Of one segment: what more it names is not answered."""
+        """Answers for one segment; further ones in the request are ignored."""
         if not request.asks:
             self._finish([])
             return

@@ -63,9 +63,9 @@ class MountedShard:
     """A shard of a topic that a user mounted: a range of another shard."""
 
     key: ShardKey
-    """Of the shard that is read."""
+    """The shard that is read."""
     topic: Topic
-    """That is mounted."""
+    """The mounted topic."""
     base_offset: int
     end_offset: int
 
@@ -81,7 +81,7 @@ class Catalog:
         self._shards: dict[ShardKey, _ShardEntry] = {}
         self._nodes: dict[int, Node] = {}
         self._bucket: BucketReads | None = None
-        """Of these nodes; None once one of them changed."""
+        """Computed from these nodes; None once one of them changed."""
         self._mounts: dict[str, Mount] = {}
         self._mounted: dict[str, Topic] = {}
         """Topics that users mounted, by the names under which clients read them."""
@@ -148,7 +148,7 @@ class Catalog:
         return self._mounts.get(name)
 
     def mount_of(self, node_id: int) -> Mount | None:
-        """Of a retired node's data set."""
+        """The mount of a retired node's data set."""
         return self._mounts.get(data_set_name(node_id))
 
     def holder_of(self, node_id: int) -> int | None:
@@ -169,8 +169,8 @@ class Catalog:
         return min((node_id for node_id, node in self._nodes.items() if node.is_alive), default=None)
 
     def reads_at(self, node_id: int) -> tuple[str, int] | None:
-        """Where to ask for the sealed segments that a node proved: at itself while it lives, or where its directory is
-        read since it was retired; None when nowhere now."""
+        """Where to read the sealed segments that a node proved: from the node itself while it lives, else from the
+        process that serves its directory; None if neither is available."""
         mount = self.mount_of(node_id)
         if mount is not None:
             return (mount.volume.host, mount.volume.port) if mount.volume is not None else None

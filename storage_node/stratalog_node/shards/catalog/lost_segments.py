@@ -28,8 +28,8 @@ class LostSegments:
         self._seems_lost = seems_lost
         self._steady_ms = steady_ms
         self._since: dict[SegmentKey, tuple[int, frozenset[tuple[int, int]]]] = {}
-        """Of each that seems to be lost while replicas live that may tell of a copy: since when, and their lives. Whose
-        life is another one had no time yet."""
+        """For each segment that seems lost while live replicas may still report a copy: since when, and their lives. A
+        replica with a new life gets the time again."""
 
     def __call__(self, segment: Segment) -> bool:
         key = segment.key

@@ -13,7 +13,7 @@ from stratalog.model.segment import Segment
 
 
 class ColdReads(Protocol):
-    """Of published segments and committed parts: batches, and the offsets of times."""
+    """Reads published segments and committed parts: batches, and offsets by time."""
 
     async def read(
         self, segments: Sequence[Segment], offset: int, max_bytes: int, room_bytes: Callable[[int], int]
@@ -26,7 +26,7 @@ class ColdReads(Protocol):
     async def offset_of_max_timestamp(self, segment: Segment) -> tuple[int, int] | None: ...
 
     async def producer_table(self, segment: Segment) -> bytes:
-        """Of a published segment, as its index block has it. Raises: Corrupt, NotFound, Unavailable."""
+        """The table of a published segment, from its index block. Raises: Corrupt, NotFound, Unavailable."""
         ...
 
 
@@ -42,7 +42,7 @@ class CommittedRange:
 
 
 class RemoteBatches(Protocol):
-    """Of unsealed segments: what healing brings back."""
+    """Reads unsealed segments, for healing."""
 
     def read(self, segment: Segment, from_offset: int) -> AsyncGenerator[CommittedRange]:
         """Everything committed from the batch boundary `from_offset` on. Raises: Corrupt, NotFound, Unavailable."""

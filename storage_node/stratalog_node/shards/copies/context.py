@@ -62,9 +62,9 @@ class ShardContext:
     """At the time, for shards."""
     stopped: StoppedShards
     tables: ProducerTables
-    """Of producers, at the ends of sealed segments."""
+    """Producer tables at the ends of sealed segments."""
     removal: FileRemoval
-    """Of what this node lets go of. Who made it closes it."""
+    """Removes the files of dropped segments. Its creator closes it."""
 
     @classmethod
     def of(

@@ -46,7 +46,7 @@ class DueShards:
         self._at: dict[TimedShard, int] = {}
         self._heap: list[tuple[int, int, TimedShard]] = []
         self._number = 0
-        """Of the newest entry: shards have no order of their own."""
+        """Number of the newest entry: it orders entries of equal time, because shards cannot be compared."""
         self.on_stir: Callable[[TimedShard], None] | None = None
         """Hears of a shard at rest to which something happens, in the middle of that."""
 
@@ -62,7 +62,7 @@ class DueShards:
         return list(self._stirred)
 
     def pop_due(self, now_ms: int) -> list[TimedShard]:
-        """Those to look at now, once each. `settle` each of them."""
+        """The shards to check now, once each. Call `settle` for each of them."""
         due, self._stirred = self._stirred, {}
         while self._heap and self._heap[0][0] <= now_ms:
             at_ms, _, shard = heapq.heappop(self._heap)

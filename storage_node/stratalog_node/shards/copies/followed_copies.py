@@ -21,7 +21,7 @@ class FollowedCopy(Protocol):
         ...
 
     def own_producers(self) -> tuple[ProducerSnapshot, ...]:
-        """Of its own batches alone (`producer_table.continued`)."""
+        """The producers of its own batches alone (`producer_table.continued`)."""
         ...
 
     def local_copy(self) -> LocalCopy | None:

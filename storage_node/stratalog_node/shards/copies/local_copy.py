@@ -51,7 +51,7 @@ class CheckedRanges:
         """From here on everything is checked, also what is still to be written."""
         self._starts: list[int] = []
         self._ends: list[int] = []
-        """Of ranges below `all_from`, ascending, that neither overlap nor touch."""
+        """Ends of the ranges below `all_from`, ascending; the ranges neither overlap nor touch."""
 
     def covers(self, start: int, end: int) -> bool:
         if start >= self.all_from:
@@ -259,7 +259,7 @@ class LocalCopy:
 
 
 def doubt_copy(copies: Iterable[LocalCopy | None], epoch: int, reason: str) -> None:
-    """That of this epoch: the kernel may have dropped what it could not write."""
+    """Mark the copy of this epoch as unchecked: the kernel may have dropped what it could not write."""
     for copy in copies:
         if copy is not None and copy.key.epoch == epoch:
             copy.damage = reason

@@ -73,14 +73,14 @@ class ProducerTables:
         self._held: OrderedDict[SegmentKey, bytes] = OrderedDict()
         self._held_bytes = 0
         self._sealed_last: dict[ShardKey, tuple[SegmentKey, SealRecord]] = {}
-        """Of each shard the segment that was sealed from here last, until the metadata tell of it."""
+        """For each shard the segment that this node sealed last, until the metadata show its seal."""
         self._flights: SingleFlight[tuple[SegmentKey, bool], bytes] = SingleFlight()
         self._sought: set[SegmentKey] = set()
         self._read: dict[SegmentKey, Producers] = {}
         """Results of reading own copies of the segments in `_sought`, so that a retry does not read a gigabyte
         again."""
         self._gone: set[SegmentKey] = set()
-        """Of deleted segments: with their records the tables went, too."""
+        """Deleted segments, whose tables are gone along with their records."""
         self._instead: dict[SegmentKey, Producers] = {}
         """Substitutes for tables that are lost for good (`_stand_in`)."""
         self._tasks = TaskSet()
@@ -345,7 +345,7 @@ class ProducerTables:
         return self._instead[key]
 
     async def _left_of(self, segment: Segment, *, is_far: bool) -> Producers | None:
-        """Of a table that was given up. A store that does not answer may have the batches. None: not known now."""
+        """What is left of a table that was given up. An unreachable store may have the batches. None: not known now."""
         if not self._is_stored_alone(segment):
             return ()
         if not is_far:

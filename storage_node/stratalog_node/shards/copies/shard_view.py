@@ -33,12 +33,12 @@ class LogRange:
     needed_bytes: int = 0
     """Set instead of data: the size of the first batch, which is more than the caller allowed."""
     times: Sequence[BatchTimes] | None = None
-    """Of the records of each batch, where the batches were opened."""
+    """Times of the records of each batch, if the batches were opened."""
 
 
 class NewestRecord(NamedTuple):
-    """Of the active segment: up to where it was looked at, which was its end, and the time of its newest record; the
-    time of the last write, where a record has no time or cannot be read."""
+    """How far the active segment was read, which was its end, and the time of its newest record; the time of the last
+    write if a record has no time or cannot be read."""
 
     end_offset: int
     timestamp_ms: int

@@ -13,9 +13,9 @@ class TopicWork:
     """What this node has done for one topic since it started."""
 
     appended_bytes: int = 0
-    """Of batches appended to shards that it led."""
+    """Bytes of batches appended to shards that this node led."""
     fetched_bytes: int = 0
-    """Of batches that consumers got from it, wherever they were read from."""
+    """Bytes of batches that consumers got from this node, from whatever source."""
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class ShardStats:
     )
     given_up_offsets: int = counter("Offsets given up for lost under uncleanSeal=allow.")
     topics: dict[UUID, TopicWork] = field(default_factory=dict)
-    """Of topics that are there; shown by `measures`."""
+    """Counters of existing topics; shown by `measures`."""
 
     def of_topic(self, topic_id: UUID) -> TopicWork:
         return self.topics.setdefault(topic_id, TopicWork())

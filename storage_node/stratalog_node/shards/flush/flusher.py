@@ -45,7 +45,7 @@ KEPT_APPEND_BYTES = 16 << 10
 """Appends up to this size are kept in memory for the journal. More is read back: that costs less than a copy on the
 event loop."""
 KEPT_BYTES = 4 << 20
-"""Of all shards together, for one group."""
+"""For all shards together, for one group."""
 CHECKPOINT_BYTES = 32 << 20
 CHECKPOINT_MS = 30_000
 AHEAD_BYTES = 64 << 20
@@ -148,7 +148,7 @@ class Flusher:
         self._clock_ms = clock_ms
         self._asked: dict[ActiveSegment, _Ask] = {}
         self._kept_bytes = 0
-        """Of those asked; the group under way has as much at most."""
+        """Bytes of the queued requests; the group under way has at most as many again."""
         self._group_task: asyncio.Task[None] | None = None
         self._background_task: asyncio.Task[None] | None = None
         self._dirty: dict[ActiveSegment, FlushedShard] = {}

@@ -36,7 +36,7 @@ class Span(Protocol):
 
     @property
     def size_bytes(self) -> int:
-        """Of the file: where the span ends."""
+        """Size of the file up to the span's end."""
         ...
 
     @property
@@ -108,7 +108,7 @@ class SharedJournal:
         self._file: JournalFile | None = None
         self._sizes: dict[ActiveSegment, int] = {}
         self._sizes_before: dict[ActiveSegment, int] = {}
-        """Of the journal that was put away last: on the disk as well."""
+        """The sizes in the journal that was put away last: these bytes are on the disk as well."""
         self._unremoved: set[Path] = set()
         """Retired, but still there: each retirement tries again. Retirements follow one another."""
         self._is_doubtful = False

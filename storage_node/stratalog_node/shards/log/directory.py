@@ -34,7 +34,7 @@ class ShardDirectory:
         self._mounted: dict[ShardKey, MountedLog] = {}
         """By hand: made when asked for."""
         self.news = NodeNews(context, self.all)
-        """Of other nodes."""
+        """Changes of other nodes."""
 
     # Looking up -----------------------------------------------------------------------------------------------------
     def get(self, key: ShardKey) -> ShardLog | None:
@@ -89,7 +89,7 @@ class ShardDirectory:
         return self._shards.values()
 
     def stopped(self) -> list[tuple[ShardLog, Stop]]:
-        """Those that take no writes until the next start, with the reason."""
+        """The shards that accept no writes until the next start, with the reason."""
         found = (self._shards.get(key) for key in self._context.stopped.keys)
         return [(shard, shard.stop) for shard in found if shard is not None and shard.stop is not None]
 

@@ -46,7 +46,7 @@ def leave_ended(shard: LedShard, epoch: int) -> None:
 
 
 def leave(shard: LedShard, copies: Iterable[ActiveSegment]) -> None:
-    """None of them is written to here any more. Those that the meta service does not know go."""
+    """These copies are no longer written to here. Those that the meta service does not know are removed."""
     copies = list(copies)
     shard.workers.sealing.detached(copies, is_replica=True)
     for copy in copies:

@@ -64,7 +64,7 @@ class NodeNews:
             asyncio.get_running_loop().call_soon(self._tell, shard)
 
     def _tell(self, shard: TimedShard) -> None:
-        """Of each node what is known now, in whatever order shards hear of it."""
+        """Tells the shard the present state of each changed node."""
         told = self._untold.pop(shard, None)
         nodes = list(self._nodes)
         if not self._untold:

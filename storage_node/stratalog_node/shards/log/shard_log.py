@@ -323,7 +323,7 @@ class ShardLog(Ranged):
         stats.append_groups += 1
         self.workers.flusher.note_written(self, active)
         if self.rules.is_fsync:
-            self.workers.flusher.ask(self, active, effect)  # before the answers let go of the payloads
+            self.workers.flusher.ask(self, active, effect)  # before the answers release the payloads
             return BatchesWritten()
         return BatchesPersisted(effect.end_offset)
 

@@ -57,12 +57,12 @@ class Read:
     """First offset after it, of a read on the loop."""
 
     def in_memory(self) -> list[bytes | memoryview]:
-        """Those of a read that was not for a socket: no slices of files among them."""
+        """The buffers of a read that was not for a socket: none is a slice of a file."""
         return [piece for piece in self.buffers if not isinstance(piece, FileSlice)]
 
 
 class ReadPosition(NamedTuple):
-    """Where an offset of a shard is."""
+    """The position of an offset in a shard."""
 
     copy: LocalCopy | None
     end_position: int

@@ -46,7 +46,8 @@ def whole_copy(shard: LocalShard, epoch: int) -> ReadPosition | None:
 
 
 def _followed_copy(shard: LocalShard, epoch: int) -> ReadPosition | None:
-    """Of a segment that has ended, once all of it is here: a recovery's source is asked for what others lack."""
+    """The position in an ended segment, once all of it is here: other replicas ask a recovery's source for what they
+    lack."""
     segment = segment_of_epoch(shard.segments, epoch)
     followed = shard.context.followed.get(segment.key) if segment is not None else None
     if segment is None or followed is None or segment.end_offset != followed.end_offset:

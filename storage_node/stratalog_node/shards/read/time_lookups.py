@@ -107,7 +107,7 @@ class TimeLookups:
             return await _with_true_times(shard, copy, end_position, work)
 
     async def offset_of_max_timestamp(self, shard: LocalShard) -> FoundOffset | None:
-        """Of a snapshot's mount whose last segment is not on this node, of the segments before that one."""
+        """For a snapshot's mount whose last segment is not on this node: of the segments before that one."""
         best: FoundOffset | None = None
         for segment in sorted(_segments_of(shard), key=_newest_first):
             newest_ms = _newest_ms(segment)
@@ -161,7 +161,7 @@ class TimeLookups:
 
 
 def _newest_first(segment: Segment) -> tuple[bool, int, int]:
-    """Those whose records may be the newest first, by their seals: nothing older than what was found is looked at."""
+    """Sort key: segments that may have the newest record first, by their seals, so that older ones need not be read."""
     newest_ms = _newest_ms(segment)
     return newest_ms is not None, 0 if newest_ms is None else -newest_ms, segment.base_offset
 
@@ -214,7 +214,7 @@ def _first_at(copy: SealedCopy, points: IndexPoints, timestamp_ms: int) -> _Foun
 
 
 def _is_newer(offset: int, timestamp_ms: int, than: FoundOffset) -> bool:
-    """Of records of the same time the first one is meant."""
+    """Of records with the same time the first one counts."""
     return (timestamp_ms, -offset) > (than.timestamp_ms, -than.offset)
 
 

@@ -51,7 +51,7 @@ class FileRefill:
         self._file = file
         self._data_bytes = file.size_bytes - SEGMENT_HEADER_BYTES
         self.scan = SegmentScan.begin(segment.key, ProducerTable())
-        """Where the batches that are whole from the segment's start on end."""
+        """The whole batches from the segment's start on."""
         self.has_written = False
 
     async def up_to(self, end_offset: int) -> FileRefilled:

@@ -53,7 +53,7 @@ class _OpenedFile:
 
 
 class OpenedFiles:
-    """Those of one pass over one shard."""
+    """The files of one pass over one shard."""
 
     def __init__(
         self,

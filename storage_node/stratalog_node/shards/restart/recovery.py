@@ -70,7 +70,7 @@ class Recovery:
         self._owed: dict[ShardLog, list[int]] = {}
         """What the last life owes: epochs to seal, and perhaps rolls to confirm."""
         self._restarts: dict[ShardKey, ShardRestart] = {}
-        """Of the shards that are not opened or not healed yet."""
+        """The shards that are not opened or not healed yet."""
         self.unhealed: dict[ShardKey, restart_events.Heal] = {}
         self.waiting: dict[ShardKey, SegmentKey] = {}
         """Shards that are not opened before a segment is sealed that other nodes have a say in, or before the table of
@@ -152,7 +152,7 @@ class Recovery:
         return node_id in segment.replicas and node_id not in segment.local_nodes
 
     def _forget_shard(self, steps: list[restart_events.RestartStep]) -> None:
-        """Of a shard that is no more nothing else is asked."""
+        """A deleted shard needs nothing else."""
         for step in steps:
             assert isinstance(step, restart_events.RevokeStale)
             self._to_revoke += step.keys
@@ -215,8 +215,8 @@ class Recovery:
         is_first: bool,
         end_epoch: int | None,
     ) -> Segment | None:
-        """Of what lies before that epoch, or of all. Returns: the sealed segment without whose table of producers it
-        came to no end."""
+        """For what lies before that epoch, or for all. Returns: the sealed segment whose missing producer table stopped
+        it."""
         key, restart = shard.key, self._restarts[shard.key]
         files = self._files.get(key, ()) if is_first else self._context.layout.list_shard(key)
 

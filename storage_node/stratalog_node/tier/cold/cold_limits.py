@@ -19,7 +19,7 @@ class ColdReadLimits:
     Answers that are being sent are counted where hot ones are."""
     window_min_bytes: int = 1 * _MIB
     window_max_bytes: int = 16 * _MIB
-    """Of one shard."""
+    """Limit for one shard."""
     bytes_per_s: int | None = 512 * _MIB
     """None: no limit."""
     max_concurrency: int = 8
@@ -34,7 +34,7 @@ class ColdReadLimits:
     slot_ms: int = 1_000
     """How long a request that is not answered keeps others from being sent; then it waits on beside them."""
     threads: int = 2
-    """That verify what was fetched."""
+    """Threads that verify fetched blocks."""
 
     def __post_init__(self) -> None:
         assert self.block_bytes > 0 and self.threads > 0, "block_bytes, threads: must be positive"

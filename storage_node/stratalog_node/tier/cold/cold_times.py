@@ -36,7 +36,7 @@ Hold = Callable[[Segment, int], AbstractAsyncContextManager[HeldBlock]]
 
 @dataclass(slots=True)
 class _SegmentTimes:
-    """Of one segment: no record before `offsets[i]` is as late as `times_ms[i]`. Both ascend."""
+    """For one segment: no record before `offsets[i]` is as late as `times_ms[i]`. Both ascend."""
 
     times_ms: list[int] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
@@ -75,7 +75,7 @@ class TimesFound:
             return
         first = bisect_left(found.times_ms, timestamp_ms)
         last = bisect_right(found.offsets, offset)
-        # Those of later times that reach no further say nothing any more.
+        # Entries of later times with lower offsets are now redundant.
         found.times_ms[first : max(first, last)] = [timestamp_ms]
         found.offsets[first : max(first, last)] = [offset]
         if len(found.times_ms) > _MOST_TIMES:

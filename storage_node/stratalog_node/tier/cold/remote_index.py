@@ -64,7 +64,7 @@ async def ask_again(attempt: Callable[[], Awaitable[V]]) -> V:
     try:
         return await attempt()
     except Corrupt:
-        pass  # and let go of the first answer: the error holds on to its bytes
+        pass  # and drop the first answer: the error refers to its bytes
     return await attempt()
 
 
@@ -121,20 +121,21 @@ class RemoteIndex:
 
     # Fetching ---------------------------------------------------------------------------------------------------
     async def manifest(self, segment: Segment) -> Manifest:
-        """Of a COMPLETE segment. Raises: Corrupt when it is not the one metadata means; what the store raises."""
+        """The manifest of a COMPLETE segment. Raises: Corrupt if it is not the one that the metadata name; what the
+        store raises."""
         found = await self._learn(_manifest_key(segment), lambda: self._fetch_manifest(segment))
         assert isinstance(found, Manifest)
         return found
 
     async def index_block(self, segment: Segment) -> IndexBlock:
-        """Of a COMPLETE segment."""
+        """The index block of a COMPLETE segment."""
         manifest = await self.manifest(segment)
         found = await self._learn((manifest.index_key, -1), lambda: self._fetch_index_block(segment, manifest))
         assert isinstance(found, IndexBlock)
         return found
 
     async def part_blocks(self, segment: SegmentKey, part: RemotePart) -> PartBlocks:
-        """Of a large part: two small requests at once."""
+        """The blocks of a large part: two small requests at once."""
         found = await self._learn((part.object_key, part.position), lambda: self._fetch_part_blocks(segment, part))
         assert isinstance(found, PartBlocks)
         return found

@@ -77,7 +77,7 @@ class BundleKeeper:
         self._plan = EMPTY_PLAN
         self._part_counts: dict[str, int] = {}
         self._riddles: dict[str, _Riddle | None] = {}
-        """Of each bundle that is kept: a part that nothing explains; None where the bundle does not read."""
+        """For each bundle that is kept: a part that nothing explains; None if the bundle cannot be read."""
         self._looks = asyncio.Lock()
         self.foreign: list[str] = []
         """Keys below the bundles' folder that are not ours to read; left alone."""
@@ -150,7 +150,7 @@ class BundleKeeper:
         return await self._expired_writers.last_epoch(self._node_id)
 
     async def _live_parts(self, facts: SweepMetadata) -> dict[str, list[LivePart]]:
-        """Who refers to each bundle. Read after the listing, so that a commit in between counts."""
+        """The parts that refer to each bundle. Read after the listing, so that a commit in between counts."""
         prefix = self._uploader.names.bundles_prefix
         live: dict[str, list[LivePart]] = defaultdict(list)
         shards = segments = 0

@@ -148,7 +148,7 @@ class Janitor:
         self._sweep_rounds = PeriodicTask("tier-sweep", schedule.sweep_interval_ms, self.sweep_now, stats)
         self._bundles: BundleKeeper | None = None
         self._others_bundles: dict[int, BundleKeeper] = {}
-        """Of nodes without a lease, whose leavings this one sweeps."""
+        """Keepers for nodes without a lease, whose bundles this node sweeps."""
         self._orphans: OrphanSweep | None = None
         self._pins = None if store is None else Pins(store, names)
         if store is not None and uploader is not None:

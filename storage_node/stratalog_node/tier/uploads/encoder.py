@@ -17,7 +17,7 @@ _AT_ONCE = 64 << 10
 
 
 class Encoder:
-    """`close` it when nothing is asked of it any more."""
+    """Call `close` when it is no longer used."""
 
     def __init__(self) -> None:
         self._worker = ThreadPoolExecutor(1, "tier-encoder")

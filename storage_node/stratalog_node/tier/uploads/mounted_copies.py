@@ -43,7 +43,7 @@ class MountedCopies:
         return mounted_copy(segment, self.node_id, self.catalog.mount_of)
 
     def most_unsent_bytes(self, segment: Segment | None) -> int:
-        """Of one that is; else 0."""
+        """Unsent bytes of a mounted segment; else 0."""
         return most_unsent_bytes(segment) if segment is not None and self.of(segment) is not None else 0
 
     async def read(self, segment: Segment, piece: Piece) -> LogRange:

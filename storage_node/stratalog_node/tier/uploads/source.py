@@ -48,7 +48,7 @@ class PieceData:
     is_mounted: bool = False
     """From a retired node's directory."""
     times: Sequence[BatchTimes] | None = None
-    """Of the records of each batch, where the batches were opened."""
+    """Times of the records of each batch, if the batches were opened."""
 
 
 class PieceReader:

@@ -49,5 +49,5 @@ class UnsentCount:
             yield key
 
     def forget(self, key: ShardKey) -> None:
-        """Nothing of the shard is unfinished any more, or all of it is to be counted again."""
+        """Nothing of the shard is unfinished, or all of it is to be counted again."""
         self._looked_to.pop(key, None)
