@@ -197,8 +197,8 @@ class MountHolding:
             log.info("mount is another's by now", mount=mount.name, fencing_epoch=mount.token)
             self._failures.pop(at, None)
         except (StratalogError, TimeoutError) as error:
-            # A process that first checks its files answers late, and a report that does not reach the service is no
-            # evidence against a directory.
+            # A process that first checks its files answers late, and a report that does not reach the service proves
+            # nothing about a directory.
             self._note_asked(mount, in_vain=not is_read and not isinstance(error, PeerBusy))
             await self._failed(mount, error)
         except Exception as error:  # a fault with one mount must not keep the others from being served (F48)
