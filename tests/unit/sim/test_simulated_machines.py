@@ -1,4 +1,4 @@
-"""What worlds of the product stand on: virtual time, and a disk that loses what was not flushed."""
+"""The base of the simulated product worlds: virtual time, and a disk that loses what was not flushed."""
 
 from __future__ import annotations
 
