@@ -2,5 +2,6 @@
 
 __all__ = (
     "committed_ranges",
+    "encoder",
     "uploader",
 )
