@@ -1,7 +1,7 @@
 """Deliberate bugs, each patched into the real machines (or this simulator's shells) from here alone, while it is looked
 for. They show that the simulator bites: each must break a promise within 2,000 seeds.
 
-A bug is what somebody could write: a check left out, an answer taken for another.
+A bug is a mistake that a programmer could make: a missing check, or one answer mistaken for another.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def find(bug: Bug, seeds: range) -> Found | None:
 
 # The bugs -------------------------------------------------------------------------------------------------------------
 def _seal_without_digest() -> list[Patch]:
-    """The record says what was meant, and nobody reads the file."""
+    """A node records a seal without the digest of the bytes in its file."""
     make = SealLine.make
 
     def make_seal(self: SealLine, *args: Any) -> Any:
@@ -146,7 +146,7 @@ def _delete_before_commit() -> list[Patch]:
 
 
 def _unknown_taken_as_refused() -> list[Patch]:
-    """Who waited when a shard stopped is told that nothing was written."""
+    """A client that waited when a shard stopped gets the answer that nothing was written, though that is unknown."""
     answer = ShardShell._answer
 
     def _answer(self: ShardShell, batch: Any, what: Any) -> None:
@@ -199,7 +199,7 @@ def _high_watermark_past_a_member() -> list[Patch]:
 
 
 def _stale_isr_accepted() -> list[Patch]:
-    """The last ISR that was told counts, whatever its version."""
+    """A leader takes the ISR that it heard of last, whatever its version."""
 
     def heard(self: InSync, members: tuple[int, ...], version: int) -> bool:
         self.members, self.version = members, version
@@ -242,7 +242,7 @@ def _shortened_member_votes() -> list[Patch]:
 
 
 def _fence_not_persisted() -> list[Patch]:
-    """A promise is told, and is not on the disk."""
+    """A node answers with a promise that is not on its disk."""
 
     def _write_promise(self: ReplicaShell, fence: int) -> None:
         self.step(PromiseWritten(fence))
@@ -269,7 +269,7 @@ def _quorum_recovered_from_one() -> list[Patch]:
 
 
 def _producers_forgotten_at_the_successor() -> list[Patch]:
-    """Who takes a shard over begins with nobody's sequences."""
+    """A node that takes over a shard starts without the sequence numbers of the shard's producers."""
 
     def producers_before(node_of: Any, segment: Any) -> Any:
         return ()
@@ -278,7 +278,7 @@ def _producers_forgotten_at_the_successor() -> list[Patch]:
 
 
 def _anybody_uploads() -> list[Patch]:
-    """Whoever holds a copy may commit what it put."""
+    """Any node that holds a copy of a segment may commit what it uploaded."""
 
     def check_uploader(tx: Any, segment: Any, caller: Any) -> None:
         return None
@@ -290,7 +290,7 @@ def _anybody_uploads() -> list[Patch]:
 
 
 def _what_is_on_its_way_is_swept() -> list[Patch]:
-    """What no metadata name is an orphan, whoever is about to commit it."""
+    """An object that the metadata do not name counts as an orphan, even if a node is about to commit it."""
 
     def judge_all(one: Any, facts: Any, *_: Any) -> Any:
         return orphans.Verdict.WAIT if one.key in facts.referenced else orphans.Verdict.ORPHAN
@@ -355,7 +355,7 @@ def _batch_between_is_passed_over() -> list[Patch]:
 
 
 def _copy_let_go_of_unasked() -> list[Patch]:
-    """Who is to be replaced is let go of before another has a copy."""
+    """The table drops a replica that is to be replaced before another node has a copy."""
 
     def move_sealed(tx: Any, segment: Any, move: Any) -> None:
         gone = {*move.dropped, *(node_id for node_id in segment.local_nodes if node_id not in move.added)}
@@ -367,8 +367,9 @@ def _copy_let_go_of_unasked() -> list[Patch]:
 
 
 def _seal_taken_for_a_fence() -> list[Patch]:
-    """Who asks for the ISR of a segment that was sealed meanwhile hears of a fence; it gives up all that it led as soon
-    as it hears of any of it, though the metadata name it still; and begins what they name again, whatever it ended."""
+    """A leader that asks for the ISR of a segment that was sealed meanwhile gets the answer that it is fenced. It gives
+    up all that it led as soon as it hears of one fence, though the metadata still name it as the leader. It then begins
+    each segment again that the metadata name, even one that it has ended."""
 
     def propose_isr(tx: Any, command: Any) -> Any:
         if tx.state.segment(command.segment).leader is None:

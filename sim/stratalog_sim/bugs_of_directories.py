@@ -38,7 +38,7 @@ def older_state_passes_for_the_last_one() -> list[Patch]:
 
 
 def copy_drives_out_the_living() -> list[Patch]:
-    """Who comes with the storage id of a living node is let in at once."""
+    """A process that registers with the storage id of a living node is accepted at once."""
 
     def is_process_over(known: Any, command: Any) -> bool:
         return known is None or known.info.storage_id == command.node.storage_id

@@ -28,7 +28,7 @@ def commit_told_before_it_is_durable() -> list[Patch]:
 
 
 def answers_after_it_lost_the_shard() -> list[Patch]:
-    """Who coordinated a group once goes on, whatever became of its shard."""
+    """A node that once coordinated a group continues to do so, even after it lost the shard of the group."""
     look = Coordinators.look
 
     def look_once(self: Coordinators) -> None:

@@ -29,7 +29,7 @@ SOME_COPIES = Shape(nodes=3, replicas=2, spares=1, trouble_ms=4_000)
 
 
 def _released_on_one_look() -> list[Any]:
-    """A second look a while later is waited for by nobody."""
+    """The meta service releases a node after one clean check, without waiting for a second one."""
 
     def is_verified(sightings: Any, interval_ms: int, segments: int, now_ms: int) -> bool:
         return bool(sightings) and sightings[-1].is_clean and sightings[-1].segments >= segments
@@ -50,7 +50,7 @@ def _a_look_counts_as_often_as_it_is_told() -> list[Any]:
 
 
 def _unknown_counts_as_gone() -> list[Any]:
-    """What nobody could confirm is taken for confirmed."""
+    """A check counts as clean even if it could not confirm all copies."""
     return [(Sighting, "is_clean", property(lambda self: True))]
 
 
@@ -110,7 +110,7 @@ def _two_holders_after_a_lost_answer() -> list[Any]:
 
 
 def _holder_is_not_replaced() -> list[Any]:
-    """Who holds a data set and dies holds it still."""
+    """A node that holds a data set remains its holder after it dies."""
 
     def lives_changed(tx: Any) -> None:
         return None
@@ -119,7 +119,7 @@ def _holder_is_not_replaced() -> list[Any]:
 
 
 def _taken_back_after_the_release() -> list[Any]:
-    """A retirement is taken back whenever somebody asks."""
+    """Each request to cancel a retirement succeeds, even after the release."""
 
     def cancel_retirement(tx: Any, command: Any) -> None:
         known = tx.state.nodes.get(command.node_id)
@@ -130,7 +130,7 @@ def _taken_back_after_the_release() -> list[Any]:
 
 
 def _mount_goes_beyond_what_is_sealed() -> list[Any]:
-    """A mount by hand goes up to where the segment begins that is written."""
+    """A manual mount ends where the newest segment begins, even if segments before that one are not sealed."""
 
     def up_to_the_last(entry: Any, from_ms: int, until_ms: int) -> OffsetRange:
         last = entry.segments[entry.next_epoch - 1]
@@ -165,7 +165,7 @@ def begun_anew_behind_a_hand_over() -> list[Any]:
 
 
 def _mount_is_read_as_its_topic() -> list[Any]:
-    """Who reads what is mounted by hand is shown the whole log."""
+    """A reader of a manual mount gets the whole log."""
 
     def read_all(self: Serving, sender: str, request: Any, fetch: Fetch, *, is_leader: bool) -> None:
         self.read(sender, request, replace(fetch, mount=""))

@@ -1,5 +1,5 @@
-"""Producers and consumers, as clients of a Kafka cluster are: they find the leader, ask again, and remember what they
-were told. A producer with an id repeats a batch until it knows; one without sends each batch once."""
+"""Producers and consumers that behave as clients of a Kafka cluster do: they find the leader, retry, and remember the
+answers. A producer with an id repeats a batch until it knows the outcome; one without an id sends each batch once."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Producer(Client):
         self._number += 1
         count, value = rng.choice((1, 1, 2, 3)), f"{self.name}.{self._number}"
         sender = self.name if self.producer_id >= 0 else value
-        # A batch's records lie side by side, so its first one stands for it where order is judged.
+        # The records of a batch are adjacent, so the judge of the order needs only the first one.
         place = ("topic", self.shard.shard)
         sent = [Sent(f"{sender}/{i}", place, f"{value}.{i}".encode()) for i in range(count)]
         self.sent += sent
@@ -127,7 +127,7 @@ class Producer(Client):
             else:
                 is_refused = True
                 if isinstance(answer, str):
-                    # What the log forgot for good: only where records were lost that nobody promised to keep.
+                    # The log may forget a producer for good only if it lost records that no node had promised to keep.
                     if not self.judge.shards[self.shard].losses:
                         raise Broken("a producer goes on where it was", f"{one.value} is refused: {answer}")
                     self._line.clear()
@@ -160,7 +160,7 @@ class Consumer(Client):
         self.first_offset = 0
         self.is_at_end = False
         self.passes_what_is_lost = False
-        """Whoever reads all that is owed goes on behind what went with the last disk that had it."""
+        """A reader of all that is owed skips each range that was lost with the last disk that had it."""
         self._losses = 0
         self._epoch = -1
 

@@ -1,8 +1,8 @@
 """Groups on a node: the shell of the real group machines, whose log is the shard of the internal topic that this node
-leads. It stands in for `storage_node/stratalog_node/groups`.
+leads. In the simulator it takes the place of `storage_node/stratalog_node/groups`.
 
-One append is under way at a time, and takes all that was submitted meanwhile. Nothing is told before it is
-acknowledged.
+One append is under way at a time; the next one takes all entries that were submitted meanwhile. A member gets no
+result before the append is acknowledged.
 """
 
 from __future__ import annotations
@@ -318,7 +318,7 @@ class GroupShard:
 
     # Standing -------------------------------------------------------------------------------------------------------
     def _may_answer(self, sender: str, request: Request) -> bool:
-        """Out of memory: while nobody can have taken the node's place, or as long after its replicas bore it out."""
+        """Whether the node may answer from memory. If another may have taken its place, it asks its replicas first."""
         if self.is_sure():
             return True
         self._prove()

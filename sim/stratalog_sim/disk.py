@@ -1,8 +1,8 @@
 """A node's disk: files of batches, checkpoints, the note of a clean stop; what of them survives a power cut.
 
-A file is a list of cells, a batch each or a hole: bytes that are no batch (torn, zeros). A process that dies leaves all
-that it wrote; a power cut takes any of what was not flushed. `dies_in` lets the machine die between any two operations,
-in the midst of a write too.
+A file is a list of cells. A cell is a batch, or a hole: bytes that do not form a batch (torn, zeros). A process that
+dies leaves all that it wrote; a power cut destroys any part of what was not flushed. `dies_in` makes the machine die
+between any two operations, or in the middle of a write.
 """
 
 from __future__ import annotations
@@ -253,7 +253,7 @@ class Disk:
         self.on_written(self.node_id, key, batches, as_leader=as_leader)
 
     def flush(self, key: SegmentKey) -> bool:
-        """The file and its name. False: it failed, and nobody knows what the disk holds."""
+        """Flush the file and its name. False: the flush failed, and the content of the disk is unknown."""
         self.touch()
         file = self.files[key]
         if self.fails_flushes or file.is_flush_lost:

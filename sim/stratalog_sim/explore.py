@@ -70,7 +70,7 @@ def dump(world: SmallWorld) -> bytes:
     """Its state; equal for equal states within this process."""
     into = io.BytesIO()
     pickler = pickle.Pickler(into, pickle.HIGHEST_PROTOCOL)
-    pickler.fast = True  # by value: what happens to be one object twice is no other state
+    pickler.fast = True  # by value: whether two places share one object makes no difference to the state
     pickler.dispatch_table = _TABLE
     pickler.dump(settled(world))
     return into.getvalue()

@@ -43,7 +43,7 @@ _MOSTLY_DIRECTORIES = (*_OF_DIRECTORIES, "rot", "rot", "put back", "put back", "
 
 
 class Faults:
-    """Acts every now and then until it is told to end."""
+    """Causes a fault every now and then until `is_over` is set."""
 
     def __init__(self, world: SimulatedWorld) -> None:
         self._world = world

@@ -1,5 +1,5 @@
-"""What this node follows of what others lead: a shell for each such segment, the peers that they ask, and who follows
-what is here."""
+"""The segments that this node follows: a shell for each segment that another node leads, the peers that these shells
+ask, and the nodes that follow segments of this node."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Following:
 
     # Which ones -------------------------------------------------------------------------------------------------------
     def look_at(self, key: SegmentKey) -> None:
-        """Follow it, go on following it, or end that, as its record says."""
+        """Begin to follow the segment, continue, or stop, as its record says."""
         node = self._node
         segment, replica = node.view.segment(key), self.replicas.get(key)
         if not node.is_shared(key):
@@ -83,7 +83,7 @@ class Following:
             self.ask(key, None)
 
     def look_at_fault(self, replica: ReplicaShell) -> None:
-        """Of a sealed segment others have true copies, and nobody counts on this one: it is made again."""
+        """Replace a faulty copy of a sealed segment, if the record lists copies of other nodes and not this one."""
         node, key = self._node, replica.key
         if replica.machine.life is not FollowerLife.FAULTY or self.replicas.get(key) is not replica:
             return
@@ -146,7 +146,7 @@ class Following:
         replica.step(CopyFilled(end))
 
     def forget_begun(self, key: ShardKey, epoch: int) -> None:
-        """Another node goes on behind that epoch: what was begun behind it here nobody knows."""
+        """Another node continues the shard after that epoch: delete the later segments that were begun here."""
         node = self._node
         for one in [one for one, file in node.disk.files.items() if one.shard_key == key and file.is_ahead]:
             if one.epoch > epoch:
@@ -165,8 +165,8 @@ class Following:
                 self.sessions.moved(segment.key)
 
     def resign(self, key: ShardKey) -> None:
-        """What the shard's chain led others seal: this node is one of the replicas now; what it opened and nobody knows
-        goes."""
+        """Other nodes seal what the shard's chain led, and this node is now one of the replicas. It deletes each
+        segment that it opened and that the meta service did not confirm."""
         node = self._node
         shard = node.shards[key]
         for one in shard.leaders():
@@ -180,9 +180,9 @@ class Following:
             self.look_at(segment.key)
             self.sessions.moved(segment.key)
 
-    # Whom they ask ----------------------------------------------------------------------------------------------------
+    # Peers that the shells ask ----------------------------------------------------------------------------------------
     def ask(self, key: SegmentKey, ask: Asking | None) -> None:
-        """From now on this, and of nobody else; None: of nobody."""
+        """From now on, ask only the peer that `ask` names for this segment; None: ask no peer."""
         name = name_of(key)
         before = self._asked.pop(name, None)
         if before is not None and (ask is None or ask.node_id != before):
@@ -209,11 +209,11 @@ class Following:
         replica.step(RangeArrived(node_id, arrived, found.high_watermark))
 
     def lost(self, node_id: int) -> None:
-        """What was asked of that node may not be answered: who has another to ask turns to that one."""
+        """That node may not answer what it was asked: each shell that has another peer asks that one instead."""
         for name in [name for name, asked in self._asked.items() if asked == node_id]:
             self._named[name].step(RangeRefused(node_id, RangeRefusal.UNREACHABLE))
 
-    # Who asks here ----------------------------------------------------------------------------------------------------
+    # Requests from other nodes ----------------------------------------------------------------------------------------
     def leader_named(self, name: SegmentName) -> tuple[ShardShell, SegmentLeader] | None:
         """None: this node does not lead it, or not any more."""
         shard = self._node.shards.get(ShardKey(name.topic_id, name.shard))

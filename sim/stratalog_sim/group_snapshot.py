@@ -14,7 +14,7 @@ LiveKey = tuple[str, ShardKey | None]
 """A group's offset in a shard, or with None the group itself."""
 _SLICE = 1
 _LEAST = 14
-"""No snapshot before so many entries since the last one, nor before three times as many as that one had."""
+"""A snapshot begins after at least this number of new entries, and three times the number that the last one had."""
 
 
 class GroupSnapshot:

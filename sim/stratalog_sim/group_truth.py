@@ -1,7 +1,7 @@
-"""What is true of groups, and what their members may be told: part of the judge.
+"""What is true of groups, and which answers their members may get: part of the judge.
 
-A commit has a number, and lies in the group log where the judge saw it decided. What is told must lie there, and never
-before what had been acknowledged when it was asked for.
+A commit has a number, and a place in the group log where the judge saw it decided. A member may only learn of commits
+in that log, and of none older than the newest one that had been acknowledged when the member asked.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class GroupTruth:
     positions: dict[int, int] = field(default_factory=dict)
     """By number of a commit: where in the group log it is decided; -1: it was, and is owed no more."""
     floors: dict[GroupShard, int] = field(default_factory=dict)
-    """Where the newest commit lies that somebody was told of."""
+    """The position of the newest commit that a member has learned of."""
     readers: dict[tuple[str, int, int], str] = field(default_factory=dict)
-    """By group, generation and shard: who reads it."""
+    """By group, generation and shard: the member that reads the shard."""
     last_number: int = 0
     losses: int = 0
     checks: int = 0
@@ -43,7 +43,7 @@ class GroupTruth:
                     self.positions[number] = batch.base_offset + at
 
     def excused(self, batch: Batch) -> None:
-        """It is owed no more, nor is what was told because of it."""
+        """The batch is owed no more, nor is any answer that rested on it."""
         self.losses += 1
         self.readers.clear()
         for entry in batch.entries:
@@ -54,9 +54,9 @@ class GroupTruth:
             if floor >= batch.base_offset:
                 del self.floors[one]
 
-    # What members are told ------------------------------------------------------------------------------------------
+    # Answers to members ---------------------------------------------------------------------------------------------
     def floor(self, one: GroupShard) -> int:
-        """-1: nobody was told of a commit."""
+        """-1: no member has learned of a commit."""
         return self.floors.get(one, -1)
 
     def acknowledged(self, one: GroupShard, number: int) -> None:

@@ -2,9 +2,9 @@
 shard has a leader that can do its work.
 
 Rounds, one after another: the disk of one of three nodes hangs, or takes long for each flush; in some rounds another
-node is killed at the same time. All three have every segment. Who is neither hit holds all that was acknowledged if it
-is in the ISR, so it, or another node whose disk works, has to lead before `BOUND_MS` have passed, however long the disk
-hangs. Then all is well again, and the next round begins.
+node is killed at the same time. All three have every segment. A node without a fault holds all that was acknowledged
+if it is in the ISR, so this node, or another one whose disk works, has to lead before `BOUND_MS` have passed, however
+long the disk hangs. Then the faults end, and the next round begins.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class HangingWorld(SimulatedWorld):
         self.start_node(dying)
 
     def _owed(self, stuck: int, dying: int | None) -> list[ShardKey]:
-        """Shards that somebody who is not hit can go on with."""
+        """Shards that the nodes without a fault can continue to serve."""
         hit = {stuck, dying}
         found = []
         for key in self.meta.table.state.shards:

@@ -40,7 +40,7 @@ class ShardTruth:
 
     is_fsync: bool
     is_quorum: bool = False
-    """Most of the replicas acknowledge, whoever is in sync."""
+    """Whether a majority of the replicas acknowledges, instead of the ISR."""
     given: dict[SegmentKey, dict[int, Batch]] = field(default_factory=dict)
     """By segment and base offset: what was written there, wherever."""
     decided: dict[int, Batch] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class ShardTruth:
     ended: dict[SegmentKey, None] = field(default_factory=dict)
     """Segments whose end is known."""
     adopted: dict[SegmentKey, None] = field(default_factory=dict)
-    """Sealed segments of which something was given up: what stands there instead is known."""
+    """Sealed segments of which something was given up, once the judge knows what took its place."""
     excused: dict[str, int] = field(default_factory=dict)
     """Values that are owed no more, and where they were."""
     losses: int = 0
@@ -114,7 +114,7 @@ class Judge:
         """An offset is given once in an epoch, so all replicas hold the same."""
         self.checks += 1
         if as_leader and self.openers.get(key, node_id) != node_id:
-            return  # it rolled into what another was given to lead, and does not know yet: nobody ever sees that
+            return  # it does not know yet that another node leads the epoch: no client ever sees this batch
         segment = self.segment_of(key.shard_key, key.epoch)
         if segment is None or segment.key != key:
             # Of a roll that is not confirmed nothing counts, and another node may open that segment.
@@ -130,7 +130,7 @@ class Judge:
     def _give(self, node_id: int, key: SegmentKey, batches: list[Batch]) -> None:
         given = self.shards[key.shard_key].given.setdefault(key, {})
         for batch in batches:
-            # What stands for what was given up, and what turns up of that all the same: copies may differ until a seal.
+            # A batch that was given up may still turn up, beside its filler: copies may differ until a seal.
             for offset in [one for one in given if batch.base_offset <= one < batch.end_offset]:
                 if batch.value.startswith("~") or given[offset].value.startswith("~"):
                     del given[offset]
@@ -171,8 +171,8 @@ class Judge:
         truth.high_watermark = max(truth.high_watermark, high_watermark)
 
     def _check_holders(self, node_id: int, segment: Segment, truth: ShardTruth, high_watermark: int) -> None:
-        """Who has to hold what counts does: each member of the committed ISR, or most of the replicas. Of one in doubt
-        its leader may not have heard yet that it lost something."""
+        """Check that the nodes that must hold the decided batches do: each member of the committed ISR, or most of the
+        replicas. If a node is in doubt, its leader may not have heard yet that this node lost something."""
         voters, most_lacking = segment.isr, 0
         if truth.is_quorum:
             voters = segment.replicas
@@ -292,8 +292,8 @@ class Judge:
             self._check_seal(touched)
 
     def _adopt_sealed(self, truth: ShardTruth, sealed: Segment) -> None:
-        """Where something was given up copies differed: some have it all the same, some a batch without records in its
-        place. The seal says which of them it is."""
+        """Where a batch was given up, the copies differed: some still had it, some had a batch without records in its
+        place. The seal says which of the two counts."""
         for node_id in sealed.local_nodes:
             file = self.disks[node_id].files.get(sealed.key)
             whole = file.whole(sealed.key) if file is not None else []
@@ -316,7 +316,7 @@ class Judge:
             if node_id in self.in_doubt or seal.end_offset == seal.base_offset:
                 continue
             if file is None and (sealed.remote.state is RemoteState.COMPLETE or disk.storage > 1):
-                # A report that came late names again who has freed its copy; what a new disk lacks is told later.
+                # A late report may list a node that freed its copy; a node with a new disk reports its losses later.
                 continue
             held = digest_of(file.whole(key)) if file is not None else None
             if held != seal.digest:
@@ -334,7 +334,7 @@ class Judge:
         return found
 
     def _check_uploader(self, segment: Segment, caller: Life | None) -> None:
-        """Whose duty it is follows from the record and from who is alive."""
+        """The record of the segment and the set of living nodes determine the one node that may upload."""
         named = uploader_of(segment, self.table.state.is_alive, self.table.state.mount_of)
         if caller is not None and caller.node_id != named:
             raise Broken("one uploader per commit", f"node {caller.node_id} commits {segment.key}, not node {named}")
@@ -389,7 +389,7 @@ class Judge:
         if not is_replica and (segment is None or segment.seal is None):
             return
         if segment is None or segment.key != key or segment.base_offset == segment.end_offset:
-            return  # deleted, or a roll that nobody knows
+            return  # deleted, or a roll that the meta service does not know
         if segment.remote.state is RemoteState.COMPLETE:
             self.check_complete(segment)
             return
@@ -398,7 +398,7 @@ class Judge:
             raise Broken("the last copy is never deleted", f"node {node_id} frees epoch {key.epoch}")
 
     def deleted_object(self, object_key: str) -> None:
-        """Somebody deleted an object; called before it goes."""
+        """Check that the metadata no longer need an object; called before the object is deleted."""
         self.checks += 1
         for entry in self.table.state.shards.values():
             for segment in entry.segments.values():
@@ -430,7 +430,7 @@ class Judge:
                 self._excuse(truth, batch)
 
     def excuse_given_up(self, ranges: Iterable[LostRange]) -> None:
-        """A person gave these up, in so far as nobody has them. All else that is owed is there."""
+        """A person gave these ranges up: what no node has of them is owed no more. All else must be there."""
         for shard, truth in self.shards.items():
             named = [one for one in ranges if one.segment.shard_key == shard]
             for batch in [one for one in truth.decided.values() if not self._is_held(shard, one)]:
@@ -445,8 +445,8 @@ class Judge:
         return entry is not None and node == f"node-{entry.last.leader}"
 
     def lost_up_to(self, shard: ShardKey, offset: int) -> int:
-        """Where the sealed segment with this offset ends, when it went with its last disk; else the offset. Nobody is
-        owed that, and nothing tells readers to go on behind it: who asks for it is refused."""
+        """Where the sealed segment with this offset ends, if it was lost with its last disk; else the offset. No client
+        is owed a lost segment, and no answer leads readers past it: a node refuses to read it."""
         entry, decided = self.table.state.shards[shard], self.shards[shard].decided
         for segment in entry.segments.values():
             if segment.seal is not None and segment.base_offset <= offset < segment.seal.end_offset:
@@ -466,7 +466,7 @@ class Judge:
         truth.high_watermark = min(truth.high_watermark, batch.base_offset)
 
     def _is_held(self, shard: ShardKey, batch: Batch) -> bool:
-        """Whether somebody has it who is asked for it."""
+        """Whether a node that clients may ask has the batch."""
         segment = self.segment_of(shard, batch.epoch)
         if segment is None:
             return True  # deleted

@@ -33,7 +33,7 @@ _PEER_MS = 200
 
 @dataclass(slots=True)
 class Seen:
-    """What one look found."""
+    """What one check found."""
 
     segments: int = 0
     unconfirmed: list[SegmentKey] = field(default_factory=list)
@@ -193,7 +193,7 @@ class Leaving:
         self._attempt += 1
         name = f"inventory-n{node.node_id}.{record.begun_ms}-by{own.node_id}.{own.life.epoch}.{self._attempt}"
         body = StoredInventory(tuple((one.key, one.end_offset) for one in self._segments_of(node.node_id)))
-        with suppress(StratalogError):  # it may be there all the same
+        with suppress(StratalogError):  # the object may be there in spite of the error
             yield Ask("store", Put(name, body))
         if (yield Ask("store", Get(name))) == body:
             yield own.ask_meta(ReportInventory(node.node_id, record.storage_id, record.begun_ms, name))

@@ -1,5 +1,5 @@
-"""What the judge knows of nodes that come and go: who was released and how, who holds which data set under which token,
-what is mounted by hand. Source: docs/scaling-spec.md section 1."""
+"""What the judge knows of nodes that join and leave: which nodes were released and how, which node holds each data set
+under which token, and what is mounted manually. Source: docs/scaling-spec.md section 1."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Departures:
     judge: Judge
     released: dict[int, RetireMode] = field(default_factory=dict)
     looks: dict[int, list[int]] = field(default_factory=dict)
-    """Of each node that leaves: when somebody saw all that it held elsewhere."""
+    """By leaving node: when a check found all of its data elsewhere."""
     holders: dict[tuple[str, int], Life] = field(default_factory=dict)
     """By name of a mount and token: whose that is."""
     tokens: dict[str, int] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Departures:
         self._check_sealed(f"the directory of node {node_id}", key, batches)
 
     def mount_serves(self, who: str, mount: str, shard: ShardKey, batches: tuple[Batch, ...]) -> None:
-        """To a reader of what is mounted by hand: its range, and sealed data alone."""
+        """A reader of a manual mount gets only the range of the mount, and only sealed data."""
         self.judge.checks += 1
         topic = next(one for one in self.mounted[mount] if one.topic_id == shard.topic_id)
         base, end = topic.ranges[shard.shard]
@@ -153,8 +153,8 @@ class Departures:
             raise Broken("unknown counts as still here", f"node {node_id}: {record.sightings}")
 
     def _give_up(self, node_id: int) -> None:
-        """Just released by force: what the record names as given up is owed no more, where nobody has it. Nothing else
-        went with the node."""
+        """The node was just released by force: what its record names as given up is owed no more, if no other node has
+        it. Nothing else was lost with the node."""
         judge, record = self.judge, self.judge.table.state.nodes[node_id].node.retirement
         if node_id not in self.dead or record is None:
             raise Broken("only who is dead is given up by force", f"node {node_id}")

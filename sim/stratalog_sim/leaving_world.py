@@ -1,8 +1,9 @@
-"""A simulated cluster whose nodes come and go: the seed says what is wished for, and faults befall it meanwhile.
+"""A simulated cluster whose nodes join and leave: the seed determines what users ask for, and faults happen meanwhile.
 
-A node is added, one to three leave, in either mode, together or one after another; some are taken back. Who was
-released in offload mode loses its disk, so whatever was its alone is gone; of a volume a process reads the directory.
-The meta service dies behind any change of a retirement, holders of data sets before and behind their taking it.
+A node is added; one to three nodes leave, in either mode, together or one after another; users cancel some of these
+retirements. A node that was released in offload mode loses its disk, and all that only this disk held is gone. After a
+release in volume mode, another process reads the node's directory. The meta service dies after any change of a
+retirement; the holder of a data set dies before or after it takes the data set.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ DEATHS: Final = (
 _MAX_TIME_MS = 1 << 50
 _ENDS_WITHIN_MS = 40_000
 _WAITS_MS = 4_000
-"""A reason that is true for so long after all faults ended stays."""
+"""A reason to wait that still holds this long after all faults ended is permanent."""
 
 
 class LeavingWorld(SimulatedWorld):
@@ -101,7 +102,7 @@ class LeavingWorld(SimulatedWorld):
         self._held: dict[str, tuple[int, MountState]] = {}
         self.mount_readers: list[MountReader] = []
         self.happened: dict[str, None] = {}
-        """What this history is about, for who asks whether all of it is played."""
+        """The events of this history, for tests that check that the seeds play every kind of event."""
         self.wishes = Wishes("wishes", self.scheduler, self.network)
         self.wishes.judge = self.judge
         self.network.join("wishes", self.wishes)
@@ -119,8 +120,8 @@ class LeavingWorld(SimulatedWorld):
         if rng.random() < 0.4:
             self.after(first_ms + rng.randrange(1_000), self._store_goes_away, 500 + rng.randrange(2_000))
         leaving = rng.sample(self.node_ids, rng.choice((1, 1, 2, 2, 3)))
-        # Where both of two replicas have to acknowledge nothing goes on without one of them, and a group log whose only
-        # copy is gone is never read.
+        # If both of two replicas have to acknowledge, a shard cannot continue without one of them. A group log whose
+        # only copy is gone is never read.
         may_die = not self.is_quorum and (self.shape.replicas > 1 or not self.has_groups)
         if rng.random() < 0.3 and may_die:
             dead, leaving = leaving[0], leaving[1:2]
@@ -147,7 +148,7 @@ class LeavingWorld(SimulatedWorld):
             self.after(rng.randrange(self.shape.trouble_ms), lambda: self.wishes.spawn(self.wishes.rebalance()))
 
     def _dies_for_good(self, node_id: int) -> None:
-        """Somebody hopes for a while, and lets it go as any other; in the end it is given up by force."""
+        """A person waits for the node for a while, then retires it like any other, and in the end by force."""
         self.say(f"node {node_id} dies, and never comes back")
         self._note("a node dies for good")
         self.end_process(node_id)
@@ -286,7 +287,7 @@ class LeavingWorld(SimulatedWorld):
         return reader
 
     def _other_readers(self) -> list[MountReader]:
-        """Of what is mounted by hand, from the start, now that all is well."""
+        """New readers of the manual mounts, from their start, now that all faults have ended."""
         during = list(self.mount_readers)
         for reader in during:
             reader.is_over = True

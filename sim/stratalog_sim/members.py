@@ -31,7 +31,7 @@ class GroupClient(Client):
         self.shards = shards
 
     def _committed(self, shard: ShardKey):  # type: ignore[no-untyped-def]  # a task with a result
-        """What is committed of a shard, or why nobody says."""
+        """The committed offset of a shard, or the error that the coordinator answered."""
         truth, place = self.judge.groups, (GROUP, shard)
         floor, losses = truth.floor(place), truth.losses
         answer = yield from self._ask(Committed(GROUP, shard))
@@ -157,7 +157,7 @@ class GroupWatcher(GroupClient):
 
 
 class GroupReader(GroupClient):
-    """When all is well again: asks for what is committed of every shard, until it is told."""
+    """After the faults ended: asks for the committed offset of every shard until it gets all of them."""
 
     def __init__(self, **client: Any) -> None:
         super().__init__(**client)

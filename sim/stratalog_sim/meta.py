@@ -1,8 +1,8 @@
 """The meta service's stand-in: the real shard table behind the network, its records in a store that syncs before it
 answers, and a watch that says what changed.
 
-A restart loads the table from its records. A watcher asks for what came after the version that it has; it is answered
-at once, or when there is something. Who is too far behind gets everything.
+A restart loads the table from its records. A watcher asks for the changes after its own version; the service answers
+at once, or as soon as there is a change. A watcher that is too far behind gets the whole table.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from stratalog_sim.retiring import Retiring
 
 LEASE_MS = 1_000
 STALL_MS = 1_000
-"""Without progress for so long a node's disk is stuck."""
+"""A node's disk counts as stuck after this time without progress."""
 PATIENCE_MS = 600
-"""So long a recovery waits for a replica that lives and does not promise."""
+"""How long a recovery waits for a replica that lives and does not promise."""
 REPLACE_AFTER_MS = 1_200
-"""A node that is away for so long is replaced as a replica."""
+"""A node that is away for this long is replaced as a replica."""
 _REPAIRS_MS = 300
 _KEPT_CHANGES = 60
 _CHECKED_EVERY = 32
-"""All of the table, after so many changes: it costs as much as all else."""
+"""The whole table is checked once in this number of changes: a check costs as much as all other work together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +197,7 @@ class Meta(Process):
                     self._patience.segment_gone(change.key)
             self.on_applied(command, applied.result, changed)
             if not self.is_alive:
-                return None  # it died behind the change, and nobody was told
+                return None  # it died after the change, before any watcher or caller got an answer
             watchers, self._watchers = self._watchers, []
             for who, watch in watchers:
                 self._tell_changes(who, watch, watch.what.version)

@@ -14,7 +14,7 @@ from stratalog_sim.scheduler import EVER, Scheduler
 
 
 class Receiver(Protocol):
-    """Who takes messages."""
+    """A process that takes messages."""
 
     @property
     def is_alive(self) -> bool: ...
@@ -49,7 +49,7 @@ class Network:
         """When what was sent in order last arrives."""
 
     def next_number(self) -> int:
-        """Of a request; never given again, so that an answer to an earlier life is nobody's."""
+        """The number of a new request. No number is used twice, so an answer to an earlier life matches no request."""
         self._last_number += 1
         return self._last_number
 
@@ -60,8 +60,8 @@ class Network:
     def send(
         self, sender: str, receiver: str, message: Any, *, may_repeat: bool = True, is_in_order: bool = False
     ) -> None:
-        """`may_repeat` False: what carries it never delivers twice (one connection, no retries). `is_in_order`: nor
-        before what was sent there earlier in order; what is lost is lost all the same."""
+        """`may_repeat` False: the carrier never delivers the message twice (one connection, no retries). `is_in_order`:
+        nor does it deliver the message before those sent there earlier in order; it may still lose it."""
         rng, weather = self._scheduler.rng, self.weather
         if (sender, receiver) in self.cut or (weather.lost and rng.random() < weather.lost):
             self._tell("lost on the way", sender, "->", receiver, message)

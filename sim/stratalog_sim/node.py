@@ -60,7 +60,7 @@ class RollElsewhere:
 
 
 class DiskThread:
-    """Work of a node that waits for its disk: it stands still while the disk hangs."""
+    """Work of a node that waits for its disk: it pauses while the disk hangs."""
 
     def __init__(self, node: NodeLife) -> None:
         self._node = node
@@ -171,8 +171,8 @@ class NodeLife(Process):
         self._attach()
         for segment_key, file in list(self.disk.files.items()):
             if file.is_ahead or (self.view.segment(segment_key) is None and self.is_shared(segment_key)):
-                # A roll that was not confirmed, or deleted: nothing of it was acknowledged. By now the segment may be
-                # there, opened by another: what was written ahead is no prefix of that.
+                # A roll that was not confirmed, or a deleted segment: nothing of it was acknowledged. By now another
+                # node may have opened the segment: what was written ahead here is not a prefix of that one.
                 self.disk.remove(segment_key)
         for key, shard in self.shards.items():
             ShardStart(shard, None if doubted is None else doubted.get(key, -1)).begin()
@@ -272,8 +272,8 @@ class NodeLife(Process):
         return self.scheduler.now_ms - self._heard_service_ms < 2 * LEASE_MS
 
     def is_shared(self, key: SegmentKey) -> bool:
-        """Whether others have a say in it. One of a single replica, by intention or because nobody else lived when it
-        was opened, goes on as on a node alone, and so does what was rolled into behind it."""
+        """Whether other nodes take part in it. A segment with a single replica, by intention or because no other node
+        lived when it was opened, continues as on a single node, and so do the segments that it was rolled into."""
         segment = self.view.segment(key)
         if segment is None:
             before = [one for one in self.view.segments(key.shard_key) if one.epoch < key.epoch]

@@ -1,8 +1,8 @@
 """A process: it answers requests, asks others, waits, and may die or be paused at any moment.
 
-Work that takes time is a generator (`Task`) that yields what it waits for: `Ask` somebody, `Sleep`. The answer is what
-the yield returns; a refusal is raised there, and so is `OutcomeUnknown` when no answer came in time. So shells read as
-those of the product do.
+Work that takes time is a generator (`Task`) that yields what it waits for: `Ask` (another process) or `Sleep`. The
+yield returns the answer; a refusal is raised there, and so is `OutcomeUnknown` when no answer came in time. So shells
+read as those of the product do.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Answer:
 
 @dataclass
 class Process:
-    """One life at a place of the network. What is to outlive it belongs to somebody else."""
+    """One life at a place of the network. State that must outlive it belongs to another object."""
 
     name: str
     scheduler: Scheduler
@@ -70,7 +70,7 @@ class Process:
     is_alive: bool = True
     paused_until_ms: int = 0
     _waiting: dict[int, tuple[Task, Ask, int]] = field(default_factory=dict)
-    """By number of the request: who waits, for what, and until when."""
+    """By number of the request: the task that waits, for what, and until when."""
     _looks_at_ms: int = NEVER_MS
     """When it looks next for what was not answered in time."""
 

@@ -49,7 +49,7 @@ def producers_before(node: NodeLife, segment: Segment) -> Producers | None:
 
 
 def table_of(node: NodeLife, segment: Segment) -> Producers | None:
-    """At the end of a sealed segment. None: nobody who can be asked has it."""
+    """The table at the end of a sealed segment. None: no node that can be asked has it."""
     assert segment.seal is not None
     if not segment.seal.producers.count:
         return ()
@@ -118,7 +118,7 @@ def found_in(node: NodeLife, key: SegmentKey, end_offset: int) -> Producers:
 
 
 def _continued(node: NodeLife, key: SegmentKey, before: Producers, end_offset: int) -> Producers:
-    """The table at the end of a segment. A view that lags does not say when it was opened: then nobody is forgotten."""
+    """The table at the end of a segment. If a view that lags lacks the time of opening, no producer is forgotten."""
     listed, found = node.view.segment(key), found_in(node, key, end_offset)
     opened_ms = listed.opened_ms if listed is not None else 0
     return sealed_table(before, found, base_offset=key.base_offset, opened_ms=opened_ms, rule=RULE)

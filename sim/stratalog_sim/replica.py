@@ -38,7 +38,7 @@ def named(segment: Segment) -> follower_events.SegmentNamed:
 
 
 def should_drop(segment: Segment, node_id: int) -> bool:
-    """The object store has all of it, and who is not listed by then is not listed any more."""
+    """Whether the object store has the whole segment, and the record does not list this node. It never will later."""
     return segment.remote.state is RemoteState.COMPLETE and node_id not in segment.local_nodes
 
 

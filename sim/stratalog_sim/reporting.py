@@ -1,5 +1,6 @@
-"""Tells the meta service of copies that this node cannot vouch for, and of sealed ones that are gone, again and again
-until its record says so. It stands in for `replication/faulty_copies.py` and `replication/lost_copy_reports.py`."""
+"""Reports copies that this node cannot vouch for, and sealed copies that are gone, to the meta service, again and again
+until the record says so. In the simulator this takes the place of `replication/faulty_copies.py` and
+`replication/lost_copy_reports.py`."""
 
 from __future__ import annotations
 

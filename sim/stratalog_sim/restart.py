@@ -55,7 +55,8 @@ class ShardStart(RestartSteps):
             self._shard.node.spawn(self._heal_all())
 
     def _lies_behind_what_others_seal(self) -> bool:
-        """Who wrote there nobody knows before it is sealed, and what is behind it goes on from that."""
+        """Whether a segment of this node comes after one that other nodes have yet to seal. The producers of that one
+        are unknown before the seal, and the segment after it continues from them."""
         node = self._shard.node
         is_open = False
         for segment in node.view.segments(self._shard.key):
@@ -181,7 +182,7 @@ class ShardStart(RestartSteps):
         shard = self._shard
         node = shard.node
         is_hidden = any(one.seal is None and node.is_shared(one.key) for one in node.view.segments(shard.key))
-        # What others share and nobody sealed yet the machine was not told of: who wrote there `producers_before` says.
+        # The machine does not know of shared segments without a seal: `producers_before` finds their producers.
         shard.inherited = None if is_hidden else found.inherited
         shard.step(
             ShardRecovered(
@@ -288,7 +289,7 @@ class ShardStart(RestartSteps):
             batches = [b for one in found if one.key == key for b in one.batches if b.base_offset >= at]
             self._disk.touch()
             behind = file.cells[len(whole) + 1 :]
-            # What lies behind the damaged place stays where its offset goes on.
+            # A batch after the damaged place stays if its offset is not before the end of the refilled range.
             last = batches[-1].end_offset
             rest = [cell for cell in behind if isinstance(cell, Batch) and cell.base_offset >= last]
             file.cells = [*whole, *batches, *rest]

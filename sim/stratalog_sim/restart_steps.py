@@ -1,8 +1,8 @@
 """What a shell does for the restart and the healing of a shard: each step of `machines.restart.shard_restart` and
-`machines.restart.shard_healing` in the order asked, over operations on files that somebody else has.
+`machines.restart.shard_healing` in the order asked, over operations on files that a subclass provides.
 
-The simulator has them on its disk, in simulated time; the stories and properties of both machines on files drawn as
-text, at once.
+The simulator provides them on its disk, in simulated time. The stories and property tests of both machines provide them
+on files drawn as text, without delay.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Work: TypeAlias = Generator[Any, Any, shard_healing.HealingEvent | None]
 class RestartSteps(ABC):
     # A pass ---------------------------------------------------------------------------------------------------------
     def do_pass(self, restart: ShardRestart, listed: restart_events.FilesListed) -> None:
-        """Until the machine wants nothing more; how it ends `ended` is told."""
+        """Do the steps of a pass until the machine asks for no more; `ended` gets the result."""
         event: restart_events.RestartEvent | None = listed
         while event is not None:
             steps, event = restart.step(event), None
@@ -109,7 +109,7 @@ class RestartSteps(ABC):
                 assert_never(step)
         return None
 
-    # Who has the files ----------------------------------------------------------------------------------------------
+    # For the subclass that has the files ----------------------------------------------------------------------------
     @abstractmethod
     def begins(self, step: restart_events.RestartStep) -> None:
         """Before each step of a pass."""

@@ -1,7 +1,8 @@
-"""Has nodes leave that are wished to: stands in for `stratalog_meta/retirements.py`, around the same plan.
+"""Makes nodes leave on request. In the simulator this takes the place of `stratalog_meta/retirements.py`, around the
+same plan.
 
-A look rests on one snapshot; between it and what it asks for, and between any two of these, time goes by: others change
-the table, and the service may die.
+A check rests on one snapshot. Time passes between the snapshot and each step that the check asks for: other processes
+change the table, and the service may die.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from stratalog_sim.meta import Meta
 
 VERIFY_MS = 700
-"""Between the two looks that let a node go."""
+"""The least time between the two checks that allow the release of a node."""
 _POLL_MS = 120
 
 

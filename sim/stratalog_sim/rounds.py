@@ -81,7 +81,7 @@ class RoundTold:
     session_id: int
     ranges: tuple[RangeOf, ...] = ()
     error: str = ""
-    """`session`: begin again; `token`: whoever asks is not known."""
+    """`session`: begin again; `token`: the node that asks is unknown."""
 
     def __str__(self) -> str:
         return self.error or "; ".join(map(str, self.ranges)) or "nothing moved"
@@ -289,7 +289,7 @@ class Sessions:
         return RangeOf(name, tuple(batches[: 1 + node.scheduler.rng.randrange(3)]), high)
 
     def _high_watermarks(self, follower: _Follower) -> list[RangeOf]:
-        """Those that moved since they were told."""
+        """Those that moved since the follower last got them."""
         found: list[RangeOf] = []
         for name, (told, end_offset) in list(follower.owed.items()):
             leading = self._node.following.leader_named(name)

@@ -1,7 +1,7 @@
 """What happens next: a queue of due events in simulated time, the same for the same seed.
 
-An event belongs to an owner, a process or a part of the world. One whose owner is over never happens, and one whose
-owner is paused happens once it goes on. Nothing else knows of time.
+An event belongs to an owner: a process or a part of the world. If the owner has ended, the event never happens; if the
+owner is paused, the event happens once the owner continues. No other part of the simulator knows the time.
 Cost: about 2 us an event.
 """
 

@@ -36,14 +36,14 @@ class Produce:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Of a consumer."""
+    """A fetch request of a consumer."""
 
     shard: ShardKey
     offset: int
     epoch: int = -1
-    """Of the newest batch that it knows: who knows of none so new is no leader."""
+    """Epoch of the newest batch that the consumer knows: a node that knows of none this new is not the leader."""
     mount: str = ""
-    """That was made by hand: its sealed range of the shard is read, as a topic of its own."""
+    """A manual mount: the consumer reads its sealed range of the shard, as a topic of its own."""
 
     def __str__(self) -> str:
         return f"fetch shard {self.shard.shard}{self.mount and '@'}{self.mount} from {self.offset}"

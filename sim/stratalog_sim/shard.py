@@ -1,7 +1,7 @@
-"""The shell of one shard on one node: performs what its chain asks for, on a simulated disk, and holds no decision.
+"""The shell of one shard on one node: performs what its chain asks for, on a simulated disk, and decides nothing.
 
-It stands in for `storage_node/stratalog_node/shards`: the same order of the same effects, without bytes, threads and
-loops.
+In the simulator it takes the place of `storage_node/stratalog_node/shards`: the same order of the same effects, without
+bytes, threads and loops.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _RETRY_MS = 150
 _FLUSH_MS = 8
 _READS = 5
-"""Looks at the own copy of the metadata, before nobody can say what they are."""
+"""How often the node reads its own copy of the metadata before it gives up and calls the outcome unknown."""
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ class ShardShell:
         )
         self.inherited: Producers | None = None
         self.named: dict[SegmentKey, NextReplicas | None] = {}
-        """Who was named just now to go on behind a segment."""
+        """By segment: the replicas of the next segment, as just named."""
         self.pending: list[leader_events.OfferedBatch] = []
         self._seals = SealLine(self)
         self.damaged: dict[SegmentKey, None] = {}
@@ -285,13 +285,13 @@ class ShardShell:
                 if is_known := self.node.view.version >= version:
                     break
                 yield Sleep(_RETRY_MS)
-        if self.chain is chain:  # else it stopped, and who waited was told
+        if self.chain is chain:  # else the chain stopped, and each waiting client got an answer
             self.step(chain_events.LeadershipChecked(question, is_known))
 
     def _open(self, effect: chain_events.OpenSegment) -> chain_events.ChainEvent:
         key = effect.leader.key
         behind = next((one for one in self.leaders() if one.key.epoch == key.epoch - 1), None)
-        # Else no other node goes on under that name, and this one opens the file again whether it is confirmed or not.
+        # Else no other node continues under that name, and this one reopens the file, confirmed or not.
         is_others = max(len(one.replicas) for one in (effect.leader, behind) if one is not None) > 1
         try:
             self.disk.make(key, is_ahead=effect.is_roll and is_others)

@@ -1,8 +1,8 @@
 """A world small enough to be tried in every order: one shard that two or three nodes share, from its first segment
 over rolls and recoveries to its last, with the real leaders, followers and shard table.
 
-A batch is one record, and is told from others by its number. What may happen is a `Choice`, each kind within a budget;
-after each one the promises of docs/replication.md section 9 that concern a shard must hold.
+A batch is one record, and its number identifies it. Each thing that may happen is a `Choice`, and each kind of choice
+has a budget. After each choice the promises of docs/replication.md section 9 that concern a shard must hold.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class SmallWorld:
         return self.table.state.shards[self.shard].segments.get(epoch)
 
     def _apply(self, command: commands.Command[Any], new_id: UUID | None = None) -> Any:
-        """The state is told from others by what it is, so nothing in it counts what was done."""
+        """Two states are compared by their content, so nothing in the state counts the commands that led to it."""
         result = self.table.apply(command, 1_000, new_id or UUID(int=2)).result
         self.table.state.header = _HEADER
         return result
@@ -534,7 +534,7 @@ def settled(world: SmallWorld) -> SmallWorld:
 
 
 def _settled_record(world: SmallWorld, record: Segment) -> Segment:
-    """Of what is sealed nobody asks who was in sync, or who proved it first."""
+    """For a sealed segment it does not matter which replicas were in sync, or which node proved its copy first."""
     if record.seal is None:
         return record
     seal = replace(record.seal, replicas=record.local_nodes)

@@ -54,7 +54,7 @@ _DOUBT_MS = 10_000
 
 
 class DirectoryAway(Exception):
-    """Who reads a retired node's directory gave no answer."""
+    """The process that reads a retired node's directory gave no answer."""
 
 
 def is_bundle_key(key: str) -> bool:
@@ -68,10 +68,10 @@ class Uploads:
         self.lock: Lock | None = None
         self._attempt = 0
         self._in_flight: dict[str, int] = {}
-        """By name of an object: until when nobody knows whether it will be committed."""
+        """By name of an object: until when it is unknown whether the object will be committed."""
         self._wake_ms: int | None = None
         self.stalled_until_ms = 0
-        """Nothing that begins before goes on before."""
+        """An upload that begins before this time waits until then."""
         self._mounted: dict[SegmentKey, MountedCopy | None] = {}
         """Where what the machine knows is read, if not on this disk."""
 
@@ -162,7 +162,7 @@ class Uploads:
             case upload_events.Publish(task, key, parts):
                 self._node.spawn(self._guarded(task, self._publish(task, key, tuple(parts))))
             case upload_events.CancelTask():
-                pass  # it goes on, and is told that the segment is gone
+                pass  # the task continues, and learns that the segment is gone
             case upload_events.ReportStore() | upload_events.ReportHeld():
                 self._node.tell(f"{effect}")
             case _:

@@ -59,8 +59,8 @@ class View:
         return mount.holder if mount is not None else None
 
     def reads_at(self, node_id: int) -> str | None:
-        """Whom to ask for the sealed segments that a node proved: itself while it lives, or who reads its directory
-        since it was retired; None when nobody can be asked now."""
+        """The process to ask for the sealed segments that a node proved: the node itself while it lives, or the process
+        that reads its directory since it was retired; None if no process can be asked now."""
         mount = self.mount_of(node_id)
         if mount is not None:
             return mount.volume.host if mount.volume is not None else None

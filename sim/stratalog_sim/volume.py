@@ -55,7 +55,7 @@ class VolumeLife(Process):
         self.is_alive = False
 
     def _is_replaced(self) -> bool:
-        """Another reads the directory, or nobody does any more."""
+        """Whether another process reads the directory, or none has to any more."""
         if self._view.version < 0:
             return False
         mount = self._view.mount_of(self.node_id)

@@ -30,7 +30,7 @@ class Wishes(Process):
     """Of rebalancing, until nothing was to be done any more."""
     is_even = False
     was_too_late = False
-    """Somebody was to stay who was released."""
+    """A user cancelled a retirement after the node had been released."""
 
     def wish(self, command: Command[Any]) -> None:
         self.spawn(self._insist(command))

@@ -1,4 +1,4 @@
-"""A history in words: what happened, told so that a person follows it. Made only when somebody reads it."""
+"""A history in words: what happened, so that a person can follow it. It is made only when a person asks for it."""
 
 from __future__ import annotations
 

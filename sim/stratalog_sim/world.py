@@ -44,7 +44,7 @@ class Shape:
     shards: int = 2
     replicas: int = 1
     trouble_ms: int = 6_000
-    """Faults befall it for so long."""
+    """Faults happen for this long."""
     calm_ms: int = 60_000
     """Within this all that is owed must be readable."""
     is_fsync: bool | None = None
@@ -99,12 +99,12 @@ class SimulatedWorld:
         self._told: list[tuple[int, tuple[Any, ...]]] = []
         self.network = Network(self.scheduler, self.say)
         self.node_ids = list(range(1, shape.nodes + 1))
-        """Who is there, and may be hit by faults."""
+        """The nodes that exist, and that faults may hit."""
         ever = range(1, shape.nodes + shape.spares + 1)
         self.disks = {node_id: Disk(node_id) for node_id in ever}
         self.clock_offsets = dict.fromkeys([0, *ever], 0)
         self.gone: dict[int, None] = {}
-        """Who is not started any more."""
+        """The nodes that are never started again."""
         self.store = Store("store", self.scheduler, self.network, tell=self.say)
         self.network.join("store", self.store)
         self.meta_store = MetaStore()
@@ -140,7 +140,7 @@ class SimulatedWorld:
         self.consumers: list[Consumer] = []
         self.client_names: list[str] = []
         self.node_names = [f"node-{node_id}" for node_id in self.node_ids]
-        """Whom clients know."""
+        """The nodes that clients know."""
         for disk in self.disks.values():
             disk.on_written, disk.on_removed = self.judge.written, self.judge.removed
 
@@ -149,7 +149,7 @@ class SimulatedWorld:
         self._told.append((self.scheduler.now_ms, words))
 
     def history(self, last: int | None = None) -> list[str]:
-        """In words, the last so many lines."""
+        """The history in words: all lines, or the `last` ones."""
         told = self._told if last is None else self._told[-last:]
         return [f"{now_ms:>7} {' '.join(map(in_words, words))}" for now_ms, words in told]
 
@@ -327,7 +327,7 @@ class SimulatedWorld:
         if self.is_quorum:
             settings["acks.policy"] = "quorum"
         if self.may_wipe:
-            settings["uncleanSeal"] = "allow"  # what a disk held that is gone nobody can tell
+            settings["uncleanSeal"] = "allow"  # no node can say what a lost disk held
         topics = [commands.CreateTopic("topic", self.shape.shards, self.shape.replicas, settings)]
         if self.has_groups:
             topics.append(commands.CreateTopic(GROUP_LOG, 1, self.shape.replicas, is_internal=True))
@@ -402,7 +402,7 @@ class SimulatedWorld:
             for reader in readers
             if not self._is_group_log(reader.shard)
         }
-        # Batches without records, in the place of what was given up: nobody sent them, and they are no gap.
+        # Batches without records replace what was given up: no producer sent them, and they do not leave a gap.
         fillers = [
             Sent("nobody", place, seen.value)
             for place, log in logs.items()
@@ -414,7 +414,7 @@ class SimulatedWorld:
             raise Broken("the log is what clients were told", "; ".join(map(str, found[:3])))
 
     def _other_readers(self) -> list[MountReader]:
-        """Who has to have read something else to its end by then."""
+        """Readers of other data, which must also reach the end of it."""
         return []
 
     def _say_how_it_stands(self, late: list[Consumer]) -> None:
@@ -445,7 +445,7 @@ class SimulatedWorld:
         )
 
     def _sent(self) -> list[Sent]:
-        """As clients were told, but for what was excused: that may be there or not."""
+        """What clients sent, with the answers that they got. What was excused may be there or not."""
         sent = []
         for producer in self.producers:
             excused = self.judge.shards[producer.shard].excused

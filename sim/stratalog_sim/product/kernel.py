@@ -59,7 +59,7 @@ class Kernel:
         self.locks: dict[Inode, int] = {}
         """Inodes that are locked, and by which descriptor."""
 
-    # Who asks -------------------------------------------------------------------------------------------------------
+    # The calling process --------------------------------------------------------------------------------------------
     def _enter(self) -> Process:
         process = PROCESS.get()
         assert process is not None, "a system call outside of every process"
@@ -359,7 +359,7 @@ def _by_fd(ours: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., 
 def _of_chance(rng: random.Random) -> list[tuple[Any, str, Any]]:
 
     class Seeded(random.Random):
-        """One that nobody seeded is seeded from the world's seed, not by the machine."""
+        """A generator that was created without a seed takes one from the world, not from the machine."""
 
         def __init__(self, seed: Any = None) -> None:
             super().__init__(rng.random() if seed is None else seed)

@@ -32,7 +32,7 @@ class Connector(Protocol):
 
 
 class Idle(AssertionError):
-    """Nothing is due and nothing will be, while somebody waits."""
+    """Nothing is due and nothing will be, while a task still waits."""
 
 
 class NumberedTask(asyncio.Task[Any]):

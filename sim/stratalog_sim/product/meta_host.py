@@ -58,7 +58,7 @@ class MetaHost:
         settings: dict[str, Any],
         published: Callable[[ShardTable, ChangeSet], None],
     ) -> None:
-        """`published` is given each change, with the whole table, before anybody else hears of it."""
+        """`published` gets each change, with the whole table, before any other part of the world hears of it."""
         self.machine = machine
         self.network = network
         self.loop = network.loop

@@ -93,7 +93,7 @@ class Network:
             del self._listening[place]
 
     def forget(self) -> None:
-        """All connections, and who reads them."""
+        """Forget all connections and their readers."""
         self.ends.clear()
         self._held.clear()
         self._listening.clear()
@@ -150,7 +150,7 @@ class Network:
         return self._readers.pop(fd, None) is not None
 
     def readable(self, fd: int) -> None:
-        """Something may have come there: who reads is called for as long as there is something."""
+        """Data may have arrived there: call the reader for as long as there is data."""
         sock, reader = self.kernel.sockets.get(fd), self._readers.get(fd)
         if sock is not None and reader is not None and sock.has_news and not sock.is_noted:
             sock.is_noted = True

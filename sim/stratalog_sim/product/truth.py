@@ -1,4 +1,4 @@
-"""What must hold, seen from outside: what clients were told, what lies on each disk, what the metadata say.
+"""What must hold, seen from outside: the answers that clients got, what is on each disk, what the metadata say.
 
 It knows the disks and the metadata of the whole world, and of a node no more than how far each of its shards serves.
 The first broken promise is kept, and ends the world.

@@ -352,7 +352,7 @@ class ProductWorld:
         ends = {one.shard: max(self.truth.decided.get((TOPIC, one.shard), {-1: b""})) for one in readers}
         return all(one.is_at_end and one.position > ends[one.shard] for one in readers)
 
-    # What stands in for the machine's libraries ---------------------------------------------------------------------
+    # Replacements for the machine's libraries -----------------------------------------------------------------------
     @contextmanager
     def _seams(self) -> Iterator[None]:
         patches: list[tuple[Any, str, Any]] = [
