@@ -190,7 +190,7 @@ def _rolled_segment_of_a_dead_node_is_nobodys() -> list[Any]:
         return who_makes_it_up(tx, segment) if is_ended else None
 
     who_makes_it_up = table_given_up._replacing_node
-    return [(table_given_up, "_who_makes_it_up", nobody_unless_ended_by_word)]
+    return [(table_given_up, "_replacing_node", nobody_unless_ended_by_word)]
 
 
 ALL = (
