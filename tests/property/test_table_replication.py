@@ -167,7 +167,7 @@ def _lets_an_earlier_leader_roll(*_: object) -> None:
     ("module", "rule", "wrong"),
     [
         (table_lives, "_doubted", _doubts_nobody),
-        (table_lives, "_without_its_word", _keeps_the_word_of_a_life_before),
+        (table_lives, "_without_its_vote", _keeps_the_word_of_a_life_before),
         (table_recovery, "decide", _decides_with_any_vote),
         (table_recovery, "decide", _forgets_who_left_in_doubt),
         (recovery_rule, "majority", _is_enough),
