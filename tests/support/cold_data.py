@@ -67,6 +67,9 @@ def end_of(batches: Sequence[bytes]) -> int:
     return parse_header(batches[-1]).end_offset
 
 
+_BUNDLE_ATTEMPT = 1
+
+
 @dataclass(slots=True)
 class ColdShard:
     """One shard's cold data in a store. Segments are added oldest first; `batches` is everything, in order."""
@@ -132,9 +135,8 @@ class ColdShard:
             headers = [parse_header(batch) for batch in batches]
             base_offset, end_offset = headers[0].base_offset, headers[-1].end_offset
             self.attempts += 1
-            pieces, digest = encode_part(
-                identity, base_offset, end_offset, b"".join(batches), headers, digest, self.attempts
-            )
+            attempt = _BUNDLE_ATTEMPT if is_bundled else self.attempts
+            pieces, digest = encode_part(identity, base_offset, end_offset, b"".join(batches), headers, digest, attempt)
             if is_bundled:
                 members.append(BundleMember(identity, base_offset, end_offset, pieces))
                 continue
@@ -145,9 +147,9 @@ class ColdShard:
             placed.append(RemotePart(key, 0, sum(map(len, pieces)), base_offset, end_offset))
         if members:
             self.attempts += 1
-            header = BundleHeader(self.names.cluster_id, 1, 1, self.attempts, 1)
+            header = BundleHeader(self.names.cluster_id, 1, 1, self.attempts, _BUNDLE_ATTEMPT)
             body, entries = encode_bundle(header, members)
-            key = self.names.bundle(node_id=1, lock_epoch=1, number=self.attempts, attempt=1)
+            key = self.names.bundle(node_id=1, lock_epoch=1, number=self.attempts, attempt=_BUNDLE_ATTEMPT)
             await self.store.put(key, body)
             placed = [RemotePart(key, e.position, e.size_bytes, e.base_offset, e.end_offset) for e in entries]
         return placed, digest

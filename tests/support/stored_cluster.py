@@ -86,11 +86,13 @@ def seal_of(epoch: int, batches: list[bytes]) -> tuple[SealRecord, IndexBuilder]
     return seal, index
 
 
-def part_of(identity: SegmentIdentity, batches: list[bytes], digest_before: bytes) -> tuple[list[bytes], bytes]:
+def part_of(
+    identity: SegmentIdentity, batches: list[bytes], digest_before: bytes, attempt: int = 1
+) -> tuple[list[bytes], bytes]:
     headers = [parse_header(batch) for batch in batches]
     data = b"".join(batches)
     pieces, after = encode_part(
-        identity, headers[0].base_offset, headers[-1].end_offset, data, headers, digest_before, 1
+        identity, headers[0].base_offset, headers[-1].end_offset, data, headers, digest_before, attempt
     )
     return [bytes(piece) for piece in pieces], after
 

@@ -11,11 +11,10 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from stratalog.admin_api.next_steps import CHECK_STORE, RESTORE_OBJECT
-from stratalog.formats.bucket.bundle import check_bundle
-from stratalog.formats.bucket.claim import Claim, decode_claim
+from stratalog.admin_api.next_steps import CHECK_STORE, RESTORE_CLAIM, RESTORE_OBJECT
+from stratalog.formats.bucket.claim import Claim
 from stratalog.formats.bucket.cut import decode_cut
-from stratalog.formats.bucket.manifest import Manifest, decode_manifest
+from stratalog.formats.bucket.manifest import Manifest
 from stratalog.formats.bucket.meta_snapshot import MetaSnapshotId, decode_head, decode_piece
 from stratalog.formats.bucket.object_names import (
     BundleName,
@@ -28,15 +27,20 @@ from stratalog.formats.bucket.object_names import (
     SegmentObjectName,
     is_one_part,
 )
-from stratalog.formats.bucket.part import PartHeader, check_part, decode_part_header
+from stratalog.formats.bucket.part import PartHeader
 from stratalog.formats.segments.digest import EMPTY_DIGEST, object_digest
-from stratalog.formats.segments.index_block import decode_index_block
 from stratalog.machines.tiering.claims import NEXT_STEP, is_known
 from stratalog.model.counting import counted
 from stratalog.model.errors import Corrupt, NotFound, StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
-from stratalog.model.segment import RemoteState, SegmentState
+from stratalog.model.segment import RemoteState, SealRecord, SegmentState
 from stratalog.objects.store import ObjectStore
+from stratalog.stored.remote.bundles import check_whole_bundle
+from stratalog.stored.remote.claims import check_claim
+from stratalog.stored.remote.expected import check_seal
+from stratalog.stored.remote.indexes import check_index_under_name
+from stratalog.stored.remote.manifests import ExpectedManifest, check_manifest
+from stratalog.stored.remote.parts import check_whole_chunk
 from stratalog_cli.doctor.examination import Examination, Metadata
 
 _CLUSTER_ROOT = re.compile(
@@ -64,6 +68,7 @@ class _Contents:
     parts: dict[SegmentKey, list[_Part]] = field(default_factory=lambda: defaultdict(list))
     manifests: dict[SegmentKey, list[tuple[str, Manifest]]] = field(default_factory=lambda: defaultdict(list))
     index_digests: dict[str, bytes] = field(default_factory=dict)
+    index_seals: dict[str, SealRecord] = field(default_factory=dict)
     key_digests: dict[str, bytes] = field(default_factory=dict)
     """Of the runs of key indexes."""
     broken: set[str] = field(default_factory=set)
@@ -118,7 +123,8 @@ async def _check_object(
         return  # deleted since it was listed: a node is at work
     except Corrupt as error:
         contents.broken.add(key)
-        seen.error(key, f"at byte {error.position}: {error.reason}", RESTORE_OBJECT)
+        next_step = RESTORE_CLAIM if isinstance(name, ClaimName) else RESTORE_OBJECT
+        seen.error(key, f"at byte {error.position}: {error.reason}", next_step)
     except StratalogError as error:
         contents.broken.add(key)
         seen.error(key, f"could not be read: {error}", CHECK_STORE)
@@ -129,21 +135,11 @@ def _read_object(
 ) -> None:
     match name:
         case BundleName():
-            header, entries = check_bundle(body, source=key)
-            told = (header.cluster_id, header.node_id, header.lock_epoch, header.number, header.attempt)
-            if told != (cluster_id, name.node_id, name.lock_epoch, name.number, name.attempt):
-                raise Corrupt(f"the bundle says it is {told}: it belongs under another name", source=key, position=0)
-            for entry in entries:
-                view = memoryview(body)[entry.position : entry.position + entry.size_bytes]
-                part = decode_part_header(view, source=key, position=entry.position)
+            for entry, part in check_whole_bundle(body, cluster_id, name, key):
                 contents.parts[part.identity.key].append(_Part(key, entry.position, entry.size_bytes, part, True))
                 seen.batch_bytes += part.data_size_bytes
         case ClaimName():
-            claim = decode_claim(body, source=key)
-            claimed = (claim.cluster_id, claim.node_id, claim.lock_epoch)
-            if claimed != (cluster_id, name.node_id, name.lock_epoch):
-                raise Corrupt(f"the claim says it is {claimed}: it belongs under another name", source=key, position=0)
-            contents.claims[key] = claim
+            contents.claims[key] = check_claim(body, cluster_id, name, key)
         case CutName(cut_name):
             cut = decode_cut(body, source=key)
             if (cut.cluster_id, cut.name) != (cluster_id, cut_name):
@@ -155,27 +151,17 @@ def _read_object(
             elif (head := decode_head(body, source=key)).id != snapshot_id:
                 raise Corrupt(f"the snapshot says it is {head.id}: it belongs elsewhere", source=key, position=0)
         case SegmentObjectName(kind=SegmentObject.CHUNK | SegmentObject.PACKED):
-            part = check_part(body, source=key).header
-            _check_owner(part.identity.cluster_id, part.identity.key, name, cluster_id, key)
-            if (part.base_offset, part.end_offset) != (name.from_offset, name.to_offset):
-                raise Corrupt(f"holds offsets [{part.base_offset}, {part.end_offset})", source=key, position=0)
+            part = check_whole_chunk(body, cluster_id, name, key).header
             contents.parts[name.segment].append(_Part(key, 0, len(body), part, False))
             seen.batch_bytes += part.data_size_bytes
         case SegmentObjectName(kind=SegmentObject.INDEX):
-            block = decode_index_block(body, source=key)
-            _check_owner(block.identity.cluster_id, block.identity.key, name, cluster_id, key)
+            contents.index_seals[key] = check_index_under_name(body, cluster_id, name, key).seal
             contents.index_digests[key] = object_digest(body)
         case SegmentObjectName(kind=SegmentObject.KEYS):
             contents.key_digests[key] = object_digest(body)
         case SegmentObjectName():
-            manifest = decode_manifest(body, source=key)
-            _check_owner(manifest.identity.cluster_id, manifest.identity.key, name, cluster_id, key)
+            manifest = check_manifest(body, ExpectedManifest.of_name(cluster_id, name, key))
             contents.manifests[name.segment].append((key, manifest))
-
-
-def _check_owner(found_cluster: str, found: SegmentKey, name: SegmentObjectName, cluster_id: str, key: str) -> None:
-    if (found_cluster, found) != (cluster_id, name.segment):
-        raise Corrupt(f"says it belongs to {found} of cluster {found_cluster}", source=key, position=0)
 
 
 # What they make together ----------------------------------------------------------------------------------------------
@@ -243,6 +229,11 @@ def _manifest_holds(contents: _Contents, named: tuple[str, Manifest], seen: Exam
         problems.append(f"its index is {state}: {manifest.index_key}")
     elif index != manifest.index_digest:
         problems.append(f"{manifest.index_key} is not the index it names")
+    else:
+        try:
+            check_seal("its index", contents.index_seals[manifest.index_key], manifest.seal, manifest.index_key)
+        except Corrupt as error:
+            problems.append(error.reason)
     for run in manifest.key_runs:
         told = contents.key_digests.get(run.object_key)
         if told != run.digest:

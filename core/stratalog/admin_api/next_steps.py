@@ -10,6 +10,10 @@ RESTORE_OBJECT: Final = (
     "keep the local copies of this segment; restore the object from a version or a replica of the bucket, or see with "
     "`stratalog doctor` on the bucket whether another attempt holds the range"
 )
+RESTORE_CLAIM: Final = (
+    "restore the claim from an earlier version of the object; without one, make sure that no other process runs on the "
+    "node's data, then delete it"
+)
 RESTORE_FILE: Final = (
     "stop the node, move the file aside, start it: reads then go to a complete remote copy or another replica; "
     "without one, restore a backup"

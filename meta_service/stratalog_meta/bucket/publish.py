@@ -18,10 +18,8 @@ from stratalog.formats.bucket.object_names import ObjectNames, is_packed
 from stratalog.formats.bucket.part import (
     PART_HEADER_BYTES,
     PartIndex,
-    check_part,
-    decode_part_header,
-    decode_part_index,
     encode_part,
+    index_of_encoded,
 )
 from stratalog.formats.fields import Buffer
 from stratalog.formats.segments.digest import EMPTY_DIGEST, object_digest
@@ -39,6 +37,7 @@ from stratalog.model.ids import SegmentKey
 from stratalog.model.producers import NO_PRODUCERS, ProducerRule
 from stratalog.model.segment import RemotePart, SealRecord, SegmentIdentity, TimesKnown
 from stratalog.objects.store import ObjectStore
+from stratalog.stored.remote.parts import check_whole_part
 from stratalog.stored.snapshots import put_whole
 
 
@@ -89,7 +88,11 @@ class _Copy:
 
 
 class SegmentPublisher:
-    def __init__(self, store: ObjectStore, names: ObjectNames, writer: Writer, now_ms: int) -> None:
+    def __init__(
+        self, store: ObjectStore, names: ObjectNames, writer: Writer, now_ms: int, source_cluster_id: str
+    ) -> None:
+        """`source_cluster_id`: of the cluster whose parts are taken; `names` are those of the copies."""
+        self._source_cluster_id = source_cluster_id
         self._store = store
         self._names = names
         self._writer = writer
@@ -127,7 +130,7 @@ class SegmentPublisher:
             self.bytes_read += len(body)
             source = part.object_key
             index = await asyncio.to_thread(
-                check_part, body, source=source, position=part.position, expected_digest_before=copy.digest
+                check_whole_part, body, self._source_cluster_id, copy.identity.key, part, digest_before=copy.digest
             )
         except (Corrupt, NotFound) as error:
             raise DamagedPart(part, str(error)) from error
@@ -154,8 +157,7 @@ class SegmentPublisher:
         buffers, _ = await asyncio.to_thread(
             encode_part, copy.identity, base_offset, end_offset, data, headers, copy.digest, attempt
         )
-        header = decode_part_header(buffers[0], source="part just made")
-        index = decode_part_index(buffers[2], header, source="part just made", position=header.index_position)
+        index = index_of_encoded(buffers)
         body = b"".join(buffers)
         name = self._names.chunk(copy.identity.key, base_offset, end_offset, **self._told(attempt))
         await self._put(name, body)

@@ -13,10 +13,8 @@ from itertools import islice
 from typing import Final
 from uuid import UUID
 
-from stratalog.formats.bucket.manifest import decode_manifest
 from stratalog.formats.bucket.meta_snapshot import MetaSnapshotHead
 from stratalog.formats.bucket.object_names import ObjectNames
-from stratalog.formats.segments.index_block import decode_index_block
 from stratalog.formats.segments.producers import decode_table
 from stratalog.machines.leading.sealed_producers import Producers
 from stratalog.machines.rebuild.meta_backups import FoundSnapshot
@@ -32,6 +30,8 @@ from stratalog.model.topic import Topic
 from stratalog.objects.store import ObjectStore
 from stratalog.settings.process import ProcessSettings
 from stratalog.settings.topic import TopicSettings
+from stratalog.stored.remote.indexes import read_index
+from stratalog.stored.remote.manifests import ExpectedManifest, read_manifest
 from stratalog.stored.snapshots import list_snapshots, read_snapshot
 from stratalog_meta.bucket.publish import DamagedPart, SegmentPublisher, Writer
 from stratalog_meta.bucket.scan import BucketScan, Hole, each, scan_bucket
@@ -154,8 +154,8 @@ class Rebuild:
         names = ObjectNames("", cluster_id)
         now_ms = self._clock_ms()
         writer = Writer(self._nodes[0], rebuilt.plan.writer_epoch())
-        publisher = SegmentPublisher(self._store, names, writer, now_ms)
-        while not await self._publish_all(publisher, rebuilt.plan, scan):
+        publisher = SegmentPublisher(self._store, names, writer, now_ms, cluster_id)
+        while not await self._publish_all(publisher, rebuilt, scan):
             rebuilt.plan = self._plan(records, scan, snapshots)
         published = {planned.key: self._published[_key(planned)] for planned in rebuilt.plan.to_publish}
         rebuilt.segments_published, rebuilt.bytes_put = len(published), publisher.bytes_put
@@ -184,8 +184,9 @@ class Rebuild:
             + "".join(f"; {why}" for why in damaged.values())
         )
 
-    async def _publish_all(self, publisher: SegmentPublisher, plan: RebuildPlan, scan: BucketScan) -> bool:
+    async def _publish_all(self, publisher: SegmentPublisher, rebuilt: Rebuilt, scan: BucketScan) -> bool:
         """False when a part turned out to be damaged: then the plan is another one."""
+        plan, cluster_id = rebuilt.plan, rebuilt.cluster_id
         waiting = [shard for shard in plan.shards if shard.to_publish]
         total = sum(len(shard.to_publish) for shard in waiting)
         topics = {topic.topic_id: topic.name for topic in (*plan.topics, *plan.taken_in)}
@@ -197,7 +198,7 @@ class Rebuild:
                 if planned.manifest is not None or planned.volumes:
                     continue
                 if _key(planned) not in self._published:
-                    before = await self._producers_before(shard.segments[at - 1] if at else None, scan)
+                    before = await self._producers_before(cluster_id, shard.segments[at - 1] if at else None, scan)
                     try:
                         made, producers = await publisher.publish(planned, topics[shard.key.topic_id], before)
                     except DamagedPart as damaged:
@@ -212,7 +213,7 @@ class Rebuild:
         await each(waiting, publish)
         return is_whole
 
-    async def _producers_before(self, before: PlannedSegment | None, scan: BucketScan) -> Producers:
+    async def _producers_before(self, cluster_id: str, before: PlannedSegment | None, scan: BucketScan) -> Producers:
         """The producers at the base of a segment: from a segment that was completed now, or from the index block that
         the manifest names. None if that cannot be read, or is only in a retired directory: the earlier producers are
         then forgotten, and the cluster is rebuilt anyway."""
@@ -225,10 +226,11 @@ class Rebuild:
             return ()
         source = before.manifest.key
         try:
-            manifest = decode_manifest(await self._store.get(source), source=source)
+            digest = before.manifest.digest or None
+            expected = ExpectedManifest(cluster_id, before.key, source, before.end_offset, digest, seal)
+            manifest = await read_manifest(self._store, expected)
             source = manifest.index_key
-            block = decode_index_block(await self._store.get(source), source=source)
-            return decode_table(block.table, source=source)
+            return decode_table((await read_index(self._store, manifest)).table, source=source)
         except (Corrupt, NotFound) as error:
             scan.damaged[source] = str(error)
             return ()

@@ -13,9 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from stratalog.formats.bucket.manifest import Manifest, decode_manifest
+from stratalog.formats.bucket.manifest import Manifest
 from stratalog.formats.bucket.object_names import ObjectNames, SegmentObject, SegmentObjectName
-from stratalog.formats.bucket.part import PART_HEADER_BYTES, decode_part_header
 from stratalog.machines.leading.sealed_producers import Producers
 from stratalog.machines.rebuild.shard import PlannedSegment, ShardPlan
 from stratalog.machines.rebuild.table import Published, RebuildPlan, records_of
@@ -30,6 +29,8 @@ from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Lock
 from stratalog.model.mounts import data_set_name
 from stratalog.objects.store import ObjectStore
+from stratalog.stored.remote.manifests import ExpectedManifest, read_manifest
+from stratalog.stored.remote.parts import read_part_header
 from stratalog_meta.bucket.publish import DamagedPart, SegmentPublisher, Writer
 from stratalog_meta.bucket.rebuild import write_records
 from stratalog_meta.bucket.scan import each, holes_of
@@ -64,7 +65,9 @@ async def restore_cut(
     if await target.load():
         raise AlreadyExists(f"{target.source} holds metadata: a snapshot is restored into an empty store")
     names, cluster_id = ObjectNames("", cut.cluster_id), str(new_id())
-    publisher = SegmentPublisher(store, ObjectNames("", cluster_id), Writer(nodes[0], _FIRST_EPOCH), now_ms)
+    publisher = SegmentPublisher(
+        store, ObjectNames("", cluster_id), Writer(nodes[0], _FIRST_EPOCH), now_ms, cut.cluster_id
+    )
     topics = {topic.topic_id: topic.name for topic in cut.topics}
     plans: dict[CutShard, ShardPlan] = {}
     published: dict[SegmentKey, Published] = {}
@@ -76,7 +79,7 @@ async def restore_cut(
         plan = plans[shard] = ShardPlan(shard.key, shard.log_start_offset)
         producers: Producers = ()
         for key, manifest in looks[shard].manifests:
-            planned = await _planned(store, key, manifest, shard)
+            planned = await _planned(store, cut.cluster_id, key, manifest, shard)
             try:
                 published[key], producers = await publisher.publish(planned, topics[shard.key.topic_id], producers)
             except DamagedPart as damaged:
@@ -143,7 +146,7 @@ async def _look_at(store: ObjectStore, names: ObjectNames, shard: CutShard, wher
         if segment.base_offset > at or (found.manifests and segment.base_offset != at):
             break
         keys = [key for _, key in sorted(ranked[segment], reverse=True)]  # of one segment all are true
-        manifest, why = await _whole(store, segment, keys, sizes, shard.end_offset)
+        manifest, why = await _whole(store, names, keys, sizes, shard.end_offset)
         found.faults += [f"{where}, segment {segment.base_offset}-{segment.epoch}: {fault}" for fault in why]
         if manifest is None:
             return found  # where it ends, and what follows it, its manifest alone tells
@@ -155,7 +158,7 @@ async def _look_at(store: ObjectStore, names: ObjectNames, shard: CutShard, wher
 
 
 async def _whole(
-    store: ObjectStore, segment: SegmentKey, keys: Sequence[str], sizes: Mapping[str, int], end_offset: int
+    store: ObjectStore, names: ObjectNames, keys: Sequence[str], sizes: Mapping[str, int], end_offset: int
 ) -> tuple[Manifest | None, list[str]]:
     """The first manifest with all its parts present, else the first that can be read and what is wrong with it."""
     readable: Manifest | None = None
@@ -163,9 +166,9 @@ async def _whole(
     unread: list[str] = []
     for key in keys:
         try:
-            manifest = decode_manifest(await store.get(key), source=key)
-            if manifest.identity.key != segment:
-                raise Corrupt("it is of another segment", source=key, position=0)
+            name = names.parse(key)
+            assert isinstance(name, SegmentObjectName), "it was listed by its name"
+            manifest = await read_manifest(store, ExpectedManifest.of_name(names.cluster_id, name, key))
         except (Corrupt, NotFound) as error:
             unread.append(str(error))
             continue
@@ -179,13 +182,14 @@ async def _whole(
     return readable, faults or unread
 
 
-async def _planned(store: ObjectStore, key: SegmentKey, manifest: Manifest, shard: CutShard) -> PlannedSegment:
+async def _planned(
+    store: ObjectStore, cluster_id: str, key: SegmentKey, manifest: Manifest, shard: CutShard
+) -> PlannedSegment:
     end_offset = min(manifest.seal.end_offset, shard.end_offset)
     chain: list[FoundPart] = []
     for part in manifest.parts:
         if part.base_offset >= end_offset:
             break
-        head = await store.get_range(part.object_key, part.position, part.position + PART_HEADER_BYTES)
-        header = decode_part_header(head, source=part.object_key, position=part.position)
+        header = await read_part_header(store, cluster_id, key, part)
         chain.append(FoundPart(part, header.digest_before, header.digest_after, 0, 0))
     return PlannedSegment(key, end_offset, None, None, tuple(chain))

@@ -17,9 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 from uuid import UUID
 
-from stratalog.formats.bucket.bundle import BUNDLE_TRAILER_BYTES, decode_bundle_directory, decode_bundle_trailer
-from stratalog.formats.bucket.claim import decode_claim
-from stratalog.formats.bucket.manifest import Manifest, decode_manifest, manifest_digest
+from stratalog.formats.bucket.manifest import Manifest, manifest_digest
 from stratalog.formats.bucket.object_names import (
     BundleName,
     ClaimName,
@@ -28,9 +26,8 @@ from stratalog.formats.bucket.object_names import (
     ObjectNames,
     SegmentObject,
     SegmentObjectName,
-    is_packed,
 )
-from stratalog.formats.bucket.part import PART_HEADER_BYTES, PartHeader, decode_part_header
+from stratalog.formats.bucket.part import PART_HEADER_BYTES, PartHeader
 from stratalog.machines.rebuild.meta_backups import FoundSnapshot
 from stratalog.machines.rebuild.shard import FoundManifest, FoundSegment
 from stratalog.machines.rebuild.table import FoundTopic, Scan
@@ -40,6 +37,10 @@ from stratalog.model.errors import Corrupt, NotFound
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import RemotePart, Segment, SegmentIdentity
 from stratalog.objects.store import ObjectStore
+from stratalog.stored.remote.bundles import part_of, read_bundle_entries
+from stratalog.stored.remote.claims import read_claim
+from stratalog.stored.remote.manifests import ExpectedManifest, check_manifest
+from stratalog.stored.remote.parts import check_chunk_header, read_part_header
 
 _AT_A_TIME: Final = 32
 _LISTED_PER_STEP: Final = 1_000
@@ -151,7 +152,7 @@ async def _list(store: ObjectStore, names: ObjectNames, scan: BucketScan, step: 
                 pass
     for key, claim in claims:
         try:
-            scan.claims[claim.node_id].append(decode_claim(await store.get(key), source=key).nonce)
+            scan.claims[claim.node_id].append((await read_claim(store, names.cluster_id, claim, key)).nonce)
         except (Corrupt, NotFound) as error:
             scan.damaged[key] = str(error)
 
@@ -181,17 +182,14 @@ async def _read_folder(
         step(f"segment {key.base_offset}-{key.epoch}")
         return
     for chunk in folder.chunks:
-        header = await _read_header(store, scan, chunk.key, 0)
-        span = (chunk.name.from_offset, chunk.name.to_offset)
-        size_bytes = chunk.size_bytes
-        if header is not None and is_packed(chunk.key):
-            size_bytes = header.size_bytes  # the unpacked size, which the listing does not say
-        if header is not None and _is_part(header, names, key, span, size_bytes):
-            part = RemotePart(chunk.key, 0, size_bytes, *span)
-            folder.parts.append(_found(part, header, chunk.name.lock_epoch, chunk.name.attempt))
-            scan.note_identity(header.identity)
-        elif header is not None:
-            scan.damaged[chunk.key] = "it is not what its name says"
+        try:
+            head = await store.get_range(chunk.key, 0, PART_HEADER_BYTES)
+            header, part = check_chunk_header(head, names.cluster_id, chunk.name, chunk.key, chunk.size_bytes)
+        except (Corrupt, NotFound) as error:
+            scan.damaged[chunk.key] = str(error)
+            continue
+        folder.parts.append(_found(part, header, chunk.name.lock_epoch, chunk.name.attempt))
+        scan.note_identity(header.identity)
     step(f"segment {key.base_offset}-{key.epoch}")
 
 
@@ -214,13 +212,11 @@ async def _read_manifest(
     all that it lacks can be made of its parts."""
     try:
         body = await store.get(found.key)
-        manifest = decode_manifest(body, source=found.key)
-        owner = (manifest.identity.cluster_id, manifest.identity.key, manifest.seal.end_offset)
-        if owner != (names.cluster_id, key, found.end_offset):
-            raise Corrupt("it is not what its name says", source=found.key, position=0)
+        is_named = known is not None and known.remote.manifest_key == found.key
+        digest = known.remote.manifest_digest if known is not None and is_named else None
         seal = None if known is None else known.seal
-        if seal is not None and (seal.end_offset, seal.digest) != (manifest.seal.end_offset, manifest.seal.digest):
-            raise Corrupt("it has another digest than the seal record", source=found.key, position=0)
+        expected = ExpectedManifest(names.cluster_id, key, found.key, found.end_offset, digest, seal)
+        manifest = check_manifest(body, expected)
         holes = tuple(holes_of(manifest, folder.sizes))
         if holes and not {hole.object_key for hole in holes} & {part.object_key for part in manifest.parts}:
             raise NotFound(f"{holes[0].object_key}: {holes[0].why}")
@@ -251,13 +247,7 @@ async def _read_bundle(
     """Its parts, of segments that have no manifest."""
     key, size, name = bundle
     try:
-        if size < BUNDLE_TRAILER_BYTES:
-            raise Corrupt("it is cut short", source=key, position=size)
-        tail = await store.get_range(key, size - BUNDLE_TRAILER_BYTES, size)
-        trailer = decode_bundle_trailer(tail, source=key, object_size=size)
-        end = trailer.directory_position + trailer.directory_size_bytes
-        directory = await store.get_range(key, trailer.directory_position, end)
-        entries = decode_bundle_directory(directory, trailer, source=key)
+        entries = await read_bundle_entries(store.get_range, names.cluster_id, name, key, size)
     except (Corrupt, NotFound) as error:
         scan.damaged[key] = str(error)
         return
@@ -266,27 +256,15 @@ async def _read_bundle(
         folder = scan.folders.setdefault(segment, _Folder())
         if folder.has_whole_manifest:
             continue
-        header = await _read_header(store, scan, key, entry.position)
-        span = (entry.base_offset, entry.end_offset)
-        if header is not None and _is_part(header, names, segment, span, entry.size_bytes):
-            part = RemotePart(key, entry.position, entry.size_bytes, *span)
-            folder.parts.append(_found(part, header, name.lock_epoch, name.attempt))
-            scan.note_identity(header.identity)
+        part = part_of(entry, key)
+        try:
+            header = await read_part_header(store, names.cluster_id, segment, part)
+        except (Corrupt, NotFound) as error:
+            scan.damaged[key] = str(error)
+            continue
+        folder.parts.append(_found(part, header, name.lock_epoch, name.attempt))
+        scan.note_identity(header.identity)
     step("bundle")
-
-
-async def _read_header(store: ObjectStore, scan: BucketScan, key: str, position: int) -> PartHeader | None:
-    try:
-        head = await store.get_range(key, position, position + PART_HEADER_BYTES)
-        return decode_part_header(head, source=key, position=position)
-    except (Corrupt, NotFound) as error:
-        scan.damaged[key] = str(error)
-        return None
-
-
-def _is_part(header: PartHeader, names: ObjectNames, key: SegmentKey, span: tuple[int, int], size_bytes: int) -> bool:
-    told = (header.identity.cluster_id, header.identity.key, (header.base_offset, header.end_offset), header.size_bytes)
-    return told == (names.cluster_id, key, span, size_bytes)
 
 
 def _found(part: RemotePart, header: PartHeader, lock_epoch: int, attempt: int) -> FoundPart:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from uuid import UUID
 
 from stratalog.formats.bucket.cut import check_cut_name, decode_cut
-from stratalog.formats.bucket.manifest import Manifest, decode_manifest, manifest_digest
+from stratalog.formats.bucket.manifest import Manifest
 from stratalog.formats.bucket.object_names import CutName, ObjectNames, SegmentObject, SegmentObjectName
 from stratalog.machines.table.records import PurgedTopic, StoredRecord
 from stratalog.model.cut import Cut
@@ -25,6 +25,7 @@ from stratalog.model.segment import RemotePart, SealRecord, Segment
 from stratalog.model.topic import Topic
 from stratalog.objects import ObjectStore
 from stratalog.stored.key_lookup import LookupCost, entries_of
+from stratalog.stored.remote.manifests import ExpectedManifest, read_manifest
 from stratalog.stored.snapshots import list_snapshots, read_snapshot
 from stratalog_pipeline.cold.committed import (
     CommittedSegment,
@@ -244,17 +245,16 @@ class Catalog:
         known = self.manifests.get(key)
         if known is not None:
             return known
-        body = await self.store.get(key)
-        if segment.manifest_digest is not None and manifest_digest(body) != segment.manifest_digest:
-            raise Corrupt("it is not the manifest that the metadata names", source=key, position=0)
-        manifest = decode_manifest(body, source=key)
-        is_its = (manifest.identity.cluster_id, manifest.identity.key) == (self.names.cluster_id, segment.key)
-        if not is_its or manifest.seal.end_offset != segment.end_offset:
-            raise Corrupt("it describes another segment than its name says", source=key, position=0)
-        if segment.seal is not None and manifest.seal.digest != segment.seal.digest:
-            raise Corrupt("its seal is not the one that the metadata know", source=key, position=0)
+        manifest = await read_manifest(self.store, manifest_expected(self.names.cluster_id, segment))
         self.manifests[key] = manifest
         return manifest
+
+
+def manifest_expected(cluster_id: str, segment: CommittedSegment) -> ExpectedManifest:
+    """Requires: the segment is complete."""
+    assert segment.manifest_key is not None, "only complete segments have one"
+    digest, seal = segment.manifest_digest, segment.seal
+    return ExpectedManifest(cluster_id, segment.key, segment.manifest_key, segment.end_offset, digest, seal)
 
 
 async def each(items: Iterable[T], do: Callable[[T], Awaitable[R]]) -> list[R]:

@@ -19,19 +19,19 @@ from typing import Any, Final
 
 from stratalog.formats.batches.batch_headers import BatchHeaders
 from stratalog.formats.batches.batch_scan import BatchPlaces, scan_batches
-from stratalog.formats.bucket.manifest import decode_manifest
 from stratalog.formats.bucket.object_names import ObjectNames, SegmentObject, SegmentObjectName
-from stratalog.formats.bucket.part import PART_HEADER_BYTES, PartHeader, decode_part_header
+from stratalog.formats.bucket.part import PART_HEADER_BYTES, PartHeader
 from stratalog.formats.segments.digest import extend_digest_over
 from stratalog.machines.tiering.chunk_merging import last_to_stay
 from stratalog.model.errors import Corrupt, NotFound
 from stratalog.objects import ObjectStore, open_store
+from stratalog.stored.remote.expected import RESTORE, WrongObject
+from stratalog.stored.remote.manifests import ExpectedManifest, read_manifest
+from stratalog.stored.remote.parts import check_part_header, check_part_size
 from stratalog_pipeline.cold.committed import CommittedSegment
 from stratalog_pipeline.cold.cutting import OffsetRange, PartRange, ranges_within
 from stratalog_pipeline.decode.columns import UnreadBatch, Wanted, batches_to_columns
 
-MAX_PART_BYTES: Final = 1 << 30
-"""A part that claims more is not believed."""
 WINDOW_BYTES: Final = 32 << 20
 WINDOW_PARTS: Final = 32
 """Parts fetched ahead: each small part costs a request, and each request takes time."""
@@ -173,19 +173,19 @@ def _result(future: Future[list[CheckedPart]], planned: PartRange) -> list[Check
     try:
         return future.result()
     except Corrupt as error:
-        reason = (
-            f"{error.reason}; the object holds records of offsets {planned.from_offset} to {planned.to_offset} of "
-            f"shard {planned.segment.shard} of topic {planned.topic}. 'stratalog pipeline verify --repair' restores "
-            "it from a copy or a node's files"
+        affected = (
+            f"the object holds records of offsets {planned.from_offset} to {planned.to_offset} of shard "
+            f"{planned.segment.shard} of topic {planned.topic}"
         )
+        is_advised = isinstance(error, WrongObject)
+        reason = f"{error.reason}; {affected}" if is_advised else f"{error.reason}; {affected}. {RESTORE}"
         raise Corrupt(reason, source=error.source, position=error.position) from error
 
 
 async def fetch_part(store: ObjectStore, names: ObjectNames, planned: PartRange) -> CheckedPart:
     """Raises: Corrupt, NotFound, Unavailable."""
     part = planned.part
-    if not PART_HEADER_BYTES < part.size_bytes <= MAX_PART_BYTES:
-        raise Corrupt(f"part claims {part.size_bytes} bytes", source=part.object_key, position=part.position)
+    check_part_size(part)
     body = await store.get_range(part.object_key, part.position, part.position + part.size_bytes)
     return check_planned(body, names.cluster_id, planned)
 
@@ -193,11 +193,11 @@ async def fetch_part(store: ObjectStore, names: ObjectNames, planned: PartRange)
 def check_planned(body: bytes, cluster_id: str, planned: PartRange) -> CheckedPart:
     """That the bytes are the part that was planned, and whole. Raises: Corrupt."""
     part, source = planned.part, planned.part.object_key
-    header = decode_part_header(body, source=source, position=part.position)
-    found = (header.identity.cluster_id, header.identity.key, header.base_offset, header.end_offset, header.size_bytes)
-    expected = (cluster_id, planned.segment, part.base_offset, part.end_offset, len(body))
-    if found != expected:
-        raise Corrupt("it is another part than the one that is named", source=source, position=part.position)
+    header = check_part_header(body, cluster_id, planned.segment, part)
+    if header.size_bytes != len(body):
+        raise Corrupt(
+            f"part has {header.size_bytes} bytes, {len(body)} were read", source=source, position=part.position
+        )
     data = memoryview(body)[PART_HEADER_BYTES : header.index_position]
     at = part.position + PART_HEADER_BYTES
     places = scan_batches(data, base_offset=header.base_offset, epoch=planned.segment.epoch, source=source, position=at)
@@ -244,7 +244,9 @@ async def relocate(store: ObjectStore, names: ObjectNames, planned: PartRange) -
             "deleted topic, or damage. Plan the read again"
         )
     _, key = max(found)
-    manifest = decode_manifest(await store.get(key), source=key)
+    name = names.parse(key)
+    assert isinstance(name, SegmentObjectName), "it was listed by its name"
+    manifest = await read_manifest(store, ExpectedManifest.of_name(names.cluster_id, name, key))
     segment = CommittedSegment(planned.segment, manifest.seal.end_offset, (), key, None, manifest.seal)
     wanted = OffsetRange(planned.from_offset, planned.to_offset)
     return ranges_within(planned.topic, segment, manifest.parts, manifest.seal, wanted)

@@ -23,12 +23,12 @@ from stratalog.admin_api.find import MOST_RECORDS, FindAnswer, FoundRecord, LedE
 from stratalog.event_loop.fair_turns import FairTurns
 from stratalog.formats.batches.record_batch import walk
 from stratalog.formats.batches.records import records_of_key
-from stratalog.formats.bucket.manifest import Manifest, decode_manifest, manifest_digest
 from stratalog.model.errors import Corrupt, InvalidRequest, NotFound, StratalogError, Unavailable
 from stratalog.model.segment import RemoteState, Segment
 from stratalog.model.topic import Topic
 from stratalog.objects.store import ObjectStore
 from stratalog.stored.key_lookup import OPENED_BYTES, LookupCost, OffLoop, Opening, records_of
+from stratalog.stored.remote.manifests import ExpectedManifest, read_manifest
 from stratalog.telemetry.metrics import counter
 from stratalog_node.admin.services import AdminServices
 from stratalog_node.disk.yielding_gil import yielding_gil
@@ -285,7 +285,7 @@ class _Search:
         self, store: ObjectStore, shard: int, segment: Segment, offsets: range, told: list[FoundRecord]
     ) -> _InSegment | None:
         """`told` has them as they are found. What is mounted may end inside a segment."""
-        manifest = await _manifest(store, segment)
+        manifest = await read_manifest(store, ExpectedManifest.of_segment(self._services.cluster_id, segment))
         if not manifest.key_runs:
             return None if manifest.parts else _InSegment([])
         size = 0
@@ -402,15 +402,6 @@ def _matches(data: bytes, shard: int, offset: int, end: int, wish: SearchRequest
     if to == offset:
         raise Corrupt("the batch that was read does not hold the offset", source="a search", position=0)
     return found, to
-
-
-async def _manifest(store: ObjectStore, segment: Segment) -> Manifest:
-    source = segment.remote.manifest_key
-    assert source is not None
-    body = await store.get(source)
-    if segment.remote.manifest_digest is not None and manifest_digest(body) != segment.remote.manifest_digest:
-        raise Corrupt("it is not the manifest that the metadata names", source=source, position=0)
-    return await asyncio.to_thread(decode_manifest, body, source=source)
 
 
 def _refuse_no_shard(shards: Iterable[int], topic: Topic) -> None:

@@ -9,8 +9,7 @@ from contextlib import suppress
 from stratalog.admin_api.models import Location, Tier
 from stratalog.admin_api.next_steps import GIVE_BUCKET
 from stratalog.formats.batches.record_batch import parse_header, walk
-from stratalog.formats.bucket.manifest import decode_manifest
-from stratalog.formats.bucket.part import PART_HEADER_BYTES, decode_part_header, decode_part_index
+from stratalog.formats.bucket.part import PART_HEADER_BYTES
 from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.formats.segments.index_block import decode_index_block
 from stratalog.machines.reading.read_sources import ReadSource, provers, sources
@@ -20,6 +19,8 @@ from stratalog.model.errors import Corrupt, NotFound, StratalogError
 from stratalog.model.segment import RemotePart, RemoteState, Segment
 from stratalog.objects.store import ObjectStore
 from stratalog.settings.choices import ReadPolicy
+from stratalog.stored.remote.manifests import ExpectedManifest, read_manifest
+from stratalog.stored.remote.parts import read_part_index
 from stratalog_node.admin.describe import end_of, holders_of, places_of
 from stratalog_node.admin.services import AdminServices
 from stratalog_node.disk.inspection import inspect_file, read_small_file
@@ -199,8 +200,8 @@ async def _cold(
 ) -> Location:
     found: dict[str, object] = {"tier": Tier.COLD, "why": why}
     try:
-        part = await _part_of(store, segment, answer.offset)
-        position, header = await _batch_in_part(store, part, answer.offset)
+        part = await _part_of(store, services.cluster_id, segment, answer.offset)
+        position, header = await _batch_in_part(store, services.cluster_id, segment, part, answer.offset)
     except StratalogError as error:
         return answer.model_copy(update=found | {"why": [*why, f"looking it up in the object store failed: {error}"]})
     found |= _with_batch(header) | {"place": f"{store.url}/{part.object_key}", "position": position}
@@ -208,31 +209,28 @@ async def _cold(
     return answer.model_copy(update=found)
 
 
-async def _part_of(store: ObjectStore, segment: Segment, offset: int) -> RemotePart:
+async def _part_of(store: ObjectStore, cluster_id: str, segment: Segment, offset: int) -> RemotePart:
     parts = segment.remote.parts
     source = str(segment.key)
     if segment.remote.manifest_key is not None:
         source = segment.remote.manifest_key
-        parts = decode_manifest(await store.get(source), source=source).parts
+        parts = (await read_manifest(store, ExpectedManifest.of_segment(cluster_id, segment))).parts
     for part in parts:
         if part.base_offset <= offset < part.end_offset:
             return part
     raise Corrupt(f"no part holds offset {offset}", source=source, position=0)
 
 
-async def _batch_in_part(store: ObjectStore, part: RemotePart, offset: int) -> tuple[int, BatchHeader]:
+async def _batch_in_part(
+    store: ObjectStore, cluster_id: str, segment: Segment, part: RemotePart, offset: int
+) -> tuple[int, BatchHeader]:
     """Header, index, then only the stretch of batches that the index names: three small requests."""
     key, start = part.object_key, part.position
-    header = decode_part_header(
-        await store.get_range(key, start, start + PART_HEADER_BYTES), source=key, position=start
-    )
-    at = start + header.index_position
-    index_bytes = await store.get_range(key, at, at + header.index_size_bytes)
-    index = decode_part_index(index_bytes, header, source=key, position=at)
+    index = await read_part_index(store, cluster_id, segment.key, part)
     low, high = index.position_for_offset(offset)
     first = start + PART_HEADER_BYTES + low
     data = await store.get_range(key, first, start + PART_HEADER_BYTES + high)
-    for position, batch in walk(data, source=key, position=first, epoch=header.identity.epoch):
+    for position, batch in walk(data, source=key, position=first, epoch=segment.epoch):
         if batch.end_offset > offset:
             return first + position, batch
     raise Corrupt(f"the index leads to no batch with offset {offset}", source=key, position=first)

@@ -84,7 +84,7 @@ async def _check(services: AdminServices, view: ShardView, listed: Segment, atte
     local, findings = await _check_local(services, view, segment)
     cold = 0
     if segment.remote.state is not RemoteState.NONE and services.store is not None:
-        report = await check_remote_segment(services.store, segment)
+        report = await check_remote_segment(services.store, services.cluster_id, segment)
         cold = report.batch_bytes
         findings += report.findings
     if findings and attempt < _ATTEMPTS and services.catalog.segment(listed.key) != segment:

@@ -12,15 +12,16 @@ from dataclasses import dataclass, field
 
 from stratalog.admin_api.models import Finding
 from stratalog.admin_api.next_steps import CHECK_STORE, RESTORE_OBJECT
-from stratalog.formats.bucket.manifest import Manifest, decode_manifest, manifest_digest
+from stratalog.formats.bucket.manifest import Manifest
 from stratalog.formats.bucket.object_names import is_one_part
-from stratalog.formats.bucket.part import PartHeader, check_part
-from stratalog.formats.segments.digest import EMPTY_DIGEST, object_digest
-from stratalog.formats.segments.index_block import decode_index_block
+from stratalog.formats.segments.digest import EMPTY_DIGEST
 from stratalog.model.errors import Corrupt, NotFound, StratalogError
 from stratalog.model.ids import SegmentKey
-from stratalog.model.segment import RemotePart, RemoteState, SealRecord, Segment
+from stratalog.model.segment import RemotePart, RemoteState, Segment
 from stratalog.objects.store import ObjectStore
+from stratalog.stored.remote.indexes import check_key_run, read_index
+from stratalog.stored.remote.manifests import ExpectedManifest, read_manifest
+from stratalog.stored.remote.parts import check_part_size, check_whole_part
 
 
 @dataclass(slots=True)
@@ -45,14 +46,14 @@ class RemoteReport:
                 self.error(place, f"could not be read: {error}", CHECK_STORE)
 
 
-async def check_remote_segment(store: ObjectStore, segment: Segment) -> RemoteReport:
+async def check_remote_segment(store: ObjectStore, cluster_id: str, segment: Segment) -> RemoteReport:
     """Check what metadata says of a segment's remote copy against what the store holds."""
     report = RemoteReport(end_offset=segment.base_offset)
     match segment.remote.state:
         case RemoteState.NONE:
             return report
         case RemoteState.PARTIAL:
-            await check_parts(store, segment.key, segment.remote.parts, report)
+            await _check_parts(store, cluster_id, segment.key, segment.remote.parts, report)
             if not report.findings and report.end_offset != segment.remote.commit_offset:
                 report.error(
                     str(segment.key),
@@ -60,39 +61,35 @@ async def check_remote_segment(store: ObjectStore, segment: Segment) -> RemoteRe
                 )
             return report
         case RemoteState.COMPLETE:
-            manifest = await _read_manifest(store, segment, report)
+            manifest = await _read_manifest(store, cluster_id, segment, report)
             if manifest is not None:
-                await check_manifest(store, manifest, segment.seal, report)
+                await check_what_manifest_names(store, manifest, report)
             return report
 
 
-async def check_manifest(store: ObjectStore, manifest: Manifest, seal: SealRecord | None, report: RemoteReport) -> None:
-    """Check everything a manifest names, and the manifest against the seal record."""
+async def check_what_manifest_names(store: ObjectStore, manifest: Manifest, report: RemoteReport) -> None:
+    """Check every object that a manifest names. Requires: the manifest itself was checked."""
     key = manifest.identity.key
-    for name in ("end_offset", "size_bytes", "digest"):
-        if seal is not None and getattr(seal, name) != getattr(manifest.seal, name):
-            report.error(str(key), f"the manifest's {name.replace('_', ' ')} is not the seal record's")
     await _check_index(store, manifest, report)
     await _check_key_runs(store, manifest, report)
-    await check_parts(store, key, manifest.parts, report)
+    await _check_parts(store, manifest.identity.cluster_id, key, manifest.parts, report)
     await _check_sizes(store, manifest, report)
     if not report.findings and report.digest != manifest.seal.digest:
         report.error(str(key), f"digest is {report.digest.hex()}, the seal says {manifest.seal.digest.hex()}")
 
 
-async def check_parts(
-    store: ObjectStore, segment: SegmentKey, parts: Iterable[RemotePart], report: RemoteReport
+async def _check_parts(
+    store: ObjectStore, cluster_id: str, segment: SegmentKey, parts: Iterable[RemotePart], report: RemoteReport
 ) -> None:
     """Check parts in order, going on from `report.end_offset`. After one that fails the digest chain begins again."""
     chained = True
     for part in parts:
         place = place_of(part)
         try:
+            check_part_size(part)
             body = await store.get_range_view(part.object_key, part.position, part.position + part.size_bytes)
             expected = report.digest if chained else None
-            checked = check_part(body, source=part.object_key, position=part.position, expected_digest_before=expected)
-            header = checked.header
-            check_names(header, segment, part)
+            header = check_whole_part(body, cluster_id, segment, part, digest_before=expected).header
         except StratalogError as error:
             report.failed(place, error)
             chained = False
@@ -106,51 +103,30 @@ async def check_parts(
         report.batch_bytes += header.data_size_bytes
 
 
-def check_names(header: PartHeader, segment: SegmentKey, part: RemotePart) -> None:
-    """Refuse a part that is whole but is not the one metadata means. Raises: Corrupt."""
-    if header.identity.key != segment:
-        raise Corrupt(f"belongs to {header.identity.key}", source=part.object_key, position=part.position)
-    found, wanted = (header.base_offset, header.end_offset), (part.base_offset, part.end_offset)
-    if found != wanted:
-        raise Corrupt(f"holds offsets {found}, metadata says {wanted}", source=part.object_key, position=part.position)
-
-
 def place_of(part: RemotePart) -> str:
     """Where a part is, for people."""
     return f"{part.object_key} [{part.position}, {part.position + part.size_bytes})"
 
 
-async def _read_manifest(store: ObjectStore, segment: Segment, report: RemoteReport) -> Manifest | None:
+async def _read_manifest(
+    store: ObjectStore, cluster_id: str, segment: Segment, report: RemoteReport
+) -> Manifest | None:
     key = segment.remote.manifest_key
     if key is None:
         report.error(str(segment.key), "metadata says complete but names no manifest")
         return None
     try:
-        body = await store.get(key)
-        if manifest_digest(body) != segment.remote.manifest_digest:
-            report.error(key, "the manifest is not the one that the metadata names: its digest differs")
-        manifest = decode_manifest(body, source=key)
+        return await read_manifest(store, ExpectedManifest.of_segment(cluster_id, segment))
     except StratalogError as error:
         report.failed(key, error)
         return None
-    if manifest.identity.key != segment.key:
-        report.error(key, f"the manifest belongs to {manifest.identity.key}")
-        return None
-    return manifest
 
 
 async def _check_index(store: ObjectStore, manifest: Manifest, report: RemoteReport) -> None:
-    key = manifest.index_key
     try:
-        body = await store.get(key)
-        if object_digest(body) != manifest.index_digest:
-            report.error(key, "the index is not the one the manifest names: its digest differs")
-        block = decode_index_block(body, source=key)
+        await read_index(store, manifest)
     except StratalogError as error:
-        report.failed(key, error)
-        return
-    if block.identity.key != manifest.identity.key or block.seal.digest != manifest.seal.digest:
-        report.error(key, f"the index belongs to {block.identity.key}")
+        report.failed(manifest.index_key, error)
 
 
 async def _check_sizes(store: ObjectStore, manifest: Manifest, report: RemoteReport) -> None:
@@ -174,9 +150,6 @@ async def _check_key_runs(store: ObjectStore, manifest: Manifest, report: Remote
     """By their digests: `stratalog pipeline verify` compares them with the batches."""
     for run in manifest.key_runs:
         try:
-            body = await store.get(run.object_key)
+            check_key_run(await store.get(run.object_key), run)
         except StratalogError as error:
             report.failed(run.object_key, error)
-            continue
-        if (len(body), object_digest(body)) != (run.size_bytes, run.digest):
-            report.error(run.object_key, "the key index is not the one the manifest names: its digest differs")

@@ -39,7 +39,9 @@ def leaving_tasks(
     """Endless tasks: one moves this node's segments to other nodes when a node leaves, one checks the data that leaving
     nodes held."""
     node_id = settings.node_id
-    sighter = Sighter(node_id, catalog, local.directory, layout, lambda: local.context.threads, store, peers)
+    sighter = Sighter(
+        node_id, catalog, local.directory, layout, lambda: local.context.threads, store, peers, cluster_id
+    )
     names, interval_ms = ObjectNames("", cluster_id), settings.retire_verify_interval_ms
     duty = RetirementChecks(node_id, catalog, meta, sighter, store, names, interval_ms, steady_ms)
     return [RollAway(node_id, catalog, led_shard).run(), duty.run()]

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from stratalog.formats.bucket.manifest import decode_manifest, manifest_digest
 from stratalog.model.counting import counted
 from stratalog.model.errors import Corrupt, NotFound, StratalogError
 from stratalog.model.ids import SegmentKey
@@ -23,6 +22,7 @@ from stratalog.model.metadata import Node
 from stratalog.model.retirement import RetireMode
 from stratalog.model.segment import RemoteState, Segment, SegmentState
 from stratalog.objects.store import ObjectStore
+from stratalog.stored.remote.manifests import ExpectedManifest, read_manifest
 from stratalog_node.check.local_segment import check_segment_file
 from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.disk.threads import DiskThreads
@@ -67,7 +67,9 @@ class Sighter:
         threads: Callable[[], DiskThreads],
         store: ObjectStore | None,
         peers: NodePeerReads,
+        cluster_id: str,
     ) -> None:
+        self._cluster_id = cluster_id
         self._node_id = node_id
         self._catalog = catalog
         self._shards = shards
@@ -121,15 +123,11 @@ class Sighter:
         """The manifest that the metadata name, and every object that it names, at its length."""
         if self._store is None:
             raise NotFound(f"node {self._node_id} has no object store to look into")
-        key = segment.remote.manifest_key
-        if key is None:
+        if segment.remote.manifest_key is None:
             raise Differs(f"{segment.key} is complete and has no manifest")
-        body = await self._store.get(key)
-        if manifest_digest(body) != segment.remote.manifest_digest:
-            raise Differs(f"{key} is not the manifest that the metadata name")
-        manifest = decode_manifest(body, source=key)
-        if segment.seal is None or manifest.seal.digest != segment.seal.digest:
-            raise Differs(f"{key} has another digest than the seal record")
+        if segment.seal is None:
+            raise Differs(f"{segment.key} is complete and has no seal record")
+        manifest = await read_manifest(self._store, ExpectedManifest.of_segment(self._cluster_id, segment))
         for name, size_bytes in manifest.object_sizes.items():
             found = (await self._store.head(name)).size_bytes
             if found < size_bytes:

@@ -18,7 +18,7 @@ from stratalog.formats.bucket.object_names import ObjectNames
 from stratalog.formats.segments.digest import EMPTY_DIGEST
 from stratalog.objects import open_store
 from stratalog_cli.entry import build_app
-from stratalog_node.check.remote_segment import RemoteReport, check_manifest
+from stratalog_node.check.remote_segment import RemoteReport, check_what_manifest_names
 from support.stored_cluster import (
     CLUSTER_ID,
     NODE_ID,
@@ -73,11 +73,11 @@ DAMAGES: dict[str, tuple[Callable[[StoredCluster], object], str]] = {
     "an index missing that the manifest names": (lambda c: c.object("index").unlink(), "index is missing"),
     "a chunk under another range's name": (
         lambda c: c.object("chunk").rename(str(c.object("chunk")).replace(f"{10:020d}.", f"{20:020d}.")),
-        "holds offsets [0, 10)",
+        "part has end offset 10, expected 20",
     ),
     "a bundle under another bundle's name": (
         lambda c: c.object("bundle1").write_bytes(c.object("bundle0").read_bytes()),
-        "under another name",
+        "bundle has number 0, expected 1",
     ),
 }
 
@@ -104,7 +104,7 @@ def test_a_node_that_verifies_tells_the_same_next_step(cluster: StoredCluster, d
     async def verify() -> RemoteReport:
         store = open_store(str(cluster.bucket))
         report = RemoteReport()
-        await check_manifest(store, manifest, manifest.seal, report)
+        await check_what_manifest_names(store, manifest, report)
         await store.close()
         return report
 
@@ -126,7 +126,8 @@ def test_what_only_metadata_names_is_missed_with_metadata(cluster: StoredCluster
 
 def test_another_attempt_of_a_range_is_unexplained_but_no_error(cluster: StoredCluster) -> None:
     again = str(cluster.object("chunk")).replace(".1.1.1.chunk", ".1.1.2.chunk")
-    Path(again).write_bytes(cluster.object("chunk").read_bytes())
+    pieces, _ = part_of(identity_of(0, 0), batches_of(0, 0, 10), EMPTY_DIGEST, attempt=2)
+    Path(again).write_bytes(b"".join(pieces))
 
     code, findings = doctor(str(cluster.bucket))
 
@@ -192,7 +193,7 @@ def test_a_part_that_does_not_go_on_from_the_one_before_is_found(cluster: Stored
     """Whole by itself, at the right offsets, but not made of the segment's batches."""
     from stratalog.formats.bucket.object_names import ObjectNames
 
-    pieces, _ = part_of(identity_of(1, 30), batches_of(1, 40, 50), b"\x07" * 16)
+    pieces, _ = part_of(identity_of(1, 30), batches_of(1, 40, 50), b"\x07" * 16, attempt=3)
     key = ObjectNames("", "c1").chunk(segment_key(1), 40, 50, node_id=1, lock_epoch=1, attempt=3)
     path = cluster.bucket / key
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -231,7 +232,10 @@ def test_a_claim_by_a_life_that_metadata_does_not_know_is_an_error_with_the_next
 def test_a_claim_under_another_name_is_found(cluster: StoredCluster) -> None:
     cluster.object("claim").rename(cluster.object("claim").with_name("2.claim"))
     code, findings = doctor(str(cluster.bucket))
-    assert code == 1 and "belongs under another name" in findings[0]["what"]
+    (found,) = findings
+    assert code == 1 and "claim has lock epoch 1, expected 2" in found["what"]
+    assert "verify --repair" not in found["what"], "it restores segments, not claims"
+    assert "then delete it" in found["next_step"]
 
 
 def test_an_empty_bucket_says_to_check_the_url(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from stratalog_meta.bucket.restore import restore_cut
 from stratalog_meta.stores.memory import MemoryStore
 from stratalog_node.node import wall_ms
 from support.node_cluster import NodeCluster
+from support.wrong_objects import rewritten_part
 from unit.node.test_rebuilt_clusters import TIERED, place, rebuild, until_complete, until_told
 
 SEGMENTS = 3
@@ -128,7 +129,7 @@ async def test_what_a_lost_chunk_had_is_taken_of_another_attempt_that_is_whole(
     body = await bucket.get(chunk)
     moved = names.chunk(SegmentKey(key.topic_id, key.shard, 1, 2), 2, 4, node_id=1, lock_epoch=1, attempt=1)
     await bucket.delete([chunk, *await bundles_of(bucket)])
-    await bucket.put(moved, [body])  # another attempt of the same range
+    await bucket.put(moved, rewritten_part(body, attempt=1))
     after = MemoryStore()
     rebuilt = await rebuild(bucket, after, (7,))
     assert not rebuilt.lost and not rebuilt.holes

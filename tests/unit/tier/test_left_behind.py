@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from stratalog.formats.bucket.object_names import BundleName
 from stratalog.machines.tiering.upload_duty import sweeper_of
 from stratalog.model.commands.table_commands import AcquireLock, CommitParts, NoteLives, RegisterNode
 from stratalog.model.errors import Fenced
 from stratalog.model.metadata import Life, Lock, NodeInfo, PartCommit
 from stratalog.model.segment import RemotePart, Segment
 from support.tier_rig import TierRig
+from support.wrong_objects import rewritten_bundle
 
 GRACE_MS = 600_001
 OTHER = 2
@@ -85,8 +87,10 @@ async def test_its_bundles_go_when_nothing_refers_to_them_and_all_of_them_is_exp
         left = rig.names.bundle(node_id=OTHER, lock_epoch=1, number=1, attempt=1)
         newer = rig.names.bundle(node_id=OTHER, lock_epoch=9, number=1, attempt=1)
         await rig.meta.perform(AcquireLock(f"tier/{OTHER}", "node-2/1", 1))
-        for name in (left, newer):
-            await rig.store.put(name, [await rig.store.inner.get(bundle)])
+        for key in (left, newer):
+            name = rig.names.parse(key)
+            assert isinstance(name, BundleName)
+            await rig.store.put(key, [rewritten_bundle(await rig.store.inner.get(bundle), name)])
         await rig.meta.perform(DEAD)
         await rig.until(lambda: not rig.catalog.is_alive(OTHER))
         janitor = rig.janitor()

@@ -29,6 +29,7 @@ _CLAIM_OBJECT = re.compile(rf"claims/{_NUMBER}/{_NUMBER}\.claim")
 _INVENTORY_OBJECT = re.compile(rf"retired/{_NUMBER}/{_NUMBER}\.{_NUMBER}\.{_NUMBER}\.inventory")
 _FILE = re.compile(rf"{_OFFSET}-{_NUMBER}\.(seg|idx)")
 _OFFSET_LIMIT = 1 << 63
+_ENDINGS_OF_PARTS = ("chunk", "packed", "bundle")
 
 
 class SegmentObject(StrEnum):
@@ -259,6 +260,15 @@ def is_packed(object_key: str) -> bool:
 def is_one_part(object_key: str) -> bool:
     """Whether an object of this key is just one part, packed or not. A bundle holds many."""
     return object_key.endswith((f".{SegmentObject.CHUNK}", f".{SegmentObject.PACKED}"))
+
+
+def attempt_in_name(object_key: str) -> int | None:
+    """Which attempt wrote the object, by its key; None for a key that names no chunk, packed chunk or bundle."""
+    stem, _, ending = object_key.rpartition(".")
+    if ending not in _ENDINGS_OF_PARTS:
+        return None
+    number = stem.rpartition(".")[2]
+    return int(number) if number.isascii() and number.isdigit() else None
 
 
 def segment_file_name(base_offset: int, epoch: int) -> str:

@@ -34,6 +34,7 @@ from stratalog.model.segment import SegmentIdentity, TimesKnown
 PART_HEADER_BYTES = 512
 _CLAIMED_TIMES_VERSION = 1
 """Of part headers whose times are those of the batches' headers."""
+_ENCODED: Final = "part just encoded"
 LEAST_OVERHEAD_BYTES: Final = PART_HEADER_BYTES + ENVELOPE_BYTES + 8
 """What a part has beside its batches, when its index has no point."""
 
@@ -150,6 +151,12 @@ def encode_part(
         )
     )
     return [header_bytes, data, index_bytes], digest_after
+
+
+def index_of_encoded(buffers: Sequence[Buffer]) -> PartIndex:
+    """What a reader of a part decodes, from the buffers that `encode_part` returned."""
+    header = decode_part_header(buffers[0], source=_ENCODED)
+    return decode_part_index(buffers[2], header, source=_ENCODED, position=header.index_position)
 
 
 def decode_part_header(data: Buffer, *, source: str, position: int = 0) -> PartHeader:

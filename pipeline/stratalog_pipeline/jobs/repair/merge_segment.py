@@ -21,15 +21,13 @@ from typing import Final
 
 from stratalog.formats.batches.record_batch import walk
 from stratalog.formats.bucket.key_index import KeyRun
-from stratalog.formats.bucket.manifest import Manifest, decode_manifest, encode_manifest, manifest_digest
+from stratalog.formats.bucket.manifest import Manifest, encode_manifest, manifest_digest
 from stratalog.formats.bucket.object_names import ObjectNames, is_packed
 from stratalog.formats.bucket.packed_chunk import is_worth_packing, pack_part
 from stratalog.formats.bucket.part import (
     LEAST_OVERHEAD_BYTES,
     PART_HEADER_BYTES,
     PartHeader,
-    check_part,
-    decode_part_header,
     encode_part,
 )
 from stratalog.formats.segments.digest import EMPTY_DIGEST, object_digest
@@ -38,6 +36,8 @@ from stratalog.model.errors import Corrupt, NotFound, StratalogError
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemotePart, SealRecord
 from stratalog.objects import ObjectStore
+from stratalog.stored.remote.manifests import ExpectedManifest, read_manifest
+from stratalog.stored.remote.parts import check_part_size, check_whole_part, read_part_header
 from stratalog_pipeline.jobs.put_once import put_once
 from stratalog_pipeline.jobs.repair.key_index_rebuild import KeyIndexRebuild, runs_to_merge
 
@@ -45,8 +45,6 @@ _READS_AT_A_TIME: Final = 16
 _READ_BYTES: Final = 16 << 20
 """Parts are fetched side by side, at most this many bytes at a time, one however large."""
 _ATTEMPT_SPAN: Final = 1 << 48
-_LARGEST_PART_BYTES: Final = 1 << 30
-"""A part that claims more is not believed."""
 _LOOKED_AT_BYTES: Final = 1 << 20
 """Of a part, to see whether it is worth packing."""
 
@@ -180,14 +178,9 @@ class _Merging:
 
     async def _manifest(self) -> Manifest:
         work = self._work
-        body = await self._store.get(work.manifest_key)
-        if manifest_digest(body) != work.manifest_digest:
-            raise Corrupt("it is not the manifest that the metadata names", source=work.manifest_key, position=0)
-        manifest = decode_manifest(body, source=work.manifest_key)
-        told = (manifest.identity.cluster_id, manifest.identity.key, manifest.seal.end_offset, manifest.seal.digest)
-        if told != (work.cluster_id, work.key, work.seal.end_offset, work.seal.digest):
-            raise Corrupt("it describes another segment or another seal", source=work.manifest_key, position=0)
-        return manifest
+        end_offset, digest = work.seal.end_offset, work.manifest_digest
+        expected = ExpectedManifest(work.cluster_id, work.key, work.manifest_key, end_offset, digest, work.seal)
+        return await read_manifest(self._store, expected)
 
     # Parts ----------------------------------------------------------------------------------------------------------
     async def _is_to_pack(self, group: Sequence[RemotePart]) -> bool:
@@ -207,8 +200,7 @@ class _Merging:
     ) -> RemotePart:
         if len(group) == 1 and self._keys is None and not is_packing:
             part = group[0]
-            head = await self._store.get_range(part.object_key, part.position, part.position + PART_HEADER_BYTES)
-            self._goes_on(decode_part_header(head, source=part.object_key, position=part.position), part)
+            self._goes_on(await read_part_header(self._store, self._work.cluster_id, self._work.key, part), part)
             return part
         digest_before = self._digest
         pieces: list[memoryview] = []
@@ -226,21 +218,15 @@ class _Merging:
         return await self._put_chunk(group, data, is_packing, digest_before, manifest)
 
     async def _read(self, part: RemotePart) -> bytes:
-        if not PART_HEADER_BYTES < part.size_bytes <= _LARGEST_PART_BYTES:
-            raise Corrupt(f"part claims {part.size_bytes} bytes", source=part.object_key, position=part.position)
+        check_part_size(part)
         return await self._store.get_range(part.object_key, part.position, part.position + part.size_bytes)
 
     def _check(self, part: RemotePart, body: bytes) -> PartHeader:
-        header = check_part(body, source=part.object_key, position=part.position).header
+        header = check_whole_part(body, self._work.cluster_id, self._work.key, part).header
         self._goes_on(header, part)
         return header
 
     def _goes_on(self, header: PartHeader, part: RemotePart) -> None:
-        found = (header.identity.cluster_id, header.identity.key, header.base_offset, header.end_offset)
-        if found != (self._work.cluster_id, self._work.key, part.base_offset, part.end_offset):
-            raise Corrupt(
-                "it is another part than the one that is named", source=part.object_key, position=part.position
-            )
         if header.digest_before != self._digest:
             raise Corrupt(
                 f"part continues from digest {header.digest_before.hex()}, the parts before it lead to "

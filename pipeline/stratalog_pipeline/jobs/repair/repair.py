@@ -17,14 +17,19 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
 
-from stratalog.formats.bucket.manifest import Manifest, decode_manifest, manifest_digest
+from stratalog.formats.bucket.key_index import KeyRun
+from stratalog.formats.bucket.manifest import Manifest
 from stratalog.formats.bucket.object_names import ObjectNames, is_one_part, is_packed
 from stratalog.formats.bucket.packed_chunk import pack_to_size
-from stratalog.formats.bucket.part import PartHeader, check_part
-from stratalog.formats.segments.digest import EMPTY_DIGEST, object_digest
+from stratalog.formats.bucket.part import PartHeader
+from stratalog.formats.segments.digest import EMPTY_DIGEST
 from stratalog.model.errors import Corrupt, NotFound, StratalogError
 from stratalog.model.segment import RemotePart
 from stratalog.objects import ObjectStore
+from stratalog.stored.remote.indexes import check_index, check_key_run
+from stratalog.stored.remote.manifests import check_manifest
+from stratalog.stored.remote.parts import check_whole_part
+from stratalog_pipeline.cold.catalog import manifest_expected
 from stratalog_pipeline.cold.committed import CommittedSegment
 from stratalog_pipeline.jobs.put_once import put_once
 from stratalog_pipeline.jobs.repair.repair_sources import RepairSource
@@ -68,13 +73,13 @@ class SegmentRepair:
             body = await self._mend(segment.manifest_key, self._check_manifest)
             if body is None:
                 return self._told
-            self._manifest = decode_manifest(body, source=segment.manifest_key)
+            self._manifest = check_manifest(body, manifest_expected(self._names.cluster_id, segment))
         await self._mend_parts(segment.parts if self._manifest is None else self._manifest.parts)
         if self._manifest is not None:
-            digests = {self._manifest.index_key: self._manifest.index_digest}
-            digests |= {run.object_key: run.digest for run in self._manifest.key_runs}
-            for key, digest in digests.items():
-                await self._mend(key, partial(_check_digest, key, digest))
+            manifest = self._manifest
+            await self._mend(manifest.index_key, partial(_check_index, manifest))
+            for run in manifest.key_runs:
+                await self._mend(run.object_key, partial(_check_run, run))
         return self._told
 
     # Objects that are proven by themselves ------------------------------------------------------------------------
@@ -169,25 +174,14 @@ class SegmentRepair:
         for part in parts:
             data = memoryview(body)[part.position : part.position + part.size_bytes]
             source = part.object_key
-            header = check_part(data, source=source, position=part.position).header
-            says = (header.identity.cluster_id, header.identity.key, header.base_offset, header.end_offset)
-            if says != (self._names.cluster_id, self._segment.key, part.base_offset, part.end_offset):
-                raise Corrupt("it is another part than the one that is named", source=source, position=part.position)
+            header = check_whole_part(data, self._names.cluster_id, self._segment.key, part).header
             found[part.base_offset] = header
             if is_one_part(source) and len(body) != part.size_bytes:
                 raise Corrupt(f"it has {len(body)} bytes, not {part.size_bytes}", source=source, position=0)
         told |= found
 
     def _check_manifest(self, body: bytes) -> None:
-        segment, key = self._segment, self._segment.manifest_key or ""
-        if segment.manifest_digest is not None and manifest_digest(body) != segment.manifest_digest:
-            raise Corrupt("it is not the manifest that the metadata names", source=key, position=0)
-        manifest = decode_manifest(body, source=key)
-        told = (manifest.identity.cluster_id, manifest.identity.key, manifest.seal.end_offset)
-        if told != (self._names.cluster_id, segment.key, segment.end_offset):
-            raise Corrupt("it describes another segment than its name says", source=key, position=0)
-        if segment.seal is not None and segment.seal.digest != manifest.seal.digest:
-            raise Corrupt("its seal is not the one that the metadata know", source=key, position=0)
+        check_manifest(body, manifest_expected(self._names.cluster_id, self._segment))
 
 
 async def check_stored_size(store: ObjectStore, manifest: Manifest, key: str) -> None:
@@ -229,6 +223,9 @@ def proven_parts(
     return proven
 
 
-def _check_digest(key: str, digest: bytes, body: bytes) -> None:
-    if object_digest(body) != digest:
-        raise Corrupt("it is not the object that the manifest names", source=key, position=0)
+def _check_index(manifest: Manifest, body: bytes) -> None:
+    check_index(body, manifest)
+
+
+def _check_run(run: KeyRun, body: bytes) -> None:
+    check_key_run(body, run)

@@ -18,11 +18,14 @@ from functools import partial
 from stratalog.formats.batches.record_batch import walk
 from stratalog.formats.bucket.manifest import Manifest
 from stratalog.formats.bucket.object_names import BundleName, ObjectNames, SegmentObjectName
-from stratalog.formats.bucket.part import PART_HEADER_BYTES, check_part
-from stratalog.formats.segments.digest import EMPTY_DIGEST, object_digest
-from stratalog.formats.segments.index_block import IndexBuilder, decode_index_block
+from stratalog.formats.bucket.part import PART_HEADER_BYTES
+from stratalog.formats.segments.digest import EMPTY_DIGEST
+from stratalog.formats.segments.index_block import IndexBuilder
 from stratalog.model.errors import Corrupt, NotFound, Unavailable
+from stratalog.model.segment import RemotePart
 from stratalog.objects import ObjectStore, open_store
+from stratalog.stored.remote.indexes import check_index, check_key_run
+from stratalog.stored.remote.parts import check_part_size, check_whole_part
 from stratalog_pipeline.cold.catalog import Catalog
 from stratalog_pipeline.cold.committed import CommittedSegment, CommittedShard
 from stratalog_pipeline.jobs.repair.key_index_rebuild import KeyIndexRebuild, key_index_check
@@ -209,8 +212,9 @@ class _Segment:
             await self._take_key_index(store, catalog.manifests[segment.manifest_key])
         digest = EMPTY_DIGEST
         for number, part in enumerate(parts):
+            check_part_size(part)
             body = await store.get_range(part.object_key, part.position, part.position + part.size_bytes)
-            digest = await asyncio.to_thread(self._check_part, number, body, part.object_key, part.position, digest)
+            digest = await asyncio.to_thread(self._check_part, number, body, part, digest)
         if self._keys is not None:
             await asyncio.to_thread(self._keys.finish)
         if segment.manifest_key is None or seal is None:
@@ -231,16 +235,16 @@ class _Segment:
         for run in manifest.key_runs:
             self._objects.append(run.object_key)
             body = await store.get(run.object_key)
-            if (len(body), object_digest(body)) != (run.size_bytes, run.digest):
-                raise Corrupt("it is not the key index that the manifest names", source=run.object_key, position=0)
+            check_key_run(body, run)
             self._bytes += len(body)
         if manifest.key_runs:
             self._keys = key_index_check(manifest)
 
-    def _check_part(self, number: int, body: bytes, source: str, position: int, digest: bytes) -> bytes:
-        header = check_part(body, source=source, position=position, expected_digest_before=digest).header
-        if header.identity.key != self._work.segment.key or header.identity.cluster_id != self._work.cluster_id:
-            raise Corrupt("it is a part of another segment", source=source, position=position)
+    def _check_part(self, number: int, body: bytes, part: RemotePart, digest: bytes) -> bytes:
+        source, position = part.object_key, part.position
+        header = check_whole_part(
+            body, self._work.cluster_id, self._work.segment.key, part, digest_before=digest
+        ).header
         data = memoryview(body)[PART_HEADER_BYTES : header.index_position]
         at = position + PART_HEADER_BYTES
         positions = [0]
@@ -258,9 +262,7 @@ class _Segment:
         manifest = catalog.manifests[manifest_key]
         self._objects.append(manifest.index_key)
         body = await store.get(manifest.index_key)
-        if (len(body), object_digest(body)) != (manifest.index_size_bytes, manifest.index_digest):
-            raise Corrupt("it is not the index that the manifest names", source=manifest.index_key, position=0)
-        block = decode_index_block(body, source=manifest.index_key)
+        block = check_index(body, manifest)
         seal, built = replace(block.seal, times_known=manifest.seal.times_known), self._built.freeze()
         # Times that clients claimed differ from those of the records, and nothing is concluded from them.
         is_same = block.points == built if block.points.has_true_times else block.points.has_places_of(built)

@@ -13,10 +13,7 @@ from dataclasses import dataclass
 from stratalog.formats.batches.batch_scan import scan_batches
 from stratalog.formats.bucket.part import (
     PART_HEADER_BYTES,
-    PartHeader,
     PartIndex,
-    decode_part_header,
-    decode_part_index,
 )
 from stratalog.formats.envelope import ENVELOPE_BYTES
 from stratalog.formats.segments.index_block import INDEX_INTERVAL_BYTES, POINT_BYTES
@@ -24,6 +21,7 @@ from stratalog.machines.reading.read_window import Block
 from stratalog.model.errors import Corrupt
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemotePart
+from stratalog.stored.remote.parts import check_part_header
 from stratalog_node.tier.cold.block_cache import HeldBlock
 
 
@@ -109,34 +107,6 @@ def largest_index_bytes(part: RemotePart) -> int:
     )
 
 
-def check_part_header(data: memoryview, segment: SegmentKey, part: RemotePart, cluster_id: str) -> PartHeader:
-    """The header at the front of `data`. Raises: Corrupt unless it is the part that metadata means."""
-    header = decode_part_header(data, source=part.object_key, position=part.position)
-    found = (header.identity.cluster_id, header.identity.key, header.base_offset, header.end_offset, header.size_bytes)
-    wanted = (cluster_id, segment, part.base_offset, part.end_offset, part.size_bytes)
-    if found != wanted:
-        raise Corrupt(
-            f"part says it is {_words(*found)}; metadata says {_words(*wanted)}",
-            source=part.object_key,
-            position=part.position,
-        )
-    return header
-
-
-def check_index_tail(tail: memoryview, header: PartHeader, part: RemotePart) -> PartIndex:
-    """The index, which is the end of `tail`, which is the end of the part. Raises: Corrupt."""
-    size = header.index_size_bytes
-    if size > len(tail):
-        raise Corrupt(
-            f"part claims an index of {size} bytes, points 64 KiB apart have at most {len(tail)}",
-            source=part.object_key,
-            position=part.position,
-        )
-    return decode_part_index(
-        tail[len(tail) - size :], header, source=part.object_key, position=part.position + header.index_position
-    )
-
-
 def check_block(remote: RemoteBlock, data: memoryview, cluster_id: str) -> HeldBlock:
     """Every batch of a fetched range: CRC, offsets without a gap, epoch; of a whole part its header, too.
 
@@ -145,7 +115,7 @@ def check_block(remote: RemoteBlock, data: memoryview, cluster_id: str) -> HeldB
     block = remote.block
     position = remote.start
     if remote.whole_part is not None:
-        header = check_part_header(data, remote.segment, remote.whole_part, cluster_id)
+        header = check_part_header(data, cluster_id, remote.segment, remote.whole_part)
         data = data[PART_HEADER_BYTES : header.index_position]
         position += PART_HEADER_BYTES
     found = scan_batches(
@@ -158,10 +128,3 @@ def check_block(remote: RemoteBlock, data: memoryview, cluster_id: str) -> HeldB
             position=position + len(data),
         )
     return HeldBlock(block, remote.segment, data, found.base_offsets, found.positions)
-
-
-def _words(cluster_id: str, key: SegmentKey, base_offset: int, end_offset: int, size_bytes: int) -> str:
-    return (
-        f"cluster {cluster_id}, topic {key.topic_id}, shard {key.shard}, segment {key.base_offset}-{key.epoch}, "
-        f"offsets {base_offset} to {end_offset}, {size_bytes} bytes"
-    )

@@ -15,22 +15,22 @@ from concurrent.futures import Executor
 from contextlib import contextmanager
 from typing import Any, TypeAlias, TypeVar
 
-from stratalog.formats.bucket.manifest import Manifest, decode_manifest, manifest_digest
+from stratalog.formats.bucket.manifest import Manifest
 from stratalog.formats.bucket.part import PART_HEADER_BYTES, PartHeader
-from stratalog.formats.segments.digest import object_digest
-from stratalog.formats.segments.index_block import IndexBlock, decode_index_block
+from stratalog.formats.segments.index_block import IndexBlock
 from stratalog.model.errors import Corrupt, NotFound, Unavailable
 from stratalog.model.ids import SegmentKey
-from stratalog.model.segment import RemotePart, RemoteState, SealRecord, Segment, SegmentIdentity
+from stratalog.model.segment import RemotePart, RemoteState, Segment
 from stratalog.objects.limits import TransferLimits
 from stratalog.objects.store import ObjectStore
+from stratalog.stored.remote.indexes import check_index
+from stratalog.stored.remote.manifests import ExpectedManifest, check_manifest
+from stratalog.stored.remote.parts import check_index_at_end, check_part_header
 from stratalog_node.single_flight import SingleFlight
 from stratalog_node.tier.cold.cold_limits import ColdReadLimits, ColdReadStats
 from stratalog_node.tier.cold.remote_blocks import (
     PartBlocks,
     RemoteBlock,
-    check_index_tail,
-    check_part_header,
     cut_part,
     largest_index_bytes,
     whole_part_block,
@@ -143,7 +143,7 @@ class RemoteIndex:
     async def part_header(self, segment: SegmentKey, part: RemotePart) -> PartHeader:
         """A part's own header, not kept: for times, of segments that have no index block yet."""
         head = await self._range(part.object_key, part.position, part.position + PART_HEADER_BYTES)
-        return await self._in_thread(lambda: check_part_header(head, segment, part, self._cluster_id))
+        return await self._in_thread(lambda: check_part_header(head, self._cluster_id, segment, part))
 
     def forget(self, segment: Segment) -> None:
         """Metadata has changed, or an object was gone: learn again."""
@@ -190,15 +190,14 @@ class RemoteIndex:
             self.held_bytes -= entry[1]
 
     async def _fetch_manifest(self, segment: Segment) -> tuple[Manifest, int]:
-        key = segment.remote.manifest_key
-        assert key is not None
-        data = await self._whole(key, 0)
-        manifest = await self._in_thread(lambda: _check_manifest(data, segment, self._cluster_id))
+        expected = ExpectedManifest.of_segment(self._cluster_id, segment)
+        data = await self._whole(expected.object_key, 0)
+        manifest = await self._in_thread(lambda: check_manifest(data, expected))
         return manifest, len(data) + _PART_ENTRY_BYTES * len(manifest.parts)
 
     async def _fetch_index_block(self, segment: Segment, manifest: Manifest) -> tuple[IndexBlock, int]:
         data = await self._whole(manifest.index_key, manifest.index_size_bytes)
-        block = await self._in_thread(lambda: _check_index_block(data, manifest))
+        block = await self._in_thread(lambda: check_index(data, manifest))
         return block, len(data)
 
     async def _fetch_part_blocks(self, segment: SegmentKey, part: RemotePart) -> tuple[PartBlocks, int]:
@@ -209,8 +208,8 @@ class RemoteIndex:
         )
 
         def check() -> PartBlocks:
-            header = check_part_header(head, segment, part, self._cluster_id)
-            index = check_index_tail(tail, header, part)
+            header = check_part_header(head, self._cluster_id, segment, part)
+            index = check_index_at_end(tail, header, part)
             return cut_part(segment, part, index, self._range_bytes)
 
         blocks = await self._in_thread(check)
@@ -249,50 +248,3 @@ def _manifest_key(segment: Segment) -> _Key:
             f"segment {segment.key}: metadata calls it complete and names no manifest; wait for the metadata to load"
         )
     return (key, -1)
-
-
-def _check_manifest(data: bytes, segment: Segment, cluster_id: str) -> Manifest:
-    key = segment.remote.manifest_key or ""
-    wanted = segment.remote.manifest_digest
-    found = manifest_digest(data)
-    if wanted is not None and found != wanted:
-        raise Corrupt(f"manifest has digest {found.hex()}, metadata says {wanted.hex()}", source=key, position=0)
-    manifest = decode_manifest(data, source=key)
-    _check_identity(manifest.identity, segment.key, cluster_id, key)
-    if segment.seal is not None and _essence(manifest.seal) != _essence(segment.seal):
-        raise Corrupt(
-            f"manifest has seal {_essence(manifest.seal)}, metadata says {_essence(segment.seal)}",
-            source=key,
-            position=0,
-        )
-    return manifest
-
-
-def _check_index_block(data: bytes, manifest: Manifest) -> IndexBlock:
-    key = manifest.index_key
-    found = object_digest(data)
-    if len(data) != manifest.index_size_bytes or found != manifest.index_digest:
-        raise Corrupt(
-            f"index has {len(data)} bytes and digest {found.hex()}, the manifest says {manifest.index_size_bytes} and "
-            f"{manifest.index_digest.hex()}",
-            source=key,
-            position=0,
-        )
-    block = decode_index_block(data, source=key)
-    if block.identity.key != manifest.identity.key or _essence(block.seal) != _essence(manifest.seal):
-        raise Corrupt("index is not that of the manifest's segment", source=key, position=0)
-    return block
-
-
-def _check_identity(identity: SegmentIdentity, key: SegmentKey, cluster_id: str, source: str) -> None:
-    if (identity.cluster_id, identity.key) != (cluster_id, key):
-        raise Corrupt(
-            f"is of cluster {identity.cluster_id}, segment {identity.key}; metadata says {cluster_id}, {key}",
-            source=source,
-            position=0,
-        )
-
-
-def _essence(seal: SealRecord) -> tuple[int, int, int, int, str]:
-    """What must be equal wherever a seal is written; replicas and times are the meta store's alone."""
-    return (seal.epoch, seal.base_offset, seal.end_offset, seal.size_bytes, seal.digest.hex())

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from uuid import UUID
 
-from stratalog.formats.bucket.claim import Claim, decode_claim, encode_claim
+from stratalog.formats.bucket.claim import Claim, encode_claim
 from stratalog.formats.bucket.object_names import ClaimName, ObjectNames
 from stratalog.machines.table.locks import MAX_LASTING_HOLDERS
 from stratalog.machines.tiering.claims import (
@@ -30,7 +30,6 @@ from stratalog.machines.tiering.upload_events import UploadLimits
 from stratalog.model.errors import (
     AlreadyExists,
     Conflict,
-    Corrupt,
     Fenced,
     NotFound,
     OutcomeUnknown,
@@ -39,6 +38,7 @@ from stratalog.model.errors import (
 )
 from stratalog.model.metadata import Lock
 from stratalog.objects.store import ObjectStore
+from stratalog.stored.remote.claims import read_claim
 from stratalog_node.tier.store import wrong_store
 from stratalog_node.tier.store.stats import TierStats
 
@@ -203,11 +203,8 @@ class EpochClaim:
 
     async def _nonce_of(self, lock_epoch: int) -> UUID:
         key = self._key(lock_epoch)
-        claim = decode_claim(await self._store.get(key), source=key)
-        told = (claim.cluster_id, claim.node_id, claim.lock_epoch)
-        if told != (self._names.cluster_id, self._node_id, lock_epoch):
-            raise Corrupt(f"the claim says it is {told}: it belongs under another name", source=key, position=0)
-        return claim.nonce
+        name = ClaimName(self._node_id, lock_epoch)
+        return (await read_claim(self._store, self._names.cluster_id, name, key)).nonce
 
     async def _put(self, lock: Lock) -> None:
         """An answer that is lost, or a name that is taken, is seen by reading back."""

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from stratalog.formats.bucket.manifest import Manifest, decode_manifest, manifest_digest
+from stratalog.formats.bucket.manifest import Manifest
 from stratalog.formats.bucket.object_names import ObjectNames, SegmentObject, SegmentObjectName
 from stratalog.model.errors import Corrupt, NotFound
 from stratalog.model.ids import SegmentKey
-from stratalog.model.segment import SealRecord, Segment
+from stratalog.model.segment import Segment
 from stratalog.objects.store import ObjectInfo, ObjectStore
+from stratalog.stored.remote.manifests import ExpectedManifest, read_manifest
 
 
 def is_exactly(segment: Segment, objects: Sequence[SegmentObjectName], keys: Sequence[str]) -> bool:
@@ -58,17 +59,13 @@ async def check_remote_copy(store: ObjectStore, names: ObjectNames, segment: Seg
     sizes_add_up = sum(info.size_bytes for info, _ in ours) == segment.remote.size_bytes
     if sizes_add_up and is_exactly(segment, [name for _, name in ours], [info.key for info, _ in ours]):
         return
-    manifest_key, digest = segment.remote.manifest_key, segment.remote.manifest_digest or b""
-    check_manifest_listed(names, segment.key, segment.seal, await read_manifest(store, manifest_key, digest), infos)
+    manifest = await read_manifest(store, ExpectedManifest.of_segment(names.cluster_id, segment))
+    _check_listed(names, segment.key, manifest, infos)
 
 
-def check_manifest_listed(
-    names: ObjectNames, key: SegmentKey, seal: SealRecord, manifest: Manifest, infos: Iterable[ObjectInfo]
-) -> None:
-    """Raises: Corrupt, NotFound when a manifest is not the segment's, or something it names is not as it says."""
+def _check_listed(names: ObjectNames, key: SegmentKey, manifest: Manifest, infos: Iterable[ObjectInfo]) -> None:
+    """Raises: Corrupt, NotFound when something that the manifest names is not as it says."""
     place = f"manifest of {key}"
-    if (manifest.identity.key, manifest.seal) != (key, seal):
-        raise Corrupt("manifest is of another segment or another seal", source=place, position=0)
     folder = names.segment_prefix(key)
     sizes = {info.key: info.size_bytes for info in infos}
     for object_key, size_bytes in manifest.object_sizes.items():
@@ -79,16 +76,3 @@ def check_manifest_listed(
             raise NotFound(f"the {place} names {object_key}, which is not in the object store")
         if found != size_bytes:
             raise Corrupt(f"object has {found} bytes, the manifest says {size_bytes}", source=object_key, position=0)
-
-
-async def read_manifest(store: ObjectStore, manifest_key: str, expected_digest: bytes) -> Manifest:
-    """A manifest whose digest is the expected one. Raises: Corrupt, NotFound."""
-    data = await store.get(manifest_key)
-    digest = manifest_digest(data)
-    if digest != expected_digest:
-        raise Corrupt(
-            f"manifest has digest {digest.hex()}, metadata says {expected_digest.hex()}",
-            source=manifest_key,
-            position=0,
-        )
-    return decode_manifest(data, source=manifest_key)

@@ -4,7 +4,7 @@ Decided in `stratalog.machines.tiering.bundles`. References are counted from met
 refer to bundles, a complete copy lies wholly in its own folder. Live parts move through the uploader, in its next
 bundles. Before a bundle is deleted its directory is read: one with a part that metadata cannot explain is kept, and
 told. Cost of a pass: one listing of this node's bundles, one snapshot, one small GET per bundle older than its limit,
-two per bundle that is due to be deleted.
+three per bundle that is due to be deleted.
 """
 
 from __future__ import annotations
@@ -13,12 +13,6 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable
 
-from stratalog.formats.bucket.bundle import (
-    BUNDLE_TRAILER_BYTES,
-    BundleTrailer,
-    decode_bundle_directory,
-    decode_bundle_trailer,
-)
 from stratalog.formats.bucket.object_names import BundleName
 from stratalog.machines.tiering.bundles import (
     EMPTY_PLAN,
@@ -33,6 +27,7 @@ from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Lock
 from stratalog.model.segment import RemotePart, RemoteState, SegmentState
 from stratalog.objects.store import ObjectInfo, ObjectStore
+from stratalog.stored.remote.bundles import read_bundle_entries, read_bundle_trailer
 from stratalog.telemetry.logs import logger
 from stratalog_node.tier.store.claim import Forked
 from stratalog_node.tier.sweep.expired_writers import ExpiredWriters
@@ -204,10 +199,10 @@ class BundleKeeper:
     async def _riddle(self, info: ObjectInfo, facts: SweepMetadata) -> _Riddle | None:
         """The first part of a bundle that metadata does not explain; None when it explains them all. Raises: Corrupt,
         NotFound."""
-        trailer = await self._trailer(info)
-        start, end = trailer.directory_position, trailer.directory_position + trailer.directory_size_bytes
-        directory = await self._get(info.key, start, end)
-        for entry in decode_bundle_directory(directory, trailer, source=info.key):
+        names = self._uploader.names
+        name = names.parse(info.key)
+        assert isinstance(name, BundleName), "foreign objects are not up for deletion"
+        for entry in await read_bundle_entries(self._get, names.cluster_id, name, info.key, info.size_bytes):
             if not facts.is_part_explained(entry.identity.key, entry.end_offset):
                 return entry.identity.key, entry.end_offset
         return None
@@ -217,17 +212,11 @@ class BundleKeeper:
         if info.key in self._part_counts:
             return
         try:
-            trailer = await self._trailer(info)
+            trailer = await read_bundle_trailer(self._get, info.key, info.size_bytes)
         except (Corrupt, NotFound) as error:
             log.error("bundle cannot be read", bundle=info.key, error=str(error))
             return
         self._part_counts[info.key] = trailer.part_count
-
-    async def _trailer(self, info: ObjectInfo) -> BundleTrailer:
-        if info.size_bytes < BUNDLE_TRAILER_BYTES:
-            raise Corrupt(f"{info.size_bytes} bytes are not a bundle", source=info.key, position=0)
-        tail = await self._get(info.key, info.size_bytes - BUNDLE_TRAILER_BYTES, info.size_bytes)
-        return decode_bundle_trailer(tail, source=info.key, object_size=info.size_bytes)
 
     async def _get(self, key: str, start: int, end: int) -> bytes:
         async with asyncio.timeout(self._call_timeout_s):

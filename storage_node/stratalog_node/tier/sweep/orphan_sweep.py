@@ -22,10 +22,11 @@ from stratalog.model.metadata import Lock
 from stratalog.model.segment import RemoteState, Segment
 from stratalog.objects.probe import PROBE_PREFIX
 from stratalog.objects.store import ObjectStore
+from stratalog.stored.remote.manifests import ExpectedManifest, read_manifest
 from stratalog.telemetry.logs import logger
 from stratalog_node.shards.catalog.catalog import Catalog
 from stratalog_node.tier.store.claim import Forked
-from stratalog_node.tier.store.remote_copy import is_exactly, read_manifest
+from stratalog_node.tier.store.remote_copy import is_exactly
 from stratalog_node.tier.sweep.expired_writers import ExpiredWriters
 from stratalog_node.tier.sweep.sweep_metadata import SweepMetadata, read_sweep_metadata
 from stratalog_node.tier.uploads.uploader import NodeUploader
@@ -235,6 +236,7 @@ class OrphanSweep:
         remote = segment.remote
         named = {part.object_key for part in remote.parts}
         if remote.manifest_key is not None and remote.manifest_digest is not None:
-            manifest = await read_manifest(self._store, remote.manifest_key, remote.manifest_digest)
+            expected = ExpectedManifest.of_segment(self._uploader.names.cluster_id, segment)
+            manifest = await read_manifest(self._store, expected)
             named |= {remote.manifest_key, *manifest.object_sizes}
         return frozenset(named)

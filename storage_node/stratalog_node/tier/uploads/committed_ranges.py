@@ -17,9 +17,9 @@ from stratalog.formats.bucket.part import PART_HEADER_BYTES
 from stratalog.model.errors import Conflict, Corrupt, NotFound, Unavailable
 from stratalog.model.segment import RemotePart, Segment
 from stratalog.objects.store import ObjectStore
+from stratalog.stored.remote.parts import check_whole_part
 from stratalog_node.shards.copies.cold_reads import CommittedRange
 from stratalog_node.tier.store import wrong_store
-from stratalog_node.tier.uploads.source import check_is_part, check_part_of
 
 
 class CommittedRanges:
@@ -65,10 +65,7 @@ class CommittedRanges:
         return await asyncio.to_thread(self._check, segment, part, body, from_offset)
 
     def _check(self, segment: Segment, part: RemotePart, body: bytes, from_offset: int) -> CommittedRange:
-        header = check_part_of(body, part).header
-        check_is_part(header, segment.key, part)
-        if header.identity.cluster_id != self._names.cluster_id:
-            raise Corrupt(f"is of cluster {header.identity.cluster_id}", source=part.object_key, position=part.position)
+        header = check_whole_part(body, self._names.cluster_id, segment.key, part).header
         batches = memoryview(body)[PART_HEADER_BYTES : header.index_position]
         if from_offset <= part.base_offset:
             return CommittedRange(part.base_offset, part.end_offset, batches, header.digest_after)

@@ -9,9 +9,8 @@ from stratalog.formats.bucket.bundle import BundleEntry, BundleHeader, BundleMem
 from stratalog.formats.bucket.part import (
     PART_HEADER_BYTES,
     PartIndex,
-    decode_part_header,
-    decode_part_index,
     encode_part,
+    index_of_encoded,
 )
 from stratalog.formats.fields import Buffer
 from stratalog.machines.tiering.upload_events import PART_OVERHEAD_BYTES, Piece
@@ -66,9 +65,7 @@ def build_part(data: PieceData, identity: SegmentIdentity, attempt: int) -> Buil
     buffers, _ = encode_part(
         identity, data.base_offset, data.end_offset, data.data, data.headers, data.digest_before, attempt, data.times
     )
-    header = decode_part_header(buffers[0], source="part just made")
-    index = decode_part_index(buffers[2], header, source="part just made", position=header.index_position)
-    return BuiltPart(data.piece, identity, buffers, index)
+    return BuiltPart(data.piece, identity, buffers, index_of_encoded(buffers))
 
 
 assert PART_OVERHEAD_BYTES > PART_HEADER_BYTES, "the uploader plans bundles with at least a part's header in mind"

@@ -25,8 +25,8 @@ from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Lock
 from stratalog.model.segment import RemotePart, RemoteState, SealRecord, Segment, SegmentIdentity, SegmentState
 from stratalog.objects.store import ObjectStore
+from stratalog.stored.remote.manifests import ExpectedManifest, read_manifest
 from stratalog.telemetry.logs import logger
-from stratalog_node.tier.store.remote_copy import read_manifest
 from stratalog_node.tier.store.stats import TierStats
 from stratalog_node.tier.uploads.attempts import Attempts
 from stratalog_node.tier.uploads.committer import Committer
@@ -125,10 +125,11 @@ class Publisher:
             manifest = Manifest(identity, seal, tuple(parts), index_key, len(block), object_digest(block), runs)
             body = encode_manifest(manifest)
             digest = manifest_digest(body)
+            expected = ExpectedManifest(identity.cluster_id, key, manifest_key, seal.end_offset, digest, seal)
             await put(self._store, manifest_key, [body], self._limits.put_timeout_ms)
             try:
                 async with asyncio.timeout(self._limits.put_timeout_ms / 1_000):
-                    await read_manifest(self._store, manifest_key, digest)
+                    await read_manifest(self._store, expected)
             except TimeoutError as error:
                 raise PutRefused(f"manifest {manifest_key} was not read back in time") from error
             except (Corrupt, NotFound) as error:

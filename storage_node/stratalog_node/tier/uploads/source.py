@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 from stratalog.formats.batches.record_batch import walk
 from stratalog.formats.batches.record_times import BatchTimes
-from stratalog.formats.bucket.part import PART_HEADER_BYTES, PartHeader, PartIndex, check_part, decode_part_header
-from stratalog.formats.bucket.part import decode_part_index as decode_index
+from stratalog.formats.bucket.part import PART_HEADER_BYTES, PartHeader, PartIndex
 from stratalog.formats.fields import Buffer
 from stratalog.machines.tiering.upload_events import Piece, TooLarge, UploadLimits
 from stratalog.model.batch import BatchHeader
@@ -22,6 +21,7 @@ from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemotePart, Segment
 from stratalog.objects.reused_buffers import ReusedBuffers
 from stratalog.objects.store import ObjectStore
+from stratalog.stored.remote.parts import check_part_header, check_part_index, check_whole_part
 from stratalog_node.shards.copies.shard_view import LogRange, Shards, ShardView
 from stratalog_node.tier.uploads.encoder import Encoder
 from stratalog_node.tier.uploads.ledger import PartLedger
@@ -62,7 +62,9 @@ class PieceReader:
         encoder: Encoder,
         limits: UploadLimits,
         mounted: MountedCopies,
+        cluster_id: str,
     ) -> None:
+        self._cluster_id = cluster_id
         # Half as much again as may be in flight: a buffer is somewhat larger than what is read into it.
         self._buffers = ReusedBuffers(limits.in_flight_bytes * 3 // 2)
         self._timeout_ms = limits.call_timeout_ms
@@ -113,9 +115,7 @@ class PieceReader:
     async def header(self, key: SegmentKey, part: RemotePart) -> PartHeader:
         """A committed part's header, from the store. Raises: Corrupt when it is another part's."""
         data = await self._get(part, 0, PART_HEADER_BYTES)
-        header = decode_part_header(data, source=part.object_key, position=part.position)
-        check_is_part(header, key, part)
-        return header
+        return check_part_header(data, self._cluster_id, key, part)
 
     async def index(self, key: SegmentKey, part: RemotePart) -> PartIndex:
         """A committed part's header and index: remembered, or from the store."""
@@ -124,15 +124,12 @@ class PieceReader:
             return known
         if part.size_bytes <= _SMALL_PART_BYTES:
             data = await self._get(part, 0, part.size_bytes)
-            header = decode_part_header(data, source=part.object_key, position=part.position)
-            check_is_part(header, key, part)
+            header = check_part_header(data, self._cluster_id, key, part)
             index_bytes: bytes | memoryview = memoryview(data)[header.index_position :]
         else:
             header = await self.header(key, part)
             index_bytes = await self._get(part, header.index_position, header.index_size_bytes)
-        index = decode_index(
-            index_bytes, header, source=part.object_key, position=part.position + header.index_position
-        )
+        index = check_part_index(index_bytes, header, part)
         self._ledger.note_index(key, index)
         return index
 
@@ -150,8 +147,7 @@ class PieceReader:
         digest_before = b""
         for part in run:
             body = await self._get(part, 0, part.size_bytes)
-            index = await self._encoder.run(part.size_bytes, check_part_of, body, part)
-            check_is_part(index.header, piece.key, part)
+            index = await self._encoder.run(part.size_bytes, check_whole_part, body, self._cluster_id, piece.key, part)
             digest_before = digest_before or index.header.digest_before
             batches = memoryview(body)[PART_HEADER_BYTES : index.header.index_position]
             headers += (header for _, header in walk(batches, source=part.object_key, verify=False))
@@ -210,19 +206,3 @@ class PieceReader:
     def _local_view(self, key: SegmentKey) -> ShardView | None:
         view = self._shards.get(key.shard_key)
         return view if view is not None and view.has_local(key) else None
-
-
-def check_part_of(body: bytes, part: RemotePart) -> PartIndex:
-    return check_part(body, source=part.object_key, position=part.position)
-
-
-def check_is_part(header: PartHeader, key: SegmentKey, part: RemotePart) -> None:
-    """Raises: Corrupt when what lies where metadata points is another segment's or another range."""
-    found = (header.identity.key, header.base_offset, header.end_offset, header.size_bytes)
-    wanted = (key, part.base_offset, part.end_offset, part.size_bytes)
-    if found != wanted:
-        raise Corrupt(
-            f"part is {found}, metadata says {wanted}: the object is not what was committed",
-            source=part.object_key,
-            position=part.position,
-        )

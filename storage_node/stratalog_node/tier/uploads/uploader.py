@@ -153,7 +153,7 @@ class NodeUploader:
         self.unsent = self._machine.unsent
         self._committer = Committer(meta, limits, rng, self.stats)
         self.preflight = UploadPreflight(store, limits, clock_ms, rng)
-        self._reader = PieceReader(shards, store, self._ledger, self._encoder, limits, self._mounted)
+        self._reader = PieceReader(shards, store, self._ledger, self._encoder, limits, self._mounted, cluster_id)
         self._sender = Sender(
             cluster_id=cluster_id,
             node_id=node_id,

@@ -158,14 +158,14 @@ async def test_a_key_index_is_kept_by_the_sweep_and_checked_and_purged_with_its_
         assert (await rig.janitor().sweep_now()).orphans == 0
         assert rig.store.requests["get"] == 0, "a clean folder is told by its listing"
         await check_remote_copy(rig.store, rig.names, segment)
-        assert (await check_remote_segment(rig.store, segment)).findings == []
+        assert (await check_remote_segment(rig.store, rig.names.cluster_id, segment)).findings == []
 
         await rig.store.inner.delete([run.object_key])
-        found = (await check_remote_segment(rig.store, segment)).findings
+        found = (await check_remote_segment(rig.store, rig.names.cluster_id, segment)).findings
         assert [finding.place for finding in found] == [run.object_key]
 
         await rig.store.inner.put(run.object_key, [b"x" * run.size_bytes])
-        found = (await check_remote_segment(rig.store, segment)).findings
+        found = (await check_remote_segment(rig.store, rig.names.cluster_id, segment)).findings
         assert [finding.place for finding in found] == [run.object_key]
 
         await rig.meta.perform(AdvanceLogStart(shard.key, 2))
