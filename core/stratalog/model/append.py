@@ -10,8 +10,8 @@ from enum import Enum
 
 
 class AppendFailure(Enum):
-    """Why a log does not take a batch. Closed: who answers clients has a code for each. Nothing was appended, but for
-    NOT_ENOUGH_REPLICAS_LEFT and OUTCOME_UNKNOWN."""
+    """Why a log does not take a batch. Closed: the answer to clients has a code for each. Nothing was appended, except
+    with NOT_ENOUGH_REPLICAS_LEFT and OUTCOME_UNKNOWN."""
 
     NO_ROOM = "there is no room for new data; writes continue by themselves once there is"
     WRITE_FAILED = "the disk did not take it"

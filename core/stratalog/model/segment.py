@@ -52,19 +52,20 @@ class SegmentIdentity:
 
 
 class TimesKnown(StrEnum):
-    """Whose word the times of a segment or a part are. Closed."""
+    """Where the times of a segment or a part come from, and so what they prove. Closed."""
 
     CLAIMED = "claimed"
-    """The headers', which clients wrote: nothing is concluded from them. So is whatever an older release wrote."""
+    """From the batch headers, which clients wrote: they prove nothing. All times of older releases are claimed."""
     PARTLY = "partly"
-    """The records', but for batches that could not be opened."""
+    """From the records, except for batches that could not be opened."""
     ALL = "all"
-    """The records'."""
+    """From the records."""
 
 
 @dataclass(frozen=True, slots=True)
 class SealRecord:
-    """The one truth about a sealed segment, written once by compare-and-set (rule 10).
+    """The one truth about a sealed segment, written once by compare-and-set (rule 10). The meta store, index blocks and
+    manifests hold it.
 
     `size_bytes` counts the batches only, without the file's identity header. `digest` is the chained digest over the
     batch headers (docs/formats.md). Timestamps are the lowest and the highest of its records, -1 where none has one, as

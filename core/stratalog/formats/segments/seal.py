@@ -9,7 +9,7 @@ from stratalog.model.segment import SealRecord, TimesKnown
 
 _TIMES_KNOWN = (TimesKnown.CLAIMED, TimesKnown.PARTLY, TimesKnown.ALL)
 """Each by its number in stored bytes."""
-_WHOSE = "origin of the times"
+_TIMES_KNOWN_FIELD = "origin of the times"
 
 
 def seal_fault(seal: SealRecord, *, epoch: int, base_offset: int) -> str | None:
@@ -27,21 +27,22 @@ def seal_fault(seal: SealRecord, *, epoch: int, base_offset: int) -> str | None:
 
 
 def read_times_known(fields: FieldReader) -> TimesKnown:
-    number = fields.u8(_WHOSE)
+    number = fields.u8(_TIMES_KNOWN_FIELD)
     if number >= len(_TIMES_KNOWN):
-        fields.refuse(f"{_WHOSE} is {number}, above {len(_TIMES_KNOWN) - 1}", back=1)
+        fields.refuse(f"{_TIMES_KNOWN_FIELD} is {number}, above {len(_TIMES_KNOWN) - 1}", back=1)
     return _TIMES_KNOWN[number]
 
 
 def write_times_known(out: FieldWriter, times_known: TimesKnown) -> None:
-    out.u8(_TIMES_KNOWN.index(times_known), _WHOSE)
+    out.u8(_TIMES_KNOWN.index(times_known), _TIMES_KNOWN_FIELD)
 
 
 def write_seal(
     out: FieldWriter, seal: SealRecord, *, epoch: int, base_offset: int, has_times_known: bool = True
 ) -> None:
-    """`has_times_known`: of the layout that says it. Raises: InvalidRequest when the seal is not that of the segment
-    with `epoch` and `base_offset`."""
+    """`has_times_known`: whether the layout has this field, which was added later.
+
+    Raises: InvalidRequest when the seal is not that of the segment with `epoch` and `base_offset`."""
     fault = seal_fault(seal, epoch=epoch, base_offset=base_offset)
     if fault is not None:
         raise InvalidRequest(fault)
@@ -62,8 +63,9 @@ def write_seal(
 
 
 def read_seal(fields: FieldReader, *, epoch: int, base_offset: int, has_times_known: bool) -> SealRecord:
-    """`has_times_known`: of the layout that says it. Raises: Corrupt, also when the seal is not that of the segment
-    with `epoch` and `base_offset`."""
+    """`has_times_known`: whether the layout has this field, which was added later.
+
+    Raises: Corrupt, also when the seal is not that of the segment with `epoch` and `base_offset`."""
     seal = SealRecord(
         epoch=fields.natural32("seal's epoch"),
         base_offset=fields.natural("seal's base offset"),
