@@ -25,7 +25,9 @@ CHANGES_TOGETHER: Final = 256
 
 class ChangeHistory:
     """Invariant: `_sets` has the versions `_first_version .. _version`. The versions that reach watchers together have
-    the same set, under the last of them."""
+    the same set, under the last of them. A watcher whose version lies inside such a set gets the changes after that
+    version alone: its state never goes back. A snapshot has such a version if others changed the metadata in the same
+    turn."""
 
     def __init__(
         self,
@@ -45,7 +47,8 @@ class ChangeHistory:
         assert not sets or sets[-1].version == version, "they reach up to the present"
         self._version = self._stats.version = version
         self._first_version = version + 1 - len(sets)
-        self._sets: dict[int, ChangeSet] = {one.version: one for one in sets}
+        self._sets: dict[int, tuple[ChangeSet, int]] = {one.version: (one, 0) for one in sets}
+        """For each version the set that has it, and the place of its first change there."""
         self._change_count = sum(len(one.changes) for one in sets)
 
     @property
@@ -55,14 +58,14 @@ class ChangeHistory:
 
     def publish(self, change_sets: Sequence[ChangeSet]) -> None:
         """Sets that became durable together, oldest first."""
-        for together in _merged(change_sets):
-            first, version = self._version + 1, together.version
-            self._sets.update(dict.fromkeys(range(first, version + 1), together))
-            self._version = self._stats.version = version
+        for together, starts in _merged(change_sets):
+            for version, start in enumerate(starts, self._version + 1):
+                self._sets[version] = together, start
+            self._version = self._stats.version = together.version
             self._stats.changes += len(together.changes)
             self._change_count += len(together.changes)
         while self._change_count > self._max_changes:
-            oldest = self._sets[self._first_version]
+            oldest, _ = self._sets[self._first_version]
             if oldest.version == self._version:
                 break
             for version in range(self._first_version, oldest.version + 1):
@@ -97,8 +100,11 @@ class ChangeHistory:
                     f"{self._first_version} on: "
                     "take a new snapshot"
                 )
-            change_set = self._sets.get(after_version + 1)
-            if change_set is not None:
+            found = self._sets.get(after_version + 1)
+            if found is not None:
+                change_set, start = found
+                if start:
+                    change_set = ChangeSet(change_set.version, change_set.changes[start:])
                 after_version = change_set.version
                 given += 1
                 if given % SETS_BEFORE_OTHERS == 0:
@@ -114,16 +120,19 @@ class ChangeHistory:
         self._moved = asyncio.Event()
 
 
-def _merged(change_sets: Sequence[ChangeSet]) -> Iterator[ChangeSet]:
-    """The same changes in as few sets as `CHANGES_TOGETHER` allows; a larger set stays as it is."""
+def _merged(change_sets: Sequence[ChangeSet]) -> Iterator[tuple[ChangeSet, list[int]]]:
+    """The same changes in as few sets as `CHANGES_TOGETHER` allows; a larger set stays as it is. With each set: where
+    the changes of each of its versions start."""
     changes: list[Change] = []
+    starts: list[int] = []
     version = None
     for one in change_sets:
         assert version is None or one.version == version + 1, "versions follow one another"
         if version is not None and len(changes) + len(one.changes) > CHANGES_TOGETHER:
-            yield ChangeSet(version, tuple(changes))
-            changes = []
+            yield ChangeSet(version, tuple(changes)), starts
+            changes, starts = [], []
+        starts.append(len(changes))
         changes += one.changes
         version = one.version
     if version is not None:
-        yield ChangeSet(version, tuple(changes))
+        yield ChangeSet(version, tuple(changes)), starts

@@ -74,11 +74,12 @@ class EncodedLines:
         self.records_per_line = records_per_line
         self.size_bytes = 0
         self.records_encoded = 0
-        self._lines: OrderedDict[tuple[int, int, tuple[int, ...]], bytes] = OrderedDict()
+        self._lines: OrderedDict[tuple[int, int, int, tuple[int, ...]], bytes] = OrderedDict()
 
     def line(self, change_set: ChangeSet, start: int, end: int, kept: tuple[int, ...]) -> bytes:
         """Changes `[start, end)` of a set, without the first `kept` parts of each, which the reader has."""
-        place = (change_set.version, start, kept)
+        # Sets of one version that begin at different ones differ in their number of changes.
+        place = (change_set.version, len(change_set.changes), start, kept)
         line = self._lines.get(place)
         if line is None:
             some = tuple(map(_without_parts, change_set.changes[start:end], kept))

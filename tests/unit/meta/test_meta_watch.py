@@ -7,10 +7,13 @@ import asyncio
 import pytest
 
 from stratalog.meta_api.watch_lines import RECORDS_PER_LINE
+from stratalog.model.commands.table_commands import AlterTopic, CreateTopic, RegisterNode
 from stratalog.model.errors import NotFound
-from stratalog.model.metadata import ChangeSet, Node, NodeChanged
+from stratalog.model.metadata import ChangeSet, Node, NodeChanged, NodeInfo, TopicChanged
+from stratalog_meta import MetaService
+from stratalog_meta.stores.memory import MemoryStore
 from stratalog_meta.watch import CHANGES_TOGETHER, ChangeHistory
-from support.meta_worlds import collect
+from support.meta_worlds import HandClock, collect
 
 
 def change_set(version: int, size: int = 1) -> ChangeSet:
@@ -74,13 +77,37 @@ async def test_sets_are_merged_up_to_what_one_line_of_a_watch_holds() -> None:
     assert sum(len(one.changes) for one in sets) == CHANGES_TOGETHER + 2_000
 
 
-async def test_a_watcher_whose_version_lies_inside_a_merged_set_gets_all_of_that_set() -> None:
-    """Its version came from an instance that merged others."""
+async def test_a_watcher_whose_version_lies_inside_a_merged_set_gets_only_what_follows_it() -> None:
     history = ChangeHistory(0)
-    history.publish([change_set(version) for version in range(1, 11)])
+    sets = [change_set(version, size=2) for version in range(1, 11)]
+    history.publish(sets)
     for known in range(10):
         (rest,) = await collect(history.watch(known), 1)
-        assert rest.version == 10 and len(rest.changes) == 10
+        assert rest.version == 10
+        assert rest.changes == tuple(change for one in sets[known:] for change in one.changes)
+
+
+@pytest.mark.fault("snapshot-inside-a-turn")
+async def test_a_watch_from_a_snapshot_inside_a_turn_tells_nothing_that_the_snapshot_has() -> None:
+    """It told the changes before the snapshot once more, so that a node's view went back and forth again."""
+    service = MetaService(MemoryStore(), HandClock())
+    await service.start()
+    try:
+        await service.perform(RegisterNode(NodeInfo(1, "storage-1", "127.0.0.1", 9092)))
+        topic = await service.perform(CreateTopic("orders", 1, 1, {}))
+        values = [str(value) for value in range(1_000, 5_000, 1_000)]
+        alters = [AlterTopic(topic.topic_id, {"retention.ms": value}) for value in values]
+        asked = [asyncio.ensure_future(service.perform(alter)) for alter in alters[:2]]
+        snapshot_asked = asyncio.ensure_future(service.snapshot())
+        asked += [asyncio.ensure_future(service.perform(alter)) for alter in alters[2:]]
+        await asyncio.gather(*asked)
+        snapshot = await snapshot_asked
+        assert snapshot.topics[0].settings == alters[1].settings, "others changed the metadata in the same turn"
+        (rest,) = await collect(service.watch(snapshot.version), 1)
+        told = [change.topic.settings for change in rest.changes if isinstance(change, TopicChanged)]
+        assert told == [alter.settings for alter in alters[2:]]
+    finally:
+        await service.close()
 
 
 async def test_a_merged_set_leaves_the_history_whole() -> None:

@@ -65,6 +65,16 @@ def test_parts_count_as_what_makes_a_line_large() -> None:
     assert [len(json.loads(line)["changes"]) for line in lines] == [2] * 5
 
 
+@pytest.mark.fault("snapshot-inside-a-turn")
+def test_a_set_of_fewer_versions_gets_lines_of_its_own() -> None:
+    """Its version is that of the whole set, and it begins at a later one."""
+    encoded = EncodedLines()
+    changes = tuple(SegmentChanged(segment(number, parts_of(200))) for number in range(6))
+    for first in range(6):
+        reader, told = WatchReader(), ChangeSet(6, changes[first:])
+        assert [reader.read(line) for line in WatchWriter(encoded).lines(told)][-1] == told
+
+
 @pytest.mark.fault("twenty-watchers-http-topic")
 def test_what_is_encoded_stays_within_its_bound() -> None:
     encoded = EncodedLines(max_bytes=100_000)
