@@ -72,9 +72,9 @@ def of_retired_disk(seen: Observed, node_id: int, storage_id: str) -> Grant | Re
         return Refusal("VolumePending", f"mount {mount.name} reads the volume of node {node_id}")
     if retirement.mode is RetireMode.VOLUME and (readers := readers_of(seen, node_id, storage_id)):
         return Refusal("VolumePending", f"ReadOnlyMount {readers[0].name} names the volume of node {node_id}")
-    if retirement.is_forced:
-        # The count of what was given up proves nothing: it lacks the segments that were being written.
-        why = f"node {node_id} left by force, so its disk may have the only copy of what was given up"
+    if retirement.is_forced or retirement.given_up_count:
+        # A force ends when the node comes back, and what was given up by then may be on its disk only.
+        why = f"data of node {node_id} were given up by force, and its disk may have the only copy of them"
         return Grant(Fate.KEPT, why)
     if seen.cluster.spec.storage_retention.when_scaled == "Retain":
         return Grant(Fate.KEPT, f"node {node_id} has left, and nothing needs its volume")

@@ -160,6 +160,15 @@ def _reading(seen: Observed, source: RetiredNodeSource) -> SeenMount | None:
     return min(named, key=lambda one: (one.name != own, one.created, one.uid), default=None)
 
 
+def mounts_let_go(seen: Observed) -> Offer:
+    """The deleted ReadOnlyMounts whose deletion does not wait any more. The guard of their claims stays."""
+    offer = Offer()
+    for mount in seen.mounts:
+        if mount.is_deleting and FINALIZER in mount.finalizers and (why := is_let_go(seen, mount)):
+            offer.actions.append(DropFinalizer("ReadOnlyMount", mount.name, why))
+    return offer
+
+
 def _reader(seen: Observed, claim: SeenClaim) -> str:
     """Name of the StatefulSet that reads it."""
     return volume_name(seen.cluster.name, claim.pool, claim.node_id)

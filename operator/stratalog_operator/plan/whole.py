@@ -25,7 +25,7 @@ from stratalog_operator.plan.retire import Retiring, retire
 from stratalog_operator.plan.roll import Roll, roll
 from stratalog_operator.plan.scope import apply_missing, cluster_of, is_paused, why_blind
 from stratalog_operator.plan.topics import TopicPlan, owners, plan_topic
-from stratalog_operator.plan.volumes import missing_readers, mount_offer
+from stratalog_operator.plan.volumes import missing_readers, mount_offer, mounts_let_go
 from stratalog_operator.resources.names import ANNOTATION_RELEASE_FINALIZER, FINALIZER
 from stratalog_operator.specs.cluster import cluster_objects
 
@@ -61,10 +61,10 @@ def plan(seen: Observed) -> Plan:
     topics = {one.name: plan_topic(seen, one, first[one.spec.topic_name]) for one in seen.topics}
     for look in topics.values():
         offer.add(look.offer)
-    if is_paused(seen):
+    if why_blind(seen):
+        offer = _while_blind(seen, topics)
+    elif is_paused(seen):
         offer = _deletions(seen, topics)
-    elif why_blind(seen):
-        offer = _topics_only(topics)
     offer.add(_let_go_unread(seen))
     return _pass(seen, offer, Told(retiring, rolling, next_id, topics, etcd))
 
@@ -72,23 +72,38 @@ def plan(seen: Observed) -> Plan:
 def _deletions(seen: Observed, topics: Mapping[str, TopicPlan]) -> Offer:
     """What a person deleted goes while the cluster is paused as well, but for a pool, whose nodes would have to leave
     first: its annotation lets it go."""
-    offer = Offer()
-    for pool in seen.pools:
-        offer.add(_let_go_pool(pool))
-    offer.add(released_by_persons(seen))
+    offer = _released_by_annotation(seen)
     for mount in seen.mounts:
         if mount.is_deleting:
             offer.add(mount_offer(seen, mount))
+    offer.add(_of_topics(seen, topics))
+    return offer
+
+
+def _while_blind(seen: Observed, topics: Mapping[str, TopicPlan]) -> Offer:
+    """Topics continue, and what a person releases by an annotation goes. Nothing else changes, also while the cluster
+    is paused: a deleted mount would release a claim that an object which cannot be read may need."""
+    offer = _released_by_annotation(seen)
+    offer.add(mounts_let_go(seen))
+    offer.add(_of_topics(seen, topics))
+    return offer
+
+
+def _of_topics(seen: Observed, topics: Mapping[str, TopicPlan]) -> Offer:
+    """While the cluster is paused only those that a person deleted."""
+    offer = Offer()
     for topic in seen.topics:
-        if topic.is_deleting:
+        if topic.is_deleting or not is_paused(seen):
             offer.add(topics[topic.name].offer)
     return offer
 
 
-def _topics_only(topics: Mapping[str, TopicPlan]) -> Offer:
+def _released_by_annotation(seen: Observed) -> Offer:
     offer = Offer()
-    for look in topics.values():
-        offer.add(look.offer)
+    for pool in seen.pools:
+        offer.add(_let_go_pool(pool))
+    offer.add(released_by_persons(seen))
+    offer.add(stale_releases(seen))
     return offer
 
 

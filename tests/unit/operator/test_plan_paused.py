@@ -101,6 +101,18 @@ def test_a_claim_that_a_person_gives_up_is_released_while_its_cluster_is_paused(
     assert not one.claims[claim.name].is_guarded
 
 
+@pytest.mark.fault("claim-annotation-releases-deletes")
+def test_a_release_that_names_no_deletion_does_not_wait_in_a_paused_cluster_for_one() -> None:
+    one = _paused()
+    claim = one.claims["data-main-hot-2"]
+    one._change_claim(claim.name, claim.uid, release_word=claim.storage_id)
+    one.reconcile()
+    one.delete_claim(claim.name)
+    one.reconcile()
+
+    assert one.claims[claim.name].is_guarded
+
+
 # A token that cannot be used ------------------------------------------------------------------------------------------
 WORDS = "token of Secret data/main-token holds other characters than a token has"
 

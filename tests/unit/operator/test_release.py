@@ -143,21 +143,22 @@ def test_a_claim_with_another_disk_than_the_retired_one_is_kept_under_its_guard(
 
 
 @pytest.mark.fault("node-given-force-whenscaled")
-@pytest.mark.parametrize("given_up_count", [2, 0])
-def test_a_retirement_by_force_leaves_the_volume_whatever_the_policy_says(given_up_count: int) -> None:
-    """A person gave up what the disk had; the disk may be healthy, and have the only copy, also of segments that were
-    being written, which are not counted."""
+@pytest.mark.parametrize(("is_forced", "given_up_count"), [(True, 2), (True, 0), (False, 1)])
+def test_a_retirement_by_force_leaves_the_volume_whatever_the_policy_says(is_forced: bool, given_up_count: int) -> None:
+    """A person gave up what the disk had; the disk may be healthy, and have the only copy. The force ends when the node
+    comes back, and it keeps its records that were given up in files of its own."""
     one = settled(3, spec={"storageRetention": {"whenScaled": "Delete"}})
     one.scale(2)
     while 3 not in one.records or one.records[3].step is not RetireStep.DONE:
         one.reconcile()
         one.retirements()
-    one.records[3] = replace(one.records[3], is_forced=True, given_up_count=given_up_count)
+    one.records[3] = replace(one.records[3], is_forced=is_forced, given_up_count=given_up_count)
     one.settle()
     claim = one.claims["data-main-hot-3"]
 
     assert claim.is_released and not claim.is_leaving
-    assert [(gone.node_id, gone.claim) for gone in one.cluster.status.retired_nodes] == [(3, claim.name)]
+    (gone,) = one.cluster.status.retired_nodes
+    assert (gone.node_id, gone.claim, gone.given_up_ranges) == (3, claim.name, given_up_count)
 
 
 def test_only_one_module_of_the_plan_releases_volumes() -> None:

@@ -15,7 +15,7 @@ from stratalog_operator.plan.whole import plan
 from stratalog_operator.resources.kinds import KINDS
 from stratalog_operator.resources.names import FINALIZER
 from support.kind_samples import sample
-from support.operator_world import kinds_of, settled
+from support.operator_world import World, kinds_of, settled
 
 RELEASE = "stratalog.dev/release-finalizer"
 REMOVES = {"UnguardClaim", "ReleaseClaim", "DeleteClaim", "StopSet", "DeleteObject", "DropFinalizer"}
@@ -82,6 +82,53 @@ def test_nodes_and_volumes_stay_as_they_are_while_what_they_rest_on_cannot_be_re
     assert {key[0] for key in made.statuses} == {"StorageCluster"}, "what the others would say may be wrong"
     assert (_status(seen)["Ready"].status, _status(seen)["Ready"].reason) == ("Unknown", "ObjectUnreadable")
     assert made.statuses["StorageCluster", "main"].retired_nodes == ()  # type: ignore[attr-defined]
+
+
+def _volume_left_by_its_mount() -> tuple[World, str]:
+    """Node 4 has left in place, its mount has ended, and the ReadOnlyMount of it was deleted: its claim is next."""
+    one = settled(4, spec={"scaleIn": {"mode": "RemountVolume"}, "storageRetention": {"whenScaled": "Delete"}})
+    one.scale(3)
+    one.settle()
+    one.delete_mount("main-hot-4")
+    one.needed.clear()
+    one.meta_mounts.clear()
+    return one, "data-main-hot-4"
+
+
+@pytest.mark.fault("kubernetes-object-other-version")
+@pytest.mark.parametrize("is_paused", [False, True])
+def test_a_deleted_mount_releases_no_claim_that_an_unreadable_mount_may_need(is_paused: bool) -> None:
+    one, name = _volume_left_by_its_mount()
+    if is_paused:
+        one.annotate_cluster(paused="true")
+    seen = one.observe()
+    can_be_read = [action for action in plan(seen).actions if kinds_of([action])[0] in REMOVES]
+    blind = plan(replace(seen, unread=(_unread("ReadOnlyMount"),)))
+
+    assert [action.name for action in can_be_read if isinstance(action, act.UnguardClaim)] == [name]
+    assert not REMOVES & set(kinds_of(blind.actions))
+
+
+@pytest.mark.fault("kubernetes-object-other-version")
+@pytest.mark.parametrize("is_paused", [False, True])
+@pytest.mark.parametrize("kind", KINDS_OF_NODES)
+def test_what_a_person_releases_goes_at_once_while_another_object_cannot_be_read(kind: str, is_paused: bool) -> None:
+    one, name = _volume_left_by_its_mount()
+    one.pools["hot"] = replace(one.pools["hot"], is_deleting=True, annotations={RELEASE: "true"})
+    one.mounts["main-hot-4"] = replace(one.mounts["main-hot-4"], annotations={RELEASE: "true"})
+    claim = one.claims[name]
+    one.claims[name] = replace(claim, is_leaving=True, release_word=claim.storage_id)
+    one.claims["data-main-hot-1"] = replace(one.claims["data-main-hot-1"], release_word="from before")
+    if is_paused:
+        one.annotate_cluster(paused="true")
+    made = plan(replace(one.observe(), unread=(_unread(kind),)))
+    dropped = {(one.kind, one.name) for one in made.actions if isinstance(one, act.DropFinalizer)}
+    unguarded = [(one.name, one.keeps_volume) for one in made.actions if isinstance(one, act.UnguardClaim)]
+    ignored = [one.name for one in made.actions if isinstance(one, act.DropDecision)]
+
+    assert dropped == {("StorageNodePool", "hot"), ("ReadOnlyMount", "main-hot-4")}
+    assert unguarded == [(name, True)] and ignored == ["data-main-hot-1"]
+    assert len(made.actions) == 4
 
 
 def test_everything_goes_on_once_the_object_can_be_read_again() -> None:
