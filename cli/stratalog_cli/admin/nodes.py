@@ -267,10 +267,10 @@ def _show(found: list[RetirementStatus], output: OutputFormat) -> None:
         record = one.retirement
         for lost in record.given_up:
             key = lost.segment
-            say(
-                f"node {one.node_id}: given up: topic {key.topic_id} shard {key.shard} offsets [{lost.base_offset}, "
-                f"{lost.end_offset})"
-            )
+            offsets = f"offsets [{lost.base_offset}, {lost.end_offset})"
+            if lost.end_offset == lost.base_offset:
+                offsets = f"what may have been written from offset {lost.base_offset} on"
+            say(f"node {one.node_id}: given up: topic {key.topic_id} shard {key.shard} {offsets}")
         if record.given_up_count > len(record.given_up):
             say(f"node {one.node_id}: and {counted(record.given_up_count - len(record.given_up), 'more range')}")
 

@@ -92,7 +92,8 @@ class Sighting:
 
 
 class LostRange(NamedTuple):
-    """Offsets that no node had when a person gave them up."""
+    """Offsets that no node had when a person gave them up. Empty for an open segment of which none is known: what only
+    the lost node had may have been written behind them."""
 
     segment: SegmentKey
     base_offset: Count
@@ -127,7 +128,7 @@ class Retirement:
     is_forced: bool = False
     """A person gave up the data that no node has."""
     given_up: tuple[LostRange, ...] = ()
-    """The first of them."""
+    """The first of them; of the segments that were open, the first few."""
     given_up_count: Count = 0
     is_volume_lost: bool = False
     """A person gave up its directory as well, by ending its mount: no node reads it any more."""

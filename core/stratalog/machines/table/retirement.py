@@ -247,14 +247,7 @@ def release_node(tx: TableTransaction, command: ReleaseNode) -> Steps[bool]:
         if others or is_readable_without_nodes(segment, may_read_bucket=True):  # the last copy is named, or stored
             tx.replace_segment(segment, without_copies(segment, others))
     life = life_name(node_id, known.node_epoch)
-    released = replace(
-        old,
-        step=RetireStep.RELEASE,
-        step_since_ms=tx.now_ms,
-        wait=None,
-        given_up=tuple(lost[:MAX_GIVEN_UP_LISTED]),
-        given_up_count=len(lost),
-    )
+    released = replace(_with_lost(old, lost), step=RetireStep.RELEASE, step_since_ms=tx.now_ms, wait=None)
     tx.put_node(
         replace(known, node_epoch=known.node_epoch + 1, is_alive=False, token=0, start_id="", retirement=released)
     )
@@ -263,6 +256,17 @@ def release_node(tx: TableTransaction, command: ReleaseNode) -> Steps[bool]:
     yield from end_life(tx, node_id)
     lives_changed(tx)
     return True
+
+
+def _with_lost(old: Retirement, lost: list[LostRange]) -> Retirement:
+    """A segment that was given up while it was open counts once, with all of it that is lost now."""
+    again = {one.segment for one in lost}
+    listed = [one for one in old.given_up if one.segment not in again]
+    return replace(
+        old,
+        given_up=(*listed, *lost)[:MAX_GIVEN_UP_LISTED],
+        given_up_count=old.given_up_count - (len(old.given_up) - len(listed)) + len(lost),
+    )
 
 
 def _is_elsewhere(state: TableState, segment: Segment, node_id: int) -> bool:

@@ -15,7 +15,7 @@ from stratalog.model.commands.table_commands import MoveReplicas, NoteLives, Pro
 from stratalog.model.errors import Conflict, InvalidRequest
 from stratalog.model.ids import SegmentKey
 from stratalog.model.mounts import MountMode
-from stratalog.model.retirement import RetireMode, RetireStep, WaitReason
+from stratalog.model.retirement import LostRange, RetireMode, RetireStep, WaitReason
 from stratalog.model.segment import GapReason, GivenUp, Segment
 from support.retirement_story import INTERVAL_MS, RetirementStory
 
@@ -261,6 +261,7 @@ def test_what_waits_only_for_nodes_that_were_given_up_is_ended_where_the_others_
     story.looks(dead)
     ended = story.segment(key)
     assert (ended.end_offset, [gap.reason for gap in ended.handed.given_up]) == (40, [GapReason.UNCLEAN])
+    assert (story.record(dead).given_up, story.record(dead).given_up_count) == ((LostRange(key, 40, 40),), 1)
 
 
 @pytest.mark.fault("node-dies-permanently-segment")
@@ -275,6 +276,48 @@ def test_what_the_only_replica_rolled_and_did_not_seal_is_made_up_by_another_onc
     segment = story.segment(key)
     assert segment.handed.given_up == (GivenUp(0, 40, GapReason.UNCLEAN),)
     assert segment.handed.source not in (None, dead), story.record(dead).wait
+    lost = {LostRange(key, 0, 40), LostRange(SegmentKey(key.topic_id, 0, key.epoch + 1, 40), 40, 40)}
+    assert (set(story.record(dead).given_up), story.record(dead).given_up_count) == (lost, 2)
+
+
+@pytest.mark.fault("node-died-permanently")
+def test_what_was_given_up_while_it_was_open_counts_once_although_its_last_copy_is_lost_later() -> None:
+    """Another node replaced the data that no node has, and died as well."""
+    story = RetirementStory(nodes=3)
+    key = story.active(story.topic("plain")).key
+    (dead,) = story.segment(key).replicas
+    story.roll(key, 40)
+    story.die(dead)
+    story.do(RetireNode(dead, force_storage_id=f"storage-{dead}"))
+    story.looks(dead)
+    known = story.record(dead)
+    assert known.given_up_count == len(known.given_up) == 2
+    story.do(GiveUpOpen(key))
+    assert story.record(dead) == known
+    other = story.segment(key).handed.source
+    assert other is not None
+    story.report(key, other)
+    story.report_all()
+    story.die(other)
+    story.do(RetireNode(other, force_storage_id=f"storage-{other}"))
+    story.looks(dead, other, count=8)
+    record = story.record(dead)
+    assert record.step is RetireStep.DONE and LostRange(key, 0, 40) in record.given_up
+    assert record.given_up_count == len(record.given_up) == len({one.segment for one in record.given_up})
+
+
+def test_a_long_list_of_open_segments_is_cut_and_their_number_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stratalog.machines.table.given_up.MAX_OPEN_LISTED", 3)
+    story = RetirementStory(nodes=2)
+    topics = [story.topic(f"orders-{number}", settings=TIERED) for number in range(10)]
+    (dead,) = story.segment(story.active(topics[0]).key).replicas
+    keys = [key for topic in topics if story.segment(key := story.active(topic).key).replicas == (dead,)]
+    story.die(dead)
+    story.do(RetireNode(dead, force_storage_id=f"storage-{dead}"))
+    for key in keys:
+        story.do(GiveUpOpen(key))
+    record = story.record(dead)
+    assert record.given_up_count == len(keys) > len(record.given_up) == 3
 
 
 @pytest.mark.fault("node-given-force-open")

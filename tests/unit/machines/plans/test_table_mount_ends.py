@@ -88,6 +88,11 @@ def given_up(segment: SegmentKey) -> tuple[LostRange, ...]:
     return (LostRange(segment, 0, 10),)
 
 
+def opened_by_force(before: SegmentKey) -> tuple[LostRange, ...]:
+    """The segment behind it was being written when the node was given up: no node knows how far."""
+    return (LostRange(SegmentKey(before.topic_id, before.shard, before.epoch + 1, 10), 10, 10),)
+
+
 @pytest.mark.fault("disk-node-dies-node")
 @pytest.mark.parametrize("is_forced", [False, True])
 def test_what_only_a_lost_directory_had_is_given_up_by_its_disks_name_alone(is_forced: bool) -> None:
@@ -102,9 +107,11 @@ def test_what_only_a_lost_directory_had_is_given_up_by_its_disks_name_alone(is_f
     record = story.record(story.gone)
     assert (record.step, record.wait) == (RetireStep.DONE, None)
     assert (record.is_forced, record.is_volume_lost, record.mode) == (True, True, RetireMode.VOLUME)
-    assert (record.given_up, record.given_up_count) == (given_up(story.key), 1)
+    opened = opened_by_force(story.key) if is_forced else ()
+    assert (record.given_up, record.given_up_count) == ((*opened, *given_up(story.key)), 1 + len(opened))
     assert story.is_lost()
-    assert words_of(record, 0, 0, 0, -1) == "has left; its directory was given up; 1 range was given up"
+    lost = "2 ranges were" if is_forced else "1 range was"
+    assert words_of(record, 0, 0, 0, -1) == f"has left; its directory was given up; {lost} given up"
 
 
 def test_asked_again_it_changes_nothing_and_the_directory_never_counts_again() -> None:
@@ -117,7 +124,7 @@ def test_asked_again_it_changes_nothing_and_the_directory_never_counts_again() -
         story.do(BeginMount(story.gone, f"storage-{story.gone}", MountMode.VOLUME))
     with pytest.raises(NotFound, match="was given up by force when its mount was ended"):
         story.opened()
-    assert story.record(story.gone).given_up_count == 1
+    assert story.record(story.gone).given_up_count == 2
     story.repair()
     assert story.segment(story.key).local_nodes == (story.gone,), "nobody can copy it"
 
@@ -331,11 +338,12 @@ def test_the_mount_of_a_node_that_was_given_up_in_offload_mode_ends_without_anot
         story.run_pass(gone)
         story.report_all()
     before = story.record(gone)
-    assert before.given_up == given_up(key)
+    lost = (*opened_by_force(key), *given_up(key))
+    assert before.given_up == lost
     story.do(BeginMount(gone, f"storage-{gone}", MountMode.OFFLOAD))
     story.do(EndMount(f"tier/{gone}"))
     after = story.record(gone)
-    assert (after.given_up, after.given_up_count, after.step) == (given_up(key), 1, RetireStep.DONE)
+    assert (after.given_up, after.given_up_count, after.step) == (lost, 2, RetireStep.DONE)
     assert story.segment(key).local_nodes == (gone,), "the record says with whom it went"
 
 
