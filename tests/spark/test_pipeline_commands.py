@@ -232,7 +232,7 @@ def test_without_the_package_of_a_format_the_command_says_how_to_get_it(
     result = CliRunner().invoke(build_app(("pipeline",)), command)
     assert result.exit_code == 2
     assert (
-        f"{package} of the pipeline's packages are not installed: pip install -r requirements/pipeline.txt"
+        f"packages that this job needs are not installed ({package}): pip install -r requirements/pipeline.txt"
         in result.output
     )
 
@@ -242,3 +242,31 @@ def test_without_the_extra_the_command_says_how_to_get_it(monkeypatch: pytest.Mo
     result = CliRunner().invoke(build_app(("pipeline",)), ["pipeline", "verify", "--bucket", "/nowhere"])
     assert result.exit_code == 2
     assert "pip install -r requirements/pipeline.txt" in result.output
+
+
+WITHOUT_PYSPARK = (
+    "import sys; sys.modules['pyspark'] = None; "  # import and find_spec do not find it then
+    "from stratalog_cli.entry import main; main()"
+)
+
+
+def run_without_pyspark(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", WITHOUT_PYSPARK, "pipeline", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.parametrize(
+    "job", [("archive", "cold", "--to"), ("export", "--to"), ("verify",), ("cost",)], ids=lambda job: str(job[0])
+)
+def test_a_job_without_spark_needs_no_pyspark(bucket: str, tmp_path: Path, job: tuple[str, ...]) -> None:
+    arguments = [*job, str(tmp_path / "to")] if job[-1] == "--to" else [*job]
+    threads = [] if job == ("cost",) else ["--threads", "0"]
+    done = run_without_pyspark(*arguments, "--bucket", bucket, *threads)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_job_on_spark_without_pyspark_is_refused_and_says_what_works(bucket: str) -> None:
+    done = run_without_pyspark("verify", "--bucket", bucket)
+    assert done.returncode == 2
+    assert "not installed (pyspark)" in done.stderr
+    assert "--threads 0 does this job without pyspark" in done.stderr

@@ -41,7 +41,9 @@ MetaOption = Annotated[
 ThreadsOption = Annotated[
     int,
     typer.Option(
-        metavar="N", min=0, help="Spark threads on this machine; 0 works without Spark, one segment after another."
+        metavar="N",
+        min=0,
+        help="Spark threads on this machine; 0 works without Spark and Java, one segment after another.",
     ),
 ]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")]
@@ -132,7 +134,7 @@ def archive(
 
     Records that cannot be read become dead letters, with their offsets and the reason. Exit code 1 if every record
     did."""
-    _need_extra(*_NEEDED_BY[form])
+    _need_extra(*_NEEDED_BY[form], threads=0 if dry_run else threads)
     from stratalog_cli.pipeline.jobs import archive as run
 
     with _running(0 if dry_run else threads) as (runner, step):
@@ -198,7 +200,7 @@ def compact(
     """Merge the many small objects of complete segments into a few large ones. Batches stay the same; readers continue.
 
     Exit code 1 if a segment could have been merged and was not."""
-    _need_extra()
+    _need_extra(threads=0 if dry_run else threads)
     from stratalog_cli.pipeline.jobs import compact as run
 
     target_bytes = size_bytes(object_bytes)
@@ -237,7 +239,7 @@ def verify(
     """Read every byte of every committed segment, and check it against manifests and metadata.
 
     Exit code 1 if something is damaged or missing, and was not restored."""
-    _need_extra()
+    _need_extra(threads=threads)
     from stratalog_cli.pipeline.jobs import verify as run
 
     sources = tuple(repair or ())
@@ -299,7 +301,7 @@ def export(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Export committed records to JSON lines or Parquet files, or to another Kafka cluster."""
-    _need_extra()
+    _need_extra(threads=0 if dry_run else threads)
     from stratalog_cli.pipeline.jobs import export as run
 
     ranges = (from_offset, to_offset, from_ms, to_ms)
@@ -328,7 +330,7 @@ def cost(
 ) -> None:
     """Show bytes, objects, requests and cost by topic and tier: of the bucket, and of the disks of the nodes that are
     named."""
-    _need_extra()
+    _need_extra(threads=0)
     from stratalog_cli.connect.local_bytes import ask_local_bytes
     from stratalog_cli.pipeline.jobs import cost as run
 
@@ -362,12 +364,15 @@ def _print_cost(told: dict[str, Any]) -> None:
     print_table(columns, rows, give_up=("#gets", "#puts", "#objects"))
 
 
-def _need_extra(*more: str) -> None:
-    missing = [name for name in ("pyspark", "pyarrow", "fastavro", *more) if find_spec(name) is None]
+def _need_extra(*more: str, threads: int) -> None:
+    """`threads`: of Spark; a job with 0 of them needs no pyspark. Raises: InvalidRequest when a package is missing."""
+    needed = ("pyarrow", "fastavro", *more)
+    missing = [name for name in (("pyspark", *needed) if threads else needed) if find_spec(name) is None]
     if missing:
+        instead = "; --threads 0 does this job without pyspark" if missing == ["pyspark"] else ""
         raise InvalidRequest(
-            f"{', '.join(missing)} of the pipeline's packages are not installed: pip install -r "
-            "requirements/pipeline.txt, or in a checkout `make spark`"
+            f"packages that this job needs are not installed ({', '.join(missing)}): pip install -r "
+            f"requirements/pipeline.txt, or in a checkout `make spark`{instead}"
         )
 
 
