@@ -131,7 +131,7 @@ class FollowerStory:
                 raise ValueError(f"no such command: {words}")
 
 
-_NAMES = ("leader", "isr", "fence", "ends", "source", "sealed", "stored", "of", "by")
+_NAMES = ("leader", "isr", "fence", "ends", "source", "sealed", "stored", "of", "by", "away")
 
 
 def _record(words: list[str]) -> follower_events.SegmentNamed:
@@ -154,6 +154,7 @@ def _record(words: list[str]) -> follower_events.SegmentNamed:
         is_sealed="sealed" in fields,
         proven=tuple(fields.get("sealed", ())),
         is_stored="stored" in fields,
+        away=tuple(fields.get("away", ())),
     )
 
 

@@ -200,7 +200,7 @@ class Following:
                     replica.follower.life,
                     may_read_bucket=self._context.catalog.reads_bucket(key.topic_id),
                 )
-                else record_of(segment, has_store=self._has_store)
+                else record_of(segment, self._context.catalog.is_alive, has_store=self._has_store)
             )
             if replica.follower.life is FollowerLife.SEALED:
                 self._let_go(replica)

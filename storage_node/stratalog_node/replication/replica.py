@@ -144,9 +144,10 @@ class ReplicaHost(Protocol):
     def steady_ms(self) -> int: ...
 
 
-def record_of(segment: Segment, *, has_store: bool) -> SegmentNamed:
+def record_of(segment: Segment, is_alive: Callable[[int], bool], *, has_store: bool) -> SegmentNamed:
     """What the metadata say of it, in the machine's words. `has_store`: this node reads an object store."""
     seal = segment.seal
+    proven = segment.local_nodes if seal is not None else ()
     is_open = segment.state is SegmentState.ACTIVE
     return SegmentNamed(
         segment.leader,
@@ -156,8 +157,9 @@ def record_of(segment: Segment, *, has_store: bool) -> SegmentNamed:
         end_offset=None if is_open else segment.end_offset,
         source=segment.handed.source,
         is_sealed=seal is not None,
-        proven=segment.local_nodes if seal is not None else (),
+        proven=proven,
         is_stored=has_store and segment.remote.state is RemoteState.COMPLETE,
+        away=tuple([node_id for node_id in proven if not is_alive(node_id)]),
     )
 
 

@@ -3,6 +3,7 @@ left, a consumer gets an error with the reason in the log."""
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,28 @@ async def test_a_copy_is_made_from_the_bucket_when_its_only_holder_is_gone(
         assert shard is not None
         batches = await shard.workers.reader.read_to_keep(shard, 0, 1 << 20)
         assert b"value-4" in b"".join(batches)
+
+
+@pytest.mark.fault("holders-dead-and-silent")
+async def test_a_copy_from_the_bucket_waits_for_no_holder_that_is_dead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each segment waited 3 to 6 s for each dead node whose machine answers nothing. With two of them and others in
+    line it lost its place before the bucket's turn came, again and again."""
+    async with NodeCluster(tmp_path, monkeypatch, open_memory(StoreSettings())) as cluster:
+        await cluster.start(1, 2, **QUICK)
+        key = await cluster.shard(replicas=1, remote_read_policy="Disable", remote_storage_enable="true")
+        gone = cluster.leader(key)
+        await stored(cluster, key)
+        _, port = cluster.nodes[gone].address
+        await cluster.wipe(gone)
+        await cluster.lose(gone)
+        with socket.create_server(("127.0.0.1", port)) as silent:
+            await repair(cluster, away=gone)
+            await cluster.until(lambda: 3 - gone in cluster.segments(key)[0].local_nodes)
+            silent.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                silent.accept()
 
 
 @pytest.mark.fault("all-local-copies-lost-bucket-whole")

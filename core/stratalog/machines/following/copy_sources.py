@@ -15,15 +15,21 @@ OBJECT_STORE: Final = -1
 
 def sources_of(record: SegmentNamed, node_id: int, promised_fence: int) -> tuple[int, ...]:
     """The nodes that may have the missing data; the first is asked, and the next one after each refusal. None if this
-    node is the source: it replaces missing data itself. The object store comes last: it is asked after all nodes that
-    proved the sealed segment, because they may all be gone for good."""
+    node is the source: it replaces missing data itself. The object store comes after the living nodes that proved the
+    sealed segment, because they may all be gone for good. Nodes that are not alive come last: it takes seconds to find
+    out that a machine does not answer."""
     if record.end_offset is None:
         # Asking the leader is a promise to it: only the record's, and only where no fence was seen.
         leader = record.leader
         is_led = leader is not None and not record.fence and not promised_fence
         return (leader,) if is_led and leader is not None and leader != node_id else ()
     first = record.leader if record.source is None else record.source
-    named = (first, *record.proven, OBJECT_STORE if record.is_sealed and record.is_stored else None)
+    store = OBJECT_STORE if record.is_sealed and record.is_stored else None
+    if record.away:
+        living = [node for node in (first, *record.proven) if node not in record.away]
+        named = (*living, store, first, *record.proven)
+    else:
+        named = (first, *record.proven, store)
     return tuple(dict.fromkeys(node for node in named if node is not None and node != node_id))
 
 

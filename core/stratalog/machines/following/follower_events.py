@@ -64,6 +64,8 @@ class SegmentNamed:
     """Who proved the digest of the seal record."""
     is_stored: bool = False
     """The object store has all of it, and this node can read there."""
+    away: tuple[int, ...] = ()
+    """The nodes of `proven` that are not alive, as far as this node knows."""
 
 
 @dataclass(frozen=True, slots=True)
