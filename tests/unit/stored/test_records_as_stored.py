@@ -16,6 +16,7 @@ from stratalog.machines.table import records as table_records
 from stratalog.model.ids import SegmentKey
 from stratalog.model.listeners import Listener
 from stratalog.model.metadata import Lock, NodeInfo
+from stratalog.model.mounts import Mount, MountedTopic, MountMode, MountState, OffsetRange, Volume
 from stratalog.model.parts import PartList
 from stratalog.model.producers import ProducerTally
 from stratalog.model.retirement import Retirement, RetireMode, RetireStep
@@ -58,6 +59,11 @@ RETIREMENT = Retirement("disk-1", RetireMode.OFFLOAD, RetireStep.PREFLIGHT, 1, 1
 NODE = table_records.NodeEntry(
     INFO, 4, False, "start", 11, "boot", False, RETIREMENT, 2, True, 3, False, "seat", False, ("a start before",)
 )
+MOUNTED = MountedTopic(UUID(int=8), "old", (OffsetRange(1, 2),))
+VOLUME = Volume("host", 9094, "start")
+MOUNT = Mount(
+    "tier/1", MountMode.VOLUME, 1, "disk-1", MountState.SERVING, 2, 3, "rack", 4, 5, VOLUME, (MOUNTED,), 6, True
+)
 LOCK = Lock("tier/1", "node-1/4", 6, 7_000, ("node-1/3",))
 
 
@@ -81,7 +87,7 @@ def left_at_default(record: Any) -> list[str]:
 
 @pytest.mark.parametrize(
     "sample",
-    [SEAL, SEGMENT, REMOTE, PART, HANDOVER, *HANDOVER.doubts, *HANDOVER.votes, TOPIC, INFO, NODE, LOCK],
+    [SEAL, SEGMENT, REMOTE, PART, HANDOVER, *HANDOVER.doubts, *HANDOVER.votes, TOPIC, INFO, NODE, LOCK, MOUNT],
     ids=lambda sample: type(sample).__name__,
 )
 def test_a_sample_sets_every_field(sample: object) -> None:
@@ -103,8 +109,9 @@ def test_a_segment_comes_back_whole() -> None:
         (table_records.PutTopic(TOPIC), TOPIC),
         (table_records.PutNode(NODE), NODE),
         (table_records.PutLock(LOCK), LOCK),
+        (table_records.PutMount(MOUNT), MOUNT),
     ],
-    ids=["topic", "node", "lock"],
+    ids=["topic", "node", "lock", "mount"],
 )
 def test_a_record_comes_back_whole(write: table_records.TableWrite, record: table_records.StoredRecord) -> None:
     assert stored(write) == [record]
