@@ -27,6 +27,8 @@ log = logger(__name__)
 _RANGE_BYTES = 1 << 20
 _CATCH_UP_S = 0.05
 """How often a read that waits for its share of catching up looks again."""
+_ANSWER_S = 30.0
+"""A read that takes longer is a refusal, so that a node that is back is asked; what it fetches stays for the next."""
 
 
 class StoreSource:
@@ -88,7 +90,8 @@ class StoreSource:
         segment = self._segment_of(name)
         try:
             assert segment is not None and segment.end_offset is not None, "only what is sealed is asked for here"
-            ranges = await self._cold.read([segment], offset, _RANGE_BYTES, lambda wanted: wanted)
+            async with asyncio.timeout(_ANSWER_S):
+                ranges = await self._cold.read([segment], offset, _RANGE_BYTES, lambda wanted: wanted)
         except Exception as error:  # of whatever kind: the copy must be tried again (F48)
             log.warning("a copy cannot be read from the object store now", segment=str(name), error=str(error))
             if self._offsets.get(name) == offset:

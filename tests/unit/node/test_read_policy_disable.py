@@ -3,6 +3,7 @@ left, a consumer gets an error with the reason in the log."""
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from stratalog.objects.obstore_store import open_memory
 from stratalog.objects.settings import StoreSettings
 from stratalog.objects.store import ObjectStore
 from stratalog_node.node import wall_ms
+from stratalog_node.replication import store_source
+from stratalog_node.tier.cold.cold_reader import ColdReader
 from support.leaving_nodes import QUICK, Leaving
 from support.node_cluster import NodeCluster
 from support.tiered_shards import TieredShardRig
@@ -67,11 +70,12 @@ async def repair(cluster: NodeCluster, away: int) -> None:
             return
 
 
-async def object_with(store: ObjectStore, text: bytes) -> tuple[str, bytes]:
+async def chunk_with(store: ObjectStore, text: bytes) -> tuple[str, bytes]:
+    """Of the sealed segment: a bundle that was uploaded while it was written may still hold the text, too."""
     async for info in store.list(""):
-        if text in (whole := await store.get(info.key)):
+        if info.key.endswith(".chunk") and text in (whole := await store.get(info.key)):
             return info.key, whole
-    raise AssertionError(f"no object holds {text!r}")
+    raise AssertionError(f"no chunk holds {text!r}")
 
 
 async def replaced(store: ObjectStore, key: str, body: bytes) -> None:
@@ -126,6 +130,31 @@ async def test_a_copy_from_the_bucket_waits_for_no_holder_that_is_dead(
                 silent.accept()
 
 
+@pytest.mark.fault("bucket-silent-holder-back")
+async def test_a_copy_comes_from_a_node_that_is_back_while_the_bucket_answers_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_source, "_ANSWER_S", 0.05)
+    async with NodeCluster(tmp_path, monkeypatch, open_memory(StoreSettings())) as cluster:
+        await cluster.start(1, 2, **QUICK)
+        key = await cluster.shard(replicas=1, remote_read_policy="Disable", remote_storage_enable="true")
+        gone = cluster.leader(key)
+        await stored(cluster, key)
+        await cluster.kill(gone)
+        await cluster.lose(gone)
+        is_asked = asyncio.Event()
+
+        async def silent(*_: object) -> list[bytes | memoryview]:
+            is_asked.set()
+            return await asyncio.Future()
+
+        monkeypatch.setattr(ColdReader, "read", silent)
+        await repair(cluster, away=gone)
+        await is_asked.wait()
+        await cluster.start(gone, **QUICK)
+        await cluster.until(lambda: 3 - gone in cluster.segments(key)[0].local_nodes)
+
+
 @pytest.mark.fault("all-local-copies-lost-bucket-whole")
 async def test_what_the_bucket_has_damaged_is_never_taken_for_a_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -136,7 +165,7 @@ async def test_what_the_bucket_has_damaged_is_never_taken_for_a_copy(
         key = await cluster.shard(replicas=1, remote_read_policy="Disable", remote_storage_enable="true")
         gone = cluster.leader(key)
         await stored(cluster, key)
-        chunk, whole = await object_with(store, b"value-3")
+        chunk, whole = await chunk_with(store, b"value-3")
         await replaced(store, chunk, whole.replace(b"value-3", b"VALUE-3"))
         await cluster.wipe(gone)
         await cluster.lose(gone)
