@@ -11,7 +11,7 @@ from stratalog.model.commands.table_commands import CommitParts, CompleteRemote,
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Life, Lock
 from stratalog.model.mounts import Mount, MountedTopic
-from stratalog.model.retirement import RetireMode, WaitReason
+from stratalog.model.retirement import LostRange, RetireMode, WaitReason
 from stratalog.model.segment import RemoteState, Segment, SegmentState
 from stratalog_sim.broken import Broken
 from stratalog_sim.disk import Batch, digest_of
@@ -160,11 +160,15 @@ class Departures:
             raise Broken("only who is dead is given up by force", f"node {node_id}")
         self.dead[node_id] = True
         judge.disks[node_id].wipe()
-        for lost in record.given_up:
-            segment = judge.segment_of(lost.segment.shard_key, lost.segment.epoch)
+        lost = []
+        for one in record.given_up:
+            segment = judge.segment_of(one.segment.shard_key, one.segment.epoch)
+            if segment is not None and _is_gap_of(segment, one):
+                continue  # it was given up while the segment was open, and the judge excused it at that moment
             if segment is not None and segment.remote.state is RemoteState.COMPLETE:
-                raise Broken("only what nobody has is given up", f"{lost} is in the store")
-        judge.excuse_given_up(record.given_up)
+                raise Broken("only what nobody has is given up", f"{one} is in the store")
+            lost.append(one)
+        judge.excuse_given_up(lost)
 
     def _is_readable(self, segment: Segment, node_id: int, mode: RetireMode) -> bool:
         """Without the node: from the store, from another that lives, or from the directory that stays."""
@@ -211,3 +215,10 @@ class Departures:
         }
         is_so = is_true.get(record.wait.reason, False)
         return "" if is_so else f"waits at {record.step} for {record.wait.reason}, which is not so: {record.wait.words}"
+
+
+def _is_gap_of(segment: Segment, lost: LostRange) -> bool:
+    """Whether the segment's own record says that this range was given up when the segment was ended."""
+    return any(
+        (gap.base_offset, gap.end_offset) == (lost.base_offset, lost.end_offset) for gap in segment.handed.given_up
+    )

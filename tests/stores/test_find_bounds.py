@@ -60,6 +60,7 @@ async def finder_over(place: CompactWorld, hanging: set[int], end: int = 15 * SE
     view = SimpleNamespace(key=shard.key, log_start_offset=0, high_watermark=end, segments=segments)
     services: Any = SimpleNamespace(
         node_id=1,
+        cluster_id=await place.world.client.read_cluster_id(),
         topic=lambda name: SimpleNamespace(name=name, topic_id=shard.key.topic_id, shard_count=1),
         readable=lambda _: [view],
         catalog=SimpleNamespace(leader_of=lambda _: (1, 0)),
