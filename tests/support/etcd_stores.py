@@ -10,6 +10,9 @@ from stratalog_meta.stores.etcd.client import EtcdClient, EtcdRetryPolicy
 from stratalog_meta.stores.etcd.leadership import EtcdLeadership
 from stratalog_meta.stores.etcd.store import COMPACT_EVERY_S, EtcdStore
 
+PATIENT = EtcdRetryPolicy(attempt_s=10.0, longest_attempt_s=20.0, deadline_s=60.0)
+"""For a member that is well, on a machine that may be busy for seconds."""
+PATIENT_LEASE_S = 30
 QUICK = EtcdRetryPolicy(attempt_s=0.3, longest_attempt_s=2.0, deadline_s=10.0, first_pause_s=0.005, longest_pause_s=0.1)
 
 
@@ -27,8 +30,8 @@ class LedStore:
 
     async def load(self) -> list[StoredRecord]:
         if self._led is None:
-            client = EtcdClient(self._endpoints, policy=QUICK)
-            leadership = EtcdLeadership(client, self._prefix, "127.0.0.1:1")
+            client = EtcdClient(self._endpoints, policy=PATIENT)
+            leadership = EtcdLeadership(client, self._prefix, "127.0.0.1:1", lease_s=PATIENT_LEASE_S)
             await leadership.campaign()
             self._led = client, leadership, EtcdStore(client, self._prefix, leadership)
         return await self._led[2].load()
