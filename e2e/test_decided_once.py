@@ -75,6 +75,7 @@ def test_a_decision_gives_up_one_disk_and_is_removed(lone: tuple[Place, Machines
         until(lambda: _messages(place, "DecisionUsed"), bool, 120, "the decision is used")
         until(place.node_ids, lambda ids: ids == [1, 2, 4], LEAVES_S, "node 3 has left")
 
+    assert _tomb(place)["givenUpRanges"] > 0, "what only node 3 had was given up, segments that were open included"
     kept = place.get("persistentvolumeclaim", f"data-{NAME}") or {}
     assert kept["metadata"]["uid"] == claim["metadata"]["uid"]
     assert kept["metadata"]["labels"]["stratalog.dev/released"] == "true", (

@@ -178,7 +178,9 @@ async def test_a_directory_whose_disk_is_gone_is_given_up_on_the_command_line(
     ended = await end("--force", storage_id)
     assert ended.returncode == 0 and f"stratalog nodes status {left}" in ended.stdout, ended.stderr
     status = (await asyncio.to_thread(ask_nodes, meta.url, "status", str(left))).stdout
-    assert f"shard 0 offsets [0, {len(VALUES)})" in status and "1 range was given up" in " ".join(status.split())
+    assert f"shard 0 offsets [0, {len(VALUES)})" in status, "the sealed segment"
+    assert f"shard 0 what may have been written from offset {len(VALUES)} on" in status, "the segment that was open"
+    assert "2 ranges were given up" in " ".join(status.split())
     assert "no mounts" in (await asyncio.to_thread(ask, admin, "list")).stdout
     await client.close()
 
