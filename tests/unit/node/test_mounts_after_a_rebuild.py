@@ -286,4 +286,4 @@ async def test_retirements_that_were_not_over_are_listed_with_what_to_do(
         served = await is_served(cluster, gone)
         assert served.holder == first and served.token == mount.token + 1
         assert await cluster.values(key) == [b"a", b"b"]
-        assert cluster.nodes[first].mounts.stats.held == 1
+        await eventually(lambda: cluster.nodes[first].mounts.stats.held == 1)
