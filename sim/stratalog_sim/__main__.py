@@ -9,11 +9,11 @@ import traceback
 from collections.abc import Sequence
 
 from stratalog_sim.broken import Broken
-from stratalog_sim.bugs import BUGS, find
-from stratalog_sim.explore import SMALL_WORLDS, explore
-from stratalog_sim.leaving_world import world_of
+from stratalog_sim.bugs.bugs import BUGS, find
 from stratalog_sim.product.play import play_product
-from stratalog_sim.world import Shape, leaving_shape_of, shape_of
+from stratalog_sim.small.explore import SMALL_WORLDS, explore
+from stratalog_sim.worlds.leaving_world import world_of
+from stratalog_sim.worlds.simulated_machines import Shape, leaving_shape_of, shape_of
 
 _TELL_EVERY_S = 10.0
 

@@ -39,7 +39,7 @@ class Wire:
         self._is_lost = False
         self._number = 0
 
-    def look_elsewhere(self) -> None:
+    def try_next_node(self) -> None:
         self._at += 1
         self.close()
 
@@ -64,7 +64,7 @@ class Wire:
             async with asyncio.timeout(_TIMEOUT_S):
                 return await self._ask(key, version, body)
         except BaseException:
-            self.look_elsewhere()
+            self.try_next_node()
             raise
 
     async def _ask(self, key: int, version: int, body: bytes) -> memoryview:
@@ -154,12 +154,12 @@ class Producer:
                 if code in REFUSED:
                     for one in sent:
                         one.outcome = Outcome.FAIL
-                self._wire.look_elsewhere()
+                self._wire.try_next_node()
                 break
             if code in _OUT_OF_ORDER:
                 self.on_refused(self, code)
                 break
-            self._wire.look_elsewhere()
+            self._wire.try_next_node()
             await asyncio.sleep(0.04 + 0.04 * self._rng.random())
         self._sequence += count
 
@@ -217,7 +217,7 @@ class Consumer:
             self._out_of_range(high_watermark, log_start)
         elif code:
             self.is_at_end = False
-            self._wire.look_elsewhere()
+            self._wire.try_next_node()
             await asyncio.sleep(0.03)
         else:
             self._see(answer[at + 4 : at + 4 + max(0, size)])

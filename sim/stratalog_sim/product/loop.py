@@ -105,7 +105,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             while waiting and waiting[0][2].cancelled():
                 heapq.heappop(waiting)
             if not waiting:
-                raise Idle("nothing is due any more, and somebody waits")
+                raise Idle("no timer is left, and somebody waits")
             self.now_us = max(self.now_us, waiting[0][0])
         while waiting and waiting[0][0] <= self.now_us:
             ready.append(heapq.heappop(waiting)[2])

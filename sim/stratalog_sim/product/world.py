@@ -241,7 +241,7 @@ class ProductWorld:
 
     def _play(self) -> None:
         main = self.spawn(self.clients, self._story())
-        self.after(3 * CALM_S, self.truth.fail, "the world ends", "it goes on and on")
+        self.after(3 * CALM_S, self.truth.fail, "the world ends", "it does not end")
         main.add_done_callback(lambda _: self.loop.stop())
         self.loop.run_forever()
         if self.truth.broken is not None:
@@ -249,7 +249,7 @@ class ProductWorld:
         if self.fault is not None:
             raise self.fault
         if not main.done():
-            raise Broken("the world ends", "nothing is due any more")
+            raise Broken("the world ends", "no timer is left")
         main.result()
 
     async def _story(self) -> None:
@@ -310,7 +310,7 @@ class ProductWorld:
                 )
                 producer.on_acknowledged = self.truth.acknowledged
                 producer.on_refused = lambda one, code: self.truth.fail(
-                    "a producer goes on where it was", f"{one.name} is refused with {code}"
+                    "a producer continues at its last sequence number", f"{one.name} is refused with {code}"
                 )
                 self.producers.append(producer)
                 self.spawn(self.clients, producer.run())
@@ -333,7 +333,9 @@ class ProductWorld:
             if self.loop.now_s > ends_s:
                 late = [f"{one.name} at {one.position} of {one.high_watermark}" for one in readers]
                 unsent = [one.name for one in self.producers if not one.is_done]
-                raise Broken("what is owed can be read once all is well", f"{late}, unanswered: {unsent}")
+                raise Broken(
+                    "all decided records can be read once all faults have ended", f"{late}, unanswered: {unsent}"
+                )
             await asyncio.sleep(0.1)
         logs = {
             (TOPIC, reader.shard): Log(
@@ -344,7 +346,7 @@ class ProductWorld:
         found = anomalies([one for producer in self.producers for one in producer.sent], logs)
         found = [one for one in found if one.kind != "gap"]
         if found:
-            raise Broken("the log is what clients were told", "; ".join(map(str, found[:3])))
+            raise Broken("the log matches the answers to clients", "; ".join(map(str, found[:3])))
 
     def _has_all(self, readers: list[Consumer]) -> bool:
         if not all(producer.is_done for producer in self.producers):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog_sim.bugs import BUGS, planted
+from stratalog_sim.bugs.bugs import BUGS, planted
 from stratalog_sim.product.play import shape_of, world_of
 from stratalog_sim.product.world import Shape
 

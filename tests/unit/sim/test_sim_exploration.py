@@ -7,8 +7,8 @@ import pytest
 from stratalog.machines.leading.in_sync import InSync
 from stratalog.model.segment import SegmentState
 from stratalog_sim.broken import Broken
-from stratalog_sim.explore import dump, explore, load
-from stratalog_sim.small_world import Budget, SmallWorld
+from stratalog_sim.small.explore import dump, explore, load
+from stratalog_sim.small.small_world import Budget, SmallWorld
 
 TWO_ROLLS = Budget(writes=2, losses=0, deaths=0, crashes=0, lags=0, rolls=2, waits=0, delays=0)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from stratalog.model.retirement import RetireStep
-from stratalog_sim.leaving_world import DEATHS, LeavingWorld
-from stratalog_sim.world import leaving_shape_of
+from stratalog_sim.worlds.leaving_world import DEATHS, LeavingWorld
+from stratalog_sim.worlds.simulated_machines import leaving_shape_of
 
 # What befalls them in few seeds.
 ALL = {

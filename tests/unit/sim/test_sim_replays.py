@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from stratalog_sim.__main__ import play_seeds
-from stratalog_sim.bugs import BUGS, planted
-from stratalog_sim.world import Shape, SimulatedWorld, shape_of
+from stratalog_sim.bugs.bugs import BUGS, planted
+from stratalog_sim.worlds.simulated_machines import Shape, shape_of
+from stratalog_sim.worlds.world import SimulatedWorld
 
 _PROGRAM = (
-    "from stratalog_sim.leaving_world import world_of; from stratalog_sim.world import shape_of; "
+    "from stratalog_sim.worlds.leaving_world import world_of; from stratalog_sim.worlds.world import shape_of; "
     "w = world_of({0}, shape_of({0})); w.play(); print('\\n'.join(w.history()))"
 )
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from stratalog_sim.leaving_world import world_of
-from stratalog_sim.world import shape_of
+from stratalog_sim.worlds.leaving_world import world_of
+from stratalog_sim.worlds.simulated_machines import shape_of
 
 _AT_ONCE = 10
 

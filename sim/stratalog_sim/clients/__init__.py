@@ -1,0 +1,11 @@
+"""Producers, consumers, group members, readers of mounts and retired directories, and people with requests.
+
+They compare what they get with what the judge knows.
+"""
+
+__all__ = (
+    "clients",
+    "members",
+    "people",
+    "volume",
+)

@@ -1,0 +1,3 @@
+"""Small worlds whose every history is played."""
+
+__all__ = ("explore",)
