@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from stratalog.model.errors import Unavailable
 from stratalog.model.metadata import Node
+from stratalog.model.mounts import Mount, MountMode, MountState, Volume
+from stratalog.model.retirement import Retirement, RetireMode, RetireStep
+from stratalog.model.views.retirement_status import RetirementStatus, words_of
 from stratalog_operator.apply.perform import Performer
 from stratalog_operator.kube.client import Kubernetes, path_of
 from stratalog_operator.observe.objects import observe
+from stratalog_operator.plan.conditions import MAX_TOMBSTONES
 from stratalog_operator.plan.observed import SeenMeta
 from stratalog_operator.plan.whole import plan
 from stratalog_operator.resources.kinds import CLUSTER, POOL
@@ -27,27 +33,56 @@ pytestmark = [
 NOW = "2013-01-01T00:00:00Z"
 
 
-class Members:
-    """Nodes whose pods are ready are members."""
+class Members(RecordedRequests):
+    """Nodes whose pods are ready are members. One that is retired in volume mode is released at once, and its volume is
+    served once a pod reads it."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.nodes: dict[int, Node] = {}
+        self.retired: dict[int, Retirement] = {}
         self.is_away = False
 
     async def observe(self) -> SeenMeta:
         if self.is_away:
             raise Unavailable("nobody answers: wait")
-        return SeenMeta("cluster-1", tuple(self.nodes.values()))
+        statuses = tuple(
+            RetirementStatus(node_id, False, record, 0, 0, 0, -1, words_of(record, 0, 0, 0, -1))
+            for node_id, record in self.retired.items()
+        )
+        return SeenMeta(
+            "cluster-1", tuple(self.nodes.values()), statuses, tuple(map(self._mount, self.retired.values()))
+        )
+
+    def _mount(self, record: Retirement) -> Mount:
+        is_served = record.step is RetireStep.DONE
+        state, volume = (MountState.SERVING, Volume("host", 9092, "a")) if is_served else (MountState.TAKING, None)
+        node_id = int(record.storage_id.removeprefix("disk-"))
+        return Mount(f"tier/{node_id}", MountMode.VOLUME, node_id, record.storage_id, state, 1, 1, volume=volume)
+
+    async def retire(
+        self, node_id: int, mode: RetireMode, force_storage_id: str | None, force_absence: int | None
+    ) -> None:
+        await super().retire(node_id, mode, force_storage_id, force_absence)
+        assert mode is RetireMode.VOLUME
+        self.nodes[node_id] = replace(self.nodes[node_id], is_alive=False)
+        self.retired[node_id] = Retirement(f"disk-{node_id}", mode, RetireStep.MOUNT, 0, 0)
+
+    def read_volume(self, node_id: int) -> None:
+        self.retired[node_id] = replace(self.retired[node_id], step=RetireStep.DONE)
 
 
 class Place:
     """A namespace with a cluster of three, and what a Kubernetes with machines would do there."""
 
-    def __init__(self, api: ApiServer, namespace: str, kubernetes: Kubernetes) -> None:
+    def __init__(
+        self, api: ApiServer, namespace: str, kubernetes: Kubernetes, changes: Mapping[str, object] | None = None
+    ) -> None:
         self.api, self.namespace, self.kubernetes = api, namespace, kubernetes
-        self.members, self.performer = Members(), Performer(kubernetes, RecordedRequests())
+        self.members = Members()
+        self.performer = Performer(kubernetes, self.members)
         self.machines = Machines(api, namespace)
-        assert api.ask("POST", path_of("StorageCluster", namespace), sample(CLUSTER)).is_ok
+        assert api.ask("POST", path_of("StorageCluster", namespace), sample(CLUSTER, changes)).is_ok
         given = sample(POOL, {"spec.zones": ["a", "b"]})
         assert api.ask("POST", path_of("StorageNodePool", namespace), given).is_ok
 
@@ -64,10 +99,13 @@ class Place:
             labels = pod["metadata"]["labels"]
             if labels["stratalog.dev/part"] == "node":
                 node_id = int(labels["stratalog.dev/node-id"])
-                self.members.nodes[node_id] = Node(node_id, f"disk-{node_id}", "host", 9092)
+                if node_id not in self.members.retired:
+                    self.members.nodes[node_id] = Node(node_id, f"disk-{node_id}", "host", 9092)
+            elif pod["metadata"]["name"].endswith("-vol-0"):
+                self.members.read_volume(int(pod["metadata"]["name"].split("-")[-3]))
 
-    async def settle(self) -> None:
-        for _ in range(15):
+    async def settle(self, passes: int = 15) -> None:
+        for _ in range(passes):
             done = await self.reconcile()
             self.kubelet()
             if not done:
@@ -143,3 +181,32 @@ async def test_a_meta_service_that_is_silent_is_unknown_and_a_deleted_cluster_go
         claims = api.ask("GET", path_of("PersistentVolumeClaim", place.namespace)).body["items"]
         assert not [one for one in claims if "stratalog.dev/last-copy" in one["metadata"]["finalizers"]]
         assert len(claims) == 3
+
+
+@pytest.mark.fault("nodes-retired-mode-remountvolume")
+async def test_more_retired_volumes_than_tombstones_come_to_rest(api: ApiServer) -> None:
+    """Each stays mounted, and no StorageNode is made and deleted in turn."""
+    count = MAX_TOMBSTONES + 2
+    async with kubernetes_of(api) as kubernetes:
+        place = Place(api, api.namespace("volumes"), kubernetes, {"spec.scaleIn": {"mode": "RemountVolume"}})
+        scale = path_of("StorageNodePool", place.namespace, "hot")
+        assert api.ask("PATCH", scale, {"spec": {"replicas": count + 1}}, kind=MERGE).is_ok
+        await place.settle()
+        assert api.ask("PATCH", scale, {"spec": {"replicas": 1}}, kind=MERGE).is_ok
+        await place.settle(8 * count)
+        quiet = kubernetes.writes.total()
+        for _ in range(3):
+            place.kubelet()
+            assert await place.reconcile() == []
+
+        def names(kind: str) -> set[str]:
+            found = api.ask("GET", path_of(kind, place.namespace)).body["items"]
+            return {one["metadata"]["name"] for one in found}
+
+        retired = {f"main-hot-{node_id}" for node_id in range(2, count + 2)}
+        cluster = api.ask("GET", path_of("StorageCluster", place.namespace, "main")).body
+        assert kubernetes.writes.total() == quiet
+        assert names("StorageNode") == {"main-hot-1"} and names("ReadOnlyMount") == retired
+        assert len(cluster["status"]["retiredNodes"]) == MAX_TOMBSTONES
+        assert {f"data-{name}" for name in retired} <= names("PersistentVolumeClaim")
+        assert all(record.step is RetireStep.DONE for record in place.members.retired.values())
