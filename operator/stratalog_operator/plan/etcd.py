@@ -256,10 +256,21 @@ def _rejoin(seen: Observed, etcd: SeenEtcd, number: int, *, is_file_there: bool)
         why = f"the claim of {known.name} is another one than the one that had its log"
         return EtcdPlan(Offer([RemoveEtcdMember(member.member_id, why)]))
     if not member.is_started:
+        if claim.member_id not in ("", member.member_id):
+            return EtcdPlan(stalled=_why_old_log(known.name, claim))
         return _starting(seen, number, is_file_there=is_file_there)
     if member.is_learner and member.is_healthy and is_file_there:
         return EtcdPlan(Offer([PromoteEtcdMember(member.member_id)]))
     return None
+
+
+def _why_old_log(name: str, claim: SeenClaim) -> str:
+    """Of a member that was added again and whose claim says that it has the log of an earlier member."""
+    return (
+        f"claim {claim.name} has the log of member {claim.member_id}, which was removed: etcd does not start over it, "
+        f"and the log is not needed. Let {name} begin on an empty volume: "
+        f"kubectl delete pvc/{claim.name} pod/{name} --wait=false"
+    )
 
 
 def _unknown(seen: Observed, member: SeenEtcdMember, number: int, claim: SeenClaim, lacking: str) -> EtcdPlan:

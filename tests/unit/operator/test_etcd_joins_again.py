@@ -173,3 +173,42 @@ async def test_without_a_majority_nothing_is_known_of_the_members(members: Membe
 
     with pytest.raises(Unavailable):
         await etcd.observe()
+
+
+@pytest.mark.fault("etcd-member-over-removed-log")
+async def test_a_member_starts_on_an_empty_volume_and_not_over_the_log_of_a_removed_member(members: Members) -> None:
+    """Over that log it ends at each start, and the other members serve as before."""
+    etcd = EtcdMembers(members.urls)
+    for number in range(3):
+        members.start(number)
+
+    async def serve(*numbers: int) -> bool:
+        try:
+            seen = await etcd.observe()
+        except Unavailable:
+            return False
+        return all((one := seen.member(number)) is not None and one.is_healthy for number in numbers)
+
+    async def is_done(change: Awaitable[None]) -> bool:
+        try:
+            await change
+        except Unavailable:
+            return False
+        return True
+
+    await eventually(lambda: serve(0, 1, 2), timeout=30)
+    removed = _of(await etcd.observe(), 1)
+    members.kill(1)
+    await eventually(lambda: is_done(etcd.remove(removed.member_id)), timeout=30)
+    await eventually(lambda: is_done(etcd.add(members.urls()[1][1])), timeout=30)
+    members.formation = Formation(is_formed=True, joining={1: (0, 1, 2)})
+    members.start(1).wait(30)
+    listed = _of(await etcd.observe(), 1)
+    assert listed.member_id != removed.member_id
+    assert (listed.is_started, listed.is_healthy) == (False, False)
+    assert await serve(0, 2)
+
+    members.volume(1).rename(members.volume(3))
+    members.start(1)
+    await eventually(lambda: serve(0, 1, 2), timeout=30)
+    await eventually(lambda: is_done(etcd.promote(listed.member_id)), timeout=30)

@@ -183,6 +183,33 @@ def test_a_person_who_changed_the_members_by_hand_is_followed(*, is_status_lost:
     assert "RemoveEtcdMember" not in _changes(one)
 
 
+@pytest.mark.fault("etcd-member-over-removed-log")
+@pytest.mark.parametrize("is_added", [False, True], ids=["removed", "removed and added"])
+def test_a_member_over_the_log_of_a_removed_member_is_reported_until_its_claim_is_given_up(*, is_added: bool) -> None:
+    """A person removed it and left its claim. etcd ends at each start there, and its pod was stopped for ever."""
+    one = _settled()
+    before, claim = _voters(one.etcd), one.etcd.claims[LOST]
+    one.etcd.remove(before[1])
+    if is_added:
+        one.etcd.add(1)
+    one.settle()
+    stalled = one.condition("StorageCluster", "main", "Stalled")
+    assert stalled.reason == "EtcdMemberLost" and f"has the log of member {before[1]}" in stalled.message
+    assert f"kubectl delete pvc/{LOST} pod/main-etcd-1 --wait=false" in stalled.message
+    one.done.clear()
+    for _ in range(3):
+        one.turn()
+    assert not one.done, "its pod is left alone"
+
+    one.etcd.claims[LOST] = replace(claim, is_leaving=True, release_word=claim.uid)
+    one.reconcile()
+    assert not one.etcd.claims[LOST].is_guarded
+    _lose(one)
+    one.settle()
+    assert {0: before[0], 2: before[2]}.items() <= _voters(one.etcd).items() and len(_voters(one.etcd)) == 3
+    assert one.is_quiet() and one.etcd.claims[LOST].uid != claim.uid
+
+
 def _make_again(one: World, *lost: str) -> None:
     """The StorageCluster was deleted with its claims kept, and some claims were deleted later. Now it is made once
     more, without a status: all members start at the same time, and none can ask the others."""
