@@ -20,16 +20,18 @@ from stratalog_operator.announce import Announcer
 from stratalog_operator.apply.parking import Parking
 from stratalog_operator.apply.perform import Performed, Performer, let_orphans_go
 from stratalog_operator.apply.topic_turns import TopicTurns
+from stratalog_operator.apply.writes import Writes
 from stratalog_operator.kube.client import Kubernetes
 from stratalog_operator.metas import MetaConnection, MetaConnections
 from stratalog_operator.observe.cluster_token import read_token
 from stratalog_operator.observe.objects import observe, observe_cluster, observe_orphans
 from stratalog_operator.observe.parse import Unreadable
-from stratalog_operator.plan.actions import DropFinalizer, Plan
+from stratalog_operator.plan.actions import Plan
 from stratalog_operator.plan.deletion import is_going
 from stratalog_operator.plan.news import News, decided, news
 from stratalog_operator.plan.observed import Observed, Unread
 from stratalog_operator.plan.orphans import OrphanPlan, orphans
+from stratalog_operator.plan.unreadable_cluster import plan_unreadable
 from stratalog_operator.plan.whole import plan
 from stratalog_operator.queue import Key
 from stratalog_operator.specs.objects import Cluster
@@ -128,12 +130,19 @@ class Passes:
         return done
 
     async def _cannot_read(self, key: Key, cluster: Unread) -> None:
-        """Nothing is done for a cluster whose StorageCluster cannot be read, but to let it go when a person says so."""
+        """Nothing is done for a cluster whose StorageCluster cannot be read, but what people released by annotations.
+        Raises: StratalogError."""
+        namespace, name = key
         news_of_it = News(cluster.kind, cluster.name, cluster.uid, True, "InvalidSpec", cluster.words)
-        self._announcer.announce(key[0], [news_of_it])
-        if cluster.is_let_go:
-            let_go = DropFinalizer(cluster.kind, cluster.name, "a person said so")
-            _raise(await let_orphans_go(self._kubernetes, key[0], OrphanPlan((let_go,), {})))
+        self._announcer.announce(namespace, [news_of_it])
+        found, claims = await observe_orphans(self._kubernetes, namespace, name)
+        made = plan_unreadable(cluster, found, claims, _now())
+        if made.conditions is not None:
+            try:
+                await Writes(self._kubernetes).write_conditions(namespace, cluster.kind, name, made.conditions)
+            except StratalogError as error:  # a definition of another version may refuse them
+                log.warning("conditions not written", cluster=f"{namespace}/{name}", error=str(error))
+        _raise(await let_orphans_go(self._kubernetes, namespace, OrphanPlan(made.actions, {})))
 
     async def _without(self, key: Key) -> None:
         namespace, name = key

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from stratalog.model.errors import Conflict, NotFound
 from stratalog_operator.kube.client import APPLY, MERGE, Forbidden, Kubernetes, api_version, path_of
+from stratalog_operator.resources.conditions import Conditions
 from stratalog_operator.resources.names import (
     ANNOTATION_VOLUME_POLICY,
     FIELD_MANAGER,
@@ -36,6 +37,17 @@ class Writes:
         body = _bare(kind, name) | {"status": status.model_dump(by_alias=True, exclude_none=True, mode="json")}
         with suppress(NotFound):
             await self.apply(f"{path_of(kind, namespace, name)}/status", body, STATUS_FIELD_MANAGER)
+
+    async def write_conditions(self, namespace: str, kind: str, name: str, conditions: Conditions) -> None:
+        """All conditions of an object, and nothing else of its status: another version has written fields there that
+        this one does not know."""
+        listed = [one.model_dump(by_alias=True, exclude_none=True, mode="json") for one in conditions]
+        path = f"{path_of(kind, namespace, name)}/status"
+        query = {"fieldManager": STATUS_FIELD_MANAGER}
+        with suppress(NotFound):
+            await self._kubernetes.ask(
+                "PATCH", path, {"status": {"conditions": listed}}, query=query, content_type=MERGE
+            )
 
     async def create(self, kind: str, namespace: str, body: Mapping[str, Any]) -> None:
         """Raises: Conflict when one of that name is there."""

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from stratalog.model.errors import InvalidRequest
 from stratalog_operator.plan.observed import Seen, SeenClaim, SeenPod, SeenSet, Unread
 from stratalog_operator.plan.ownership import Fields, united
+from stratalog_operator.resources.conditions import Condition, Conditions
 from stratalog_operator.resources.names import (
     ANNOTATION_CLUSTER_ID,
     ANNOTATION_ETCD_MEMBER,
@@ -90,7 +91,16 @@ def _unread(kind: str, found: Json, why: str) -> Unread:
         "deletionTimestamp" in metadata,
         str(metadata.get("creationTimestamp") or ""),
         str((found.get("spec") or {}).get("topicName") or ""),
+        int(metadata.get("generation", 1)),
+        _conditions(found),
     )
+
+
+def _conditions(found: Json) -> Conditions | None:
+    try:
+        return tuple(Condition.model_validate(one) for one in (found.get("status") or {}).get("conditions") or ())
+    except (ValidationError, TypeError, AttributeError):
+        return None
 
 
 def hashes(kind: str, found: Iterable[Json]) -> dict[tuple[str, str], str]:

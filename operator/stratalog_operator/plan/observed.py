@@ -16,6 +16,7 @@ from stratalog.model.topic import Topic
 from stratalog.model.views.retirement_status import RetirementStatus
 from stratalog_operator.plan.ownership import Fields
 from stratalog_operator.resources.cluster import StorageClusterSpec, StorageClusterStatus
+from stratalog_operator.resources.conditions import Conditions
 from stratalog_operator.resources.mount import ReadOnlyMountSpec, ReadOnlyMountStatus
 from stratalog_operator.resources.names import ANNOTATION_RELEASE_FINALIZER, FINALIZER
 from stratalog_operator.resources.node import StorageNodeSpec, StorageNodeStatus
@@ -67,6 +68,9 @@ class Unread:
     created: str = ""
     topic_name: str = ""
     """Of a TopicStorage."""
+    generation: int = 1
+    conditions: Conditions | None = ()
+    """Of its status. None: this version cannot read them."""
 
     @property
     def is_let_go(self) -> bool:

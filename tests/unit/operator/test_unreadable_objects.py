@@ -3,18 +3,37 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import pytest
+from pydantic import model_validator
 
+from stratalog_operator.announce import Announcer
+from stratalog_operator.kube.client import path_of
+from stratalog_operator.metas import HttpMetaConnections
 from stratalog_operator.observe import parse
+from stratalog_operator.passes import Passes
 from stratalog_operator.plan import actions as act
 from stratalog_operator.plan.observed import Observed, Unread
 from stratalog_operator.plan.orphans import orphans
+from stratalog_operator.plan.unreadable_cluster import plan_unreadable
 from stratalog_operator.plan.whole import plan
+from stratalog_operator.resources.cluster import StorageClusterSpec
+from stratalog_operator.resources.conditions import Condition
 from stratalog_operator.resources.kinds import KINDS
-from stratalog_operator.resources.names import FINALIZER
+from stratalog_operator.resources.names import (
+    ANNOTATION_VOLUME_POLICY,
+    FINALIZER,
+    FINALIZER_LAST_COPY,
+    LABEL_CLUSTER,
+    LABEL_NODE_ID,
+    LABEL_PART,
+    LABEL_POOL,
+)
+from stratalog_operator.stats import OperatorStats
+from support.api_server import MERGE, NO_API_SERVER, ApiServer, apiserver_binary
 from support.kind_samples import sample
+from support.kubernetes_client import kubernetes_of
 from support.operator_world import World, kinds_of, settled
 
 RELEASE = "stratalog.dev/release-finalizer"
@@ -185,3 +204,122 @@ def test_an_object_without_a_cluster_goes_whether_it_can_be_read_or_not() -> Non
 
     assert [action.name for action in made.actions if isinstance(action, act.DropFinalizer)] == ["strange"]
     assert made.statuses == {}
+
+
+# The StorageCluster itself --------------------------------------------------------------------------------------------
+def _strange_cluster(**more: Any) -> Unread:
+    return replace(_unread("StorageCluster", "main"), **more)
+
+
+def _condition(type_: str, status: Any, reason: str, message: str = "") -> Condition:
+    return Condition(
+        type=type_, status=status, reason=reason, message=message, last_transition_time="2012-01-01T00:00:00Z"
+    )
+
+
+@pytest.mark.fault("kubernetes-object-other-version")
+def test_a_cluster_that_cannot_be_read_says_so_once_and_keeps_its_other_conditions() -> None:
+    before = (_condition("Ready", "True", "Serving"), _condition("Rolling", "False", "NotRolling"))
+    told = plan_unreadable(_strange_cluster(conditions=before), (), (), "2013-01-01T00:00:00Z").conditions
+    assert told is not None
+    by_type = {one.type: one for one in told}
+
+    assert by_type["Rolling"] == before[1]
+    assert (by_type["Ready"].status, by_type["Ready"].reason) == ("Unknown", "ObjectUnreadable")
+    assert (by_type["Reconciled"].status, by_type["Reconciled"].reason) == ("False", "InvalidSpec")
+    assert "StorageCluster main cannot be read by this version of the operator: spec.mode" in by_type["Ready"].message
+    again = plan_unreadable(_strange_cluster(conditions=told), (), (), "2013-01-02T00:00:00Z")
+    assert again.conditions is None
+    assert plan_unreadable(_strange_cluster(conditions=None), (), (), "now").conditions is None
+
+
+@pytest.mark.fault("kubernetes-object-other-version")
+def test_claims_that_people_gave_up_go_beside_a_cluster_that_cannot_be_read_and_no_others() -> None:
+    one = settled(4)
+    for node_id, word in ((1, ""), (2, "another"), (3, None), (4, None)):
+        name = f"data-main-hot-{node_id}"
+        claim = one.claims[name]
+        given = claim.storage_id if word is None else word
+        one.claims[name] = replace(claim, is_leaving=node_id != 4, release_word=given)
+    seen = one.observe()
+    pools = [("StorageNodePool", pool) for pool in seen.pools]
+    made = plan_unreadable(_strange_cluster(), pools, seen.claims, seen.now)
+    assert made.conditions is not None
+
+    assert [(a.name, a.keeps_volume) for a in made.actions if isinstance(a, act.UnguardClaim)] == [
+        ("data-main-hot-3", True)
+    ]
+    assert len(made.actions) == 1
+    word = one.claims["data-main-hot-1"].storage_id
+    assert f"annotate pvc data-main-hot-1 --overwrite {RELEASE}={word}" in made.conditions[0].message
+
+
+def test_objects_that_people_released_go_beside_a_cluster_that_cannot_be_read() -> None:
+    one = settled(3)
+    pool = replace(one.observe().pools[0], is_deleting=True, finalizers=frozenset({FINALIZER}))
+    strange = _unread("ReadOnlyMount", is_deleting=True, finalizers=frozenset({FINALIZER}))
+    words = {RELEASE: "true"}
+    waits = plan_unreadable(_strange_cluster(), [("StorageNodePool", pool), ("ReadOnlyMount", strange)], (), "now")
+    found = [
+        ("StorageNodePool", replace(pool, annotations=words)),
+        ("ReadOnlyMount", replace(strange, annotations=words)),
+    ]
+    cluster = _strange_cluster(is_deleting=True, finalizers=frozenset({FINALIZER}), annotations=words)
+    made = plan_unreadable(cluster, found, (), "2013-01-01T00:00:00Z")
+
+    assert not waits.actions
+    assert [action.name for action in made.actions] == ["main", "hot", "strange"]
+
+
+class _OlderSpec(StorageClusterSpec):
+    """Of a version that knows one mode of leaving."""
+
+    @model_validator(mode="after")
+    def check(self) -> Self:
+        if self.scale_in.mode == "RemountVolume":
+            raise ValueError("mode: Input should be 'Offload'")
+        return self
+
+
+@pytest.mark.real_apiserver
+@pytest.mark.skipif(apiserver_binary() is None, reason=NO_API_SERVER)
+@pytest.mark.fault("kubernetes-object-other-version")
+async def test_a_pass_over_a_cluster_that_cannot_be_read_writes_its_conditions_and_lets_a_claim_go(
+    api: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    namespace, path = api.namespace("unreadable"), "PersistentVolumeClaim"
+    spec = {"spec.scaleIn": {"mode": "RemountVolume"}}
+    assert api.ask("POST", path_of("StorageCluster", namespace), sample(BY_NAME["StorageCluster"], spec)).is_ok
+    kept = {ANNOTATION_VOLUME_POLICY: "Delete"}
+    for number in (1, 2):
+        labels = {LABEL_CLUSTER: "main", LABEL_POOL: "hot", LABEL_NODE_ID: str(number), LABEL_PART: "node"}
+        claim = {
+            "metadata": {
+                "name": f"data-main-hot-{number}",
+                "labels": labels,
+                "finalizers": [FINALIZER_LAST_COPY],
+                "annotations": kept,
+            },
+            "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+        }
+        made = api.ask("POST", path_of(path, namespace), claim)
+        assert made.is_ok, made.message
+        assert api.ask("DELETE", path_of(path, namespace, f"data-main-hot-{number}")).is_ok
+    word = {"metadata": {"annotations": {RELEASE: made.body["metadata"]["uid"]}}}
+    assert api.ask("PATCH", path_of(path, namespace, "data-main-hot-2"), word, kind=MERGE).is_ok
+    monkeypatch.setattr("stratalog_operator.observe.objects.StorageClusterSpec", _OlderSpec)
+    async with kubernetes_of(api) as kubernetes:
+        stats, metas = OperatorStats(), HttpMetaConnections()
+        passes = Passes(kubernetes, metas, Announcer(kubernetes, stats, "one"), stats)
+        for _ in range(2):
+            with pytest.raises(parse.Unreadable):
+                await passes.run_pass((namespace, "main"))
+    status = api.ask("GET", path_of("StorageCluster", namespace, "main")).body["status"]
+    left = {one["metadata"]["name"]: one for one in api.ask("GET", path_of(path, namespace)).body["items"]}
+
+    told = {one["type"]: one["reason"] for one in status["conditions"]}
+    assert told == {"Ready": "ObjectUnreadable", "Reconciled": "InvalidSpec"}
+    assert FINALIZER_LAST_COPY in left["data-main-hot-1"]["metadata"]["finalizers"]
+    gone = left.get("data-main-hot-2")
+    assert gone is None or FINALIZER_LAST_COPY not in gone["metadata"]["finalizers"]
+    assert kubernetes.writes["patch", "storageclusters/status"] == 1, "the second pass has nothing new to say"
