@@ -29,7 +29,9 @@ MODULES: Final = {
         "append_refusals chain_events followers in_sync leader_events next_segment producer_table rejected_batches"
         " roll_order sealed_producers segment_leader shard_chain shard_life waiting_batches"
     ),
-    "core/stratalog/machines/following": "copy_sources fetch_rounds fetch_session follower_events segment_follower",
+    "core/stratalog/machines/following": (
+        "copy_sources fetch_rounds fetch_session followed_segments follower_events segment_follower"
+    ),
     "core/stratalog/machines/reading": "read_policy read_range read_replica read_sources read_window",
     "core/stratalog/machines": "token_bucket",
     "core/stratalog/model": "append batch counting in_order write_steps",
@@ -40,7 +42,7 @@ MODULES: Final = {
         " segment_scan threads write_behind yielding_gil"
     ),
     "storage_node/stratalog_node/replication": (
-        "asked_peers copy_queue first_files followed_segments lag peer peer_connection peer_protocol peer_reads replica"
+        "asked_peers copy_queue first_files lag peer peer_connection peer_protocol peer_reads replica"
         " replica_copy stats"
     ),
     "storage_node/stratalog_node/serve": "*",

@@ -17,6 +17,7 @@ from stratalog.machines.leading import leader_events
 from stratalog.machines.leading.producer_table import ProducerTable
 from stratalog.machines.leading.segment_leader import SegmentLeader
 from stratalog.model.ids import SegmentKey
+from support.replicated_segment import replicated_segment
 
 KEY = SegmentKey(uuid.UUID(int=1), 0, 0, 0)
 LEADER, FOLLOWERS = 1, (2, 3, 4)
@@ -255,20 +256,17 @@ class Replication(RuleBasedStateMachine):
     @rule(node=FOLLOWER)
     def see_record(self, node: int) -> None:
         sealed = self.end_offset is not None and set(self.digests) >= set(self.isr) - {LEADER}
-        proven = tuple(self.digests) if sealed else ()
-        self.tell(
-            node,
-            follower_events.SegmentNamed(
-                LEADER,
-                REPLICAS,
-                self.isr,
-                fence=self.fence,
-                end_offset=self.end_offset,
-                source=self.source,
-                is_sealed=sealed,
-                proven=proven,
-            ),
+        segment = replicated_segment(
+            KEY,
+            LEADER,
+            REPLICAS,
+            self.isr,
+            fence=self.fence,
+            end_offset=self.end_offset,
+            source=self.source,
+            holders=tuple(self.digests) if sealed else None,
         )
+        self.tell(node, follower_events.SegmentNamed.of(segment, lambda _: True, has_store=False))
 
     @precondition(lambda self: self.end_offset is None)
     @rule(node=FOLLOWER, is_promise_kept=st.booleans(), is_whole=st.booleans())

@@ -26,6 +26,7 @@ from stratalog.machines.following import follower_events
 from stratalog.machines.following.copy_sources import OBJECT_STORE
 from stratalog.machines.following.segment_follower import SegmentFollower
 from stratalog.model.ids import SegmentKey
+from support.replicated_segment import replicated_segment
 
 KEY = SegmentKey(uuid.UUID(int=1), 0, 3, 100)
 NODE_ID = 2
@@ -144,18 +145,19 @@ def _record(words: list[str]) -> follower_events.SegmentNamed:
         else:
             fields[name].append(int(word))
     one = {name: numbers[0] for name, numbers in fields.items() if numbers}
-    return follower_events.SegmentNamed(
+    segment = replicated_segment(
+        KEY,
         one.get("leader"),
         tuple(fields.get("of", (1, 2, 3))),
         tuple(fields.get("isr", ())),
         fence=one.get("fence", 0),
         end_offset=one.get("ends"),
         source=one.get("source"),
-        is_sealed="sealed" in fields,
-        proven=tuple(fields.get("sealed", ())),
+        holders=tuple(fields["sealed"]) if "sealed" in fields else None,
         is_stored="stored" in fields,
-        away=tuple(fields.get("away", ())),
     )
+    away = fields.get("away", ())
+    return follower_events.SegmentNamed.of(segment, lambda node_id: node_id not in away, has_store=True)
 
 
 def _number_after(words: list[str], name: str) -> int | None:

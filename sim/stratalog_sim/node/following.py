@@ -4,6 +4,7 @@ ask, and the nodes that follow segments of this node."""
 from __future__ import annotations
 
 from stratalog.machines.following.fetch_rounds import SegmentName
+from stratalog.machines.following.followed_segments import must_copy_again, should_follow
 from stratalog.machines.following.follower_events import Ask as Asking
 from stratalog.machines.following.follower_events import (
     CheckedRange,
@@ -18,7 +19,6 @@ from stratalog.machines.leading.segment_leader import SegmentLeader
 from stratalog.machines.token_bucket import TokenBucket
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
-from stratalog.model.segment import RemoteState, Segment, SegmentState
 from stratalog_sim.environment.disk import Batch
 from stratalog_sim.environment.process import Ask, Sleep, Task
 from stratalog_sim.environment.store import Get
@@ -57,7 +57,9 @@ class Following:
         if not node.is_shared(key):
             return
         if replica is None:
-            if segment is None or not self._is_to_follow(segment):
+            if segment is None or node.leads(key):
+                return
+            if not should_follow(segment, node.node_id, may_read_bucket=True):
                 return
             replica = ReplicaShell(node, key, is_fsync=node.is_fsync(key.topic_id), is_tail_whole=self.is_tail_kept)
             self.replicas[key] = self._named[name_of(key)] = replica
@@ -66,15 +68,6 @@ class Following:
             self._stop_following(key)
         else:
             self.replace_if_faulty(replica)
-
-    def _is_to_follow(self, segment: Segment) -> bool:
-        node = self._node
-        if node.node_id not in segment.replicas or node.leads(segment.key):
-            return False
-        if segment.seal is not None:
-            is_over = node.node_id in segment.local_nodes or segment.remote.state is RemoteState.COMPLETE
-            return not is_over
-        return segment.leader != node.node_id or segment.state is not SegmentState.ACTIVE
 
     def _stop_following(self, key: SegmentKey) -> None:
         if self.replicas.pop(key, None) is not None:
@@ -87,7 +80,7 @@ class Following:
         if replica.machine.life is not FollowerLife.FAULTY or self.replicas.get(key) is not replica:
             return
         segment = node.view.segment(key)
-        if segment is not None and segment.seal is not None and node.node_id not in segment.local_nodes:
+        if segment is not None and must_copy_again(segment, node.node_id):
             replica.is_closed = True
             self._stop_following(key)
             node.spawn(self._copy_again(key))

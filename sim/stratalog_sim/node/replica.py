@@ -6,11 +6,12 @@ from __future__ import annotations
 from typing import Protocol, assert_never
 
 from stratalog.machines.following import follower_events
+from stratalog.machines.following.followed_segments import news_of
 from stratalog.machines.following.segment_follower import SegmentFollower
 from stratalog.model.commands import table_commands as commands
 from stratalog.model.errors import Conflict, StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
-from stratalog.model.segment import RemoteState, Segment, SegmentState
+from stratalog.model.segment import Segment
 from stratalog_sim.environment.disk import DiskFailed, DiskFile, digest_of
 from stratalog_sim.environment.process import Sleep, Task
 from stratalog_sim.node.proofs import proof_of
@@ -18,26 +19,6 @@ from stratalog_sim.node.shell import NodeShell
 
 _FLUSH_MS = 8
 _RETRY_MS = 100
-
-
-def named(segment: Segment) -> follower_events.SegmentNamed:
-    """What a follower hears of a record."""
-    is_ended = segment.state in (SegmentState.SEALING, SegmentState.SEALED)
-    return follower_events.SegmentNamed(
-        segment.leader,
-        segment.replicas,
-        segment.isr,
-        segment.fence,
-        segment.end_offset if is_ended else None,
-        segment.handed.source,
-        segment.state is SegmentState.SEALED,
-        segment.local_nodes,
-    )
-
-
-def should_drop(segment: Segment, node_id: int) -> bool:
-    """Whether the object store has the whole segment, and the record does not list this node. It never will later."""
-    return segment.remote.state is RemoteState.COMPLETE and node_id not in segment.local_nodes
 
 
 class FollowingPart(Protocol):
@@ -110,10 +91,14 @@ class ReplicaShell:
             self.node.scheduler.after(max(1, wakes_ms - self.node.scheduler.now_ms), self.node, self._time_passed)
 
     def heard(self, segment: Segment | None) -> None:
-        if segment is None or should_drop(segment, self.node.node_id):
+        if segment is None:
             self.step(follower_events.SegmentGone())
-        else:
-            self.step(named(segment))
+            return
+        node, life = self.node, self.machine.life
+        # Replicas here copy from nodes alone.
+        self.step(
+            news_of(segment, node.node_id, life, node.view.is_alive, has_store=False, may_read_bucket=True),
+        )
 
     def _time_passed(self) -> None:
         self._wake_ms = None

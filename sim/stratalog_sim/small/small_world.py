@@ -25,7 +25,6 @@ from stratalog.model.metadata import Life, NodeInfo
 from stratalog.model.producers import NO_PRODUCERS
 from stratalog.model.segment import SealRecord, Segment, SegmentState
 from stratalog_sim.broken import Broken
-from stratalog_sim.node.replica import named
 
 Choice: TypeAlias = tuple[str, int, int]
 """What, of which node, of which epoch."""
@@ -232,7 +231,7 @@ class SmallWorld:
                     node_id, segment.epoch, leader_events.RecordReceived(leader_events.SegmentRecord.of(segment))
                 )
             elif part.follower is not None:
-                self._follow(node_id, segment.epoch, named(segment))
+                self._follow(node_id, segment.epoch, heard(segment)[0])
                 if segment.seal is not None and node_id in segment.local_nodes:
                     part.follower, part.asks, part.inbox, part.words = None, None, None, ()
         lives = [
@@ -258,7 +257,7 @@ class SmallWorld:
             )
         else:
             self._begin_following(node_id, segment.key)
-            self._follow(node_id, segment.epoch, named(segment))
+            self._follow(node_id, segment.epoch, heard(segment)[0])
 
     # Leading --------------------------------------------------------------------------------------------------------
     def _lead(self, node_id: int, epoch: int, event: leader_events.LeaderEvent) -> None:
@@ -516,7 +515,8 @@ def digest_of(numbers: tuple[int, ...]) -> bytes:
 
 
 def heard(segment: Segment) -> Heard:
-    return named(segment), leader_events.SegmentRecord.of(segment)
+    named = told.SegmentNamed.of(segment, lambda _: True, has_store=False)
+    return named, leader_events.SegmentRecord.of(segment)
 
 
 def settled(world: SmallWorld) -> SmallWorld:

@@ -17,6 +17,7 @@ from stratalog.formats.disk.checkpoint import Checkpoint
 from stratalog.kafka.replica_fetch import SegmentAnswer
 from stratalog.machines.following.copies_to_report import is_counted_on
 from stratalog.machines.following.fetch_rounds import SegmentName, segment_name
+from stratalog.machines.following.followed_segments import must_copy_again, news_of, should_follow
 from stratalog.machines.following.follower_events import Ask, FollowerLife, RangeRefusal, RangeRefused, SegmentGone
 from stratalog.machines.following.segment_follower import SegmentFollower
 from stratalog.machines.leading.sealed_producers import Producers
@@ -39,10 +40,9 @@ from stratalog_node.replication.copy_queue import CopyQueue
 from stratalog_node.replication.copy_scheduler import CopyScheduler
 from stratalog_node.replication.filling import CopyFilling
 from stratalog_node.replication.first_files import FirstFiles
-from stratalog_node.replication.followed_segments import should_drop, should_follow
 from stratalog_node.replication.peer import Asker
 from stratalog_node.replication.promises import Promises
-from stratalog_node.replication.replica import Replica, record_of
+from stratalog_node.replication.replica import Replica
 from stratalog_node.replication.replica_copy import ReplicaCopy
 from stratalog_node.replication.stats import ReplicationStats
 from stratalog_node.replication.unfollowed_copies import UnfollowedCopies
@@ -192,15 +192,11 @@ class Following:
         name = SegmentName(key.topic_id, key.shard, key.epoch)
         replica = self.replicas.get(name)
         if replica is not None:
+            catalog, life = self._context.catalog, replica.follower.life
+            may_read, has_store = catalog.reads_bucket(key.topic_id), self._has_store
+            node_id = self._asker.node_id
             replica.hear(
-                SegmentGone()
-                if should_drop(
-                    segment,
-                    self._asker.node_id,
-                    replica.follower.life,
-                    may_read_bucket=self._context.catalog.reads_bucket(key.topic_id),
-                )
-                else record_of(segment, self._context.catalog.is_alive, has_store=self._has_store)
+                news_of(segment, node_id, life, catalog.is_alive, has_store=has_store, may_read_bucket=may_read)
             )
             if replica.follower.life is FollowerLife.SEALED:
                 self._let_go(replica)
@@ -279,7 +275,7 @@ class Following:
         self._faulty[replica.name] = replica
         self.stats.faulty_copies = len(self._faulty)
         segment = self._context.catalog.segment(replica.copy.key)
-        if segment is not None and segment.seal is not None and self._asker.node_id not in segment.local_nodes:
+        if segment is not None and must_copy_again(segment, self._asker.node_id):
             self._let_go(replica)
             self.start(self._copy_again(replica.copy))
 

@@ -47,7 +47,6 @@ from stratalog.machines.following.follower_events import (
     ReportAccepted,
     ReportFailed,
     ReportFault,
-    SegmentNamed,
     SubmitPromise,
     SubmitReport,
     TailCut,
@@ -60,7 +59,7 @@ from stratalog.model.commands.table_commands import NodeCommand, PromiseFence, R
 from stratalog.model.errors import Conflict, Corrupt, NotFound, StratalogError
 from stratalog.model.ids import SegmentKey
 from stratalog.model.producers import ProducerSnapshot, ProducerTally
-from stratalog.model.segment import RemoteState, SealRecord, Segment, SegmentState
+from stratalog.model.segment import SealRecord, Segment
 from stratalog.settings.choices import FlushPolicy
 from stratalog.settings.topic import TopicSettings
 from stratalog.telemetry.logs import logger
@@ -142,25 +141,6 @@ class ReplicaHost(Protocol):
     def dropped(self, replica: Replica) -> None: ...
 
     def steady_ms(self) -> int: ...
-
-
-def record_of(segment: Segment, is_alive: Callable[[int], bool], *, has_store: bool) -> SegmentNamed:
-    """What the metadata say of it, in the machine's words. `has_store`: this node reads an object store."""
-    seal = segment.seal
-    proven = segment.local_nodes if seal is not None else ()
-    is_open = segment.state is SegmentState.ACTIVE
-    return SegmentNamed(
-        segment.leader,
-        segment.replicas,
-        segment.isr,
-        fence=segment.fence if segment.is_fenced else 0,
-        end_offset=None if is_open else segment.end_offset,
-        source=segment.handed.source,
-        is_sealed=seal is not None,
-        proven=proven,
-        is_stored=has_store and segment.remote.state is RemoteState.COMPLETE,
-        away=tuple([node_id for node_id in proven if not is_alive(node_id)]),
-    )
 
 
 class Replica:

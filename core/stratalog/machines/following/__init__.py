@@ -5,6 +5,7 @@ __all__ = (
     "copy_sources",
     "fetch_rounds",
     "fetch_session",
+    "followed_segments",
     "follower_events",
     "segment_follower",
 )

@@ -3,12 +3,13 @@ it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeAlias
 
 from stratalog.model.ids import SegmentKey
-from stratalog.model.segment import Segment
+from stratalog.model.segment import RemoteState, Segment, SegmentState
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -66,6 +67,26 @@ class SegmentNamed:
     """The object store has all of it, and this node can read there."""
     away: tuple[int, ...] = ()
     """The nodes of `proven` that are not alive, as far as this node knows."""
+
+    @classmethod
+    def of(cls, segment: Segment, is_alive: Callable[[int], bool], *, has_store: bool) -> SegmentNamed:
+        """The segment's record as a follower needs it. `has_store`: this node reads an object store. The holders are
+        named only once there is a seal, and a deleted segment keeps its end and its seal."""
+        seal = segment.seal
+        proven = segment.local_nodes if seal is not None else ()
+        is_open = segment.state is SegmentState.ACTIVE
+        return cls(
+            segment.leader,
+            segment.replicas,
+            segment.isr,
+            fence=segment.fence if segment.is_fenced else 0,
+            end_offset=None if is_open else segment.end_offset,
+            source=segment.handed.source,
+            is_sealed=seal is not None,
+            proven=proven,
+            is_stored=has_store and segment.remote.state is RemoteState.COMPLETE,
+            away=tuple([node_id for node_id in proven if not is_alive(node_id)]),
+        )
 
 
 @dataclass(frozen=True, slots=True)
