@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from functools import partial
 
 from stratalog.machines.copies.leaving import are_producers_lost
+from stratalog.machines.leading import sealed_producers
 from stratalog.machines.leading.producer_table import ProducerTable
 from stratalog.machines.leading.sealed_producers import Producers, sealed_table
 from stratalog.model.ids import SegmentKey
 from stratalog.model.producers import NO_PRODUCERS, ProducerRule, ProducerTally
-from stratalog.model.segment import RemoteState, SealRecord, Segment, SegmentState
+from stratalog.model.segment import RemoteState, SealRecord, Segment
 from stratalog_sim.environment.disk import Batch, digest_of, header_of
 from stratalog_sim.environment.store import StoredManifest
 from stratalog_sim.node.shell import NodeShell
@@ -24,25 +26,17 @@ RULE = ProducerRule(1_000, 1_000_000_000)
 
 def producers_before(node: NodeShell, segment: Segment) -> Producers | None:
     """At the segment's base: the table of the segment before it, else what this node's own copies say. None: not known
-    here yet, or a recovery is not sealed, and what it found is not safe to be acknowledged again."""
-    earlier = [one for one in node.view.segments(segment.key.shard_key) if one.epoch < segment.epoch]
-    if any(one.fence and one.seal is None for one in earlier):
-        return None
-    newest_sealed = next((at for at in range(len(earlier) - 1, -1, -1) if earlier[at].seal is not None), 0)
-    known: Producers | None = ()
-    for before in earlier[newest_sealed:]:
-        if before.seal is not None:
-            known = table_of(node, before)
-            if known is None and before.state is SegmentState.DELETED:
-                known = ()  # gone with its records
-            continue
+    here yet."""
+
+    def in_copy(before: Segment) -> Producers | None:
         file = node.disk.files.get(before.key)
         whole = file.whole(before.key) if file is not None else []
-        end = whole[-1].end_offset if whole else before.base_offset
-        if known is None or before.end_offset is None or end < before.end_offset:
-            return None
-        known = _continued(node, before.key, known, before.end_offset)
-    return known
+        end_offset = whole[-1].end_offset if whole else before.base_offset
+        return found_in(node, before.key, end_offset) if sealed_producers.is_whole(before, end_offset) else None
+
+    segments = node.view.segments(segment.key.shard_key)
+    at_seal = partial(table_of, node)
+    return sealed_producers.producers_before(segments, segment.epoch, at_seal, in_copy, RULE)
 
 
 def table_of(node: NodeShell, segment: Segment) -> Producers | None:
@@ -138,9 +132,14 @@ def proof_of(node: NodeShell, key: SegmentKey, end_offset: int, size_bytes: int,
     segment = node.view.segment(key)
     if segment is None:
         return None
-    before = producers_before(node, segment)
-    if before is None:
-        return None
+    if segment.seal is not None:
+        producers = segment.seal.producers
+        node.disk.tables[key] = table_of(node, segment) or ()
+    else:
+        before = producers_before(node, segment)
+        if before is None:
+            return None
+        producers = tally_at_end(node, key, before, end_offset)
     times = node.now_ms if size_bytes else -1
     return SealRecord(
         key.epoch,
@@ -150,7 +149,7 @@ def proof_of(node: NodeShell, key: SegmentKey, end_offset: int, size_bytes: int,
         times,
         size_bytes,
         digest,
-        tally_at_end(node, key, before, end_offset),
+        producers,
         (node.node_id,),
         node.now_ms,
     )

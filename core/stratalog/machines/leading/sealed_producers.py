@@ -8,12 +8,13 @@ Source: docs/replication.md section 5, docs/decisions/0021-the-table-of-producer
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from heapq import nlargest
 from typing import Final, TypeAlias
 
 from stratalog.machines.leading.producer_table import KEPT_BATCHES
 from stratalog.model.producers import BatchMemo, ProducerRule, ProducerSnapshot
+from stratalog.model.segment import Segment
 
 Producers: TypeAlias = tuple[ProducerSnapshot, ...]
 
@@ -47,6 +48,48 @@ def sealed_table(
         table[entry.producer_id] = _told(entry, TO_THE_END, own)
     kept = table.values() if len(table) <= rule.limit else nlargest(rule.limit, table.values(), key=_last_offset)
     return tuple(sorted(kept))
+
+
+def producers_before(
+    segments: Iterable[Segment],
+    epoch: int,
+    at_seal: Callable[[Segment], Producers | None],
+    in_copy: Callable[[Segment], Producers | None],
+    rule: ProducerRule,
+) -> Producers | None:
+    """The table at the base of the segment with this epoch, as a seal would have it. None: this node does not know it
+    yet, or a recovery before it is not sealed.
+
+    `segments`: the shard's, oldest first; batches that were deleted need no producers. `at_seal` gives the table at the
+    end of a sealed segment. `in_copy` gives what the batches of an ended segment say, if this node's copy is whole
+    (`is_whole`)."""
+    before = [segment for segment in segments if segment.epoch < epoch]
+    if not is_settled(before):
+        return None
+    newest_sealed = next((at for at in range(len(before) - 1, -1, -1) if before[at].seal is not None), 0)
+    table: Producers | None = ()
+    for segment in before[newest_sealed:]:
+        if segment.seal is not None:
+            table = at_seal(segment)
+            continue
+        found = in_copy(segment)
+        if table is None or found is None:
+            return None
+        table = sealed_table(table, found, base_offset=segment.base_offset, opened_ms=segment.opened_ms, rule=rule)
+    return table
+
+
+def is_settled(before: Sequence[Segment]) -> bool:
+    """Whether a recovery may no longer give up anything before the segment. Until its seal, a recovered batch may exist
+    on one node alone, and another copy may win: so a retry of it must not be acknowledged, and readers must not see
+    what follows."""
+    return not any(segment.is_fenced and segment.seal is None for segment in before)
+
+
+def is_whole(segment: Segment, end_offset: int) -> bool:
+    """Whether a copy that ends there holds an ended segment and nothing else. A longer copy has batches that its
+    leader's successor gave up."""
+    return segment.end_offset is not None and segment.end_offset == end_offset
 
 
 def as_seen(table: Iterable[ProducerSnapshot], now_ms: int) -> Producers:

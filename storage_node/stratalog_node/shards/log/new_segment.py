@@ -10,7 +10,7 @@ from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES, encode_seg
 from stratalog.formats.segments.index_points import IndexBuilder
 from stratalog.machines.leading.chain_events import ActiveNamed, ActiveUnknown
 from stratalog.machines.leading.leader_events import SegmentRecord
-from stratalog.machines.leading.sealed_producers import as_seen
+from stratalog.machines.leading.sealed_producers import as_seen, is_settled
 from stratalog.machines.leading.segment_leader import SegmentLeader
 from stratalog.machines.leading.shared_segments import is_shared
 from stratalog.model.errors import Unavailable
@@ -20,7 +20,7 @@ from stratalog.model.segment import SegmentIdentity
 from stratalog_node.disk.files import SegmentFile
 from stratalog_node.shards.copies.active import ActiveSegment
 from stratalog_node.shards.copies.context import ShardContext
-from stratalog_node.shards.seal.producers_before import is_settled, producers_before
+from stratalog_node.shards.seal.producers_before import producers_at_base
 
 
 class InheritedProducers(NamedTuple):
@@ -89,6 +89,6 @@ def name_active(
     if inherited is not None and inherited.epoch == segment.epoch and is_own:
         producers = inherited.producers
     else:
-        producers = producers_before(context, segment.key, ended)
+        producers = producers_at_base(context, segment.key, ended)
     table = None if producers is None else context.producer_table(as_seen(producers, context.turn.now_ms))
     return ActiveNamed(segment.key, SegmentRecord.of(segment), table)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stratalog.formats.segments.producers import encode_table, tally_of
-from stratalog.machines.leading.sealed_producers import Producers, sealed_table, without
+from stratalog.machines.leading.sealed_producers import Producers, is_whole, producers_before, sealed_table, without
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey
 from stratalog.model.producers import ProducerTally
@@ -23,20 +23,19 @@ from stratalog_node.shards.copies.context import ShardContext
 log = logger(__name__)
 
 
-def producers_before(context: ShardContext, key: SegmentKey, ended: Sequence[ActiveSegment] = ()) -> Producers | None:
-    """The producer table at a segment's base offset, as a seal would have it. None: not known here yet. `ended`:
-    segments that this node led to their end and that are not sealed. Batches that were deleted need no producers.
+def producers_at_base(context: ShardContext, key: SegmentKey, ended: Sequence[ActiveSegment] = ()) -> Producers | None:
+    """The producer table at a segment's base offset. None: not known here yet. `ended`: segments that this node led to
+    their end and that are not sealed."""
 
-    Behind a recovery the table is unknown until the recovery is sealed.
-    """
-    before = [segment for segment in context.catalog.segments(key.shard_key) if segment.epoch < key.epoch]
-    if not is_settled(before):
-        return None
-    newest_sealed = next((at for at in range(len(before) - 1, -1, -1) if before[at].seal is not None), 0)
-    known: Producers | None = ()
-    for segment in before[newest_sealed:]:
-        known = _producers_after(context, segment, ended, known)
-    return known
+    def in_copy(segment: Segment) -> Producers | None:
+        led = next((one for one in ended if one.key == segment.key), None)
+        if led is not None:
+            return led.leader.producers_at_end
+        copy = context.followed.get(segment.key)
+        return copy.own_producers() if copy is not None and is_whole(segment, copy.end_offset) else None
+
+    segments, rule = context.catalog.segments(key.shard_key), context.producer_rule
+    return producers_before(segments, key.epoch, context.tables.known, in_copy, rule)
 
 
 async def tally_at_end(
@@ -47,7 +46,7 @@ async def tally_at_end(
     segment = context.catalog.segment(key)
     if segment is not None and segment.seal is not None:
         return segment.seal.producers
-    before = producers_before(context, key, ended)
+    before = producers_at_base(context, key, ended)
     if before is None or segment is None:
         return None
     rule, opened_ms = context.producer_rule, segment.opened_ms
@@ -71,29 +70,3 @@ async def producers_before_seal(context: ShardContext, old: ActiveSegment) -> Pr
             log.warning("sealed after what the leader knows of producers", segment=str(old.key), error=str(error))
     assert old.leader.producers_at_end is not None
     return without(old.leader.producers_at_end, old.key.base_offset)
-
-
-def is_settled(before: Sequence[Segment]) -> bool:
-    """Whether a recovery may no longer give up anything before the segment. Until its seal, a recovered batch may exist
-    on one node alone, and another copy may win: so a retry of it must not be acknowledged, and readers must not see
-    what follows."""
-    return not any(segment.is_fenced and segment.seal is None for segment in before)
-
-
-def _producers_after(
-    context: ShardContext, segment: Segment, ended: Sequence[ActiveSegment], before: Producers | None
-) -> Producers | None:
-    if segment.seal is not None:
-        return context.tables.known(segment)
-    found: Producers | None = None
-    led = next((one for one in ended if one.key == segment.key), None)
-    copy = context.followed.get(segment.key)
-    if led is not None:
-        found = led.leader.producers_at_end
-    elif copy is not None and segment.end_offset is not None and copy.end_offset == segment.end_offset:
-        found = copy.own_producers()
-    if before is None or found is None:
-        return None
-    return sealed_table(
-        before, found, base_offset=segment.base_offset, opened_ms=segment.opened_ms, rule=context.producer_rule
-    )

@@ -3,12 +3,27 @@ table."""
 
 from __future__ import annotations
 
+import uuid
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.machines.leading.producer_table import KEPT_BATCHES, ProducerTable
-from stratalog.machines.leading.sealed_producers import TO_THE_END, Producers, as_seen, sealed_table, without
+from stratalog.machines.leading.sealed_producers import (
+    TO_THE_END,
+    Producers,
+    as_seen,
+    is_settled,
+    is_whole,
+    producers_before,
+    sealed_table,
+    without,
+)
+from stratalog.model.ids import SegmentKey
 from stratalog.model.producers import BatchMemo, ProducerRule, ProducerSnapshot
+from stratalog.model.segment import Segment, SegmentState
+from support.replicated_segment import replicated_segment
 
 DAY_MS = 86_400_000
 RULE = ProducerRule(limit=1_000, expiration_ms=DAY_MS)
@@ -113,3 +128,64 @@ def test_the_leader_that_continues_behind_a_segment_counts_those_as_seen_that_wr
 
 def test_what_a_leader_knew_before_its_segment_replaces_a_table_that_is_gone() -> None:
     assert known(without(log_of([1, 2, 1, 3]), 2)) == {1: (0,), 2: (1,)}
+
+
+# The table at a segment's base ----------------------------------------------------------------------------------------
+def segment(epoch: int, *, is_sealed: bool = False, fence: int = 0) -> Segment:
+    """Ten offsets long."""
+    key = SegmentKey(uuid.UUID(int=1), 0, epoch, 10 * epoch)
+    holders = (1,) if is_sealed else None
+    return replicated_segment(key, 1, (1, 2), (1, 2), fence=fence, end_offset=10 * epoch + 10, holders=holders)
+
+
+def before(
+    segments: list[Segment],
+    epoch: int,
+    *,
+    at_seal: dict[int, Producers] | None = None,
+    in_copy: dict[int, Producers] | None = None,
+) -> Producers | None:
+    sealed_tables, copies = at_seal or {}, in_copy or {}
+    return producers_before(
+        segments, epoch, lambda one: sealed_tables.get(one.epoch), lambda one: copies.get(one.epoch), RULE
+    )
+
+
+def test_without_an_earlier_segment_there_are_no_producers() -> None:
+    assert before([segment(3)], 3) == ()
+    assert before([segment(3), segment(4)], 3) == (), "what comes behind it says nothing"
+
+
+def test_the_newest_sealed_table_is_continued_by_the_copies_behind_it() -> None:
+    segments = [segment(0, is_sealed=True), segment(1, is_sealed=True), segment(2), segment(3)]
+    table = sealed((), log_of([7], 10), 10)
+    found = before(segments, 3, at_seal={1: table}, in_copy={2: log_of([7, 8], 20)})
+    assert found is not None and known(found) == {7: (10, 20), 8: (21,)}, "the table of epoch 0 is not asked for"
+
+
+def test_a_table_or_a_copy_that_is_not_here_leaves_the_producers_unknown() -> None:
+    segments = [segment(0, is_sealed=True), segment(1), segment(2)]
+    assert before(segments, 2, in_copy={1: log_of([7], 10)}) is None
+    assert before(segments, 2, at_seal={0: ()}) is None
+    assert before(segments, 2, at_seal={0: ()}, in_copy={1: ()}) == ()
+
+
+def test_an_unknown_table_of_a_deleted_segment_is_not_taken_for_an_empty_one() -> None:
+    """A retry of a batch in it would be appended a second time."""
+    deleted = replace(segment(0, is_sealed=True), state=SegmentState.DELETED)
+    assert before([deleted, segment(1)], 1) is None
+
+
+def test_the_producers_are_unknown_until_each_recovery_before_is_sealed() -> None:
+    recovered = segment(0, fence=1)
+    assert not is_settled([recovered]) and is_settled([segment(0, is_sealed=True, fence=1)])
+    assert before([recovered, segment(1)], 1, in_copy={0: log_of([7])}) is None
+    assert before([segment(0), segment(1, fence=2)], 1, in_copy={0: log_of([7])}) is not None, "it comes behind"
+
+
+def test_only_a_copy_that_ends_where_its_segment_ends_is_whole() -> None:
+    ended = segment(1)
+    assert is_whole(ended, 20)
+    assert not is_whole(ended, 19)
+    assert not is_whole(ended, 21), "it has batches that were never acknowledged"
+    assert not is_whole(replace(ended, state=SegmentState.ACTIVE, end_offset=None), 20), "no end is named yet"
