@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from stratalog_sim.broken import Broken
 from stratalog_sim.bugs.bugs import BUGS, find
 from stratalog_sim.product.play import play_product
+from stratalog_sim.product_bugs.catalog import PRODUCT_BUGS
+from stratalog_sim.product_bugs.catalog import find as find_in_product
 from stratalog_sim.small.explore import SMALL_WORLDS, explore
 from stratalog_sim.worlds.leaving_world import world_of
 from stratalog_sim.worlds.simulated_machines import Shape, leaving_shape_of, shape_of
@@ -34,6 +36,8 @@ def main() -> int:
     chosen = options.parse_args()
     if chosen.explore:
         return _explore(chosen.explore)
+    if chosen.product and (chosen.bugs or chosen.bug):
+        return _look_for_product_bugs(range(chosen.first, chosen.first + chosen.seeds), chosen.bug)
     if chosen.bugs or chosen.bug:
         return _look_for_bugs(range(chosen.first, chosen.first + chosen.seeds), chosen.bug)
     seeds = [chosen.seed] if chosen.seed is not None else range(chosen.first, chosen.first + chosen.seeds)
@@ -96,6 +100,16 @@ def _look_for_bugs(seeds: range, only: str | None) -> int:
         missed += found is None
         told = "NOT FOUND" if found is None else f"seed {found.seed}: {found.promise}"
         print(f"{bug.name:32} {told}", flush=True)
+    return 1 if missed else 0
+
+
+def _look_for_product_bugs(seeds: range, only: str | None) -> int:
+    missed = 0
+    for bug in [PRODUCT_BUGS[only]] if only else PRODUCT_BUGS.values():
+        found = find_in_product(bug, seeds)
+        missed += found is None
+        told = "NOT FOUND" if found is None else f"seed {found.seed}: {found.promise}"
+        print(f"{bug.name:40} {told}", flush=True)
     return 1 if missed else 0
 
 

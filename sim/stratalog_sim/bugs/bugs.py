@@ -7,16 +7,13 @@ A bug is a mistake that a programmer could make: a missing check, or one answer 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 from stratalog.machines.copies import recovery_rule
-from stratalog.machines.copies.recovery_patience import RecoveryPatience
 from stratalog.machines.following.follower_events import CopyProven, PromiseWritten
 from stratalog.machines.leading import resigning
 from stratalog.machines.leading.chain_events import SegmentEventReceived, SegmentFlushed
-from stratalog.machines.leading.disk_health import DiskHealth
 from stratalog.machines.leading.followers import Followers
 from stratalog.machines.leading.in_sync import InSync
 from stratalog.machines.leading.leader_events import IsrCommitted, LeaderEffect, ProposalReadBack
@@ -43,6 +40,7 @@ from stratalog_sim.node.replica import ReplicaShell
 from stratalog_sim.node.sealing import SealLine
 from stratalog_sim.node.serving import Fetch, Fetched, Serving
 from stratalog_sim.node.shard import ShardShell
+from stratalog_sim.planting import Patch, planted
 from stratalog_sim.service.meta import MetaStore
 from stratalog_sim.worlds.leaving_world import world_of
 from stratalog_sim.worlds.simulated_machines import Shape
@@ -52,10 +50,7 @@ THREE_NODES = Shape(nodes=3, replicas=3)
 TWO_COPIES = Shape(nodes=3, replicas=2)
 QUORUM = Shape(nodes=3, replicas=3, is_quorum=True)
 IN_SYNC = Shape(nodes=3, replicas=3, is_quorum=False)
-HANGING = Shape(nodes=3, replicas=3, hangs=True)
 WORSE = Shape(nodes=3, replicas=3, is_quorum=False, is_worse=True)
-Patch = tuple[Any, str, Any]
-"""Whose attribute, its name, and what it is while the bug is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,23 +70,9 @@ class Found:
     history: list[str]
 
 
-@contextmanager
-def planted(bug: Bug) -> Iterator[None]:
-    """The bug is there until the end of the block."""
-    patches = bug.patches()
-    before = [(where, name, where.__dict__[name]) for where, name, _ in patches]
-    try:
-        for where, name, changed in patches:
-            setattr(where, name, changed)
-        yield
-    finally:
-        for where, name, was in before:
-            setattr(where, name, was)
-
-
 def find(bug: Bug, seeds: range) -> Found | None:
     """Play until it breaks something. None: these seeds do not see it."""
-    with planted(bug):
+    with planted(bug.patches):
         for seed in seeds:
             world = world_of(seed, bug.shape)
             try:
@@ -396,24 +377,6 @@ def _seal_taken_for_a_fence() -> list[Patch]:
     ]
 
 
-def _every_member_is_waited_for() -> list[Patch]:
-    """A recovery waits as long as a member sends heartbeats."""
-
-    def due(self: RecoveryPatience, now_ms: int) -> None:
-        return None
-
-    return [(RecoveryPatience, "due", due)]
-
-
-def _heartbeats_taken_for_health() -> list[Patch]:
-    """Who answers keeps what it leads, whatever its disk does."""
-
-    def check(self: DiskHealth, *args: Any) -> None:
-        return None
-
-    return [(DiskHealth, "check", check)]
-
-
 BUGS = {
     bug.name: bug
     for bug in (
@@ -514,8 +477,6 @@ BUGS = {
             WORSE,
         ),
         Bug("fence not persisted", "a promise does not outlive its process", _fence_not_persisted, THREE_NODES),
-        Bug("every member is waited for", "no leader while a disk hangs", _every_member_is_waited_for, HANGING),
-        Bug("heartbeats taken for health", "a leader that cannot write", _heartbeats_taken_for_health, HANGING),
         *(Bug(*one) for one in bugs_of_leaving.ALL),
     )
 }

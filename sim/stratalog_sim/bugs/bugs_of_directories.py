@@ -7,9 +7,8 @@ from typing import Any
 from stratalog.machines.table import nodes as table_nodes
 from stratalog_sim.environment.disk import DiskFile
 from stratalog_sim.node.replica import ReplicaShell
+from stratalog_sim.planting import Patch
 from stratalog_sim.service import meta
-
-Patch = tuple[Any, str, Any]
 
 
 def damage_taken_for_a_torn_tail() -> list[Patch]:

@@ -9,8 +9,7 @@ from stratalog.model.groups.group import CommittedOffset, GroupError
 from stratalog_sim.environment.process import Sleep, Task
 from stratalog_sim.node.coordinator import Coordinators, GroupShard
 from stratalog_sim.node.group_snapshot import GroupSnapshot
-
-Patch = tuple[Any, str, Any]
+from stratalog_sim.planting import Patch
 
 
 def commit_announced_before_it_is_durable() -> list[Patch]:

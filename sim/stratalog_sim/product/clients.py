@@ -14,6 +14,7 @@ from typing import Final
 
 from stratalog.formats.batches.record_batch import walk
 from stratalog.formats.batches.records import NEXT_OFFSET, Record, decode_records, encode_batch
+from stratalog.kafka.frames import is_flexible
 from stratalog_sim.product.network import End, Network
 from support.history import Outcome, Sent
 
@@ -31,7 +32,7 @@ class Wire:
 
     def __init__(self, network: Network, addresses: Callable[[], list[tuple[str, int]]]) -> None:
         self._network = network
-        self._addresses = addresses
+        self.addresses = addresses
         self._at = 0
         self._end: End | None = None
         self._came = bytearray()
@@ -69,14 +70,15 @@ class Wire:
 
     async def _ask(self, key: int, version: int, body: bytes) -> memoryview:
         if self._end is None:
-            addresses = self._addresses()
+            addresses = self.addresses()
             if not addresses:
                 await asyncio.sleep(0.05)
                 raise ConnectionRefusedError("no node is known")
             self._is_lost = False
             self._end = await self._network.open(*addresses[self._at % len(addresses)], self._take)
         self._number += 1
-        frame = _HEAD.pack(key, version, self._number, 3, b"sim") + body
+        is_tagged = is_flexible(key, version)
+        frame = _HEAD.pack(key, version, self._number, 3, b"sim") + (b"\0" if is_tagged else b"") + body
         self._end.send(len(frame).to_bytes(4, "big") + frame)
         while len(self._came) < 4 or len(self._came) < 4 + int.from_bytes(self._came[:4], "big"):
             if self._is_lost:
@@ -86,7 +88,7 @@ class Wire:
         size = int.from_bytes(self._came[:4], "big")
         answer = bytes(self._came[4 : 4 + size])
         del self._came[: 4 + size]
-        return memoryview(answer)[4:]
+        return memoryview(answer)[5 if is_tagged else 4 :]
 
 
 def _text(value: str) -> bytes:
@@ -200,7 +202,7 @@ class Consumer:
                 await self._fetch()
             except (OSError, TimeoutError):
                 await asyncio.sleep(0.03)
-            await asyncio.sleep((0.02 + 0.1 * self._rng.random()) if self.is_at_end else 0.005)
+            await asyncio.sleep((0.02 + 0.1 * self._rng.random()) if self.is_at_end else 0.01)
 
     async def _fetch(self) -> None:
         body = (

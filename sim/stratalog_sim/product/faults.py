@@ -5,8 +5,10 @@ Every fault is something that happens to machines: nothing here knows how the pr
 
 from __future__ import annotations
 
+import asyncio
+
 from stratalog_node.node import StorageNode
-from stratalog_sim.product.pools import SLOW_S
+from stratalog_sim.product.pools import HANGS_UNTIL_S, SLOW_S
 from stratalog_sim.product.world import ProductWorld
 
 _KINDS = (
@@ -23,6 +25,7 @@ _KINDS = (
     "clock",
     "disk full",
     "disk slow",
+    "disk hangs",
     "roll",
     "roll",
 )
@@ -86,6 +89,9 @@ class Faults:
                 SLOW_S[machine.name] = rng.choice((0.05, 0.3))
                 world.say(f"node {node_id}: disk slow")
                 world.after(lasting_s, SLOW_S.pop, machine.name, None)
+            case "disk hangs":
+                HANGS_UNTIL_S[machine.name] = world.loop.now_s + 2 * lasting_s
+                world.say(f"node {node_id}: disk hangs")
             case "roll":
                 self._roll(node_id)
         self._plan()
@@ -135,6 +141,7 @@ class Faults:
         world.network.join()
         world.bucket.refuses = world.bucket.loses_answers = world.meta.loses_answers = 0.0
         SLOW_S.clear()
+        HANGS_UNTIL_S.clear()
         for node_id, host in world.hosts.items():
             files = host.machine.files
             files.is_full = files.fails_flushes = False
@@ -145,6 +152,13 @@ class Faults:
         if world.meta.service is None:
             world.say("the meta service is on its way")
         world.say("all faults end")
+
+
+async def cause_faults(world: ProductWorld) -> None:
+    """All kinds of faults, for as long as the world's shape says."""
+    faults = Faults(world)
+    await asyncio.sleep(world.shape.seconds)
+    faults.end()
 
 
 async def _roll_all(node: StorageNode) -> None:

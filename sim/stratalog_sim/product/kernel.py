@@ -54,6 +54,7 @@ class Kernel:
         self.sockets: dict[int, Any] = {}
         self._last_fd = FIRST_FD
         self.on_remove: Callable[[Machine, str, Inode], None] = lambda *_: None
+        self.on_write: Callable[[Machine, str, Inode, Any, int], None] = lambda *_: None
         self.on_death: Callable[[Process], None] = lambda _: None
         """A process dies in the middle of its disk operations."""
         self.locks: dict[Inode, int] = {}
@@ -151,7 +152,9 @@ class Kernel:
 
     def _write(self, fd: int, data: Any, position: int) -> int:
         opened = self._of(fd)
-        return opened.machine.files.write(opened.inode, data, position, self.wall_ns())
+        written = opened.machine.files.write(opened.inode, data, position, self.wall_ns())
+        self.on_write(opened.machine, opened.path, opened.inode, data, position)
+        return written
 
     def read(self, fd: int, size: int) -> bytes:
         opened = self._of(fd)

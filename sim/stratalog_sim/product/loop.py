@@ -12,8 +12,9 @@ import math
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
+from contextvars import Context, copy_context
 from random import Random
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar
 
 from stratalog_sim.product.machine import PROCESS
 
@@ -51,6 +52,39 @@ class NumberedFuture(asyncio.Future[Any]):
         return self._number
 
 
+class Call:
+    """A callback that is due, or will be: what `asyncio.Handle` is, with less work for each."""
+
+    __slots__ = ("_args", "_callback", "_when_us", "context", "is_cancelled")
+
+    def __init__(self, callback: Callable[..., object], args: Any, context: Context, when_us: int) -> None:
+        self._callback: Callable[..., object] | None = callback
+        self._args = args
+        self._when_us = when_us
+        self.context = context
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+        self._callback = self._args = None
+
+    def cancelled(self) -> bool:
+        return self.is_cancelled
+
+    def when(self) -> float:
+        return self._when_us / 1e6
+
+    def run(self, loop: VirtualLoop) -> None:
+        callback = self._callback
+        assert callback is not None, "it is not cancelled"
+        try:
+            self.context.run(callback, *self._args)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            loop.call_exception_handler({"message": f"fault in {callback}", "exception": error})
+
+
 class VirtualLoop(asyncio.BaseEventLoop):
     """Signatures of overridden methods are plainer than typeshed's, which tie arguments to callbacks."""
 
@@ -67,7 +101,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._tasks: list[NumberedTask] = []
         self._made = 0
         self._clock_resolution = 1e-9
-        self._waiting: list[tuple[int, int, asyncio.TimerHandle]] = []
+        self._waiting: list[tuple[int, int, Call]] = []
+        self._due: deque[Call] = deque()
         self.set_exception_handler(lambda _, context: self.faults.append(context))
         self.set_task_factory(self._make_task)
 
@@ -87,38 +122,44 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return self._call_at_us(self.now_us + math.ceil(max(0.0, delay) * 1e6), callback, args, context)
 
     def _call_at_us(self, when_us: int, callback: Callable[..., object], args: Any, context: Any) -> Any:
-        timer = asyncio.TimerHandle(when_us / 1e6, callback, args, self, context)
+        timer = Call(callback, args, copy_context() if context is None else context, when_us)
         self._made += 1
         heapq.heappush(self._waiting, (when_us, self._made, timer))
         return timer
 
-    def call_soon_threadsafe(self, callback: Callable[..., object], *args: Any, context: Any = None) -> Any:  # type: ignore[override]
-        return self.call_soon(callback, *args, context=context)
+    def call_soon(self, callback: Callable[..., object], *args: Any, context: Any = None) -> Any:  # type: ignore[override]
+        call = Call(callback, args, copy_context() if context is None else context, self.now_us)
+        self._due.append(call)
+        return call
 
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """It is passed over when its time has come."""
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]  # there is one thread
 
     def _run_once(self) -> None:
-        ready = cast("deque[asyncio.Handle]", self._ready)  # type: ignore[attr-defined]
-        waiting = self._waiting
-        if not ready:
-            while waiting and waiting[0][2].cancelled():
+        due, waiting = self._due, self._waiting
+        if not due:
+            while waiting and waiting[0][2].is_cancelled:
                 heapq.heappop(waiting)
             if not waiting:
                 raise Idle("no timer is left, and somebody waits")
             self.now_us = max(self.now_us, waiting[0][0])
-        while waiting and waiting[0][0] <= self.now_us:
-            ready.append(heapq.heappop(waiting)[2])
-        for _ in range(len(ready)):
-            handle = ready.popleft()
-            if handle.cancelled():
+        now_us = self.now_us
+        while waiting and waiting[0][0] <= now_us:
+            due.append(heapq.heappop(waiting)[2])
+        for _ in range(len(due)):
+            call = due.popleft()
+            if call.is_cancelled:
                 continue
-            process = handle._context.get(PROCESS)  # type: ignore[attr-defined]
+            process = call.context.get(PROCESS)
             if process is not None and process.is_dead:
-                self.kept.append(handle)
+                self.kept.append(call)
                 continue
             self.steps += 1
-            handle._run()
+            call.run(self)
+
+    def drop(self) -> None:
+        """Forget everything that is due or will be."""
+        self._due.clear()
+        self._waiting.clear()
 
     def _write_to_self(self) -> None:
         """There is no other thread that could wake it."""

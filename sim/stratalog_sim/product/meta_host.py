@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextvars import copy_context
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 from stratalog.machines.table.records import StoredRecord, TableWrite
@@ -50,19 +50,33 @@ class MetaDisk(MemoryStore):
             await super().write([command])
 
 
+class Witness(Protocol):
+    """What learns of the service's work, before any other part of the world does."""
+
+    def published(self, table: ShardTable, change_set: ChangeSet) -> None:
+        """A change is durable; `table` is the whole state."""
+        ...
+
+    def loaded(self, version: int, published: int) -> None:
+        """The service starts with this version of the table. It had published changes up to another one before."""
+        ...
+
+    def asked(self, command: Command[Any]) -> None: ...
+
+
 class MetaHost:
     def __init__(
         self,
         machine: Machine,
         network: Network,
         settings: dict[str, Any],
-        published: Callable[[ShardTable, ChangeSet], None],
+        witness: Witness,
     ) -> None:
-        """`published` gets each change, with the whole table, before any other part of the world hears of it."""
         self.machine = machine
         self.network = network
         self.loop = network.loop
-        self._published = published
+        self._witness = witness
+        self._published_version = -1
         self._settings = settings
         self._store = MetaDisk(self.loop)
         self.process = Process(machine)
@@ -84,11 +98,13 @@ class MetaHost:
 
         def watched(change_sets: Sequence[ChangeSet]) -> None:
             for change_set in change_sets:
-                self._published(service._parts()[0]._table, change_set)
+                self._published_version = change_set.version
+                self._witness.published(service._parts()[0]._table, change_set)
             publish(change_sets)
 
         service._publish = watched  # type: ignore[method-assign]  # the writer is given this one
         await service.start()
+        self._witness.loaded(service._parts()[0]._table.version, self._published_version)
         self.service = service
 
     @property
@@ -99,6 +115,9 @@ class MetaHost:
     def kill(self) -> None:
         self.process.is_dead = True
         self.service = None
+
+    def asked(self, command: Command[Any]) -> None:
+        self._witness.asked(command)
 
     def running(self) -> MetaService:
         if self.service is None:
@@ -158,6 +177,7 @@ class MetaLink:
 
     async def perform(self, command: Command[R], *, validate_only: bool = False) -> R:
         def ask(service: MetaService) -> Coroutine[Any, Any, R]:
+            self._host.asked(command)
             return service.perform(command, validate_only=validate_only)
 
         return await self._ask(ask, Repeat.IDEMPOTENT if command.is_idempotent else Repeat.NEVER)

@@ -7,12 +7,15 @@ import traceback
 from collections.abc import Sequence
 
 from stratalog_sim.broken import Broken
-from stratalog_sim.product.faults import Faults
+from stratalog_sim.product.faults import cause_faults
+from stratalog_sim.product.hanging import HangingDisks
 from stratalog_sim.product.world import ProductWorld, Shape
 
 
 def shape_of(seed: int) -> Shape:
-    """Of five seeds one has a single node, and one has two copies on three nodes."""
+    """Of five seeds one has a single node, and one has two copies on three nodes. In one of twenty disks hang."""
+    if seed % 20 == 12:
+        return Shape(hangs=True)
     match seed % 5:
         case 0:
             return Shape(nodes=1, replicas=1)
@@ -24,7 +27,7 @@ def shape_of(seed: int) -> Shape:
 
 def world_of(seed: int, shape: Shape) -> ProductWorld:
     world = ProductWorld(seed, shape)
-    world.begin_faults = lambda begun: Faults(begun).end
+    world.cause_faults = (lambda begun: HangingDisks(begun).run()) if shape.hangs else cause_faults
     return world
 
 

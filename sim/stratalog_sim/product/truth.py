@@ -6,14 +6,19 @@ The first broken promise is kept, and ends the world.
 
 from __future__ import annotations
 
+import json
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from stratalog.formats.batches.record_batch import walk
+from stratalog.formats.disk.journal import JOURNAL_HEADER_BYTES, decode_journal_header, scan_journal
 from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES, decode_segment_header
 from stratalog.formats.segments.digest import EMPTY_DIGEST, extend_digest_past
 from stratalog.machines.table.shard_table import ShardTable
+from stratalog.model.commands.table_commands import Command, PromiseFence
 from stratalog.model.errors import Corrupt
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import ChangeSet
@@ -30,6 +35,7 @@ from stratalog_sim.product.machine import Machine
 Values = dict[tuple[str, int], dict[int, bytes]]
 """By topic and shard, then by offset."""
 LAYOUT = NodeLayout(Path(ROOT) / "data")
+_SEGMENTS = str(LAYOUT.segments)
 
 
 class Truth:
@@ -46,7 +52,15 @@ class Truth:
         """What clients were shown or had acknowledged."""
         self.on_broken: Callable[[], None] = lambda: None
         self._served: dict[tuple[int, ShardKey], int] = {}
-        self._sealed: dict[SegmentKey, None] = {}
+        self._proven: dict[tuple[SegmentKey, int], None] = {}
+        """Copies whose content was compared with the seal."""
+        self._given: dict[SegmentKey, dict[int, tuple[int, int]]] = {}
+        """By base offset of each batch: where it ends, and its checksum."""
+        self._keys: dict[Inode, SegmentKey] = {}
+        self._served_in: dict[SegmentKey, int] = {}
+        """How far leaders have served each segment."""
+        self._served_unseen: dict[ShardKey, int] = {}
+        """The same while no meta service ran, whose table names the segment."""
         self.in_doubt: dict[int, None] = {}
         """Nodes that may be without what they had, and have not begun another life since."""
 
@@ -73,12 +87,13 @@ class Truth:
     def look_at(self, node_id: int, node: StorageNode) -> None:
         """After each turn of a node: how far its leaders serve readers."""
         table = self.table()
-        if table is None:
-            return
         for shard in node.shards.all():
             if not shard.is_leader or shard.stop is not None:
                 continue
             served = shard.high_watermark
+            if table is None:
+                self._served_unseen[shard.key] = max(served, self._served_unseen.get(shard.key, 0))
+                continue
             if self._served.get((node_id, shard.key), -1) < served:
                 self._served[(node_id, shard.key)] = served
                 self._check_served(node_id, shard.key, served, table)
@@ -93,10 +108,12 @@ class Truth:
         if segment.state is not SegmentState.ACTIVE or segment.is_fenced or served <= segment.base_offset:
             return
         key = segment.key
+        self._served_in[key] = max(served, self._served_in.get(key, 0))
         topic = table.topic(key.topic_id)
         is_quorum = topic.settings.get("acks.policy") == "quorum"
         voters = segment.replicas if is_quorum else segment.isr
         lacking = {one: end for one in voters if (end := self.end_on(one, key)) < served and one not in self.in_doubt}
+        lacking = {one: end for one in lacking if (end := self._end_with_journals(one, key)) < served}
         if len(lacking) > ((len(voters) - 1) // 2 if is_quorum else 0):
             promise = "HW is within what most replicas hold" if is_quorum else "HW is within the committed ISR"
             self.fail(promise, f"node {node_id} serves {key} up to {served}; of {voters} these end at {lacking}")
@@ -125,19 +142,65 @@ class Truth:
                     return inode
         return None
 
+    def written(self, machine: Machine, path: str, inode: Inode, data: bytes | memoryview, position: int) -> None:
+        """An offset is given once in a segment. A file without its name belongs to a roll that is not confirmed."""
+        if not path.startswith(_SEGMENTS):
+            return
+        if position < SEGMENT_HEADER_BYTES:
+            self._keys.pop(inode, None)
+            return
+        table, key = self.table(), self._key_of(inode)
+        segment = None if table is None or key is None else table.state.find_segment(key)
+        if key is None or segment is None or segment.handed.given_up or not self._is_named(machine, key, inode):
+            return
+        self.checks += 1
+        given, view = self._given.setdefault(key, {}), memoryview(data)
+        try:
+            for at, header in walk(view, source="a write", verify=False):
+                batch = header.end_offset, zlib.crc32(view[at : at + header.size_bytes])
+                if given.setdefault(header.base_offset, batch) != batch:
+                    self.fail("an offset is given once", f"{machine.name} writes another batch at {header} of {key}")
+        except Corrupt:
+            return  # room ahead, or a batch that a full disk cut
+
+    def _key_of(self, inode: Inode) -> SegmentKey | None:
+        key = self._keys.get(inode)
+        if key is None:
+            with suppress(Corrupt):
+                key = decode_segment_header(bytes(inode.data[:SEGMENT_HEADER_BYTES]), source="disk").key
+                self._keys[inode] = key
+        return key
+
+    @staticmethod
+    def _is_named(machine: Machine, key: SegmentKey, inode: Inode) -> bool:
+        with suppress(OSError):
+            return machine.files.find(str(LAYOUT.segment(key))) is inode
+        return False
+
     def end_on(self, node_id: int, key: SegmentKey) -> int:
         """Where the copy there ends, as far as the topic's flush policy counts it."""
         inode = self._file(node_id, key)
         if inode is None:
             return -1
-        data = inode.on_disk if self.is_fsync else bytes(inode.data)
-        end = key.base_offset
-        try:
-            for _, header in walk(memoryview(data)[SEGMENT_HEADER_BYTES:], source="disk", verify=False):
-                end = header.end_offset
-        except Corrupt:
-            pass  # room ahead, or a batch that is not whole
-        return end
+        return _end_of(inode.on_disk if self.is_fsync else bytes(inode.data), key)
+
+    def _end_with_journals(self, node_id: int, key: SegmentKey) -> int:
+        """The same, with what only a journal has on the disk: the next start brings that to the file."""
+        inode = self._file(node_id, key)
+        if inode is None or not self.is_fsync:
+            return self.end_on(node_id, key)
+        data = bytearray(inode.on_disk)
+        with suppress(OSError, Corrupt):
+            folder = self.machines[node_id].files.find(str(LAYOUT.journal))
+            for name in sorted(folder.entries):
+                whole = folder.entries[name].on_disk
+                number = decode_journal_header(whole[:JOURNAL_HEADER_BYTES], source=name).number
+                for entry in scan_journal(whole[JOURNAL_HEADER_BYTES:], number, source=name).entries:
+                    if entry.segment == key:
+                        begin = SEGMENT_HEADER_BYTES + entry.position
+                        data.extend(bytes(max(0, begin + len(entry.payload) - len(data))))
+                        data[begin : begin + len(entry.payload)] = entry.payload
+        return _end_of(bytes(data), key)
 
     def removed(self, machine: Machine, path: str, inode: Inode) -> None:
         """A file is deleted: it must not be the last copy of what is owed."""
@@ -161,6 +224,32 @@ class Truth:
         assert seal is not None
         return inode is not None and _is_sealed_content(bytes(inode.data), seal.size_bytes, seal.digest)
 
+    # What the meta service is asked and keeps ------------------------------------------------------------------------
+    def asked(self, command: Command[Any]) -> None:
+        if isinstance(command, PromiseFence) and command.caller is not None:
+            self.checks += 1
+            node_id = command.caller.node_id
+            table, promised = self.table(), self._promised(node_id, command.segment)
+            segment = None if table is None else table.state.find_segment(command.segment)
+            is_open = segment is not None and segment.end_offset is None  # else it may be forgotten, and told again
+            if is_open and promised < command.fence:
+                what = f"node {node_id} promises {command.fence} of {command.segment}, its disk says {promised}"
+                self.fail("a promise is on the disk before it is reported", what)
+
+    def _promised(self, node_id: int, key: SegmentKey) -> int:
+        """As the disk of the node has it for sure."""
+        with suppress(OSError):
+            content = self.machines[node_id].files.find(str(LAYOUT.fences)).on_disk
+            for topic_id, shard, epoch, base_offset, fence in json.loads(content or b'{"fences": []}')["fences"]:
+                if (topic_id, shard, epoch, base_offset) == (str(key.topic_id), key.shard, key.epoch, key.base_offset):
+                    return int(fence)
+        return 0
+
+    def loaded(self, version: int, published: int) -> None:
+        self.checks += 1
+        if version < published:
+            self.fail("metadata survive a restart", f"version {version} is loaded, {published} was published")
+
     # Metadata -------------------------------------------------------------------------------------------------------
     def published(self, table: ShardTable, change_set: ChangeSet) -> None:
         self.checks += 1
@@ -177,17 +266,26 @@ class Truth:
                 self.fail("nothing referenced is missing", f"{segment.key} refers to {part.object_key}")
         if segment.remote.manifest_key is not None and segment.remote.manifest_key not in self.bucket.objects:
             self.fail("nothing referenced is missing", f"{segment.key} refers to {segment.remote.manifest_key}")
-        if segment.seal is not None and segment.key not in self._sealed:
-            self._sealed[segment.key] = None
+        served, end = self._served_in.get(segment.key, segment.base_offset), segment.end_offset
+        if end is not None and served > end and not segment.handed.given_up:
+            self.fail("no decided record is lost", f"{segment.key} ends at {end}, and {served} was served")
+        uploadable = max(served, self._served_unseen.get(segment.key.shard_key, 0)) if end is None else end
+        if segment.remote.commit_offset > uploadable:
+            what = f"{segment.key} is uploaded up to {segment.remote.commit_offset}, {served} was served"
+            self.fail("only decided records are uploaded", what)
+        if segment.seal is not None:
             self._check_seal(segment)
 
     def _check_seal(self, segment: Segment) -> None:
         seal = segment.seal
         assert seal is not None
         for node_id in segment.local_nodes:
-            inode = self._file(node_id, segment.key)
-            if node_id in self.in_doubt:
+            if node_id in self.in_doubt or (segment.key, node_id) in self._proven:
                 continue
+            self._proven[segment.key, node_id] = None
+            inode = self._file(node_id, segment.key)
+            if inode is None and segment.remote.state is RemoteState.COMPLETE:
+                continue  # a late report of a copy that was freed
             data = b"" if inode is None else bytes(inode.on_disk)
             if seal.size_bytes and not _is_sealed_content(data, seal.size_bytes, seal.digest):
                 self.fail("seal records are true", f"{segment.key} on node {node_id} is not what {seal} says")
@@ -201,6 +299,16 @@ class Truth:
                 parts = [part.object_key for part in segment.remote.parts]
                 if segment.state is not SegmentState.DELETED and key in (*parts, segment.remote.manifest_key):
                     self.fail("nothing referenced is missing", f"{key} is deleted, {segment.key} refers to it")
+
+
+def _end_of(data: bytes, key: SegmentKey) -> int:
+    end = key.base_offset
+    try:
+        for _, header in walk(memoryview(data)[SEGMENT_HEADER_BYTES:], source="disk", verify=False):
+            end = header.end_offset
+    except Corrupt:
+        pass  # room ahead, or a batch that is not whole
+    return end
 
 
 def _is_sealed_content(data: bytes, size_bytes: int, digest: bytes) -> bool:

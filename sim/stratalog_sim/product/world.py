@@ -17,13 +17,18 @@ from dataclasses import dataclass
 from random import Random
 from types import SimpleNamespace
 from typing import Any, Final
+from uuid import UUID
 
 import structlog
 
 from stratalog.model.commands.table_commands import CreateTopic
 from stratalog.model.errors import AlreadyExists, StratalogError
+from stratalog.settings.choices import FlushPolicy
 from stratalog.settings.process import ProcessSettings
 from stratalog_node.disk import checkpoints, threads, write_behind
+from stratalog_node.groups import coordinator
+from stratalog_node.groups.hosting import CoordinatorLimits
+from stratalog_node.groups.log import LogLimits
 from stratalog_node.node import Listen, StorageNode
 from stratalog_node.serve.connections import listeners
 from stratalog_node.tier.cold import cold_reader
@@ -32,6 +37,8 @@ from stratalog_sim.broken import Broken
 from stratalog_sim.product import key_value, pools
 from stratalog_sim.product.bucket import Bucket, BucketClient
 from stratalog_sim.product.clients import Consumer, Producer, Wire
+from stratalog_sim.product.group_clients import SESSION_S, GroupMember, GroupReader, GroupWatcher
+from stratalog_sim.product.group_truth import GroupTruth
 from stratalog_sim.product.kernel import ROOT, Kernel
 from stratalog_sim.product.loop import VirtualLoop
 from stratalog_sim.product.machine import PROCESS, Machine, Process
@@ -43,10 +50,13 @@ from support.history import Log, Seen, anomalies
 
 LEASE_MS: Final = 600
 PATIENCE_MS: Final = 500
+STALL_MS: Final = 1_000
 REPLACE_AFTER_MS: Final = 2_000
 PORT: Final = 9_092
 CALM_S: Final = 60.0
 TOPIC: Final = "flights"
+_GROUP_LOG: Final = LogLimits(snapshot_min_bytes=2_000, chunk_entries=2)
+"""Snapshots are frequent, and in several appends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +68,9 @@ class Shape:
     is_fsync: bool | None = None
     is_quorum: bool | None = None
     has_bucket: bool | None = None
+    has_groups: bool | None = None
+    hangs: bool = False
+    """Disks hang, and nothing else is wrong: see `hanging.py`."""
     seconds: float = 4.0
     """While faults occur."""
 
@@ -102,17 +115,21 @@ class ProductWorld:
             self.meta_machine,
             self.network,
             {"lease_ms": LEASE_MS, "patience_ms": PATIENCE_MS, "replace_after_ms": REPLACE_AFTER_MS},
-            self.truth.published,
+            self.truth,
         )
         self.truth.on_broken = self.loop.stop
         self.kernel.on_remove = self.truth.removed
+        self.kernel.on_write = self.truth.written
         self.bucket.on_delete = self.truth.deleted_object
         self.clients = Process(self.client_machine)
         self.producers: list[Producer] = []
         self.consumers: list[Consumer] = []
         self.shards = self.rng.choice((1, 2))
-        self.begin_faults: Callable[[ProductWorld], Callable[[], None]] = lambda _: lambda: None
-        """Called once the cluster serves; returns what ends all faults."""
+        self.groups = GroupTruth(self.truth.fail)
+        self.has_groups = self._drawn(shape.has_groups)
+        self.group_clients: list[GroupMember | GroupWatcher] = []
+        self.cause_faults: Callable[[ProductWorld], Coroutine[Any, Any, None]] = _no_faults
+        """Runs once the cluster serves, until all faults have ended."""
         self.fault: Exception | None = None
         """What ended one of the world's own tasks."""
 
@@ -154,11 +171,15 @@ class ProductWorld:
             node_id=host.node_id,
             offsets_topic_num_partitions=1,
             flush_interval_ms=500,
-            disk_stall_ms=1_000,
+            disk_stall_ms=STALL_MS,
             replica_lag_time_max_ms=500,
             log_retention_check_interval_ms=500,
             remote_upload_interval_ms=300,
             remote_upload_timeout_ms=1_500,
+            flush_policy=FlushPolicy.FSYNC if self.is_fsync else FlushPolicy.REPLICATED,
+            group_min_session_timeout_ms=100,
+            group_initial_rebalance_delay_ms=100,
+            group_consumer_session_timeout_ms=round(SESSION_S * 1_000),
         )
         store = BucketClient(self.bucket, self.network, host.machine) if self.has_bucket else None
         link = MetaLink(self.meta, host.machine)
@@ -227,6 +248,7 @@ class ProductWorld:
         Socket.network, Pool.loop = self.network, self.loop
         was_enabled = gc.isenabled()
         gc.disable()
+        gc.freeze()  # so that the collection at the end looks at this world alone
         try:
             with self.kernel.installed(self.seed), self._seams(), self._logs():
                 asyncio.set_event_loop(self.loop)
@@ -236,6 +258,7 @@ class ProductWorld:
                     self._drop()
                     asyncio.set_event_loop(None)
         finally:
+            gc.unfreeze()
             if was_enabled:
                 gc.enable()
 
@@ -258,9 +281,7 @@ class ProductWorld:
             self.start(node_id)
         await self._create_topic()
         self._begin_clients()
-        end_faults = self.begin_faults(self)
-        await asyncio.sleep(self.shape.seconds)
-        end_faults()
+        await self.cause_faults(self)
         for host in self.hosts.values():
             self.start(host.node_id)
         await asyncio.sleep(1.0)
@@ -315,6 +336,8 @@ class ProductWorld:
                 self.producers.append(producer)
                 self.spawn(self.clients, producer.run())
             self._begin_consumer(f"c{shard}", shard)
+        if self.has_groups:
+            self._begin_group()
 
     def _begin_consumer(self, name: str, shard: int) -> Consumer:
         consumer = Consumer(name, TOPIC, shard, self.wire(), Random(self.rng.random()))
@@ -324,17 +347,40 @@ class ProductWorld:
         self.spawn(self.clients, consumer.run())
         return consumer
 
+    def _begin_group(self) -> None:
+        is_consumer = self.rng.random() < 0.5
+        for name in ("ga", "gb"):
+            own = self._group_place(name)
+            member = GroupMember(*own, topic_id=self._topic_id, is_consumer=is_consumer, now_s=self.loop.time)
+            self.group_clients.append(member)
+        self.group_clients.append(GroupWatcher(*self._group_place("gw")))
+        for client in self.group_clients:
+            self.spawn(self.clients, client.run())
+
+    def _group_place(self, name: str) -> tuple[str, str, int, Wire, GroupTruth, Random]:
+        return name, TOPIC, self.shards, self.wire(), self.groups, Random(self.rng.random())
+
+    def _topic_id(self) -> UUID:
+        table = self.meta.table
+        if table is not None:
+            self._known_topic = next(one.topic_id for one in table.state.topics.values() if one.name == TOPIC)
+        return self._known_topic
+
     async def _read_all(self) -> None:
-        for producer in self.producers:
-            producer.is_over = True
+        for client in [*self.producers, *self.group_clients]:
+            client.is_over = True
+        group = GroupReader(*self._group_place("gr"))
+        if self.has_groups:
+            self.spawn(self.clients, group.run())
         readers = [self._begin_consumer(f"reader{shard}", shard) for shard in range(self.shards)]
         ends_s = self.loop.now_s + CALM_S
-        while not self._has_all(readers):
+        while not self._has_all(readers) or (self.has_groups and not group.has_all):
             if self.loop.now_s > ends_s:
                 late = [f"{one.name} at {one.position} of {one.high_watermark}" for one in readers]
                 unsent = [one.name for one in self.producers if not one.is_done]
                 raise Broken(
-                    "all decided records can be read once all faults have ended", f"{late}, unanswered: {unsent}"
+                    "all decided records can be read once all faults have ended",
+                    f"{late}, unanswered: {unsent}, group: {group.has_all}",
                 )
             await asyncio.sleep(0.1)
         logs = {
@@ -365,10 +411,12 @@ class ProductWorld:
             (checkpoints, "Rdict", key_value.Rdict),
             (checkpoints, "WriteBatch", key_value.WriteBatch),
             (checkpoints, "_opened", lambda path: key_value.Rdict(str(path))),
+            (coordinator, "CoordinatorLimits", lambda: CoordinatorLimits(log=_GROUP_LOG)),
             (listeners, "socket", SimpleNamespace(socket=Socket, **SOCKETS)),
         ]
         before = [(where, name, getattr(where, name)) for where, name, _ in patches]
         pools.SLOW_S.clear()
+        pools.HANGS_UNTIL_S.clear()
         try:
             for where, name, ours in patches:
                 setattr(where, name, ours)
@@ -414,8 +462,7 @@ class ProductWorld:
             self.loop.bury()
             self.loop.kept.clear()
             self.loop._tasks.clear()
-            self.loop._waiting.clear()
-            self.loop._ready.clear()  # type: ignore[attr-defined]
+            self.loop.drop()
             self.network.forget()
             self.kernel.sockets.clear()
             self.meta.service = None
@@ -426,6 +473,10 @@ class ProductWorld:
         finally:
             PROCESS.reset(token)
             sys.unraisablehook = hook
+
+
+async def _no_faults(world: ProductWorld) -> None:
+    await asyncio.sleep(world.shape.seconds)
 
 
 assert str(LAYOUT.root).startswith(ROOT)

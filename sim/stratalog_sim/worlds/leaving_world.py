@@ -39,7 +39,6 @@ from stratalog_sim.broken import Broken
 from stratalog_sim.clients.clients import MountReader
 from stratalog_sim.clients.people import MOST_ROUNDS, People
 from stratalog_sim.clients.volume import VolumeLife
-from stratalog_sim.worlds.hanging_world import HangingWorld
 from stratalog_sim.worlds.simulated_machines import Shape
 from stratalog_sim.worlds.world import SimulatedWorld
 
@@ -360,6 +359,4 @@ class LeavingWorld(SimulatedWorld):
 
 
 def world_of(seed: int, shape: Shape) -> SimulatedWorld:
-    if shape.hangs:
-        return HangingWorld(seed, shape)
     return LeavingWorld(seed, shape) if shape.spares else SimulatedWorld(seed, shape)

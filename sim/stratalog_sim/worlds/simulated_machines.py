@@ -44,17 +44,13 @@ class Shape:
     """Directories are damaged, put back and copied more often than anything else happens. None: the seed decides."""
     spares: int = 0
     """So many nodes come later, and some leave: see `LeavingWorld`."""
-    hangs: bool = False
-    """Disks hang, and nothing else is wrong: see `HangingWorld`."""
 
 
 def shape_of(seed: int) -> Shape:
     """One, two or three nodes, two fifths of the seeds with three; every fourth of these has two replicas. In every
-    fifth seed nodes come and go, with one copy or two of each segment; in every twentieth disks hang."""
+    fifth seed nodes come and go, with one copy or two of each segment."""
     if seed % 5 == 4:
         return leaving_shape_of(seed)
-    if seed % 20 == 10:
-        return Shape(nodes=3, replicas=3, hangs=True)
     nodes = (3, 1, 3, 2)[seed % 5]
     replicas = 2 if nodes == 3 and seed % 20 in (5, 12) else nodes
     return Shape(nodes=nodes, replicas=replicas, trouble_ms=(2_000, 4_000, 6_000)[seed % 3])

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from stratalog_sim.__main__ import play_seeds
-from stratalog_sim.bugs.bugs import BUGS, planted
+from stratalog_sim.bugs.bugs import BUGS
+from stratalog_sim.planting import planted
 from stratalog_sim.worlds.simulated_machines import Shape, shape_of
 from stratalog_sim.worlds.world import SimulatedWorld
 
@@ -53,7 +54,7 @@ def test_a_history_is_told_in_words() -> None:
 def test_a_seed_that_breaks_a_promise_tells_how_and_does_so_again(capsys: pytest.CaptureFixture[str]) -> None:
     told = []
     for _ in range(2):
-        with planted(BUGS["HW past a member"]):
+        with planted(BUGS["HW past a member"].patches):
             assert play_seeds(range(20), 3, is_told=False) == 1
         told.append(capsys.readouterr().out)
     lines = told[0].splitlines()

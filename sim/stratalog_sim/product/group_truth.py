@@ -1,0 +1,69 @@
+"""What clients of a group may be told: no commit is lost, and no shard has two readers.
+
+A commit whose outcome is unknown may still get into the log, behind later ones, for as long as its request may be on
+its way. So an answer may go back to such a commit, and to no other one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+class GroupTruth:
+    def __init__(self, fail: Callable[[str, str], None]) -> None:
+        self._fail = fail
+        self._last_number = 0
+        self._floors: dict[int, int] = {}
+        """By shard: the newest commit that a client learned of."""
+        self._unanswered: dict[int, dict[int, None]] = {}
+        self._readers: dict[tuple[int, int], str] = {}
+        """By generation and shard."""
+        self._owners: dict[int, tuple[str, float]] = {}
+        """By shard: the client that reads it, and until when its session lasts at least."""
+        self.commits = 0
+
+    # Offsets --------------------------------------------------------------------------------------------------------
+    def begin_commit(self, shard: int) -> int:
+        self._last_number += 1
+        self._unanswered.setdefault(shard, {})[self._last_number] = None
+        return self._last_number
+
+    def acknowledged(self, shard: int, number: int) -> None:
+        self.commits += 1
+        self._unanswered[shard].pop(number, None)
+        self._floors[shard] = max(self._floors.get(shard, 0), number)
+
+    def asked(self, shard: int) -> int:
+        """What an answer to a question of now must show at least."""
+        return self._floors.get(shard, 0)
+
+    def shown(self, who: str, shard: int, number: int, least: int) -> None:
+        is_late = number in self._unanswered.get(shard, {})
+        if number < least and not is_late:
+            what = f"{who} is shown commit {number} of shard {shard}, and {least} was known when it asked"
+            self._fail("no committed offset is lost", what)
+        if is_late:
+            self._floors[shard] = number
+        else:
+            self._floors[shard] = max(self._floors.get(shard, 0), number)
+
+    # Readers --------------------------------------------------------------------------------------------------------
+    def assigned(self, generation: int, member_id: str, shards: tuple[int, ...]) -> None:
+        for shard in shards:
+            reader = self._readers.setdefault((generation, shard), member_id)
+            if reader != member_id:
+                what = f"{member_id} and {reader} read shard {shard} in generation {generation}"
+                self._fail("a shard has one reader in a generation", what)
+
+    def owns(self, who: str, shards: tuple[int, ...], asked_s: float, now_s: float, session_s: float) -> None:
+        """A heartbeat that was sent at `asked_s` has this answer."""
+        for shard in shards:
+            owner, until_s = self._owners.get(shard, (who, 0.0))
+            if owner != who and until_s > now_s:
+                self._fail("a shard has one reader at a time", f"{who} and {owner} read shard {shard}")
+            self._owners[shard] = who, asked_s + session_s
+
+    def gave_up(self, who: str, shards: tuple[int, ...]) -> None:
+        for shard in shards:
+            if self._owners.get(shard, ("", 0.0))[0] == who:
+                del self._owners[shard]

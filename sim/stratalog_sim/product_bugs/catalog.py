@@ -1,0 +1,95 @@
+"""All bugs of the product, each with the worlds in which it is looked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from stratalog_sim.planting import Patch, planted
+from stratalog_sim.product.play import world_of
+from stratalog_sim.product.world import Shape
+from stratalog_sim.product_bugs import of_groups, of_replication, of_tiers
+
+_USUAL = Shape()
+
+
+@dataclass(frozen=True, slots=True)
+class ProductBug:
+    name: str
+    patches: Callable[[], list[Patch]]
+    shape: Shape = _USUAL
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Which seed it took, and what it broke."""
+
+    seed: int
+    promise: str
+    history: list[str]
+
+
+def find(bug: ProductBug, seeds: range) -> Found | None:
+    """Play until it breaks something. None: these seeds do not find it."""
+    with planted(bug.patches):
+        for seed in seeds:
+            world = world_of(seed, bug.shape)
+            try:
+                world.play()
+            except AssertionError as failure:
+                return Found(seed, str(failure), world.history(40))
+    return None
+
+
+_ONE_NODE = Shape(nodes=1, replicas=1)
+_TWO_COPIES = Shape(nodes=3, replicas=2)
+_IN_SYNC = Shape(is_quorum=False)
+_QUORUM = Shape(is_quorum=True)
+_FSYNC = Shape(is_fsync=True)
+_BUCKET = Shape(has_bucket=True)
+_GROUPS = Shape(has_groups=True)
+
+PRODUCT_BUGS = {
+    bug.name: bug
+    for bug in (
+        ProductBug("seal without digest", of_replication.seal_without_digest),
+        ProductBug("unknown taken as refused", of_replication.unknown_taken_as_refused),
+        ProductBug("acknowledged before the roll", of_replication.acknowledged_before_the_roll),
+        ProductBug(
+            "end reported before it is flushed",
+            of_replication.end_reported_before_it_is_flushed,
+            Shape(nodes=1, replicas=1, is_fsync=True),
+        ),
+        ProductBug("tail not doubted", of_replication.tail_is_not_doubted, Shape(nodes=1, replicas=1, is_fsync=True)),
+        ProductBug("HW past a member", of_replication.high_watermark_past_a_member, _IN_SYNC),
+        ProductBug("stale ISR accepted", of_replication.stale_isr_accepted, _IN_SYNC),
+        ProductBug("unknown proposal taken as refused", of_replication.unknown_proposal_taken_as_refused, _IN_SYNC),
+        ProductBug("quorum of one", of_replication.quorum_of_one, _QUORUM),
+        ProductBug("quorum recovered from one", of_replication.quorum_recovered_from_one, _QUORUM),
+        ProductBug("producers forgotten at the successor", of_replication.producers_forgotten_at_the_successor),
+        ProductBug("copy proven from memory", of_replication.copy_proven_from_memory),
+        ProductBug("follower reports the end", of_replication.follower_reports_the_end),
+        ProductBug("a batch is skipped", of_replication.batch_is_skipped),
+        ProductBug("shortened member votes", of_replication.shortened_member_votes, _FSYNC),
+        ProductBug("fence not persisted", of_replication.fence_not_persisted),
+        ProductBug(
+            "copy dropped before its replacement", of_replication.copy_dropped_before_its_replacement, _TWO_COPIES
+        ),
+        ProductBug("started again behind a hand-over", of_replication.started_again_behind_a_hand_over),
+        ProductBug("seal taken for a fence", of_replication.seal_taken_for_a_fence),
+        ProductBug("every member is waited for", of_replication.every_member_is_waited_for, Shape(hangs=True)),
+        ProductBug("heartbeats taken for health", of_replication.heartbeats_taken_for_health, Shape(hangs=True)),
+        ProductBug("upload above HW", of_tiers.upload_above_high_watermark, _BUCKET),
+        ProductBug("delete before commit", of_tiers.delete_before_commit, _BUCKET),
+        ProductBug("any holder uploads", of_tiers.any_holder_uploads, _BUCKET),
+        ProductBug("uncommitted upload is swept", of_tiers.uncommitted_upload_is_swept, _BUCKET),
+        ProductBug("commit of a refused put", of_tiers.commit_of_a_refused_put, _BUCKET),
+        ProductBug("metadata not kept", of_tiers.metadata_acknowledged_before_they_are_kept),
+        ProductBug("commit announced before durable", of_groups.commit_announced_before_it_is_durable, _GROUPS),
+        ProductBug("commit shown before durable", of_groups.committed_offset_shown_before_it_is_durable, _GROUPS),
+        ProductBug("answers after it lost the shard", of_groups.answers_after_it_lost_the_shard, _GROUPS),
+        ProductBug("coordinates before its log is read", of_groups.coordinates_before_its_log_is_read, _GROUPS),
+        ProductBug("assignment announced before durable", of_groups.assignment_announced_before_it_is_durable, _GROUPS),
+        ProductBug("trimmed before the snapshot is whole", of_groups.trimmed_before_the_snapshot_is_whole, _GROUPS),
+    )
+}
