@@ -55,7 +55,7 @@ MODULES: Final = {
         " shard_view stats write_gate"
     ),
     "storage_node/stratalog_node/shards/log": (
-        "append committed_ends directory handing_over internal_append mounted shard_log workers"
+        "append directory handing_over internal_append mounted shard_log workers"
     ),
     "storage_node/stratalog_node/shards/catalog": "catalog rules wait",
     "storage_node/stratalog_node/shards/read": "epochs other_sources ranges reading replica_reads time_scan",

@@ -214,6 +214,7 @@ class NodeLife(LeadingNode):
             shard.step(SegmentEventReceived(key.epoch, RecordReceived(SegmentRecord.of(segment))))
             if must_resign(shard.chain, segment, self.view.active(key.shard_key)):
                 self.following.resign(key.shard_key)
+            shard.chain.learn_committed(self.view.segments(key.shard_key)[-1])
         self.following.look_at(key)
         self.following.moved(key)
         if segment is None and key in self.disk.files and self.is_shared(key):

@@ -58,14 +58,7 @@ class ShardShell:
         self.policy = policy
         self.is_fsync = is_fsync
         segments = node.view.segments(key)
-        newest = segments[-1] if segments else None
-        self.chain = ShardChain(
-            key,
-            node.node_id,
-            policy,
-            high_watermark=newest.base_offset if newest else 0,
-            led_since_epoch=newest.epoch if newest else 0,
-        )
+        self.chain = ShardChain.begin(key, node.node_id, policy, segments[-1] if segments else None)
         self.inherited: Producers | None = None
         self.named: dict[SegmentKey, NextReplicas | None] = {}
         """By segment: the replicas of the next segment, as just named."""
@@ -80,14 +73,7 @@ class ShardShell:
 
     def begin_again(self) -> None:
         """As who resigned: it may lead again what a later record names."""
-        active = self.node.view.active(self.key)
-        self.chain = ShardChain(
-            self.key,
-            self.node.node_id,
-            self.policy,
-            high_watermark=self.chain.high_watermark,
-            led_since_epoch=active.epoch + 1 if active is not None else 0,
-        )
+        self.chain = self.chain.after_resigning(self.policy, self.node.view.active(self.key))
         self.inherited = None
 
     # Turns ----------------------------------------------------------------------------------------------------------

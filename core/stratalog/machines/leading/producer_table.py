@@ -56,12 +56,11 @@ class ProducerTable:
     means putting old ones back. Invariant: entries are in the order in which their producers were last seen.
     """
 
-    __slots__ = ("_entries", "dropped", "limit")
+    __slots__ = ("_dropped", "_entries", "limit")
 
     def __init__(self, snapshots: Iterable[ProducerSnapshot] = (), limit: int = DEFAULT_LIMIT) -> None:
         self.limit = limit
-        self.dropped = 0
-        """How many were forgotten for the limit alone."""
+        self._dropped = 0
         self._entries: dict[int, ProducerSnapshot] = {}
         self.replace(snapshots)
 
@@ -79,7 +78,7 @@ class ProducerTable:
     def replace(self, snapshots: Iterable[ProducerSnapshot]) -> None:
         """Start again from a checkpoint or a seal record."""
         ordered = sorted(snapshots, key=_last_append)
-        self.dropped += max(0, len(ordered) - self.limit)
+        self._dropped += max(0, len(ordered) - self.limit)
         self._entries = {entry.producer_id: entry for entry in ordered[-self.limit :]}
 
     def check_sequence(
@@ -126,7 +125,12 @@ class ProducerTable:
         """Down to `limit`. Requires: nothing that was recorded is undone from here on."""
         while len(self._entries) > self.limit:
             del self._entries[next(iter(self._entries))]
-            self.dropped += 1
+            self._dropped += 1
+
+    def pop_dropped(self) -> int:
+        """How many producers were forgotten for the limit alone since the last call."""
+        dropped, self._dropped = self._dropped, 0
+        return dropped
 
     def restore(self, producer_id: int, entry: ProducerSnapshot | None) -> None:
         """Put back what `record` returned; undo the newest record first."""

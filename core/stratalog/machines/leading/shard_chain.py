@@ -93,6 +93,7 @@ from stratalog.machines.leading.shard_life import Life, Stop, StopCause
 from stratalog.machines.leading.waiting_batches import WaitingBatches
 from stratalog.model.append import AppendFailure
 from stratalog.model.ids import ShardKey
+from stratalog.model.segment import Segment
 
 _Effects: TypeAlias = list[ChainEffect]
 
@@ -152,6 +153,32 @@ class ShardChain:
         self._roll: RollSegment | None = None
         self._opening: SegmentLeader | None = None
         self._rest: list[OfferedBatch] | None = None
+
+    @classmethod
+    def begin(cls, key: ShardKey, node_id: int, policy: RollPolicy, newest: Segment | None) -> ShardChain:
+        """Of a shard of which this life has opened nothing. `newest`: the newest segment in the metadata."""
+        if newest is None:
+            return cls(key, node_id, policy)
+        return cls(key, node_id, policy, high_watermark=newest.base_offset, led_since_epoch=newest.epoch)
+
+    def after_resigning(self, policy: RollPolicy, listed: Segment | None) -> ShardChain:
+        """Of a shard whose segments other nodes seal: it may lead again what a later record names. `listed`: the active
+        segment in the metadata."""
+        led_since_epoch = 0 if listed is None else listed.epoch + 1
+        mark = self.high_watermark
+        return ShardChain(self.key, self.node_id, policy, high_watermark=mark, led_since_epoch=led_since_epoch)
+
+    def learn_committed(self, newest: Segment) -> bool:
+        """The metadata list this segment as the newest: what lies below its base, and below its end once it has one,
+        cannot be taken back. A leader's own mark is never lower than this; while an ended segment waits for its seal
+        here, only what lies before the newest one counts. Returns whether the high watermark rose."""
+        if self.active is not None:
+            return False
+        known = newest.base_offset if newest.end_offset is None or self.ended else newest.end_offset
+        if known <= self.high_watermark:
+            return False
+        self.high_watermark = known
+        return True
 
     def leads(self, epoch: int) -> bool:
         """Whether `SegmentEventReceived` of this epoch can change anything."""

@@ -66,8 +66,7 @@ def forget_silent_producers(shard: ShardLog, now_ms: int, expiration_ms: int) ->
     if (active := shard.chain.active) is None:
         return 0
     table, stats = active.producers, shard.context.stats
-    stats.producers_dropped += table.dropped
-    table.dropped = 0
+    stats.producers_dropped += table.pop_dropped()
     return table.expire(now_ms, expiration_ms)
 
 

@@ -14,7 +14,6 @@ from stratalog.model.topic import Topic
 from stratalog_node.shards.catalog.rules import ShardRules
 from stratalog_node.shards.copies.context import ShardContext
 from stratalog_node.shards.copies.due_shards import DueShards
-from stratalog_node.shards.log.committed_ends import learn_end
 from stratalog_node.shards.log.mounted import MountedLog
 from stratalog_node.shards.log.node_news import NodeNews
 from stratalog_node.shards.log.resigning import resign
@@ -151,8 +150,6 @@ class ShardDirectory:
                     shard.heard(segment)  # of a deleted one, too: it may be led here, by what was known up to now
                     if must_resign(shard.chain, segment, self._context.catalog.active_segment(shard.key)):
                         resign(shard)
-                    for newest in shard.segments[-1:]:
-                        learn_end(shard, newest)
                     shard.update_leadership()
                     self._context.events.segment_changed(shard, segment)
             case NodeChanged(node) if node.node_id != self._context.node_id:

@@ -8,7 +8,6 @@ shard resigns.
 from __future__ import annotations
 
 from stratalog.machines.leading.chain_events import ShardRecovered
-from stratalog.machines.leading.shard_chain import ShardChain
 from stratalog.machines.leading.shared_segments import is_shared
 from stratalog.model.segment import SegmentState
 from stratalog.telemetry.logs import logger
@@ -37,13 +36,8 @@ def resign(shard: ShardLog) -> None:
     kept = [copy for copy in shard.ended if _seals_alone(shard, copy)]
     leave(shard, [copy for copy in _led(shard) if copy not in kept])
     shard.active, shard.ended, shard.inherited = None, kept, None
-    shard.chain = ShardChain(
-        shard.key,
-        shard.context.node_id,
-        shard.rules.roll,
-        high_watermark=shard.high_watermark,
-        led_since_epoch=shard.epoch + 1,
-    )
+    listed = shard.context.catalog.active_segment(shard.key)
+    shard.chain = shard.chain.after_resigning(shard.rules.roll, listed)
     if kept:
         ended = tuple(copy.leader for copy in kept)
         shard.tell(ShardRecovered(ended, None, shard.high_watermark, shard.chain.doubted_epoch, None))

@@ -138,13 +138,9 @@ class ShardLog(Ranged):
         self.topic = topic
         self.rules = rules
         self.work = context.stats.of_topic(topic.topic_id)
-        newest = segments[-1] if segments else None
-        self.high_watermark = newest.base_offset if newest else 0
+        self.chain = ShardChain.begin(key, context.node_id, rules.roll, segments[-1] if segments else None)
+        self.high_watermark = self.chain.high_watermark
         """The chain's, as a plain attribute: readers ask for it often."""
-        led_since_epoch = newest.epoch if newest else 0
-        self.chain = ShardChain(
-            key, context.node_id, rules.roll, high_watermark=self.high_watermark, led_since_epoch=led_since_epoch
-        )
         self.active: ActiveSegment | None = None
         self.ended: list[ActiveSegment] = []
         """Segments that ended and are not sealed yet, oldest first."""
@@ -162,7 +158,7 @@ class ShardLog(Ranged):
         """Something happened since time was looked at (`shards/log/ages.py`)."""
         self._pending: list[OfferedBatch] = []
         self._is_dirty = False
-        self.update_leadership()
+        self._update_leader()
 
     # What others ask ------------------------------------------------------------------------------------------------
     @property
@@ -195,8 +191,12 @@ class ShardLog(Ranged):
 
     def update_leadership(self) -> None:
         """The metadata changed, or the shard stopped. Waiting fetches learn that another node leads."""
-        if self.active is None and (listed := self.segments) and listed[-1].base_offset > self.high_watermark:
-            self.chain.high_watermark = self.high_watermark = listed[-1].base_offset  # all before it is committed
+        if (listed := self.segments) and self.chain.learn_committed(listed[-1]):
+            self.high_watermark = self.chain.high_watermark
+            self.context.turn.tell_moved(self)
+        self._update_leader()
+
+    def _update_leader(self) -> None:
         named, stop = self.context.catalog.leader_of(self.key), self.stop
         is_named = named is not None and named[0] == self.context.node_id
         if self.is_leader is not (is_leader := is_named and not (stop is not None and stop.ends_leading)):

@@ -8,12 +8,12 @@ import uuid
 import pytest
 
 from stratalog.machines.leading import leader_events
-from stratalog.machines.leading.chain_events import SegmentEventReceived, ShardStopped
+from stratalog.machines.leading.chain_events import SegmentEventReceived, ShardRecovered, ShardStopped
 from stratalog.machines.leading.next_check import next_check_ms
 from stratalog.machines.leading.producer_table import ProducerTable
 from stratalog.machines.leading.segment_leader import SegmentLeader
 from stratalog.machines.leading.shard_chain import ShardChain
-from stratalog.machines.leading.shard_life import Life, Stop, StopCause
+from stratalog.machines.leading.shard_life import Stop, StopCause
 from stratalog.model.ids import SegmentKey, ShardKey
 
 SHARD = ShardKey(uuid.UUID(int=1), 0)
@@ -26,8 +26,8 @@ def a_chain(isr: tuple[int, ...] = (LEADER, FOLLOWER)) -> ShardChain:
     """Its active segment is open, and empty."""
     chain = ShardChain(SHARD, LEADER, POLICY)
     key = SegmentKey(SHARD.topic_id, SHARD.shard, 0, 0)
-    chain.active = SegmentLeader(key, LEADER, POLICY, ProducerTable(), isr=isr)
-    chain.life = Life.SERVING
+    active = SegmentLeader(key, LEADER, POLICY, ProducerTable(), isr=isr)
+    chain.step(ShardRecovered((), active, high_watermark=0, doubted_epoch=-1, stop=None), NOW)
     return chain
 
 

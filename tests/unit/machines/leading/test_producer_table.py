@@ -54,7 +54,8 @@ def test_above_its_limit_the_one_not_seen_for_longest_is_forgotten() -> None:
     for now_ms, producer in enumerate([1, 2, 3, 1, 4]):
         table.record(producer, 0, 5, 1, now_ms, now_ms)
     assert [entry.producer_id for entry in table.snapshot()] == [1, 3, 4]
-    assert table.dropped == 1
+    assert table.pop_dropped() == 1
+    assert table.pop_dropped() == 0, "each is counted once"
     again = ProducerTable(table.snapshot(), limit=2)
     assert [entry.producer_id for entry in again.snapshot()] == [1, 4], "the order outlives a snapshot"
     assert again.check_sequence(2, 0, 77, 1) is None, "forgotten: it may begin anywhere"
