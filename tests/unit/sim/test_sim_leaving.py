@@ -57,5 +57,5 @@ def test_a_retirement_is_told_in_words() -> None:
     world = LeavingWorld(1, leaving_shape_of(1))
     world.play()
     told = "\n".join(world.history())
-    assert "wishes that node" in told and "notes that the retirement of node" in told
+    assert "asks that node" in told and "notes that the retirement of node" in told
     assert "UUID(" not in told and "Retirement(" not in told, "a raw record in the history"

@@ -16,7 +16,8 @@ from stratalog_sim.worlds.simulated_machines import Shape, shape_of
 from stratalog_sim.worlds.world import SimulatedWorld
 
 _PROGRAM = (
-    "from stratalog_sim.worlds.leaving_world import world_of; from stratalog_sim.worlds.world import shape_of; "
+    "from stratalog_sim.worlds.leaving_world import world_of; "
+    "from stratalog_sim.worlds.simulated_machines import shape_of; "
     "w = world_of({0}, shape_of({0})); w.play(); print('\\n'.join(w.history()))"
 )
 
