@@ -465,6 +465,12 @@ BUGS = {
             WORSE,
         ),
         Bug(
+            "shorter file taken for whole",
+            "a copy without its last batches names the end",
+            bugs_of_directories.shorter_file_taken_for_whole,
+            WORSE,
+        ),
+        Bug(
             "older state accepted",
             "an older state names the end",
             bugs_of_directories.older_state_passes_for_the_last_one,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stratalog.machines.table import nodes as table_nodes
-from stratalog_sim.environment.disk import DiskFile
+from stratalog_sim.environment.disk import Disk, DiskFile
 from stratalog_sim.node.replica import ReplicaShell
 from stratalog_sim.planting import Patch
 from stratalog_sim.service import meta
@@ -25,6 +25,15 @@ def damage_taken_for_a_torn_tail() -> list[Patch]:
 
     was = ReplicaShell.__init__
     return [(DiskFile, "seen_offset", seen_offset), (ReplicaShell, "__init__", begin)]
+
+
+def shorter_file_taken_for_whole() -> list[Patch]:
+    """What the last life wrote is not compared with what its file has."""
+
+    def written_offset(self: Disk, key: Any) -> int:
+        return -1
+
+    return [(Disk, "written_offset", written_offset)]
 
 
 def older_state_passes_for_the_last_one() -> list[Patch]:

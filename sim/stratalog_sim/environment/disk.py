@@ -171,6 +171,10 @@ class Disk:
     """Promises, flushed."""
     seen: dict[SegmentKey, int] = field(default_factory=dict)
     """Of copies that were found damaged: below which offset they held batches. Flushed."""
+    ends_in_memory: dict[SegmentKey, int] = field(default_factory=dict)
+    """Up to which offset each file was written, in memory that outlives the process and not the boot."""
+    short: dict[SegmentKey, None] = field(default_factory=dict)
+    """Files that may have become shorter while the node was down, until a start has compared them."""
     starts: tuple[str, ...] = ()
     """Which starts may have begun the last life here; flushed, and written at `starts_place`."""
     place: int = 0
@@ -222,6 +226,10 @@ class Disk:
         self.touch()
         self.seen[key] = max(seen_offset, self.seen.get(key, -1))
 
+    def written_offset(self, key: SegmentKey) -> int:
+        """Below it the last lives wrote batches, whatever the file has now; -1: not known."""
+        return self.ends_in_memory.get(key, -1)
+
     def note_life(self, start_id: str) -> None:
         self.touch()
         self.starts, self.starts_place = (start_id,), self.place
@@ -236,6 +244,7 @@ class Disk:
         if before is not None and before.cells and not before.is_ahead:
             raise DiskFailed("it holds batches: nothing is written over them")
         self.files[key] = DiskFile(is_ahead=is_ahead)
+        self.ends_in_memory.pop(key, None)
 
     def append(self, key: SegmentKey, batches: list[Batch], *, as_leader: bool = False) -> None:
         if self.is_full:
@@ -250,6 +259,7 @@ class Disk:
             self.on_written(self.node_id, key, some, as_leader=as_leader)
             raise
         cells += batches
+        self.ends_in_memory[key] = batches[-1].end_offset
         self.on_written(self.node_id, key, batches, as_leader=as_leader)
 
     def flush(self, key: SegmentKey) -> bool:
@@ -282,6 +292,8 @@ class Disk:
         self.led_to_the_end.discard(key)
         self.checkpoints.pop(key, None)
         self.seen.pop(key, None)
+        self.ends_in_memory.pop(key, None)
+        self.short.pop(key, None)
 
     # Checkpoints ------------------------------------------------------------------------------------------------------
     def checkpoint(self, key: SegmentKey, claim: CheckpointClaim) -> None:
@@ -302,6 +314,7 @@ class Disk:
     def power_cut(self, rng: Random) -> None:
         self.restarted()
         self.boot += 1
+        self.forget_ends()
         for key in list(self.files):
             file = self.files[key]
             if not file.is_named and rng.random() < 0.7:
@@ -330,6 +343,20 @@ class Disk:
         assert isinstance(batch, Batch)
         file.cells = [*file.cells[:cell], Hole(batch.size_bytes, batch.count), *file.cells[cell + 1 :]]
 
+    def shorten(self, key: SegmentKey, cells: int, *, is_zeroed: bool) -> None:
+        """The file ends before this cell, with zeros in place of the rest if `is_zeroed`."""
+        file = self.files[key]
+        rest = sum(cell.size_bytes for cell in file.cells[cells:])
+        file.cells = [*file.cells[:cells], *([Hole(rest)] if is_zeroed else [])]
+        file.flushed = min(file.flushed, len(file.cells))
+        self.short[key] = None
+
+    def lose(self, key: SegmentKey) -> None:
+        """The file is gone, and every checkpoint of it."""
+        del self.files[key]
+        self.checkpoints.pop(key, None)
+        self.short[key] = None
+
     def backup(self) -> Disk:
         """A copy of all that is there, as it is now."""
         files = {key: replace(file, cells=list(file.cells), _read=None) for key, file in self.files.items()}
@@ -343,6 +370,8 @@ class Disk:
             checkpoints=checkpoints,
             fences=dict(self.fences),
             seen=dict(self.seen),
+            ends_in_memory={},
+            short={},
         )
 
     def put_back(self, backup: Disk) -> None:
@@ -356,6 +385,11 @@ class Disk:
         for file in self.files.values():
             file.flushed, file.is_named = len(file.cells), True
 
+    def forget_ends(self) -> None:
+        """The memory that outlives the process is another one. A file that becomes shorter at the same time is one
+        fault too many: with `flush.policy=fsync`, or in the same boot, nothing could show what is missing."""
+        self.ends_in_memory = {key: end for key, end in self.ends_in_memory.items() if key in self.short}
+
     def wipe(self) -> None:
         self.storage += 1
         self.place += 1
@@ -363,6 +397,8 @@ class Disk:
         self.files.clear()
         self.fences.clear()
         self.seen.clear()
+        self.ends_in_memory.clear()
+        self.short.clear()
         self.sealed.clear()
         self.tables.clear()
         self.led_to_the_end.clear()

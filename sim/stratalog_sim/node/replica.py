@@ -49,15 +49,16 @@ class ReplicaShell:
         self.node = node
         self.key = key
         file = node.disk.files.get(key)
-        end = None
-        if file is not None:
-            whole = file.whole(key)
-            end = whole[-1].end_offset if whole else key.base_offset
-            if file.seen_offset(key) > end:
-                node.disk.note_damage(key, file.seen_offset(key))
-                node.tell("finds", key, f"damaged at {end}, and batches up to {file.seen_offset(key)}")
-            elif len(whole) < len(file.cells):
-                node.disk.truncate(key, len(whole))
+        whole = file.whole(key) if file is not None else []
+        end = None if file is None else whole[-1].end_offset if whole else key.base_offset
+        found = key.base_offset if end is None else end
+        seen = max(found if file is None else file.seen_offset(key), node.disk.written_offset(key))
+        if seen > found:
+            node.disk.note_damage(key, seen)
+            node.tell("finds", key, f"damaged at {found}, and batches up to {seen}")
+        elif file is not None and len(whole) < len(file.cells):
+            node.disk.truncate(key, len(whole))
+        node.disk.short.pop(key, None)
         is_kept = node.disk.seen.get(key, -1) <= (key.base_offset if end is None else end)
         is_flushed = file is None or node.disk.flush(key)
         self.machine = SegmentFollower(
@@ -114,6 +115,7 @@ class ReplicaShell:
                 return self._append(found)
             case follower_events.CutTail(end_offset):
                 self.node.disk.seen.pop(self.key, None)
+                self.node.disk.ends_in_memory[self.key] = end_offset
                 cells = self.node.disk.files[self.key].whole(self.key)
                 self.node.disk.truncate(self.key, sum(1 for one in cells if one.end_offset <= end_offset))
                 self.node.tell("cuts", self.key, f"at {end_offset}")

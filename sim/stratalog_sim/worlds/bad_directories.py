@@ -1,5 +1,5 @@
-"""What befalls directories though no process and no machine fails: a batch that cannot be read any more, an older state
-that is put back, a copy that is started while its node runs.
+"""What befalls directories though no process and no machine fails: a batch that cannot be read any more, a file that is
+shorter than what its node wrote, an older state that is put back, a copy that is started while its node runs.
 
 One of several copies at a time: what is damaged is on another disk that the cluster counts on, as far as it is owed.
 """
@@ -58,10 +58,36 @@ class BadDirectories:
         world.kill(node_id, down_ms=down_ms)
         end_offset = disk.files[key].whole(key)[-1].end_offset
         disk.rot(key, at)
+        disk.forget_ends()  # the damage shows without that, too
         self._rotten.add(key)
         world.judge.damaged[node_id, key] = end_offset
         world.judge.excuse_unheld(node_id)
         world.say(f"node {node_id}: batch {at} of", key, "cannot be read any more")
+        return True
+
+    # Missing ends -----------------------------------------------------------------------------------------------------
+    def shorten(self, node_id: int, *, down_ms: int) -> bool:
+        """The node dies, and the file of a segment that has not ended is shorter when it comes back: it ends at a whole
+        batch, its last batches are zeros, or it is gone. False: nothing on its disk can be spared."""
+        world = self._world
+        disk, rng = world.disks[node_id], world.rng
+        keys = [key for key in disk.files if key not in self._rotten and self._is_elsewhere(node_id, key, is_open=True)]
+        keys = [key for key in keys if disk.files[key].whole(key)]
+        if not keys:
+            return False
+        key = rng.choice(keys)
+        world.kill(node_id, down_ms=down_ms)
+        whole = disk.files[key].whole(key)
+        kept, is_zeroed = rng.randrange(len(whole)), rng.random() < 0.4
+        if kept == 0 and not is_zeroed:
+            disk.lose(key)
+        else:
+            disk.shorten(key, kept, is_zeroed=is_zeroed)
+        self._rotten.add(key)
+        world.judge.damaged[node_id, key] = whole[-1].end_offset
+        world.judge.excuse_unheld(node_id)
+        how = "is gone" if key not in disk.files else f"has {kept} of {len(whole)} batches"
+        world.say(f"node {node_id}: the file of", key, f"{how}{', and zeros' if is_zeroed else ''}")
         return True
 
     def _is_elsewhere(self, node_id: int, key: SegmentKey, *, is_open: bool = False) -> bool:
@@ -105,10 +131,14 @@ class BadDirectories:
         world.kill(node_id, down_ms=down_ms)
         place = disk.place
         disk.put_back(backup)
-        known = world.meta.table.state.nodes.get(node_id)
-        if known is not None and known.start_id not in disk.starts and world.rng.random() < 0.5:
-            disk.place = place  # the whole file system was set back: it looks as it did then
+        known, is_file_system = world.meta.table.state.nodes.get(node_id), world.rng.random() < 0.5
+        if is_file_system:  # it looks as it did then
+            disk.place = place
             disk.starts_place = place if backup.starts_place == backup.place else -1
+        if is_file_system and known is not None and known.start_id in disk.starts:
+            disk.short.update(dict.fromkeys(disk.ends_in_memory))
+        elif world.rng.random() < 0.5:
+            disk.forget_ends()  # the process comes back in another container
         for entry in world.meta.table.state.shards.values():
             for segment in entry.segments.values():
                 if node_id in segment.local_nodes:

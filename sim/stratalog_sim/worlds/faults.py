@@ -35,8 +35,11 @@ _KINDS = (
 )
 
 
-_OF_DIRECTORIES = ("rot", "back up", "put back", "clone")
-_MOSTLY_DIRECTORIES = (*_OF_DIRECTORIES, "rot", "rot", "put back", "put back", "crash", "away", "roll")
+_OF_DIRECTORIES = ("rot", "shorten", "back up", "put back", "clone")
+_MOSTLY_DIRECTORIES = (
+    *_OF_DIRECTORIES,
+    *("rot", "rot", "shorten", "shorten", "put back", "put back", "crash", "away", "roll"),
+)
 
 
 class Faults:
@@ -114,6 +117,9 @@ class Faults:
                 world.ask_roll(node_id)
             case "rot":
                 if self._bad_directories.rot(node_id, down_ms=lasting_ms):
+                    self._others_later(node_id, lasting_ms)
+            case "shorten":
+                if self._bad_directories.shorten(node_id, down_ms=lasting_ms):
                     self._others_later(node_id, lasting_ms)
             case "back up":
                 self._bad_directories.back_up(node_id)

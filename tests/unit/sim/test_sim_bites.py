@@ -31,6 +31,7 @@ QUICK = {
     "seal taken for a fence": "",  # a machine's own invariant, or one of several promises
     "fence not persisted": "a promise is on the disk before it is reported",
     "damage taken for a torn tail": "",  # what is lost or given twice shows in one of several promises
+    "shorter file taken for whole": "",
     "older state accepted": "",
     "copy replaces a living node": "a copy of a living node's directory is refused",
     "released after one check": "a node is released after two checks, apart in time",
