@@ -7,10 +7,11 @@ replicas and `min.insync.replicas=2`, and is written to with acks=all.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from typer.testing import CliRunner
 
@@ -33,21 +34,25 @@ LEADER_S = 20.0
 
 
 class Nodes:
-    """Three of them around one meta service."""
+    """Some around one meta service, at first three."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, node_ids: tuple[int, ...] = (1, 2, 3), **settings: int) -> None:
+        self._folder = folder
+        self._settings = NODE_SETTINGS | {key.replace("_", "."): value for key, value in settings.items()}
         self.faults = DiskFaults(folder)
         self.meta = MetaProcess(folder, "meta", "--data", str(folder / "meta"), settings=META_SETTINGS).start()
-        self.by_id = {
-            number: NodeProcess(
-                folder / f"node-{number}",
-                settings=NODE_SETTINGS,
-                environment=self.faults.environment,
-                verb=("node", "start"),
-                arguments=("--meta", self.meta.url, "--id", str(number)),
-            ).start()
-            for number in (1, 2, 3)
-        }
+        self.by_id: dict[int, NodeProcess] = {}
+        for node_id in node_ids:
+            self.add(node_id)
+
+    def add(self, node_id: int) -> None:
+        self.by_id[node_id] = NodeProcess(
+            self._folder / f"node-{node_id}",
+            settings=self._settings,
+            environment=self.faults.environment,
+            verb=("node", "start"),
+            arguments=("--meta", self.meta.url, "--id", str(node_id)),
+        ).start()
 
     @property
     def bootstrap(self) -> str:
@@ -68,12 +73,16 @@ class Nodes:
 
     def make_topic(self, name: str, **settings: str) -> ShardKey:
         config = {"min.insync.replicas": "2"} | {key.replace("_", "."): value for key, value in settings.items()}
-        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
-        admin.create_topics([NewTopic(name, 1, 3, config=config)])[name].result(30)
-        (topic,) = [one for one in self.snapshot().topics if one.name == name]
-        key = ShardKey(topic.topic_id, 0)
+        (key,) = self.make_shards(name, 1, config)
         self.write(name, "before")
         return key
+
+    def make_shards(self, name: str, count: int, config: dict[str, str]) -> list[ShardKey]:
+        """One replica on each node."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        admin.create_topics([NewTopic(name, count, len(self.by_id), config=config)])[name].result(30)
+        (topic,) = [one for one in self.snapshot().topics if one.name == name]
+        return [ShardKey(topic.topic_id, number) for number in range(count)]
 
     def write(self, topic: str, what: str, count: int = 20) -> None:
         """Each record is acknowledged by all that are in sync."""
@@ -202,6 +211,43 @@ def test_a_shard_gets_a_leader_though_the_disk_of_a_replica_hangs_or_is_slow(
     nodes.until_another_leads(key, leader)
     nodes.by_id[leader].start()
     nodes.write(topic_of(request), "meanwhile")
+
+
+@pytest.mark.fault("flushes-slow-many-seals")
+def test_shards_take_writes_after_a_failover_while_flushes_of_other_copies_hang(tmp_path: Path) -> None:
+    """The leader of many shards dies. Their new leaders need node 3, where periodic flushes of another topic's copies
+    hang in every place that such work has: what clients wait for there does not queue behind them."""
+    nodes = Nodes(tmp_path, (2, 3), disk_stall_ms=3_600_000)
+    try:
+        quiet = nodes.make_shards("quiet", 32, {})
+        nodes.add(1)
+        shards = nodes.make_shards("busy", 40, {"min.insync.replicas": "2"})
+        followed = [key.shard for key in quiet if nodes.active(key).leader == 2]
+        write_to_each(nodes, "quiet", followed)
+        write_to_each(nodes, "busy", range(40))
+        (folder,) = nodes.by_id[3].data_dir.rglob(str(quiet[0].topic_id))
+        flushes = nodes.faults.of(folder)
+        flushes.flush = HANG
+        write_to_each(nodes, "quiet", followed)
+        eventually_sync(lambda: flushes.hanging >= 8, 60)
+        led = [key for key in shards if nodes.active(key).leader == 1]
+        assert led
+        nodes.by_id[1].kill()
+        write_to_each(nodes, "busy", range(40))
+        assert flushes.hanging >= 8
+        assert all(nodes.active(key).leader in (2, 3) for key in led)
+    finally:
+        nodes.close()
+
+
+def write_to_each(nodes: Nodes, topic: str, shards: Iterable[int]) -> None:
+    """One record, which all that are in sync have when this returns."""
+    failed: list[object] = []
+    producer = Producer({"bootstrap.servers": nodes.bootstrap, "enable.idempotence": True, "log_level": 0})
+    for shard in shards:
+        producer.produce(topic, b"x", partition=shard, on_delivery=lambda error, _: failed.append(error))
+    assert producer.flush(120) == 0
+    assert not any(failed), failed
 
 
 def shard_keys(nodes: Nodes) -> list[ShardKey]:

@@ -16,11 +16,12 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SLOTS = 16, PATH_BYTES = 1016, HANG = -1 };
+enum { SLOTS = 16, PATH_BYTES = 1012, HANG = -1 };
 
-/* One directory. `write`, `flush` and `read`: 0, an errno, or HANG; `slow_ms`: each flush takes so long. */
+/* One directory. `write`, `flush` and `read`: 0, an errno, or HANG; `slow_ms`: each flush takes so long; `hanging`: how
+ * many calls hang now. */
 struct slot {
-    volatile int write, flush, slow_ms, read;
+    volatile int write, flush, slow_ms, read, hanging;
     char below[PATH_BYTES];
 };
 
@@ -65,8 +66,12 @@ static struct slot *slot_of(int fd) {
 }
 
 /* 0: go on. Else errno is set. */
-static int refused(const volatile int *fault) {
-    while (*fault == HANG) sleep_ms(10);
+static int refused(struct slot *slot, const volatile int *fault) {
+    if (*fault == HANG) {
+        __sync_fetch_and_add(&slot->hanging, 1);
+        while (*fault == HANG) sleep_ms(10);
+        __sync_fetch_and_sub(&slot->hanging, 1);
+    }
     if (!*fault) return 0;
     errno = *fault;
     return -1;
@@ -74,19 +79,19 @@ static int refused(const volatile int *fault) {
 
 static int refused_write(int fd) {
     struct slot *slot = slot_of(fd);
-    return slot ? refused(&slot->write) : 0;
+    return slot ? refused(slot, &slot->write) : 0;
 }
 
 static int refused_read(int fd) {
     struct slot *slot = slot_of(fd);
-    return slot ? refused(&slot->read) : 0;
+    return slot ? refused(slot, &slot->read) : 0;
 }
 
 static int refused_flush(int fd) {
     struct slot *slot = slot_of(fd);
     if (!slot) return 0;
     for (int passed = 0; passed < slot->slow_ms; passed += 10) sleep_ms(10);
-    return refused(&slot->flush);
+    return refused(slot, &slot->flush);
 }
 
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))

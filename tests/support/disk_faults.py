@@ -32,7 +32,7 @@ ENOSPC: Final = errno.ENOSPC
 
 _SLOTS: Final = 16
 _SLOT_BYTES: Final = 1_032
-_HEAD: Final = struct.Struct("=iiii")
+_HEAD: Final = struct.Struct("=iiiii")
 _SOURCE: Final = Path(__file__).with_suffix(".c")
 NO_COMPILER: Final = "disks that fail are made with a C compiler, and there is none (install gcc)"
 
@@ -104,6 +104,11 @@ class FaultyDirectory:
     @read.setter
     def read(self, fault: int) -> None:
         self._set(3, fault)
+
+    @property
+    def hanging(self) -> int:
+        """How many calls hang now, of all processes that run."""
+        return self._get(4)
 
     def heal(self) -> None:
         self.write, self.flush, self.slow_ms, self.read = OK, OK, 0, OK
