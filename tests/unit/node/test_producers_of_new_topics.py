@@ -3,7 +3,8 @@
 Kafka 4.3.1, one node, raw batches of one record: sequence 0 to an unknown topic 3; once the topic is made sequence 1 is
 taken, sequence 0 gets 45. An empty partition takes sequence 5 of an unknown producer, also of epoch 3, and sequence 0
 gets 45 after it. A partition with another producer's record, and one whose records were deleted, take it as well. The
-node differs only in the first two: it answers 56, and takes sequence 0 first.
+node differs only in the first two: it answers 56, and takes sequence 0 first (`clients/test_kafka_answers.py`, with the
+command that recorded Kafka's answers).
 
 Kafka's Java producer (4.3.1, four batches of one record to each of 525 partitions, of 21 topics made just before, three
 replicas) against three nodes in one process: 2,100 acknowledged, none failed.

@@ -1,7 +1,7 @@
 """What Kafka answers to batches that lie in one field of their header or their records, and what this node answers.
 
 Kafka's answers were recorded with Kafka 4.3.1, one node, a topic with default settings, each batch of
-`support.lying_batches` produced by itself in version 9: `peers/kafka.sh start 1`, then `RawClient.produce` for each.
+`support.lying_batches` produced by itself in version 9, with `python -m support.kafka_answers --lying-batches`.
 Where the answers differ, the reason is here and in docs/kafka.md.
 """
 
