@@ -15,6 +15,9 @@ from typing import Any, Final
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
+_OPT_LEVEL: Final = "STRATALOG_COMPILE_OPT_LEVEL"
+"""The C compiler's optimization level. Compiling with 0, for a test, takes half the time."""
+
 MODULES: Final = {
     "core/stratalog/event_loop": "*",
     "core/stratalog/kafka": "*",
@@ -115,7 +118,7 @@ def _build(top: Path, work: Path) -> Path:
         extensions = mypycify(
             # `make lint` checks the types. Here some libraries may be away: what they give is then of any type.
             [*_TAKEN_AS_IT_IS, *map(str, compiled_files(top))],
-            opt_level="2",
+            opt_level=os.environ.get(_OPT_LEVEL, "2"),
             multi_file=True,
             group_name="stratalog",
             target_dir=str(work / "c"),

@@ -74,7 +74,7 @@ class Writing:
 
 def run(*arguments: str, meta: MetaProcess) -> subprocess.CompletedProcess[str]:
     command = [STRATALOG, "nodes", *arguments, "--meta", meta.url]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=170, check=False)
 
 
 def make_topic(bootstrap: str, topic: NewTopic) -> None:
@@ -126,7 +126,7 @@ def test_a_node_is_retired_by_command_under_a_producer_and_all_is_read_afterward
     writing = Writing(bootstrap, "flights")
     eventually_sync(lambda: len(writing.acknowledged) > 100, 20)
 
-    done = run("retire", "1", "--wait", "--timeout", "50", "--output", "json", meta=meta)
+    done = run("retire", "1", "--wait", "--timeout", "150", "--output", "json", meta=meta)
     assert done.returncode == 0, done.stderr
     (told,) = json.loads(done.stdout)
     assert told["retirement"]["step"] == "done" and told["remaining_segments"] == 0

@@ -38,10 +38,8 @@ def versitygw(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
         yield server
 
 
-@pytest.fixture(params=["directory", pytest.param("versitygw", marks=pytest.mark.real_s3)])
-def bucket_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A place of its own for each test."""
-    if request.param == "directory":
-        return str(tmp_path / "bucket")
-    server: S3Server = request.getfixturevalue("versitygw")
+@pytest.fixture(params=[pytest.param("versitygw", marks=pytest.mark.real_s3)])
+def bucket_url(request: pytest.FixtureRequest) -> str:
+    """A bucket of its own for each test, on a real S3 server. The tests that use `bucket` read from a directory."""
+    server: S3Server = request.getfixturevalue(request.param)
     return server.url(uuid4().hex)

@@ -29,7 +29,7 @@ LARGE_VALUE_BYTES = (4_000, 9_000)
 """Large enough for the node to prepare room behind them in the file."""
 LARGE_VALUES = 1 / 15
 _READ_BYTES = 256 << 10
-_READ_DEADLINE_S = 60.0
+_READ_DEADLINE_S = 240.0
 _PAUSE_S = 0.02
 _COMMIT_VERSION, _OFFSETS_VERSION = 2, 2
 _RETRIABLE = {
