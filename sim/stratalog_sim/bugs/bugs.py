@@ -35,11 +35,11 @@ from stratalog_sim.environment.process import Sleep, Task
 from stratalog_sim.environment.store import Store
 from stratalog_sim.node import node, shard, sweeping
 from stratalog_sim.node import retention as retaining
-from stratalog_sim.node.node import NodeLife
 from stratalog_sim.node.replica import ReplicaShell
 from stratalog_sim.node.sealing import SealLine
 from stratalog_sim.node.serving import Fetch, Fetched, Serving
 from stratalog_sim.node.shard import ShardShell
+from stratalog_sim.node.shell import NodeShell
 from stratalog_sim.planting import Patch, planted
 from stratalog_sim.service.meta import MetaStore
 from stratalog_sim.worlds.leaving_world import world_of
@@ -266,10 +266,10 @@ def _any_holder_uploads() -> list[Patch]:
     def check_uploader(tx: Any, segment: Any, caller: Any) -> None:
         return None
 
-    def uploads_segment(self: NodeLife, segment: Any) -> bool:
+    def uploads_segment(self: NodeShell, segment: Any) -> bool:
         return segment.key in self.disk.files
 
-    return [(table_remote, "_check_uploader", check_uploader), (NodeLife, "uploads_segment", uploads_segment)]
+    return [(table_remote, "_check_uploader", check_uploader), (NodeShell, "uploads_segment", uploads_segment)]
 
 
 def _uncommitted_upload_is_swept() -> list[Patch]:

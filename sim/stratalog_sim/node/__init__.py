@@ -13,6 +13,7 @@ __all__ = (
     "sealing",
     "serving",
     "shard",
+    "shell",
     "sweeping",
     "view",
 )
