@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemoteState, Segment, SegmentState
@@ -35,6 +35,27 @@ class FollowerLife(Enum):
     SEALED = "the seal record names this copy"
     LEFT = "no replica of this segment: it serves no reads"
     FAULTY = "it is unknown what the disk holds of it: it takes nothing and proves nothing"
+
+
+FOLLOWER_TRANSITIONS: Final[dict[FollowerLife, frozenset[FollowerLife]]] = {
+    FollowerLife.FOLLOWING: frozenset(
+        (FollowerLife.PROMISED, FollowerLife.COPYING, FollowerLife.SEALED, FollowerLife.FAULTY, FollowerLife.LEFT)
+    ),
+    FollowerLife.PROMISED: frozenset(
+        (FollowerLife.COPYING, FollowerLife.SEALED, FollowerLife.FAULTY, FollowerLife.LEFT)
+    ),
+    FollowerLife.COPYING: frozenset(
+        (FollowerLife.PROVING, FollowerLife.SEALED, FollowerLife.FAULTY, FollowerLife.LEFT)
+    ),
+    FollowerLife.PROVING: frozenset(
+        (FollowerLife.COPYING, FollowerLife.PROVEN, FollowerLife.SEALED, FollowerLife.FAULTY, FollowerLife.LEFT)
+    ),
+    FollowerLife.PROVEN: frozenset((FollowerLife.SEALED, FollowerLife.FAULTY, FollowerLife.LEFT)),
+    FollowerLife.SEALED: frozenset((FollowerLife.COPYING, FollowerLife.LEFT)),
+    FollowerLife.FAULTY: frozenset((FollowerLife.LEFT,)),
+    FollowerLife.LEFT: frozenset(),
+}
+"""What each life may become. A proof is given up only for another end, a faulty copy only by leaving it."""
 
 
 class RangeRefusal(Enum):

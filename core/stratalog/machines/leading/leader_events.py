@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from stratalog.machines.leading.producer_table import Duplicate, SequenceFault
 from stratalog.model.append import AppendFailure
@@ -104,6 +104,16 @@ class LeaderLife(Enum):
     ENDED = "it takes none: the next segment does"
     FLUSH_FAILED = "it is unknown what the disk holds of it: nothing more is acknowledged"
     FENCED = "the meta service seals it without us: nothing more is acknowledged"
+
+
+LEADER_TRANSITIONS: Final[dict[LeaderLife, frozenset[LeaderLife]]] = {
+    LeaderLife.OPEN: frozenset((LeaderLife.ENDED, LeaderLife.FLUSH_FAILED, LeaderLife.FENCED)),
+    LeaderLife.DOUBTED: frozenset((LeaderLife.ENDED, LeaderLife.FLUSH_FAILED, LeaderLife.FENCED)),
+    LeaderLife.ENDED: frozenset((LeaderLife.OPEN, LeaderLife.DOUBTED, LeaderLife.FLUSH_FAILED, LeaderLife.FENCED)),
+    LeaderLife.FLUSH_FAILED: frozenset((LeaderLife.FENCED,)),
+    LeaderLife.FENCED: frozenset(),
+}
+"""What each life may become. An end is undone only if its roll failed; a fence is final."""
 
 
 # Events: what happened ------------------------------------------------------------------------------------------------

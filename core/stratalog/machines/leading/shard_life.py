@@ -5,7 +5,7 @@ continue when one stops.
 from __future__ import annotations
 
 from enum import Enum, StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from stratalog.model.append import AppendFailure
 
@@ -18,6 +18,16 @@ class Life(Enum):
     MOVED = "another node leads what follows; what ended here is still confirmed and sealed"
     HEALING = "what its disk lost is being brought back"
     STOPPED = "it takes no batches any more, until the next start"
+
+
+SHARD_TRANSITIONS: Final[dict[Life, frozenset[Life]]] = {
+    Life.UNOPENED: frozenset((Life.SERVING, Life.MOVED, Life.HEALING, Life.STOPPED)),
+    Life.SERVING: frozenset((Life.MOVED, Life.HEALING, Life.STOPPED)),
+    Life.MOVED: frozenset((Life.SERVING, Life.HEALING, Life.STOPPED)),
+    Life.HEALING: frozenset((Life.UNOPENED, Life.SERVING, Life.STOPPED)),
+    Life.STOPPED: frozenset((Life.UNOPENED, Life.SERVING, Life.HEALING)),
+}
+"""What each life may become. A stopped shard serves again only by what a check of its disk found."""
 
 
 class StopCause(StrEnum):
