@@ -35,6 +35,7 @@ from stratalog_cli.connect.contexts import (
     write_contexts,
 )
 from stratalog_cli.connect.json_answers import object_of
+from stratalog_cli.connect.kafka_clients import check_broker
 from stratalog_cli.connect.output import OutputFormat, OutputOption, print_fields, print_json, print_table
 from stratalog_cli.connect.target_address import Target
 from stratalog_cli.terminal.say import say
@@ -48,6 +49,7 @@ def _known_names() -> list[str]:
         return []
 
 
+_NOT_KEPT: Final = "The context is not kept; with --cluster ID it is kept without asking any address"
 _ADD_ONE = "add one: stratalog context add NAME --admin HOST:PORT --bootstrap HOST:PORT"
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The context's name.", autocompletion=_known_names)]
 
@@ -113,6 +115,8 @@ def add(
     known.with_added(context, is_replacing=is_replacing)  # refused before any address is asked
     if cluster is None and (admin or meta):
         context = replace(context, cluster=_cluster_of(context))
+    if cluster is None and bootstrap is not None:
+        _check_brokers(bootstrap)
     after = known.with_added(context, is_replacing=is_replacing)
     write_contexts(file, after)
     unknown = ", without the id of its cluster: no address answers now" if admin or meta else ""
@@ -131,14 +135,29 @@ def _check(admin: str | None, meta: str | None, bootstrap: str | None, bucket: s
     for address in () if admin is None else admin.split(","):
         AdminClient(address.strip())
     for address in () if bootstrap is None else bootstrap.split(","):
-        try:
-            parse_address(address.strip())
-        except ValueError as error:
-            raise InvalidRequest(f"--bootstrap {address.strip()!r:.80}: {error}") from None
+        _broker_at(address)
     if meta is not None:
         from stratalog.meta_api.endpoints import parse_endpoints
 
         parse_endpoints(meta)
+
+
+def _broker_at(address: str) -> tuple[str, int]:
+    try:
+        return parse_address(address.strip())
+    except ValueError as error:
+        raise InvalidRequest(f"--bootstrap {address.strip()!r:.80}: {error}") from None
+
+
+def _check_brokers(bootstrap: str) -> None:
+    """Warns of addresses where nothing answers: they may be started later. Raises: WrongServer."""
+    for address in bootstrap.split(","):
+        try:
+            check_broker(*_broker_at(address))
+        except WrongServer as error:
+            raise WrongServer(f"--bootstrap {error}. {_NOT_KEPT}") from None
+        except Unavailable as error:
+            say(f"warning: --bootstrap {printable(str(error))}", to_stderr=True)
 
 
 def _cluster_of(context: Context) -> str | None:
@@ -147,9 +166,7 @@ def _cluster_of(context: Context) -> str | None:
     try:
         return cluster_of(context.admin, context.meta, token)
     except WrongServer as error:
-        raise WrongServer(
-            f"{error}. The context is not kept; with --cluster ID it is kept without asking any address"
-        ) from None
+        raise WrongServer(f"{error}. {_NOT_KEPT}") from None
 
 
 def use(name: NameArgument) -> None:

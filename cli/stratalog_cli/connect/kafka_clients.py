@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 import typer
 
 from stratalog.model.addresses import parse_address
-from stratalog.model.errors import InvalidRequest, NotFound, StratalogError, Unavailable
+from stratalog.model.errors import InvalidRequest, NotFound, StratalogError, Unavailable, WrongServer
 from stratalog.telemetry.printable import printable
 from stratalog_cli.connect.target_address import bootstrap_target, refuse_guess
 from stratalog_cli.terminal.say import say
@@ -28,6 +28,7 @@ T = TypeVar("T")
 WAIT_S: Final = 30.0
 """How long one answer is waited for."""
 _PROBE_S: Final = 5.0
+_QUICK_S: Final = 1.5
 _CLIENT_ID: Final = "stratalog"
 _QUESTION: Final = bytes.fromhex("00000013 0012 0000 00000001 0009") + b"stratalog"
 """ApiVersions (18), version 0, with correlation id 1: the one request that every broker answers."""
@@ -130,27 +131,44 @@ def require_broker(addresses: Iterable[tuple[str, int]]) -> None:
     """One of them answers as a broker does. Raises: Unavailable with what each does instead."""
     reasons = []
     for host, port in addresses:
-        reason = _why_no_broker(host, port)
-        if reason is None:
-            return
-        reasons.append(f"{host}:{port} {reason}")
+        try:
+            return check_broker(host, port)
+        except (Unavailable, WrongServer) as error:
+            reasons.append(str(error))
     raise Unavailable(f"{'; '.join(reasons)}; --bootstrap takes the addresses where Kafka clients connect (--listen)")
 
 
-def _why_no_broker(host: str, port: int) -> str | None:
+def check_broker(host: str, port: int) -> None:
+    """Raises: Unavailable if nothing answers at this address; WrongServer if it is no broker."""
+    where = f"{host}:{port}"
     try:
-        with socket.create_connection((host, port), timeout=_PROBE_S) as probe:
-            probe.sendall(_QUESTION)
+        answer = _answer(host, port, _QUESTION, _QUICK_S)
+        if answer is None:
+            # Some HTTP servers wait for the end of a line. A broker closes the connection of this request.
+            answer = _answer(host, port, b"GET / HTTP/1.0\r\n\r\n", _QUICK_S)
+            if answer is None or answer[:4] != b"HTTP":
+                answer = _answer(host, port, _QUESTION, _PROBE_S)
+    except OSError as error:
+        raise Unavailable(f"{where} does not answer ({error.strerror or error})") from None
+    if answer is None:
+        raise Unavailable(f"{where} does not answer")
+    if answer[:4] == b"HTTP":
+        raise WrongServer(f"{where} speaks HTTP: an admin or meta port, no Kafka listener")
+    if len(answer) < 8 or answer[4:] != _ANSWERED:
+        raise WrongServer(f"{where} does not speak the Kafka protocol")
+
+
+def _answer(host: str, port: int, question: bytes, timeout_s: float) -> bytes | None:
+    """The first 8 bytes, fewer if the connection is closed; None for silence. Raises: OSError."""
+    try:
+        with socket.create_connection((host, port), timeout=timeout_s) as probe:
+            probe.sendall(question)
             answer = b""
             while len(answer) < 8 and (part := probe.recv(8 - len(answer))):
                 answer += part
+            return answer
     except TimeoutError:
-        return "does not answer"
-    except OSError as error:
-        return f"does not answer ({error.strerror or error})"
-    if answer[:4] == b"HTTP":
-        return "speaks HTTP: an admin or meta port, no Kafka listener"
-    return None if len(answer) == 8 and answer[4:] == _ANSWERED else "does not speak the Kafka protocol"
+        return None
 
 
 def imported(module: str) -> Any:

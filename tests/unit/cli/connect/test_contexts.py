@@ -6,7 +6,9 @@ import json
 import os
 import socket
 import stat
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -33,6 +35,18 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
 @pytest.fixture
 def user(tmp_path: Path) -> User:
     return User(tmp_path)
+
+
+@pytest.fixture
+def web_server() -> Iterator[str]:
+    """It waits for the end of a line, and serves one client at a time."""
+    server = HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
 
 
 class User:
@@ -257,6 +271,24 @@ def test_a_server_that_is_no_node_is_refused_and_kept_only_with_the_id_of_the_cl
 
     kept = user.run("context", "add", "swapped", "--admin", node.bootstrap, "--cluster", "c")
     assert kept.exit_code == 0 and not kept.stderr
+
+
+@pytest.mark.fault("address-another-server")
+def test_a_bootstrap_address_that_is_no_kafka_listener_is_refused_and_one_where_nothing_listens_is_kept(
+    user: User, node: NodeProcess, web_server: str
+) -> None:
+    for address in (node.admin, node.settings["meta.listen"], web_server):
+        ran = user.run("context", "add", "swapped", "--bootstrap", f"{NOWHERE},{address}")
+        assert ran.exit_code == 3, ran.output
+        assert f"{address} speaks HTTP: an admin or meta port, no Kafka listener" in ran.stderr
+        assert "is not kept" in ran.stderr and not user.file.exists()
+    kept = user.run("context", "add", "swapped", "--bootstrap", node.admin, "--cluster", "c")
+    assert kept.exit_code == 0 and not kept.stderr
+
+    away = user.run("context", "add", "away", "--bootstrap", NOWHERE)
+    assert away.exit_code == 0 and f"warning: --bootstrap {NOWHERE} does not answer (Connection refused)" in away.stderr
+    here = user.run("context", "add", "here", "--bootstrap", node.bootstrap)
+    assert here.exit_code == 0 and not here.stderr
 
 
 def test_the_meta_service_says_the_cluster_too_and_two_clusters_are_no_context(
