@@ -197,8 +197,26 @@ def _bombs() -> Iterable[tuple[str, bytes]]:
     yield "gzip cut short", batch(gzip.compress(TRUE_RECORDS)[:-4], attributes=1)
 
 
+def _behind_the_stream() -> Iterable[tuple[str, bytes]]:
+    """What follows the compressed records, which the CRC covers: producers with a buffer that is too large send it."""
+    for codec, number in _CODECS.items():
+        packed = compress(number, TRUE_RECORDS)
+        yield f"{codec} with 4 bytes behind", batch(packed + b"more", attributes=number)
+        yield f"{codec} with 40 bytes behind", batch(packed + b"more" * 10, attributes=number)
+        yield f"{codec} with zeros behind", batch(packed + bytes(12), attributes=number)
+        yield f"{codec} with an empty frame behind", batch(packed + compress(number, b""), attributes=number)
+        third = packed + compress(number, record(2))
+        yield f"{codec} with a third record in a frame behind", batch(third, attributes=number)
+        two = compress(number, record(0)) + compress(number, record(1))
+        yield f"{codec} of two frames", batch(two, attributes=number)
+    packed, member = compress(1, TRUE_RECORDS), compress(1, record(2))
+    yield "gzip with half a header behind", batch(packed + member[:4], attributes=1)
+    yield "gzip with a header behind", batch(packed + member[:14], attributes=1)
+    yield "gzip with a header and 30 bytes behind", batch(packed + member[:10] + b"\xff" * 30, attributes=1)
+
+
 def lying_batches() -> dict[str, bytes]:
-    found = dict(_headers()) | dict(_wholes()) | dict(_bombs())
+    found = dict(_headers()) | dict(_wholes()) | dict(_bombs()) | dict(_behind_the_stream())
     for name, records in _lies_inside():
         found[f"record: {name}"] = batch(records)
         for codec in ("gzip", "lz4", "zstd", "snappy"):

@@ -2,12 +2,16 @@
 
 A claim about the decompressed size is never believed: the output buffer starts small and grows up to the bound,
 so a bomb costs at most twice the bound in time and the bound in memory, and is refused.
+What follows the compressed stream is treated as Kafka does (recorded with 4.3.1): behind gzip it is passed over unless
+it begins with the header of a further member, behind lz4 always; zstd and snappy refuse it unless it is a further
+stream.
 Cost: the codec's own; a copy of the output for each doubling. For disk and pool threads, not for the event loop.
 """
 
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Callable
 from enum import IntEnum
 from typing import Final
@@ -32,10 +36,18 @@ _FIRST_BUFFER_BYTES: Final = 64 * 1024
 _OUTPUT_FULL: Final = "write whole buffer"
 """What cramjam says when the output buffer was too small; a test would notice another wording."""
 
+_GZIP_HEADER: Final = b"\x1f\x8b\x08"
+_GZIP_LEAST_BYTES: Final = 18
+"""Fewer cannot be a further member, as the JDK says as well."""
+_GZIP_FORMAT: Final = 31
+"""To zlib: the largest window, in a gzip member."""
+_LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
+
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES: Final = 32 * 1024
 _I32 = struct.Struct(">i")
+_LZ4_SIZE = struct.Struct("<I")
 
 
 class TooLarge(Corrupt):
@@ -80,13 +92,13 @@ def decompress(codec: int, data: Buffer, max_bytes: int, *, source: str, positio
                     raise _Over(max_bytes)
                 return data
             case Codec.GZIP:
-                return _grow(cramjam.gzip.decompress_into, data, max_bytes)
+                return _gunzip(data, max_bytes)
             case Codec.SNAPPY:
                 if bytes(data[: len(_XERIAL_MAGIC)]) == _XERIAL_MAGIC:
                     return _xerial_decompress(memoryview(data), max_bytes)
                 return _snappy_block(data, max_bytes, max_bytes)
             case Codec.LZ4:
-                return _grow(cramjam.lz4.decompress_into, data, max_bytes)
+                return _grow(cramjam.lz4.decompress_into, _first_lz4_frame(data), max_bytes)
             case Codec.ZSTD:
                 return _grow(cramjam.zstd.decompress_into, data, max_bytes)
             case _:
@@ -111,6 +123,52 @@ def _grow(decompress_into: Callable[[Buffer, bytearray], int], data: Buffer, max
             room = min(max_bytes, 4 * room)
         else:
             return memoryview(out)[:size]
+
+
+def _gunzip(data: Buffer, max_bytes: int) -> Buffer:
+    try:
+        return _grow(cramjam.gzip.decompress_into, data, max_bytes)
+    except _Over:
+        raise
+    except _Refused:
+        members = _gzip_members(data, max_bytes)
+        if members is None:
+            raise
+        return members
+
+
+def _gzip_members(data: Buffer, max_bytes: int) -> bytearray | None:
+    """The members at the front of `data`, up to bytes that are no member; None when one of them is damaged."""
+    out, left = bytearray(), bytes(data)
+    while not out or (len(left) > _GZIP_LEAST_BYTES and left.startswith(_GZIP_HEADER)):
+        member = zlib.decompressobj(_GZIP_FORMAT)
+        try:
+            out += member.decompress(left, max_bytes - len(out) + 1)
+        except zlib.error:
+            return None
+        if len(out) > max_bytes:
+            raise _Over(max_bytes)
+        if not member.eof or not out:
+            return None
+        left = member.unused_data
+    return out
+
+
+def _first_lz4_frame(data: Buffer) -> Buffer:
+    """`data` without what follows its first frame; as it is when that is no whole frame."""
+    view = memoryview(data)
+    if bytes(view[:4]) != _LZ4_MAGIC or len(view) < 7:
+        return data
+    flags = view[4]
+    at = 7 + 8 * (flags >> 3 & 1) + 4 * (flags & 1)  # the sizes of the content and of a dictionary's id, if named
+    while at + 4 <= len(view):
+        size = _LZ4_SIZE.unpack_from(view, at)[0] & 0x7FFF_FFFF
+        at += 4
+        if not size:
+            end = at + 4 * (flags >> 2 & 1)  # the checksum of the content
+            return view[:end] if end < len(view) else data
+        at += size + 4 * (flags >> 4 & 1)
+    return data
 
 
 def _snappy_block(data: Buffer, room: int, max_bytes: int) -> bytes:
@@ -140,6 +198,9 @@ def _xerial_decompress(data: memoryview, max_bytes: int) -> bytearray:
     if len(data) < at:
         raise _Refused("the snappy header is cut short")
     while at < len(data):
+        if bytes(data[at : at + len(_XERIAL_MAGIC)]) == _XERIAL_MAGIC and len(data) - at >= len(_XERIAL_HEADER):
+            at += len(_XERIAL_HEADER)  # a further stream begins
+            continue
         if len(data) - at < _I32.size:
             raise _Refused("a snappy block's size is cut short")
         size = _I32.unpack_from(data, at)[0]
