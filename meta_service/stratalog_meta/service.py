@@ -23,6 +23,7 @@ from stratalog.machines.table.records import PutHeader, TableHeader
 from stratalog.machines.table.shard_table import ShardTable
 from stratalog.model.commands.mount_commands import CreateMount, MountCut
 from stratalog.model.commands.table_commands import Command, CompleteRemote, ForgetLocal, RegisterNode
+from stratalog.model.counting import did_you_mean
 from stratalog.model.errors import InvalidRequest, NotFound, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import ChangeSet, Heard, Heartbeat, Snapshot
@@ -345,7 +346,7 @@ class MetaService:
         return [retirements.status(node) for node in snapshot.nodes if node.retirement is not None]
 
     async def overview(self) -> Overview:
-        """What the status page shows."""
+        """What the cluster UI shows."""
         return await self._overview.get()
 
     async def outline(self) -> Outline:
@@ -426,7 +427,10 @@ def _of_topic(table: ShardTable, name: str, shards: int | None = None) -> tuple[
     """A topic by its name, with its first `shards` shards. Raises NotFound."""
     topic_id = table.state.topic_ids.get(name)
     if topic_id is None:
-        raise NotFound(f"topic {name!r:.300} does not exist; `stratalog topics list` shows all")
+        raise NotFound(
+            f"topic {name!r:.300} does not exist{did_you_mean(name, table.state.topic_ids)}; "
+            "`stratalog topics list` shows all"
+        )
     topic = table.topic(topic_id)
     count = topic.shard_count if shards is None else shards
     return topic, [table.shard(ShardKey(topic_id, shard)) for shard in range(count)]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 import typer
 
 from stratalog.model.addresses import parse_address
+from stratalog.model.counting import did_you_mean
 from stratalog.model.errors import InvalidRequest, NotFound, StratalogError, Unavailable, WrongServer
 from stratalog.telemetry.printable import printable
 from stratalog_cli.connect.target_address import bootstrap_target, refuse_guess
@@ -113,7 +114,7 @@ class KafkaPlace:
             if "@" in topic:
                 raise NotFound(f"there is no topic {topic!r}; `stratalog mounts list` shows what is mounted")
             raise NotFound(
-                f"there is no topic {topic!r}; `stratalog topics list` shows all, "
+                f"there is no topic {topic!r}{did_you_mean(topic, self.topics)}; `stratalog topics list` shows all, "
                 f"`stratalog topics create {topic}` creates one"
             )
         return sorted(found.partitions)

@@ -19,7 +19,7 @@ from stratalog.admin_api.models import SealRequest, SegmentInfo, TopicInfo
 from stratalog.formats.bucket.cut import check_cut_name, decode_cut, encode_cut
 from stratalog.formats.bucket.object_names import CutName, ObjectNames
 from stratalog.machines.reading.consistent_cut import ReportedEnd, TieredSegment, coverage, join, unreported_shards
-from stratalog.model.counting import counted
+from stratalog.model.counting import counted, did_you_mean
 from stratalog.model.cut import Cut, CutShard
 from stratalog.model.errors import (
     AlreadyExists,
@@ -78,9 +78,11 @@ def create(
 
 
 def _wanted(known: Sequence[TopicInfo], names: Sequence[str]) -> tuple[Topic, ...]:
-    missing = set(names) - {topic.name for topic in known}
+    found = {topic.name for topic in known}
+    missing = sorted(set(names) - found)
     if missing:
-        raise NotFound(f"there is no topic {', '.join(sorted(missing))}; `stratalog topics list` shows all")
+        said = ", ".join(f"{one}{did_you_mean(one, found)}" for one in missing)
+        raise NotFound(f"there is no topic {said}; `stratalog topics list` shows all")
     chosen = [topic for topic in known if not names or topic.name in names]
     return tuple(
         Topic(

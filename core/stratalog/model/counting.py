@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Final
+
+_COMPARED: Final = 1_000
+"""Names that are compared with a mistyped one: some 10 ms."""
 
 
 def counted(number: int, thing: str, *, verb: tuple[str, str] | None = None) -> str:
@@ -21,6 +27,13 @@ def joined(things: Sequence[object], conjunction: str = "and") -> str:
     """`A`, `A and B`, `A, B and C`."""
     said = [str(thing) for thing in things]
     return f"{', '.join(said[:-1])} {conjunction} {said[-1]}" if len(said) > 1 else "".join(said)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """` (did you mean X?)` with the nearest of the known names; empty when none is near."""
+    like = (one for one in known if abs(len(one) - len(name)) <= max(2, len(name) // 3))
+    near = difflib.get_close_matches(name[:300], islice(like, _COMPARED), n=3, cutoff=0.75)
+    return f" (did you mean {joined([f'{one!r}' for one in near], 'or')}?)" if near else ""
 
 
 def nodes_named(node_ids: Sequence[int], conjunction: str = "and") -> str:

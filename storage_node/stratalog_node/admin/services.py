@@ -10,6 +10,7 @@ from typing import Protocol
 from stratalog.admin_api.models import ReplicationStatus
 from stratalog.machines.leading.shard_life import Stop
 from stratalog.meta_api.client import MetaClient
+from stratalog.model.counting import did_you_mean
 from stratalog.model.errors import NotFound
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.mounts import OffsetRange
@@ -89,7 +90,8 @@ class AdminServices:
         """Raises: NotFound."""
         topic = self.catalog.topic(name)
         if topic is None:
-            raise NotFound(f"topic {name!r} does not exist; `stratalog topics list` shows all")
+            near = did_you_mean(name, (one.name for one in self.catalog.topics()))
+            raise NotFound(f"topic {name!r} does not exist{near}; `stratalog topics list` shows all")
         return topic
 
     def shard(self, topic: Topic, shard: int) -> ShardView:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stratalog.model.counting import counted, joined, nodes_named
+from stratalog.model.counting import counted, did_you_mean, joined, nodes_named
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,11 @@ def test_a_list_ends_with_its_conjunction() -> None:
     assert [joined(things) for things in ([], ["A"], ["A", "B"], ["A", "B", "C"])] == ["", "A", "A and B", "A, B and C"]
     assert joined((1, 2, 3), "or") == "1, 2 or 3"
     assert (nodes_named([4]), nodes_named((1, 2))) == ("node 4", "nodes 1 and 2")
+
+
+def test_a_mistyped_name_is_answered_with_those_that_are_near() -> None:
+    known = ["flights", "orders", "orders-2024", "__consumer_offsets"]
+    assert did_you_mean("flight", known) == " (did you mean 'flights'?)"
+    assert did_you_mean("Orders", known) == " (did you mean 'orders'?)"
+    assert did_you_mean("order-2024", known) == " (did you mean 'orders-2024'?)"
+    assert did_you_mean("payments", known) == did_you_mean("", known) == did_you_mean("x" * 1_000_000, known) == ""

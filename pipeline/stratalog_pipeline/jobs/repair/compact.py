@@ -21,6 +21,7 @@ from uuid import UUID
 from stratalog.machines.tiering.chunk_merging import COMPACTION_LOCK
 from stratalog.meta_api.http_client import HttpMetaClient
 from stratalog.model.commands.table_commands import ReplaceManifest
+from stratalog.model.counting import did_you_mean
 from stratalog.model.errors import Conflict, InvalidRequest, NotFound, OutcomeUnknown
 from stratalog.model.metadata import Snapshot
 from stratalog.model.segment import RemoteState, SegmentState
@@ -171,9 +172,11 @@ async def _absent(bucket: str, keys: Collection[str]) -> set[str]:
 
 
 def _topics(view: Snapshot, names: Collection[str]) -> dict[UUID, str]:
-    missing = set(names) - {topic.name for topic in view.topics}
+    known = {topic.name for topic in view.topics}
+    missing = sorted(set(names) - known)
     if missing:
-        raise NotFound(f"there is no topic {', '.join(sorted(missing))}: `stratalog topics list` shows all")
+        said = ", ".join(f"{one}{did_you_mean(one, known)}" for one in missing)
+        raise NotFound(f"there is no topic {said}: `stratalog topics list` shows all")
     return {
         topic.topic_id: topic.name for topic in view.topics if (topic.name in names if names else not topic.is_internal)
     }
