@@ -26,6 +26,7 @@ from stratalog.ui.render import STATIC, render, static_file
 
 if TYPE_CHECKING:
     from aiohttp import web
+    from aiohttp.typedefs import Middleware
 
     Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -57,10 +58,28 @@ def add_ui(application: web.Application, host: UiHost) -> None:
     for name, kind in STATIC.items():
         router.add_get(f"/ui/{name}", _static(name, kind))
 
+    application.middlewares.append(_missing_pages())
+
     async def close(_: web.Application) -> None:
         await pages.gatherer.close()
 
     application.on_cleanup.append(close)
+
+
+def _missing_pages() -> Middleware:
+    """A path that no route has is answered to a browser by a page with a way back."""
+    from aiohttp import web
+
+    @web.middleware
+    async def shown(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except web.HTTPNotFound:
+            if "text/html" not in request.headers.get("Accept", ""):
+                raise
+            return await _answer_error(NotFound(f"there is no page {request.path[:200]!r}"), "html")
+
+    return shown
 
 
 def _static(name: str, kind: str) -> Handler:

@@ -1,4 +1,4 @@
-"""The status page as the meta service serves it: its files, its answers, and what watching it costs."""
+"""The cluster UI as the meta service serves it: its files, its answers, and what watching it costs."""
 
 from __future__ import annotations
 
@@ -61,6 +61,16 @@ async def test_the_pages_and_all_that_they_load_come_from_this_port_under_a_poli
         waiting += {html.unescape(one) for one in named if is_worth_a_look(one)} - loaded
     kinds = {"/", "/topics", "/topics/flights", "/topics/flights/shards/2", "/topics/flights/records", "/groups"}
     assert kinds | {"/clients", "/nodes", "/nodes/1", "/troubles", "/ui/ui.css", "/plots/produced.svg"} <= loaded
+
+
+async def test_a_path_without_a_page_is_a_page_with_a_way_back_for_a_browser(http: aiohttp.ClientSession) -> None:
+    for path in ("/topic", "/ui/none.css", "/nodes/1/<b>"):
+        async with http.get(path, headers={"Accept": "text/html,*/*;q=0.8"}) as response:
+            text = await response.text()
+            assert (response.status, response.content_type) == (404, "text/html"), path
+        assert "there is no page" in text and '<a href="/">' in text and "/ui/ui.css" in text and "<b>" not in text
+        async with http.get(path) as response:
+            assert (response.status, response.content_type) == (404, "application/problem+json"), "for a program"
 
 
 def is_worth_a_look(path: str) -> bool:
