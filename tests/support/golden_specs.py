@@ -1,12 +1,12 @@
-"""Scenes whose wanted objects are kept as YAML: `python -m support.golden_specs FOLDER` writes them again.
+"""Scenes whose wanted objects are kept as YAML: `python -m support.golden_specs` writes them again.
 
 A person must read the difference before committing it: that is the other half of the test.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +22,7 @@ from stratalog_operator.specs.node import NodeIdentity, node_claim, node_set, ou
 from stratalog_operator.specs.objects import Cluster, Manifest
 from stratalog_operator.specs.volume import volume_objects
 
+_GOLDEN: Final = Path(__file__).parents[1] / "unit" / "operator" / "golden"
 _COLD: Final = {
     "bucket": "flights",
     "prefix": "main",
@@ -121,4 +122,6 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(prog="python -m support.golden_specs")
+    parser.add_argument("folder", nargs="?", type=Path, default=_GOLDEN)
+    main(parser.parse_args().folder)

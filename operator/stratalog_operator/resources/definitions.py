@@ -5,6 +5,7 @@ A test compares the folder with `render`, so that schema, models and `kubectl ex
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -95,10 +96,11 @@ def render() -> Mapping[str, str]:
 
 
 def main(arguments: list[str]) -> int:
-    if len(arguments) != 1:
-        sys.stderr.write("usage: python -m stratalog_operator.resources.definitions FOLDER\n")
-        return 2
-    folder = Path(arguments[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m stratalog_operator.resources.definitions", description="Write the definitions of all kinds."
+    )
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="where they are written; made if it is not there")
+    folder: Path = parser.parse_args(arguments).folder
     folder.mkdir(parents=True, exist_ok=True)
     texts = render()
     for stale in folder.glob(f"{GROUP}_*.yaml"):

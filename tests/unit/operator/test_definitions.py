@@ -18,7 +18,7 @@ from stratalog_operator.resources.conditions import (
     ConditionType,
     merge,
 )
-from stratalog_operator.resources.definitions import definition, render
+from stratalog_operator.resources.definitions import definition, main, render
 from stratalog_operator.resources.kinds import KINDS, Kind
 from support.kind_samples import CASES, rule_messages
 
@@ -113,3 +113,14 @@ def _fields(schema: Mapping[str, Any], where: str) -> Iterator[tuple[str, Mappin
         yield f"{where}.{name}", one
         yield from _fields(one, f"{where}.{name}")
         yield from _fields(one.get("items", {}), f"{where}.{name}[]")
+
+
+def test_the_command_that_writes_the_definitions_explains_itself_and_writes_nothing_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder named --help was made."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    assert ended.value.code == 0 and "FOLDER" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
