@@ -435,7 +435,7 @@ class Replica:
             tally = None
         if tally is None:
             # The seal carries what producers wrote up to its end, not in this segment alone.
-            log.info("a copy is reported once the segments before it are settled", segment=str(self.name))
+            log.debug("a copy is reported once the segments before it are settled", segment=str(self.name))
             self.hear(ReportFailed())
             return
         proof = replace(self._proof, producers=tally)
