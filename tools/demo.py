@@ -290,7 +290,7 @@ def tell_what_to_try(console: Console, stage: Stage, limit: int | None) -> None:
     how_to_end = "; ".join([*(f"kill {process.pid}" for process in stage.beside), stage.how_to_end])
     console.print(
         f"""
-{runs}: Kafka clients at {stage.kafka}, status page at http://{asked}/, data in {stage.directory}. To try:{status}
+{runs}: Kafka clients at {stage.kafka}, cluster UI at http://{asked}/, data in {stage.directory}. To try:{status}
   {stratalog} topics list{admin}
   {stratalog} segments {TOPIC} --shard 0{admin}
   {stratalog} locate {TOPIC} 0 12345{admin}

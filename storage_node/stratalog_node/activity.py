@@ -1,4 +1,4 @@
-"""The activity that this node reports with its heartbeats, for the status page (`model.activity`).
+"""The activity that this node reports with its heartbeats, for the cluster UI (`model.activity`).
 
 Lives on the event loop. Cost: a check of each shard, less than a millisecond for 10,000; unfinished uploads are checked
 so rarely that this takes at most a thousandth of the time.

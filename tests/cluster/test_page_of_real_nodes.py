@@ -1,4 +1,4 @@
-"""The status page over real processes: what real nodes report of themselves arrives there, and missing nodes are
+"""The cluster UI over real processes: what real nodes report of themselves arrives there, and missing nodes are
 shown."""
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import random
 import socket
 
 _USED = (*range(6), *range(20, 26), *range(40, 43), *range(50, 53), *range(60, 63), *range(70, 73), 80)
-"""What a cluster of six nodes takes of its block, and its status page."""
+"""What a cluster of six nodes takes of its block, and its cluster UI."""
 
 
 def free_port() -> int:

@@ -167,7 +167,7 @@ class RealCluster:
         )
 
     def page(self, path: str) -> Any:
-        """The data of the status page; None while no instance answers."""
+        """The data of the cluster UI; None while no instance answers."""
         with suppress(OSError), urllib.request.urlopen(f"http://{self.plan.page_address}{path}", timeout=10) as answer:
             return json.load(answer)
         return None

@@ -68,7 +68,7 @@ class Ports:
 
     @property
     def page(self) -> int:
-        """Of the status page."""
+        """Of the cluster UI."""
         return self.others + 60
 
     def of(self, role: Role, number: int) -> tuple[int, int]:

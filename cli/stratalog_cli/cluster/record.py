@@ -4,7 +4,7 @@
                    "parts": [{"name": "node-1", "role": "node", "pid": 123, "addresses": {…}}]}
     options.json  {"store": "etcd", "ports": {"kafka": 9092, "others": 9644}, "bucket": null, "settings": {…}}
 
-`pid` is null while a part does not run, `page` while no status page is served. Pure; what is read is checked, for
+`pid` is null while a part does not run, `page` while no cluster UI is served. Pure; what is read is checked, for
 people edit files.
 """
 
@@ -59,7 +59,7 @@ class OptionsFile(_Strict):
 
 
 def cluster_text(plan: Plan, pids: Mapping[str, int], page: str | None = None) -> str:
-    """A part per line, for `grep`. `pids` by name, of the parts that run; `page` is the URL of the status page."""
+    """A part per line, for `grep`. `pids` by name, of the parts that run; `page` is the URL of the cluster UI."""
     parts = [
         PartLine(name=part.name, role=part.role, pid=pids.get(part.name), addresses=dict(part.addresses))
         for part in plan.parts

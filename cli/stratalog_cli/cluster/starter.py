@@ -91,7 +91,7 @@ class Starter:
         return self._plan
 
     def page_is_at(self, url: str) -> None:
-        """The status page is served there from now on."""
+        """The cluster UI is served there from now on."""
         self._page = url
         self._note()
 

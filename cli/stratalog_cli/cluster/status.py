@@ -49,7 +49,7 @@ class ClusterStatus(BaseModel):
     is_running: bool
     bootstrap: str
     page: str | None = None
-    """Where the status page is served."""
+    """Where the cluster UI is served."""
     store: str
     bucket: str | None
     parts: list[PartStatus]

@@ -160,7 +160,7 @@ class HttpMetaClient:
         return (await self._read("/v1/mounts", wire.MOUNTS)).items
 
     async def overview(self) -> Overview:
-        """What the status page shows: also what nodes last told of themselves."""
+        """What the cluster UI shows: also what nodes last told of themselves."""
         return await self._read("/v1/overview", wire.OVERVIEW)
 
     async def outline(self) -> Outline:

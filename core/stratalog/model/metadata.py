@@ -129,7 +129,7 @@ class Vitals:
     is_tiered_by_default: bool = True
     """Topics that do not set `remote.storage.enable` are uploaded."""
     activity: Activity | None = None
-    """For the status page."""
+    """For the cluster UI."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ same machine, or inside the private network, must not become the way in:
   says the page's name. It must be an IP address (a page opened by address can only be ours), `localhost`, the name
   under which the port listens, or one of `http.allowed.hosts`.
 * Requests across sites: a browser says where they come from, in `Origin` and in `Sec-Fetch-Site`. Only our own pages
-  may ask; a link to the status page may be followed from anywhere, for the page that has the link sees nothing of it.
+  may ask; a link to the cluster UI may be followed from anywhere, for the page that has the link sees nothing of it.
 * Forms, and scripts without CORS, can send a POST, but not as JSON: whatever changes something must say that it is.
 
 Programs send neither `Origin` nor `Sec-Fetch-Site`.

@@ -283,7 +283,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route(
         "GET", "/v1/retirements", "Nodes that leave, or have left, and how far they are", _retirements, RetirementList
     ),
-    Route("GET", "/v1/overview", "What the status page shows, summed up", _overview, Overview),
+    Route("GET", "/v1/overview", "What the cluster UI shows, summed up", _overview, Overview),
     Route("GET", "/v1/outline", "Nodes, topics and mounts; shards are summed up", _outline, Outline),
     Route(
         "GET", "/v1/courses", "How it went with the nodes lately; query: after (ms since 1970)", _courses, CourseList

@@ -1,4 +1,4 @@
-"""The meta service over HTTP: routes, snapshot and watch as lines of JSON, health, the status page.
+"""The meta service over HTTP: routes, snapshot and watch as lines of JSON, health, the cluster UI.
 
 The caller starts the service first and closes the server before it. Without a key (`stratalog.telemetry.door_key`)
 whoever reaches it may ask: bind it to loopback then, or to a private network. Its limits, and what keeps foreign web

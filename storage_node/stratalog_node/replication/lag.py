@@ -1,4 +1,4 @@
-"""How far this node's followed segments are behind, as far as it knows: for metrics, the status page and the command
+"""How far this node's followed segments are behind, as far as it knows: for metrics, the cluster UI and the command
 line.
 
 In offsets behind what the leader has committed or sent, or behind the end of an ended segment. In bytes, exact for a
@@ -67,7 +67,7 @@ def sum_up(following: Following, catalog: Catalog) -> FollowedSums:
 
 
 def add_lag_metrics(metrics: MetricRegistry, following: Following, catalog: Catalog) -> None:
-    """One series for each leading node, so few in all. The status page and `status` name the shards with the largest
+    """One series for each leading node, so few in all. The cluster UI and `status` name the shards with the largest
     lag."""
     found: dict[tuple[str, ...], tuple[int, int]] = {}
 

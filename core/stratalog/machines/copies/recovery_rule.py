@@ -1,7 +1,7 @@
 """Decides from the promises of its replicas where a fenced segment ends, or names the replicas that the decision waits
 for.
 
-Pure, over the segment's record alone, so that a status page names the same nodes as the service waits for.
+Pure, over the segment's record alone, so that the cluster UI names the same nodes as the service waits for.
 
 * ISR policy: each member holds all acknowledged data, so one whole vote is enough. Living members are waited for
 anyway, so that data that only some of them have (acks=1) are kept. Once a member has promised, the old leader's HW

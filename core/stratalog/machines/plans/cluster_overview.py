@@ -1,4 +1,4 @@
-"""Derives the content of the status page from the metadata: pure, so that the page itself decides nothing. Bounded:
+"""Derives the content of the cluster UI from the metadata: pure, so that the page itself decides nothing. Bounded:
 shards are summed up, and the worst `MAX_TROUBLES` of those with troubles are named; nodes, retirements, mounts, stopped
 shards and faults are limited lists, each with the number of further ones. Texts are cut at `LONGEST_TEXT`. An answer
 has less than a megabyte, whatever the cluster holds.

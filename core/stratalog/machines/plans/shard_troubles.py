@@ -1,7 +1,7 @@
 """Shards that need a person's attention: recoveries that wait for nodes, segments with too few replicas, data that was
 given up.
 
-Pure, over what every watcher has, so that the service, a node's status page and the command line say the same.
+Pure, over what every watcher has, so that the service, a node's UI and the command line say the same.
 Cost: O(segments).
 """
 

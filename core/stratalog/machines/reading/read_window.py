@@ -71,7 +71,7 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class WindowStatus:
-    """For the status page and metrics."""
+    """For the cluster UI and metrics."""
 
     window_bytes: int
     held_bytes: int

@@ -1,4 +1,4 @@
-"""What the status page of a cluster shows, as `GET /v1/overview` tells it. Plain immutable data.
+"""What the cluster UI shows, as `GET /v1/overview` tells it. Plain immutable data.
 
 Bounded, whatever the cluster holds: each list has its first entries (`machines.plans.cluster_overview`), with how many
 more there are beside it. Names and words are others' text: whoever shows them escapes them.

@@ -433,7 +433,7 @@ class ColdReader:
         self.stats.in_flight_bytes = self._cache.reserved_bytes
 
     def window(self, key: ShardKey) -> WindowStatus | None:
-        """A shard's read-ahead, for the status page; None when it is not being read."""
+        """A shard's read-ahead, for the cluster UI; None when it is not being read."""
         shard = self._shards.get(key)
         return shard.window.describe() if shard else None
 

@@ -1,4 +1,4 @@
-"""The status page of `stratalog cluster start`: it works with any leader, waits for no part, and knows what runs."""
+"""The cluster UI of `stratalog cluster start`: it works with any leader, waits for no part, and knows what runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The status page of a cluster: from the metadata, and from the nodes' heartbeats."""
+"""The cluster UI: from the metadata, and from the nodes' heartbeats."""
 
 from __future__ import annotations
 
