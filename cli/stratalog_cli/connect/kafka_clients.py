@@ -140,7 +140,7 @@ def require_broker(addresses: Iterable[tuple[str, int]]) -> None:
 
 
 def check_broker(host: str, port: int) -> None:
-    """Raises: Unavailable if nothing answers at this address; WrongServer if it is no broker."""
+    """Raises: Unavailable if nothing answers at this address; WrongServer if it is not a broker."""
     where = f"{host}:{port}"
     try:
         answer = _answer(host, port, _QUESTION, _QUICK_S)

@@ -138,7 +138,7 @@ def _gunzip(data: Buffer, max_bytes: int) -> Buffer:
 
 
 def _gzip_members(data: Buffer, max_bytes: int) -> bytearray | None:
-    """The members at the front of `data`, up to bytes that are no member; None when one of them is damaged."""
+    """The members at the front of `data`, up to bytes that are not a member; None when one of them is damaged."""
     out, left = bytearray(), bytes(data)
     while not out or (len(left) > _GZIP_LEAST_BYTES and left.startswith(_GZIP_HEADER)):
         member = zlib.decompressobj(_GZIP_FORMAT)
@@ -155,7 +155,7 @@ def _gzip_members(data: Buffer, max_bytes: int) -> bytearray | None:
 
 
 def _first_lz4_frame(data: Buffer) -> Buffer:
-    """`data` without what follows its first frame; as it is when that is no whole frame."""
+    """`data` without what follows its first frame; as it is when that is not a whole frame."""
     view = memoryview(data)
     if bytes(view[:4]) != _LZ4_MAGIC or len(view) < 7:
         return data
