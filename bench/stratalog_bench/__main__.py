@@ -139,7 +139,7 @@ def main() -> int:
         console.print("\n".join(names or CELLS))
         return 0 if names else 2
     seconds, rounds, scale = (1.0, 1, 0.05) if chosen.quick else (chosen.seconds, chosen.rounds, 1.0)
-    # Ended from outside, the servers that were started must end too: leave by the front door.
+    # Ended from outside, the servers that were started must end too: leave by SystemExit.
     signal.signal(signal.SIGTERM, _leave)
     began = time.monotonic()
     warm = nullcontext() if chosen.quick or chosen.no_warm else warm_memory.kept_warm()

@@ -97,7 +97,7 @@ class Place:
         self.kube.run("rollout", "status", "deployment/store", "-n", self.name, "--timeout=180s", timeout=200)
 
     def make_cluster(self, *, nodes: int = 3, changes: Mapping[str, Any] | None = None, waits: bool = True) -> None:
-        """The examples', smaller, with doors inside alone; `changes` by dotted path of the StorageCluster's spec."""
+        """The examples', smaller, with inside listeners only; `changes` by dotted path of the StorageCluster's spec."""
         self.apply(self.cluster_object(changes), pool_object(nodes))
         if waits:
             self.cluster_is_ready()

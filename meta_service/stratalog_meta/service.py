@@ -1,4 +1,4 @@
-"""The meta service in this process: the shard table behind the `MetaClient` door.
+"""The meta service in this process: the shard table behind the interface `MetaClient`.
 
 The caller starts it once on its event loop and closes it before the loop ends. Commands and reads may come from any
 task of that loop, in any number; they are answered when durable (see `writer`).

@@ -58,7 +58,7 @@ _IN_TROUBLE = "tests/unit/node/test_followers_in_trouble.py"
 _PEERS = "tests/unit/replication/test_peers.py"
 _REPLICA_FETCHES = "tests/unit/serve/replicas/test_replica_fetches.py"
 _BACKUPS = "tests/unit/meta/test_bucket_backups.py"
-_HTTP_DOOR = "tests/unit/telemetry/test_http_door.py"
+_HTTP_PORT = "tests/unit/telemetry/test_http_port.py"
 _REGISTRY = "tests/unit/telemetry/test_metrics_registry.py"
 _DISK_WATCH = "tests/unit/shards/copies/test_disk_watch.py"
 _MEASURES = "tests/unit/node/test_measures.py"
@@ -154,12 +154,12 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
         "producers_dropped == 20",
     ),
     "stratalog_log_damaged_copies_total": ("tests/unit/shards/copies/test_damaged_copies.py", "damaged_copies"),
-    "stratalog_http_closed_for_fault_total": (_HTTP_DOOR, "stats.closed_for_fault == 1"),
-    "stratalog_http_connections": (_HTTP_DOOR, "stats.connections == 1"),
-    "stratalog_http_foreign_total": (_HTTP_DOOR, "stats.foreign == 5"),
-    "stratalog_http_unauthorized_total": (_HTTP_DOOR, "stats.unauthorized == 7"),
-    "stratalog_http_refused_total": (_HTTP_DOOR, "(rig.stats.refused, rig.stats.made_room) == (1, 0)"),
-    "stratalog_http_made_room_total": (_HTTP_DOOR, "rig.stats.made_room == 100"),
+    "stratalog_http_closed_for_fault_total": (_HTTP_PORT, "stats.closed_for_fault == 1"),
+    "stratalog_http_connections": (_HTTP_PORT, "stats.connections == 1"),
+    "stratalog_http_foreign_total": (_HTTP_PORT, "stats.foreign == 5"),
+    "stratalog_http_unauthorized_total": (_HTTP_PORT, "stats.unauthorized == 7"),
+    "stratalog_http_refused_total": (_HTTP_PORT, "(rig.stats.refused, rig.stats.made_room) == (1, 0)"),
+    "stratalog_http_made_room_total": (_HTTP_PORT, "rig.stats.made_room == 100"),
     "stratalog_index_loads_total": ("tests/unit/shards/test_index_cache.py", "stats.loads"),
     "stratalog_index_drops_total": ("tests/unit/shards/test_index_cache.py", "stats.drops"),
     "stratalog_log_stopped_shards": ("tests/unit/shards/test_stopped_shards.py", "stopped_shards"),

@@ -14,7 +14,7 @@ from stratalog.meta_api.wire import CourseList
 from stratalog.model.activity import Activity, StoppedHere
 from stratalog.model.commands.mount_commands import CreateMount
 from stratalog.model.retirement import RetireMode, RetireStep
-from stratalog.telemetry.door_key import DoorKey
+from stratalog.telemetry.http_access import HttpAccess
 from stratalog_cli.cluster.page import ClusterPage
 from stratalog_meta.api.server import MetaServer
 from support.browser import LEAST_CONTRAST, NO_CHROMIUM, Browser, Page, chromium
@@ -209,9 +209,9 @@ async def test_the_page_of_a_cluster_on_one_machine_shows_which_process_ended_an
     async with told_cluster() as cluster:
         (tmp_path / "v1" / "overview").write_bytes(wire.OVERVIEW.write(await cluster.service.overview()))
     async with stage.running() as starter:
-        door = ClusterPage(starter)
+        cluster_page = ClusterPage(starter)
         try:
-            async with browser.page(await door.start(stage.plan.page_address)) as page:
+            async with browser.page(await cluster_page.start(stage.plan.page_address)) as page:
                 await page.until_text("well", "Processes", "meta-1", "node-2")
                 node, meta = stage.pids()["node-2"], stage.pids()["meta-1"]
                 assert node is not None and meta is not None
@@ -220,7 +220,7 @@ async def test_the_page_of_a_cluster_on_one_machine_shows_which_process_ended_an
                 os.kill(meta, signal.SIGKILL)
                 await page.until_text("no meta service answers", "meta-1 ended: killed by SIGKILL")
         finally:
-            await door.close()
+            await cluster_page.close()
 
 
 @pytest.mark.fault("http-ports-reachable-beyond")
@@ -228,7 +228,7 @@ async def test_a_person_types_the_token_once_and_the_page_keeps_using_it(browser
     token = "the-token-of-this-cluster"
     async with told_cluster() as cluster:
         await cluster.node(1, "zone-1")
-        server = MetaServer(cluster.service, key=DoorKey(lambda: (token,)))
+        server = MetaServer(cluster.service, access=HttpAccess(lambda: (token,)))
         await server.start("127.0.0.1", 0)
         try:
             async with browser.page(server.address, "wrong-at-first") as refused:

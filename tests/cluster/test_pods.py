@@ -43,9 +43,9 @@ class NamedNode(NodeProcess):
 
     def __init__(self, names: Names, folder: Path, node_id: int, meta: str, listen: str = "127.0.0.1") -> None:
         port = free_port()
-        doors = {"advertised.listeners": f"node-{node_id}.pods.test:{port}", "listeners": "outside://127.0.0.1:0"}
+        listeners = {"advertised.listeners": f"node-{node_id}.pods.test:{port}", "listeners": "outside://127.0.0.1:0"}
         arguments = ("--meta", meta, "--id", str(node_id))
-        super().__init__(folder / f"node-{node_id}", settings=doors, verb=("node", "start"), arguments=arguments)
+        super().__init__(folder / f"node-{node_id}", settings=listeners, verb=("node", "start"), arguments=arguments)
         self.bootstrap = f"{listen}:{port}"
         self._names = names
 

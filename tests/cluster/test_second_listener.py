@@ -32,11 +32,11 @@ def meta(tmp_path: Path) -> Iterator[MetaProcess]:
 
 @pytest.fixture
 def nodes(meta: MetaProcess, tmp_path: Path) -> Iterator[list[NodeProcess]]:
-    doors = {"listeners": "outside://127.0.0.1:0", "advertised.listeners": f"outside://{TOLD}:0"}
+    listeners = {"listeners": "outside://127.0.0.1:0", "advertised.listeners": f"outside://{TOLD}:0"}
     started = [
         NodeProcess(
             tmp_path / f"node-{number}",
-            settings=doors,
+            settings=listeners,
             verb=("node", "start"),
             arguments=("--meta", meta.url, "--id", str(number)),
         ).start()
@@ -71,7 +71,7 @@ class Heard:
 
 @pytest.mark.fault("clients-different-network-nodes")
 def test_clients_of_the_second_listener_get_no_other_address(nodes: list[NodeProcess]) -> None:
-    doors = {outside(node) for node in nodes}
+    outside_addresses = {outside(node) for node in nodes}
     first = outside(nodes[0])
     heard = Heard()
     admin = AdminClient({"bootstrap.servers": first})
@@ -84,9 +84,9 @@ def test_clients_of_the_second_listener_get_no_other_address(nodes: list[NodePro
 
     eventually_sync(lambda: leaders() == {1, 2, 3}, 60)
     listed = admin.list_topics(timeout=10).brokers.values()
-    assert {f"{one.host}:{one.port}" for one in listed} == doors
+    assert {f"{one.host}:{one.port}" for one in listed} == outside_addresses
     described = admin.describe_cluster(request_timeout=10).result(30).nodes
-    assert {f"{one.host}:{one.port}" for one in described} == doors
+    assert {f"{one.host}:{one.port}" for one in described} == outside_addresses
 
     values = [f"flight-{number}" for number in range(600)]
     failed: list[object] = []
@@ -123,7 +123,9 @@ def test_clients_of_the_second_listener_get_no_other_address(nodes: list[NodePro
     eventually_sync(has_all, 120)
     consumer.commit(asynchronous=False)
     consumer.close()
-    assert heard.looks > 0 and heard.addresses <= doors, "an address of the inside was told to a client outside"
+    assert heard.looks > 0 and heard.addresses <= outside_addresses, (
+        "an address of the inside was told to a client outside"
+    )
     assert len(heard.addresses) >= 2
 
     inside = AdminClient({"bootstrap.servers": nodes[0].bootstrap}).list_topics(timeout=10).brokers.values()

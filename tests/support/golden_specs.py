@@ -101,9 +101,9 @@ def scenes() -> dict[str, list[Manifest]]:
         ],
         "cluster_over_an_etcd_of_its_own.yaml": cluster_objects(rich),
         "node_in_a_zone.yaml": [node_claim(rich, pool(wide), zoned), node_set(rich, pool(wide), zoned)],
-        "doors_for_clients_outside.yaml": [
-            *(outside_bootstrap(outside, door) for door in outside_listeners(outside)),
-            *(outside_of_node(outside, door, seventh, "uid-of-node") for door in outside_listeners(outside)),
+        "listeners_for_clients_outside.yaml": [
+            *(outside_bootstrap(outside, listener) for listener in outside_listeners(outside)),
+            *(outside_of_node(outside, listener, seventh, "uid-of-node") for listener in outside_listeners(outside)),
             node_set(outside, pool(), seventh),
         ],
         "retired_volume.yaml": volume_objects(rich, pool(wide), zoned, "main-hot-12", "uid-of-mount"),

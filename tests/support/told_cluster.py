@@ -1,4 +1,4 @@
-"""A real meta service with its HTTP door in this process, and nodes that are what a test says they told."""
+"""A real meta service with its HTTP port in this process, and nodes that are what a test says they told."""
 
 from __future__ import annotations
 

@@ -18,11 +18,11 @@ from stratalog.meta_api.http_client import HttpMetaClient
 from stratalog.meta_api.problems import CONTENT_TYPE, to_problem
 from stratalog.meta_api.wire import COURSES, OVERVIEW, PROBLEM, CourseList
 from stratalog.model.errors import InvalidRequest, StratalogError, Unavailable
-from stratalog.telemetry.door import Door
-from stratalog.telemetry.door_guard import ServedNames
-from stratalog.telemetry.door_key import door_key
-from stratalog.telemetry.door_limits import DoorLimits, DoorStats
 from stratalog.telemetry.http import listen_on, split_address
+from stratalog.telemetry.http_access import http_access
+from stratalog.telemetry.http_limits import HttpLimits, HttpStats
+from stratalog.telemetry.http_port import HttpPort
+from stratalog.telemetry.request_guard import ServedNames
 from stratalog.telemetry.token_file import token_file
 from stratalog.ui import Process, UiHost, add_ui, why_no_records
 from stratalog_cli.cluster.plan import Plan, Role
@@ -37,7 +37,7 @@ _ATTEMPT_S: Final = 1.5
 class ClusterPage:
     def __init__(self, starter: Starter) -> None:
         self._starter = starter
-        self._door: Door | None = None
+        self._http_port: HttpPort | None = None
         self._meta: HttpMetaClient | None = None
 
     async def start(self, address: str, allowed_hosts: str = "") -> str:
@@ -53,20 +53,20 @@ class ClusterPage:
         urls = [f"http://{part.addresses['http']}" for part in self._starter.plan.of(Role.META)]
         policy = RetryPolicy(attempts=len(urls) + 1, attempt_s=_ATTEMPT_S, connect_s=_ATTEMPT_S, longest_pause_s=0.1)
         meta = self._meta = HttpMetaClient(",".join(urls), policy, token=token)
-        names, key = ServedNames(host, allowed_hosts), door_key(tokens)
-        self._door = Door("cluster.page", DoorLimits(), names, DoorStats(), _problem, key)
-        application = self._door.application()
-        no_records = why_no_records(host, has_key=key is not None)
+        names, access = ServedNames(host, allowed_hosts), http_access(tokens)
+        self._http_port = HttpPort("cluster.page", HttpLimits(), names, HttpStats(), _problem, access)
+        application = self._http_port.application()
+        no_records = why_no_records(host, has_token=access is not None)
         add_ui(application, UiHost(lambda: meta, token, no_records, processes=self._processes))
         application.router.add_get("/v1/overview", self._overview)
         application.router.add_get("/v1/courses", self._courses)
-        await self._door.open(application, listener)
+        await self._http_port.open(application, listener)
         return f"http://{host}:{listener.getsockname()[1]}/"
 
     async def close(self) -> None:
-        door, self._door = self._door, None
-        if door is not None:
-            await door.close()
+        http_port, self._http_port = self._http_port, None
+        if http_port is not None:
+            await http_port.close()
         if self._meta is not None:
             await self._meta.close()
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 from stratalog.model.errors import StratalogError
 from stratalog.settings.process import ProcessSettings
-from stratalog.telemetry.door_key import door_key
-from stratalog.telemetry.door_limits import DoorLimits
 from stratalog.telemetry.http import TelemetryServer, split_address
+from stratalog.telemetry.http_access import http_access
+from stratalog.telemetry.http_limits import HttpLimits
 from stratalog.telemetry.logs import configure_logs, logger
 from stratalog.telemetry.metrics import MetricRegistry
 from stratalog.telemetry.printable import printable
@@ -180,12 +180,12 @@ class MetaProcess:
     async def _listen(self, listen: str, serving: Serving) -> str:
         settings = self._settings
         tokens = token_file(settings.auth_token_file)
-        key = door_key(tokens, is_metrics_open=not settings.auth_metrics_enable)
+        access = http_access(tokens, is_metrics_open=not settings.auth_metrics_enable)
         server = MetaServer(
             serving,
             limits=self._for_nodes(LIMITS),
             allowed_hosts=settings.http_allowed_hosts,
-            key=key,
+            access=access,
             token=None if tokens is None else tokens.first,
         )
         self._registry.add("stratalog_http", server.stats, {"port": "meta"})
@@ -193,9 +193,9 @@ class MetaProcess:
             telemetry = TelemetryServer(
                 self._registry,
                 readiness=lambda: {} if serving.why_no_changes is None else {"metadata": serving.why_no_changes},
-                limits=self._within(DoorLimits()),
+                limits=self._within(HttpLimits()),
                 allowed_hosts=settings.http_allowed_hosts,
-                key=key,
+                access=access,
             )
             self._registry.add("stratalog_http", telemetry.stats, {"port": "admin"})
             self._running.push_async_callback(telemetry.stop)
@@ -204,7 +204,7 @@ class MetaProcess:
         self._running.push_async_callback(server.close)
         return url
 
-    def _within(self, limits: DoorLimits) -> DoorLimits:
+    def _within(self, limits: HttpLimits) -> HttpLimits:
         """A port's limits by the settings, within its share of the descriptors."""
         settings = self._settings
         return replace(
@@ -215,7 +215,7 @@ class MetaProcess:
             max_idle_s=settings.http_max_idle_ms / 1_000,
         )
 
-    def _for_nodes(self, limits: DoorLimits) -> DoorLimits:
+    def _for_nodes(self, limits: HttpLimits) -> HttpLimits:
         """Of the port that nodes come to, each with all that its shards ask for at a time. Here it has the descriptors
         that a node keeps for Kafka clients."""
         settings = self._settings

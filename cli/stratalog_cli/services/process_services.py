@@ -1,4 +1,4 @@
-"""What runs beside the node in one process: admin and metrics HTTP, the meta service's HTTP door, the loop watchdog."""
+"""What runs beside the node in one process: admin and metrics HTTP, the meta service's HTTP port, the loop watchdog."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from stratalog.meta_api.client import MetaForNodes
 from stratalog.model.addresses import is_anywhere, written
 from stratalog.objects.stats import StoreStats
 from stratalog.settings.process import ProcessSettings
-from stratalog.telemetry.door_key import door_key
-from stratalog.telemetry.door_limits import DoorLimits
 from stratalog.telemetry.http import TelemetryServer, split_address
+from stratalog.telemetry.http_access import http_access
+from stratalog.telemetry.http_limits import HttpLimits
 from stratalog.telemetry.process_stats import add_process_metrics
 from stratalog.telemetry.token_file import TokenFile
 from stratalog.telemetry.watchdog import LoopWatchdog
@@ -37,7 +37,7 @@ class ProcessServices:
         tokens: TokenFile | None = None,
     ) -> None:
         """Without `tokens` whoever reaches the HTTP ports may ask."""
-        self._key = door_key(tokens, is_metrics_open=not settings.auth_metrics_enable)
+        self._access = http_access(tokens, is_metrics_open=not settings.auth_metrics_enable)
         self._token = None if tokens is None else tokens.first
         self._meta = meta
         self._service_inside = meta if isinstance(meta, MetaService) else None
@@ -60,13 +60,13 @@ class ProcessServices:
             readiness=node.readiness,
             add_routes=self._add_routes,
             imports=("stratalog_node.admin", "stratalog.ui"),
-            limits=self._within(DoorLimits()),
+            limits=self._within(HttpLimits()),
             allowed_hosts=settings.http_allowed_hosts,
-            key=self._key,
+            access=self._access,
         )
         node.metrics.add("stratalog_http", self._http.stats, {"port": "admin"})
 
-    def _within(self, limits: DoorLimits) -> DoorLimits:
+    def _within(self, limits: HttpLimits) -> HttpLimits:
         """A port's limits by the settings, within its share of the descriptors."""
         settings = self._settings
         return replace(
@@ -124,7 +124,7 @@ class ProcessServices:
         host, _ = split_address(self._http.address)
         meta = self._meta
         assert isinstance(meta, ClusterLooks), "both the service and its client are asked for lists"
-        no_records = why_no_records(host, has_key=self._key is not None)
+        no_records = why_no_records(host, has_token=self._access is not None)
         add_ui(application, UiHost(lambda: meta, self._token, no_records, self._own_nodes))
 
     def _own_nodes(self) -> dict[int, str]:
@@ -161,7 +161,7 @@ class ProcessServices:
                 self._service_inside,
                 limits=limits,
                 allowed_hosts=self._settings.http_allowed_hosts,
-                key=self._key,
+                access=self._access,
                 token=self._token,
                 own_nodes=self._own_nodes,
             )

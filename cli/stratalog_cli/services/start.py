@@ -113,8 +113,8 @@ async def _run(settings: ProcessSettings, data: Path, listen: str, bucket: str |
         kafka = f"{node.address[0]}:{node.address[1]}"
         further = "".join(f", {name} {written(*at)}" for name, at in node.listening.items() if name != INTERNAL)
         place = await _bucket_words(node, stopping)
-        doors = f"kafka {kafka}, admin {admin or 'off'}"
-        say(f"stratalog ready: {doors}, data {printable(str(data))}, bucket {place}{further}")
+        endpoints = f"kafka {kafka}, admin {admin or 'off'}"
+        say(f"stratalog ready: {endpoints}, data {printable(str(data))}, bucket {place}{further}")
         over = await first_of(stopping, node.is_over)
         if over is node.is_over:
             say_error(f"stopping: {node.why_over}")

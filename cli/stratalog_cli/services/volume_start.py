@@ -7,8 +7,8 @@ from pathlib import Path
 
 from stratalog.model.errors import StratalogError
 from stratalog.settings.process import ProcessSettings
-from stratalog.telemetry.door_key import door_key
 from stratalog.telemetry.http import TelemetryServer, split_address
+from stratalog.telemetry.http_access import http_access
 from stratalog.telemetry.logs import configure_logs, logger
 from stratalog.telemetry.printable import printable
 from stratalog.telemetry.process_stats import add_process_metrics
@@ -59,7 +59,7 @@ async def _run(settings: ProcessSettings, data: Path, listen: str, meta_urls: st
                 node.metrics,
                 readiness=node.readiness,
                 allowed_hosts=settings.http_allowed_hosts,
-                key=door_key(tokens, is_metrics_open=not settings.auth_metrics_enable),
+                access=http_access(tokens, is_metrics_open=not settings.auth_metrics_enable),
             )
             running.push_async_callback(http.stop)
             admin = await http.start(settings.metrics_listen) if settings.metrics_listen else ""

@@ -1,4 +1,5 @@
-"""The one door for lines to the terminal: what others chose (names, records, a server's message) cannot steer it."""
+"""The one way to write lines to the terminal: what others chose (names, records, a server's message) cannot steer
+it."""
 
 from __future__ import annotations
 

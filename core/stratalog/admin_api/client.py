@@ -45,7 +45,7 @@ M = TypeVar("M", bound=BaseModel)
 DEFAULT_ADDRESS = "127.0.0.1:9644"
 
 _LONGEST_PATH = 12 << 10
-"""Nodes refuse a request with a head above 16 KiB (`telemetry/door_limits.py`), other headers included."""
+"""Nodes refuse a request with a head above 16 KiB (`telemetry/http_limits.py`), other headers included."""
 
 
 class AdminClient:

@@ -1,4 +1,5 @@
-"""What numbers may be, said in the type: `Count` is an int to every caller, and a bounded one at the network's door.
+"""What numbers may be, said in the type: `Count` is an int to every caller, and a bounded one where it comes from the
+network.
 
 Pure. The shard table keeps the bounds that matter to it for every caller (`machines.table.bounds`).
 """

@@ -1,9 +1,9 @@
-"""The node's HTTP door: `/metrics`, `/healthz`, `/readyz`, and whatever routes the composition adds.
+"""The node's HTTP port: `/metrics`, `/healthz`, `/readyz`, and whatever routes the composition adds.
 
 aiohttp costs 0.2 s to import, so the node does not wait for it: `start` binds the address and returns, aiohttp is
 imported in a thread, and who connects meanwhile waits in the socket's backlog.
-Nothing here is on the data path. Without a key (`door_key`) whoever reaches it may ask: bind it to loopback then, or to
-a private network. Its limits, and what keeps foreign web pages out, are the door's (`door`, `door_guard`).
+Nothing here is on the data path. Without `http_access` whoever reaches it may ask: bind it to loopback then, or to
+a private network. Its limits, and what keeps foreign web pages out, are in `http_port` and `request_guard`.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING
 
 from stratalog.model.addresses import parse_address, written
 from stratalog.model.errors import InvalidRequest, StratalogError, Unavailable
-from stratalog.telemetry.door_guard import ServedNames
-from stratalog.telemetry.door_key import DoorKey
-from stratalog.telemetry.door_limits import DoorLimits, DoorStats
+from stratalog.telemetry.http_access import HttpAccess
+from stratalog.telemetry.http_limits import HttpLimits, HttpStats
 from stratalog.telemetry.metrics import CONTENT_TYPE, MetricRegistry
+from stratalog.telemetry.request_guard import ServedNames
 
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from stratalog.telemetry.door import Door
+    from stratalog.telemetry.http_port import HttpPort
 
 _BACKLOG = 128
 
@@ -69,25 +69,26 @@ class TelemetryServer:
         readiness: Readiness = dict,
         add_routes: AddRoutes | None = None,
         imports: tuple[str, ...] = (),
-        limits: DoorLimits | None = None,
+        limits: HttpLimits | None = None,
         allowed_hosts: str = "",
-        key: DoorKey | None = None,
+        access: HttpAccess | None = None,
         is_for_all: bool = False,
     ) -> None:
         """`add_routes` is called once the modules `imports` have been imported, in a thread. `allowed_hosts` are names
-        under which the port is served, beside the one of its address (see `door_guard`). `key`: the token that requests
-        must show. `is_for_all`: everyone who reaches the port may ask, on purpose, because it only serves numbers."""
+        under which the port is served, beside the one of its address (see `request_guard`). `access`: the token that
+        requests must show. `is_for_all`: everyone who reaches the port may ask, on purpose, because it only serves
+        numbers."""
         self._is_for_all = is_for_all
         self._registry = registry
         self._readiness = readiness
         self._add_routes = add_routes
-        self._imports = ("stratalog.telemetry.door", *imports)
-        self._limits = limits or DoorLimits()
+        self._imports = ("stratalog.telemetry.http_port", *imports)
+        self._limits = limits or HttpLimits()
         self._allowed_hosts = allowed_hosts
-        self._key = key
-        self._door: Door | None = None
+        self._access = access
+        self._http_port: HttpPort | None = None
         self._serving: asyncio.Task[None] | None = None
-        self.stats = DoorStats()
+        self.stats = HttpStats()
         self.address = ""
 
     async def start(self, listen: str) -> str:
@@ -112,28 +113,28 @@ class TelemetryServer:
         except BaseException:
             listener.close()
             raise
-        from stratalog.telemetry.door import Door
+        from stratalog.telemetry.http_port import HttpPort
 
         names = ServedNames(host, self._allowed_hosts)
-        door = Door(
-            "metrics.listen", self._limits, names, self.stats, _error_answer, self._key, is_for_all=self._is_for_all
+        http_port = HttpPort(
+            "metrics.listen", self._limits, names, self.stats, _error_answer, self._access, is_for_all=self._is_for_all
         )
-        application = door.application()
+        application = http_port.application()
         application.router.add_get("/metrics", self._metrics)
         application.router.add_get("/healthz", self._healthz)
         application.router.add_get("/readyz", self._readyz)
         if self._add_routes is not None:
             self._add_routes(application)
-        self._door = door
-        await door.open(application, listener)
+        self._http_port = http_port
+        await http_port.open(application, listener)
 
     async def stop(self) -> None:
         serving, self._serving = self._serving, None
         if serving is not None:
             await asyncio.wait([serving])
-        door, self._door = self._door, None
-        if door is not None:
-            await door.close()
+        http_port, self._http_port = self._http_port, None
+        if http_port is not None:
+            await http_port.close()
 
     async def _metrics(self, _request: web.Request) -> web.Response:
         from aiohttp import web

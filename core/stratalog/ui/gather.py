@@ -39,13 +39,13 @@ class Failure:
 class Gatherer:
     def __init__(self, host: UiHost) -> None:
         self.host = host
-        self._doors = NodeAddresses(host.token)
+        self._node_addresses = NodeAddresses(host.token)
         self._kept: dict[str, tuple[float, asyncio.Task[Any]]] = {}
 
     async def close(self) -> None:
         for _, task in self._kept.values():
             task.cancel()
-        await self._doors.close()
+        await self._node_addresses.close()
 
     async def meta(self, ask: Callable[[ClusterLooks], Awaitable[T]]) -> T:
         """An answer about the metadata. Raises StratalogError."""
@@ -93,8 +93,8 @@ class Gatherer:
         if url is None:
             raise NotFound(f"node {node_id} is not registered, or is not alive: it cannot be asked")
         if patience_s is not None:
-            return await self._doors.ask(node_id, url, path, model, patience_s)
-        return await self._doors.ask(node_id, url, path, model)
+            return await self._node_addresses.ask(node_id, url, path, model, patience_s)
+        return await self._node_addresses.ask(node_id, url, path, model)
 
     async def of_nodes(
         self, paths: Mapping[int, str], model: type[M], patience_s: float | None = None

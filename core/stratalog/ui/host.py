@@ -62,10 +62,10 @@ class UiHost:
     processes: Callable[[], Sequence[Process]] = _no_processes
 
 
-def why_no_records(listen_host: str, *, has_key: bool) -> str | None:
+def why_no_records(listen_host: str, *, has_token: bool) -> str | None:
     """A port shows the records of other nodes if it asks for a token, or if only this machine reaches it: a node's own
     admin port may be more private than the port that would show its records."""
-    if has_key or is_loopback(listen_host):
+    if has_token or is_loopback(listen_host):
         return None
     return (
         "this port asks for no token and other machines reach it, so it shows no records of other nodes: set "

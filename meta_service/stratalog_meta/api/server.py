@@ -1,8 +1,8 @@
 """The meta service over HTTP: routes, snapshot and watch as lines of JSON, health, the cluster UI.
 
-The caller starts the service first and closes the server before it. Without a key (`stratalog.telemetry.door_key`)
-whoever reaches it may ask: bind it to loopback then, or to a private network. Its limits, and what keeps foreign web
-pages out, are the door's (`stratalog.telemetry.door`).
+The caller starts the service first and closes the server before it. Without an access rule
+(`stratalog.telemetry.http_access`) whoever reaches it may ask: bind it to loopback then, or to a private network. Its
+limits, and what keeps foreign web pages out, are in `stratalog.telemetry.http_port`.
 Lives on the service's event loop.
 """
 
@@ -23,18 +23,18 @@ from stratalog.meta_api.wire import PROBLEM, SEGMENT
 from stratalog.model.errors import Fenced, InvalidRequest, OutcomeUnknown, StratalogError, Unavailable
 from stratalog.model.metadata import ChangeSet
 from stratalog.model.tokens import Token
-from stratalog.telemetry.door import Door, body_of
-from stratalog.telemetry.door_guard import ServedNames
-from stratalog.telemetry.door_key import DoorKey
-from stratalog.telemetry.door_limits import MIB, DoorLimits, DoorStats
 from stratalog.telemetry.http import listen_on
+from stratalog.telemetry.http_access import HttpAccess
+from stratalog.telemetry.http_limits import MIB, HttpLimits, HttpStats
+from stratalog.telemetry.http_port import HttpPort, body_of
 from stratalog.telemetry.logs import logger
+from stratalog.telemetry.request_guard import ServedNames
 from stratalog.ui import UiHost, add_ui, why_no_records
 from stratalog_meta.api.openapi import document
 from stratalog_meta.api.routes import ROUTES, Call, LongAnswer, Route, read_number
 from stratalog_meta.service import MetaService
 
-LIMITS: Final = DoorLimits(max_body_bytes=16 * MIB, max_bodies_bytes=64 * MIB)
+LIMITS: Final = HttpLimits(max_body_bytes=16 * MIB, max_bodies_bytes=64 * MIB)
 HEARTBEAT_S: Final = 2.0
 """An empty line of a watch comes at least so often: what is silent for longer is dead."""
 _BYTES_BEFORE_OTHERS: Final = 64 * 1024
@@ -63,29 +63,29 @@ class MetaServer:
         self,
         service: Serving,
         *,
-        limits: DoorLimits = LIMITS,
+        limits: HttpLimits = LIMITS,
         allowed_hosts: str = "",
         heartbeat_s: float = HEARTBEAT_S,
-        key: DoorKey | None = None,
+        access: HttpAccess | None = None,
         token: Token | None = None,
         own_nodes: Callable[[], Mapping[int, str]] = dict,
     ) -> None:
-        """`allowed_hosts` are names under which it is served, beside the one of its address (see `door_guard`); `key`:
-        the token that requests must show; `token`: the token that the pages show to nodes; `own_nodes`: the admin ports
-        of nodes in this process."""
+        """`allowed_hosts` are names under which it is served, beside the one of its address (see `request_guard`);
+        `access`: the token that requests must show; `token`: the token that the pages show to nodes; `own_nodes`: the
+        admin ports of nodes in this process."""
         self._token = token
         self._own_nodes = own_nodes
         self._service = service
         self._limits = limits
         self._allowed_hosts = allowed_hosts
         self._heartbeat_s = heartbeat_s
-        self._key = key
-        self._door: Door | None = None
+        self._access = access
+        self._http_port: HttpPort | None = None
         self._encoded = EncodedLines()
         self._encoded_shards = EncodedShards()
         self._turns = FairTurns()
         self._is_closing = asyncio.Event()
-        self.stats = DoorStats()
+        self.stats = HttpStats()
         self.address = ""
 
     async def start(self, host: str, port: int) -> str:
@@ -97,8 +97,8 @@ class MetaServer:
                 f"the meta service cannot listen on {host}:{port} ({error.strerror}): choose another port"
             ) from error
         names = ServedNames(host, self._allowed_hosts)
-        door = Door("meta.listen", self._limits, names, self.stats, _answer, self._key)
-        application = door.application()
+        http_port = HttpPort("meta.listen", self._limits, names, self.stats, _answer, self._access)
+        application = http_port.application()
         application.middlewares.append(_problems)
         for route in ROUTES:
             application.router.add_route(route.method, route.path, self._adapt(route))
@@ -110,22 +110,22 @@ class MetaServer:
         ui = UiHost(
             self._service.leading,
             self._token,
-            why_no_records(host, has_key=self._key is not None),
+            why_no_records(host, has_token=self._access is not None),
             self._own_nodes,
         )
         add_ui(application, ui)
-        self._door = door
+        self._http_port = http_port
         bound = listener.getsockname()[1]
-        await door.open(application, listener)
+        await http_port.open(application, listener)
         self.address = f"http://[{host}]:{bound}" if ":" in host else f"http://{host}:{bound}"
         return self.address
 
     async def close(self) -> None:
         """End the watches, then stop listening."""
         self._is_closing.set()
-        door, self._door = self._door, None
-        if door is not None:
-            await door.close()
+        http_port, self._http_port = self._http_port, None
+        if http_port is not None:
+            await http_port.close()
 
     # Requests ---------------------------------------------------------------------------------------------------
     def _adapt(self, route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:

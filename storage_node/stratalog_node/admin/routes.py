@@ -19,7 +19,7 @@ from stratalog.admin_api.mounts import CreateMountRequest, EndMountRequest, Move
 from stratalog.admin_api.rolls import RollElsewhereRequest
 from stratalog.model.errors import InvalidRequest, StratalogError
 from stratalog.model.views.cluster_lists import ListAsk
-from stratalog.telemetry.door import body_of
+from stratalog.telemetry.http_port import body_of
 from stratalog.telemetry.logs import logger
 from stratalog_node.admin.find import SearchRequest
 from stratalog_node.admin.looks import NodeLooks

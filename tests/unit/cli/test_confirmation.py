@@ -88,7 +88,7 @@ def test_this_file_knows_every_command_that_asks() -> None:
         assert command in told and "add --yes to" in told, f"{file} does not try {command} without --yes"
 
 
-def test_commands_ask_through_one_door() -> None:
+def test_commands_ask_through_one_function() -> None:
     asking = {
         relative(path)
         for path in python_files(PRODUCT_ROOTS)

@@ -91,7 +91,7 @@ def _imports(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("module", "doors"),
+    ("module", "importers"),
     [
         # Stored bytes belong to formats/, bytes of the wire to kafka/. serve/ reads the size in front of a frame, and
         # groups/placement.py hashes a name as Java does.
@@ -114,10 +114,10 @@ def _imports(path: Path) -> set[str]:
         ("rocksdict", ("meta_service/stratalog_meta/stores/", "storage_node/stratalog_node/disk/")),
     ],
 )
-def test_a_library_is_reached_through_its_doors_only(module: str, doors: tuple[str, ...]) -> None:
+def test_a_library_is_imported_by_its_own_modules_only(module: str, importers: tuple[str, ...]) -> None:
     strangers = [
         relative(path)
         for path in python_files(("core", "storage_node", "meta_service", "cli", "operator"))
-        if module in _imports(path) and not relative(path).startswith(doors)
+        if module in _imports(path) and not relative(path).startswith(importers)
     ]
-    assert not strangers, f"{module} belongs behind {doors}"
+    assert not strangers, f"{module} belongs behind {importers}"

@@ -1,4 +1,4 @@
-"""The doors of rooms: a package's `__all__` lists the modules that others may import, and no other one is imported.
+"""Rooms: a package's `__all__` lists the modules that others may import, and no other one is imported.
 
 A room is a package whose `__all__` is a tuple of modules. (One that lists names instead is a list.) Tests look into
 every module, and so do the bugs that the simulator plants in the product.
@@ -16,7 +16,7 @@ FILES_OF_A_ROOM = 25
 
 
 @cache
-def doors() -> dict[str, frozenset[str]]:
+def listed_modules() -> dict[str, frozenset[str]]:
     """Each room to the modules that its `__all__` lists."""
     found = {}
     for path in python_files(SOURCE_ROOTS):
@@ -34,12 +34,12 @@ def doors() -> dict[str, frozenset[str]]:
 @cache
 def entered() -> dict[str, set[str]]:
     """Each room to its modules that are imported, or named to be imported, from outside of it."""
-    found: dict[str, set[str]] = {room: set() for room in doors()}
+    found: dict[str, set[str]] = {room: set() for room in listed_modules()}
     named = imported_names((*SOURCE_ROOTS, "bench", "e2e", "tools"))
     for module, names in named.items():
         if module.startswith("stratalog_sim.product_bugs."):
             continue
-        for room in doors():
+        for room in listed_modules():
             if not f"{module}.".startswith(f"{room}."):
                 found[room] |= {
                     name.removeprefix(f"{room}.").partition(".")[0] for name in names if name.startswith(f"{room}.")
@@ -53,18 +53,28 @@ def entered() -> dict[str, set[str]]:
     return found
 
 
-def test_rooms_are_entered_through_their_doors_alone() -> None:
-    wrong = {room: sorted(modules - doors()[room]) for room, modules in entered().items() if modules - doors()[room]}
+def test_only_listed_modules_of_a_room_are_imported() -> None:
+    wrong = {
+        room: sorted(modules - listed_modules()[room])
+        for room, modules in entered().items()
+        if modules - listed_modules()[room]
+    }
     assert not wrong, f"list the module in its room's __all__, or use one that is listed: {wrong}"
 
 
 def test_no_room_lists_a_module_that_others_do_not_use() -> None:
-    idle = {room: sorted(doors()[room] - modules) for room, modules in entered().items() if doors()[room] - modules}
+    idle = {
+        room: sorted(listed_modules()[room] - modules)
+        for room, modules in entered().items()
+        if listed_modules()[room] - modules
+    }
     assert not idle, f"only the room itself uses it: {idle}"
 
 
 def test_a_room_holds_no_more_files_than_a_reader_can_survey() -> None:
-    sizes = {room: len([p for p in python_files(SOURCE_ROOTS) if _room_of(relative(p)) == room]) for room in doors()}
+    sizes = {
+        room: len([p for p in python_files(SOURCE_ROOTS) if _room_of(relative(p)) == room]) for room in listed_modules()
+    }
     assert {room: size for room, size in sizes.items() if size > FILES_OF_A_ROOM} == {}
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from tests.support.table_stories import TableStory, record_of, state_of
 
 from stratalog.model.commands.table_commands import ProposeIsr, ReportFaultyCopies, ReportReplica
 from stratalog.model.errors import InvalidRequest
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import Doubt, Segment, SegmentState
+from support.table_stories import TableStory, record_of, state_of
 
 QUORUM = {"acks.policy": "quorum"}
 

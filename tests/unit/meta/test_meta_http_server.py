@@ -16,7 +16,7 @@ import pytest
 from stratalog.meta_api.streams import SnapshotReader
 from stratalog.model.commands.table_commands import AdvanceLogStart, CommitParts, RollSegment
 from stratalog.model.errors import Unavailable
-from stratalog.telemetry.door_limits import DoorLimits
+from stratalog.telemetry.http_limits import HttpLimits
 from stratalog_meta import MetaService
 from stratalog_meta.api import openapi, serve
 from stratalog_meta.api.routes import ROUTES
@@ -199,7 +199,7 @@ async def test_a_request_that_cannot_be_is_a_problem(
 
 
 async def test_the_port_has_the_limits_and_the_guard_of_every_http_port(world: MetaWorld) -> None:
-    limits = DoorLimits(max_body_bytes=1_000, request_timeout_s=0.05)
+    limits = HttpLimits(max_body_bytes=1_000, request_timeout_s=0.05)
     server = MetaServer(world.service, limits=limits)
     url = await server.start("127.0.0.1", 0)
     headers = {"Content-Type": "application/json"}

@@ -1,4 +1,4 @@
-"""Through a node's door every command names the node's life; the rest passes as it is."""
+"""Through a node's client every command names the node's life; the rest passes as it is."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ NODE = NodeInfo(1, "storage-1", "host", 9092)
 
 async def test_what_a_node_asks_is_fenced_once_it_lives_again_elsewhere(tmp_path: Path) -> None:
     async with running("http/memory", tmp_path) as world:
-        door = NodeMetaClient(world.client)
-        registration = await door.perform(RegisterNode(NODE, "start-a"))
-        door.life = Life(1, registration.node_epoch)
-        await door.perform(AllocateProducerIds(1))
+        client = NodeMetaClient(world.client)
+        registration = await client.perform(RegisterNode(NODE, "start-a"))
+        client.life = Life(1, registration.node_epoch)
+        await client.perform(AllocateProducerIds(1))
         await world.client.perform(RegisterNode(NODE, "start-b"))
         with pytest.raises(Fenced, match="life 1 of node 1"):
-            await door.perform(AllocateProducerIds(1))
+            await client.perform(AllocateProducerIds(1))
         with pytest.raises(Fenced):
-            await door.perform(AllocateProducerIds(1), validate_only=True)
+            await client.perform(AllocateProducerIds(1), validate_only=True)
         assert (await world.client.perform(AllocateProducerIds(1))).first == 2, "nothing was taken meanwhile"
 
 
 async def test_reading_needs_no_life(tmp_path: Path) -> None:
     async with running("in-process/memory", tmp_path) as world:
         await world.ready_topic()
-        door = NodeMetaClient(world.client)
-        snapshot = await door.snapshot()
-        assert snapshot.version == await door.read_version()
-        assert await door.read_cluster_id() == world.service.cluster_id
-        assert await door.topic(snapshot.topics[0].topic_id) == snapshot.topics[0]
-        assert (await door.deleted_segments(), await door.purged_topics()) == ([], frozenset())
-        assert (await anext(door.watch(0))).version == 1
+        client = NodeMetaClient(world.client)
+        snapshot = await client.snapshot()
+        assert snapshot.version == await client.read_version()
+        assert await client.read_cluster_id() == world.service.cluster_id
+        assert await client.topic(snapshot.topics[0].topic_id) == snapshot.topics[0]
+        assert (await client.deleted_segments(), await client.purged_topics()) == ([], frozenset())
+        assert (await anext(client.watch(0))).version == 1
 
 
-def test_the_door_has_all_that_others_have() -> None:
+def test_a_nodes_client_has_all_methods_of_the_interface() -> None:
     wanted = {name for name, _ in inspect.getmembers(MetaClient, inspect.isfunction) if not name.startswith("_")}
     assert wanted <= set(dir(NodeMetaClient))

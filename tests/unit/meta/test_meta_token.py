@@ -13,7 +13,7 @@ from stratalog.model.commands.table_commands import CreateTopic, RegisterNode
 from stratalog.model.errors import Unauthorized
 from stratalog.model.metadata import Heartbeat, Life, NodeInfo
 from stratalog.model.tokens import Token
-from stratalog.telemetry.door_key import DoorKey
+from stratalog.telemetry.http_access import HttpAccess
 from stratalog_meta import MetaService
 from stratalog_meta.api.server import MetaServer
 from stratalog_meta.stores.memory import MemoryStore
@@ -28,7 +28,7 @@ class Locked:
 
     def __init__(self, service: MetaService) -> None:
         self.tokens: tuple[str, ...] = (OLD,)
-        self.server = MetaServer(service, heartbeat_s=0.05, key=DoorKey(lambda: self.tokens))
+        self.server = MetaServer(service, heartbeat_s=0.05, access=HttpAccess(lambda: self.tokens))
 
     def client(self, token: Token | None, url: str = "") -> HttpMetaClient:
         return HttpMetaClient(url or self.server.address, HASTY, token=token)

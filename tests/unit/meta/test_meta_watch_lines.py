@@ -17,7 +17,7 @@ from stratalog.model.metadata import ChangeSet, SegmentChanged, ShardChanged
 from stratalog.model.parts import PartList
 from stratalog.model.segment import RemoteCopy, RemoteState, Segment, SegmentState
 from stratalog.model.topic import Shard
-from stratalog.telemetry.door_limits import DoorLimits
+from stratalog.telemetry.http_limits import HttpLimits
 from stratalog_meta.api.server import MetaServer
 from support.meta_worlds import part, running
 from support.waiting import eventually
@@ -137,7 +137,7 @@ async def test_twenty_watchers_of_a_large_topic_cost_one_encoding(tmp_path: Path
 async def test_a_watcher_without_progress_is_ended_and_has_no_queue(tmp_path: Path) -> None:
     async with running("http/memory", tmp_path) as world:
         await world.node()
-        server = MetaServer(world.service, limits=DoorLimits(request_timeout_s=0.2))
+        server = MetaServer(world.service, limits=HttpLimits(request_timeout_s=0.2))
         url = await server.start("127.0.0.1", 0)
         _, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]), limit=1)
         writer.write(b"GET /v1/watch?after=0 HTTP/1.1\r\nHost: localhost\r\n\r\n")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stratalog.model.errors import InvalidRequest, Unavailable
-from stratalog.telemetry.door_key import DoorKey
+from stratalog.telemetry.http_access import HttpAccess
 from stratalog_meta.api.server import MetaServer
 from stratalog_meta.service import MetaService
 from stratalog_meta.stores.memory import MemoryStore
@@ -60,7 +60,7 @@ async def test_a_token_that_changes_is_shown_from_the_next_pass_on() -> None:
     service = MetaService(MemoryStore(), HandClock())
     await service.start()
     tokens = [OLD]
-    server = MetaServer(service, key=DoorKey(lambda: tuple(tokens)))
+    server = MetaServer(service, access=HttpAccess(lambda: tuple(tokens)))
     url = await server.start("127.0.0.1", 0)
     connections, main = HttpMetaConnections(lambda _: url), cluster()
     with pytest.raises(Unavailable):

@@ -126,7 +126,7 @@ def test_every_flag_is_one_that_the_command_has(scene: str, made: Any) -> None:
 
 
 def test_a_node_listens_for_clients_outside_and_tells_them_of_the_port_that_leads_to_it() -> None:
-    (pod,) = (made for made in SCENES["doors_for_clients_outside.yaml"] if made["kind"] == "StatefulSet")
+    (pod,) = (made for made in SCENES["listeners_for_clients_outside.yaml"] if made["kind"] == "StatefulSet")
     body: Any = pod
     container = body["spec"]["template"]["spec"]["containers"][0]
     words = [

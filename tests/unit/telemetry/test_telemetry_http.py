@@ -1,4 +1,4 @@
-"""The HTTP door: metrics, liveness, readiness."""
+"""The HTTP port: metrics, liveness, readiness."""
 
 from __future__ import annotations
 

@@ -117,9 +117,9 @@ def test_a_time_is_read_as_utc_unless_it_has_a_zone() -> None:
 
 # Access to records ----------------------------------------------------------------------------------------------------
 def test_a_port_that_others_reach_shows_records_of_other_nodes_only_with_a_token() -> None:
-    assert why_no_records("127.0.0.1", has_key=False) is None is why_no_records("0.0.0.0", has_key=True)
+    assert why_no_records("127.0.0.1", has_token=False) is None is why_no_records("0.0.0.0", has_token=True)
     for host in ("0.0.0.0", "::", "10.0.0.1", "meta"):
-        assert "auth.token.file" in (why_no_records(host, has_key=False) or "")
+        assert "auth.token.file" in (why_no_records(host, has_token=False) or "")
 
 
 @pytest.mark.parametrize(

@@ -173,7 +173,7 @@ class NodeLeases:
                 lease.ends_ms = max(lease.ends_ms, now_ms + self.lease_ms)
 
     def _excuse(self, looked_ms: int, late_ms: int) -> None:
-        """The caller looked so much later than it should: heartbeats waited so long at its door as well."""
+        """The caller looked so much later than it should: heartbeats waited that long in its sockets as well."""
         if late_ms > 0:
             for lease in self._leases.values():
                 if lease.ends_ms > looked_ms:

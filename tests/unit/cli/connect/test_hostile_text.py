@@ -172,13 +172,13 @@ def test_tables_and_fields_take_nothing_as_markup(capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.fault("names-record-keys-headers")
-def test_every_command_writes_through_the_doors_that_make_text_harmless() -> None:
-    """`say` and `output` are the doors; the completion script is our own text, and raw."""
-    doors = {f"cli/stratalog_cli/{name}.py" for name in ("terminal/say", "connect/output", "terminal/completion")}
+def test_every_command_writes_through_the_modules_that_make_text_harmless() -> None:
+    """`say` and `output` make text harmless; the completion script is fixed text, and raw."""
+    writers = {f"cli/stratalog_cli/{name}.py" for name in ("terminal/say", "connect/output", "terminal/completion")}
     raw = [
         f"{relative(path)}:{node.lineno}"
         for path in python_files(("cli",))
-        if relative(path) not in doors
+        if relative(path) not in writers
         for node in ast.walk(ast.parse((REPOSITORY / path).read_text(encoding="utf-8")))
         if isinstance(node, ast.Call)
         and ast.unparse(node.func) in ("print", "typer.echo", "typer.secho", "sys.stdout.write")

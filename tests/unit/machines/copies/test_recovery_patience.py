@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from tests.support.table_stories import TableStory, record_of, state_of
 
 from stratalog.machines.copies.recovery_patience import CHECKS_PER_PATIENCE, RecoveryPatience
 from stratalog.model.commands.table_commands import (
@@ -18,6 +17,7 @@ from stratalog.model.commands.table_commands import (
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Life
 from stratalog.model.segment import Doubt, GapReason, GivenUp, SegmentState
+from support.table_stories import TableStory, record_of, state_of
 
 QUORUM = {"acks.policy": "quorum"}
 PATIENCE_MS = 5_000

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from tests.support.table_stories import CLUSTER_ID, TableStory, state_of
 
 from stratalog.machines.plans.node_leases import STUCK_AGAIN_AFTER, NodeLeases
 from stratalog.machines.table.records import PutHeader, PutNode, TableHeader
@@ -16,6 +15,7 @@ from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Life
 from stratalog.model.segment import Segment, SegmentState
 from stratalog.stored import encoding
+from support.table_stories import CLUSTER_ID, TableStory, state_of
 
 QUORUM = {"acks.policy": "quorum"}
 

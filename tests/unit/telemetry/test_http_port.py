@@ -17,17 +17,17 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from stratalog.telemetry.door import Door, body_of
-from stratalog.telemetry.door_key import METRICS, PROBES, DoorKey
-from stratalog.telemetry.door_limits import DoorLimits
 from stratalog.telemetry.http import TelemetryServer
+from stratalog.telemetry.http_access import METRICS, PROBES, HttpAccess
+from stratalog.telemetry.http_limits import HttpLimits
+from stratalog.telemetry.http_port import HttpPort, body_of
 from stratalog.telemetry.logs import configure_logs
 from stratalog.telemetry.metrics import MetricRegistry
 from support.waiting import eventually
 
 JSON = {"Content-Type": "application/json"}
 HALF_HEAD = b"GET /healthz HTTP/1.1\r\nHost: local"
-PATIENT = DoorLimits(request_timeout_s=30.0, max_idle_s=30.0)
+PATIENT = HttpLimits(request_timeout_s=30.0, max_idle_s=30.0)
 
 
 class Rig:
@@ -53,9 +53,9 @@ class Rig:
         return sock
 
     @property
-    def door(self) -> Door:
-        assert self.server._door is not None
-        return self.server._door
+    def http_port(self) -> HttpPort:
+        assert self.server._http_port is not None
+        return self.server._http_port
 
     async def answer(self, sock: socket.socket) -> bytes:
         """Everything that comes until the port closes the connection."""
@@ -81,15 +81,15 @@ async def _length(request: web.Request) -> web.Response:
 
 @asynccontextmanager
 async def port(
-    limits: DoorLimits,
+    limits: HttpLimits,
     add_routes: Callable[[web.Application], None] = lambda _: None,
-    key: DoorKey | None = None,
+    access: HttpAccess | None = None,
 ) -> AsyncIterator[Rig]:
     def add(application: web.Application) -> None:
         application.router.add_post("/length", _length)
         add_routes(application)
 
-    server = TelemetryServer(MetricRegistry(), limits=limits, add_routes=add, key=key)
+    server = TelemetryServer(MetricRegistry(), limits=limits, add_routes=add, access=access)
     await server.start("127.0.0.1:0")
     rig = Rig(server)
     assert (await rig.ask())[0] == 200
@@ -118,16 +118,16 @@ async def test_half_requests_take_no_more_connections_than_the_port_may_have() -
 
 @pytest.mark.fault("idle-half-sent-http")
 async def test_idle_connections_keep_no_one_out_and_those_that_showed_the_token_stay_longest() -> None:
-    key = DoorKey(lambda: ("secret",))
-    async with port(replace(PATIENT, max_connections=10, max_connections_per_ip=1_000), key=key) as rig:
+    access = HttpAccess(lambda: ("secret",))
+    async with port(replace(PATIENT, max_connections=10, max_connections_per_ip=1_000), access=access) as rig:
         node = await rig.send(
             b"GET /nothing HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer secret\r\n\r\n", "127.0.0.2"
         )
-        await eventually(lambda: [one for one in rig.door._visits.values() if one.has_shown_token])
+        await eventually(lambda: [one for one in rig.http_port._connections.values() if one.has_shown_token])
         for _ in range(100):
             await rig.send(b"", "127.0.0.3")
         await eventually(lambda: rig.stats.made_room == 91)
-        assert [one.peer_ip for one in rig.door._visits.values() if one.has_shown_token] == ["127.0.0.2"]
+        assert [one.peer_ip for one in rig.http_port._connections.values() if one.has_shown_token] == ["127.0.0.2"]
         assert node.fileno() >= 0
         assert (await rig.ask())[0] == 200
 
@@ -175,8 +175,8 @@ async def test_a_connection_counts_until_its_request_is_done_though_its_client_h
         sock = await rig.send(b"GET /slow HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await asyncio.wait_for(began.wait(), 10)
         sock.close()
-        (visit,) = rig.door._visits.values()
-        await eventually(lambda: visit._is_lost)
+        (connection,) = rig.http_port._connections.values()
+        await eventually(lambda: connection._is_lost)
         assert rig.stats.connections == 1
         may_end.set()
         await eventually(lambda: rig.stats.connections == 0)
@@ -185,14 +185,14 @@ async def test_a_connection_counts_until_its_request_is_done_though_its_client_h
 # Heads ----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("sent", [b"", HALF_HEAD])
 async def test_a_request_that_does_not_come_is_not_waited_for(sent: bytes) -> None:
-    async with port(DoorLimits(request_timeout_s=0.05, max_idle_s=0.05)) as rig:
+    async with port(HttpLimits(request_timeout_s=0.05, max_idle_s=0.05)) as rig:
         assert await rig.answer(await rig.send(sent)) == b""
         await eventually(lambda: rig.stats.connections == 0)
         assert rig.stats.closed_for_fault == bool(sent), "to be idle is no fault"
 
 
 async def test_a_head_that_trickles_has_the_same_deadline() -> None:
-    async with port(DoorLimits(request_timeout_s=0.2)) as rig:
+    async with port(HttpLimits(request_timeout_s=0.2)) as rig:
         sock = await rig.send(HALF_HEAD)
         with suppress(ConnectionError):
             while rig.stats.closed_for_fault == 0:
@@ -248,7 +248,7 @@ async def test_a_body_without_a_length_is_cut_where_it_grows_too_large() -> None
 
 @pytest.mark.fault("http-port-incomplete-requests")
 async def test_half_a_body_is_not_waited_for() -> None:
-    async with port(DoorLimits(request_timeout_s=0.05)) as rig:
+    async with port(HttpLimits(request_timeout_s=0.05)) as rig:
         head = b"POST /length HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         told = await rig.answer(await rig.send(head + b"Content-Length: 100\r\n\r\nhalf"))
         assert b" 408 " in told and b"did not come within" in told
@@ -262,11 +262,11 @@ async def test_all_bodies_together_have_a_bound_and_room_comes_back() -> None:
     head += b"Content-Length: 100000\r\n\r\n"
     async with port(limits) as rig:
         half = await rig.send(head + b"x" * 99_999)
-        await eventually(lambda: rig.door._bodies_bytes == 99_999)
+        await eventually(lambda: rig.http_port._bodies_bytes == 99_999)
         status, told = await rig.ask("POST", "/length", data=b"x" * 100_000, headers=JSON)
         assert (status, "Unavailable" in told) == (503, True)
         half.close()
-        await eventually(lambda: rig.door._bodies_bytes == 0)
+        await eventually(lambda: rig.http_port._bodies_bytes == 0)
         assert (await rig.ask("POST", "/length", data=b"x" * 100_000, headers=JSON))[0] == 200
 
 
@@ -284,7 +284,7 @@ async def test_a_reader_without_progress_loses_its_connection() -> None:
         finally:
             ended.set()
 
-    limits = DoorLimits(request_timeout_s=0.1)
+    limits = HttpLimits(request_timeout_s=0.1)
     async with port(limits, lambda app: app.router.add_get("/endless", endless)) as rig:
         await rig.send(b"GET /endless HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await asyncio.wait_for(ended.wait(), 10)
@@ -296,7 +296,7 @@ async def test_a_large_answer_that_is_never_read_is_not_kept_either() -> None:
     async def large(_request: web.Request) -> web.Response:
         return web.Response(body=b"x" * (8 << 20))
 
-    limits = DoorLimits(request_timeout_s=0.1)
+    limits = HttpLimits(request_timeout_s=0.1)
     async with port(limits, lambda app: app.router.add_get("/large", large)) as rig:
         await rig.send(b"GET /large HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         await eventually(lambda: rig.stats.closed_for_fault == 1 and rig.stats.connections == 0)
@@ -330,8 +330,10 @@ TOKEN, OTHER_TOKEN = "a-token-of-the-cluster", "another-token-of-it"
 @asynccontextmanager
 async def locked(*, is_metrics_open: bool = False) -> AsyncIterator[Rig]:
     """A port that asks for the token."""
-    key = DoorKey(lambda: (TOKEN, OTHER_TOKEN), PROBES | {METRICS} if is_metrics_open else PROBES)
-    server = TelemetryServer(MetricRegistry(), add_routes=lambda app: app.router.add_post("/length", _length), key=key)
+    access = HttpAccess(lambda: (TOKEN, OTHER_TOKEN), PROBES | {METRICS} if is_metrics_open else PROBES)
+    server = TelemetryServer(
+        MetricRegistry(), add_routes=lambda app: app.router.add_post("/length", _length), access=access
+    )
     await server.start("127.0.0.1:0")
     rig = Rig(server)
     try:
@@ -425,14 +427,16 @@ async def test_a_page_of_another_site_is_refused_though_its_browser_shows_the_to
 @pytest.mark.fault("http-ports-reachable-beyond")
 @pytest.mark.parametrize(
     ("host", "key", "is_warned"),
-    [("0.0.0.0", None, True), ("127.0.0.1", None, False), ("0.0.0.0", DoorKey(lambda: (TOKEN,)), False)],
+    [("0.0.0.0", None, True), ("127.0.0.1", None, False), ("0.0.0.0", HttpAccess(lambda: (TOKEN,)), False)],
 )
-async def test_an_open_port_that_others_reach_is_reported(host: str, key: DoorKey | None, is_warned: bool) -> None:
+async def test_an_open_port_that_others_reach_is_reported(
+    host: str, access: HttpAccess | None, is_warned: bool
+) -> None:
     log = io.StringIO()
     configure_logs("info", stream=log)
-    server = TelemetryServer(MetricRegistry(), key=key)
+    server = TelemetryServer(MetricRegistry(), access=access)
     await server.start(f"{host}:0")
-    await eventually(lambda: server._door is not None and server._door._listener is not None)
+    await eventually(lambda: server._http_port is not None and server._http_port._listener is not None)
     await server.stop()
     assert ("set auth.token.file" in log.getvalue()) is is_warned
     assert TOKEN not in log.getvalue()
@@ -443,7 +447,7 @@ async def test_a_port_that_only_tells_numbers_may_be_open_on_purpose() -> None:
     configure_logs("info", stream=log)
     server = TelemetryServer(MetricRegistry(), is_for_all=True)
     await server.start("0.0.0.0:0")
-    await eventually(lambda: server._door is not None and server._door._listener is not None)
+    await eventually(lambda: server._http_port is not None and server._http_port._listener is not None)
     await server.stop()
     assert log.getvalue() == ""
 
@@ -483,7 +487,7 @@ async def test_a_client_that_goes_away_or_sends_no_http_is_one_line_without_a_st
             elif what == "body":
                 head = b"\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
                 sock = await rig.send(b"POST /length HTTP/1.1\r\n" + host + head)
-                await eventually(lambda: rig.door._bodies_bytes > 0)
+                await eventually(lambda: rig.http_port._bodies_bytes > 0)
             else:
                 sock = await rig.send(b"GET / HTTP/1.1\r\nno colon \x00\x1b[2J here\r\n\r\n")
                 await rig.answer(sock)

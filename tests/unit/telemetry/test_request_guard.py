@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stratalog.telemetry.door_guard import Asked, ServedNames, check_request
+from stratalog.telemetry.request_guard import Asked, ServedNames, check_request
 
 NAMES = ServedNames("node.internal", "stratalog-0.stratalog.default.svc, .svc.cluster.local,")
 JSON = "application/json"

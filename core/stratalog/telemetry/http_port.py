@@ -1,7 +1,7 @@
 """Guards an HTTP port: limits its connections, and refuses requests from foreign pages. aiohttp speaks HTTP behind it.
-The door accepts the sockets itself, so that a connection above a limit costs a descriptor for a moment and no memory.
+It accepts the sockets itself, so that a connection above a limit costs a descriptor for a moment and no memory.
 It is between each socket and aiohttp, so it knows since when a head, a body or a reader has made no progress. A handler
-gets only whole requests (`body_of`) that may be answered (`door_guard`).
+gets only whole requests (`body_of`) that may be answered (`request_guard`).
 
 Requires: aiohttp may be imported; `open` after `application` was set up, `close` before the loop ends.
 Memory: per connection a head, 64 KiB each way and an answer's piece; all bodies together `max_bodies_bytes`.
@@ -24,11 +24,11 @@ from aiohttp.typedefs import Middleware
 from stratalog.event_loop.task_set import TaskSet
 from stratalog.model.addresses import is_loopback
 from stratalog.model.errors import InvalidRequest, LimitExceeded, StratalogError, Unauthorized, Unavailable
-from stratalog.telemetry.door_guard import Asked, ServedNames, check_request
-from stratalog.telemetry.door_key import CHALLENGES, WITHOUT_TOKEN, WRONG_TOKEN, DoorKey
-from stratalog.telemetry.door_limits import DoorLimits, DoorStats
-from stratalog.telemetry.door_visit import Visit
+from stratalog.telemetry.http_access import CHALLENGES, WITHOUT_TOKEN, WRONG_TOKEN, HttpAccess
+from stratalog.telemetry.http_connection import HttpConnection
+from stratalog.telemetry.http_limits import HttpLimits, HttpStats
 from stratalog.telemetry.logs import logger
+from stratalog.telemetry.request_guard import Asked, ServedNames, check_request
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Answer = Callable[[StratalogError, int], web.Response]
@@ -58,25 +58,25 @@ def body_of(request: web.Request) -> bytes:
     return body
 
 
-class Door:
+class HttpPort:
     """One port. `name` is what log lines call it."""
 
     def __init__(
         self,
         name: str,
-        limits: DoorLimits,
+        limits: HttpLimits,
         names: ServedNames,
-        stats: DoorStats,
+        stats: HttpStats,
         answer: Answer,
-        key: DoorKey | None = None,
+        access: HttpAccess | None = None,
         *,
         is_for_all: bool = False,
     ) -> None:
-        """Without a `key`, everyone who reaches the port may ask. The log says so, unless that is intended
+        """Without `access`, everyone who reaches the port may ask. The log says so, unless that is intended
         (`is_for_all`)."""
         self._is_for_all = is_for_all
         self.limits = limits
-        self._key = key
+        self._access = access
         self.stats = stats
         self._name = name
         self._names = names
@@ -84,10 +84,10 @@ class Door:
         self._loop = asyncio.get_running_loop()
         self._runner: web.AppRunner | None = None
         self._listener: socket.socket | None = None
-        self._visits: dict[object, Visit] = {}
+        self._connections: dict[object, HttpConnection] = {}
         """By aiohttp's protocol: those that are connected, and those whose request is still worked on."""
         self._per_ip: dict[str, int] = {}
-        self._leaving: set[Visit] = set()
+        self._leaving: set[HttpConnection] = set()
         """Closed to make room, and not gone yet."""
         self._connecting = TaskSet()
         self._bodies_bytes = 0
@@ -96,13 +96,13 @@ class Door:
 
     # Listening ------------------------------------------------------------------------------------------------------
     def application(self) -> web.Application:
-        """An application behind this door: add routes, then `open`."""
+        """The application that this port serves: add routes, then `open`."""
         application = web.Application(client_max_size=self.limits.max_body_bytes, middlewares=[self._middleware()])
         application.on_response_prepare.append(_add_headers)
         return application
 
     async def open(self, application: web.Application, listener: socket.socket) -> None:
-        """Serve on a bound socket, which is the door's from now on."""
+        """Serve on a bound socket, which belongs to this object from now on."""
         self._runner = web.AppRunner(
             application,
             access_log=None,
@@ -126,7 +126,7 @@ class Door:
 
     def _warn_if_open(self, listener: socket.socket) -> None:
         host = str(listener.getsockname()[0])
-        if self._key is None and not self._is_for_all and not is_loopback(host):
+        if self._access is None and not self._is_for_all and not is_loopback(host):
             log.warning(
                 "everyone who can reach this HTTP port may read and change the cluster: set auth.token.file, or "
                 "let it listen "
@@ -148,8 +148,8 @@ class Door:
         runner, self._runner = self._runner, None
         if runner is not None:
             await runner.cleanup()
-        for visit in list(self._visits.values()):
-            visit.abort()
+        for connection in list(self._connections.values()):
+            connection.abort()
 
     def _accept(self) -> None:
         listener = self._listener
@@ -197,13 +197,15 @@ class Door:
         """Close the connection that has stood still longest without a whole request; with `peer_ip`, of that address.
         Those that showed the token go last, so that idle connections keep no node out. False: all are at work."""
         idle = [
-            visit
-            for visit in self._visits.values()
-            if visit.is_idle and visit not in self._leaving and (peer_ip is None or visit.peer_ip == peer_ip)
+            connection
+            for connection in self._connections.values()
+            if connection.is_idle
+            and connection not in self._leaving
+            and (peer_ip is None or connection.peer_ip == peer_ip)
         ]
         if not idle:
             return False
-        last = min(idle, key=lambda visit: (visit.has_shown_token, visit.since))
+        last = min(idle, key=lambda connection: (connection.has_shown_token, connection.since))
         self.stats.made_room += 1
         self._leaving.add(last)
         last.abort()
@@ -225,42 +227,42 @@ class Door:
             )
 
     def _take(self, sock: socket.socket, peer_ip: str) -> None:
-        assert self._runner is not None and self._runner.server is not None, "the door is open"
-        visit = Visit(self, self._runner.server(), peer_ip)
-        self._visits[visit.inner] = visit
+        assert self._runner is not None and self._runner.server is not None, "the port is open"
+        connection = HttpConnection(self, self._runner.server(), peer_ip)
+        self._connections[connection.inner] = connection
         self._per_ip[peer_ip] = self._per_ip.get(peer_ip, 0) + 1
         self.stats.accepted += 1
         self.stats.connections += 1
-        self._connecting.start(self._connect(visit, sock))
+        self._connecting.start(self._connect(connection, sock))
 
-    async def _connect(self, visit: Visit, sock: socket.socket) -> None:
+    async def _connect(self, connection: HttpConnection, sock: socket.socket) -> None:
         try:
-            await self._loop.connect_accepted_socket(lambda: visit, sock)
+            await self._loop.connect_accepted_socket(lambda: connection, sock)
         except OSError:  # it has gone already
             sock.close()
-            self.left(visit)
+            self.left(connection)
 
-    def left(self, visit: Visit) -> None:
+    def left(self, connection: HttpConnection) -> None:
         """Its connection is closed and its request done: the place is free."""
-        if self._visits.pop(visit.inner, None) is None:
+        if self._connections.pop(connection.inner, None) is None:
             return
-        self._leaving.discard(visit)
+        self._leaving.discard(connection)
         self.stats.connections -= 1
-        left = self._per_ip[visit.peer_ip] - 1
+        left = self._per_ip[connection.peer_ip] - 1
         if left:
-            self._per_ip[visit.peer_ip] = left
+            self._per_ip[connection.peer_ip] = left
         else:
-            del self._per_ip[visit.peer_ip]
+            del self._per_ip[connection.peer_ip]
 
-    def at_fault(self, visit: Visit, reason: str) -> None:
+    def at_fault(self, connection: HttpConnection, reason: str) -> None:
         self.stats.closed_for_fault += 1
-        log.info("HTTP connection closed", port=self._name, peer=visit.peer_ip, reason=reason)
+        log.info("HTTP connection closed", port=self._name, peer=connection.peer_ip, reason=reason)
 
     def _reap(self) -> None:
         """Every so often, check for connections that make no progress."""
         now = self._loop.time()
-        for visit in list(self._visits.values()):
-            visit.close_when_overdue(now)
+        for connection in list(self._connections.values()):
+            connection.close_when_overdue(now)
         shortest_s = min(self.limits.request_timeout_s, self.limits.max_idle_s)
         self._reaper = self._loop.call_later(min(1.0, shortest_s / 4), self._reap)
 
@@ -268,9 +270,9 @@ class Door:
     def _middleware(self) -> Middleware:
         @web.middleware
         async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
-            visit = self._visits.get(request.protocol)
-            if visit is not None:
-                visit.request_began()
+            connection = self._connections.get(request.protocol)
+            if connection is not None:
+                connection.request_began()
             body = 0
             try:
                 refused = self._refused(request)
@@ -284,12 +286,12 @@ class Door:
                     body = len(request[_BODY])
                 return await handler(request)
             except ConnectionError as error:
-                _tell_of_client(visit.peer_ip if visit is not None else None, error)
+                _tell_of_client(connection.peer_ip if connection is not None else None, error)
                 raise
             finally:
                 self._bodies_bytes -= body
-                if visit is not None:
-                    visit.request_ended(is_body_whole=request.content.is_eof())
+                if connection is not None:
+                    connection.request_ended(is_body_whole=request.content.is_eof())
 
         return guarded
 
@@ -316,10 +318,10 @@ class Door:
         resource = request.match_info.route.resource
         path = resource.canonical if resource is not None else None
         shown = request.headers.getall("Authorization", ())
-        if self._key is None or self._key.opens(path, shown):
-            visit = self._visits.get(request.protocol)
-            if visit is not None and self._key is not None and path not in self._key.open_paths:
-                visit.has_shown_token = True
+        if self._access is None or self._access.opens(path, shown):
+            connection = self._connections.get(request.protocol)
+            if connection is not None and self._access is not None and path not in self._access.open_paths:
+                connection.has_shown_token = True
             return None
         self.stats.unauthorized += 1
         answer = self._closing(Unauthorized(WRONG_TOKEN if shown else WITHOUT_TOKEN), 401)
@@ -381,7 +383,7 @@ def _tell_clients_fault_in_one_line(record: logging.LogRecord) -> bool:
     error = record.exc_info[1] if record.exc_info else None
     if not isinstance(error, (ConnectionError, HttpProcessingError)):
         return True
-    if not isinstance(error, ConnectionError):  # the door's middleware has logged those
+    if not isinstance(error, ConnectionError):  # the middleware has logged those
         _tell_of_client(record.args[0] if isinstance(record.args, tuple) and record.args else None, error)
     return False
 

@@ -28,7 +28,7 @@ WRONG_TOKEN: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class DoorKey:
+class HttpAccess:
     """What one port asks for."""
 
     tokens: Callable[[], Sequence[str]]
@@ -39,8 +39,8 @@ class DoorKey:
         return path in self.open_paths or shows_token(authorization, self.tokens())
 
 
-def door_key(tokens: TokenFile | None, *, is_metrics_open: bool = False) -> DoorKey | None:
+def http_access(tokens: TokenFile | None, *, is_metrics_open: bool = False) -> HttpAccess | None:
     """None where no token is asked for."""
     if tokens is None:
         return None
-    return DoorKey(tokens.all, PROBES | {METRICS} if is_metrics_open else PROBES)
+    return HttpAccess(tokens.all, PROBES | {METRICS} if is_metrics_open else PROBES)

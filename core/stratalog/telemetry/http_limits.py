@@ -11,7 +11,7 @@ MIB = 1024 * KIB
 
 
 @dataclass(frozen=True, slots=True)
-class DoorLimits:
+class HttpLimits:
     """The limits of one port, as those of the Kafka port are."""
 
     max_connections: int = 256
@@ -29,7 +29,7 @@ class DoorLimits:
 
 
 @dataclass(slots=True)
-class DoorStats:
+class HttpStats:
     connections: int = gauge("HTTP connections open now, or whose request is still worked on.")
     accepted: int = counter("HTTP connections accepted.")
     refused: int = counter("HTTP connections refused for a limit.")

@@ -43,17 +43,17 @@ def of_node(node_id: int) -> Answer:
 
 @pytest.mark.fault("ui-show-node-alone")
 async def test_another_node_at_the_address_is_not_taken_for_the_one_that_was_meant() -> None:
-    doors = NodeAddresses(None)
+    addresses = NodeAddresses(None)
     async with port_that(of_node(2)) as url:
-        assert (await doors.ask(2, url, "/v1/history", HistoryAnswer)).node_id == 2
+        assert (await addresses.ask(2, url, "/v1/history", HistoryAnswer)).node_id == 2
         with pytest.raises(WrongServer, match="another node answers there"):
-            await doors.ask(1, url, "/v1/history", HistoryAnswer)
-    await doors.close()
+            await addresses.ask(1, url, "/v1/history", HistoryAnswer)
+    await addresses.close()
 
 
 @pytest.mark.fault("ui-show-node-alone")
 async def test_redirects_foreign_answers_and_silence_are_said_and_go_nowhere() -> None:
-    doors, asked = NodeAddresses(lambda: "a-token-of-this-cluster"), list[str]()
+    addresses, asked = NodeAddresses(lambda: "a-token-of-this-cluster"), list[str]()
 
     def elsewhere(request: web.Request) -> web.StreamResponse:
         asked.append(f"{request.path} {request.headers['Authorization']}")
@@ -61,20 +61,20 @@ async def test_redirects_foreign_answers_and_silence_are_said_and_go_nowhere() -
 
     async with port_that(elsewhere) as url:
         with pytest.raises(StratalogError, match="node 1 at"):
-            await doors.ask(1, url, "/v1/history", HistoryAnswer)
+            await addresses.ask(1, url, "/v1/history", HistoryAnswer)
     assert asked == ["/v1/history Bearer a-token-of-this-cluster"]
     async with port_that(lambda _: web.Response(text="<html>")) as url:
         with pytest.raises(WrongServer, match="not the admin port"):
-            await doors.ask(1, url, "/v1/history", HistoryAnswer)
+            await addresses.ask(1, url, "/v1/history", HistoryAnswer)
     async with port_that(lambda _: web.Response(body=bytes(17 << 20))) as url:
         with pytest.raises(Unavailable, match="larger than"):
-            await doors.ask(1, url, "/v1/history", HistoryAnswer)
+            await addresses.ask(1, url, "/v1/history", HistoryAnswer)
     with pytest.raises(Unavailable, match=r"must be an address that this process reaches"):
-        await doors.ask(1, url, "/v1/history", HistoryAnswer)
+        await addresses.ask(1, url, "/v1/history", HistoryAnswer)
     for wrong in ("", "file:///etc/passwd", "http://user@127.0.0.1/", "http://127.0.0.1:1/path"):
         with pytest.raises(Unavailable, match="reported no admin port"):
-            await doors.ask(1, wrong, "/v1/history", HistoryAnswer)
-    await doors.close()
+            await addresses.ask(1, wrong, "/v1/history", HistoryAnswer)
+    await addresses.close()
 
 
 @pytest.fixture

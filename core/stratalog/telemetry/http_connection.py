@@ -1,7 +1,7 @@
 """One connection of an HTTP port: sits between the socket and aiohttp, and knows since when there was no progress.
 
     WAITING ──(a byte)──> HEAD ──(aiohttp has a request)──> ASKED ──(it was answered)──> WAITING
-       idle limit          deadline, size                     its body's deadline is the door's
+       idle limit          deadline, size                     its body's deadline is the port's
 
 In every state an answer that its reader does not take ends the connection after the request's time limit. Overdue
 connections are aborted, never closed: closing would wait for the reader.
@@ -14,7 +14,7 @@ import asyncio
 from enum import Enum, auto
 from typing import Final, Protocol, cast
 
-from stratalog.telemetry.door_limits import DoorLimits
+from stratalog.telemetry.http_limits import HttpLimits
 
 _END_OF_HEAD: Final = b"\r\n\r\n"
 _HEAD_TOO_LARGE: Final = (
@@ -30,25 +30,25 @@ class _State(Enum):
     """It was answered before its body had come: aiohttp reads what follows for a moment, and closes."""
 
 
-class Keeper(Protocol):
-    """The door, as its visits know it."""
+class ConnectionOwner(Protocol):
+    """The port, as its connections see it."""
 
-    limits: DoorLimits
+    limits: HttpLimits
 
-    def left(self, visit: Visit) -> None:
+    def left(self, connection: HttpConnection) -> None:
         """Its connection is closed and its request done: the place is free."""
 
-    def at_fault(self, visit: Visit, reason: str) -> None:
+    def at_fault(self, connection: HttpConnection, reason: str) -> None:
         """It is about to be closed because of what its client did or left undone."""
 
 
-class Visit(asyncio.Protocol):
+class HttpConnection(asyncio.Protocol):
     """`inner` is aiohttp's protocol, which sees all but what is refused here."""
 
-    def __init__(self, door: Keeper, inner: asyncio.Protocol, peer_ip: str) -> None:
+    def __init__(self, port: ConnectionOwner, inner: asyncio.Protocol, peer_ip: str) -> None:
         self.inner = inner
         self.peer_ip = peer_ip
-        self._door = door
+        self._port = port
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self._state = _State.WAITING
@@ -83,12 +83,12 @@ class Visit(asyncio.Protocol):
         size = self._head_bytes - len(self._head_tail) + (end if end >= 0 else len(seen))
         self._head_bytes += len(data)
         self._head_tail = seen[-len(_END_OF_HEAD) + 1 :]
-        return size <= self._door.limits.max_head_bytes
+        return size <= self._port.limits.max_head_bytes
 
     def _refuse_head(self) -> None:
         if self._transport is None or self._transport.is_closing():
             return
-        self._door.at_fault(self, f"its head is larger than {self._door.limits.max_head_bytes} bytes")
+        self._port.at_fault(self, f"its head is larger than {self._port.limits.max_head_bytes} bytes")
         self._transport.write(_HEAD_TOO_LARGE)
         self._unread_since = self._loop.time()
         self._transport.close()
@@ -108,7 +108,7 @@ class Visit(asyncio.Protocol):
         self._is_lost = True
         self.inner.connection_lost(exc)
         if self._state is not _State.ASKED:
-            self._door.left(self)
+            self._port.left(self)
 
     # Requests -------------------------------------------------------------------------------------------------------
     def request_began(self) -> None:
@@ -120,7 +120,7 @@ class Visit(asyncio.Protocol):
         self._state = _State.WAITING if is_body_whole else _State.LEAVING
         self._since = self._loop.time()
         if self._is_lost:
-            self._door.left(self)
+            self._port.left(self)
 
     @property
     def is_idle(self) -> bool:
@@ -138,11 +138,11 @@ class Visit(asyncio.Protocol):
         reason = self._overdue(now)
         if reason is not None:
             if self._state is not _State.WAITING or self._unread_since is not None:
-                self._door.at_fault(self, reason)
+                self._port.at_fault(self, reason)
             self.abort()
 
     def _overdue(self, now: float) -> str | None:
-        limits = self._door.limits
+        limits = self._port.limits
         if self._is_lost:
             return None
         if self._unread_since is not None and now - self._unread_since > limits.request_timeout_s:
