@@ -93,10 +93,10 @@ class Watched:
             event = json.loads(line)
             if event["type"] == "ERROR":
                 break
-            self._take(event)
+            self._note_event(event)
         connection.close()
 
-    def _take(self, event: dict[str, Any]) -> None:
+    def _note_event(self, event: dict[str, Any]) -> None:
         body, now = event["object"], time.monotonic()
         name = body["metadata"]["name"]
         with self.changed:

@@ -75,7 +75,7 @@ def write(stage: Stage, flights: Flights, progress: Progress, killed: KilledLead
         else:
             failures.append(str(error))
 
-    def go_on() -> None:
+    def show_progress() -> None:
         progress.update(bar, completed=delivered)
         if killed is not None:
             killed.step(delivered)
@@ -97,15 +97,15 @@ def write(stage: Stage, flights: Flights, progress: Progress, killed: KilledLead
                 break
             except BufferError:
                 producer.poll(0.05)
-                go_on()
+                show_progress()
         if row % 2048 == 0:
             producer.poll(0)
-            go_on()
+            show_progress()
     while left := producer.flush(0.2):
-        go_on()
+        show_progress()
         if failures:
             break
-    go_on()
+    show_progress()
     if failures or left or delivered != len(flights):
         raise DemoFailed(f"{delivered:,} of {len(flights):,} records were acknowledged: {failures[:3]}")
 
@@ -146,7 +146,7 @@ def wait_until_cold(stage: Stage, progress: Progress) -> list[SegmentInfo]:
         time.sleep(0.1)
 
 
-def check_where_it_lies(node: Node, segments: list[SegmentInfo]) -> None:
+def check_storage(node: Node, segments: list[SegmentInfo]) -> None:
     """Asks the node for the ends of each segment, and looks into its directory: nothing may be local."""
     client = node.client()
     for segment in segments:
@@ -160,7 +160,7 @@ def check_where_it_lies(node: Node, segments: list[SegmentInfo]) -> None:
         raise DemoFailed(f"local files are left: {[str(file) for file in files]}")
 
 
-def show_where_it_lies(console: Console, stage: Stage, segments: list[SegmentInfo]) -> None:
+def show_storage(console: Console, stage: Stage, segments: list[SegmentInfo]) -> None:
     table = Table(title="What is stored where")
     for column in ("shard", "segments", "records", "local bytes", "cold bytes", "objects in the bucket"):
         table.add_column(column, justify="right")
@@ -221,9 +221,9 @@ COLD_READS = ("stratalog_cold_read_used_bytes_total",)
 COLUMNS = (TextColumn("{task.description:>16}"), BarColumn(None), MofNCompleteColumn(), TimeElapsedColumn())
 
 
-def tell(console: Console, stage: Stage, flights: Flights, began: float, *, is_fixed: bool) -> Stage:
+def print_result(console: Console, stage: Stage, flights: Flights, began: float, *, is_fixed: bool) -> Stage:
     """Returns the stage that serves afterwards."""
-    segments = tell_one_way(console, stage, flights)
+    segments = print_retired_one_way(console, stage, flights)
     stored = sum(segment.size_bytes for segment in segments)
     done = (
         f"{len(flights):,} flights, {human_bytes(stored)}, {len(segments)} segments: written, sealed, moved to the "
@@ -234,7 +234,7 @@ def tell(console: Console, stage: Stage, flights: Flights, began: float, *, is_f
         scaling = Scaling(stage, TOPIC, flights, ends_of(segments))
         with Progress(*COLUMNS, console=console) as progress:
             scaling.run(progress)
-        scaling.tell(console)
+        scaling.print_result(console)
         stage = scaling.stage
         done = (
             f"{len(flights):,} flights, through the kill of a leader, the retirement of two nodes and two that were "
@@ -244,7 +244,7 @@ def tell(console: Console, stage: Stage, flights: Flights, began: float, *, is_f
     return stage
 
 
-def tell_one_way(console: Console, stage: Stage, flights: Flights) -> list[SegmentInfo]:
+def print_retired_one_way(console: Console, stage: Stage, flights: Flights) -> list[SegmentInfo]:
     """Of the flights: in, sealed, cold, back. Returns their segments."""
     killed = KilledLeader(stage, TOPIC, len(flights)) if len(stage.nodes) > 1 else None
     with Progress(*COLUMNS, console=console) as progress:
@@ -252,17 +252,17 @@ def tell_one_way(console: Console, stage: Stage, flights: Flights) -> list[Segme
         write(stage, flights, progress, killed)
         if killed is not None:
             killed.finish()
-            killed.tell(progress.console)
+            killed.print_result(progress.console)
         segments = wait_until_cold(stage, progress)
         for node in stage.nodes:
-            check_where_it_lies(node, segments)
+            check_storage(node, segments)
         stored = sum(segment.size_bytes for segment in segments)
         local_before, cold_before = stage.metric(*LOCAL_READS), stage.metric(*COLD_READS)
         comparison = read_back(stage, flights, segments, progress)
         local = int(stage.metric(*LOCAL_READS) - local_before)
         cold = int(stage.metric(*COLD_READS) - cold_before)
         checked = verify(stage.first, progress)
-    show_where_it_lies(console, stage, segments)
+    show_storage(console, stage, segments)
     console.print(
         f"Read back: {human_bytes(cold)} from the cold tier, {human_bytes(local)} from local disk or memory "
         f"(the group's own offsets), {comparison.read_again:,} records twice because of rebalances."
@@ -276,7 +276,7 @@ def tell_one_way(console: Console, stage: Stage, flights: Flights) -> list[Segme
     return segments
 
 
-def tell_what_to_try(console: Console, stage: Stage, limit: int | None) -> None:
+def print_what_to_try(console: Console, stage: Stage, limit: int | None) -> None:
     stratalog = str(Path(sys.executable).with_name("stratalog"))
     bucket = str(stage.bucket)
     with contextlib.suppress(ValueError):
@@ -347,7 +347,7 @@ def main() -> int:
     is_kept = False
     try:
         stage = start(directory, arguments, console)
-        stage = tell(console, stage, flights, began, is_fixed=arguments.fixed)
+        stage = print_result(console, stage, flights, began, is_fixed=arguments.fixed)
         is_kept = arguments.keep
     except (DemoFailed, StratalogError, KafkaException) as error:
         console.print(f"[bold red]The demo failed:[/] {error}", soft_wrap=True)
@@ -359,7 +359,7 @@ def main() -> int:
         return 130
     finally:
         if is_kept and stage is not None:
-            tell_what_to_try(console, stage, arguments.limit)
+            print_what_to_try(console, stage, arguments.limit)
         else:
             if stage is not None:
                 stage.end()

@@ -79,7 +79,7 @@ class KilledLeader:
     def _until_in_sync(self) -> None:
         deadline = time.monotonic() + _IN_SYNC_S
         while not self._failures:
-            missing = [shard for shard, members in self._look().in_sync.items() if self._node not in members]
+            missing = [shard for shard, members in self._read_leader().in_sync.items() if self._node not in members]
             if not missing:
                 self._note(f"node-{self._node} is in sync in all shards again")
                 return
@@ -87,7 +87,7 @@ class KilledLeader:
                 raise DemoFailed(f"after {_IN_SYNC_S} s node-{self._node} is not in sync in {_shards(missing)}")
             time.sleep(0.1)
 
-    def _look(self) -> Led:
+    def _read_leader(self) -> Led:
         """As a node that lives knows it. Raises: DemoFailed when none does."""
         for node in self._stage.nodes:
             with contextlib.suppress(StratalogError):
@@ -99,7 +99,7 @@ class KilledLeader:
         raise DemoFailed("no node answers any more")
 
     def _kill(self) -> None:
-        self._before = self._look()
+        self._before = self._read_leader()
         self._node = self._before.leader[0]
         self._killed_ms = time.time() * 1000
         kill_part(self._stage, f"node-{self._node}")
@@ -112,7 +112,7 @@ class KilledLeader:
         assert self._before is not None
         known = dict(self._before.leader)
         while not self._is_over.is_set():
-            now = self._look().leader
+            now = self._read_leader().leader
             for shard, leader in now.items():
                 if leader != known[shard]:
                     self._note(f"node-{leader} leads shard {shard} (before: node-{known[shard]})")
@@ -130,7 +130,7 @@ class KilledLeader:
         self._events.append((time.time() * 1000 - self._killed_ms, text))
 
     # Told -------------------------------------------------------------------------------------------------------
-    def tell(self, console: Console) -> None:
+    def print_result(self, console: Console) -> None:
         table = Table(title="A leader is killed while flights flow")
         table.add_column("ms", justify="right")
         table.add_column("what happened")

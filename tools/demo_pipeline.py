@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from demo import COLUMNS, TOPIC, check_where_it_lies, create_topic, wait_until_cold, write
+from demo import COLUMNS, TOPIC, check_storage, create_topic, wait_until_cold, write
 from demo_node import start_node
 from demo_stage import DemoFailed
 from flights import Flights
@@ -53,7 +53,7 @@ def fill(directory: Path, flights: Flights, console: Console) -> str:
             create_topic(stage)
             write(stage, flights, progress, None)
             segments = wait_until_cold(stage, progress)
-            check_where_it_lies(stage.first, segments)
+            check_storage(stage.first, segments)
     finally:
         stage.end()
     return str(stage.bucket)

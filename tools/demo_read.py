@@ -59,7 +59,7 @@ class Group:
         for topic, comparison in self._comparisons.items():
             wrong += [f"{topic}: {what}" for what in comparison.finish(ends[topic])]
             for shard, offset in comparison.gaps[:_GAPS_TOLD]:
-                wrong.append(f"{topic}: {_read_anew(self._kafka, topic, shard, offset)}")
+                wrong.append(f"{topic}: {_read_again(self._kafka, topic, shard, offset)}")
         if wrong:
             raise DemoFailed("what came back differs from what went in:\n  " + "\n  ".join(wrong))
 
@@ -70,7 +70,7 @@ class Group:
                 errors = [error for message in messages if (error := message.error()) is not None]
                 if lasting := [error for error in errors if not error.retriable()]:
                     raise KafkaException(lasting[0])
-                self._take([message for message in messages if message.error() is None])
+                self._compare([message for message in messages if message.error() is None])
                 if messages:
                     with contextlib.suppress(KafkaException):  # a rebalance: then they are read again
                         consumer.commit(asynchronous=False)
@@ -79,10 +79,10 @@ class Group:
         finally:
             consumer.close()
 
-    def _take(self, messages: list[Message]) -> None:
+    def _compare(self, messages: list[Message]) -> None:
         with self._lock:
             for topic, comparison in self._comparisons.items():
-                comparison.take_messages(message for message in messages if message.topic() == topic)
+                comparison.compare_messages(message for message in messages if message.topic() == topic)
 
 
 def _next_messages(consumer: Consumer) -> list[Message]:
@@ -94,7 +94,7 @@ def _next_messages(consumer: Consumer) -> list[Message]:
     return found
 
 
-def _read_anew(kafka: str, topic: str, shard: int, offset: int) -> str:
+def _read_again(kafka: str, topic: str, shard: int, offset: int) -> str:
     """Whether what did not come is there: then its reader lost it, and else the cluster."""
     consumer = Consumer({"bootstrap.servers": kafka, "group.id": "looks-again", "enable.auto.commit": False})
     consumer.assign([TopicPartition(topic, shard, offset)])

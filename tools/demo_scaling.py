@@ -54,7 +54,7 @@ class Scaling:
             self._retire(GONE, RetireMode.OFFLOAD, progress)
             gone = next(node for node in self.stage.nodes if node.name == f"node-{GONE}")
             shutil.rmtree(gone.data)
-            self._say(progress, f"the directory of {gone.name} is deleted: nothing of it is needed")
+            self._print(progress, f"the directory of {gone.name} is deleted: nothing of it is needed")
             self._write(LOCAL)
             self._retire(LEFT_BEHIND, RetireMode.VOLUME, progress)
             for traffic in self._traffic:
@@ -71,7 +71,7 @@ class Scaling:
 
     def _add(self, progress: Progress) -> None:
         self.stage = add_node(self.stage)
-        self._say(progress, f"{self.stage.nodes[-1].name} is added")
+        self._print(progress, f"{self.stage.nodes[-1].name} is added")
 
     def _read_all(self, progress: Progress) -> None:
         """From the beginning, by a group that has read nothing yet, from the nodes that stay."""
@@ -92,12 +92,12 @@ class Scaling:
         deadline = time.monotonic() + _RETIRED_S
         told, is_added, is_read = None, False, False
         while True:
-            found = self._look(number)
+            found = self._read_status(number)
             step, wait = found.retirement.step, found.retirement.wait
             progress.update(bar, completed=list(RetireStep).index(step))
             at = (step, None if wait is None else wait.reason)
             if at != told:
-                self._say(progress, f"node-{number} leaves ({mode}): {step}: {found.words}")
+                self._print(progress, f"node-{number} leaves ({mode}): {step}: {found.words}")
                 told = at
             if step is RetireStep.DONE:
                 break
@@ -121,7 +121,7 @@ class Scaling:
     def _read_where_it_is(self, number: int, progress: Progress) -> None:
         self._until_ended(number)
         start_volume(self.stage, f"node-{number}", self._meta)
-        self._say(progress, f"the directory of node-{number} is read by `stratalog node start --read-only`")
+        self._print(progress, f"the directory of node-{number} is read by `stratalog node start --read-only`")
 
     def _until_ended(self, number: int) -> None:
         deadline = time.monotonic() + _ANSWERED_S
@@ -130,7 +130,7 @@ class Scaling:
                 raise DemoFailed(f"{_ANSWERED_S} s after its release the process of node-{number} still runs")
             time.sleep(0.05)
 
-    def _look(self, number: int) -> RetirementStatus:
+    def _read_status(self, number: int) -> RetirementStatus:
         """A meta service that does not answer is asked again."""
 
         async def asked() -> tuple[RetirementStatus, ...]:
@@ -150,11 +150,11 @@ class Scaling:
                 time.sleep(_POLL_S)
 
     @staticmethod
-    def _say(progress: Progress, text: str) -> None:
+    def _print(progress: Progress, text: str) -> None:
         progress.console.print(text, markup=False, soft_wrap=True)
 
     # Told -------------------------------------------------------------------------------------------------------
-    def tell(self, console: Console) -> None:
+    def print_result(self, console: Console) -> None:
         """Prints which node serves what."""
         asked = self.stage.first.client()
         segments = [one for topic in (self._topic, TIERED.topic, LOCAL.topic) for one in asked.segments(topic)]

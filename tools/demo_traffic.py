@@ -122,13 +122,13 @@ class Traffic:
     def _produce(self, producer: Producer, key: bytes | None, value: bytes) -> None:
         while not self._stopping.is_set():
             try:
-                producer.produce(self.topic, value, key, on_delivery=self._told)
+                producer.produce(self.topic, value, key, on_delivery=self._on_delivery)
             except BufferError:
                 producer.poll(0.05)
             else:
                 return
 
-    def _told(self, error: KafkaError | None, message: Message) -> None:
+    def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
             self._failures.append(str(error))
             return

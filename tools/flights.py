@@ -62,7 +62,7 @@ class Comparison:
         self.differences: list[str] = []
         self.more_differences = 0
 
-    def take(self, shard: int, offset: int, key: bytes | None, value: bytes) -> None:
+    def compare(self, shard: int, offset: int, key: bytes | None, value: bytes) -> None:
         where = f"shard {shard}, offset {offset}"
         try:
             row = int(value[_ROW_AT : value.index(b",")])
@@ -98,10 +98,10 @@ class Comparison:
         if self._shard_of.setdefault(key, shard) != shard:
             self._differs(f"{where}: {key.decode()} is in shard {self._shard_of[key]} as well")
 
-    def take_messages(self, messages: Iterable[Any]) -> None:
+    def compare_messages(self, messages: Iterable[Any]) -> None:
         """Messages of confluent-kafka without an error."""
         for message in messages:
-            self.take(message.partition(), message.offset(), message.key(), message.value())
+            self.compare(message.partition(), message.offset(), message.key(), message.value())
 
     def finish(self, ends: dict[int, int]) -> list[str]:
         """What differs, once everything was read; `ends` are the shards' end offsets. Empty: it all came back."""

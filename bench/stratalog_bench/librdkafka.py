@@ -70,7 +70,7 @@ def main() -> None:
     )
     failed: list[str] = []
 
-    def heard(error: object, _: object) -> None:
+    def on_delivery(error: object, _: object) -> None:
         if error is not None:
             failed.append(str(error))
 
@@ -82,7 +82,7 @@ def main() -> None:
             began, spent = time.monotonic(), time.process_time()
             skipped = sent
         try:
-            producer.produce(topic, values[sent % 64], on_delivery=heard)
+            producer.produce(topic, values[sent % 64], on_delivery=on_delivery)
         except BufferError:
             producer.poll(0.01)
             continue

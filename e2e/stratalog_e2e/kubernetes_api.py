@@ -95,14 +95,14 @@ def condition(found: Mapping[str, Any] | None, kind: str) -> Object:
     return {"type": kind, "status": "", "reason": "", "message": ""}
 
 
-def until(look: Callable[[], T], wanted: Callable[[T], object], limit_s: float, what: str) -> T:
-    """The first look that is as wanted. Raises AssertionError with what was seen last."""
+def until(read: Callable[[], T], wanted: Callable[[T], object], limit_s: float, what: str) -> T:
+    """The first value read that is as wanted. Raises AssertionError with what was seen last."""
     deadline = time.monotonic() + limit_s
     seen: T | None = None
     while True:
         problem: object = None
         try:
-            seen = look()
+            seen = read()
             if wanted(seen):
                 return seen
         except Refused as refusal:  # a server that is away for a moment

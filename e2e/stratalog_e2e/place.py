@@ -125,7 +125,7 @@ class Place:
     def until_condition(self, kind: str, name: str, of: str, status: str, limit_s: float, reason: str = "") -> Object:
         """The condition, of what is asked for now."""
 
-        def look() -> Object:
+        def read_condition() -> Object:
             found = self.get(kind, name)
             seen = condition(found, of)
             seen["isCurrent"] = seen.get("observedGeneration") == (found or {}).get("metadata", {}).get("generation")
@@ -134,12 +134,12 @@ class Place:
         def is_so(seen: Object) -> bool:
             return seen["status"] == status and seen["isCurrent"] and (not reason or seen["reason"] == reason)
 
-        return until(look, is_so, limit_s, f"{kind} {name}: {of}={status} {reason}")
+        return until(read_condition, is_so, limit_s, f"{kind} {name}: {of}={status} {reason}")
 
     def pool_has(self, ready: int, pool: str = POOL, limit_s: float = READY_S) -> None:
         """So many nodes, all of them serving, and none that is leaving."""
 
-        def look() -> Object:
+        def read_counts() -> Object:
             found = self.get("storagenodepool", pool) or {}
             status = found.get("status", {})
             return {
@@ -149,7 +149,7 @@ class Place:
             }
 
         wanted = lambda seen: (seen["replicas"], seen["ready"], seen["Ready"]["status"]) == (ready, ready, "True")  # noqa: E731
-        until(look, wanted, limit_s, f"pool {pool} has {ready} nodes that serve")
+        until(read_counts, wanted, limit_s, f"pool {pool} has {ready} nodes that serve")
 
     def scale(self, replicas: int, pool: str = POOL) -> None:
         self.kube.scale("snp", pool, self.name, replicas)

@@ -74,13 +74,13 @@ def write_sentinels(bootstrap: str, topic: str) -> dict[str, Any]:
     shards = len(producer.list_topics(topic, timeout=30).topics[topic].partitions)
     failed: list[str] = []
 
-    def told(error: object, _: object) -> None:
+    def on_delivery(error: object, _: object) -> None:
         if error is not None:
             failed.append(str(error))
 
     for number in range(SENTINELS):
         value = f"sentinel {number} ".encode() + b"." * (800 + number % 400)
-        producer.produce(topic, value, partition=number % shards, on_delivery=told)
+        producer.produce(topic, value, partition=number % shards, on_delivery=on_delivery)
     left = producer.flush(60)
     return {"written": SENTINELS - left - len(failed), "failed": failed[:3]}
 
@@ -96,7 +96,7 @@ def read_sentinels(bootstrap: str, topic: str) -> dict[str, Any]:
     return {"count": sum(len(log.records) for log in logs.values()), "digest": digest.hexdigest()}
 
 
-class Desk(BaseHTTPRequestHandler):
+class TrafficHandler(BaseHTTPRequestHandler):
     work: Work | None = None
 
     def do_GET(self) -> None:
@@ -116,23 +116,23 @@ class Desk(BaseHTTPRequestHandler):
         if path == "/ready":
             return {}
         if path == "/start":
-            Desk.work = Work(asked["bootstrap"], asked["topic"], int(asked["shards"]), float(asked["per_s"]))
+            TrafficHandler.work = Work(asked["bootstrap"], asked["topic"], int(asked["shards"]), float(asked["per_s"]))
             return {}
         if path == "/sentinel/write":
             return write_sentinels(asked["bootstrap"], asked["topic"])
         if path == "/sentinel/read":
             return read_sentinels(asked["bootstrap"], asked["topic"])
-        assert Desk.work is not None, "nothing was started"
+        assert TrafficHandler.work is not None, "nothing was started"
         if path == "/acknowledged":
-            return {str(shard): count for (_, shard), count in Desk.work.traffic.acknowledged().items()}
+            return {str(shard): count for (_, shard), count in TrafficHandler.work.traffic.acknowledged().items()}
         if path == "/gap":
-            return {str(shard): round(gap, 1) for (_, shard), gap in Desk.work.gaps.items()}
+            return {str(shard): round(gap, 1) for (_, shard), gap in TrafficHandler.work.gaps.items()}
         assert path == "/judge", f"{path}: nothing is there"
-        return Desk.work.judge()
+        return TrafficHandler.work.judge()
 
     def log_message(self, format: str, *args: Any) -> None:
         sys.stderr.write(f"{format % args}\n")
 
 
 if __name__ == "__main__":
-    ThreadingHTTPServer(("", PORT), Desk).serve_forever()
+    ThreadingHTTPServer(("", PORT), TrafficHandler).serve_forever()

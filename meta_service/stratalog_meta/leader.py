@@ -106,7 +106,7 @@ class MetaInstance:
     async def _run(self) -> None:
         while True:
             try:
-                await self._stand()
+                await self._campaign()
             except Unavailable as error:
                 self._trouble = str(error)
                 _log.info("this instance does not lead any more", error=str(error))
@@ -118,7 +118,7 @@ class MetaInstance:
                 _log.exception("this instance failed with an internal error")
             await asyncio.sleep(self._pause_s)
 
-    async def _stand(self) -> None:
+    async def _campaign(self) -> None:
         candidacy = self._candidacy()
         leadership = self._standing = candidacy.leadership
         async with contextlib.AsyncExitStack() as held:

@@ -129,7 +129,7 @@ class LifeKeeper:
             leases = self._leases
             span_ms = leases.check_every_ms if self._is_noting else leases.next_check_ms(self._monotonic_ms())
             await asyncio.sleep(span_ms / 1_000)
-            await self._guarded(self._look())
+            await self._guarded(self._check_leases())
 
     @property
     def _is_noting(self) -> bool:
@@ -144,7 +144,7 @@ class LifeKeeper:
         except Exception:  # a bug in one check must not leave dead nodes alive forever (F48)
             _log.exception("checking the leases of nodes failed")
 
-    async def _look(self) -> None:
+    async def _check_leases(self) -> None:
         if self._must_read:
             self._must_read = False
             for node in (await self._writer.read(ShardTable.snapshot)).nodes:

@@ -32,7 +32,7 @@ class RecoveryNews:
             if isinstance(change, SegmentChanged):
                 segment = change.segment
                 if segment.handover is not None or segment.is_fenced:
-                    self._look(segment, lost)
+                    self._check_segment(segment, lost)
             elif isinstance(change, SegmentPurged):
                 self._told.pop(change.key, None)
         for segment in lost[:NAMED]:
@@ -40,7 +40,7 @@ class RecoveryNews:
         if len(lost) > NAMED:
             _log.warning("more segments lost their leaders", in_all=len(lost), not_named=len(lost) - NAMED)
 
-    def _look(self, segment: Segment, lost: list[Segment]) -> None:
+    def _check_segment(self, segment: Segment, lost: list[Segment]) -> None:
         told = self._told.setdefault(segment.key, set())
         is_open = segment.state in (SegmentState.ACTIVE, SegmentState.SEALING)
         if segment.is_fenced and is_open and "fence" not in told:

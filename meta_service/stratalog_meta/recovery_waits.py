@@ -78,13 +78,13 @@ class RecoveryWaits:
         while True:
             await asyncio.sleep(self._patience_ms / CHECKS_PER_PATIENCE / 1_000)
             try:
-                await self._look()
+                await self._check_waits()
             except StratalogError as error:
                 _log.debug("recoveries that wait were not checked", error=str(error))
             except Exception:  # a bug in one check must not leave a shard without a leader forever (F48)
                 _log.exception("checking the recoveries that wait failed")
 
-    async def _look(self) -> None:
+    async def _check_waits(self) -> None:
         if self._must_read:
             self._must_read = False
             self._patience = await self._writer.read(self._patience_of)
@@ -95,7 +95,7 @@ class RecoveryWaits:
         if due is None:
             return
         await self._writer.submit(due)
-        self._patience.told(due)
+        self._patience.performed(due)
         self._stats.silent_replicas += sum(len(one.lives) for one in due.silent)
         for one in due.silent[:_NAMED]:
             _log.warning(

@@ -83,7 +83,7 @@ class CopyRepairs:
             await asyncio.sleep(pause_s)
             pause_s, self._worked_ms = self._between_s, 0
             try:
-                if await self._look():
+                if await self._repair_once():
                     pause_s = min(pause_s, _BUSY_S)
             except StratalogError as error:
                 self._is_due = True
@@ -93,7 +93,7 @@ class CopyRepairs:
                 _log.exception("checking for missing copies failed")
             pause_s = max(pause_s, _SHARE * self._worked_ms / 1_000)
 
-    async def _look(self) -> bool:
+    async def _repair_once(self) -> bool:
         """Whether the next one should come soon."""
         now_ms = self._monotonic_ms()
         seen = self._presence.away(now_ms), self._presence.steady(now_ms), self._started()

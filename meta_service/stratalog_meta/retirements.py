@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from stratalog.machines.copies.leaving_survey import Survey, survey_nodes
 from stratalog.machines.plans.retirement import Action, AskMount, EndOpen, Planned, Release
-from stratalog.machines.plans.retirement_input import Turns, is_due, is_tiered, mark_of, planned, says, turns_of
+from stratalog.machines.plans.retirement_input import Turns, is_due, is_recorded, is_tiered, mark_of, planned, turns_of
 from stratalog.machines.table.shard_table import ShardTable
 from stratalog.model.commands.mount_commands import BeginMount
 from stratalog.model.commands.retirement_commands import AdvanceRetirement, GiveUpOpen, ReleaseNode
@@ -182,7 +182,7 @@ class Retirements:
         why = found.why
         wait = None if why is None else Wait(why.reason, why.words, self._clock_ms())
         old = record.wait
-        is_new = not says(record, found)
+        is_new = not is_recorded(record, found)
         is_old = wait is not None and old is not None and wait.words != old.words
         if is_new or (is_old and self._monotonic_ms() - self._told_ms.get(node.node_id, 0) >= _WAIT_NOTE_MS):
             self._told_ms[node.node_id] = self._monotonic_ms()

@@ -408,7 +408,7 @@ class MetaService:
             self.cluster_id,
             await self.snapshot(),
             self._clock_ms(),
-            self._courses.told,
+            self._courses.last_heartbeat,
             await self.retirements(),
             self.why_no_changes,
             faults,

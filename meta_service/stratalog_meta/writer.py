@@ -266,13 +266,13 @@ class TableWriter:
                 continue  # its caller has gone: nothing was done yet, so nothing needs to be
             turn.taken.append(request)
             try:
-                slice_ends = await self._take(turn, request, now_ms, slice_ends)
+                slice_ends = await self._apply_request(turn, request, now_ms, slice_ends)
             except Exception as refusal:  # a bug in one request must not stop all others (F48)
                 turn.refused.append((request, refusal))
                 if not isinstance(refusal, StratalogError):
                     _log.exception("request failed with an internal error", request=type(request).__name__)
 
-    async def _take(self, turn: _Turn, request: _Request, now_ms: int, slice_ends: float) -> float:
+    async def _apply_request(self, turn: _Turn, request: _Request, now_ms: int, slice_ends: float) -> float:
         """Returns when the present slice ends: a command over thousands of records takes several."""
         match request:
             case _Reading():

@@ -64,7 +64,7 @@ class Announcer:
                 some = [self._waiting.popleft() for _ in range(min(AT_ONCE, len(self._waiting)))]
                 async with asyncio.TaskGroup() as telling:
                     for namespace, one in some:
-                        telling.create_task(self._tell(namespace, one))
+                        telling.create_task(self._write_or_log(namespace, one))
 
     async def finish(self, patience_s: float) -> None:
         """Writes all waiting Events, for at most `patience_s`."""
@@ -74,7 +74,7 @@ class Announcer:
         except TimeoutError:
             log.warning("stops before all events are written", events=len(self._waiting))
 
-    async def _tell(self, namespace: str, one: News) -> None:
+    async def _write_or_log(self, namespace: str, one: News) -> None:
         try:
             await self._write(namespace, one)
         except StratalogError as error:

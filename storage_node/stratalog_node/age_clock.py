@@ -35,12 +35,12 @@ class NodeAgeClock:
         self._saved_ms: int | None = None
         self._saving: asyncio.Task[None] | None = None
         self._is_behind = False
-        self._tell()
+        self._log_change()
 
     def __call__(self) -> int:
         monotonic_ms = self._monotonic_ms()
         now_ms = self._clock.advance(self._wall_ms(), monotonic_ms)
-        self._tell()
+        self._log_change()
         is_due = self._saved_ms is None or monotonic_ms - self._saved_ms >= _SAVE_MS
         if is_due and (self._saving is None or self._saving.done()):
             self._saved_ms = monotonic_ms
@@ -58,7 +58,7 @@ class NodeAgeClock:
             await asyncio.gather(self._saving, return_exceptions=True)
         await self._save()
 
-    def _tell(self) -> None:
+    def _log_change(self) -> None:
         behind_ms = self._clock.behind_ms
         if not self._is_behind and behind_ms >= _WORTH_TELLING_MS:
             self._is_behind = True

@@ -134,7 +134,7 @@ class Story:
 
     def differences(self) -> str:
         for record in self.records:
-            self.comparison.take(*record)
+            self.comparison.compare(*record)
         return "\n".join(self.comparison.finish({0: 4, 1: 4}))
 
 

@@ -98,7 +98,7 @@ def test_a_range_is_opened_piece_by_piece_so_that_others_have_their_turn(batches
         low, high = layout.stored_range(frames) if frames else (0, 0)
         opening = Unpacking(layout, packed[low:high], frames, start, end, source="packed")
         pieces = 1
-        while (out := opening.go_on(1)) is None:
+        while (out := opening.unpack_more(1)) is None:
             pieces += 1
         assert pieces == max(1, len(frames))
         assert out == part[start:end] == unpack_range(packed, start, end)

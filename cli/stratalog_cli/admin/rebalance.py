@@ -137,7 +137,7 @@ def _show(first: Plan, last: Plan, rounds: int, output: OutputFormat) -> None:
         }
         for share in first.shares
     ]
-    moves = [_told(move) for move in last.moves]
+    moves = [_move_fields(move) for move in last.moves]
     if output is OutputFormat.JSON:
         print_json({"rounds": rounds, "is_even": last.is_even, "nodes": nodes, "moves": moves})
         return
@@ -164,7 +164,7 @@ def _show(first: Plan, last: Plan, rounds: int, output: OutputFormat) -> None:
         say(f"{counted(len(moves), 'shard')} would go elsewhere with the next segment{rest}; --seal rolls them now")
 
 
-def _told(move: Move) -> dict[str, object]:
+def _move_fields(move: Move) -> dict[str, object]:
     return {
         "topic": move.topic,
         "shard": move.segment.key.shard,

@@ -69,7 +69,7 @@ class Child:
     def runs(self) -> bool:
         return self._process.returncode is None
 
-    def said(self, words: bytes) -> bool:
+    def has_printed(self, words: bytes) -> bool:
         """Whether it printed these words since it was started."""
         return words in self._directory.log_since(self.part, self._log_begin)
 

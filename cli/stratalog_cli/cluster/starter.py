@@ -239,7 +239,7 @@ class Starter:
 
     async def _is_ready(self, child: Child, since_s: float) -> bool:
         if child.part.role is not Role.ETCD:
-            return child.said(b"stratalog ready:")
+            return child.has_printed(b"stratalog ready:")
         if not child.runs:
             return False
         members = self._plan.of(Role.ETCD)

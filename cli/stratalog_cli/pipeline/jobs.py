@@ -159,14 +159,14 @@ def cost(
     """Raises: Conflict when the nodes that were named are of another cluster than the bucket."""
     table = Prices() if prices is None else parse_prices(_read(prices).decode("utf-8", "replace"), str(prices))
 
-    async def look() -> Cost:
+    async def estimate() -> Cost:
         store = open_store(bucket)
         try:
             return await cost_of(store, table, cluster_id=cluster, meta_url=meta, on_progress=step)
         finally:
             await store.close()
 
-    found = asyncio.run(look())
+    found = asyncio.run(estimate())
     node_ids: tuple[int, ...] = ()
     if local is not None and local.is_of(found.cluster_id):
         found = with_local(found, local.by_topic, table)

@@ -97,7 +97,7 @@ def find(
     found = Found(is_cut=cold.is_cut)
     if place is None:
         for one in cold.shards:
-            _take_cold(found, topic, one, one.log_start_offset, scan=False)
+            _add_cold(found, topic, one, one.log_start_offset, scan=False)
     else:
         _search(found, place, topic, shards, cold, wanted, limit, scan)
     found.records.sort(key=lambda one: (one["shard"], one["offset"]))
@@ -144,7 +144,7 @@ def _search(
     for shard, bounds in bounds_of(place, shards).items():
         covered: list[Range] = []
         if (of_shard := in_bucket.get(shard[1])) is not None:
-            _take_cold(found, topic, of_shard, bounds.start, scan=scan)
+            _add_cold(found, topic, of_shard, bounds.start, scan=scan)
             covered = of_shard.searched + ([] if scan else of_shard.unindexed)
         left[shard] = without(bounds, covered)
     while any(left.values()) and len(found.records) < limit:
@@ -153,7 +153,7 @@ def _search(
     found.is_cut = found.is_cut or any(left.values())
 
 
-def _take_cold(found: Found, topic: str, cold: ColdShardFound, log_start_offset: int, *, scan: bool) -> None:
+def _add_cold(found: Found, topic: str, cold: ColdShardFound, log_start_offset: int, *, scan: bool) -> None:
     found.records += [
         as_json(topic, cold.key.shard, one.offset, _time(one.timestamp_ms), one.key, one.value, one.headers)
         for one in cold.records

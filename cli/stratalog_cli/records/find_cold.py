@@ -69,7 +69,7 @@ async def find_cold(
             except NotFound:  # there is no such topic, or what it had was deleted since it was listed
                 continue
             try:
-                await _look_through(catalog, there, key, shards, limit, found)
+                await _find_in_topic(catalog, there, key, shards, limit, found)
                 break
             except NotFound:  # since it was listed: deleted, compacted, or expired
                 if not looks_left:
@@ -79,7 +79,7 @@ async def find_cold(
         await store.close()
 
 
-async def _look_through(
+async def _find_in_topic(
     catalog: Catalog,
     there: Iterable[CommittedShard],
     key: bytes,
@@ -98,10 +98,10 @@ async def _look_through(
                 found.is_cut = True
                 break
             some = shard.segments[start : start + _AT_A_TIME]
-            left -= await _look(catalog, some, key, of_shard, found, left)
+            left -= await _find_in_shard(catalog, some, key, of_shard, found, left)
 
 
-async def _look(
+async def _find_in_shard(
     catalog: Catalog,
     segments: tuple[CommittedSegment, ...],
     key: bytes,

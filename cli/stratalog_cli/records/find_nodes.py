@@ -48,7 +48,7 @@ def find_on_nodes(
                 asked.add(answer.node_id)
                 for one in answer.led_elsewhere:
                     elsewhere[one.node_id] = max(elsewhere[one.node_id], one.shards)
-            _take(answer, key, found, cold)
+            _add_answer(answer, key, found, cold)
             topic_shards = max(topic_shards, answer.topic_shards)
             searched.update(shard for start, end in answer.searched for shard in range(start, end))
             left -= len(answer.records)
@@ -78,7 +78,7 @@ def find_on_nodes(
     return found, cold
 
 
-def _take(answer: FindAnswer, key: bytes, found: Found, cold: ColdFound) -> None:
+def _add_answer(answer: FindAnswer, key: bytes, found: Found, cold: ColdFound) -> None:
     found.records += [_plain(answer.topic, key, one) for one in answer.records]
     found.hot_offsets += answer.offsets_read
     for one in answer.not_searched:

@@ -207,7 +207,7 @@ class _Sender:
     def finish(self, output: InputFormat) -> None:
         """Raises: OutcomeUnknown where some were not acknowledged."""
         self.end()
-        self.tell(output)
+        self.print_summary(output)
         self.require_all()
 
     def end(self) -> None:
@@ -218,7 +218,7 @@ class _Sender:
     def _acknowledged(self) -> int:
         return sum(count for _, _, count in self._ranges.values())
 
-    def tell(self, output: InputFormat) -> None:
+    def print_summary(self, output: InputFormat) -> None:
         shards = sorted(self._ranges.items())
         if output is InputFormat.JSON:
             told = [{"shard": shard, "from": low, "to": high, "records": n} for shard, (low, high, n) in shards]

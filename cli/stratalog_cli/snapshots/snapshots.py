@@ -133,7 +133,7 @@ def _hold_once(
         released = _ask_all(clients, partial(_release, request=request))
     if not all(released):
         raise Unavailable("a node was not held for as long as all others took: it ended, or the network there is slow")
-    ends = {key: end for key, end in join(_told(held)).items() if key in shards}
+    ends = {key: end for key, end in join(_reported_ends(held)).items() if key in shards}
     missing = unreported_shards(shards, ends)
     if missing:
         names = {topic.topic_id: topic.name for topic in topics}
@@ -150,7 +150,7 @@ def _leads_any(held: Held, ends: Mapping[ShardKey, ReportedEnd]) -> bool:
     return any(end.node_id == held.node_id for end in ends.values())
 
 
-def _told(held: Sequence[Held]) -> list[ReportedEnd]:
+def _reported_ends(held: Sequence[Held]) -> list[ReportedEnd]:
     return [
         ReportedEnd(ShardKey(one.topic_id, one.shard), node.node_id, one.epoch, one.log_start_offset, one.end_offset)
         for node in held

@@ -147,7 +147,7 @@ def _decode_compact(request: FetchRequest, frame: memoryview, position: int, roo
     for _ in range(count):
         name, position = _compact_string(frame, position, end)
         partition_count, position = _compact_count(frame, position)
-        room = _take(room, partition_count)
+        room = _subtract_room(room, partition_count)
         partitions: list[PartitionFetch] = []
         for _ in range(partition_count):
             index, leader_epoch, offset, fetched_epoch, log_start, max_bytes = unpack(frame, position)
@@ -160,7 +160,7 @@ def _decode_compact(request: FetchRequest, frame: memoryview, position: int, roo
     for _ in range(count):
         name, position = _compact_string(frame, position, end)
         partition_count, position = _compact_count(frame, position)
-        room = _take(room, partition_count)
+        room = _subtract_room(room, partition_count)
         request.forgotten.append((name, list(struct.unpack_from(f">{partition_count}i", frame, position))))
         position = skip_tags(frame, position + 4 * partition_count)
     request.rack_id, position = _compact_string(frame, position, end)
@@ -176,7 +176,7 @@ def _decode_legacy(request: FetchRequest, frame: memoryview, position: int, vers
     for _ in range(count):
         name, position = _legacy_string(frame, position, end)
         partition_count, position = _legacy_count(frame, position)
-        room = _take(room, partition_count)
+        room = _subtract_room(room, partition_count)
         partitions: list[PartitionFetch] = []
         for _ in range(partition_count):
             if version >= 9:
@@ -198,14 +198,14 @@ def _decode_legacy(request: FetchRequest, frame: memoryview, position: int, vers
     for _ in range(count):
         name, position = _legacy_string(frame, position, end)
         partition_count, position = _legacy_count(frame, position)
-        room = _take(room, partition_count)
+        room = _subtract_room(room, partition_count)
         request.forgotten.append((name, list(struct.unpack_from(f">{partition_count}i", frame, position))))
         position += 4 * partition_count
     if version >= 11:
         request.rack_id, position = _legacy_string(frame, position, end)
 
 
-def _take(room: int, count: int) -> int:
+def _subtract_room(room: int, count: int) -> int:
     count += 1  # a topic without partitions takes room, too
     if count > room:
         raise _named_too_many()

@@ -160,7 +160,7 @@ def _decode_fetch(frame: memoryview, position: int, room: int) -> ReplicaFetch:
     for _ in range(count):
         topic_id, position = _uuid(frame, position)
         entries, position = _count(frame, position)
-        room = _take(room, entries)
+        room = _subtract_room(room, entries)
         for _ in range(entries):
             shard, epoch, offset, _, _, most, tags = _ENTRY.unpack_from(frame, position)
             position += _ENTRY.size
@@ -179,7 +179,7 @@ def _decode_fetch(frame: memoryview, position: int, room: int) -> ReplicaFetch:
     for _ in range(count):
         topic_id, position = _uuid(frame, position)
         entries, position = _count(frame, position)
-        room = _take(room, entries)
+        room = _subtract_room(room, entries)
         request.forgotten += ((topic_id, shard) for shard in struct.unpack_from(f">{entries}i", frame, position))
         position = skip_tags(frame, position + 4 * entries)
     rack_bytes, position = read_varint(frame, position)
@@ -189,7 +189,7 @@ def _decode_fetch(frame: memoryview, position: int, room: int) -> ReplicaFetch:
     return request
 
 
-def _take(room: int, count: int) -> int:
+def _subtract_room(room: int, count: int) -> int:
     count += 1  # a topic without partitions takes room, too
     if count > room:
         raise MalformedFrame("more segments in one Fetch, or its answer, than there can be: name each once")
@@ -277,7 +277,7 @@ def _segments(frame: memoryview, position: int, room: int) -> Iterator[SegmentAn
     for _ in range(topics):
         topic_id, position = _uuid(frame, position)
         entries, position = _count(frame, position)
-        room = _take(room, entries)
+        room = _subtract_room(room, entries)
         for _ in range(entries):
             shard, error, high_watermark, _, log_start, aborted, _ = _FIXED.unpack_from(frame, position)
             if aborted > 1:

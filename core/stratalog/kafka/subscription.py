@@ -78,7 +78,7 @@ class _Reader:
         self._position = 0
 
     def version(self) -> int:
-        return self._take(_LENGTH)
+        return self._unpack(_LENGTH)
 
     def topics(self) -> tuple[int, tuple[str, ...]]:
         version, count = self.version(), self._count(_LENGTH.size)
@@ -96,7 +96,7 @@ class _Reader:
 
     def skip_bytes(self) -> None:
         """User data of an assignor, or none."""
-        size = self._take(_SIZE)
+        size = self._unpack(_SIZE)
         if size != _ABSENT:
             self.skip(size)
 
@@ -123,12 +123,12 @@ class _Reader:
         return size
 
     def _count(self, item_bytes: int) -> int:
-        count = self._take(_SIZE)
+        count = self._unpack(_SIZE)
         if count < 0 or count * item_bytes > len(self._data) - self._position:
             raise ValueError("more than there is room for")
         return count
 
-    def _take(self, form: struct.Struct) -> int:
+    def _unpack(self, form: struct.Struct) -> int:
         value: int = form.unpack_from(self._data, self._position)[0]
         self._position += form.size
         return value

@@ -126,7 +126,7 @@ class UnpackingStore:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                opening = loop.run_in_executor(self._threads, unpacking.go_on, STEP_BYTES)
+                opening = loop.run_in_executor(self._threads, unpacking.unpack_more, STEP_BYTES)
             except RuntimeError as error:
                 raise Unavailable(f"{self.url}/{key}: the store is closed") from error
             out = await opening
@@ -142,12 +142,12 @@ class UnpackingStore:
         try:
             async with lock:
                 known = self._layouts.get(key)
-                return known if known is not None else await self._learn(key)
+                return known if known is not None else await self._read_layout(key)
         finally:
             if not lock.locked():
                 self._learning.pop(key, None)
 
-    async def _learn(self, key: str) -> PackLayout:
+    async def _read_layout(self, key: str) -> PackLayout:
         header = await self._header(key)
         table = await self._store.get_range_view(key, PACK_HEADER_BYTES, header.frames_position)
         layout = await asyncio.to_thread(decode_pack_table, table, header, source=key)

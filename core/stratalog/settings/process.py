@@ -619,7 +619,7 @@ class ProcessSettings(BaseModel):
     )
 
     @model_validator(mode="after")
-    def _told(self) -> Self:
+    def _check_addresses(self) -> Self:
         check_addresses(self.further_listeners, self.advertised_addresses)
         return self
 

@@ -173,7 +173,7 @@ class HttpPort:
             sock.setblocking(False)
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._take(sock, peer_ip)
+            self._add_connection(sock, peer_ip)
 
     def _accept_again(self) -> None:
         if self._listener is not None:
@@ -226,7 +226,7 @@ class HttpPort:
                 limit=self.limits.setting,
             )
 
-    def _take(self, sock: socket.socket, peer_ip: str) -> None:
+    def _add_connection(self, sock: socket.socket, peer_ip: str) -> None:
         assert self._runner is not None and self._runner.server is not None, "the port is open"
         connection = HttpConnection(self, self._runner.server(), peer_ip)
         self._connections[connection.inner] = connection

@@ -25,7 +25,7 @@ def line_plot(title: str, series: Sequence[Series], words: Callable[[float], str
 
     values = [value or 0.0 for _, points in series for _, value in points]
     chart = pygal.XY(
-        **_look(is_dark),
+        **_chart_style(is_dark),
         width=520,
         height=230,
         show_dots=False,
@@ -88,7 +88,7 @@ def _without_scripts(root: Any) -> Any:
     return root
 
 
-def _look(is_dark: bool) -> dict[str, Any]:
+def _chart_style(is_dark: bool) -> dict[str, Any]:
     from pygal.style import Style
 
     ink, line = ("#c3ced9", "#3a4650") if is_dark else ("#48566a", "#ccd5dd")

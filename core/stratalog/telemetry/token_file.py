@@ -37,14 +37,14 @@ class TokenFile:
         now_s = self._steady_s()
         if now_s - self._looked_s >= POLL_S:
             self._looked_s = now_s
-            self._look()
+            self._refresh()
         return self._tokens
 
     def first(self) -> str:
         """The one that a client shows."""
         return self.all()[0]
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         try:
             if _mark(os.stat(self._path)) == self._mark:
                 self._trouble = ""

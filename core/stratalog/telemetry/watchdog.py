@@ -70,9 +70,9 @@ class BlockLines:
         if self._gathered is None or now_s < self._quiet_until_s:
             return None
         self._quiet_until_s = now_s + self._period_s
-        return self.rest()
+        return self.remaining()
 
-    def rest(self) -> Blocks | None:
+    def remaining(self) -> Blocks | None:
         """What no line has told, whenever the last one was."""
         gathered, self._gathered = self._gathered, None
         return gathered
@@ -108,7 +108,7 @@ class LoopWatchdog:
         self._alive.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout=1.0)
-        self._write(self._lines.rest())
+        self._write(self._lines.remaining())
 
     def _watch(self) -> None:
         loop = self._loop

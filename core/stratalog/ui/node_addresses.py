@@ -85,9 +85,9 @@ class NodeAddresses:
                 pieces.append(piece)
             body = b"".join(pieces)
             if answer.status != 200:
-                raise _told(error_from_body(answer.status, body), where)
+                raise _with_place(error_from_body(answer.status, body), where)
             return body
 
 
-def _told(error: StratalogError, where: str) -> StratalogError:
+def _with_place(error: StratalogError, where: str) -> StratalogError:
     return type(error)(f"{where}: {error}")

@@ -91,14 +91,16 @@ class BucketBackups:
         answer in time, this is logged, and checked later."""
         try:
             async with asyncio.timeout(self._place.start_patience_s):
-                await self._look(ObjectNames("", table.cluster_id), table.state.locks.get(LOCK), table.version)
+                await self._check_snapshots(
+                    ObjectNames("", table.cluster_id), table.state.locks.get(LOCK), table.version
+                )
         except Fenced:
             self._stats.is_older = 1
             raise
         except (TimeoutError, StratalogError) as error:
             self._complain(str(error) or "it did not answer in time")
 
-    async def _look(self, names: ObjectNames, lock: Lock | None, version: int) -> tuple[str, ...]:
+    async def _check_snapshots(self, names: ObjectNames, lock: Lock | None, version: int) -> tuple[str, ...]:
         """Endings of the names that must stay remembered. Raises Fenced."""
         found = await list_snapshots(self._place.store, names)
         unknown = stranger(found, lock)
@@ -112,7 +114,7 @@ class BucketBackups:
     def start(self, writer: TableWriter, cluster_id: str, version: int) -> None:
         self._witness = Witness(version)
         if self._put_version >= 0:
-            self._witness.told(self._put_version)
+            self._witness.backed_up(self._put_version)
         self._task = asyncio.get_running_loop().create_task(self._run(writer, cluster_id), name="meta-backups")
 
     async def close(self) -> None:
@@ -128,7 +130,7 @@ class BucketBackups:
 
     def require_snapshot(self, segments: tuple[SegmentKey, ...]) -> None:
         """Raises Conflict when no snapshot in the bucket tells that these are complete there; one is made soon."""
-        key = self.witness.untold(segments)
+        key = self.witness.not_backed_up(segments)
         if key is not None:
             self._is_wanted.set()
             raise Conflict(
@@ -188,9 +190,9 @@ class BucketBackups:
     async def _back_up(self, writer: TableWriter, names: ObjectNames) -> None:
         version, lock = await writer.read(lambda table: (table.version, table.state.locks.get(LOCK)))
         if version == self._put_version:
-            self.witness.told(version)
+            self.witness.backed_up(version)
             return
-        kept = await self._look(names, lock, version)
+        kept = await self._check_snapshots(names, lock, version)
         nonce = self._new_nonce()
         held = await writer.submit(AcquireLock(LOCK, holder_of(nonce), _LEASE_MS, kept))
         await writer.submit(ReleaseLock(held))
@@ -200,7 +202,7 @@ class BucketBackups:
         snapshot_id = MetaSnapshotId(names.cluster_id, held.epoch, version, nonce)
         head = await write_snapshot(self._place.store, names, snapshot_id, captured, self._clock_ms())
         self._put_version = version
-        self.witness.told(version)
+        self.witness.backed_up(version)
         self._stats.puts += 1
         self._stats.version, self._stats.timestamp_ms = version, head.created_ms
         self._stats.size_bytes = sum(piece.size_bytes for piece in head.pieces)

@@ -159,7 +159,7 @@ class SegmentPublisher:
         )
         index = index_of_encoded(buffers)
         body = b"".join(buffers)
-        name = self._names.chunk(copy.identity.key, base_offset, end_offset, **self._told(attempt))
+        name = self._names.chunk(copy.identity.key, base_offset, end_offset, **self._attempt_fields(attempt))
         await self._put(name, body)
         copy.add_part(RemotePart(name, 0, len(body), base_offset, end_offset), index, headers, self._now_ms)
 
@@ -236,11 +236,11 @@ class SegmentPublisher:
         self._attempt += 1
         return self._attempt
 
-    def _told(self, attempt: int) -> dict[str, int]:
+    def _attempt_fields(self, attempt: int) -> dict[str, int]:
         return {"node_id": self._writer.node_id, "lock_epoch": self._writer.lock_epoch, "attempt": attempt}
 
     def _name_of(self, build: _Build, key: SegmentKey, end_offset: int) -> str:
-        return build(key, key.base_offset, end_offset, **self._told(self._next_attempt()))
+        return build(key, key.base_offset, end_offset, **self._attempt_fields(self._next_attempt()))
 
     async def _put(self, key: str, body: bytes) -> None:
         await put_whole(self._store, key, body)

@@ -135,7 +135,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         shards = await self._shards()
         if self._target is not None:
             shards = [one.limited(self._target.at(one.key)) for one in shards]
-        self._tell(start, shards)
+        self._report_gaps(start, shards)
         # With availableNow all that is committed at the start is read, however little it is.
         delay = None if self._target is not None else self._delay
         if delay is not None and not delay.is_due(start, shards, time.monotonic_ns() // 1_000_000):
@@ -149,7 +149,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     async def _partitions(self, start: Position, end: Position) -> list[InputPartition]:
         shards = await self._shards()
-        self._tell(start, shards)
+        self._report_gaps(start, shards)
         catalog = await self._open()
         ranges = await self._ranges(start, end, shards)
         works = cut(ranges, self.options.partition_bytes)
@@ -161,7 +161,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = {(one.topic, one.key.shard): found.to_offset for one, found in wanted.items()}
         return await (await self._open()).ranges(wanted, Asked(starts=starts, ends=ends))
 
-    def _tell(self, start: Position, shards: Sequence[CommittedShard]) -> None:
+    def _report_gaps(self, start: Position, shards: Sequence[CommittedShard]) -> None:
         """Raises: GapInLog."""
         for gap in gaps(start, shards):
             if not self.options.asked.is_gap_allowed:

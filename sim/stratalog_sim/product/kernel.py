@@ -400,8 +400,8 @@ class _Raw(io.RawIOBase):
     def seekable(self) -> bool:
         return True
 
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        return self._kernel.lseek(self._fd, offset, whence)
+    def seek(self, offset: int, source_identity: int = os.SEEK_SET) -> int:
+        return self._kernel.lseek(self._fd, offset, source_identity)
 
     def readinto(self, buffer: Any) -> int:
         piece = self._kernel.read(self._fd, len(buffer))

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from stratalog.machines.copies.leaving_survey import Survey, survey_nodes
 from stratalog.machines.plans.retirement import AskMount, EndOpen, Planned, Release
-from stratalog.machines.plans.retirement_input import is_due, mark_of, planned, says, turns_of
+from stratalog.machines.plans.retirement_input import is_due, is_recorded, mark_of, planned, turns_of
 from stratalog.machines.table.shard_table import ShardTable
 from stratalog.model.commands.mount_commands import BeginMount
 from stratalog.model.commands.retirement_commands import AdvanceRetirement, GiveUpOpen, ReleaseNode
@@ -95,7 +95,7 @@ class Retiring:
         meta, record = self._meta, node.retirement
         assert record is not None
         yield Sleep(1 + meta.scheduler.rng.randrange(30))
-        if not says(record, found):
+        if not is_recorded(record, found):
             wait = None if found.why is None else Wait(found.why.reason, found.why.words, meta.clock_ms)
             meta.do(AdvanceRetirement(node.node_id, record, found.step, wait))
             return

@@ -255,7 +255,7 @@ class _Search:
                 self._skip(shard, base, to, records)
             elif records is not None:
                 self._segments += 1
-                if not self._take(shard, records.records) or records.is_cut:
+                if not self._add_records(shard, records.records) or records.is_cut:
                     return
             elif self._wish.is_scan:
                 self._at = (shard, base)
@@ -322,10 +322,10 @@ class _Search:
                 self._at = (shard, end)
                 return
             self._offsets += to - at
-            if self._take(shard, records):
+            if self._add_records(shard, records):
                 self._at = (shard, to)
 
-    def _take(self, shard: int, records: Sequence[FoundRecord]) -> bool:
+    def _add_records(self, shard: int, records: Sequence[FoundRecord]) -> bool:
         """Whether there was room for all; else the search continues behind the last one taken."""
         for told in records:
             if len(self._records) >= self._wish.limit or self._bytes >= _ANSWER_BYTES:

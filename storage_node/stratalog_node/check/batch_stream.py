@@ -48,7 +48,7 @@ class BatchStream:
         view = memoryview(data)
         found = scan_valid_prefix(data, self.next_offset, self._epoch, position=self.position)
         batches = [(self.position + at, header, view[at : at + header.size_bytes]) for at, header in found.headers]
-        self._take(batches)
+        self._count_batches(batches)
         if found.reason is not None and not found.wanted_bytes and not batches:
             self._raise_fault(view[found.end_position :])
         if found.wanted_bytes > LARGEST_BATCH_BYTES:
@@ -77,7 +77,7 @@ class BatchStream:
         if self._pieces:
             self._raise_fault(memoryview(b"".join(self._pieces)))
 
-    def _take(self, batches: list[tuple[int, BatchHeader, memoryview]]) -> None:
+    def _count_batches(self, batches: list[tuple[int, BatchHeader, memoryview]]) -> None:
         if not batches:
             return
         if self.batches == 0:

@@ -58,9 +58,9 @@ class EndMark:
         if words is not None:
             words[self._at] = end_offset
         elif self._ends is not None:
-            self._take(end_offset)
+            self._allocate(end_offset)
 
-    def _take(self, end_offset: int) -> None:
+    def _allocate(self, end_offset: int) -> None:
         assert self._ends is not None
         place = self._ends.allocate(self._key, end_offset)
         if place is None:

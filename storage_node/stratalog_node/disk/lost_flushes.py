@@ -46,7 +46,7 @@ class LostFlushes:
             what = "a failed flush cannot be noted: restart the machine, not the node alone"
             log.error(what, file=str(file), error=str(error))
 
-    def mend(self) -> int:
+    def rewrite_files(self) -> int:
         """Make the disk's what only the page cache holds. Returns how many files were copied.
 
         Raises: DiskFull, Unavailable when a copy cannot be written: start again once it can.

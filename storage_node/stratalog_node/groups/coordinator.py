@@ -241,9 +241,9 @@ class GroupCoordinator:
             case TopicChanged(topic) if topic.name == OFFSETS_TOPIC:
                 self._hosting.adopt_soon()
             case SegmentChanged(segment) if self._hosting.is_ours(segment.key.shard_key):
-                self._hosting.see(segment.key.shard_key)
+                self._hosting.shard_changed(segment.key.shard_key)
             case ShardChanged(shard) if self._hosting.is_ours(shard.key):
-                self._hosting.see(shard.key)
+                self._hosting.shard_changed(shard.key)
             case NodeChanged():
                 self._hosting.nodes_changed()
             case _:

@@ -248,7 +248,7 @@ class GroupHosting:
                 self.unload(index)
         self._log_topic.widen_if_due()
 
-    def see(self, key: ShardKey) -> None:
+    def shard_changed(self, key: ShardKey) -> None:
         """Something of a shard of the group log changed. What others may write from now on is given up at once: when
         this node leads it again its groups must be read again."""
         shard = self._shards.get(key.shard)

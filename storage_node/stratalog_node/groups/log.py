@@ -239,7 +239,7 @@ class GroupLog:
         pairs = (
             snapshot.next_chunk(self._limits.chunk_entries, self._limits.append_bytes) if snapshot is not None else []
         )
-        taken = self._take()
+        taken = self._next_submissions()
         for submission in taken:
             pairs += submission.pairs
         base_offset, error = await self._append(pairs)
@@ -279,7 +279,7 @@ class GroupLog:
         self._stats.append_failures += 1
         return -1, GroupError.COORDINATOR_NOT_AVAILABLE
 
-    def _take(self) -> list[_Submission]:
+    def _next_submissions(self) -> list[_Submission]:
         taken: list[_Submission] = []
         size = 0
         while self._pending and (not taken or size + self._pending[0].size_bytes <= self._limits.append_bytes):

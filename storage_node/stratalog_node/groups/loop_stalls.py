@@ -44,16 +44,16 @@ class LoopStalls:
 
     def stalled_ms(self) -> int:
         """All time so far that does not count."""
-        self._look()
+        self._measure_gap()
         return int(self._unattended_s * 1000)
 
     @property
     def is_catching_up(self) -> bool:
         """The loop stood still a moment ago, and its sockets may not all have been read since."""
-        self._look()
+        self._measure_gap()
         return self._ticks_left > 0
 
-    def _look(self) -> None:
+    def _measure_gap(self) -> None:
         now_s = self._clock_s()
         gap_s, self._looked_s = now_s - self._looked_s, now_s
         if gap_s > _TICK_S + _STALL_S:
@@ -64,7 +64,7 @@ class LoopStalls:
                 self._ticks_left = _CATCH_UP_TICKS
 
     def _tick(self) -> None:
-        self._look()
+        self._measure_gap()
         self._ticks_left = max(self._ticks_left - 1, 0)
         self._calm_ticks += 1
         if self._calm_ticks > _CATCH_UP_TICKS:

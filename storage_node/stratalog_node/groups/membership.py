@@ -213,8 +213,8 @@ class Membership:
                 self._answer(waiter, answer)
             case group_events.AnswerSync(waiter, assignment):
                 self._answer(waiter, assignment)
-            case AnswerConsumer(waiter, told):
-                self._answer(waiter, told)
+            case AnswerConsumer(waiter, answer):
+                self._answer(waiter, answer)
             case AnswerShare(waiter, share):
                 self._answer(waiter, share)
             case group_events.AnswerHeartbeat(waiter, error):
@@ -242,7 +242,7 @@ class Membership:
     ) -> None:
         ticket, changed_ms = effect.ticket, self._wall_ms()
 
-        def told(error: GroupError) -> None:
+        def on_written(error: GroupError) -> None:
             if error is GroupError.NONE:
                 self.step(hosted, group_events.GroupPersisted(ticket))
             else:
@@ -250,21 +250,21 @@ class Membership:
 
         if isinstance(effect, group_events.PersistGroup):
             record = effect.record
-            self._write(hosted, GroupEntry(hosted.group_id, record, changed_ms), lambda _: record, told)
+            self._write(hosted, GroupEntry(hosted.group_id, record, changed_ms), lambda _: record, on_written)
         elif isinstance(effect, PersistConsumers):
-            self._persist_consumers(hosted, effect, changed_ms, told)
+            self._persist_consumers(hosted, effect, changed_ms, on_written)
         else:
             member, generation = effect.member, effect.generation
             entry = MemberEntry(hosted.group_id, generation, member, changed_ms)
-            self._write(hosted, entry, lambda durable: _with_returned(durable, generation, member), told)
+            self._write(hosted, entry, lambda durable: _with_returned(durable, generation, member), on_written)
 
     def _persist_consumers(
-        self, hosted: HostedGroup, effect: PersistConsumers, changed_ms: int, told: Callable[[GroupError], None]
+        self, hosted: HostedGroup, effect: PersistConsumers, changed_ms: int, on_written: Callable[[GroupError], None]
     ) -> None:
         whole_or_change = effect.entry
         if isinstance(whole_or_change, ConsumerGroupRecord):
             record = whole_or_change
-            self._write(hosted, ConsumersEntry(hosted.group_id, record, changed_ms), lambda _: record, told)
+            self._write(hosted, ConsumersEntry(hosted.group_id, record, changed_ms), lambda _: record, on_written)
         else:
             change = whole_or_change
             entry = ConsumersChangedEntry(hosted.group_id, change, changed_ms)
@@ -272,7 +272,7 @@ class Membership:
                 hosted,
                 entry,
                 lambda durable: durable.with_change(change) if isinstance(durable, ConsumerGroupRecord) else durable,
-                told,
+                on_written,
             )
 
     def _write(
@@ -280,7 +280,7 @@ class Membership:
         hosted: HostedGroup,
         entry: GroupEntry | MemberEntry | ConsumersEntry | ConsumersChangedEntry,
         becomes: Callable[[Record | None], Record | None],
-        told: Callable[[GroupError], None],
+        on_written: Callable[[GroupError], None],
     ) -> None:
         """Put the entry into the log; then what is durable changes as it says."""
 
@@ -288,7 +288,7 @@ class Membership:
             hosted.writes -= 1
             if error is GroupError.NONE:
                 hosted.durable, hosted.changed_ms = becomes(hosted.durable), entry.changed_ms
-            told(error)
+            on_written(error)
 
         log = hosted.shard.log
         assert log is not None, "a group is hosted only by a loaded shard"

@@ -57,7 +57,7 @@ class Migration:
             why = "the group's classic members rebalance: it changes its protocol when they have what they are to have"
             return ConsumerAnswer(GroupError.COORDINATOR_LOAD_IN_PROGRESS, why)
         record = classic.record()
-        said = self._said(record)
+        said = self._subscriptions(record)
         if said is None:
             why = f"what the group's classic members say cannot be read, or is more than {_MAX_BYTES >> 20} MiB"
             return ConsumerAnswer(GroupError.INCONSISTENT_GROUP_PROTOCOL, f"{why}: {_CLASSIC_MEMBERS}")
@@ -88,7 +88,7 @@ class Migration:
             found |= unplaced(one.assigned, topics) | unplaced(one.subscription.owned, topics)
         return frozenset(found)
 
-    def _said(self, record: GroupRecord) -> dict[str, Said] | None:
+    def _subscriptions(self, record: GroupRecord) -> dict[str, Said] | None:
         elected = {member.member_id: _metadata(member, record.protocol_name) for member in record.members}
         if sum(len(elected[member.member_id]) + len(member.assignment) for member in record.members) > _MAX_BYTES:
             return None

@@ -13,9 +13,9 @@ from stratalog.model.metadata import Vitals
 from stratalog.objects.store import ObjectStore
 from stratalog.settings.process import ProcessSettings
 from stratalog_node.disk.layout import NodeLayout
+from stratalog_node.leaving.node_verifier import NodeVerifier
 from stratalog_node.leaving.retirement_checks import RetirementChecks
 from stratalog_node.leaving.roll_away import RollAway
-from stratalog_node.leaving.sighting import Sighter
 from stratalog_node.replication.peer_reads import NodePeerReads
 from stratalog_node.shards.assembly import LocalShards
 from stratalog_node.shards.catalog.catalog import Catalog
@@ -39,7 +39,7 @@ def leaving_tasks(
     """Endless tasks: one moves this node's segments to other nodes when a node leaves, one checks the data that leaving
     nodes held."""
     node_id = settings.node_id
-    sighter = Sighter(
+    sighter = NodeVerifier(
         node_id, catalog, local.directory, layout, lambda: local.context.threads, store, peers, cluster_id
     )
     names, interval_ms = ObjectNames("", cluster_id), settings.retire_verify_interval_ms

@@ -22,7 +22,7 @@ from stratalog.model.retirement import Retirement, RetireStep
 from stratalog.model.segment import Segment
 from stratalog.objects.store import ObjectStore
 from stratalog.telemetry.logs import logger
-from stratalog_node.leaving.sighting import Sighter
+from stratalog_node.leaving.node_verifier import NodeVerifier
 from stratalog_node.shards.catalog.catalog import Catalog
 
 log = logger(__name__)
@@ -38,7 +38,7 @@ class RetirementChecks:
         node_id: int,
         catalog: Catalog,
         meta: MetaClient,
-        sighter: Sighter,
+        sighter: NodeVerifier,
         store: ObjectStore | None,
         names: ObjectNames,
         interval_ms: int,
@@ -98,7 +98,7 @@ class RetirementChecks:
         return inventory_writer(node, self._catalog.nodes()) == self._node_id
 
     async def _sight(self, node: Node, record: Retirement) -> None:
-        seen = await self._sighter.look(node)
+        seen = await self._sighter.verify(node)
         await self._meta.perform(
             ReportSighting(
                 node.node_id,

@@ -73,7 +73,7 @@ class RollAway:
 def is_open(shard: ShardLog, segment: SegmentKey) -> bool:
     """Whether this segment is what the shard's leader writes to. Opens an unwritten one."""
     if shard.active is None:
-        shard.tell(BatchesReceived([]))
+        shard.handle(BatchesReceived([]))
     return shard.active is not None and shard.active.key == segment
 
 

@@ -156,7 +156,7 @@ class MountHolding:
 
     async def _look_at(self, mount: Mount) -> None:
         try:
-            await (self._probe_again if mount.state is MountState.SERVING else self._take)(mount)
+            await (self._probe_again if mount.state is MountState.SERVING else self._take_over)(mount)
         except Exception:  # a fault with one mount must not keep it from being looked at again (F48)
             log.exception("a mount could not be checked", mount=mount.name)
 
@@ -174,9 +174,9 @@ class MountHolding:
             if count < _DOUBTED_AFTER:
                 return
             log.warning("what is mounted cannot be read any more", mount=mount.name, error=str(error))
-            await self._say(DoubtMount(mount.name, mount.token, _start_of(mount)))
+            await self._send(DoubtMount(mount.name, mount.token, _start_of(mount)))
 
-    async def _say(self, command: DoubtMount | ReleaseMount) -> bool:
+    async def _send(self, command: DoubtMount | ReleaseMount) -> bool:
         try:
             async with asyncio.timeout(self._call_timeout_s):
                 await self._meta.perform(command)
@@ -185,7 +185,7 @@ class MountHolding:
             return False
         return True
 
-    async def _take(self, mount: Mount) -> None:
+    async def _take_over(self, mount: Mount) -> None:
         at = (mount.name, mount.token)
         is_read = False
         try:
@@ -225,13 +225,13 @@ class MountHolding:
         if mount.mode is MountMode.VOLUME:
             asked_in_vain = self._in_vain.get(at, ("", 0))[1]
             if asked_in_vain >= _DOUBTED_AFTER and not mount.is_doubted:
-                await self._say(DoubtMount(mount.name, mount.token, _start_of(mount)))
+                await self._send(DoubtMount(mount.name, mount.token, _start_of(mount)))
             return
         if count < self._tries:
             return
         log.warning(
             "mount is given up; another node will try", mount=mount.name, fencing_epoch=mount.token, error=words
         )
-        if await self._say(ReleaseMount(mount.name, mount.token)):
+        if await self._send(ReleaseMount(mount.name, mount.token)):
             self.stats.given_up += 1
             self._failures.pop(at, None)

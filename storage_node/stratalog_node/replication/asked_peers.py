@@ -81,7 +81,7 @@ class AskedPeers:
         for name, ask in asks:
             self.ask(name, ask)
 
-    def go_on(self) -> int:
+    def resume(self) -> int:
         """Ask for what was held. Returns: of how many segments."""
         held, self._held = self._held or {}, None
         for name, ask in held.items():

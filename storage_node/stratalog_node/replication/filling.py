@@ -86,7 +86,7 @@ class CopyFilling:
     ) -> shard_healing.HealingEvent | None:
         for step in steps:
             try:
-                answer = await self._do(step, file)
+                answer = await self._perform_step(step, file)
             except FlushLost:
                 raise
             except Rejected as error:
@@ -97,7 +97,9 @@ class CopyFilling:
                 return answer
         return None
 
-    async def _do(self, step: shard_healing.HealingStep, file: HealedFile) -> shard_healing.HealingEvent | None:
+    async def _perform_step(
+        self, step: shard_healing.HealingStep, file: HealedFile
+    ) -> shard_healing.HealingEvent | None:
         match step:
             case RecreateFile(key):
                 recreate_file(self._context, key, self._topic)

@@ -111,7 +111,9 @@ class Following:
         self._unopened: dict[SegmentKey, StratalogError] = {}
         """Copies that cannot be followed on, and why; nothing was fetched for them in this life."""
         self._has_store = cold is not None
-        self._peers = AskedPeers(context, asker, self._take, self._lost, self.stats, steady_ms, cold, self._segment_of)
+        self._peers = AskedPeers(
+            context, asker, self._receive_range, self._lost, self.stats, steady_ms, cold, self._segment_of
+        )
         self._tasks = TaskSet()
         self._is_closing = False
         self.turns = CopyScheduler(context.threads)
@@ -126,7 +128,7 @@ class Following:
         for key in list(catalog.shard_keys()):
             for segment in catalog.segments(key):
                 if self._is_wanted(segment):
-                    self._look(segment)
+                    self._update(segment)
         self._tasks.start(self._behind.run())
         self._tasks.start(self._watch_room())
 
@@ -146,17 +148,17 @@ class Following:
     def _on_change(self, change: Change) -> None:
         match change:
             case SegmentChanged(segment):
-                self._look(segment)
+                self._update(segment)
                 self._look_behind(segment)
             case ShardChanged(shard):
                 for segment in shard.segments:
-                    self._look(segment)
+                    self._update(segment)
             case TopicDeleted(topic):
                 for replica in self._of_topic(topic.topic_id):
-                    replica.hear(SegmentGone())
+                    replica.handle(SegmentGone())
             case TopicChanged(topic):
                 for replica in self._of_topic(topic.topic_id):
-                    replica.heed(self._context.catalog.topic_settings(topic.topic_id))
+                    replica.change_settings(self._context.catalog.topic_settings(topic.topic_id))
                 if not self._context.catalog.reads_bucket(topic.topic_id):
                     self._look_at_all(topic)  # what the object store was enough for needs copies now
             case _:
@@ -165,7 +167,7 @@ class Following:
     def _look_at_all(self, topic: Topic) -> None:
         for number in range(topic.shard_count):
             for segment in self._context.catalog.segments(ShardKey(topic.topic_id, number)):
-                self._look(segment)
+                self._update(segment)
 
     def _is_wanted(self, segment: Segment) -> bool:
         may_read = self._context.catalog.reads_bucket(segment.key.topic_id)
@@ -185,9 +187,9 @@ class Following:
             if segment.seal is not None:
                 break
             if segment.key != changed.key and self._context.followed.get(segment.key) is None:
-                self._look(segment)
+                self._update(segment)
 
-    def _look(self, segment: Segment) -> None:
+    def _update(self, segment: Segment) -> None:
         key = segment.key
         name = SegmentName(key.topic_id, key.shard, key.epoch)
         replica = self.replicas.get(name)
@@ -195,7 +197,7 @@ class Following:
             catalog, life = self._context.catalog, replica.follower.life
             may_read, has_store = catalog.reads_bucket(key.topic_id), self._has_store
             node_id = self._asker.node_id
-            replica.hear(
+            replica.handle(
                 news_of(segment, node_id, life, catalog.is_alive, has_store=has_store, may_read_bucket=may_read)
             )
             if replica.follower.life is FollowerLife.SEALED:
@@ -340,8 +342,8 @@ class Following:
             self.replicas[name] = replica = Replica(self, follower, copy)
             context.followed.put(key, replica)
             self.stats.followed_segments = len(self.replicas)
-            replica.heed(context.catalog.topic_settings(key.topic_id))
-            self._look(segment)  # it may be sealed meanwhile, by what a former life told
+            replica.change_settings(context.catalog.topic_settings(key.topic_id))
+            self._update(segment)  # it may be sealed meanwhile, by what a former life told
 
     def _open_found(self, copy: ReplicaCopy) -> bool:
         """Blocking. Returns: whether all data is there that the directory says was written. Damage is recorded before
@@ -361,7 +363,7 @@ class Following:
     async def _retry(self, key: SegmentKey, pause_s: float) -> None:
         await asyncio.sleep(pause_s)
         if (segment := self._context.catalog.segment(key)) is not None:
-            self._look(segment)
+            self._update(segment)
 
     async def _restart_copy(self, name: SegmentName, key: SegmentKey) -> None:
         """The service counts on this copy no more: what cannot be read is set aside, and all is fetched again."""
@@ -426,7 +428,7 @@ class Following:
     def ask(self, name: SegmentName, ask: Ask | None) -> None:
         self._peers.ask(name, ask)
 
-    def _take(self, node_id: int, answer: SegmentAnswer[memoryview]) -> int:
+    def _receive_range(self, node_id: int, answer: SegmentAnswer[memoryview]) -> int:
         replica = self.replicas.get(segment_name(answer[:3]))
         if replica is None or self._peers.is_held:
             return 0
@@ -440,7 +442,7 @@ class Following:
 
     def _lost(self, name: SegmentName, node_id: int) -> None:
         """The replica turns to another node if it has one to ask."""
-        self.replicas[name].hear(RangeRefused(node_id, RangeRefusal.UNREACHABLE))
+        self.replicas[name].handle(RangeRefused(node_id, RangeRefusal.UNREACHABLE))
 
     def version_of(self, key: SegmentKey) -> int:
         return -1 if (segment := self._context.catalog.segment(key)) is None else segment.isr_version
@@ -470,7 +472,7 @@ class Following:
             await filling.fill(copy.end_offset, end_offset, is_due)
             self.stats.filled_copies += 1
 
-    async def tell(self, command: NodeCommand[Segment]) -> Segment:
+    async def submit(self, command: NodeCommand[Segment]) -> Segment:
         segment = await self._context.meta.perform(command)
         if isinstance(command, ReportReplica):
             self.stats.proven_copies += 1
@@ -506,5 +508,5 @@ class Following:
             self._peers.hold([(replica.name, replica.follower.asks) for replica in self.replicas.values()])
             log.error("nothing is taken from other nodes: no room", reason=self._context.gate.no_room)
         elif not is_full and self._peers.is_held:
-            log.info("there is room again: copying continues", segments=self._peers.go_on())
+            log.info("there is room again: copying continues", segments=self._peers.resume())
         self.stats.is_without_room = int(is_full)

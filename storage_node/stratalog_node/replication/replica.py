@@ -108,7 +108,7 @@ class ReplicaHost(Protocol):
 
     async def write_promise(self, key: Any, fence: int) -> None: ...
 
-    async def tell(self, command: NodeCommand[Segment]) -> Segment: ...
+    async def submit(self, command: NodeCommand[Segment]) -> Segment: ...
 
     async def fill(self, copy: ReplicaCopy, end_offset: int, is_due: Callable[[], bool]) -> None:
         """Fills what no node has: see `replication/filling.py`."""
@@ -170,7 +170,7 @@ class Replica:
         """The highest end that came; what lies below may not be here."""
 
     # What it hears --------------------------------------------------------------------------------------------------
-    def hear(self, event: FollowerEvent) -> None:
+    def handle(self, event: FollowerEvent) -> None:
         answer: FollowerEvent | None = event
         while answer is not None and not self._is_closed:
             effects, answer = self.follower.step(answer, self._host.steady_ms()), None
@@ -179,42 +179,42 @@ class Replica:
         self._host.happened(self)
         self._set_alarm()
 
-    def heed(self, settings: TopicSettings) -> None:
+    def change_settings(self, settings: TopicSettings) -> None:
         """The topic's present ones."""
         is_fsync = settings.flush_policy is FlushPolicy.FSYNC
         if self.follower.is_fsync != is_fsync:
-            self.hear(FlushPolicyChanged(is_fsync))
+            self.handle(FlushPolicyChanged(is_fsync))
 
     def receive(self, node_id: int, answer: SegmentAnswer[memoryview]) -> None:
         """Handle a peer's answer. It is checked before the machine gets it."""
         if answer.error_code:
             why = _REFUSALS.get(ErrorCode(answer.error_code), RangeRefusal.NOT_NOW)
-            self.hear(RangeRefused(node_id, why))
+            self.handle(RangeRefused(node_id, why))
             return
         if not answer.records_bytes:
-            self.hear(RangeArrived(node_id, None, answer.high_watermark))
+            self.handle(RangeArrived(node_id, None, answer.high_watermark))
             return
         (data,) = answer.records
         base_offset = self.follower.end_offset
         if len(data) < BATCH_HEADER_BYTES:
             log.warning("what another node sent is not a batch", peer=node_id, segment=str(self.name), size=len(data))
-            self.hear(RangeRefused(node_id, RangeRefusal.DAMAGED))
+            self.handle(RangeRefused(node_id, RangeRefusal.DAMAGED))
             return
         if offset_and_epoch(data) != (base_offset, self.name.epoch):
             first = parse_header(data)
             stray = CheckedRange(first.epoch, first.base_offset, first.end_offset, len(data), None)
-            self.hear(RangeArrived(node_id, stray, answer.high_watermark))  # which takes nothing of it
+            self.handle(RangeArrived(node_id, stray, answer.high_watermark))  # which takes nothing of it
             return
         try:
             headers = check_batches(data, base_offset=base_offset, epoch=self.name.epoch, source=f"node {node_id}")
         except Corrupt as error:
             log.warning("what another node sent does not check", peer=node_id, segment=str(self.name), error=str(error))
-            self.hear(RangeRefused(node_id, RangeRefusal.DAMAGED))
+            self.handle(RangeRefused(node_id, RangeRefusal.DAMAGED))
             return
         batches = CheckedBatches(data, headers)
         range_ = CheckedRange(self.name.epoch, base_offset, headers[-1].end_offset, len(data), batches)
         self.seen_offset = max(self.seen_offset, range_.end_offset)
-        self.hear(RangeArrived(node_id, range_, answer.high_watermark))
+        self.handle(RangeArrived(node_id, range_, answer.high_watermark))
 
     def _set_alarm(self) -> None:
         wakes_at_ms = self.follower.wakes_at_ms
@@ -223,7 +223,7 @@ class Replica:
             self._timer = None
         if wakes_at_ms is not None and not self._is_closed:
             delay_s = max(0, wakes_at_ms - self._host.steady_ms()) / 1000
-            self._timer = asyncio.get_running_loop().call_later(delay_s, self.hear, TimePassed())
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self.handle, TimePassed())
 
     # What the machine asks for --------------------------------------------------------------------------------------
     def _perform(self, effect: FollowerEffect) -> FollowerEvent | None:
@@ -248,7 +248,7 @@ class Replica:
                 seen_offset = self.copy.seen_offset if self.copy.is_damaged else 0
                 is_whole = is_whole and not self.copy.is_damaged
                 word = PromiseFence(self.copy.key, fence, end_offset, high_watermark, is_whole, seen_offset)
-                host.start(self._tell(word))
+                host.start(self._submit(word))
             case ProveCopy():
                 host.start(self._prove())
             case SubmitReport():
@@ -287,9 +287,9 @@ class Replica:
                 await self._change_file(lambda: self.copy.cut(end_offset), is_urgent=True)
         except Exception as error:
             self._log_failure("what a recovery left out cannot be cut off", error)
-            self.hear(CutFailed())
+            self.handle(CutFailed())
         else:
-            self.hear(TailCut())
+            self.handle(TailCut())
 
     async def _fill(self, end_offset: int) -> None:
         copy = self.copy
@@ -302,13 +302,13 @@ class Replica:
                     return
                 await self._change_file(copy.open_found, is_urgent=True)
         except files.FlushLost as lost:
-            self.hear(FlushLost(str(lost)))
+            self.handle(FlushLost(str(lost)))
         except Exception as error:
             self._log_failure("a copy that was filled cannot be read back now", error)
-            self.hear(CopyFilled(copy.end_offset))
+            self.handle(CopyFilled(copy.end_offset))
         else:
             log.info("a copy was filled up to its end", segment=str(self.name), end_offset=copy.end_offset)
-            self.hear(CopyFilled(copy.end_offset))
+            self.handle(CopyFilled(copy.end_offset))
 
     def _fills(self, end_offset: int) -> bool:
         record, follower = self.follower.record, self.follower
@@ -343,12 +343,12 @@ class Replica:
         try:
             end_offset, self.copy.flushed_bytes = await self._settle(self.copy.flush, is_behind=is_behind)
         except (files.FlushLost, NotFound) as lost:
-            self.hear(FlushLost(str(lost)))
+            self.handle(FlushLost(str(lost)))
         except Exception as error:
             self._log_failure("a copy cannot be flushed now", error)
             return False
         else:
-            self.hear(DataFlushed(end_offset))
+            self.handle(DataFlushed(end_offset))
         return True
 
     async def _flush_at_last(self) -> None:
@@ -392,9 +392,9 @@ class Replica:
             await self._host.write_promise(self.copy.key, fence)
         except Exception as error:
             self._log_failure("a fence cannot be promised now", error)
-            self.hear(PromiseFailed())
+            self.handle(PromiseFailed())
         else:
-            self.hear(PromiseWritten(fence))
+            self.handle(PromiseWritten(fence))
 
     async def _prove(self) -> None:
         await self.copy.wait_until_no_rolls()
@@ -402,13 +402,13 @@ class Replica:
             try:
                 self._proof = await self._prove_once()
             except (Corrupt, NotFound, files.FlushLost) as damage:
-                self.hear(CopyDamaged(str(damage)))
+                self.handle(CopyDamaged(str(damage)))
             except Exception as error:
                 # Nothing is known against the copy, and without it the segment may never be sealed.
                 self._log_failure("a copy cannot be proven now", error)
                 await asyncio.sleep(_PROVE_AGAIN_S)
             else:
-                self.hear(CopyProven(self._proof.size_bytes, self._proof.digest))
+                self.handle(CopyProven(self._proof.size_bytes, self._proof.digest))
 
     async def _prove_once(self) -> SealRecord:
         """What waits for the disk is done apart from what takes the processor, so that slow flushes of many copies run
@@ -436,27 +436,27 @@ class Replica:
         if tally is None:
             # The seal carries what producers wrote up to its end, not in this segment alone.
             log.debug("a copy is reported once the segments before it are settled", segment=str(self.name))
-            self.hear(ReportFailed())
+            self.handle(ReportFailed())
             return
         proof = replace(self._proof, producers=tally)
-        await self._tell(ReportReplica(self.copy.key, proof, self._host.version_of(self.copy.key)))
+        await self._submit(ReportReplica(self.copy.key, proof, self._host.version_of(self.copy.key)))
 
-    async def _tell(self, command: NodeCommand[Segment]) -> None:
+    async def _submit(self, command: NodeCommand[Segment]) -> None:
         try:
-            segment = await self._host.tell(command)
+            segment = await self._host.submit(command)
         except Conflict as conflict:
             record = self.follower.record
             if isinstance(command, ReportReplica) and record is not None and record.is_sealed:
                 # The seal record is authoritative: this copy must be made again, whichever one was right before.
-                self.hear(CopyDamaged(str(conflict)))
+                self.handle(CopyDamaged(str(conflict)))
                 return
             log.warning("the meta service refused a report", segment=str(self.name), error=str(conflict))
-            self.hear(ReportFailed())
+            self.handle(ReportFailed())
         except Exception as error:
             self._log_failure("the meta service did not accept a report", error)
-            self.hear(ReportFailed())
+            self.handle(ReportFailed())
         else:
-            self.hear(ReportAccepted.answered(segment, self.follower.node_id))
+            self.handle(ReportAccepted.answered(segment, self.follower.node_id))
 
     def _log_failure(self, what: str, error: Exception) -> None:
         """Log a failed effect. An exception counts like any failure: the machine has the effect tried again, and only

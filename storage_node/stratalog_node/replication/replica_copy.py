@@ -242,13 +242,13 @@ class ReplicaCopy:
         """With an empty file that was made for it, whose descriptor goes over. Raises: DiskFull, Unavailable."""
         taken = False
 
-        def take() -> SpareFile:
+        def take_spare() -> SpareFile:
             nonlocal taken
             taken = True
             return fd, self.file.path
 
         try:
-            self.file.create(encode_segment_header(self._identity), take)
+            self.file.create(encode_segment_header(self._identity), take_spare)
         finally:
             if not taken:
                 os.close(fd)

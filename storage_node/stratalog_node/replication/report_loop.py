@@ -11,12 +11,12 @@ from stratalog.telemetry.logs import logger
 log = logger(__name__)
 
 
-async def report_repeatedly(look: Callable[[], Awaitable[None]], pause_s: Callable[[], float], what: str) -> None:
+async def report_repeatedly(check: Callable[[], Awaitable[None]], pause_s: Callable[[], float], what: str) -> None:
     """Without an end. `look` tells what is to be told now, and may raise as it likes."""
     while True:
         await asyncio.sleep(pause_s())
         try:
-            await look()
+            await check()
         except StratalogError as error:
             log.warning(f"{what} are not reported yet", error=str(error))
         except Exception:  # they would never be told (F48)

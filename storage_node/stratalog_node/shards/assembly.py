@@ -177,7 +177,7 @@ async def open_shards(
         directory = ShardDirectory(context, ShardWorkers(flusher, sealing, reader, TimeLookups(other_sources)))
         copies = CopyFiles(context, directory)
         disk = LocalDisk(layout.root, directory)
-        await asyncio.to_thread(lost_flushes.mend)
+        await asyncio.to_thread(lost_flushes.rewrite_files)
         doubted = take_clean_stop(layout.clean_file, node_epoch)
         recovery = Recovery(context, directory, copies, flusher, checkpoints, doubted, origin)
         await _recover(recovery, journals)

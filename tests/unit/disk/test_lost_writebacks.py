@@ -183,10 +183,10 @@ def test_a_file_whose_flush_failed_is_copied_by_the_next_start(disk: ThinDisk) -
     file = make(disk, descriptors=Descriptors(10, flush_lost=told_of(disk).note))
     lose(disk, file)
     disk.grow()
-    assert told_of(disk).mend() == 1
+    assert told_of(disk).rewrite_files() == 1
     assert on_disk(file.path) == DATA
     assert {path.name for path in disk.root.iterdir()} == {"f", "lost+found"}, "neither a list nor half a copy stays"
-    assert told_of(disk).mend() == 0
+    assert told_of(disk).rewrite_files() == 0
 
 
 @pytest.mark.fault("flush-fails")
@@ -195,10 +195,10 @@ def test_a_disk_that_still_cannot_be_written_leaves_the_file_and_its_name_in_the
     lose(disk, file)
     for _ in range(2):
         with pytest.raises(Unavailable, match="see to the disk, then start"):
-            told_of(disk).mend()
+            told_of(disk).rewrite_files()
     assert SegmentFile(file.path, Descriptors(10), 0).read(len(HEADER), len(DATA)) == DATA
     disk.grow()
-    assert told_of(disk).mend() == 1
+    assert told_of(disk).rewrite_files() == 1
     assert on_disk(file.path) == DATA
 
 
@@ -210,6 +210,6 @@ def test_a_file_that_is_gone_or_cannot_be_read_does_not_hold_up_the_others(tmp_p
     for name in ("gone", "gone/with its directory", "a directory", "whole", "whole"):
         lost.note(tmp_path / name)
     before = (tmp_path / "whole").stat().st_ino
-    assert lost.mend() == 1
+    assert lost.rewrite_files() == 1
     assert (tmp_path / "whole").read_bytes() == b"whole" and (tmp_path / "whole").stat().st_ino != before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a directory", "whole"]

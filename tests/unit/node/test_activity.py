@@ -83,7 +83,7 @@ async def test_stopped_shards_are_counted_and_the_first_of_them_named(cluster: N
     keys = [ShardKey(topic.topic_id, shard) for shard in range(MAX_STOPPED_TOLD + 2)]
     await eventually(lambda: all(cluster.led(key) is not None for key in keys))
     for key in reversed(keys):
-        (await cluster.leads_again(key)).tell(ShardStopped(Stop("the disk is gone " * 100, StopCause.DEPOSED)))
+        (await cluster.leads_again(key)).handle(ShardStopped(Stop("the disk is gone " * 100, StopCause.DEPOSED)))
     told = teller_of(cluster, Watch()).report()
     assert told.stopped_shards == len(keys)
     assert [(one.topic, one.shard) for one in told.stopped] == [("flights", at) for at in range(MAX_STOPPED_TOLD)]

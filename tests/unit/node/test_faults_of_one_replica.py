@@ -22,7 +22,7 @@ from support.node_cluster import NodeCluster
         (ReplicaCopy, "flush"),
         (FenceBook, "promise"),
         (Following, "producers_at_end"),
-        (Following, "tell"),
+        (Following, "submit"),
     ],
     ids=["proof", "flush", "promise", "producers", "report"],
 )

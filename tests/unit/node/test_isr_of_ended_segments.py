@@ -60,7 +60,7 @@ async def test_a_deposed_leader_does_not_restart_a_segment_that_old_metadata_sti
     shard = await cluster.leads_again(key)
     node_id, active = shard.context.node_id, shard.active
     assert active is not None
-    shard.tell(ShardStopped(Stop("fenced", StopCause.DEPOSED)))
+    shard.handle(ShardStopped(Stop("fenced", StopCause.DEPOSED)))
     size = active.file.size_bytes
     cluster.meta.release(ReportReplica)
     await cluster.is_sealed(key)

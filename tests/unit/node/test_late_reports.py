@@ -36,15 +36,15 @@ async def test_a_follower_that_tells_of_its_copy_too_late_lets_it_go(
         leader = cluster.leader(key)
         late = next(number for number in (1, 2, 3) if number != leader)
         following = cluster.nodes[late].following
-        tell, gate, told = following.tell, asyncio.Event(), asyncio.Event()
+        submit, gate, told = following.submit, asyncio.Event(), asyncio.Event()
 
         async def slow(command: Any) -> None:
             if isinstance(command, ReportReplica):
                 told.set()
                 await gate.wait()
-            await tell(command)
+            await submit(command)
 
-        monkeypatch.setattr(following, "tell", slow)
+        monkeypatch.setattr(following, "submit", slow)
         await cluster.append(key, b"0")
         segment = cluster.segments(key)[0].key
         path = cluster.layout(late).segment(segment)

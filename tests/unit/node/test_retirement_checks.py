@@ -16,8 +16,8 @@ from stratalog.objects.obstore_store import open_memory
 from stratalog.objects.settings import StoreSettings
 from stratalog.settings.process import ProcessSettings
 from stratalog.settings.topic import TopicSettings
+from stratalog_node.leaving.node_verifier import Verified
 from stratalog_node.leaving.retirement_checks import RetirementChecks
-from stratalog_node.leaving.sighting import Seen
 from stratalog_node.node import wall_ms
 from stratalog_node.shards.catalog.catalog import Catalog
 from support.faulty_store import FaultyStore
@@ -28,8 +28,8 @@ from support.waiting import eventually
 
 
 class _Sighter:
-    async def look(self, _node: Node) -> Seen:
-        return Seen(segments=1)
+    async def verify(self, _node: Node) -> Verified:
+        return Verified(segments=1)
 
 
 class _Meta:

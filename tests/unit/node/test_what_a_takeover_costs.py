@@ -94,7 +94,7 @@ async def test_a_shard_that_others_lead_has_no_work_when_its_segments_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard: list[tuple[int, SegmentKey]] = []
-    tell = ShardLog.tell
+    tell = ShardLog.handle
 
     def noted(shard: ShardLog, event: ChainEvent) -> None:
         if isinstance(event, SegmentEventReceived):
@@ -108,7 +108,7 @@ async def test_a_shard_that_others_lead_has_no_work_when_its_segments_change(
         keys = await written_shards(cluster)
         lost = {key for key in keys if cluster.leader(key) == DEAD}
         await cluster.kill(DEAD)
-        monkeypatch.setattr(ShardLog, "tell", noted)
+        monkeypatch.setattr(ShardLog, "handle", noted)
         await cluster.lose(DEAD)
         for key in lost:
             await cluster.append(key, b"behind")

@@ -202,7 +202,7 @@ async def test_a_checkpoint_of_what_was_cut_meanwhile_is_not_kept(
         monkeypatch.setattr(ReplicaCopy, "flush", slow)
         flushing = asyncio.create_task(replica.flush_behind(force=True))
         await eventually(begun.is_set)
-        replica.hear(
+        replica.handle(
             replace(record, leader=None, fence=1, end_offset=1, source=2)
         )  # a recovery left the second one out
         gate.set()
@@ -229,7 +229,7 @@ async def test_a_stop_in_the_middle_of_a_cut_keeps_no_checkpoint_of_what_is_cut(
             real(copy, end_offset)
 
         monkeypatch.setattr(ReplicaCopy, "cut", slow)
-        replica.hear(replace(record, leader=None, fence=1, end_offset=1, source=1))
+        replica.handle(replace(record, leader=None, fence=1, end_offset=1, source=1))
         await eventually(begun.is_set)
         await follower.following.close()
         gate.set()

@@ -42,7 +42,7 @@ async def replicated(rig: ShardRig, **settings: str) -> ShardLog:
 def fetched(rig: ShardRig, shard: ShardLog, node_id: int, offset: int, epoch: int = 0) -> None:
     node = rig.catalog.node(node_id)
     assert node is not None
-    shard.tell(SegmentEventReceived(epoch, FollowerFetched(node_id, offset, node.epoch)))
+    shard.handle(SegmentEventReceived(epoch, FollowerFetched(node_id, offset, node.epoch)))
 
 
 def isr_of(shard: ShardLog) -> tuple[int, ...]:
@@ -94,7 +94,7 @@ async def test_an_isr_whose_answer_was_lost_is_read_back(tmp_path: Path) -> None
         asked = rig.append(shard, b"1")
         fetched(rig, shard, 2, 1)
         rig.meta.lose_answer(table_commands.ProposeIsr)
-        shard.tell(NodeUpdated(3, 1, is_alive=False))
+        shard.handle(NodeUpdated(3, 1, is_alive=False))
         assert not asked.is_answered
         await eventually(lambda: asked.is_acknowledged)
         assert isr_of(shard) == (1, 2)
@@ -108,7 +108,7 @@ async def test_an_isr_that_was_refused_is_not_taken_for_the_old_one_until_it_was
         fetched(rig, shard, 2, 1)
         rig.meta.fail(table_commands.ProposeIsr, Conflict("another was faster"), Unavailable("away"))
         rig.meta.hold("read_version")
-        shard.tell(NodeUpdated(3, 1, is_alive=False))
+        shard.handle(NodeUpdated(3, 1, is_alive=False))
         await eventually(lambda: rig.meta.calls["read_version"] == 1)
         shard.look_at_age(rig.clock())
         assert rig.meta.calls[table_commands.ProposeIsr] == 1, "one at a time"
@@ -130,9 +130,9 @@ async def test_acks_all_hears_that_the_replicas_it_asks_for_are_gone(tmp_path: P
         asked, by_leader = rig.offer(shard, b"1"), rig.offer(shard, b"2", acks=1)
         rig.tick()
         assert by_leader.is_acknowledged and not asked.is_answered
-        shard.tell(NodeUpdated(2, 1, is_alive=False))
+        shard.handle(NodeUpdated(2, 1, is_alive=False))
         await eventually(lambda: isr_of(shard) == (1, 3))
-        shard.tell(NodeUpdated(3, 1, is_alive=False))
+        shard.handle(NodeUpdated(3, 1, is_alive=False))
         await eventually(lambda: asked.is_answered)
         assert asked.error is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         assert rig.append(shard, b"3").error is ErrorCode.NOT_ENOUGH_REPLICAS
@@ -147,7 +147,7 @@ async def test_most_of_the_replicas_acknowledge_a_topic_with_the_quorum_policy(t
         fetched(rig, shard, 2, 1)
         assert asked.is_acknowledged, "3 is stopped, and in the ISR"
         assert await rig.read_values(shard) == [b"1"]
-        shard.tell(NodeUpdated(3, 1, is_alive=False))
+        shard.handle(NodeUpdated(3, 1, is_alive=False))
         await eventually(lambda: isr_of(shard) == (1, 2))
         later = rig.append(shard, b"2")
         fetched(rig, shard, 2, 2)
@@ -178,7 +178,7 @@ async def test_a_roll_opens_what_the_service_prepared_with_the_isr_of_its_record
         shard = await replicated(rig)
         rig.append(shard, b"1")
         fetched(rig, shard, 2, 1)
-        shard.tell(NodeUpdated(3, 1, is_alive=False))
+        shard.handle(NodeUpdated(3, 1, is_alive=False))
         await eventually(lambda: isr_of(shard) == (1, 2))
         assert shard.ask_roll(rig.clock())
         assert shard.active is not None and shard.active.key.epoch == 0, "nobody is prepared yet"

@@ -309,7 +309,7 @@ async def test_the_answer_of_an_unknown_roll_is_not_given_twice_after_a_stop(tmp
         rig.meta.hold(RollSegment)
         shard.ask_roll(rig.clock())
         asked = rig.append(shard, b"new")
-        shard.tell(ShardStopped(Stop("test", StopCause.DEPOSED)))
+        shard.handle(ShardStopped(Stop("test", StopCause.DEPOSED)))
         rig.meta.fail(RollSegment, OutcomeUnknown("lost"))
         rig.meta.release(RollSegment)
         await eventually(lambda: rig.meta.calls[RollSegment] >= 2)

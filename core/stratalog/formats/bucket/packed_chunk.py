@@ -278,7 +278,7 @@ class Unpacking:
         self._source = source
         self._out: memoryview | None = None
 
-    def go_on(self, most_bytes: int | None = None) -> memoryview | None:
+    def unpack_more(self, most_bytes: int | None = None) -> memoryview | None:
         """Unpacks about this many more bytes, or all. Returns the range once all of it is there. Raises: Corrupt."""
         if self._out is None:
             self._out = _room(self._end - self._start)
@@ -313,7 +313,7 @@ def _room(size_bytes: int) -> memoryview:
 
 def unpack(layout: PackLayout, data: Buffer, frames: range, start: int, end: int, *, source: str) -> memoryview:
     """As `Unpacking`, all at once."""
-    out = Unpacking(layout, data, frames, start, end, source=source).go_on()
+    out = Unpacking(layout, data, frames, start, end, source=source).unpack_more()
     assert out is not None, "nothing bounds it"
     return out
 

@@ -113,7 +113,7 @@ class RecoveryPatience:
                 found.append(SilentReplicas(key, tuple(sorted(silent, key=lambda life: life.node_id))))
         return ContinueWithout(tuple(found)) if found else None
 
-    def told(self, command: ContinueWithout) -> None:
+    def performed(self, command: ContinueWithout) -> None:
         """The table has performed it. What it did not decide, it is not told again until something changes."""
         for one in command.silent:
             if (wait := self._waits.get(one.segment)) is not None:

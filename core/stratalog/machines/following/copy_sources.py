@@ -39,6 +39,6 @@ def fills_it(record: SegmentNamed, node_id: int) -> bool:
     return record.end_offset is not None and record.source == node_id and not record.is_sealed
 
 
-def whence(record: SegmentNamed) -> tuple[int | None, int | None, int, int | None]:
+def source_identity(record: SegmentNamed) -> tuple[int | None, int | None, int, int | None]:
     """What a change of tells that data come from elsewhere now."""
     return record.leader, record.source, record.fence, record.end_offset

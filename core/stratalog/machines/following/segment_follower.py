@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from stratalog.machines.following.copy_sources import fills_it, sources_of, whence
+from stratalog.machines.following.copy_sources import fills_it, source_identity, sources_of
 from stratalog.machines.following.follower_events import (
     AppendFailed,
     AppendRange,
@@ -148,12 +148,12 @@ class SegmentFollower:
 
     # What happens -------------------------------------------------------------------------------------------------
     def step(self, event: FollowerEvent, now_ms: int) -> list[FollowerEffect]:
-        effects = self._hear(event, now_ms)
+        effects = self._handle(event, now_ms)
         if effects and isinstance(effects[-1], AppendRange | CutTail):
             return effects  # the source follows from its answer
         return [*effects, *self._choose_source(now_ms)]
 
-    def _hear(self, event: FollowerEvent, now_ms: int) -> list[FollowerEffect]:
+    def _handle(self, event: FollowerEvent, now_ms: int) -> list[FollowerEffect]:
         match event:
             case SegmentNamed():
                 return self._named(event)
@@ -215,7 +215,7 @@ class SegmentFollower:
             self._was_out_of_isr = True
         elif self._was_out_of_isr and self.life is not FollowerLife.FAULTY:
             self._is_tail_whole = True  # let in again by what this life fetched
-        if before is None or whence(before) != whence(record):
+        if before is None or source_identity(before) != source_identity(record):
             self._peer = self._pause_ms = self._strays = self._retell_ms = 0
             if not self._owes_word:
                 self._paused_until_ms = None

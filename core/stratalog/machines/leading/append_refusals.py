@@ -69,7 +69,7 @@ class AppendRefusals:
         self._question += 1
         return [CheckLeadership(self._question)]
 
-    def heard(self, read: LeadershipChecked) -> list[ChainEffect]:
+    def leadership_checked(self, read: LeadershipChecked) -> list[ChainEffect]:
         """A leader that was replaced has learnt it before this event: from the metadata that were read."""
         if not self._asked or read.question != self._question:
             return []

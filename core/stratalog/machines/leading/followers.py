@@ -64,7 +64,7 @@ class Followers:
             credit.offset = offset
         return True
 
-    def heard(self, node_id: int, life_epoch: int, *, is_alive: bool, can_write: bool = True) -> None:
+    def node_updated(self, node_id: int, life_epoch: int, *, is_alive: bool, can_write: bool = True) -> None:
         """What the node held in a life before this one is not known any more."""
         credit = self._credits.get(node_id)
         if credit is not None and life_epoch >= credit.life_epoch:

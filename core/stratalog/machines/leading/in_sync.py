@@ -42,7 +42,7 @@ class InSync:
         self._count_holders()
         return True
 
-    def heard(self, members: tuple[int, ...], version: int) -> bool:
+    def isr_committed(self, members: tuple[int, ...], version: int) -> bool:
         """The record says so, or said so once. Returns whether that is news."""
         if version <= self.version:
             return False
@@ -57,7 +57,7 @@ class InSync:
         """The record as it was read after the proposal was refused, or after its answer was lost. Returns whether other
         replicas may hold the high watermark back now."""
         before = self.holders
-        self.heard(members, version)
+        self.isr_committed(members, version)
         if self._asked == proposal:
             self._asked = None
             if not was_refused or version != proposal.version:

@@ -50,7 +50,7 @@ class RollOrder:
         self._epoch = -1
         """Of the segment that ended with the roll."""
 
-    def go_on(self, ended: Sequence[SegmentLeader], active: SegmentLeader | None) -> list[ChainEffect]:
+    def next_roll(self, ended: Sequence[SegmentLeader], active: SegmentLeader | None) -> list[ChainEffect]:
         """The next roll, if it may be told."""
         if self.step is RollStep.FLUSHED:
             return self._confirm(next((one for one in ended if one.key.epoch == self._epoch), None))
@@ -72,7 +72,7 @@ class RollOrder:
         """Another node continues after that segment."""
         self._moving_epoch = epoch
 
-    def hear(self, event: RollNews, old: SegmentLeader | None) -> list[ChainEffect] | None:
+    def handle(self, event: RollNews, old: SegmentLeader | None) -> list[ChainEffect] | None:
         """What follows for the segment that the event is about, `old` if it is still one of those that are not sealed.
         None: nothing new."""
         match event:

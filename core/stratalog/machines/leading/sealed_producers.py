@@ -37,7 +37,7 @@ def sealed_table(
     for entry in before:
         seen_ms = opened_ms if entry.last_append_ms == TO_THE_END else entry.last_append_ms
         if seen_ms + rule.expiration_ms >= opened_ms and entry.batches:
-            table[entry.producer_id] = _told(entry, seen_ms, entry.batches)
+            table[entry.producer_id] = _without_times(entry, seen_ms, entry.batches)
     for entry in found:
         own = tuple(memo for memo in entry.batches if memo.base_offset >= base_offset)
         if not own:
@@ -45,7 +45,7 @@ def sealed_table(
         known = table.get(entry.producer_id)
         if known is not None and known.producer_epoch == entry.producer_epoch:
             own = (*known.batches, *own)[-KEPT_BATCHES:]
-        table[entry.producer_id] = _told(entry, TO_THE_END, own)
+        table[entry.producer_id] = _without_times(entry, TO_THE_END, own)
     kept = table.values() if len(table) <= rule.limit else nlargest(rule.limit, table.values(), key=_last_offset)
     return tuple(sorted(kept))
 
@@ -106,7 +106,7 @@ def without(table: Iterable[ProducerSnapshot], base_offset: int) -> Producers:
     return tuple(entry._replace(batches=batches) for entry, batches in earlier if batches)
 
 
-def _told(entry: ProducerSnapshot, seen_ms: int, batches: tuple[BatchMemo, ...]) -> ProducerSnapshot:
+def _without_times(entry: ProducerSnapshot, seen_ms: int, batches: tuple[BatchMemo, ...]) -> ProducerSnapshot:
     """Without the times at which a node saw its batches."""
     memos = tuple(memo if memo.timestamp_ms == -1 else memo._replace(timestamp_ms=-1) for memo in batches)
     return ProducerSnapshot(entry.producer_id, entry.producer_epoch, seen_ms, memos)

@@ -180,7 +180,7 @@ class SegmentLeader:
                 return self._check_lag(steady_ms)
             case IsrCommitted(isr, version):
                 self._note_replicas(self.replicas, isr)
-                return self._advance() if self._in_sync.heard(isr, version) else []
+                return self._advance() if self._in_sync.isr_committed(isr, version) else []
             case ProposalReadBack(proposal, isr, version, was_refused):
                 self._note_replicas(self.replicas, isr)
                 self._forget_removed(isr, version)
@@ -386,7 +386,7 @@ class SegmentLeader:
         followers, members = self.followers, self._in_sync.members
         if followers is None or node.node_id == self.node_id:
             return []
-        followers.heard(node.node_id, node.life_epoch, is_alive=node.is_alive, can_write=node.can_write)
+        followers.node_updated(node.node_id, node.life_epoch, is_alive=node.is_alive, can_write=node.can_write)
         if node.is_alive or node.node_id not in members:
             return []
         return self._propose(tuple(member for member in members if member != node.node_id))
@@ -428,7 +428,7 @@ class SegmentLeader:
         if record.leader is None:
             return []
         self._forget_removed(record.isr, record.isr_version)
-        is_news = self._in_sync.heard(record.isr, record.isr_version)
+        is_news = self._in_sync.isr_committed(record.isr, record.isr_version)
         self._note_replicas(record.replicas, record.isr)
         return self._advance() if is_news else []
 

@@ -253,9 +253,9 @@ class ShardChain:
             case ShardRecovered():
                 return self._recovered(event)
             case LeadershipChecked():
-                return self._refusals.heard(event) if self._refusals else []
+                return self._refusals.leadership_checked(event) if self._refusals else []
             case ServiceBegun(owed_seals):
-                return [*(SealSegment(epoch) for epoch in owed_seals), *self._go_on()]
+                return [*(SealSegment(epoch) for epoch in owed_seals), *self._next_roll()]
             case _:
                 assert_never(event)
 
@@ -387,7 +387,7 @@ class ShardChain:
             self.high_watermark = max(self.high_watermark, high_watermark)
             found.append(AcknowledgeBatches(leader.key.epoch, high_watermark, batches))
         if leader is not self.active:
-            found += self._go_on()
+            found += self._next_roll()
         return found
 
     def _tell_led(self, event: LagChecked | NodeUpdated, now_ms: int) -> _Effects:
@@ -426,7 +426,10 @@ class ShardChain:
         self.ended = (*self.ended, old)
         self._order = self._order or RollOrder()
         self._order.moves(old.key.epoch)
-        return [*self._leave_to_another(old.key.epoch, roll.remaining, AppendFailure.MOVING, now_ms), *self._go_on()]
+        return [
+            *self._leave_to_another(old.key.epoch, roll.remaining, AppendFailure.MOVING, now_ms),
+            *self._next_roll(),
+        ]
 
     def _superseded(self, successor: SegmentLeader, record: SegmentRecord, now_ms: int) -> _Effects:
         """Data after the end were never acknowledged. If no successor was named, the segment may be followed."""
@@ -447,7 +450,7 @@ class ShardChain:
         if old is not None:
             old.step(SuccessorOpened(old.producers.snapshot()), now_ms)
             self.ended = (*self.ended, old)
-            found += self._go_on()
+            found += self._next_roll()
         else:  # another may have led before; all of that is committed
             self.high_watermark = max(self.high_watermark, self.active.high_watermark)
             self.led_since_epoch = max(self.led_since_epoch, self.active.key.epoch)
@@ -467,7 +470,7 @@ class ShardChain:
 
     def _move_on(self, event: RollNews, now_ms: int) -> _Effects:
         order = self._order or RollOrder()
-        effects = order.hear(event, self._leader_of(event.epoch))
+        effects = order.handle(event, self._leader_of(event.epoch))
         if effects is None:
             return []
         told: _Effects = []
@@ -476,7 +479,7 @@ class ShardChain:
         elif isinstance(event, SegmentLeft):
             self.ended = tuple(leader for leader in self.ended if leader.key.epoch != event.epoch)
             told = self._ended(event.epoch, None, now_ms)  # the answer to its roll may be still to come
-        return [*told, *effects, *self._go_on()]
+        return [*told, *effects, *self._next_roll()]
 
     def _ended(self, epoch: int, opened: SegmentRecord | None, now_ms: int) -> _Effects:
         successor = self._leader_of(epoch + 1)
@@ -486,11 +489,11 @@ class ShardChain:
             return self._superseded(successor, opened, now_ms)
         return self._follow(successor, successor.step(OpeningConfirmed(opened), now_ms), now_ms)
 
-    def _go_on(self) -> _Effects:
+    def _next_roll(self) -> _Effects:
         if not self.ended or (self.stop is not None and (self.stop.hides_end or self.stop.ends_leading)):
             return []
         self._order = self._order or RollOrder()
-        return self._order.go_on(self.ended, self.active)
+        return self._order.next_roll(self.ended, self.active)
 
     @property
     def _led(self) -> Sequence[SegmentLeader]:

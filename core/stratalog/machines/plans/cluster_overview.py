@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from stratalog.machines.plans.heartbeat_history import Told
+from stratalog.machines.plans.heartbeat_history import LastHeartbeat
 from stratalog.machines.plans.shard_troubles import Trouble, TroubleKind, troubles_of
 from stratalog.machines.reading.bucket_reads import BucketReads
 from stratalog.model.metadata import Node, Snapshot
@@ -73,7 +73,7 @@ class Known:
     snapshot: Snapshot
     now_ms: int
     """By the clock of the records, and of what nodes told."""
-    told: Callable[[int], Told | None]
+    told: Callable[[int], LastHeartbeat | None]
     retirements: Sequence[RetirementStatus]
     why_no_changes: str | None = None
     service_faults: Sequence[str] = ()
@@ -240,7 +240,7 @@ def _is_of(mount: Mount, node: Node) -> bool:
     return mount.mode is not MountMode.HAND_MADE and mount.node_id == node.node_id
 
 
-def _state(node: Node, told: Told | None, known: Known) -> str:
+def _state(node: Node, told: LastHeartbeat | None, known: Known) -> str:
     if node.is_retired:
         return "retired"
     if not node.is_alive:

@@ -44,7 +44,7 @@ class Course:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class LastHeartbeat:
     """What a node told last, and when."""
 
     at_ms: int
@@ -53,8 +53,8 @@ class Told:
 
 @dataclass(slots=True)
 class _Kept:
-    told: Told
-    sampled: Told
+    last_heartbeat: LastHeartbeat
+    sampled: LastHeartbeat
     has_course: bool
     samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=SAMPLES))
 
@@ -65,26 +65,28 @@ class HeartbeatHistory:
 
     def note(self, node_id: int, now_ms: int, vitals: Vitals) -> None:
         """A node that is registered told this."""
-        told = Told(now_ms, vitals)
+        last_heartbeat = LastHeartbeat(now_ms, vitals)
         kept = self._kept.get(node_id)
-        if kept is None or now_ms < kept.told.at_ms:
+        if kept is None or now_ms < kept.last_heartbeat.at_ms:
             with_course = sum(one.has_course for one in self._kept.values())
             has_course = with_course < MAX_NODES if kept is None else kept.has_course
-            self._kept[node_id] = _Kept(told, told, has_course)
+            self._kept[node_id] = _Kept(last_heartbeat, last_heartbeat, has_course)
             return
         if now_ms - kept.sampled.at_ms >= SAMPLE_EVERY_MS:
             if vitals.activity is not None and kept.has_course:
-                kept.samples.append(_sample(kept.sampled, told, vitals.activity))
-            kept.sampled = told
-        kept.told = told
+                kept.samples.append(_sample(kept.sampled, last_heartbeat, vitals.activity))
+            kept.sampled = last_heartbeat
+        kept.last_heartbeat = last_heartbeat
 
-    def told(self, node_id: int) -> Told | None:
+    def last_heartbeat(self, node_id: int) -> LastHeartbeat | None:
         kept = self._kept.get(node_id)
-        return None if kept is None else kept.told
+        return None if kept is None else kept.last_heartbeat
 
     def courses(self, after_ms: int) -> Sequence[Course]:
         """Samples after that time, by node; the newest one from the last heartbeat."""
-        after_ms = max(after_ms, max((kept.told.at_ms for kept in self._kept.values()), default=0) - WINDOW_MS)
+        after_ms = max(
+            after_ms, max((kept.last_heartbeat.at_ms for kept in self._kept.values()), default=0) - WINDOW_MS
+        )
         newer = (
             Course(node_id, tuple(sample for sample in kept.samples if sample.at_ms > after_ms))
             for node_id, kept in sorted(self._kept.items())
@@ -92,7 +94,7 @@ class HeartbeatHistory:
         return [course for course in newer if course.samples]
 
 
-def rates(before: Told, now: Told) -> tuple[int, int]:
+def rates(before: LastHeartbeat, now: LastHeartbeat) -> tuple[int, int]:
     """Produced and fetched bytes per second between two heartbeats; -1 if unknown."""
     old, new, passed_ms = before.vitals.activity, now.vitals.activity, now.at_ms - before.at_ms
     if old is None or new is None or passed_ms <= 0:
@@ -105,7 +107,7 @@ def rates(before: Told, now: Told) -> tuple[int, int]:
     )
 
 
-def _sample(before: Told, now: Told, activity: Activity) -> Sample:
+def _sample(before: LastHeartbeat, now: LastHeartbeat, activity: Activity) -> Sample:
     uploads = activity.uploads
     return Sample(
         now.at_ms, *rates(before, now), -1 if uploads is None else uploads.unsent_bytes, now.vitals.disk_free_bytes

@@ -1,5 +1,5 @@
 """One look at a retirement: what is observed of a snapshot of the metadata and of what nodes last said, and whether the
-record says already what the plan finds.
+record is_recorded already what the plan finds.
 
 The service's leader does it each second (`stratalog_meta/retirements.py`), the simulator in its own time.
 Pure. Source: docs/scaling-spec.md section 3.
@@ -96,11 +96,11 @@ def _begun_ms(node: Node) -> int:
 
 def has_store(snapshot: Snapshot, vitals: Mapping[int, Vitals]) -> bool:
     """Nodes that live have an object store, or none of them has said anything."""
-    told = _told(snapshot, vitals)
+    told = _reported_vitals(snapshot, vitals)
     return not told or any(one.has_store for one in told)
 
 
-def _told(snapshot: Snapshot, vitals: Mapping[int, Vitals]) -> list[Vitals]:
+def _reported_vitals(snapshot: Snapshot, vitals: Mapping[int, Vitals]) -> list[Vitals]:
     return [vitals[one.node_id] for one in snapshot.nodes if one.is_alive and one.node_id in vitals]
 
 
@@ -119,7 +119,7 @@ def planned(
     Requires: the node has a retirement."""
     assert node.retirement is not None, "its retirement was not requested"
     earlier = {one.node_id for one in snapshot.nodes if one.node_id != node.node_id and goes_before(one, node)}
-    told = _told(snapshot, vitals)
+    told = _reported_vitals(snapshot, vitals)
     next_check_by = node_on_turn(node, snapshot.nodes)
     return plan(
         Observed(
@@ -139,7 +139,7 @@ def planned(
     )
 
 
-def says(record: Retirement, found: Planned) -> bool:
+def is_recorded(record: Retirement, found: Planned) -> bool:
     """Whether the record is at that step, and waits for that reason."""
     reason = None if found.why is None else found.why.reason
     return record.step is found.step and (None if record.wait is None else record.wait.reason) is reason

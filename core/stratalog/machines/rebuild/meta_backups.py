@@ -90,12 +90,12 @@ class Witness:
         """If it became so, then at this version at the latest."""
         self._completed[key] = version
 
-    def told(self, version: int) -> None:
+    def backed_up(self, version: int) -> None:
         """A snapshot of this version, and of this store, is in the bucket."""
         self._told_version = max(version, self._told_version)
         self._completed = {key: since for key, since in self._completed.items() if since > version}
 
-    def untold(self, segments: Iterable[SegmentKey]) -> SegmentKey | None:
+    def not_backed_up(self, segments: Iterable[SegmentKey]) -> SegmentKey | None:
         """The first of these that no snapshot is known to tell of."""
         is_blind = self._told_version < self._began_version
         return next((key for key in segments if is_blind or key in self._completed), None)

@@ -152,7 +152,7 @@ class ShardRestart:
             case restart_events.FileDamaged(key, why):
                 if self._current.segment is not None:
                     return self._stop(key, why)
-                return [restart_events.SetAside(key), *self._go_on()]
+                return [restart_events.SetAside(key), *self._next_file()]
             case restart_events.FileScanned():
                 return self._scanned(event)
             case restart_events.CheckpointTraced(key, is_led_to):
@@ -218,9 +218,9 @@ class ShardRestart:
             for segment in segments
             if segment.state is SegmentState.SEALED
         ]
-        return [*(verdict for verdict in verdicts if verdict is not None), *self._go_on()]
+        return [*(verdict for verdict in verdicts if verdict is not None), *self._next_file()]
 
-    def _go_on(self) -> list[restart_events.RestartStep]:
+    def _next_file(self) -> list[restart_events.RestartStep]:
         """To the next file, or to the end of the pass."""
         this = self._pass
         this.opening = None
@@ -369,7 +369,7 @@ class ShardRestart:
                 is_tail_doubted=is_doubted,
             )
         )
-        return steps + self._go_on()
+        return steps + self._next_file()
 
     def _is_short(self, segment: Segment | None, end_offset: int) -> bool:
         """Whether more was written than what ends there; of a roll that was not confirmed nothing is known."""

@@ -19,7 +19,7 @@ from typing import Final
 from stratalog.machines.copies.recovery_patience import waits_for_promises
 from stratalog.machines.copies.recovery_rule import Decided, decide, has_a_say, is_quorum, least_in_sync, majority
 from stratalog.machines.table.bounds import check_segments_named
-from stratalog.machines.table.recovery import end_at_longest, go_on, taken_from_leader
+from stratalog.machines.table.recovery import decide_recovery, end_at_longest, taken_from_leader
 from stratalog.machines.table.state import RECORDS_PER_STEP, Steps, TableTransaction, kept
 from stratalog.model.commands.table_commands import ContinueWithout, ReportFaultyCopies
 from stratalog.model.errors import InvalidRequest
@@ -219,7 +219,7 @@ def _provers(segment: Segment) -> tuple[int, ...]:
 def _put(tx: TableTransaction, segment: Segment, changed: Segment) -> None:
     if changed is not segment:
         tx.replace_segment(segment, changed)
-    go_on(tx, changed)
+    decide_recovery(tx, changed)
 
 
 def _shared_with(tx: TableTransaction, node_id: int) -> Iterator[Segment]:

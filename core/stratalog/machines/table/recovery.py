@@ -36,7 +36,7 @@ def begin_recovery(tx: TableTransaction, command: BeginRecovery) -> Segment:
         taken = taken_from_leader(segment)
         tx.replace_segment(segment, taken)
         segment = taken
-    return go_on(tx, segment)
+    return decide_recovery(tx, segment)
 
 
 def taken_from_leader(segment: Segment) -> Segment:
@@ -57,12 +57,12 @@ def promise_fence(tx: TableTransaction, command: PromiseFence) -> Segment:
                 f"node {vote.node_id} promised {describe_segment(segment.key)} with end {before.end_offset} in this "
                 f"life, and now says {vote.end_offset}: it took data after its promise, or lost some; stop it"
             )
-        return go_on(tx, segment)
+        return decide_recovery(tx, segment)
     others = (known for known in segment.handed.votes if known.node_id != vote.node_id)
     votes = tuple(sorted((*others, vote), key=lambda one: one.node_id))  # whoever came first
     voted = replace(segment, handover=replace(segment.handed, votes=votes))
     tx.replace_segment(segment, voted)
-    return go_on(tx, voted)
+    return decide_recovery(tx, voted)
 
 
 def _vote(segment: Segment, command: PromiseFence) -> Vote:
@@ -106,7 +106,7 @@ def seal_unclean(tx: TableTransaction, command: SealUnclean) -> Segment:
         raise Conflict(f"{where} is {segment.state.name} and waits for no node: there is nothing to give up")
     if not segment.is_fenced:
         raise Conflict(f"{where} has a leader: begin its recovery first, and give up what it cannot find")
-    segment = go_on(tx, segment)
+    segment = decide_recovery(tx, segment)
     if _is_decided(segment):
         return segment
     best = decide(segment, by_quorum=is_quorum(_topic(tx, segment).settings), is_alive=tx.state.is_alive).best
@@ -121,7 +121,7 @@ def seal_unclean(tx: TableTransaction, command: SealUnclean) -> Segment:
     return _end(tx, segment, best, GapReason.UNCLEAN)
 
 
-def go_on(tx: TableTransaction, segment: Segment) -> Segment:
+def decide_recovery(tx: TableTransaction, segment: Segment) -> Segment:
     """Take what decision can be taken; the segment as it is then. Asking again changes nothing."""
     if not segment.is_fenced or segment.state not in (SegmentState.ACTIVE, SegmentState.SEALING):
         return segment

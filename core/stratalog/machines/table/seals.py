@@ -19,7 +19,7 @@ from stratalog.machines.copies.leaving import reports_needed
 from stratalog.machines.copies.recovery_rule import is_quorum
 from stratalog.machines.reading.bucket_reads import is_served_from_bucket
 from stratalog.machines.table.bounds import is_seal_in_bounds
-from stratalog.machines.table.recovery import go_on, taken_from_leader
+from stratalog.machines.table.recovery import decide_recovery, taken_from_leader
 from stratalog.machines.table.state import Steps, TableTransaction, describe_segment, kept
 from stratalog.model.commands.table_commands import ReportReplica, SealSegment
 from stratalog.model.errors import Conflict, InvalidRequest
@@ -81,7 +81,7 @@ def report_replica(tx: TableTransaction, command: ReportReplica) -> Steps[Segmen
         reports = tuple(sorted((*others, report), key=lambda one: one.node_id))  # whoever came first
         reported = replace(segment, handover=replace(segment.handed, reports=reports))
         tx.replace_segment(segment, reported)
-        segment = go_on(tx, reported)
+        segment = decide_recovery(tx, reported)
     return (yield from _compare(tx, segment, proof))
 
 

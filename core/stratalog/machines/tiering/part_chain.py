@@ -34,7 +34,7 @@ _Place: TypeAlias = tuple[int, bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
+class _Chain:
     """The best way on from a place."""
 
     newest_epoch: int
@@ -54,9 +54,9 @@ def choose_chain(
     for found in parts:
         if end_offset is None or found.part.end_offset <= end_offset:
             leaving.setdefault((found.part.base_offset, found.digest_before), []).append(found)
-    ways: dict[_Place, _Way] = {}
+    ways: dict[_Place, _Chain] = {}
     for place in sorted(leaving, reverse=True):
-        ways[place] = max((_way(found, ways) for found in leaving[place]), key=_rank)
+        ways[place] = max((_chain_from(found, ways) for found in leaving[place]), key=_rank)
     chain: list[FoundPart] = []
     place = (base_offset, empty_digest)
     while (way := ways.get(place)) is not None:
@@ -65,13 +65,13 @@ def choose_chain(
     return tuple(chain)
 
 
-def _way(found: FoundPart, ways: dict[_Place, _Way]) -> _Way:
+def _chain_from(found: FoundPart, ways: dict[_Place, _Chain]) -> _Chain:
     """Over this part, and then the best way from its end. Requires: all ways from higher offsets are known."""
     onward = ways.get((found.part.end_offset, found.digest_after))
     if onward is None:
-        return _Way(found.lock_epoch, found.part.end_offset, found)
-    return _Way(max(found.lock_epoch, onward.newest_epoch), onward.end_offset, found)
+        return _Chain(found.lock_epoch, found.part.end_offset, found)
+    return _Chain(max(found.lock_epoch, onward.newest_epoch), onward.end_offset, found)
 
 
-def _rank(way: _Way) -> tuple[int, int, int, int, str]:
+def _rank(way: _Chain) -> tuple[int, int, int, int, str]:
     return way.newest_epoch, way.end_offset, way.step.lock_epoch, way.step.attempt, way.step.part.object_key

@@ -81,7 +81,7 @@ class Uploader:
     def take_in(self, events: Iterable[upload_events.UploaderEvent], now_ms: int) -> None:
         """Take in events and decide nothing yet: a step follows."""
         for event in events:
-            self._take(event, now_ms)
+            self._handle(event, now_ms)
 
     def next_wake_ms(self, now_ms: int) -> int | None:
         """When `TimePassed` must come, if nothing else does. None: not before the next event."""
@@ -103,10 +103,10 @@ class Uploader:
             times.append(self._holds[0][0])
         return min(times) if times else None
 
-    def _take(self, event: upload_events.UploaderEvent, now_ms: int) -> None:
+    def _handle(self, event: upload_events.UploaderEvent, now_ms: int) -> None:
         match event:
             case upload_events.SegmentSeen():
-                self._see(event, now_ms)
+                self._segment_seen(event, now_ms)
             case upload_events.CommittedGrew(key, unsent_bytes):
                 if upload := self._uploads.get(key):
                     self._grow(upload, unsent_bytes, now_ms)
@@ -134,7 +134,7 @@ class Uploader:
                 assert_never(event)
 
     # What is known --------------------------------------------------------------------------------------------------
-    def _see(self, seen: upload_events.SegmentSeen, now_ms: int) -> None:
+    def _segment_seen(self, seen: upload_events.SegmentSeen, now_ms: int) -> None:
         upload = self._uploads.get(seen.key)
         if upload is None:
             upload = self._uploads[seen.key] = SegmentUpload(seen.key)

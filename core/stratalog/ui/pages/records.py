@@ -135,7 +135,7 @@ async def _from(gatherer: Gatherer, topic: str, wish: Wish, lines: Sequence[Shar
     looked: list[ShardLookedAt] = []
     failures: list[Failure] = []
     for line in lines:
-        answer = await _look(gatherer, line, "/v1/records?" + urlencode({**query, "shard": line.shard}))
+        answer = await _read_shard(gatherer, line, "/v1/records?" + urlencode({**query, "shard": line.shard}))
         if isinstance(answer, Failure):
             failures.append(answer)
             continue
@@ -150,7 +150,7 @@ async def _from(gatherer: Gatherer, topic: str, wish: Wish, lines: Sequence[Shar
     return _Found(rows[: wish.limit], looked, failures, None)
 
 
-async def _look(gatherer: Gatherer, line: ShardLine, path: str) -> RecordLook | Failure:
+async def _read_shard(gatherer: Gatherer, line: ShardLine, path: str) -> RecordLook | Failure:
     candidates = [line.leader] if line.leader is not None else list(line.isr)
     failure = Failure(-1, f"shard {line.shard} has no leader, and no replica of it is alive")
     for node_id in candidates[:3]:

@@ -95,7 +95,7 @@ class EtcdLeadership:
         while not self._lost.is_set():
             pause_s = POLL_S
             try:
-                if await self._stand():
+                if await self._try_to_lead():
                     break
             except Unavailable as error:
                 pause_s = RETRY_S
@@ -114,7 +114,7 @@ class EtcdLeadership:
         """Lead at once, or not at all. Raises: Conflict where another leads, Unavailable where etcd does not answer;
         then this candidacy is over."""
         try:
-            is_won = await self._stand()
+            is_won = await self._try_to_lead()
         except BaseException:
             self._lost.set()
             await self._let_lease_go()
@@ -133,9 +133,9 @@ class EtcdLeadership:
         self._keeper = LeaseKeeper(self._client, self._lease, self._life_s, self._until, self._clock, self.lose)
         self._keeper.start()
 
-    async def _stand(self) -> bool:
+    async def _try_to_lead(self) -> bool:
         """Whether this candidacy has the key now."""
-        present = await self._look()
+        present = await self._read_key()
         if present is None:
             if self._clock() >= self._until:
                 asked = self._clock()
@@ -148,7 +148,7 @@ class EtcdLeadership:
         self._revision = present.create_revision
         return True
 
-    async def _look(self) -> rpc.KeyValue | None:
+    async def _read_key(self) -> rpc.KeyValue | None:
         answer = await self._client.range(rpc.RangeRequest(key=self._key))
         if not answer.kvs:
             self._seen = None

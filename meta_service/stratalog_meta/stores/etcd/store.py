@@ -161,7 +161,7 @@ class EtcdStore:
             seen = await self._send(fence, stamp, operations)
         except EtcdRefused as error:
             # Without space the write that used up the last of the quota is applied, and refused.
-            refused, seen = error, await self._look()
+            refused, seen = error, await self._read_head()
         except EtcdAway as error:
             raise OutcomeUnknown(f"{self._source}: a write was not answered: {error}") from error
         match outcome_of(fence, stamp, seen):
@@ -172,7 +172,7 @@ class EtcdStore:
                 raise _NotDone(Unavailable(f"another instance leads the metadata in {self._source}: ask it"))
             case Outcome.NOT_YET if refused is not None:
                 if refused.is_certain:
-                    raise _NotDone(_told(refused))
+                    raise _NotDone(_error_of(refused))
                 raise DiskFull(str(refused)) if isinstance(refused, NoSpace) else OutcomeUnknown(str(refused))
             case _:
                 if seen.leader_revision != fence.leader_revision:
@@ -188,7 +188,7 @@ class EtcdStore:
         self._client.stats.read_back += 1
         return self._keys.seen_in(answer.responses[0].response_range)
 
-    async def _look(self) -> Seen:
+    async def _read_head(self) -> Seen:
         self._client.stats.read_back += 1
         try:
             return self._keys.seen_in(await self._client.range(self._keys.head_range))
@@ -292,7 +292,7 @@ class EtcdStore:
             old = 0 if self._fence is None else self._fence.turn_revision
 
 
-def _told(refused: EtcdRefused) -> StratalogError:
+def _error_of(refused: EtcdRefused) -> StratalogError:
     """What the caller of a refused command learns."""
     if isinstance(refused, NoSpace):
         return DiskFull(str(refused))

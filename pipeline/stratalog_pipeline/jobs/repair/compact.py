@@ -92,7 +92,7 @@ def compact(options: CompactOptions, run: Runner, on_progress: OnProgress = lamb
         told = Compacted(held.ask(lambda client: client.read_cluster_id()))
         works = list(_works(options, told.cluster_id, held))
         for number, merged in enumerate(run(merge_segment, works), 1):
-            _take(held, merged, told)
+            _add_result(held, merged, told)
             on_progress("compacted", number, len(works))
         return told
 
@@ -158,7 +158,7 @@ def _put_last(view: Snapshot) -> set[str]:
 async def _absent(bucket: str, keys: Collection[str]) -> set[str]:
     store = open_store(bucket)
 
-    async def look(key: str) -> str | None:
+    async def missing_key(key: str) -> str | None:
         try:
             await store.head(key)
         except NotFound:
@@ -166,7 +166,7 @@ async def _absent(bucket: str, keys: Collection[str]) -> set[str]:
         return None
 
     try:
-        return {key for key in await each(keys, look) if key is not None}
+        return {key for key in await each(keys, missing_key) if key is not None}
     finally:
         await store.close()
 
@@ -182,7 +182,7 @@ def _topics(view: Snapshot, names: Collection[str]) -> dict[UUID, str]:
     }
 
 
-def _take(held: HeldLock, merged: Merged, told: Compacted) -> None:
+def _add_result(held: HeldLock, merged: Merged, told: Compacted) -> None:
     work = merged.work
     told.segments += 1
     fault = merged.fault

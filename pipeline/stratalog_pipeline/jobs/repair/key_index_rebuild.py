@@ -49,7 +49,7 @@ class KeyIndexRebuild:
         self._entries = KeyEntries()
         self._on_run = on_run
 
-    def take(self, number: int, data: bytes, positions: Sequence[int], source: str) -> None:
+    def add_part(self, number: int, data: bytes, positions: Sequence[int], source: str) -> None:
         """`data`: the batches of the part of that number, which were checked; `positions`: where each begins, and where
         the last one ends."""
         headers = BatchHeaders(data, positions)

@@ -274,7 +274,7 @@ class _Merging:
     # Key index, manifest --------------------------------------------------------------------------------------------
     def _take_keys(self, keys: KeyIndexRebuild, number: int, data: bytes, source: str) -> None:
         positions = [0, *(at + header.size_bytes for at, header in walk(data, source=source, verify=False))]
-        keys.take(number, data, positions, source)
+        keys.add_part(number, data, positions, source)
 
     def _take_run(self, run: KeyRun, body: bytes, entries: int) -> None:
         if entries != run.entries:

@@ -70,20 +70,20 @@ class SegmentRepair:
     async def repair(self) -> Repaired:
         segment = self._segment
         if segment.manifest_key is not None:
-            body = await self._mend(segment.manifest_key, self._check_manifest)
+            body = await self._repair_object(segment.manifest_key, self._check_manifest)
             if body is None:
                 return self._told
             self._manifest = check_manifest(body, manifest_expected(self._names.cluster_id, segment))
-        await self._mend_parts(segment.parts if self._manifest is None else self._manifest.parts)
+        await self._repair_parts(segment.parts if self._manifest is None else self._manifest.parts)
         if self._manifest is not None:
             manifest = self._manifest
-            await self._mend(manifest.index_key, partial(_check_index, manifest))
+            await self._repair_object(manifest.index_key, partial(_check_index, manifest))
             for run in manifest.key_runs:
-                await self._mend(run.object_key, partial(_check_run, run))
+                await self._repair_object(run.object_key, partial(_check_run, run))
         return self._told
 
     # Objects that are proven by themselves ------------------------------------------------------------------------
-    async def _mend(self, key: str, check: _Check) -> bytes | None:
+    async def _repair_object(self, key: str, check: _Check) -> bytes | None:
         """The object as it should be, put back where it was not. None where it cannot be had."""
         body = await self._present(key, check)
         if body is not None:
@@ -136,7 +136,7 @@ class SegmentRepair:
         self._told.objects.append(key)
 
     # Parts, which are proven together -----------------------------------------------------------------------------
-    async def _mend_parts(self, parts: Sequence[RemotePart]) -> None:
+    async def _repair_parts(self, parts: Sequence[RemotePart]) -> None:
         by_object: dict[str, list[RemotePart]] = {}
         for part in parts:
             by_object.setdefault(part.object_key, []).append(part)

@@ -252,7 +252,7 @@ class _Segment:
             positions.append(start + batch.size_bytes)
             self._built.append_batch(batch, data[start : start + batch.size_bytes])
         if self._keys is not None:
-            self._keys.take(number, bytes(data), positions, source)
+            self._keys.add_part(number, bytes(data), positions, source)
         self._parts += 1
         self._batches += header.batch_count
         self._bytes += len(body)

@@ -21,7 +21,7 @@ async def first_of_each(
 ) -> tuple[dict[Key, Thing], frozenset[Key]]:
     """The things in their order, without those whose key came before; and the keys that came more than once."""
 
-    def look() -> tuple[dict[Key, Thing], frozenset[Key]]:
+    def group() -> tuple[dict[Key, Thing], frozenset[Key]]:
         found: dict[Key, Thing] = {}
         repeated = []
         for thing in things:
@@ -32,7 +32,7 @@ async def first_of_each(
                 found[name] = thing
         return found, frozenset(repeated)
 
-    return await off_loop(len(things), look)
+    return await off_loop(len(things), group)
 
 
 async def partitions_asked(
@@ -40,7 +40,7 @@ async def partitions_asked(
 ) -> dict[str, dict[int, list[Any]]]:
     """By topic and partition, all that a request asks about it; more than one entry where it is named repeatedly."""
 
-    def look() -> dict[str, dict[int, list[Any]]]:
+    def group() -> dict[str, dict[int, list[Any]]]:
         asked: dict[str, dict[int, list[Any]]] = {}
         for topic in topics:
             partitions = asked.setdefault(topic_name(topic), {})
@@ -48,4 +48,4 @@ async def partitions_asked(
                 partitions.setdefault(partition_index(one), []).append(one)
         return asked
 
-    return await off_loop(sum(1 + len(topic.partitions) for topic in topics), look)
+    return await off_loop(sum(1 + len(topic.partitions) for topic in topics), group)

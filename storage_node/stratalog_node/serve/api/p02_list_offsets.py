@@ -53,7 +53,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
 async def _once(context: RequestContext, topic: str, several: list[Any], is_committed: bool) -> dict[str, Any]:
     """As in Kafka, a partition that is named repeatedly is refused."""
     if len(several) > 1:
-        return _told(several[0].partition_index, ErrorCode.INVALID_REQUEST, _NOTHING)
+        return _offset_fields(several[0].partition_index, ErrorCode.INVALID_REQUEST, _NOTHING)
     return await _answer(context, topic, several[0], is_committed)
 
 
@@ -73,10 +73,10 @@ async def _answer(context: RequestContext, topic: str, asked: Any, is_committed:
             raise end_unknown(shard, asked.partition_index)  # the record may lie behind what is known
     except StratalogError as problem:
         error = offset_error(problem)
-    return _told(asked.partition_index, error, found)
+    return _offset_fields(asked.partition_index, error, found)
 
 
-def _told(partition: int, error: ErrorCode, found: FoundOffset) -> dict[str, Any]:
+def _offset_fields(partition: int, error: ErrorCode, found: FoundOffset) -> dict[str, Any]:
     return {
         "partition_index": partition,
         "error_code": error,

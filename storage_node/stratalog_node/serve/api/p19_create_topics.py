@@ -37,7 +37,7 @@ _ENTRIES_OF_A_TOPIC = 20
 async def handle(context: RequestContext, request: Any) -> Any:
     services = context.services
     schema = messages.response_type(19, context.header.api_version)
-    settings_told = _SettingsTold(schema, services)
+    settings_told = _SettingsOfTopics(schema, services)
     answers = []
     created: list[Topic] = []
     distinct, doubles = await first_of_each(request.topics, lambda topic: topic.name)
@@ -108,7 +108,7 @@ def overrides_of(configs: Any) -> dict[str, str]:
     return overrides
 
 
-class _SettingsTold:
+class _SettingsOfTopics:
     """The settings in the answer, made once for all topics of the request that have the same."""
 
     def __init__(self, schema: Any, services: NodeServices) -> None:
@@ -124,10 +124,10 @@ class _SettingsTold:
         made = self._made.get(key)
         if made is None:
             described = describe_topic(self._services.settings, topic.settings)
-            made = self._made[key] = tuple(self._tell(one) for one in described)
+            made = self._made[key] = tuple(self._setting_entry(one) for one in described)
         return made
 
-    def _tell(self, one: SettingValue) -> Any:
+    def _setting_entry(self, one: SettingValue) -> Any:
         return messages.build(
             self._element,
             name=one.key,

@@ -39,7 +39,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
             values = _values(context.services, kind, name)
         except StratalogError as error:
             code, message = answer_to(error)
-        configs = [_told(one, request) for one in values if not wanted or one.key in wanted]
+        configs = [_setting_fields(one, request) for one in values if not wanted or one.key in wanted]
         results.append(
             messages.build(
                 result,
@@ -79,7 +79,7 @@ def _values(services: NodeServices, resource_type: int, name: str) -> Sequence[S
     return describe_process(services.settings)
 
 
-def _told(one: SettingValue, request: Any) -> dict[str, Any]:
+def _setting_fields(one: SettingValue, request: Any) -> dict[str, Any]:
     return {
         "name": one.key,
         "value": one.value,

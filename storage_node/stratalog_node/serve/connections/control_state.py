@@ -70,7 +70,7 @@ class ProducerIds:
             producer_id = next(self._block, None)
             if producer_id is None:
                 if self._ahead is None:
-                    self._ahead = await self._take(meta)
+                    self._ahead = await self._allocate_block(meta)
                 self._block, self._ahead = self._ahead, None
                 producer_id = next(self._block)
                 self.fill(meta)
@@ -88,14 +88,14 @@ class ProducerIds:
 
     async def _fill(self, meta: CommandTaker) -> None:
         try:
-            block = await self._take(meta)
+            block = await self._allocate_block(meta)
         except StratalogError as failure:  # the next caller that needs a block requests it again
             log.info("no producer ids ahead", error=str(failure))
         else:
             self._ahead = self._ahead or block
 
     @staticmethod
-    async def _take(meta: CommandTaker) -> Iterator[int]:
+    async def _allocate_block(meta: CommandTaker) -> Iterator[int]:
         block = await meta.perform(AllocateProducerIds(PRODUCER_ID_BLOCK))
         return iter(range(block.first, block.end))
 

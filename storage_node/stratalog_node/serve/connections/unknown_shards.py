@@ -85,7 +85,7 @@ class UnknownShards:
     def report_rejected(self, shard: ShardLog, topic: str, number: int) -> None:
         """The shard is here now, and takes a batch."""
         if batches := self.owed.pop(topic, number, self._serving.turn.now_ms):
-            shard.tell(BatchesRefusedBefore(batches))
+            shard.handle(BatchesRefusedBefore(batches))
 
     async def _answer_once_sure(self) -> None:
         work = Slices()

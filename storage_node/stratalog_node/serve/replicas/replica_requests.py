@@ -127,7 +127,7 @@ class _Follower:
 
     def _moved(self) -> None:
         if self.held is not None:
-            self.held.look_soon()
+            self.held.collect_soon()
 
     def end_held(self) -> None:
         held, self.held = self.held, None

@@ -63,9 +63,9 @@ class ReplicaRound(Answer):
     def begin(self, session: ReplicaSession) -> None:
         """Look at what it names, after all that came in this turn."""
         self._session = session
-        self.look_soon()
+        self.collect_soon()
 
-    def look_soon(self) -> None:
+    def collect_soon(self) -> None:
         if not self._is_queued and not self._is_done:
             self._is_queued = True
             self._scheduler.retry(self)
@@ -73,14 +73,14 @@ class ReplicaRound(Answer):
     def retry(self) -> None:
         self._is_queued = False
         if not self._is_done:
-            self._look()
+            self._collect()
 
     def fail(self, error: Exception) -> None:
         log.error("a follower's fetch failed", peer=self._connection.info.peer, error=str(error), exc_info=error)
         self._connection.close(f"Fetch failed: {error}")
 
     # Looking --------------------------------------------------------------------------------------------------------
-    def _look(self) -> None:
+    def _collect(self) -> None:
         session = self._session
         assert session is not None
         asked, reader = session.asked, self._scheduler.reader
@@ -117,7 +117,7 @@ class ReplicaRound(Answer):
         if answers:
             self.finish(answers)
         elif asked.has_ready:
-            self.look_soon()
+            self.collect_soon()
         elif self._is_overdue:
             self.finish()
         elif self._timer is None:

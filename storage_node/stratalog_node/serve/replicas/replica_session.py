@@ -61,7 +61,7 @@ class ReplicaSession:
                 self._confirm(shard, grows, offset)
             elif (found := self._shards.get(ShardKey(name.topic_id, name.shard))) is not None:
                 if self._waits_to_be_let_in(found, name) and found.context.file_creations.may_open([]):
-                    found.tell(BatchesReceived([]))  # only with a file are others let in
+                    found.handle(BatchesReceived([]))  # only with a file are others let in
                 self._wait_at(found, name)
                 grows = unsealed_of_epoch(found, name.epoch)
                 if grows is not None and not self._why_not(found, name):
@@ -119,7 +119,7 @@ class ReplicaSession:
     def _confirm(self, shard: ShardLog, grows: ActiveSegment, offset: int) -> None:
         if grows.key.base_offset <= offset <= grows.leader.end_offset:
             life = self.life
-            shard.tell(SegmentEventReceived(grows.key.epoch, FollowerFetched(life.node_id, offset, life.epoch)))
+            shard.handle(SegmentEventReceived(grows.key.epoch, FollowerFetched(life.node_id, offset, life.epoch)))
 
     # What moved -----------------------------------------------------------------------------------------------------
     def grew(self, active: ActiveSegment) -> None:

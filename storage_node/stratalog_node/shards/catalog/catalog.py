@@ -305,11 +305,11 @@ class Catalog:
                 self.version = change_set.version
                 raise
             for told in (change, *self._gone):
-                self._tell(told)
+                self._notify(told)
             self._gone.clear()
         self.version = change_set.version
 
-    def _tell(self, change: Change) -> None:
+    def _notify(self, change: Change) -> None:
         for listener in self._listeners:
             try:
                 listener(change)

@@ -43,10 +43,10 @@ class CatalogLag:
             if self._begun == begun_before:  # else another caller has asked since
                 self._begun += 1
                 self._has_caught_up = False  # in case the caller is cancelled before the answer
-                self._has_caught_up = await self._look()
+                self._has_caught_up = await self._read_version()
             return self._has_caught_up
 
-    async def _look(self) -> bool:
+    async def _read_version(self) -> bool:
         try:
             async with asyncio.timeout(_PATIENCE_MS / 1_000):
                 version = await self._meta.read_version()

@@ -21,7 +21,7 @@ _FEW: Final = 1_024
 class TimedShard(Protocol):
     """A shard as time sees it."""
 
-    is_stirred: bool
+    is_changed: bool
     """The shard waits for the next check. Set here; the shard reads it before it registers again."""
     topic: Topic
 
@@ -42,7 +42,7 @@ class DueShards:
     """Invariant: each shard in `_at` has an entry with that time in the heap. Other entries there are out of date."""
 
     def __init__(self) -> None:
-        self._stirred: dict[TimedShard, None] = {}
+        self._changed: dict[TimedShard, None] = {}
         self._at: dict[TimedShard, int] = {}
         self._heap: list[tuple[int, int, TimedShard]] = []
         self._number = 0
@@ -50,20 +50,20 @@ class DueShards:
         self.on_stir: Callable[[TimedShard], None] | None = None
         """Hears of a shard at rest to which something happens, in the middle of that."""
 
-    def stir(self, shard: TimedShard) -> None:
+    def mark_changed(self, shard: TimedShard) -> None:
         """The shard changed, so that its next timer may be due at another time."""
-        shard.is_stirred = True
-        self._stirred[shard] = None
+        shard.is_changed = True
+        self._changed[shard] = None
         if self.on_stir is not None:
             self.on_stir(shard)
 
-    def stirred(self) -> list[TimedShard]:
+    def changed(self) -> list[TimedShard]:
         """The shards that changed since the last check."""
-        return list(self._stirred)
+        return list(self._changed)
 
     def pop_due(self, now_ms: int) -> list[TimedShard]:
         """The shards to check now, once each. Call `settle` for each of them."""
-        due, self._stirred = self._stirred, {}
+        due, self._changed = self._changed, {}
         while self._heap and self._heap[0][0] <= now_ms:
             at_ms, _, shard = heapq.heappop(self._heap)
             if self._at.get(shard) == at_ms:
@@ -75,10 +75,10 @@ class DueShards:
         """The shard was checked. Its next check follows its next change, or comes at its own time."""
         at_ms = next_check_ms(shard.chain, now_ms)
         if at_ms is not None and at_ms <= now_ms:
-            self.stir(shard)  # check it each time until a check changes the shard
+            self.mark_changed(shard)  # check it each time until a check changes the shard
             return
-        shard.is_stirred = False
-        self._stirred.pop(shard, None)
+        shard.is_changed = False
+        self._changed.pop(shard, None)
         if at_ms == self._at.get(shard):
             return
         if at_ms is None:

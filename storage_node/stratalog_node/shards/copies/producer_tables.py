@@ -198,11 +198,11 @@ class ProducerTables:
         known = self._known(segment)
         if known is not None:
             return known
-        table = await self._flights.join((segment.key, is_far), lambda: self._look(segment, is_far=is_far))
+        table = await self._flights.join((segment.key, is_far), lambda: self._search(segment, is_far=is_far))
         self.keep(segment.key, table)
         return table
 
-    async def _look(self, segment: Segment, *, is_far: bool) -> bytes:
+    async def _search(self, segment: Segment, *, is_far: bool) -> bytes:
         sources: list[_Source] = [partial(self._in_block, segment)]
         if is_far:
             sources += self._far_sources(segment)

@@ -92,7 +92,7 @@ class FlushedShard(Protocol):
         """Segments that ended and are not sealed yet, oldest first."""
         ...
 
-    def tell(self, event: ChainEvent) -> None:
+    def handle(self, event: ChainEvent) -> None:
         """How flushes of its segments end: see `SegmentEventReceived`, `SegmentFlushFailed`."""
         ...
 
@@ -221,7 +221,7 @@ class Flusher:
                     log.error("flushes stopped by a fault", files=len(group), exc_info=True)
                     reason = f"a fault in the node, see its log: {fault}"
                     for ask in group:
-                        _tell(ask, SegmentFlushFailed(ask.active.key.epoch, reason))
+                        _send_event(ask, SegmentFlushFailed(ask.active.key.epoch, reason))
                     continue
                 if not is_whole:
                     if self._is_closing:
@@ -248,12 +248,12 @@ class Flusher:
         is_whole = True
         for ask, error in zip(group, outcomes, strict=True):
             if error is None:
-                _tell(ask, SegmentEventReceived(ask.active.key.epoch, BatchesPersisted(ask.end_offset)))
+                _send_event(ask, SegmentEventReceived(ask.active.key.epoch, BatchesPersisted(ask.end_offset)))
                 continue
             self.stats.failures += 1
             if isinstance(error, FlushLost | NotFound) or not isinstance(error, StratalogError):
                 log.error("flush failed; its appends stay unacknowledged", error=str(error))
-                _tell(ask, SegmentFlushFailed(ask.active.key.epoch, str(error)))
+                _send_event(ask, SegmentFlushFailed(ask.active.key.epoch, str(error)))
             else:
                 log.warning("flush not possible now, trying again", error=str(error))
                 self._asked.setdefault(ask.active, ask)
@@ -307,7 +307,7 @@ class Flusher:
         for active, error in failed:
             self.stats.failures += 1
             # What was acknowledged is in the journal; what comes now would be read back from a file in doubt.
-            shards[active].tell(SegmentFlushFailed(active.key.epoch, str(error)))
+            shards[active].handle(SegmentFlushFailed(active.key.epoch, str(error)))
 
     # Background flushes and checkpoints ---------------------------------------------------------------------------
     def note_written(self, shard: FlushedShard, active: ActiveSegment) -> None:
@@ -344,7 +344,7 @@ class Flusher:
                 await self.make_durable(active)
             except FlushLost as error:
                 self.stats.failures += 1
-                shard.tell(SegmentFlushFailed(active.key.epoch, str(error)))
+                shard.handle(SegmentFlushFailed(active.key.epoch, str(error)))
                 raise
 
     async def _run_background(self) -> None:
@@ -398,7 +398,7 @@ class Flusher:
         except FlushLost as lost:
             self.stats.failures += 1
             log.error("background flush failed", error=str(lost))
-            shard.tell(SegmentFlushFailed(active.key.epoch, str(lost)))
+            shard.handle(SegmentFlushFailed(active.key.epoch, str(lost)))
             return
         except Exception as error:  # tried again, and the files that follow are flushed now
             self.stats.failures += 1
@@ -446,10 +446,10 @@ class Flusher:
         )
 
 
-def _tell(ask: _Ask, event: ChainEvent) -> None:
+def _send_event(ask: _Ask, event: ChainEvent) -> None:
     """One shard's fault must not leave the others unanswered (F48)."""
     try:
-        ask.shard.tell(event)
+        ask.shard.handle(event)
     except Exception as fault:
         log.error("shard stopped by a fault", topic=ask.shard.topic.name, exc_info=True)
         ask.shard.stop_after_fault(f"a fault in the node, see its log: {fault}")

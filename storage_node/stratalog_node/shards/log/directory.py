@@ -147,7 +147,9 @@ class ShardDirectory:
                 if shard is not None:
                     if segment.state is SegmentState.DELETED:
                         shard.missing.discard(segment.key)
-                    shard.heard(segment)  # of a deleted one, too: it may be led here, by what was known up to now
+                    shard.metadata_changed(
+                        segment
+                    )  # of a deleted one, too: it may be led here, by what was known up to now
                     if must_resign(shard.chain, segment, self._context.catalog.active_segment(shard.key)):
                         resign(shard)
                     shard.update_leadership()

@@ -42,28 +42,28 @@ class NodeNews:
             return
         if len(self._untold) <= UNITS_PER_SLICE:
             for shard in list(self._untold):
-                self._tell(shard)
+                self._notify(shard)
             return
-        self._context.due_shards.on_stir = self._tell_soon
-        self._tasks.start(self._tell_all(), name="node-news")
+        self._context.due_shards.on_stir = self._notify_soon
+        self._tasks.start(self._notify_all(), name="node-news")
 
-    async def _tell_all(self) -> None:
+    async def _notify_all(self) -> None:
         slices = Slices()
-        for shard in self._context.due_shards.stirred():
-            self._tell(shard)
+        for shard in self._context.due_shards.changed():
+            self._notify(shard)
             await slices.did()
         while self._untold:
             await self._context.rolls_in_progress.wait_until_none()
             for shard in list(islice(self._untold, UNITS_PER_SLICE)):
-                self._tell(shard)
+                self._notify(shard)
             await asyncio.sleep(0)
 
-    def _tell_soon(self, shard: TimedShard) -> None:
+    def _notify_soon(self, shard: TimedShard) -> None:
         """It is in the middle of a step."""
         if shard in self._untold:
-            asyncio.get_running_loop().call_soon(self._tell, shard)
+            asyncio.get_running_loop().call_soon(self._notify, shard)
 
-    def _tell(self, shard: TimedShard) -> None:
+    def _notify(self, shard: TimedShard) -> None:
         """Tells the shard the present state of each changed node."""
         told = self._untold.pop(shard, None)
         nodes = list(self._nodes)
@@ -75,6 +75,6 @@ class NodeNews:
         try:
             for node_id in nodes:
                 if (node := self._context.catalog.node(node_id)) is not None:
-                    told.tell(NodeUpdated(node.node_id, node.epoch, node.is_alive, node.can_write))
+                    told.handle(NodeUpdated(node.node_id, node.epoch, node.is_alive, node.can_write))
         except Exception as error:  # the other shards must still be notified (F48)
             told.turn_failed(error)

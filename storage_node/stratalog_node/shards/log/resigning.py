@@ -40,5 +40,5 @@ def resign(shard: ShardLog) -> None:
     shard.chain = shard.chain.after_resigning(shard.rules.roll, listed)
     if kept:
         ended = tuple(copy.leader for copy in kept)
-        shard.tell(ShardRecovered(ended, None, shard.high_watermark, shard.chain.doubted_epoch, None))
+        shard.handle(ShardRecovered(ended, None, shard.high_watermark, shard.chain.doubted_epoch, None))
         shard.begin_service([copy.key.epoch for copy in kept])

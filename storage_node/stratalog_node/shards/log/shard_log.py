@@ -87,7 +87,7 @@ def report_lost_nodes(shard: ShardLog) -> None:
     """
     for node in shard.context.catalog.nodes():
         if not node.is_alive or not node.can_write:
-            shard.tell(NodeUpdated(node.node_id, node.epoch, node.is_alive, node.can_write))
+            shard.handle(NodeUpdated(node.node_id, node.epoch, node.is_alive, node.can_write))
 
 
 class FetchWaiter(Protocol):
@@ -110,8 +110,8 @@ class ShardLog(Ranged):
         "ended",
         "high_watermark",
         "inherited",
+        "is_changed",
         "is_leader",
-        "is_stirred",
         "key",
         "log_start_offset",
         "missing",
@@ -154,7 +154,7 @@ class ShardLog(Ranged):
         self.waiters: dict[FetchWaiter, None] = {}
         self.is_leader = False
         """Whether this node leads the shard: as a plain attribute, for each fetch and each batch asks."""
-        self.is_stirred = False
+        self.is_changed = False
         """Something happened since time was looked at (`shards/log/ages.py`)."""
         self._pending: list[OfferedBatch] = []
         self._is_dirty = False
@@ -261,8 +261,8 @@ class ShardLog(Ranged):
 
     # What the machine asks for ------------------------------------------------------------------------------------
     def _step(self, event: ChainEvent, now_ms: int) -> None:
-        if not self.is_stirred:
-            self.context.due_shards.stir(self)
+        if not self.is_changed:
+            self.context.due_shards.mark_changed(self)
         answer: ChainEvent | None = event
         while answer is not None:
             effects, answer = self.chain.step(answer, now_ms), None
@@ -370,20 +370,20 @@ class ShardLog(Ranged):
     def _write_failed(self, error: StratalogError) -> None:
         self.context.gate.write_failed(self.topic.name, self.key.shard, error)
 
-    def heard(self, segment: Segment) -> None:
+    def metadata_changed(self, segment: Segment) -> None:
         """What the meta service's watch tells of a segment. Most segments of a node are led by others: a shard that
         does not lead this one has nothing to do, and needs no check of its timers."""
         if self.chain.leads(segment.epoch):
-            self.tell(SegmentEventReceived(segment.epoch, RecordReceived(SegmentRecord.of(segment))))
+            self.handle(SegmentEventReceived(segment.epoch, RecordReceived(SegmentRecord.of(segment))))
 
     # What it hears --------------------------------------------------------------------------------------------------
-    def tell(self, event: ChainEvent) -> None:
+    def handle(self, event: ChainEvent) -> None:
         """Something happened to it outside of a turn."""
         self._step(event, self.context.clock_ms())
 
     def stop_after_fault(self, reason: str) -> None:
         """After an unexpected exception: waiting batches get an unknown outcome, queued ones are refused."""
-        self.tell(ShardStopped(Stop(reason, StopCause.FAULT)))
+        self.handle(ShardStopped(Stop(reason, StopCause.FAULT)))
         batches, self._pending, self._is_dirty = self._pending, [], False
         self._refuse(batches, AppendFailure.STOPPED, reason)
 
@@ -410,10 +410,10 @@ class ShardLog(Ranged):
         if active is not None and active.leader.followers is not None:
             high_watermark = min(high_watermark, active.leader.high_watermark)  # what is here others need not have
         leaders = tuple(copy.leader for copy in ended)
-        self.tell(ShardRecovered(leaders, active.leader if active else None, high_watermark, doubted_epoch, stop))
+        self.handle(ShardRecovered(leaders, active.leader if active else None, high_watermark, doubted_epoch, stop))
         for copy in filter(None, (*ended, active)):
             if (listed := self.context.catalog.segment(copy.key)) is not None and listed.is_fenced:
-                self.heard(listed)
+                self.metadata_changed(listed)
         self.high_watermark = self.chain.high_watermark
         self.context.stopped.note(self.key, stop)
         self.update_leadership()
@@ -422,18 +422,18 @@ class ShardLog(Ranged):
         """What the last life owes may be asked for. `owed_seals`: epochs that the meta service knows as ended."""
         for ended in self.ended:
             self.workers.sealing.ended(ended)
-        self.tell(ServiceBegun(tuple(owed_seals)))
+        self.handle(ServiceBegun(tuple(owed_seals)))
 
     def ask_roll(self, now_ms: int) -> bool:
         """By command, soon or at once; False when the active segment is empty."""
-        has_rolled = self._look(RollRequested(), now_ms)
+        has_rolled = self._steps_to_new_segment(RollRequested(), now_ms)
         return has_rolled or (self.active is not None and self.workers.sealing.successors.is_due(self.active.key))
 
     def look_at_age(self, now_ms: int) -> bool:
         """Its segment's, and at followers that lag. Returns whether it has rolled."""
-        return self._look(TimePassed(self.context.turn.steady_ms), now_ms)
+        return self._steps_to_new_segment(TimePassed(self.context.turn.steady_ms), now_ms)
 
-    def _look(self, event: ChainEvent, now_ms: int) -> bool:
+    def _steps_to_new_segment(self, event: ChainEvent, now_ms: int) -> bool:
         before = self.active
         self._step(event, now_ms)
         return self.active is not before
@@ -442,7 +442,7 @@ class ShardLog(Ranged):
         """Its seal record is written: from now on it is one of the sealed copies."""
         self.copies[ended.key.epoch] = copy
         self.ended.remove(ended)
-        self.tell(SegmentLeft(ended.key.epoch))
+        self.handle(SegmentLeft(ended.key.epoch))
 
     def let_go(self, ended: ActiveSegment) -> None:
         """Deleted before it was sealed: readers and the deletion still find the copy, but it is not sealed."""
@@ -452,7 +452,7 @@ class ShardLog(Ranged):
     def detach(self) -> None:
         """The topic was deleted: writers and readers learn it now, files go after the grace period."""
         unsealed = [*self.ended, *([self.active] if self.active else [])]
-        self.tell(ShardStopped(Stop("the topic was deleted", StopCause.DELETED)))
+        self.handle(ShardStopped(Stop("the topic was deleted", StopCause.DELETED)))
         self.workers.sealing.detached(unsealed)
         for copy in (*self.copies.values(), *unsealed):
             copy.file.close_when_unused()
@@ -468,7 +468,7 @@ class ShardLog(Ranged):
         if ended is not None:
             self.ended.remove(ended)
             self.workers.sealing.left(ended)
-            self.tell(SegmentLeft(segment.epoch))
+            self.handle(SegmentLeft(segment.epoch))
             return ended
         copy = self.copies.get(segment.epoch)
         return self.copies.pop(segment.epoch) if copy is not None and copy.key == segment else None
@@ -485,7 +485,7 @@ class ShardLog(Ranged):
 
     def apply_rules(self, topic: Topic, rules: ShardRules) -> None:
         self.topic, self.rules = topic, rules
-        self.tell(PolicyChanged(rules.roll))
+        self.handle(PolicyChanged(rules.roll))
 
     # What others ask: the tier, the groups, the control requests ---------------------------------------------------
     async def append(self, batches: Sequence[bytes]) -> int:

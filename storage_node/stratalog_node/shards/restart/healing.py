@@ -143,7 +143,7 @@ class Healing:
     ) -> shard_healing.HealingEvent | None:
         for step in steps:
             try:
-                answer = await self._do(shard, missing, step, file)
+                answer = await self._perform_step(shard, missing, step, file)
             except (Rejected, FlushLost) as error:  # that a second flush succeeds proves nothing
                 return shard_healing.AttemptFailed(str(error), is_final=True)
             except (StratalogError, OSError, TimeoutError) as error:
@@ -156,7 +156,7 @@ class Healing:
         return None
 
     # Steps --------------------------------------------------------------------------------------------------------
-    async def _do(
+    async def _perform_step(
         self, shard: ShardLog, missing: Heal, step: shard_healing.HealingStep, file: HealedFile
     ) -> shard_healing.HealingEvent | None:
         match step:
@@ -165,7 +165,7 @@ class Healing:
             case shard_healing.Refill():
                 return await file.refill(step)
             case shard_healing.AskStore(segment, _, why):
-                shard.tell(ShardStopped(self._waiting(shard, missing, why)))
+                shard.handle(ShardStopped(self._waiting(shard, missing, why)))
                 missed = await file.ask_store(step)
                 return shard_healing.StoreAnswered(
                     missed, self._context.catalog.segment(segment.key), shard.rules.gives_up_lost
@@ -186,7 +186,7 @@ class Healing:
                 file.close()  # the pass opens it again, and may cut it
                 await self._open_again(shard)
             case shard_healing.TryAgain(why):
-                shard.tell(ShardStopped(self._waiting(shard, missing, why)))
+                shard.handle(ShardStopped(self._waiting(shard, missing, why)))
             case shard_healing.StopHealing():
                 self._stop(shard, step, missing)
             case _:
@@ -224,7 +224,7 @@ class Healing:
                 f"them, and {step.why}"
             )
         log.error("shard cannot be healed", topic=shard.topic.name, shard=shard.key.shard, error=reason)
-        shard.tell(ShardStopped(Stop(reason, step.cause)))
+        shard.handle(ShardStopped(Stop(reason, step.cause)))
 
     def _tell_given_up(self, shard: ShardLog, step: shard_healing.GiveUp) -> None:
         for base_offset, end_offset in step.holes:

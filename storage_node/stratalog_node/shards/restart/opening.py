@@ -72,7 +72,7 @@ class OpenedFiles:
         self._is_memory_kept = is_memory_kept
         self._opened: dict[SegmentKey, _OpenedFile] = {}
 
-    async def do(self, step: restart_events.FileStep) -> restart_events.RestartEvent | None:
+    async def perform(self, step: restart_events.FileStep) -> restart_events.RestartEvent | None:
         """Raises: Unavailable, DiskFull, OSError: the step could not be done."""
         match step:
             case restart_events.OpenFile(key):

@@ -286,7 +286,7 @@ class Recovery:
     ) -> restart_events.RestartEvent | None:
         for step in steps:
             try:
-                answer = await self._do(shard, step, opened, is_first=is_first)
+                answer = await self._perform_step(shard, step, opened, is_first=is_first)
             except (StratalogError, OSError) as error:
                 return restart_events.StepFailed(
                     step.key if isinstance(step, restart_events.FileStep) else None, str(error)
@@ -300,11 +300,11 @@ class Recovery:
                 return answer
         return None
 
-    async def _do(
+    async def _perform_step(
         self, shard: ShardLog, step: restart_events.RestartStep, opened: OpenedFiles, *, is_first: bool
     ) -> restart_events.RestartEvent | None:
         if isinstance(step, restart_events.FileStep):
-            return await opened.do(step)
+            return await opened.perform(step)
         match step:
             case restart_events.TakeSealed(segment):
                 take_sealed(shard, segment)
@@ -318,17 +318,17 @@ class Recovery:
                 await self.revoke(keys)
             case restart_events.Serve(found):
                 self.unhealed.pop(shard.key, None)
-                self._take(shard, found, opened, shard.stop if shard.key in self.waiting else None)
+                self._begin_serving(shard, found, opened, shard.stop if shard.key in self.waiting else None)
             case restart_events.Heal():
                 self.unhealed[shard.key] = step
                 reason = describe_missing(step, shard.topic.name)
                 stop = Stop(reason, StopCause.HEALING)
-                self._take(shard, step.log, opened, stop)
+                self._begin_serving(shard, step.log, opened, stop)
             case restart_events.StopShard(why, found):
                 self.unhealed.pop(shard.key, None)
                 log.error("shard cannot be opened", topic=shard.topic.name, shard=shard.key.shard, error=why)
                 stop = Stop(why, StopCause.UNREADABLE)
-                self._take(shard, found, opened, stop)
+                self._begin_serving(shard, found, opened, stop)
             case restart_events.SealEnded(key):
                 self._owed.setdefault(shard, []).append(key.epoch)
             case restart_events.ReadProducers():
@@ -340,7 +340,7 @@ class Recovery:
                 assert_never(step)
         return None
 
-    def _take(
+    def _begin_serving(
         self, shard: ShardLog, found: restart_events.RecoveredLog, opened: OpenedFiles, stop: Stop | None
     ) -> None:
         """Life begins. In one go: a shard without a stop and without its files would begin them again."""

@@ -19,7 +19,7 @@ from stratalog_node.shards.copies.context import ShardContext
 class ShardInDoubt(Protocol):
     chain: ShardChain
 
-    def tell(self, event: ChainEvent) -> None: ...
+    def handle(self, event: ChainEvent) -> None: ...
 
 
 class LeadershipCheck:
@@ -36,4 +36,4 @@ class LeadershipCheck:
     async def _ask(self, shard: ShardInDoubt, chain: ShardChain, question: int) -> None:
         is_known = await self._lag.catch_up()
         if shard.chain is chain:  # else it stopped, and its waiting clients were answered
-            shard.tell(LeadershipChecked(question, is_known))
+            shard.handle(LeadershipChecked(question, is_known))

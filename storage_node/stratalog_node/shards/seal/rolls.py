@@ -69,12 +69,12 @@ class Rolls:
             except (FlushLost, NotFound) as error:
                 log.error("roll not confirmed: what it ends cannot be flushed", error=str(error))
                 if self._is_unsealed(old):
-                    shard.tell(SegmentFlushFailed(old.key.epoch, str(error)))
+                    shard.handle(SegmentFlushFailed(old.key.epoch, str(error)))
                 return
             except StratalogError as error:
                 log.warning("ended segment not flushed yet", segment=str(old.key), error=str(error))
                 await backoff.pause()
-        shard.tell(SegmentFlushed(old.key.epoch))
+        shard.handle(SegmentFlushed(old.key.epoch))
 
     async def confirm(self, shard: RolledShard, old: ActiveSegment, end_offset: int) -> None:
         """The file that was rolled into has its name before anything in it is acknowledged; and where another node's
@@ -91,7 +91,7 @@ class Rolls:
             except Rejected as error:
                 log.warning("roll refused: this node no longer leads the shard", segment=str(old.key), error=str(error))
                 if self._is_unsealed(old):  # else others seal it by now, and the shard may lead again
-                    shard.tell(ShardStopped(Stop(f"roll refused: {error}", StopCause.DEPOSED)))
+                    shard.handle(ShardStopped(Stop(f"roll refused: {error}", StopCause.DEPOSED)))
                 return
             except StratalogError as error:
                 # Unavailable or unknown: rolling is idempotent for the same end, so ask again.
@@ -100,7 +100,7 @@ class Rolls:
         if is_contested and opened.leader == self._context.node_id and not await self._name_next(shard, old):
             return
         self._unnamed.pop(old, None)
-        shard.tell(RollConfirmed(old.key.epoch, shard.log_start_offset, SegmentRecord.of(opened)))
+        shard.handle(RollConfirmed(old.key.epoch, shard.log_start_offset, SegmentRecord.of(opened)))
         for copy in (*shard.ended, shard.active):
             if copy is not None and copy.key == opened.key:
                 copy.tell_followers()
@@ -118,7 +118,7 @@ class Rolls:
                 if _is_given_up(new):
                     break  # another leads what follows
                 log.error("roll not confirmed: the file it opened is gone", error=str(error))
-                shard.tell(SegmentFlushFailed(new.key.epoch, str(error)))
+                shard.handle(SegmentFlushFailed(new.key.epoch, str(error)))
                 return False
             except StratalogError as error:
                 log.warning("new segment's file has no name yet", segment=str(new.key), error=str(error))

@@ -168,7 +168,7 @@ class Sealing:
             await self._meta.perform(AdvanceLogStart(shard.key, log_start_offset))
         except StratalogError as error:
             log.warning("segment without records is kept for now", segment=str(old.key), error=str(error))
-            shard.tell(chain_events.EmptySegmentKept(old.key.epoch))
+            shard.handle(chain_events.EmptySegmentKept(old.key.epoch))
         else:
             self._let_go(shard, old)
 
@@ -177,17 +177,17 @@ class Sealing:
         try:
             segment = await self._meta.perform(commands.ProposeIsr(active.key, proposal.isr, proposal.version))
         except Fenced:
-            shard.tell(chain_events.SegmentEventReceived(epoch, FenceRaised(epoch)))
+            shard.handle(chain_events.SegmentEventReceived(epoch, FenceRaised(epoch)))
             return
         except StratalogError as error:
             log.warning("ISR not known to be changed: reading it back", segment=str(active.key), error=str(error))
             was_refused = isinstance(error, Rejected)
         else:
-            shard.tell(chain_events.SegmentEventReceived(epoch, IsrCommitted(segment.isr, segment.isr_version)))
+            shard.handle(chain_events.SegmentEventReceived(epoch, IsrCommitted(segment.isr, segment.isr_version)))
             return
         read = await self._read_back(active.key)
         if read is not None:
-            shard.tell(
+            shard.handle(
                 chain_events.SegmentEventReceived(
                     epoch, ProposalReadBack(proposal, read.isr, read.isr_version, was_refused)
                 )
@@ -262,7 +262,7 @@ class Sealing:
                 self._context.stats.seal_failures += 1
                 log.error("segment cannot be sealed: its flush failed", error=str(error))
                 if old in self._unsealed:  # else it says nothing of the shard, which may lead again
-                    shard.tell(chain_events.SegmentFlushFailed(old.key.epoch, str(error)))
+                    shard.handle(chain_events.SegmentFlushFailed(old.key.epoch, str(error)))
                 return
             except (Corrupt, Rejected) as error:
                 if await self._is_gone(old.key, error):

@@ -35,7 +35,7 @@ answered. The shorter, the fewer shards roll just after it went away."""
 
 
 class ShardToRoll(Protocol):
-    def tell(self, event: ChainEvent) -> None: ...
+    def handle(self, event: ChainEvent) -> None: ...
 
 
 class Successors:
@@ -133,6 +133,6 @@ class Successors:
             self._wanted.discard(key)
             self._answered = key if is_answered else None
             try:
-                shard.tell(RollRequested(is_empty_too=key in self._leaving))
+                shard.handle(RollRequested(is_empty_too=key in self._leaving))
             finally:
                 self._answered = None

@@ -96,7 +96,7 @@ class RemoteIndex:
         """The segment's parts in order; None when its manifest must be fetched first."""
         remote = segment.remote
         if remote.state is RemoteState.COMPLETE:
-            known = self._look(_manifest_key(segment))
+            known = self._cached(_manifest_key(segment))
             return known.parts if isinstance(known, Manifest) else None
         return remote.parts
 
@@ -116,7 +116,7 @@ class RemoteIndex:
 
     def blocks_now(self, segment: SegmentKey, part: RemotePart) -> PartBlocks | None:
         """A large part's blocks; None when its index must be fetched first."""
-        known = self._look((part.object_key, part.position))
+        known = self._cached((part.object_key, part.position))
         return known if isinstance(known, PartBlocks) else None
 
     # Fetching ---------------------------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ class RemoteIndex:
 
     # Inside -----------------------------------------------------------------------------------------------------
     async def _learn(self, key: _Key, fetch: Callable[[], Coroutine[Any, Any, tuple[Known, int]]]) -> Known:
-        known = self._look(key)
+        known = self._cached(key)
         if known is not None:
             return known
 
@@ -170,7 +170,7 @@ class RemoteIndex:
 
         return await self._flights.join(key, work)
 
-    def _look(self, key: _Key) -> Known | None:
+    def _cached(self, key: _Key) -> Known | None:
         entry = self._known.get(key)
         if entry is None:
             return None

@@ -214,14 +214,14 @@ class Janitor:
             async with asyncio.timeout(self._schedule.call_timeout_ms / 1_000):
                 await self._pins.refresh()  # once they are DELETED: see there
 
-        async def take(segments: list[Segment]) -> None:
+        async def delete_some(segments: list[Segment]) -> None:
             nonlocal count
             segments.sort(key=lambda segment: self._names.segment_prefix(segment.key))
             for start in range(0, len(segments), _SEGMENTS_AT_A_TIME):
                 purged = await self._take_away(segments[start : start + _SEGMENTS_AT_A_TIME])
                 count += purged
 
-        await side_by_side((partial(take, segments) for segments in due.values()), _SHARDS_SIDE_BY_SIDE)
+        await side_by_side((partial(delete_some, segments) for segments in due.values()), _SHARDS_SIDE_BY_SIDE)
         if due and self._bundles is not None:
             await self._rounds.guard(self._bundles.run_once)
         return count

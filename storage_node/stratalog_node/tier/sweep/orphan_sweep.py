@@ -197,7 +197,7 @@ class OrphanSweep:
         for start in range(0, len(folders), _MANIFESTS_AT_A_TIME):
             some = folders[start : start + _MANIFESTS_AT_A_TIME]
             for (_, objects), told in zip(
-                some, await asyncio.gather(*(self._told(key, facts) for key, _ in some)), strict=True
+                some, await asyncio.gather(*(self._segment_facts(key, facts) for key, _ in some)), strict=True
             ):
                 if told is None:
                     continue
@@ -216,7 +216,7 @@ class OrphanSweep:
                 await self._store.delete(keys)
         report.orphans += len(orphans)
 
-    async def _told(self, key: SegmentKey, facts: SweepMetadata) -> SegmentFacts | None:
+    async def _segment_facts(self, key: SegmentKey, facts: SweepMetadata) -> SegmentFacts | None:
         """None when the folder cannot be judged: its manifest does not read."""
         segment = facts.living(key)
         try:

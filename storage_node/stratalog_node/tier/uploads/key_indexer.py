@@ -101,7 +101,7 @@ class KeyIndexer:
             for number, part in enumerate(parts):
                 data = await self._reader.read(Piece(key, part.base_offset, part.size_bytes, (part,)), segment)
                 assert isinstance(data, PieceData), "a piece that is committed is read whole"
-                if not await self._take(building, number, data):
+                if not await self._add_part(building, number, data):
                     return ()
             await self._put_run(building, seal.end_offset)
         self._stats.key_indexes_built += 1
@@ -112,7 +112,7 @@ class KeyIndexer:
             return False  # deleted meanwhile
         return self._catalog.topic_settings(key.topic_id).index_keys
 
-    async def _take(self, building: _Building, number: int, data: PieceData) -> bool:
+    async def _add_part(self, building: _Building, number: int, data: PieceData) -> bool:
         """The keys of one part. False when a batch of it cannot be opened."""
         groups = await self._encoder.run(len(data.data), _groups_of, data)
         while True:

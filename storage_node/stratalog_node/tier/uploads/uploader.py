@@ -240,7 +240,7 @@ class NodeUploader:
         try:
             async with asyncio.timeout(timeout_ms / 1_000):
                 while goal.is_waited_for(has_lock=self.lock.current is not None):
-                    self._tell(upload_events.FlushRequested())
+                    self._enqueue(upload_events.FlushRequested())
                     await asyncio.sleep(_FLUSH_POLL_S)
         except TimeoutError as error:
             raise goal.missed(self._machine.describe(self._clock_ms()), timeout_ms) from error
@@ -262,10 +262,10 @@ class NodeUploader:
 
     def rewrite(self, key: SegmentKey, parts: tuple[RemotePart, ...]) -> None:
         """Move committed parts out of the object they lie in."""
-        self._tell(upload_events.RewriteRequested(key, parts))
+        self._enqueue(upload_events.RewriteRequested(key, parts))
 
     # What happens -----------------------------------------------------------------------------------------------------
-    def _tell(self, event: upload_events.UploaderEvent) -> None:
+    def _enqueue(self, event: upload_events.UploaderEvent) -> None:
         self._inbox.append(event)
         self._wake.set()
 
@@ -312,12 +312,12 @@ class NodeUploader:
         if told == self._told[latest.key] and not is_news:
             return
         if told is not None and told[2] not in (None, mounted):
-            self._tell(
+            self._enqueue(
                 upload_events.SegmentGone(latest.key)
             )  # what the one could not give the next may, so nothing is held for it
         offset = max(latest.remote.commit_offset, latest.base_offset)
         is_missing = view is not None and segment.key in view.missing
-        self._tell(
+        self._enqueue(
             upload_events.SegmentSeen(
                 latest.key,
                 is_sealed=latest.seal is not None,
@@ -344,7 +344,7 @@ class NodeUploader:
             self._unsent.forget(key.shard_key)
         self._told.pop(key, None)
         self._ledger.forget(key)
-        self._tell(upload_events.SegmentGone(key))
+        self._enqueue(upload_events.SegmentGone(key))
 
     async def _lock_gained(self, lock: Lock) -> None:
         """The epoch must be ours in the bucket, too. Then metadata is the truth: read all of it before anything is sent
@@ -363,7 +363,7 @@ class NodeUploader:
                 self._look_at(segment, self._shards.get(segment.key.shard_key), is_news=True)
             elif self._known.get(segment.key) is not None:
                 self._drop(segment.key)
-        self._tell(upload_events.LockGained(lock.epoch))
+        self._enqueue(upload_events.LockGained(lock.epoch))
 
     async def hold_claim(self) -> Lock | None:
         """The write lock, with its claim just seen to be ours: what deletes from the store asks for it each time.
@@ -386,7 +386,7 @@ class NodeUploader:
 
     def _lock_lost(self) -> None:
         self.stats.locks_lost += 1
-        self._tell(upload_events.LockLost())
+        self._enqueue(upload_events.LockLost())
 
     # The turn ------------------------------------------------------------------------------------------------------
     async def _run(self) -> None:
@@ -480,7 +480,7 @@ class NodeUploader:
         work: Callable[[Lock], Coroutine[Any, Any, tuple[upload_events.PieceOutcome, ...]]],
     ) -> None:
         if lock is None:
-            self._tell(self._failed(task, upload_events.TaskFailure.LOCK_LOST, "the write lock was lost"))
+            self._enqueue(self._failed(task, upload_events.TaskFailure.LOCK_LOST, "the write lock was lost"))
             return
         self._uploads[task] = asyncio.create_task(self._upload(task, lock, work), name=f"tier-upload-{task}")
 
@@ -513,7 +513,7 @@ class NodeUploader:
             event = self._failed(task, upload_events.TaskFailure.FAULT, f"a fault in the node, see its log: {error!r}")
         finally:
             del self._uploads[task]
-            self._tell(event)
+            self._enqueue(event)
 
     def _failed(self, task: int, failure: upload_events.TaskFailure, reason: str) -> upload_events.TaskFailed:
         return upload_events.TaskFailed(task, failure, reason, self._rng.random())

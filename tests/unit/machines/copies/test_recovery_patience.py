@@ -150,7 +150,7 @@ def test_a_replica_is_silent_when_it_has_promised_nothing_for_long_enough() -> N
     due = patience.due(PATIENCE_MS)
     assert due == ContinueWithout((SilentReplicas(key, (story.life(1), story.life(3))),))
     assert patience.due(PATIENCE_MS) == due, "the table may not have heard it"
-    patience.told(due)
+    patience.performed(due)
     assert look(patience, PATIENCE_MS, 2 * PATIENCE_MS) is None
 
 
@@ -230,7 +230,7 @@ def test_the_table_gets_the_report_again_when_the_record_changed() -> None:
     due = look(patience, 0, PATIENCE_MS)
     assert due is not None
     story.do(due)
-    patience.told(due)
+    patience.performed(due)
     patience.segment_changed(story.promise(key, 2, 12), PATIENCE_MS)
     due = patience.due(PATIENCE_MS)
     assert due is not None and story.life(3) in due.silent[0].lives
@@ -250,7 +250,7 @@ def test_what_could_not_be_decided_is_looked_at_again_once_other_nodes_are_alive
         due = patience.due(now_ms)
         if due is not None:
             story.do(due)
-            patience.told(due)
+            patience.performed(due)
     assert story.segment(key).state is SegmentState.ACTIVE, "node 2 is away"
     assert patience.due(now_ms) is None
     story.is_heard(2)

@@ -61,7 +61,7 @@ class Watched(RetirementStory):
             "cluster-1",
             replace(self.table.snapshot(), mounts=tuple(mounts)),
             self.now_ms,
-            self.courses.told,
+            self.courses.last_heartbeat,
             retirements,
             why,
             faults,
@@ -307,5 +307,5 @@ def test_no_list_and_no_text_is_longer_than_it_may_be() -> None:
 def test_it_is_made_in_steps_so_that_others_are_served_between() -> None:
     story = Watched()
     story.table.apply(CreateTopic("wide", 2_000, 1, {}), story.now_ms, NEW_ID)
-    known = Known("cluster-1", story.table.snapshot(), story.now_ms, story.courses.told, ())
+    known = Known("cluster-1", story.table.snapshot(), story.now_ms, story.courses.last_heartbeat, ())
     assert sum(1 for _ in overview(known)) >= 2_000 // 200

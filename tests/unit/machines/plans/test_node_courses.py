@@ -37,7 +37,7 @@ def test_heartbeats_that_come_often_make_no_more_samples_and_the_last_one_counts
     assert [one.at_ms for one in samples_of(courses)] == [SAMPLE_EVERY_MS * at for at in range(1, 11)]
     assert {one.produce_rate for one in samples_of(courses)} == {1_000}
     courses.note(1, 10 * SAMPLE_EVERY_MS + 1, vitals(5, free=3))
-    told = courses.told(1)
+    told = courses.last_heartbeat(1)
     assert told is not None and (told.at_ms, told.vitals.disk_free_bytes) == (10 * SAMPLE_EVERY_MS + 1, 3)
 
 
@@ -59,7 +59,7 @@ def test_a_node_that_tells_of_its_disk_alone_has_no_course() -> None:
     courses = HeartbeatHistory()
     for at_ms in (0, 2_000, 4_000):
         courses.note(1, at_ms, Vitals(70, 100, False))
-    assert samples_of(courses) == () and courses.told(1) is not None
+    assert samples_of(courses) == () and courses.last_heartbeat(1) is not None
 
 
 def test_who_asks_again_gets_only_what_is_new() -> None:
@@ -97,4 +97,4 @@ def test_neither_time_nor_many_nodes_make_it_grow_without_end() -> None:
     kept = courses.courses(0)
     assert [one.node_id for one in kept] == list(range(MAX_NODES))
     assert {len(one.samples) for one in kept} == {SAMPLES}
-    assert courses.told(MAX_NODES + 9) is not None, "what it told last is shown all the same"
+    assert courses.last_heartbeat(MAX_NODES + 9) is not None, "what it told last is shown all the same"

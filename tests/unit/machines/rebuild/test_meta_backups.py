@@ -65,16 +65,16 @@ def test_whatever_is_removed_whole_snapshots_are_left_and_what_remains_is_rememb
 
 def test_nothing_is_freed_before_a_snapshot_tells_of_it() -> None:
     witness = Witness(5)
-    assert witness.untold([SEGMENT]) == SEGMENT, "what became complete before is not known"
-    witness.told(4)
-    assert witness.untold([SEGMENT]) == SEGMENT
-    witness.told(5)
-    assert witness.untold([SEGMENT]) is None
+    assert witness.not_backed_up([SEGMENT]) == SEGMENT, "what became complete before is not known"
+    witness.backed_up(4)
+    assert witness.not_backed_up([SEGMENT]) == SEGMENT
+    witness.backed_up(5)
+    assert witness.not_backed_up([SEGMENT]) is None
     witness.completing(SEGMENT)
-    witness.told(8)
-    assert witness.untold([OTHER, SEGMENT]) == SEGMENT, "it may have become so after the snapshot was taken"
+    witness.backed_up(8)
+    assert witness.not_backed_up([OTHER, SEGMENT]) == SEGMENT, "it may have become so after the snapshot was taken"
     witness.completed(SEGMENT, 9)
-    witness.told(8)
-    assert witness.untold([SEGMENT]) == SEGMENT
-    witness.told(9)
-    assert witness.untold([OTHER, SEGMENT]) is None
+    witness.backed_up(8)
+    assert witness.not_backed_up([SEGMENT]) == SEGMENT
+    witness.backed_up(9)
+    assert witness.not_backed_up([OTHER, SEGMENT]) is None

@@ -146,7 +146,7 @@ async def test_a_deposed_leader_serves_no_client_though_the_metadata_still_name_
     async with ServeRig(tmp_path) as rig:
         shard = await rig.shard_of()
         assert rig.append(shard, b"one").is_acknowledged
-        shard.tell(ShardStopped(Stop("fenced", StopCause.DEPOSED)))
+        shard.handle(ShardStopped(Stop("fenced", StopCause.DEPOSED)))
         client = rig.connect()
         assert (await fetch_v12(client, 0, 0)).error_code == LED_ELSEWHERE
         assert (await list_offset(client, 0, LATEST))[0] == LED_ELSEWHERE

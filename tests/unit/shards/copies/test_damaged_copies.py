@@ -177,7 +177,7 @@ async def test_a_file_whose_flush_failed_is_read_with_checks(tmp_path: Path) -> 
         await rig.acknowledged(shard, b"a" * 500)
         assert shard.active is not None
         rig.reader.read_hot(shard, 0, 1 << 20, for_socket=True)
-        shard.tell(SegmentFlushFailed(shard.active.key.epoch, "flush failed"))
+        shard.handle(SegmentFlushFailed(shard.active.key.epoch, "flush failed"))
         with pytest.raises(NotCached):
             rig.reader.read_hot(shard, 0, 1 << 20, for_socket=True)
         assert await rig.read_values(shard) == [b"a" * 500]

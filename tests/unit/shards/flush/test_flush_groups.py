@@ -395,9 +395,9 @@ async def test_a_fault_in_a_shard_that_hears_of_its_failed_flush_is_not_the_othe
                 raise ValueError("a bug")
             real_tell(self, event)
 
-        real_tell = ShardLog.tell
+        real_tell = ShardLog.handle
         monkeypatch.setattr(flusher_module, "sync_segment", lose_one)
-        monkeypatch.setattr(ShardLog, "tell", tell)
+        monkeypatch.setattr(ShardLog, "handle", tell)
         lost, kept = (rig.offer(shard, b"value") for shard in shards)
         rig.tick()
         await eventually(lambda: lost.is_answered and kept.is_answered)

@@ -28,7 +28,7 @@ OTHER = 2
 def told(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The shards that heard of a node, in order."""
     found: list[int] = []
-    tell = ShardLog.tell
+    tell = ShardLog.handle
 
     def noted(shard: ShardLog, event: ChainEvent) -> None:
         if isinstance(event, NodeUpdated):
@@ -36,7 +36,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             found.append(shard.key.shard)
         tell(shard, event)
 
-    monkeypatch.setattr(ShardLog, "tell", noted)
+    monkeypatch.setattr(ShardLog, "handle", noted)
     return found
 
 
@@ -104,7 +104,7 @@ async def test_a_fault_of_one_shard_keeps_no_other_from_hearing_it(
 ) -> None:
     async with ShardRig(tmp_path) as rig:
         topic = await at_rest(rig, shards=3)
-        bad, tell = rig.shard(topic, 1), ShardLog.tell
+        bad, tell = rig.shard(topic, 1), ShardLog.handle
 
         def faulty(shard: ShardLog, event: ChainEvent) -> None:
             if shard is bad and isinstance(event, NodeUpdated):
@@ -113,7 +113,7 @@ async def test_a_fault_of_one_shard_keeps_no_other_from_hearing_it(
 
         told.clear()
         with monkeypatch.context() as patched:
-            patched.setattr(ShardLog, "tell", faulty)
+            patched.setattr(ShardLog, "handle", faulty)
             rig.shards.news.changed(OTHER)
         assert told == [0, 2]
         assert [shard for shard, _ in rig.shards.stopped()] == [bad]
@@ -128,4 +128,4 @@ async def test_shards_that_lead_nothing_hear_nothing(tmp_path: Path, told: list[
         told.clear()
         rig.shards.news.changed(OTHER)
         assert told == [0, 1, 2]
-        assert [shard.key.topic_id for shard in rig.shards.due_shards.stirred()] == 3 * [topic.topic_id]
+        assert [shard.key.topic_id for shard in rig.shards.due_shards.changed()] == 3 * [topic.topic_id]

@@ -43,7 +43,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
     if protocol_name is None and version < _NULL_PROTOCOL_SINCE:
         protocol_name = ""
 
-    def told() -> dict[str, Any]:
+    def response_fields() -> dict[str, Any]:
         members = [
             {"member_id": member_id, "group_instance_id": instance_id, "metadata": metadata}
             for member_id, instance_id, metadata in answer.members
@@ -59,7 +59,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
             "members": members,
         }
 
-    return await encoded(messages.response_type(11, version), len(answer.members), told)
+    return await encoded(messages.response_type(11, version), len(answer.members), response_fields)
 
 
 API = Api(11, "JoinGroup", 0, 9, handle)

@@ -35,7 +35,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
         shards = await off_loop(count, lambda: shards_of((one.topic_id, one.partitions) for one in owned or ()))
         answer = await _heartbeat(context, request, None if owned is None else shards)
 
-    def told() -> dict[str, Any]:
+    def response_fields() -> dict[str, Any]:
         return {
             "error_code": answer.error,
             "error_message": answer.message,
@@ -45,7 +45,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
             "assignment": None if answer.assignment is None else _assignment(answer.assignment),
         }
 
-    return await encoded(schema, 1 + len(answer.assignment or ()), told)
+    return await encoded(schema, 1 + len(answer.assignment or ()), response_fields)
 
 
 async def _heartbeat(context: RequestContext, request: Any, owned: frozenset[ShardKey] | None) -> ConsumerAnswer:

@@ -65,14 +65,14 @@ async def handle(context: RequestContext, request: Any) -> Any:
             "member_type": _CONSUMER if member.classic is None else _CLASSIC,
         }
 
-    def told() -> dict[str, Any]:
+    def response_fields() -> dict[str, Any]:
         return {
             "groups": [
                 _group(one, [member_of(m) for m in one.status.members] if one.status else []) for one in described
             ]
         }
 
-    return await encoded(messages.response_type(69, context.header.api_version), entries, told)
+    return await encoded(messages.response_type(69, context.header.api_version), entries, response_fields)
 
 
 def _group(described: DescribedConsumers, members: list[dict[str, Any]]) -> dict[str, Any]:

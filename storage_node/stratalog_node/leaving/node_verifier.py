@@ -36,7 +36,7 @@ _WORDS: Final = 400
 
 
 @dataclass(slots=True)
-class Seen:
+class Verified:
     """The result of one check."""
 
     segments: int = 0
@@ -57,7 +57,7 @@ class Differs(Exception):
     """What is there is something else."""
 
 
-class Sighter:
+class NodeVerifier:
     def __init__(
         self,
         node_id: int,
@@ -87,9 +87,9 @@ class Sighter:
             if node_id in segment.local_nodes or node_id in segment.replicas
         ]
 
-    async def look(self, node: Node) -> Seen:
+    async def verify(self, node: Node) -> Verified:
         """At all that the node held. Raises nothing that concerns one segment."""
-        seen = Seen()
+        seen = Verified()
         assert node.retirement is not None, "it leaves"
         segments = [one for one in self.segments_of(node.node_id) if one.end_offset != one.base_offset]
         for start in range(0, len(segments), _AT_ONCE):
@@ -97,7 +97,7 @@ class Sighter:
             await asyncio.gather(*(self._confirm(node, segment, seen) for segment in some))
         return seen
 
-    async def _confirm(self, node: Node, segment: Segment, seen: Seen) -> None:
+    async def _confirm(self, node: Node, segment: Segment, seen: Verified) -> None:
         seen.segments += 1
         assert node.retirement is not None
         try:
