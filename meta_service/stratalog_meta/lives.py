@@ -64,13 +64,13 @@ class LifeKeeper:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
 
-    def heard(self, heartbeat: Heartbeat, is_connected: Callable[[], bool] | None) -> None:
+    def heartbeat_received(self, heartbeat: Heartbeat, is_connected: Callable[[], bool] | None) -> None:
         """Raises Fenced for a life that is not the present one, Unavailable for one that is just being noted as lost:
         it counts, but the answer would be older than what was taken from it."""
         now_ms = self._monotonic_ms()
         said = heartbeat
         try:
-            self._leases.heard(
+            self._leases.heartbeat_received(
                 said.life,
                 now_ms,
                 is_last=said.is_last,

@@ -302,7 +302,7 @@ class MetaService:
         history = self._parts()[1]
         if self._lives is None:
             return Heard(0, history.version)
-        self._lives.heard(heartbeat, is_connected)
+        self._lives.heartbeat_received(heartbeat, is_connected)
         if heartbeat.vitals is not None:
             self._courses.note(heartbeat.life.node_id, self._clock_ms(), heartbeat.vitals)
         return Heard(self._lives.lease_ms, history.version)

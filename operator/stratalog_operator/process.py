@@ -21,11 +21,11 @@ from stratalog.telemetry.logs import logger
 from stratalog.telemetry.metrics import MetricRegistry
 from stratalog.telemetry.process_stats import add_process_metrics
 from stratalog_operator.announce import Announcer
+from stratalog_operator.finalizer_release import ALL_KINDS, let_go_all, served_kinds
 from stratalog_operator.handlers import Watch
 from stratalog_operator.kube.client import Kubernetes, path_of
 from stratalog_operator.kube.connect import Configuration, account, connected
 from stratalog_operator.lease import DEFAULT_TIMES, Lease, LeaseTimes
-from stratalog_operator.letting_go import ALL_KINDS, let_go_all, served_kinds
 from stratalog_operator.metas import MetaConnections
 from stratalog_operator.passes import Passes
 from stratalog_operator.queue import Key

@@ -177,7 +177,7 @@ async def test_the_course_of_throughput_and_lag_is_drawn(page: Page, node: NodeP
 
 @pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
 async def test_every_page_fits_a_phone(page: Page, node: NodeProcess, is_dark: bool) -> None:
-    await page.look(width=390, height=844, is_dark=is_dark)
+    await page.set_screen(width=390, height=844, is_dark=is_dark)
     for way in WAYS:
         await go(page, node, way)
         await page.until_text("Topics", selector="header")

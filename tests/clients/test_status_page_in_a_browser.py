@@ -19,7 +19,7 @@ from stratalog_cli.cluster.page import ClusterPage
 from stratalog_meta.api.server import MetaServer
 from support.browser import LEAST_CONTRAST, NO_CHROMIUM, Browser, Page, chromium
 from support.pretended_cluster import Stage
-from support.told_cluster import ToldCluster, told_cluster
+from support.reporting_cluster import ReportingCluster, reporting_cluster
 from support.waiting import eventually
 
 pytestmark = [
@@ -36,8 +36,8 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-async def cluster() -> AsyncIterator[ToldCluster]:
-    async with told_cluster() as started:
+async def cluster() -> AsyncIterator[ReportingCluster]:
+    async with reporting_cluster() as started:
         for node_id in (1, 2, 3):
             await started.node(node_id, f"zone-{node_id}")
         await started.topic("flights", 6, 3)
@@ -46,7 +46,7 @@ async def cluster() -> AsyncIterator[ToldCluster]:
 
 
 @pytest.fixture
-async def page(browser: Browser, cluster: ToldCluster) -> AsyncIterator[Page]:
+async def page(browser: Browser, cluster: ReportingCluster) -> AsyncIterator[Page]:
     async with browser.page(cluster.url) as opened:
         await opened.until_text("well", "zone-3", "node 3 ")
         yield opened
@@ -56,14 +56,14 @@ SOON = 60
 """Seconds for a page to ask again: it does every five."""
 
 
-async def test_the_page_shows_the_cluster_and_refreshes_itself(cluster: ToldCluster, page: Page) -> None:
+async def test_the_page_shows_the_cluster_and_refreshes_itself(cluster: ReportingCluster, page: Page) -> None:
     shown = await page.until_text("zone-1", "zone-3", "Produced", "None: all shards have a leader")
     assert "node 3 2.9 MiB/s" in shown and "oldest byte 4 s old" in shown
     drawn = "[...document.querySelectorAll('.plot img')].map((one) => one.complete && one.naturalWidth > 0)"
     await eventually(lambda: _is(page, drawn, [True] * 4), timeout=SOON)
     await cluster.topic("orders", 4, 3)
     await cluster.lose(2)
-    await cluster.tell_for(1, 1, 3)
+    await cluster.report_for(1, 1, 3)
     await page.until_text("node 2 is not alive", "needs attention", "no_leader", "Start the nodes that are named")
     await page.until_text("of 10")
     assert page.complaints == []
@@ -74,11 +74,11 @@ async def _is(page: Page, script: str, expected: object) -> bool:
 
 
 @pytest.mark.fault("ui-shows-text-wrote")
-async def test_what_others_wrote_is_shown_as_text_and_never_carried_out(cluster: ToldCluster, page: Page) -> None:
+async def test_what_others_wrote_is_shown_as_text_and_never_carried_out(cluster: ReportingCluster, page: Page) -> None:
     evil = "<img src=x onerror='window.taken=1'><script>window.taken=1</script>"
     await cluster.node(4, rack=evil)
     stopped = StoppedHere(evil, 1, evil, "javascript:alert(1)", "over\u202egnp.txt\x07")
-    await cluster.tell(4, Activity(0, 0, None, (evil,), 1, (stopped,), page_url="javascript:alert(1)"))
+    await cluster.report(4, Activity(0, 0, None, (evil,), 1, (stopped,), page_url="javascript:alert(1)"))
     shown = await page.until_text("window.taken", "javascript:alert(1)", "over\\u202egnp.txt\\x07")
     assert shown.count("<img src=x") == 4, "rack, fault, shard and cause, each as it was written"
     await page.do("Page.navigate", url=f"{cluster.url}/nodes/4")
@@ -92,7 +92,7 @@ async def test_what_others_wrote_is_shown_as_text_and_never_carried_out(cluster:
 
 @pytest.mark.fault("views-ui-meta-service")
 async def test_a_service_that_does_not_answer_is_said_and_what_was_known_stays(
-    cluster: ToldCluster, page: Page
+    cluster: ReportingCluster, page: Page
 ) -> None:
     port = int(cluster.url.rpartition(":")[2])
     await cluster.server.close()
@@ -105,7 +105,7 @@ async def test_a_service_that_does_not_answer_is_said_and_what_was_known_stays(
 
 
 async def test_a_thousand_shards_and_many_topics_are_searched_sorted_and_paged(
-    browser: Browser, cluster: ToldCluster
+    browser: Browser, cluster: ReportingCluster
 ) -> None:
     await cluster.topic("wide", 1_000, 3)
     for number in range(120):
@@ -131,7 +131,7 @@ async def test_a_thousand_shards_and_many_topics_are_searched_sorted_and_paged(
         assert (await page.ask(rows))[0] == "50"
         for width in (390, 1280):
             for is_dark in (False, True):
-                await page.look(width=width, height=900, is_dark=is_dark)
+                await page.set_screen(width=width, height=900, is_dark=is_dark)
                 for way in ("/", "/topics", "/topics/wide?size=250", "/topics/wide/shards/999", "/troubles", "/nodes"):
                     await page.do("Page.navigate", url=cluster.url + way)
                     await page.until_text("This page as JSON")
@@ -148,7 +148,7 @@ async def _follow(page: Page, shown: str) -> None:
     await page.do("Page.navigate", url=await page.ask(f"{link}.href"))
 
 
-async def test_every_control_has_a_name_and_every_page_its_heading(browser: Browser, cluster: ToldCluster) -> None:
+async def test_every_control_has_a_name_and_every_page_its_heading(browser: Browser, cluster: ReportingCluster) -> None:
     nameless = """[...document.querySelectorAll(
         "input:not([type=hidden]), select, button, img, progress, nav, a")].filter((one) =>
       !(one.labels?.length || one.getAttribute("aria-label") || one.alt || one.innerText?.trim() || one.placeholder))
@@ -174,18 +174,18 @@ async def test_every_control_has_a_name_and_every_page_its_heading(browser: Brow
 
 
 async def test_a_person_sees_which_node_leaves_why_it_waits_and_what_is_mounted(
-    browser: Browser, cluster: ToldCluster
+    browser: Browser, cluster: ReportingCluster
 ) -> None:
     for node_id in (4, 5):
         await cluster.node(node_id, f"zone-{node_id}")
-    await cluster.tell_for(1, 1, 2, 3, 4, 5)
+    await cluster.report_for(1, 1, 2, 3, 4, 5)
     await cluster.retire(4)
     await cluster.until_step(4, RetireStep.DONE)
     await cluster.retire(5, RetireMode.VOLUME)
     await cluster.until_step(5, RetireStep.MOUNT)
     await cluster.sealed("notes", records=7)
     await cluster.service.perform(CreateMount("last-year", ("notes",), 0, 1 << 50, lasts_ms=7_200_000))
-    await cluster.tell_for(1, 1, 2, 3)
+    await cluster.report_for(1, 1, 2, 3)
     await cluster.retire(3)
     async with browser.page(cluster.url) as page:
         await page.until_text("ReplicationFactor", "MountPending", "notes@last-year", "serving", "1 node left for good")
@@ -194,7 +194,7 @@ async def test_a_person_sees_which_node_leaves_why_it_waits_and_what_is_mounted(
         done = "[...document.querySelectorAll('.stages')].map((one) => one.querySelectorAll('.done').length)"
         assert await page.ask(done) == [0, 7], "of nine, those behind it"
         for is_dark in (False, True):
-            await page.look(width=390, height=844, is_dark=is_dark)
+            await page.set_screen(width=390, height=844, is_dark=is_dark)
             assert await page.ask("document.documentElement.scrollWidth") <= 390
             assert await page.ask(LEAST_CONTRAST) >= 4.5
         assert page.complaints == []
@@ -206,7 +206,7 @@ async def test_the_page_of_a_cluster_on_one_machine_shows_which_process_ended_an
     stage = Stage(tmp_path)
     (tmp_path / "v1").mkdir()
     (tmp_path / "v1" / "courses").write_bytes(wire.COURSES.write(CourseList(())))
-    async with told_cluster() as cluster:
+    async with reporting_cluster() as cluster:
         (tmp_path / "v1" / "overview").write_bytes(wire.OVERVIEW.write(await cluster.service.overview()))
     async with stage.running() as starter:
         cluster_page = ClusterPage(starter)
@@ -226,7 +226,7 @@ async def test_the_page_of_a_cluster_on_one_machine_shows_which_process_ended_an
 @pytest.mark.fault("http-ports-reachable-beyond")
 async def test_a_person_types_the_token_once_and_the_page_keeps_using_it(browser: Browser) -> None:
     token = "the-token-of-this-cluster"
-    async with told_cluster() as cluster:
+    async with reporting_cluster() as cluster:
         await cluster.node(1, "zone-1")
         server = MetaServer(cluster.service, access=HttpAccess(lambda: (token,)))
         await server.start("127.0.0.1", 0)

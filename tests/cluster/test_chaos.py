@@ -19,9 +19,9 @@ from stratalog.model.retirement import RetireMode, RetireStep
 from stratalog_cli.cluster.plan import Role
 from support.chaos import DISKS, Chaos, What, blows
 from support.cluster_traffic import Traffic
-from support.comings import ROUND, Comings, Fate, scenes
 from support.disk_faults import NO_COMPILER, DiskFaults, has_compiler
 from support.etcd_server import NO_ETCD, etcd_binary
+from support.leaving_scenes import ROUND, LeavingScenes, SceneKind, scenes
 from support.real_cluster import RealCluster, real_cluster
 from support.topics import produce
 from support.waiting import eventually_sync
@@ -34,15 +34,15 @@ LONG_RUN_S = 600
 
 
 @pytest.fixture
-def tell(capfd: pytest.CaptureFixture[str]) -> Callable[[str], None]:
+def write_line(capfd: pytest.CaptureFixture[str]) -> Callable[[str], None]:
     """To whoever watches, at once."""
 
-    def told(line: str) -> None:
+    def write(line: str) -> None:
         with capfd.disabled():
             sys.stdout.write(f"{line}\n")
             sys.stdout.flush()
 
-    return told
+    return write
 
 
 @pytest.mark.fault("parts-killed-paused-cut")
@@ -51,16 +51,16 @@ def tell(capfd: pytest.CaptureFixture[str]) -> Callable[[str], None]:
 @pytest.mark.skipif(etcd_binary() is None, reason=NO_ETCD)
 @pytest.mark.timeout(0)  # as long as was asked for
 def test_nothing_is_lost_whatever_befalls_the_parts(
-    tmp_path: Path, chaos_seconds: int, chaos_seed: int, tell: Callable[[str], None]
+    tmp_path: Path, chaos_seconds: int, chaos_seed: int, write_line: Callable[[str], None]
 ) -> None:
-    tell(f"\nseed {chaos_seed}, {chaos_seconds} s")
+    write_line(f"\nseed {chaos_seed}, {chaos_seconds} s")
     faults = DiskFaults(tmp_path) if has_compiler() else None
     if faults is None:
-        tell(f"without faults of disks: {NO_COMPILER}")
+        write_line(f"without faults of disks: {NO_COMPILER}")
     with real_cluster(tmp_path, {"disk.stall.ms": 1_500, "recovery.patience.ms": 1_000}, faults=faults) as cluster:
         cluster.make_topic("chaos", SHARDS)
         traffic = Traffic(cluster.bootstrap, "chaos", SHARDS, members=2)
-        chaos = Chaos(cluster, tell)
+        chaos = Chaos(cluster, write_line)
         try:
             traffic.flows()
             until = time.monotonic() + chaos_seconds
@@ -68,10 +68,10 @@ def test_nothing_is_lost_whatever_befalls_the_parts(
                 if time.monotonic() > until:
                     break
                 chaos.strike(blow)
-            chaos.calm()
+            chaos.wait_until_healthy()
             traffic.flows()
-            tell(f"{chaos.count} blows, {traffic.judge():,} records acknowledged: all there, once and in order")
-            tell(f"and nothing of {sum(traffic.committed.told.values()):,} committed offsets went back")
+            write_line(f"{chaos.count} blows, {traffic.judge():,} records acknowledged: all there, once and in order")
+            write_line(f"and nothing of {sum(traffic.committed.told.values()):,} committed offsets went back")
         finally:
             traffic.end()
 
@@ -126,7 +126,7 @@ def test_uploaders_that_are_killed_cost_a_twentieth_more_bytes_at_most(tmp_path:
         put = PutBytes(cluster.bucket)
         for _ in range(2):
             _produce_some(cluster)
-            put.look()
+            put.list_bucket()
             killed = cluster.leader_of("uploads")
             cluster.kill(killed)
             _produce_some(cluster)
@@ -135,7 +135,7 @@ def test_uploaders_that_are_killed_cost_a_twentieth_more_bytes_at_most(tmp_path:
         ended: list[SegmentInfo] = []
 
         def all_are_uploaded() -> bool:
-            put.look()
+            put.list_bucket()
             ended[:] = [one for one in cluster.segments("uploads") if one.state == "sealed"]
             return all(one.remote_state == "complete" for one in ended)
 
@@ -158,7 +158,7 @@ class PutBytes:
         self._bucket = bucket
         self._seen: dict[Path, int] = {}
 
-    def look(self) -> None:
+    def list_bucket(self) -> None:
         for path in self._bucket.glob("*/*/**/*"):
             with contextlib.suppress(FileNotFoundError):
                 if path.is_file() and not {"claims", "meta"}.intersection(path.parts):
@@ -175,39 +175,39 @@ class PutBytes:
 @pytest.mark.skipif(etcd_binary() is None, reason=NO_ETCD)
 @pytest.mark.timeout(0)  # as long as was asked for, and each fate once
 def test_nothing_is_lost_while_nodes_come_and_go(
-    tmp_path: Path, chaos_seconds: int, chaos_seed: int, tell: Callable[[str], None]
+    tmp_path: Path, chaos_seconds: int, chaos_seed: int, write_line: Callable[[str], None]
 ) -> None:
-    tell(f"\nseed {chaos_seed}, {chaos_seconds} s")
+    write_line(f"\nseed {chaos_seed}, {chaos_seconds} s")
     with real_cluster(tmp_path, {"retire.verify.interval.ms": 500}) as cluster:
         cluster.make_topic("wide", SHARDS)
         cluster.make_topic("alone", SHARDS, replicas=1)
         clients = [Traffic(cluster.bootstrap, topic, SHARDS, per_s=60.0) for topic in ("wide", "alone")]
-        chaos = Chaos(cluster, tell)
-        comings = Comings(cluster, chaos, chaos_seed)
+        chaos = Chaos(cluster, write_line)
+        comings = LeavingScenes(cluster, chaos, chaos_seed)
         try:
             until, played = time.monotonic() + chaos_seconds, 0
             for scene in scenes(chaos_seed):
                 is_over = played >= len(ROUND) and time.monotonic() > until
                 if is_over and chaos_seconds >= LONG_RUN_S and comings.steps_without_a_death:
-                    scene = scene._replace(fate=Fate.META_LEADER_DIES, mode=RetireMode.OFFLOAD)
+                    scene = scene._replace(fate=SceneKind.META_LEADER_DIES, mode=RetireMode.OFFLOAD)
                 elif is_over:
                     break
-                if not comings.can_go_on:
+                if not comings.can_continue:
                     break
                 comings.play(scene)
                 played += 1
                 for traffic in clients:
                     traffic.flows(1)
-            chaos.calm()
+            chaos.wait_until_healthy()
             comings.until_all_is_served()
-            tell(f"{played} scenes, {len(comings.left)} nodes have left")
+            write_line(f"{played} scenes, {len(comings.left)} nodes have left")
             deaths = ", ".join(f"{step} {comings.deaths[step]}" for step in RetireStep)
-            tell(f"leaders of the meta service killed at: {deaths}")
+            write_line(f"leaders of the meta service killed at: {deaths}")
             missing = comings.steps_without_a_death
             assert not missing or chaos_seconds < LONG_RUN_S, f"no leader died at {missing}"
             for traffic in clients:
                 traffic.bootstrap = cluster.bootstrap
-                tell(f"{traffic.judge():,} records acknowledged: all there, once and in order")
+                write_line(f"{traffic.judge():,} records acknowledged: all there, once and in order")
         finally:
             for traffic in clients:
                 traffic.end()
@@ -217,9 +217,9 @@ def test_nothing_is_lost_while_nodes_come_and_go(
 def test_a_seed_plays_the_same_scenes_of_every_kind() -> None:
     first = list(islice(scenes(7), 300))
     assert first == list(islice(scenes(7), 300)) != list(islice(scenes(8), 300))
-    assert sorted(scene.fate.name for scene in first[: len(ROUND)]) == sorted(fate.name for fate in ROUND)
-    assert {scene.step for scene in first if scene.fate is Fate.META_LEADER_DIES} == set(RetireStep)
-    assert not [one for one in first if one.fate is Fate.TAKEN_BACK and one.step.is_released]
+    assert sorted(scene.kind.name for scene in first[: len(ROUND)]) == sorted(fate.name for fate in ROUND)
+    assert {scene.step for scene in first if scene.kind is SceneKind.META_LEADER_DIES} == set(RetireStep)
+    assert not [one for one in first if one.fate is SceneKind.TAKEN_BACK and one.step.is_released]
 
 
 def test_a_seed_strikes_the_same_blows_of_every_kind() -> None:

@@ -113,7 +113,7 @@ def _note(send: Sent, error: Any, message: Any) -> None:
 class StrictMember(CommittingMember):
     """No member is removed here without knowing it: a record whose commit was confirmed is never read again."""
 
-    def _look(self, shard: int, offset: int) -> None:
+    def _check_position(self, shard: int, offset: int) -> None:
         if offset < self._committed.told[shard]:
             self._committed.went_back.append(f"shard {shard}, offset {offset}")
 

@@ -38,7 +38,7 @@ def traffic(cluster: RealCluster, request: pytest.FixtureRequest) -> Iterator[Tr
     try:
         traffic.flows()
         yield traffic
-        cluster.wires.mend()
+        cluster.wires.restore()
         traffic.flows()
         assert traffic.judge() > 0
     finally:

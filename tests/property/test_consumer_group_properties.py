@@ -55,7 +55,7 @@ class Groups(RuleBasedStateMachine):
 
     def hear(self, client: Client, answer: ConsumerAnswer) -> None:
         if answer.error in (GroupError.FENCED_MEMBER_EPOCH, GroupError.UNKNOWN_MEMBER_ID):
-            client.begins_anew()
+            client.starts_again()
         elif answer.error is GroupError.UNRELEASED_INSTANCE_ID or answer.error is GroupError.FENCED_INSTANCE_ID:
             del self.clients[client.member_id]
         elif answer.error is not GroupError.NONE:
@@ -184,7 +184,7 @@ class Groups(RuleBasedStateMachine):
         """A client that was silent for a session uses nothing any more: it has a clock of its own."""
         for client in self.clients.values():
             if client.member_id not in self.group.members_by_id and client.epoch > 0:
-                client.begins_anew()
+                client.starts_again()
 
     @rule(are_written=st.booleans())
     def coordinator_dies(self, are_written: bool) -> None:

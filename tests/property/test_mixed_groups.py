@@ -85,16 +85,16 @@ class MixedGroups(RuleBasedStateMachine):
             case group_events.PersistGroup(ticket, record):
                 self.writes[ticket] = GroupEntry("g", record, 0)
             case AnswerConsumer(waiter, answer):
-                self.tell(waiter, answer)
+                self.deliver(waiter, answer)
             case AnswerShare(waiter, share):
                 assignment = write_assignment(by_name(share.shards, self.topics))
-                self.tell(waiter, group_events.SyncAnswer(share.error, None, share.protocol_name, assignment))
+                self.deliver(waiter, group_events.SyncAnswer(share.error, None, share.protocol_name, assignment))
             case group_events.AnswerJoin(waiter, answer) | group_events.AnswerSync(waiter, answer):
-                self.tell(waiter, answer)
+                self.deliver(waiter, answer)
             case group_events.AnswerHeartbeat(waiter, error):
-                self.tell(waiter, error)
+                self.deliver(waiter, error)
 
-    def tell(self, waiter: int, answer: Any) -> None:
+    def deliver(self, waiter: int, answer: Any) -> None:
         for client in list(self.clients.values()):
             if waiter in client.asks and client.asks.pop(waiter):
                 if isinstance(client, Client):
@@ -109,7 +109,7 @@ class MixedGroups(RuleBasedStateMachine):
 
     def consumer_hears(self, client: Client, answer: ConsumerAnswer) -> None:
         if answer.error in (GroupError.FENCED_MEMBER_EPOCH, GroupError.UNKNOWN_MEMBER_ID):
-            client.begins_anew()
+            client.starts_again()
         elif answer.error is not GroupError.NONE:
             client.says_all = True
         else:
@@ -158,14 +158,14 @@ class MixedGroups(RuleBasedStateMachine):
         client.says_all = not is_heard
         if isinstance(self.group, Group):
             if client.epoch != 0:
-                self.tell(self.waiter, ConsumerAnswer(GroupError.UNKNOWN_MEMBER_ID))
+                self.deliver(self.waiter, ConsumerAnswer(GroupError.UNKNOWN_MEMBER_ID))
                 return
             if self.group.state is GroupState.EMPTY and not self.writes:
                 self.group = ConsumerGroup("g", CONSUMERS, former_generation=self.group.generation)
             else:
                 made = self.migration.upgraded(self.group, event, self.now_ms)
                 if isinstance(made, ConsumerAnswer):
-                    self.tell(self.waiter, made)
+                    self.deliver(self.waiter, made)
                     return
                 self.group = made
         self.step(event)

@@ -59,7 +59,9 @@ class LeaseMachine(RuleBasedStateMachine):
     def heartbeat(self, number: int, behind: int, is_last: bool) -> None:
         known = self.records.get(number)
         try:
-            self.leases.heard(Life(number, (known.epoch if known else 1) - behind), self.now_ms, is_last=is_last)
+            self.leases.heartbeat_received(
+                Life(number, (known.epoch if known else 1) - behind), self.now_ms, is_last=is_last
+            )
         except Fenced:
             assert known is None or behind, "the present life is heard"
             return
@@ -90,13 +92,13 @@ class LeaseMachine(RuleBasedStateMachine):
             life.node_id not in self.heard_ms or self.now_ms - self.heard_ms[life.node_id] >= LEASE_MS
             for life in due.lost
         )
-        self.look()
+        self.check_leases()
 
     @rule(looks=st.integers(1, 12))
     def time_passes(self, looks: int) -> None:
         for _ in range(looks):
             self.now_ms += self.leases.check_every_ms
-            self.look()
+            self.check_leases()
 
     @rule(number=NODES)
     def heard_without_a_gap(self, number: int) -> None:
@@ -105,11 +107,11 @@ class LeaseMachine(RuleBasedStateMachine):
         if known is None or self.is_store_away:
             return
         for _ in range(LONGEST_PROBATION + 1):
-            self.leases.heard(known.life, self.now_ms)
+            self.leases.heartbeat_received(known.life, self.now_ms)
             self.closed_ms.pop(number, None)
             self.heard_ms[number] = self.now_ms
             self.time_passes(CHECKS_PER_LEASE - 1)
-            self.leases.heard(known.life, self.now_ms)
+            self.leases.heartbeat_received(known.life, self.now_ms)
             self.heard_ms[number] = self.now_ms
             self.time_passes(1)
         assert self.records[number].is_alive
@@ -119,7 +121,7 @@ class LeaseMachine(RuleBasedStateMachine):
         living = [n for n, heard_ms in self.heard_ms.items() if self.now_ms - heard_ms < LEASE_MS]
         self.now_ms += gap_ms
         self.heard_ms.update(dict.fromkeys(living, self.now_ms))
-        self.look()
+        self.check_leases()
 
     @rule(late_ms=st.integers(1, LEASE_MS // 2 - LEASE_MS // CHECKS_PER_LEASE))
     def look_late(self, late_ms: int) -> None:
@@ -127,13 +129,13 @@ class LeaseMachine(RuleBasedStateMachine):
         living = [n for n, heard_ms in self.heard_ms.items() if self.now_ms - heard_ms < LEASE_MS]
         self.now_ms += self.leases.check_every_ms + late_ms
         self.heard_ms.update({n: self.heard_ms[n] + late_ms for n in living})
-        self.look()
+        self.check_leases()
 
     @rule(is_away=st.booleans())
     def move_the_store(self, is_away: bool) -> None:
         self.is_store_away = is_away
 
-    def look(self) -> None:
+    def check_leases(self) -> None:
         due = self.leases.due(self.now_ms) or NoteLives()
         for life in due.lost:
             number = life.node_id

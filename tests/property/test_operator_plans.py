@@ -89,17 +89,17 @@ class Operators(RuleBasedStateMachine):
     def passes_are_made(self, times: int) -> None:
         for _ in range(times):
             self.world.reconcile()
-            self._look()
+            self._check_disks()
 
     @rule(killed_after=st.integers(0, 6))
     def a_pass_is_killed(self, killed_after: int) -> None:
         self.world.reconcile(killed_after=killed_after)
-        self._look()
+        self._check_disks()
 
     @rule(killed_after=st.none() | st.integers(0, 6))
     def a_pass_without_the_meta_service(self, killed_after: int | None) -> None:
         self.world.reconcile(killed_after=killed_after, is_meta_away=True)
-        self._look()
+        self._check_disks()
 
     @rule()
     def all_goes_on_for_a_while(self) -> None:
@@ -109,9 +109,9 @@ class Operators(RuleBasedStateMachine):
             self.world.kubelet()
             self.world.registrations()
             self.world.seconds += 5
-            self._look()
+            self._check_disks()
 
-    def _look(self) -> None:
+    def _check_disks(self) -> None:
         """An id has one disk forever."""
         self.given |= {(member.node_id, member.storage_id) for member in self.world.members.values()}
         ids = [node_id for node_id, _ in self.given]

@@ -183,7 +183,7 @@ class Replication(RuleBasedStateMachine):
             base, end = message.found[0][0], message.found[-1][1]
             found = follower_events.CheckedRange(KEY.epoch, base, end, 10 * len(message.found), message.found)
             self.replicas[message.node_id].stale += base != self.replicas[message.node_id].follower.end_offset
-        self.tell(
+        self.step_machine(
             message.node_id, follower_events.RangeArrived(message.sender, found, message.high_watermark), fails=fails
         )
 
@@ -205,10 +205,12 @@ class Replication(RuleBasedStateMachine):
     def lose(self, pick: int) -> None:
         lost = self.wire.pop(pick % len(self.wire))
         if isinstance(lost, Fetch) and lost.life == self.replicas[lost.node_id].life:
-            self.tell(lost.node_id, follower_events.RangeRefused(lost.to, follower_events.RangeRefusal.UNREACHABLE))
+            self.step_machine(
+                lost.node_id, follower_events.RangeRefused(lost.to, follower_events.RangeRefusal.UNREACHABLE)
+            )
 
     # The followers --------------------------------------------------------------------------------------------------
-    def tell(self, node: int, event: follower_events.FollowerEvent, *, fails: bool = False) -> None:
+    def step_machine(self, node: int, event: follower_events.FollowerEvent, *, fails: bool = False) -> None:
         replica = self.replicas[node]
         for effect in replica.follower.step(event, self.now_ms):
             self.do(node, replica, effect, fails=fails)
@@ -218,19 +220,19 @@ class Replication(RuleBasedStateMachine):
         match effect:
             case follower_events.Ask():
                 replica.asks = effect
-            case follower_events.AskNobody():
+            case follower_events.StopAsking():
                 replica.asks = None
             case follower_events.AppendRange(found) if fails:
-                self.tell(node, follower_events.AppendFailed())
+                self.step_machine(node, follower_events.AppendFailed())
             case follower_events.AppendRange(found):
                 assert replica.voted_end is None or self.end_offset is not None, "took data after its promise"
                 replica.copy += found.payload
-                self.tell(node, follower_events.RangeAppended())
+                self.step_machine(node, follower_events.RangeAppended())
             case follower_events.CutTail(end_offset):
                 replica.copy = [batch for batch in replica.copy if batch[1] <= end_offset]
                 assert replica.end_offset == end_offset, "cut inside a batch"
                 replica.durable_end = min(replica.durable_end, end_offset)
-                self.tell(node, follower_events.TailCut())
+                self.step_machine(node, follower_events.TailCut())
             case follower_events.WritePromise():
                 replica.promise = effect
             case follower_events.ProveCopy():
@@ -251,7 +253,7 @@ class Replication(RuleBasedStateMachine):
     def flush(self, node: int) -> None:
         replica = self.replicas[node]
         replica.durable_end = replica.end_offset
-        self.tell(node, follower_events.DataFlushed(replica.durable_end))
+        self.step_machine(node, follower_events.DataFlushed(replica.durable_end))
 
     @rule(node=FOLLOWER)
     def see_record(self, node: int) -> None:
@@ -266,7 +268,7 @@ class Replication(RuleBasedStateMachine):
             source=self.source,
             holders=tuple(self.digests) if sealed else None,
         )
-        self.tell(node, follower_events.SegmentNamed.of(segment, lambda _: True, has_store=False))
+        self.step_machine(node, follower_events.SegmentNamed.of(segment, lambda _: True, has_store=False))
 
     @precondition(lambda self: self.end_offset is None)
     @rule(node=FOLLOWER, is_promise_kept=st.booleans(), is_whole=st.booleans())
@@ -301,7 +303,7 @@ class Replication(RuleBasedStateMachine):
         if promise is not None:
             if is_written:
                 replica.promise_on_disk = promise.fence
-            self.tell(
+            self.step_machine(
                 node, follower_events.PromiseWritten(promise.fence) if is_written else follower_events.PromiseFailed()
             )
 
@@ -311,7 +313,7 @@ class Replication(RuleBasedStateMachine):
         proof, replica.proof = replica.proof, None
         if proof is not None:
             assert proof.end_offset == replica.end_offset == self.end_offset
-            self.tell(node, follower_events.CopyProven(10 * len(replica.copy), repr(replica.copy).encode()))
+            self.step_machine(node, follower_events.CopyProven(10 * len(replica.copy), repr(replica.copy).encode()))
 
     @rule(node=FOLLOWER, is_told=st.booleans(), is_heard=st.booleans())
     def tell_service(self, node: int, is_told: bool, is_heard: bool) -> None:
@@ -327,13 +329,15 @@ class Replication(RuleBasedStateMachine):
                 assert word.end_offset == replica.end_offset
                 assert self.votes.get(node, word.end_offset) == word.end_offset, "another voice in the same life"
                 self.votes[node] = replica.voted_end = word.end_offset
-        self.tell(node, follower_events.ReportAccepted() if is_told and is_heard else follower_events.ReportFailed())
+        self.step_machine(
+            node, follower_events.ReportAccepted() if is_told and is_heard else follower_events.ReportFailed()
+        )
 
     @rule(span_ms=st.sampled_from((1, 50, 2_000)))
     def wait(self, span_ms: int) -> None:
         self.now_ms += span_ms
         for node in FOLLOWERS:
-            self.tell(node, follower_events.TimePassed())
+            self.step_machine(node, follower_events.TimePassed())
 
     # The recovery -----------------------------------------------------------------------------------------------------
     @precondition(lambda self: len(self.log) > 4)

@@ -65,9 +65,9 @@ class World:
         self.now_ms = 0
         self.objects = 0
         self.has_lock = False
-        self.tell(*(model.seen() for model in self.models))
+        self.step_machine(*(model.seen() for model in self.models))
 
-    def tell(self, *events: upload_events.UploaderEvent) -> None:
+    def step_machine(self, *events: upload_events.UploaderEvent) -> None:
         for effect in self.machine.step_all(events, self.now_ms):
             match effect:
                 case upload_events.SendChunk(task) | upload_events.SendBundle(task) | upload_events.Publish(task):
@@ -93,43 +93,43 @@ class World:
 
     def cancelled(self, task: int) -> None:
         del self.tasks[task]
-        self.tell(upload_events.TaskFailed(task, upload_events.TaskFailure.CANCELLED, "", 0.0))
+        self.step_machine(upload_events.TaskFailed(task, upload_events.TaskFailure.CANCELLED, "", 0.0))
 
     # What may happen ------------------------------------------------------------------------------------------------
     def grow(self, number: int, size: int) -> None:
         model = self.models[number]
         if not model.is_sealed and not model.is_gone:
             model.end += size
-            self.tell(upload_events.CommittedGrew(model.key, model.end - model.committed))
+            self.step_machine(upload_events.CommittedGrew(model.key, model.end - model.committed))
 
     def seal(self, number: int) -> None:
         model = self.models[number]
         if not model.is_gone:
             model.is_sealed = True
-            self.tell(model.seen())
+            self.step_machine(model.seen())
 
     def delete(self, number: int) -> None:
         self.models[number].is_gone = True
-        self.tell(upload_events.SegmentGone(self.models[number].key))
+        self.step_machine(upload_events.SegmentGone(self.models[number].key))
 
     def read_there(self, number: int, is_read: bool) -> None:
         model = self.models[4 + number % 3]
         model.away = None if is_read else "nobody reads it"
         if not model.is_gone and not model.is_complete:
-            self.tell(model.seen())
+            self.step_machine(model.seen())
 
     def rewrite(self, number: int) -> None:
         model = self.models[number]
         some = tuple(part for part in model.parts if part.object_key.startswith("b") and self.rng.random() < 0.5)
-        self.tell(upload_events.RewriteRequested(model.key, some))
+        self.step_machine(upload_events.RewriteRequested(model.key, some))
 
     def lock(self, is_held: bool) -> None:
         self.has_lock = is_held
-        self.tell(upload_events.LockGained(1) if is_held else upload_events.LockLost())
+        self.step_machine(upload_events.LockGained(1) if is_held else upload_events.LockLost())
 
     def time(self, ms: int) -> None:
         self.now_ms += ms
-        self.tell(upload_events.TimePassed())
+        self.step_machine(upload_events.TimePassed())
 
     def answer(self, failure: upload_events.TaskFailure | None, is_odd: bool) -> None:
         if not self.tasks:
@@ -139,7 +139,7 @@ class World:
         if failure is not None:
             if failure is upload_events.TaskFailure.LOCK_LOST:
                 failure = upload_events.TaskFailure.DOUBTFUL
-            self.tell(upload_events.TaskFailed(task, failure, "why not", self.rng.random()))
+            self.step_machine(upload_events.TaskFailed(task, failure, "why not", self.rng.random()))
             return
         self.objects += 1
         if isinstance(effect, upload_events.Publish):
@@ -147,7 +147,7 @@ class World:
         else:
             name = f"{'b' if isinstance(effect, upload_events.SendBundle) else 'c'}{self.objects}"
             outcomes = tuple(self.outcome(piece, name, is_odd) for piece in pieces_of(effect))
-        self.tell(upload_events.TaskEnded(task, outcomes))
+        self.step_machine(upload_events.TaskEnded(task, outcomes))
 
     def publish(self, effect: upload_events.Publish) -> upload_events.PieceOutcome:
         model = self.by_key[effect.key]
@@ -198,7 +198,7 @@ class World:
             if wake_ms is None:
                 break
             self.now_ms = max(self.now_ms, wake_ms)
-            self.tell(upload_events.TimePassed())
+            self.step_machine(upload_events.TimePassed())
         else:
             raise AssertionError(f"it never ends: {self.machine.describe(self.now_ms)}")
 
@@ -243,7 +243,7 @@ def test_whatever_is_answered_all_that_is_committed_gets_there_and_the_machine_c
     world.lock(True)
     for name, *details in plot:
         if name == "flush":
-            world.tell(upload_events.FlushRequested())
+            world.step_machine(upload_events.FlushRequested())
         else:
             getattr(world, name)(*details)
     world.drain()

@@ -65,7 +65,7 @@ def bucket(tmp_path: Path) -> str:
     return fill(tmp_path / "bucket", segments=12)
 
 
-def tell(*arguments: str) -> Any:
+def run_json(*arguments: str) -> Any:
     """One after another, in this process."""
     result = CliRunner().invoke(build_app(("pipeline",)), ["pipeline", *arguments, "--output", "json"])
     assert result.exit_code in (0, 1), result.output
@@ -101,7 +101,7 @@ class TestOnSpark:
         done = [*table.rglob("*.done.json")]
         assert is_running and made, (tmp_path / "log").read_text()
         assert len(made) < 48 and len(done) < 48, "it was killed in the middle"
-        again = tell(*archive, "--threads", "0")
+        again = run_json(*archive, "--threads", "0")
         assert (again["already"], again["segments"], again["format"]) == (len(done), 48 - len(done), form)
         rows = spark.read.parquet(str(data)).select("_offset", "flight").collect()
         assert sorted((row._offset, row.flight) for row in rows) == [(n, n) for n in range(960)]
@@ -141,14 +141,16 @@ def test_a_job_that_meets_damage_says_where_and_what_to_do(tmp_path: Path, job: 
 
 
 def test_every_job_answers_programs(bucket: str, tmp_path: Path) -> None:
-    assert tell("verify", "--bucket", bucket, "--threads", "0")["segments"] == 12
+    assert run_json("verify", "--bucket", bucket, "--threads", "0")["segments"] == 12
     out = str(tmp_path / "out")
-    assert tell("export", "--bucket", bucket, "--to", out, "--from-offset", "230", "--threads", "0")["records"] == 10
+    assert (
+        run_json("export", "--bucket", bucket, "--to", out, "--from-offset", "230", "--threads", "0")["records"] == 10
+    )
     prices, plot = tmp_path / "prices.json", tmp_path / "cost.svg"
     prices.write_text('{"bucket_gib_month": 0.023, "put_per_1000": 0.005, "get_per_1000": 0.0004}')
-    told = tell("cost", "--bucket", bucket, "--prices", str(prices), "--plot", str(plot))
+    told = run_json("cost", "--bucket", bucket, "--prices", str(prices), "--plot", str(plot))
     assert told["rows"][0]["topic"] == "cold" and plot.read_text().startswith("<svg")
-    dry = tell("archive", "cold", "--bucket", bucket, "--to", str(tmp_path / "t"), "--dry-run")
+    dry = run_json("archive", "cold", "--bucket", bucket, "--to", str(tmp_path / "t"), "--dry-run")
     assert (dry["segments"], dry["is_dry_run"], (tmp_path / "t").exists()) == (12, True, False)
 
 
@@ -173,8 +175,8 @@ def test_an_export_by_time_goes_by_the_records_whatever_headers_say(tmp_path: Pa
     asyncio.run(put())
     since, until = FIRST_TIME_MS + 2 * DAY_MS, FIRST_TIME_MS + 3 * DAY_MS
     asked = ("--bucket", str(tmp_path / "bucket"), "--threads", "0", "--from-ms", str(since))
-    assert tell("export", *asked, "--to", str(tmp_path / "from"))["records"] == 40
-    assert tell("export", *asked, "--to-ms", str(until), "--to", str(tmp_path / "day"))["records"] == 10
+    assert run_json("export", *asked, "--to", str(tmp_path / "from"))["records"] == 40
+    assert run_json("export", *asked, "--to-ms", str(until), "--to", str(tmp_path / "day"))["records"] == 10
     rows = [json.loads(line) for file in (tmp_path / "day").rglob("*.jsonl") for line in file.read_text().splitlines()]
     assert sorted(row["offset"] for row in rows) == list(range(20, 30))
 

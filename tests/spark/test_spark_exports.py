@@ -24,7 +24,7 @@ from stratalog_pipeline.jobs.export.export import ExportOptions, Shape, export
 from stratalog_pipeline.jobs.repair.verify import verify
 from stratalog_pipeline.jobs.runners import on_spark
 from support.cold_data import FIRST_TIME_MS, ColdShard
-from support.cold_reading import tell
+from support.cold_reading import put_shard
 from support.node_process import NodeProcess
 from support.topics import create_topic, read
 
@@ -57,7 +57,7 @@ async def many_pieces(store: ObjectStore) -> None:
     """Shard 3 of a topic of four: a segment of forty chunks."""
     topic = ColdShard(store)
     await topic.add([[keyed_batch(RECORDS * number)] for number in range(PIECES)])
-    await tell(topic)
+    await put_shard(topic)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from stratalog.formats.batches.records import Record, encode_batch
 from stratalog.model.segment import RemoteState
 from stratalog.objects import ObjectStore, open_store
 from support.cold_data import CLUSTER_ID, FIRST_TIME_MS, ColdShard, batch_at, batches_from
-from support.cold_reading import put_cut, tell
+from support.cold_reading import put_cut, put_shard
 from support.copied_objects import move_objects
 from support.growing_bucket import damage, in_bucket
 
@@ -31,7 +31,7 @@ async def flights(store: ObjectStore) -> ColdShard:
         await cold.add(parts)
     parts = [batches_from(90, 5, epoch=3), batches_from(105, 5, epoch=3)]
     await cold.add(parts, state=RemoteState.PARTIAL, is_bundled=True)
-    await tell(cold)
+    await put_shard(cold)
     return cold
 
 
@@ -67,7 +67,7 @@ def test_a_key_is_looked_up_and_only_its_chunks_are_read(spark: Any, bucket_url:
         for epoch in range(3):
             base = 30 * epoch
             await cold.add([batches_from(base, 5, epoch=epoch), batches_from(base + 15, 5, epoch=epoch, codec=4)])
-        await tell(cold)
+        await put_shard(cold)
         return cold
 
     in_bucket(bucket_url, keyed)
@@ -180,7 +180,7 @@ def test_a_snapshot_is_read_by_its_name_as_it_was(spark: Any, bucket_url: str) -
             await cold.add([batches_from(30 * epoch, 5, epoch=epoch), batches_from(30 * epoch + 15, 5, epoch=epoch)])
             if epoch == 1:
                 await put_cut(cold, "friday", 4, 37, 1)
-        await tell(cold, log_start_offset=60)  # its contents are no longer listed
+        await put_shard(cold, log_start_offset=60)  # its contents are no longer listed
 
     in_bucket(bucket_url, fill)
     read = spark.read.format("stratalog").option("bucket", bucket_url)
@@ -197,7 +197,7 @@ def test_ten_thousand_small_chunks_are_read_and_each_is_counted(spark: Any, buck
         memory = open_store("memory:")
         cold = ColdShard(memory)
         await cold.add([[batch_at(number, 1, value_bytes=19)] for number in range(CHUNKS)])
-        await tell(cold)
+        await put_shard(cold)
         await move_objects(memory, store, bucket_url)
         await memory.close()
 

@@ -100,7 +100,7 @@ class Page:
             await self.do("Fetch.enable", handleAuthRequests=True)
         await self.do("Page.navigate", url=url)
 
-    async def look(self, *, width: int = 1200, height: int = 900, is_dark: bool = False) -> None:
+    async def set_screen(self, *, width: int = 1200, height: int = 900, is_dark: bool = False) -> None:
         """As on a screen of this size, of a reader who likes it dark or not."""
         await self.do(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600

@@ -99,8 +99,8 @@ class Chaos:
         self.count = 0
 
     def strike(self, blow: Blow) -> None:
-        self._rest(blow.wait_s)
-        name = STORE if blow.what is What.STORE_AWAY else self._whom(blow)
+        self._wait(blow.wait_s)
+        name = STORE if blow.what is What.STORE_AWAY else self._target(blow)
         names = self._cluster.members if blow.what is What.KILL_ALL else [name]
         away = self.away
         if away.intersection(names):
@@ -108,16 +108,16 @@ class Chaos:
         if blow.role is Role.ETCD and any(other.startswith(Role.ETCD) for other in away):
             return
         if blow.what is What.WIPE:
-            self.calm()
+            self.wait_until_healthy()
         others = self._others(name, blow) if blow.what in CUTS else []
         self.say(f"{blow.what.value} {' '.join(names)}{' from ' if others else ''}{' '.join(others)}")
         self.count += 1
         self._carry_out(blow.what, names, others)
         self._struck |= dict.fromkeys(names, time.monotonic() + blow.down_s)
         if blow.what is What.WIPE:
-            self.calm()
+            self.wait_until_healthy()
 
-    def _whom(self, blow: Blow) -> str:
+    def _target(self, blow: Blow) -> str:
         if blow.role is not Role.NODE:
             return f"{blow.role}-{blow.number}"
         members = self._cluster.members
@@ -128,7 +128,7 @@ class Chaos:
         """Parts that are down, paused, cut off, or starting again."""
         return {*self._struck, *self._starting}
 
-    def calm(self) -> None:
+    def wait_until_healthy(self) -> None:
         """Everything is there again, and nothing needs attention."""
         self.bring_all_back()
         self._cluster.until_calm()
@@ -172,7 +172,7 @@ class Chaos:
         self._cuts[name] = wires
         self._cluster.wires.cut(wires)
 
-    def _rest(self, wait_s: float) -> None:
+    def _wait(self, wait_s: float) -> None:
         """Brings back meanwhile what is due."""
         until = time.monotonic() + wait_s
         while True:
@@ -190,7 +190,7 @@ class Chaos:
         if name == STORE:
             self._cluster.bring_store_back()
             return
-        self._cluster.wires.mend(self._cuts.pop(name, ()))
+        self._cluster.wires.restore(self._cuts.pop(name, ()))
         if name.startswith(Role.NODE) and (disk := self._cluster.disk_of(name)) is not None:
             disk.heal()
         self._cluster.signal(name, signal.SIGCONT)

@@ -16,8 +16,8 @@ from support.group_members import Committed, CommittingMember, Seen, take
 from support.history import Anomaly, Log, Outcome, Place, anomalies, differences
 from support.history import Seen as Read
 from support.ledger import IdempotentSender, Ledger
+from support.record_writers import with_writers
 from support.waiting import eventually_sync
-from support.who_wrote import told_with_writers
 
 _FLOWS_S, _READ_S = 45.0, 60.0
 
@@ -89,7 +89,7 @@ class Traffic:
         found: list[object] = [*self.ledger.wrong_answers, *anomalies(self.ledger.copy(), logs)]
         found += self._what_the_group_missed(logs)
         more = f"\nand {len(found) - 20} more" if found[20:] else ""
-        assert not found, "\n".join(told_with_writers(self.bootstrap, found[:20])) + more
+        assert not found, "\n".join(with_writers(self.bootstrap, found[:20])) + more
         return self.ledger.count(Outcome.OK)
 
     def _what_the_group_missed(self, logs: dict[Place, Log]) -> list[Anomaly | str]:

@@ -84,7 +84,9 @@ async def put_metadata(
     await write_snapshot(store, ObjectNames("", cluster_id), snapshot_id, captured, 1_700_000_000_000)
 
 
-async def tell(cold: ColdShard, *, topic: str = "cold", log_start_offset: int = 0, until: int | None = None) -> None:
+async def put_shard(
+    cold: ColdShard, *, topic: str = "cold", log_start_offset: int = 0, until: int | None = None
+) -> None:
     """Puts metadata that know the shard's segments, or the first `until` of them."""
     known: list[Segment] = cold.segments[:until]
     shards = [Shard(ShardKey(cold.topic_id, number), 0, ()) for number in range(cold.shard)]

@@ -42,7 +42,7 @@ class Client:
             owned=frozenset() if self.epoch == 0 else self.owned,
         )
 
-    def begins_anew(self) -> None:
+    def starts_again(self) -> None:
         self.epoch, self.owned, self.to_give_up, self.says_all = 0, frozenset(), frozenset(), True
 
     def gives_up(self) -> None:

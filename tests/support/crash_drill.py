@@ -35,8 +35,8 @@ from support.ledger import (
 )
 from support.node_process import NodeFailed, NodeProcess
 from support.raw_client import RawClient
+from support.record_writers import with_writers
 from support.waiting import eventually_sync
-from support.who_wrote import told_with_writers
 
 SETTINGS: dict[str, Any] = {
     # Everything small and soon, so that a round of a second sees every phase of a segment's life many times.
@@ -222,7 +222,7 @@ class Drill:
             for send in self.ledger.copy(with_archive=with_archive)
         ]
         found += anomalies(sent, logs)
-        assert not found, self._verdict(list(told_with_writers(self.node.bootstrap, found)))
+        assert not found, self._verdict(list(with_writers(self.node.bootstrap, found)))
         assert not self.ledger.wrong_answers, self._verdict(self.ledger.wrong_answers)
         failed = [f"{worker.name}: {worker.failure!r}" for worker in self.workers if worker.failure is not None]
         assert not failed, self._verdict(failed)

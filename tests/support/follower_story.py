@@ -69,18 +69,18 @@ class FollowerStory:
             case ["append" | "cut", "fails"]:
                 self.fails_next = True
             case _:
-                self._hear(self._event(words))
+                self._step(self._event(words))
 
-    def _hear(self, event: follower_events.FollowerEvent) -> None:
+    def _step(self, event: follower_events.FollowerEvent) -> None:
         effects = self.follower.step(event, self.now_ms)
         self.follower.check_invariants()
-        self.out += [f"  {_said(effect)}" for effect in effects]
+        self.out += [f"  {_effect_words(effect)}" for effect in effects]
         if effects and isinstance(effects[-1], follower_events.AppendRange | follower_events.CutTail):
             fails, self.fails_next = self.fails_next, False
             if isinstance(effects[-1], follower_events.AppendRange):
-                self._hear(follower_events.AppendFailed() if fails else follower_events.RangeAppended())
+                self._step(follower_events.AppendFailed() if fails else follower_events.RangeAppended())
             else:
-                self._hear(follower_events.CutFailed() if fails else follower_events.TailCut())
+                self._step(follower_events.CutFailed() if fails else follower_events.TailCut())
 
     def _event(self, words: list[str]) -> follower_events.FollowerEvent:
         match words:
@@ -166,12 +166,12 @@ def _number_after(words: list[str], name: str) -> int | None:
     return next(int(word) for word in words[words.index(name) + 1 :] if word.isdigit())
 
 
-def _said(effect: follower_events.FollowerEffect) -> str:
+def _effect_words(effect: follower_events.FollowerEffect) -> str:
     match effect:
         case follower_events.Ask(node_id, offset, is_throttled):
             whom = "the store" if node_id == OBJECT_STORE else f"node {node_id}"
             return f"ask {whom} at {offset}" + (", throttled" if is_throttled else "")
-        case follower_events.AskNobody():
+        case follower_events.StopAsking():
             return "ask nobody"
         case follower_events.AppendRange(found):
             return f"append {found.base_offset}..{found.end_offset}"

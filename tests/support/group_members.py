@@ -175,7 +175,7 @@ class CommittingMember(ConfluentMember):
         with known.lock:
             for message in messages:
                 self.seen.append(Seen(message.partition(), message.offset(), message.value()))
-                self._look(message.partition(), message.offset())
+                self._check_position(message.partition(), message.offset())
         if not messages:
             return
         try:
@@ -187,7 +187,7 @@ class CommittingMember(ConfluentMember):
                 if place.error is None and place.offset >= 0:
                     known.told[place.partition] = max(known.told[place.partition], place.offset)
 
-    def _look(self, shard: int, offset: int) -> None:
+    def _check_position(self, shard: int, offset: int) -> None:
         due = self._due.pop(shard, 0)
         if offset < due:
             self._committed.went_back.append(f"shard {shard} began at {offset}, committed was {due}")

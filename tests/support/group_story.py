@@ -139,7 +139,7 @@ class GroupStory:
             error = self.group.commit_error("", None, -1, self.now_ms)
         else:
             error = self.group.commit_error(self._id(words[0]), None, self._generation(words), self.now_ms)
-        self.out.append(f"  commit of {words[0]}: {_said(error)}")
+        self.out.append(f"  commit of {words[0]}: {_error_words(error)}")
 
     def _wait(self, span_ms: int) -> None:
         until_ms = self.now_ms + span_ms
@@ -165,7 +165,7 @@ class GroupStory:
                     self.ids[name] = answer.member_id
                     self.out.append(f"  {name}: join again as {answer.member_id}")
                 elif answer.error is not GroupError.NONE:
-                    self.out.append(f"  {name}: join refused, {_said(answer.error)}")
+                    self.out.append(f"  {name}: join refused, {_error_words(answer.error)}")
                     if answer.error is GroupError.UNKNOWN_MEMBER_ID:
                         self.ids.pop(name, None)
                 else:
@@ -181,13 +181,15 @@ class GroupStory:
             case group_events.AnswerSync(waiter, answer):
                 name = self.waiters.pop(waiter)
                 said = answer.assignment.decode() or "nothing"
-                told = f"gets {said}" if answer.error is GroupError.NONE else f"sync refused, {_said(answer.error)}"
+                told = (
+                    f"gets {said}" if answer.error is GroupError.NONE else f"sync refused, {_error_words(answer.error)}"
+                )
                 self.out.append(f"  {name}: {told}")
             case group_events.AnswerHeartbeat(waiter, error):
-                self.out.append(f"  {self.waiters.pop(waiter)}: {_said(error)}")
+                self.out.append(f"  {self.waiters.pop(waiter)}: {_error_words(error)}")
             case group_events.AnswerLeave(waiter, errors):
                 del self.waiters[waiter]
-                self.out.append(f"  left: {', '.join(_said(error) for error in errors)}")
+                self.out.append(f"  left: {', '.join(_error_words(error) for error in errors)}")
             case group_events.PersistGroup() | group_events.PersistMember():
                 if self.held is not None:
                     self.held.append(effect)
@@ -227,5 +229,5 @@ def _options(words: list[str]) -> dict[str, str]:
     return options
 
 
-def _said(error: GroupError) -> str:
+def _error_words(error: GroupError) -> str:
     return "ok" if error is GroupError.NONE else f"{error.name} ({error.value})"

@@ -10,7 +10,7 @@ from typing import Any
 from stratalog.formats.bucket.object_names import SegmentObject, SegmentObjectName
 from stratalog.objects import ObjectStore, open_store
 from support.cold_data import ColdShard, batches_from
-from support.cold_reading import tell
+from support.cold_reading import put_shard
 
 _NO_PYTHON = "Python worker failed to connect back"
 
@@ -67,7 +67,7 @@ class GrowingBucket:
             gone = everything[self.expired : self.expired + segments]
             self.expired += segments
             self.shard.segments = everything[self.expired :]
-            await tell(self.shard, log_start_offset=gone[-1].end_offset or 0)
+            await put_shard(self.shard, log_start_offset=gone[-1].end_offset or 0)
             self.shard.segments = everything
             await store.delete([one.remote.manifest_key or "" for one in gone])
             for one in gone:
@@ -79,7 +79,7 @@ class GrowingBucket:
     def part_sizes(self) -> dict[tuple[int, int], int]:
         """Bytes of each chunk that is there, by its offsets."""
 
-        async def look(store: ObjectStore) -> dict[tuple[int, int], int]:
+        async def chunk_sizes(store: ObjectStore) -> dict[tuple[int, int], int]:
             found = {}
             async for info in store.list(self.shard.names.data_prefix):
                 name = self.shard.names.parse(info.key)
@@ -87,7 +87,7 @@ class GrowingBucket:
                     found[name.from_offset, name.to_offset] = info.size_bytes
             return found
 
-        found: dict[tuple[int, int], int] = in_bucket(self.url, look)
+        found: dict[tuple[int, int], int] = in_bucket(self.url, chunk_sizes)
         return found
 
 
@@ -112,7 +112,7 @@ class Stream:
                     raise
 
     def start(self, trigger: dict[str, Any], fail_at: int | None = None) -> Any:
-        def take(frame: Any, _: int) -> None:
+        def check_batch(frame: Any, _: int) -> None:
             self.before_reading()
             found = sorted(row.offset for row in frame.select("offset").collect())
             if fail_at is not None and fail_at in found:
@@ -120,7 +120,7 @@ class Stream:
             self.batches.append(found)
 
         frame = self.spark.readStream.format("stratalog").options(**self.options).load(self.bucket.url)
-        writer = frame.writeStream.foreachBatch(take).trigger(**trigger)
+        writer = frame.writeStream.foreachBatch(check_batch).trigger(**trigger)
         return writer.option("checkpointLocation", str(self.folder)).start()
 
     @property

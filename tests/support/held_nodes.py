@@ -44,7 +44,7 @@ class Log:
 
 
 @dataclass(slots=True)
-class Told:
+class CutState:
     shards: dict[int, tuple[int, int]]
     """Epoch and end of each that it said it leads."""
     is_held: bool = True
@@ -55,7 +55,7 @@ class HeldNode:
 
     def __init__(self, world: HeldNodes, node_id: int) -> None:
         self._world, self.node_id = world, node_id
-        self.cuts: dict[UUID, Told] = {}
+        self.cuts: dict[UUID, CutState] = {}
         self.believes: dict[int, tuple[int, int]] = {}
         """Of each shard that was taken from it: its last epoch and end."""
         self.is_down = False
@@ -72,7 +72,7 @@ class HeldNode:
         self._arrives()
         logs = {shard: log for shard, log in enumerate(self._world.logs) if log.leader == self.node_id}
         told = {shard: (log.epoch, len(log.records)) for shard, log in logs.items()} | self.believes
-        self.cuts = {request.cut_id: Told(told)}
+        self.cuts = {request.cut_id: CutState(told)}
         shards = [
             HeldShard(
                 topic=TOPIC.name,
@@ -111,7 +111,7 @@ class HeldNode:
         if self.is_down:
             raise Unavailable(f"node {self.node_id} is down")
 
-    def _cut(self, cut_id: UUID) -> Told:
+    def _cut(self, cut_id: UUID) -> CutState:
         if cut_id not in self.cuts:
             raise NotFound(f"cut {cut_id} is not being made on node {self.node_id}")
         return self.cuts[cut_id]
@@ -222,10 +222,10 @@ class InDrawnOrder:
                 outcomes[at] = ask(of[at])
             except Exception as error:
                 outcomes[at] = error
-        return _told(outcomes[at] for at in range(len(of)))
+        return _results(outcomes[at] for at in range(len(of)))
 
 
-def _told(outcomes: Iterable[Any]) -> Iterator[Any]:
+def _results(outcomes: Iterable[Any]) -> Iterator[Any]:
     for outcome in outcomes:
         if isinstance(outcome, Exception):
             raise outcome

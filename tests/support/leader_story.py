@@ -67,7 +67,7 @@ class LeaderStory:
         for effect in self.leader.step(self._event(words), self.now_ms):
             if isinstance(effect, leader_events.ProposeIsr):
                 self.proposals.append(effect)
-            self.out.append(f"  {_said(effect)}")
+            self.out.append(f"  {_effect_words(effect)}")
 
     def _begin(self, words: list[str]) -> None:
         needed = int(words[words.index("needs") + 1]) if "needs" in words else 1
@@ -153,7 +153,7 @@ def _nodes_after(word: str, words: list[str]) -> tuple[int, ...]:
     return tuple(map(int, takewhile(str.isdigit, words[words.index(word) + 1 :])))
 
 
-def _said(effect: leader_events.LeaderEffect) -> str:
+def _effect_words(effect: leader_events.LeaderEffect) -> str:
     match effect:
         case leader_events.PersistBatches(batches, _, _, end_offset):
             placed = " ".join(f"{batch.slot}@{batch.base_offset}" for batch in batches)

@@ -56,17 +56,19 @@ class LeaseStory:
                 return self._pass(int(time_ms))
             case ["stands", "still", "until", time_ms]:
                 self._now_ms = int(time_ms)
-                return self._look()
+                return self._check_leases()
             case ["store", where]:
                 self._is_store_away = where == "away"
             case [life, "is", "heard", "without", "room"]:
-                self._led().heard(_life(life), self._now_ms, has_room=False)
+                self._led().heartbeat_received(_life(life), self._now_ms, has_room=False)
             case [life, "is", "heard", "with", percent, "%", "free"]:
-                self._led().heard(_life(life), self._now_ms, vitals=Vitals(int(percent), 100, has_store=False))
+                self._led().heartbeat_received(
+                    _life(life), self._now_ms, vitals=Vitals(int(percent), 100, has_store=False)
+                )
             case [life, "is", "heard"]:
-                self._led().heard(_life(life), self._now_ms)
+                self._led().heartbeat_received(_life(life), self._now_ms)
             case [life, "says", "goodbye"]:
-                self._led().heard(_life(life), self._now_ms, is_last=True)
+                self._led().heartbeat_received(_life(life), self._now_ms, is_last=True)
             case ["node", number, "asks", "to", "begin", "on", disk, *shown]:
                 info, is_over = NodeInfo(int(number), disk, "host", 9092), shown == ["whose", "process", "is", "over"]
                 assert is_over or not shown, f"no such command: {command}"
@@ -84,10 +86,10 @@ class LeaseStory:
         outcomes: list[str] = []
         while self._now_ms < until_ms:
             self._now_ms = min(until_ms, self._now_ms + self._led().check_every_ms)
-            outcomes += self._look()
+            outcomes += self._check_leases()
         return outcomes
 
-    def _look(self) -> list[str]:
+    def _check_leases(self) -> list[str]:
         due = self._led().due(self._now_ms)
         if due is None:
             return []

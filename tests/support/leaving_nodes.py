@@ -52,7 +52,7 @@ class Leaving:
         assert record is not None
         return record
 
-    async def look(self) -> None:
+    async def run_checks(self) -> None:
         leader = self.leader()
         await leader.run_pass()
         await self._repair(leader)
@@ -77,7 +77,7 @@ class Leaving:
         """Look until so; released nodes end as their processes do."""
         end = asyncio.get_running_loop().time() + _LONGEST_S
         while asyncio.get_running_loop().time() < end:
-            await self.look()
+            await self.run_checks()
             await self.end_the_released()
             if step is not None and (await self.record(of)).step is step:
                 return

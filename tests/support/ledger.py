@@ -141,7 +141,7 @@ class Worker(threading.Thread):
 
     def finish(self) -> None: ...
 
-    def rest(self, longest_s: float) -> None:
+    def wait_a_while(self, longest_s: float) -> None:
         self._stopping.wait(self.chance.random() * longest_s)
 
     def pause(self) -> None:
@@ -189,7 +189,7 @@ class IdempotentSender(Worker):
         place = self.chance.choice(self.places)
         send = self.ledger.sending(self.name, place, self.next_value(place))
         with contextlib.suppress(BufferError):  # never sent then: a value that never shows
-            self._producer.produce(place[0], send.value, partition=place[1], on_delivery=self._told(send))
+            self._producer.produce(place[0], send.value, partition=place[1], on_delivery=self._delivery_callback(send))
         self._due = max(self._due + self._pause_s, time.monotonic() - 1.0)
         while (left := self._due - time.monotonic()) > 0:
             self._producer.poll(left)
@@ -197,15 +197,15 @@ class IdempotentSender(Worker):
     def idle(self) -> None:
         self._producer.poll(_PAUSE_S)
 
-    def _told(self, send: Sent) -> Callable[[Any, Any], None]:
-        def told(error: Any, message: Any) -> None:
+    def _delivery_callback(self, send: Sent) -> Callable[[Any, Any], None]:
+        def on_delivery(error: Any, message: Any) -> None:
             if error is None:
                 # A repetition may be acknowledged without an offset.
                 self.ledger.acknowledged(send, -1 if message.offset() is None else message.offset())
             elif error.fatal():
                 self.ledger.wrong_answers.append(f"{self.name}: {error}")
 
-        return told
+        return on_delivery
 
     def finish(self) -> None:
         left = self._producer.flush(60)
@@ -243,7 +243,7 @@ class PlainSender(Worker):
             self.ledger.wrong_answers.append(f"{self.name}: {produced}")
         else:
             self._stopping.wait(_PAUSE_S)
-        self.rest(self._longest_rest_s)
+        self.wait_a_while(self._longest_rest_s)
 
     def disconnect(self) -> None:
         if self._client is not None:
@@ -283,7 +283,7 @@ class Committer(Worker):
                 self.ledger.committed(self.group, place, offset)
             elif code not in _RETRIABLE:
                 self.ledger.wrong_answers.append(f"{self.name}: committing {place} gave {ErrorCode(code).name}")
-        self.rest(0.05)
+        self.wait_a_while(0.05)
 
     def finish(self) -> None:
         if self._client is not None:
@@ -320,7 +320,7 @@ class TailReader(Worker):
             if self._client is not None:
                 self._client.socket.close()
             self._client = None
-        self.rest(0.05)
+        self.wait_a_while(0.05)
 
     def finish(self) -> None:
         if self._client is not None:

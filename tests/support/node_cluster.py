@@ -148,7 +148,7 @@ class NodeCluster:
         """Its lease is over, whether it runs or not."""
         await self.meta.service.perform(NoteLives(lost=(await self._life(node_id),)))
 
-    async def hear(self, node_id: int) -> None:
+    async def restore_heartbeats(self, node_id: int) -> None:
         """It is there after all, in the same life."""
         await self.meta.service.perform(NoteLives(heard=(await self._life(node_id),)))
 

@@ -43,7 +43,7 @@ class Machines:
             if name not in wanted or "deletionTimestamp" in pod["metadata"]:
                 self._ask("DELETE", path_of("Pod", self._namespace, name), {"gracePeriodSeconds": 0})
             else:
-                self._tell(pod)
+                self._set_ready(pod)
         for claim in self._all("PersistentVolumeClaim"):
             self._bind(claim, pods)
 
@@ -71,9 +71,9 @@ class Machines:
         made = self._ask("POST", path_of("Pod", self._namespace), body)
         if "uid" in made.get("metadata", {}):
             self.started.append(made["metadata"]["uid"])
-            self._tell(made)
+            self._set_ready(made)
 
-    def _tell(self, pod: dict[str, Any]) -> None:
+    def _set_ready(self, pod: dict[str, Any]) -> None:
         name = pod["metadata"]["name"]
         wanted = "False" if name in self.down else "True"
         conditions = pod.get("status", {}).get("conditions") or []

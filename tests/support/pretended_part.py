@@ -24,16 +24,16 @@ def main() -> None:
     name = f"node-{words[words.index('--id') + 1]}" if "--id" in words else "meta-1"
     does = (folder / f"{name}.does").read_text() if (folder / f"{name}.does").exists() else ""
 
-    def tell(what: str) -> None:
+    def note(what: str) -> None:
         with (folder / "story").open("a") as story:
             story.write(f"{name} {what}\n")
 
     def end(*_: object) -> None:
-        tell("ended")
+        note("ended")
         os._exit(0)
 
     signal.signal(signal.SIGTERM, signal.SIG_IGN if does == "deaf" else end)
-    tell("began")
+    note("began")
     if does == "fail":
         sys.exit("stratalog: cannot start: the moon is full")  # on standard error, code 1
     if (folder / "v1").exists() and name == "meta-1":

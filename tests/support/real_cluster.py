@@ -245,7 +245,7 @@ class RealCluster:
     # Calm -------------------------------------------------------------------------------------------------------
     def heal(self) -> None:
         """Everything runs, and nothing needs attention but what was given up."""
-        self.wires.mend()
+        self.wires.restore()
         self.bring_store_back()
         for part in self.plan.parts:
             self.signal(part.name, signal.SIGCONT)

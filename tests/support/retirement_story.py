@@ -90,7 +90,7 @@ class RetirementStory(TableStory):
                 mount=self.mount,
                 is_in_line=turns.is_in_line(node_id),
                 next_check_by=next_check_by,
-                has_other_checks=next_check_by is not None and turns.looks.get(next_check_by, 0) > 1,
+                has_other_checks=next_check_by is not None and turns.run_passes.get(next_check_by, 0) > 1,
             )
         )
 
@@ -117,7 +117,7 @@ class RetirementStory(TableStory):
                     pass
         return planned
 
-    def looks(self, *node_ids: int, count: int = 4) -> None:
+    def run_passes(self, *node_ids: int, count: int = 4) -> None:
         for _ in range(count):
             for node_id in node_ids:
                 self.run_pass(node_id)
@@ -126,11 +126,11 @@ class RetirementStory(TableStory):
         """It leaves, all that it held is in the object store, and others are to look whether that is so."""
         self.active(self.topic("orders", settings={"remote.storage.enable": "true"}))
         self.do(RetireNode(node_id))
-        self.looks(node_id)
+        self.run_passes(node_id)
         self.roll_away(node_id)
         self.report_all()
         self.upload_all()
-        self.looks(node_id)
+        self.run_passes(node_id)
         assert self.record(node_id).step is RetireStep.VERIFY
 
     def sight(

@@ -3,7 +3,7 @@
     wires = Wires({"node-1": ["127.0.0.1:9092"], …}, cluster_json)
     wires.through["127.0.0.1:9092"]                    # where the others find it
     wires.cut(one_way(["node-1"], ["meta-1"]))         # meta-1 gets nothing from node-1; the other way works
-    wires.mend()
+    wires.restore()
 
 A cut is silence: nothing is refused, nothing is closed. Bytes are held and delivered when the wire is restored, as with
 TCP; so is the end of a connection. A call over a cut wire is connected and gets no answer. A caller is known by its
@@ -66,7 +66,7 @@ class Wires:
         """In force on return. A wire that is cut twice must be restored twice."""
         self._change(self._cuts + Counter(wires))
 
-    def mend(self, wires: Iterable[Wire] | None = None) -> None:
+    def restore(self, wires: Iterable[Wire] | None = None) -> None:
         """These, or all."""
         self._change(Counter() if wires is None else self._cuts - Counter(wires))
 

@@ -21,7 +21,7 @@ from stratalog.model.metadata import Snapshot
 from stratalog.telemetry.printable import printable
 from stratalog_cli.admin.nodes import MetaOption, ask_meta
 from stratalog_cli.connect.output import AdminOption, OutputFormat, OutputOption, print_json, print_table
-from stratalog_cli.connect.several_nodes import Nodes, tell_not_asked
+from stratalog_cli.connect.several_nodes import Nodes, warn_of_unasked
 from stratalog_cli.terminal.say import say
 
 _MOST_ROUNDS: Final = 16
@@ -109,7 +109,7 @@ def _roll(nodes: Nodes, moves: Sequence[Move]) -> set[SegmentKey]:
 
         asked.update(name for answer in nodes.each(ask) for name in answer)
     missing = {move.segment.leader for move in moves if _name(move) not in asked}
-    tell_not_asked([], [node for node in missing if node is not None], "where shards are led that were to be rolled")
+    warn_of_unasked([], [node for node in missing if node is not None], "where shards are led that were to be rolled")
     return {keys[name] for name in asked if name in keys}
 
 

@@ -19,7 +19,7 @@ from stratalog.admin_api.wording import (
 )
 from stratalog.model.counting import counted
 from stratalog_cli.connect.output import AdminOption, OutputFormat, OutputOption, print_fields, print_json
-from stratalog_cli.connect.several_nodes import Nodes, tell_not_asked
+from stratalog_cli.connect.several_nodes import Nodes, warn_of_unasked
 
 _FINDINGS: Final = 1
 
@@ -42,7 +42,7 @@ def status(admin: AdminOption = None, output: OutputOption = OutputFormat.TABLE)
             _print(told)
     if len(nodes.clients) > 1:
         alive = {node.node_id for told in answers for node in told.nodes if node.is_alive}
-        tell_not_asked([told.node_id for told in answers], alive, "alive in this cluster")
+        warn_of_unasked([told.node_id for told in answers], alive, "alive in this cluster")
     nodes.end()
     if any(not told.is_ready or told.stopped_shards for told in answers):
         raise typer.Exit(_FINDINGS)

@@ -12,7 +12,7 @@ import typer
 from stratalog.model.errors import Conflict, InvalidRequest
 from stratalog.settings.load import COMMAND_LINE_VARIABLES, load_process_settings
 from stratalog_cli.cluster.checked import health
-from stratalog_cli.cluster.control import NobodyRuns, ask
+from stratalog_cli.cluster.control import NotRunning, ask
 from stratalog_cli.cluster.directory import ClusterDirectory
 from stratalog_cli.cluster.plan import Plan
 from stratalog_cli.connect.output import OutputFormat, OutputOption, SetOption, print_json
@@ -83,7 +83,7 @@ def start(
             raise InvalidRequest("--part starts what is known: leave the other options out")
         _ask(directory, {"do": "start-part", "part": part})
         return
-    _require_nobody_runs(directory)
+    _require_not_running(directory)
     from stratalog_cli.cluster.etcd import find_etcd
     from stratalog_cli.cluster.plan import Asked, Programs, first_plan, next_plan
     from stratalog_cli.cluster.run import run_cluster
@@ -115,7 +115,7 @@ def stop(
         return
     try:
         _ask(directory, {"do": "stop"})
-    except NobodyRuns:
+    except NotRunning:
         say(f"the cluster in {directory.path} does not run")
 
 
@@ -147,10 +147,10 @@ def _ask(directory: ClusterDirectory, request: dict[str, Any]) -> Any:
     return ask(directory.path, request, say)
 
 
-def _require_nobody_runs(directory: ClusterDirectory) -> None:
+def _require_not_running(directory: ClusterDirectory) -> None:
     try:
         ask(directory.path, {"do": "state"}, say, timeout_s=5)
-    except NobodyRuns:
+    except NotRunning:
         return
     place = directory.path
     raise Conflict(

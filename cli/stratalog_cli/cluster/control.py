@@ -89,14 +89,14 @@ class ControlServer:
                 writer.close()
 
 
-class NobodyRuns(Unavailable):
+class NotRunning(Unavailable):
     """No process runs the cluster of this directory."""
 
 
 def ask(directory: Path, request: dict[str, Any], say: Say, *, timeout_s: float | None = None) -> Any:
     """Blocking. Returns the answer; hands on what is said meanwhile.
 
-    Raises NobodyRuns, OutcomeUnknown when the answer is cut off, and what the other side raised.
+    Raises NotRunning, OutcomeUnknown when the answer is cut off, and what the other side raised.
     """
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(timeout_s)
@@ -104,7 +104,7 @@ def ask(directory: Path, request: dict[str, Any], say: Say, *, timeout_s: float 
             with _short_path(directory) as path:
                 connection.connect(path)
         except OSError:
-            raise NobodyRuns(
+            raise NotRunning(
                 f"the cluster in {directory} does not run: `stratalog cluster start --data {directory}` starts it"
             ) from None
         try:

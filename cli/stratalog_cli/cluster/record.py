@@ -33,7 +33,7 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=False)
 
 
-class PartLine(_Strict):
+class PartEntry(_Strict):
     name: str
     role: Role
     pid: int | None
@@ -43,17 +43,17 @@ class PartLine(_Strict):
 class ClusterFile(_Strict):
     bootstrap: str
     page: str | None = None
-    parts: list[PartLine]
+    parts: list[PartEntry]
 
 
-class PortsLine(_Strict):
+class PortsEntry(_Strict):
     kafka: _Port
     others: _Port
 
 
 class OptionsFile(_Strict):
     store: MetaStoreKind
-    ports: PortsLine
+    ports: PortsEntry
     bucket: str | None
     settings: dict[str, str]
 
@@ -61,7 +61,7 @@ class OptionsFile(_Strict):
 def cluster_text(plan: Plan, pids: Mapping[str, int], page: str | None = None) -> str:
     """A part per line, for `grep`. `pids` by name, of the parts that run; `page` is the URL of the cluster UI."""
     parts = [
-        PartLine(name=part.name, role=part.role, pid=pids.get(part.name), addresses=dict(part.addresses))
+        PartEntry(name=part.name, role=part.role, pid=pids.get(part.name), addresses=dict(part.addresses))
         for part in plan.parts
     ]
     lines = ",\n".join(f"  {json.dumps(part.model_dump(mode='json'))}" for part in parts)
@@ -70,7 +70,7 @@ def cluster_text(plan: Plan, pids: Mapping[str, int], page: str | None = None) -
 
 
 def options_text(choices: Choices) -> str:
-    ports = PortsLine(kafka=choices.ports.kafka, others=choices.ports.others)
+    ports = PortsEntry(kafka=choices.ports.kafka, others=choices.ports.others)
     file = OptionsFile(store=choices.store, ports=ports, bucket=choices.bucket, settings=dict(choices.settings))
     return file.model_dump_json(indent=1) + "\n"
 

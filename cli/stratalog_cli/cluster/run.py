@@ -39,17 +39,17 @@ async def _run(directory: ClusterDirectory, plan: Plan, programs: Programs) -> N
             starter.require_all_free()  # so that nothing is made where it could not start
         await directory.hold()
         _stop_by_signal(starter)
-        _say_what_is_unusual(plan)
+        _warn_of_unusual_plan(plan)
         async with ControlServer(directory.path, starter.answer):
             try:
-                await _until_told(starter)
+                await _until_stop_requested(starter)
             finally:
                 await starter.stop_all()
     finally:
         directory.release()
 
 
-async def _until_told(starter: Starter) -> None:
+async def _until_stop_requested(starter: Starter) -> None:
     async with _status_page(starter) as opening:
         try:
             await starter.start_all(say)
@@ -58,7 +58,7 @@ async def _until_told(starter: Starter) -> None:
                 return
             raise
         say(f"commands  stratalog context add NAME {starter.context_options}")
-        await _say_where_the_page_is(starter, opening)
+        await _print_page_address(starter, opening)
         say(f"ready bootstrap={starter.bootstrap}")
         await starter.stopping.wait()
 
@@ -84,7 +84,7 @@ async def _status_page(starter: Starter) -> AsyncIterator[asyncio.Task[str]]:
                 opening.exception()  # already reported, or no longer of interest
 
 
-async def _say_where_the_page_is(starter: Starter, opening: asyncio.Task[str]) -> None:
+async def _print_page_address(starter: Starter, opening: asyncio.Task[str]) -> None:
     try:
         url = await opening
     except StratalogError as error:
@@ -117,7 +117,7 @@ def _environment() -> dict[str, str]:
     }
 
 
-def _say_what_is_unusual(plan: Plan) -> None:
+def _warn_of_unusual_plan(plan: Plan) -> None:
     if plan.choices.store is MetaStoreKind.ROCKSDB:
         warn(
             f"no etcd of version {FIRST_SAFE} or later on PATH when this cluster was made: one meta service "

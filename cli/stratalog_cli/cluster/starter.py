@@ -78,7 +78,7 @@ class Starter:
             self._note()
             for role in (Role.ETCD, Role.META):
                 await self._start(self._plan.of(role), say)
-            await self._ask_who_has_retired(say)
+            await self._find_retired_nodes(say)
             await self._start([part for part in self._plan.of(Role.NODE) if part.name not in self._retired], say)
 
     def require_all_free(self) -> None:
@@ -105,7 +105,7 @@ class Starter:
         """Without them as well: a command that asks every node would wait for those in vain."""
         return self._plan.context_options(without=self._retired)
 
-    async def _ask_who_has_retired(self, say: Say) -> None:
+    async def _find_retired_nodes(self, say: Say) -> None:
         """A node that has left is refused when it is started: that shall not keep the others down."""
         if not any((self._directory.path / part.name).exists() for part in self._plan.of(Role.NODE)):
             return
@@ -126,11 +126,13 @@ class Starter:
         self.stopping.set()
         async with self._one_change:  # what was under way gives up now
             for role in reversed(Role):
-                await self._end([child for child in self._children.values() if child.part.role is role], self._tell_all)
+                await self._end(
+                    [child for child in self._children.values() if child.part.role is role], self._print_to_all
+                )
             await self._telling.ended()
         self.is_over.set()
 
-    def _tell_all(self, text: str) -> None:
+    def _print_to_all(self, text: str) -> None:
         for say in (self._warn, *self._wait_for_the_end):
             say(text)
 

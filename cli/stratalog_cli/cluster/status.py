@@ -14,7 +14,7 @@ from stratalog.model.counting import counted, joined
 from stratalog.model.errors import StratalogError
 from stratalog.model.tokens import Token
 from stratalog.telemetry.logs import without_secrets
-from stratalog_cli.cluster.control import NobodyRuns, ask
+from stratalog_cli.cluster.control import NotRunning, ask
 from stratalog_cli.cluster.directory import ClusterDirectory
 from stratalog_cli.cluster.health import Health, all_health, troubles
 from stratalog_cli.cluster.plan import Part, Plan, Role
@@ -66,7 +66,7 @@ def read_status(directory: ClusterDirectory) -> ClusterStatus:
     is_running = True
     try:
         state = ask(directory.path, {"do": "state"}, say, timeout_s=_TIMEOUT_S)
-    except NobodyRuns:
+    except NotRunning:
         is_running = False
     alive = [part for part in plan.parts if part.name in state["alive"]]
     token = cluster_token(plan.choices.settings)

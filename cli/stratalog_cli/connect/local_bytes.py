@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from stratalog.admin_api.client import AdminClient
 from stratalog.model.errors import Conflict, InvalidRequest
 from stratalog.telemetry.printable import printable
-from stratalog_cli.connect.several_nodes import Nodes, tell_not_asked
+from stratalog_cli.connect.several_nodes import Nodes, warn_of_unasked
 from stratalog_cli.connect.target_address import admin_target
 from stratalog_cli.terminal.say import say
 
@@ -62,7 +62,7 @@ def ask_local_bytes(admin: str | None) -> tuple[LocalBytes | None, Nodes | None]
     clusters = sorted(set(asked.values()))
     if len(clusters) > 1:
         raise Conflict(f"the nodes are of clusters {printable(', '.join(clusters))}: name nodes of one")
-    tell_not_asked(asked, all_ids, "whose disks are not counted")
+    warn_of_unasked(asked, all_ids, "whose disks are not counted")
     return LocalBytes(clusters[0], tuple(sorted(asked)), dict(by_topic), is_named=admin is not None), nodes
 
 

@@ -65,17 +65,17 @@ class Nodes:
             raise Unavailable("none of the nodes answers; see above")
         return found
 
-    def get_to_know_all(self) -> None:
+    def learn_all_nodes(self) -> None:
         """For a write that needs each of them. Raises: what keeps it from one of them."""
         for client in self.clients:
-            self._get_to_know(client)
+            self._learn_nodes(client)
 
     def _ask(self, client: AdminClient, ask: Callable[[AdminClient], T]) -> T:
         if client not in self._known and (self._is_write or self._asked.is_guessed):
-            self._get_to_know(client)
+            self._learn_nodes(client)
         return ask(client)
 
-    def _get_to_know(self, client: AdminClient) -> None:
+    def _learn_nodes(self, client: AdminClient) -> None:
         """Raises: InvalidRequest for a write to a default address, Conflict if it would reach another cluster."""
         told = client.status()
         node, address = f"node {told.node_id} of cluster {printable(told.cluster_id)}", client.base.partition("//")[2]
@@ -106,7 +106,7 @@ class Nodes:
         say(f"left out: {printable(str(error))}", to_stderr=True)
 
 
-def tell_not_asked(asked: Iterable[int], wanted: Iterable[int], what: str) -> list[int]:
+def warn_of_unasked(asked: Iterable[int], wanted: Iterable[int], what: str) -> list[int]:
     """Says on standard error which nodes would have had more to say, and why. Returns them."""
     missing = sorted(set(wanted) - set(asked))
     if missing:

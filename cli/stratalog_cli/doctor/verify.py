@@ -22,7 +22,7 @@ from stratalog_cli.connect.output import (
     print_findings,
     print_json,
 )
-from stratalog_cli.connect.several_nodes import Nodes, tell_not_asked
+from stratalog_cli.connect.several_nodes import Nodes, warn_of_unasked
 from stratalog_cli.terminal.say import say
 
 _FINDINGS = 1
@@ -53,7 +53,7 @@ def verify(
     else:
         _print(done, findings)
     asked = [told.node_id for told, _ in answers]
-    tell_not_asked(asked, done.other_holders, "where copies are of what was checked")
+    warn_of_unasked(asked, done.other_holders, "where copies are of what was checked")
     if done.errors:
         raise typer.Exit(_FINDINGS)
     nodes.end()

@@ -103,7 +103,7 @@ def consume(
         for shard in shards
     }
     if from_offset is not None:
-        _tell_where_nothing_is(bounds, from_offset)
+        _warn_of_empty_ranges(bounds, from_offset)
     reading = Reading(place, starts, None if follow else bounds, patience_s)
     try:
         _copy(reading, limit, output, key_separator)
@@ -125,7 +125,7 @@ def first_offset(bounds: Bounds, offset: int | None, at_time: int | None, last: 
     return min(max(wanted, bounds.start), bounds.end)
 
 
-def _tell_where_nothing_is(bounds: Mapping[Shard, Bounds], offset: int) -> None:
+def _warn_of_empty_ranges(bounds: Mapping[Shard, Bounds], offset: int) -> None:
     for (topic, shard), one in bounds.items():
         if offset > one.end:
             say(f"{printable(topic)}-{shard} ends at offset {one.end}, before {offset}", to_stderr=True)
@@ -221,7 +221,7 @@ class Reading:
             if shard in self._left and not self._is_beyond(shard, message.offset()):
                 found.append(message)
             self._passed(shard, message.offset() + 1)
-        self._be_patient(bool(found))
+        self._extend_deadline(bool(found))
         return found
 
     def _is_beyond(self, shard: Shard, offset: int) -> bool:
@@ -232,7 +232,7 @@ class Reading:
         if self._ends is not None and position >= self._ends[shard]:
             self._left.discard(shard)
 
-    def _be_patient(self, has_come: bool) -> None:
+    def _extend_deadline(self, has_come: bool) -> None:
         now = time.monotonic()
         if has_come or self.is_done:
             self._heard_at = now

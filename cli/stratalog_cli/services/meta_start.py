@@ -23,9 +23,9 @@ from stratalog.telemetry.printable import printable
 from stratalog.telemetry.process_stats import add_process_metrics
 from stratalog.telemetry.token_file import token_file
 from stratalog.telemetry.watchdog import LoopWatchdog
+from stratalog_cli.services.announced_address import announced_address
 from stratalog_cli.services.backup_place import backup_place
 from stratalog_cli.services.server_process import collect_less_often, run_server, stop_signal
-from stratalog_cli.services.told_address import told_address
 from stratalog_cli.terminal.say import say, say_error
 from stratalog_meta import MetaService
 from stratalog_meta.api.server import LIMITS, MetaServer, Serving
@@ -156,7 +156,7 @@ class MetaProcess:
             lambda: int(instance.is_leading),
         )
         url = await self._listen(listen, instance)
-        address = told_address(self._settings, split_address(url.removeprefix("http://")))
+        address = announced_address(self._settings, split_address(url.removeprefix("http://")))
         instance.start()
         return url
 

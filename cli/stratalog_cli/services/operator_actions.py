@@ -18,9 +18,9 @@ from stratalog.telemetry.logs import configure_logs
 from stratalog_cli.services.server_process import run_server
 from stratalog_cli.terminal.say import say, say_error
 from stratalog_operator.announce import Announcer
+from stratalog_operator.finalizer_release import held, let_go_all, served_kinds
 from stratalog_operator.installed import problems
 from stratalog_operator.kube.connect import configuration, connected, identity, own_namespace
-from stratalog_operator.letting_go import held, let_go_all, served_kinds
 from stratalog_operator.metas import HttpMetaConnections
 from stratalog_operator.passes import Passes
 from stratalog_operator.process import Operator, OperatorSettings

@@ -80,8 +80,8 @@ class ProcessServices:
     def _add_routes(self, application: web.Application) -> None:
         """Called when the node is ready and the admin package has been imported, which takes 40 ms and delays no
         start."""
-        from stratalog.ui import ClusterLooks, UiHost, add_ui, why_no_records
-        from stratalog_node.admin import AdminServices, NodeAdmin, NodeLooks, NodeViews, add_admin_routes
+        from stratalog.ui import ClusterViews, UiHost, add_ui, why_no_records
+        from stratalog_node.admin import AdminServices, NodeAdmin, NodeViews, NodeViewSources, add_admin_routes
         from stratalog_node.admin.followed import replication_status
 
         node = self._node
@@ -110,7 +110,7 @@ class ProcessServices:
             groups_given_up=lambda: node.groups.given_up,
         )
         measures = node.measures
-        views = NodeViews(
+        views = NodeViewSources(
             samples=lambda: measures.history.samples,
             groups=node.groups.hosted,
             sums=lambda: measures.groups.sums,
@@ -120,10 +120,10 @@ class ProcessServices:
         )
         admin = NodeAdmin(services, self._http.address)
         node.metrics.add("stratalog_find", admin.finder.stats)
-        add_admin_routes(application, admin, NodeLooks(services, views))
+        add_admin_routes(application, admin, NodeViews(services, views))
         host, _ = split_address(self._http.address)
         meta = self._meta
-        assert isinstance(meta, ClusterLooks), "both the service and its client are asked for lists"
+        assert isinstance(meta, ClusterViews), "both the service and its client are asked for lists"
         no_records = why_no_records(host, has_token=self._access is not None)
         add_ui(application, UiHost(lambda: meta, self._token, no_records, self._own_nodes))
 

@@ -20,6 +20,7 @@ from stratalog.telemetry.http import split_address
 from stratalog.telemetry.logs import configure_logs, logger
 from stratalog.telemetry.printable import printable
 from stratalog.telemetry.token_file import TokenFile, token_file
+from stratalog_cli.services.announced_address import announced_address
 from stratalog_cli.services.meta_wait import until_answered
 from stratalog_cli.services.server_process import (
     StoppedEarly,
@@ -29,7 +30,6 @@ from stratalog_cli.services.server_process import (
     stop_signal,
     unless_stopped,
 )
-from stratalog_cli.services.told_address import told_address
 from stratalog_cli.terminal.say import say, say_error
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ async def _run(settings: ProcessSettings, data: Path, listen: str, bucket: str |
             )
             await unless_stopped(node.start(), stopping)
             running.push_async_callback(node.close)
-            told_address(settings, node.address)
+            announced_address(settings, node.address)
             collect_less_often()
             from stratalog_cli.services.process_services import ProcessServices
 

@@ -13,6 +13,7 @@ from stratalog.telemetry.logs import configure_logs, logger
 from stratalog.telemetry.printable import printable
 from stratalog.telemetry.process_stats import add_process_metrics
 from stratalog.telemetry.token_file import token_file
+from stratalog_cli.services.announced_address import announced_address
 from stratalog_cli.services.meta_wait import until_answered
 from stratalog_cli.services.server_process import (
     StoppedEarly,
@@ -22,7 +23,6 @@ from stratalog_cli.services.server_process import (
     stop_signal,
     unless_stopped,
 )
-from stratalog_cli.services.told_address import told_address
 from stratalog_cli.terminal.say import say, say_error
 
 log = logger(__name__)
@@ -52,7 +52,7 @@ async def _run(settings: ProcessSettings, data: Path, listen: str, meta_urls: st
             await unless_stopped(until_answered(meta), stopping)
             await unless_stopped(node.start(), stopping)
             running.push_async_callback(node.close)
-            told_address(settings, node.address)
+            announced_address(settings, node.address)
             collect_less_often()
             add_process_metrics(node.metrics)
             http = TelemetryServer(

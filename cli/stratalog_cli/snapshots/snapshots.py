@@ -51,7 +51,7 @@ def create(
     about."""
     check_cut_name(name)
     nodes = Nodes(admin, is_write=True)
-    nodes.get_to_know_all()
+    nodes.learn_all_nodes()
     wanted = _wanted(nodes.first(lambda node: node.topics()), topics)
     _require_uploads(nodes)
     say("holding the nodes")

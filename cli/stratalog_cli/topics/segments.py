@@ -19,7 +19,7 @@ from stratalog_cli.connect.output import (
     print_json,
     print_table,
 )
-from stratalog_cli.connect.several_nodes import Nodes, tell_not_asked
+from stratalog_cli.connect.several_nodes import Nodes, warn_of_unasked
 
 _NOT_READABLE = 1
 _NOT_SEALED = 1
@@ -89,7 +89,7 @@ def locate(
     else:
         _print_location(found)
     leads = [found.leader] if found.leader is not None else []
-    tell_not_asked([one.node_id for one in answers], [*found.holders, *leads], "where a copy is, or the shard is led")
+    warn_of_unasked([one.node_id for one in answers], [*found.holders, *leads], "where a copy is, or the shard is led")
     if not found.is_readable:
         raise typer.Exit(_NOT_READABLE)
     nodes.end()
@@ -115,7 +115,7 @@ def seal(
                 told[one.shard] = one
     sealed = [told[number] for number in sorted(told)]
     elsewhere = {one.leader for one in sealed if one.outcome == "elsewhere" and one.leader is not None}
-    tell_not_asked([], elsewhere, "where shards are led that were to be sealed")
+    warn_of_unasked([], elsewhere, "where shards are led that were to be sealed")
     if output is OutputFormat.JSON:
         print_json(sealed)
     else:

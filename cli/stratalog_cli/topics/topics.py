@@ -25,7 +25,7 @@ from stratalog_cli.connect.output import (
     print_json,
     print_table,
 )
-from stratalog_cli.connect.several_nodes import Nodes, tell_not_asked
+from stratalog_cli.connect.several_nodes import Nodes, warn_of_unasked
 from stratalog_cli.terminal.confirmation import YesOption, require_confirmation
 from stratalog_cli.terminal.say import say
 from stratalog_cli.topics.compare import compare
@@ -124,7 +124,7 @@ def describe(
         print_json(detail.model_dump(mode="json") | {"segments_by_tier": tiers})
     else:
         _print_detail(detail, tiers, all_settings=all_settings)
-    tell_not_asked(
+    warn_of_unasked(
         (one.node_id for one in details), silent, "where shards are led; only their leader knows where they end"
     )
     nodes.end()

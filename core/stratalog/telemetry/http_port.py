@@ -154,7 +154,7 @@ class HttpPort:
     def _accept(self) -> None:
         listener = self._listener
         for number in range(_ACCEPTS_PER_TURN):
-            if listener is None or self._waits_for_room(is_somebody_there=number == 0):
+            if listener is None or self._waits_for_room(is_connection_waiting=number == 0):
                 return
             try:
                 sock, address = listener.accept()
@@ -185,13 +185,13 @@ class HttpPort:
         is_crowded = self._per_ip.get(peer_ip, 0) >= self.limits.max_connections_per_ip
         return is_crowded and not self._make_room(peer_ip)
 
-    def _waits_for_room(self, *, is_somebody_there: bool) -> bool:
+    def _waits_for_room(self, *, is_connection_waiting: bool) -> bool:
         """All places are taken, and one is being made free: the next connection waits in the listener's line, so that
         no more descriptors are used than the limit says. False: there is room, or none can be made."""
         if self.stats.connections < self.limits.max_connections:
             return False
         is_settling = len(self._leaving) + len(self._connecting) > 0
-        return not is_somebody_there or is_settling or self._make_room(None)
+        return not is_connection_waiting or is_settling or self._make_room(None)
 
     def _make_room(self, peer_ip: str | None) -> bool:
         """Close the connection that has stood still longest without a whole request; with `peer_ip`, of that address.

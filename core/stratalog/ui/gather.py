@@ -12,12 +12,12 @@ from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel
 
-from stratalog.admin_api.looks import HistoryAnswer
 from stratalog.admin_api.models import NodeStatus
+from stratalog.admin_api.node_views import HistoryAnswer
 from stratalog.machines.plans.heartbeat_history import Course
 from stratalog.model.errors import NotFound, StratalogError, Unavailable
 from stratalog.model.views.status_page import NodeRow, Overview
-from stratalog.ui.host import ClusterLooks, UiHost
+from stratalog.ui.host import ClusterViews, UiHost
 from stratalog.ui.node_addresses import NodeAddresses
 
 M = TypeVar("M", bound=BaseModel)
@@ -47,19 +47,19 @@ class Gatherer:
             task.cancel()
         await self._node_addresses.close()
 
-    async def meta(self, ask: Callable[[ClusterLooks], Awaitable[T]]) -> T:
+    async def meta(self, ask: Callable[[ClusterViews], Awaitable[T]]) -> T:
         """An answer about the metadata. Raises StratalogError."""
         try:
             async with asyncio.timeout(_PATIENCE_S):
-                return await ask(self.host.looks())
+                return await ask(self.host.views())
         except TimeoutError:
             raise Unavailable(f"the meta service does not answer within {_PATIENCE_S:.0f} s: try again") from None
 
     async def overview(self) -> Overview:
-        return await self.recent("overview", lambda: self.meta(lambda looks: looks.overview()))
+        return await self.recent("overview", lambda: self.meta(lambda views: views.overview()))
 
     async def courses(self) -> Sequence[Course]:
-        return await self.recent("courses", lambda: self.meta(lambda looks: looks.courses(0)))
+        return await self.recent("courses", lambda: self.meta(lambda views: views.courses(0)))
 
     async def status(self, node_id: int) -> NodeStatus:
         """A look at all shards of a node."""

@@ -14,7 +14,7 @@ from stratalog.model.views.status_page import Overview
 
 
 @runtime_checkable
-class ClusterLooks(Protocol):
+class ClusterViews(Protocol):
     """The metadata as the UI asks for them. Raises StratalogError."""
 
     async def overview(self) -> Overview: ...
@@ -51,7 +51,7 @@ def _no_processes() -> Sequence[Process]:
 
 @dataclass(frozen=True, slots=True)
 class UiHost:
-    looks: Callable[[], ClusterLooks]
+    views: Callable[[], ClusterViews]
     """Raises StratalogError: NotLeader where another instance is to be asked."""
     token: Token | None = None
     """What is shown to nodes."""

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from stratalog.admin_api.looks import Bytes
+from stratalog.admin_api.node_views import Bytes
 from stratalog.telemetry.printable import printable, printable_lines
 
 _LONGEST_PREVIEW: Final = 160

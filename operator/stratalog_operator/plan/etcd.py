@@ -89,7 +89,7 @@ def plan_etcd(seen: Observed) -> EtcdPlan:
     if not _is_formed(seen):
         return planned
     if seen.etcd is None:
-        return EtcdPlan(planned.offer, members, _why_nobody_answers(seen) or _why_held(seen), planned.is_busy)
+        return EtcdPlan(planned.offer, members, _why_no_member_answers(seen) or _why_held(seen), planned.is_busy)
     step = next(
         (
             step
@@ -219,7 +219,7 @@ def _why_held(seen: Observed) -> str:
     )
 
 
-def _why_nobody_answers(seen: Observed) -> str:
+def _why_no_member_answers(seen: Observed) -> str:
     """What keeps etcd from answering and does not pass by itself; empty where it may."""
     lost = [
         known.name

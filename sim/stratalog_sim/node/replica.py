@@ -109,7 +109,7 @@ class ReplicaShell:
         match effect:
             case follower_events.Ask():
                 self.node.following.ask(self.key, effect)
-            case follower_events.AskNobody():
+            case follower_events.StopAsking():
                 self.node.following.ask(self.key, None)
             case follower_events.AppendRange(found):
                 return self._append(found)

@@ -150,7 +150,7 @@ class Meta(Process):
                 self.reply(sender, request, self.table.version)
             case Heartbeat(life, vitals, can_write):
                 try:
-                    self._leases.heard(life, self.scheduler.now_ms, vitals=vitals, can_write=can_write)
+                    self._leases.heartbeat_received(life, self.scheduler.now_ms, vitals=vitals, can_write=can_write)
                     if vitals is not None:
                         self.vitals[life.node_id] = vitals
                     self.reply(sender, request, None)

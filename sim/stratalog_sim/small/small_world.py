@@ -361,7 +361,7 @@ class SmallWorld:
         match effect:
             case told.Ask():
                 part.asks = effect
-            case told.AskNobody():
+            case told.StopAsking():
                 part.asks = None
             case told.AppendRange(found):
                 self._write(node_id, part, key.epoch, found.payload)

@@ -13,17 +13,17 @@ from pydantic_core import from_json
 
 from stratalog.admin_api.cuts import CutRequest, HoldRequest
 from stratalog.admin_api.errors import error_body, http_status_of
-from stratalog.admin_api.looks import LookFrom
 from stratalog.admin_api.models import AlterTopic, CreateTopic, SealRequest, VerifyRequest
 from stratalog.admin_api.mounts import CreateMountRequest, EndMountRequest, MoveMountRequest
+from stratalog.admin_api.node_views import RecordStart
 from stratalog.admin_api.rolls import RollElsewhereRequest
 from stratalog.model.errors import InvalidRequest, StratalogError
 from stratalog.model.views.cluster_lists import ListAsk
 from stratalog.telemetry.http_port import body_of
 from stratalog.telemetry.logs import logger
 from stratalog_node.admin.find import SearchRequest
-from stratalog_node.admin.looks import NodeLooks
 from stratalog_node.admin.node_admin import NodeAdmin
+from stratalog_node.admin.node_views import NodeViews
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -38,9 +38,9 @@ _MOST_ENTRIES: Final = 1_000
 _log = logger(__name__)
 
 
-def add_admin_routes(application: web.Application, admin: NodeAdmin, looks: NodeLooks) -> None:
+def add_admin_routes(application: web.Application, admin: NodeAdmin, views: NodeViews) -> None:
     """Hand this to `TelemetryServer(add_routes=...)`."""
-    routes = _Routes(admin, looks)
+    routes = _Routes(admin, views)
     router = application.router
     router.add_get("/v1/shards", _guarded(routes.shards))
     router.add_get("/v1/topic-settings", _guarded(routes.topic_settings))
@@ -91,46 +91,46 @@ def _guarded(handler: Handler) -> Handler:
 
 
 class _Routes:
-    def __init__(self, admin: NodeAdmin, looks: NodeLooks) -> None:
+    def __init__(self, admin: NodeAdmin, views: NodeViews) -> None:
         self._admin = admin
-        self._looks = looks
+        self._views = views
 
     # Looks for the cluster UI ---------------------------------------------------------------------------------------
     async def shards(self, request: web.Request) -> web.StreamResponse:
         asked = [_number(one, "shard") for one in request.query.getall("shard", ())]
-        return _answer(await self._looks.shards(request.query.get("topic", ""), asked))
+        return _answer(await self._views.shards(request.query.get("topic", ""), asked))
 
     async def topic_settings(self, request: web.Request) -> web.StreamResponse:
-        return _answer(self._looks.settings(request.query.get("topic", "")))
+        return _answer(self._views.settings(request.query.get("topic", "")))
 
     async def groups(self, request: web.Request) -> web.StreamResponse:
-        return _answer(self._looks.groups(_list_ask(request)))
+        return _answer(self._views.groups(_list_ask(request)))
 
     async def group(self, request: web.Request) -> web.StreamResponse:
-        return _answer(await self._looks.group(request.query.get("id", ""), _list_ask(request)))
+        return _answer(await self._views.group(request.query.get("id", ""), _list_ask(request)))
 
     async def clients(self, request: web.Request) -> web.StreamResponse:
-        return _answer(self._looks.clients(_list_ask(request)))
+        return _answer(self._views.clients(_list_ask(request)))
 
     async def records(self, request: web.Request) -> web.StreamResponse:
         """Encoded on a thread: an answer may have megabytes."""
         from aiohttp import web
 
         query = request.query
-        start = query.get("from", LookFrom.NEWEST.value)
-        if start not in list(LookFrom):
-            raise InvalidRequest(f"from={start[:40]!r}: expected one of {', '.join(LookFrom)}")
+        start = query.get("from", RecordStart.NEWEST.value)
+        if start not in list(RecordStart):
+            raise InvalidRequest(f"from={start[:40]!r}: expected one of {', '.join(RecordStart)}")
         at = _number(query.get("at", "0"), "at")
         if not 0 <= at < 1 << 63:
             raise InvalidRequest(f"at={at}: expected an offset, or a time in ms since 1970")
         limit = _number(query.get("limit", "50"), "limit")
         shard = _integer(request, "shard")
-        look = await self._looks.records(query.get("topic", ""), shard, LookFrom(start), at, limit)
-        body = await asyncio.to_thread(_line, look)
+        page = await self._views.records(query.get("topic", ""), shard, RecordStart(start), at, limit)
+        body = await asyncio.to_thread(_line, page)
         return web.Response(body=body, content_type="application/json", headers={"Cache-Control": "no-store"})
 
     async def history(self, _request: web.Request) -> web.StreamResponse:
-        return _answer(self._looks.history())
+        return _answer(self._views.history())
 
     # The node's own API ---------------------------------------------------------------------------------------------
     async def status(self, _request: web.Request) -> web.StreamResponse:

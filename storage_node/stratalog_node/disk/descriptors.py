@@ -49,7 +49,7 @@ class OpenFile(Protocol):
     def close(self) -> None: ...
 
 
-def _nobody_asks(path: Path) -> None:
+def _ignore_loss(path: Path) -> None:
     """For files that no later process opens."""
 
 
@@ -64,7 +64,7 @@ class Descriptors:
         self,
         limit: int,
         *,
-        flush_lost: Callable[[Path], None] = _nobody_asks,
+        flush_lost: Callable[[Path], None] = _ignore_loss,
         on_crowded: Callable[[], None] = lambda: None,
         write_behind: Callable[[Any], object] = lambda file: None,
         calls: DiskCalls | None = None,

@@ -20,7 +20,6 @@ from stratalog.machines.following.follower_events import (
     AppendFailed,
     AppendRange,
     Ask,
-    AskNobody,
     CheckedRange,
     CopyDamaged,
     CopyFilled,
@@ -47,6 +46,7 @@ from stratalog.machines.following.follower_events import (
     ReportAccepted,
     ReportFailed,
     ReportFault,
+    StopAsking,
     SubmitPromise,
     SubmitReport,
     TailCut,
@@ -232,7 +232,7 @@ class Replica:
         match effect:
             case Ask():
                 host.ask(self.name, effect)
-            case AskNobody():
+            case StopAsking():
                 host.ask(self.name, None)
             case AppendRange(found):
                 return self._append(found)

@@ -33,7 +33,7 @@ from stratalog.telemetry.http import TelemetryServer
 from stratalog.telemetry.metrics import MetricRegistry
 from stratalog_meta.service import MetaService
 from stratalog_meta.stores.memory import MemoryStore
-from stratalog_node.admin import AdminServices, NodeAdmin, NodeLooks, NodeViews, add_admin_routes
+from stratalog_node.admin import AdminServices, NodeAdmin, NodeViews, NodeViewSources, add_admin_routes
 from stratalog_node.admin import verify as verify_module
 from stratalog_node.admin.describe import MAX_PLACES
 from stratalog_node.disk.layout import NodeLayout
@@ -152,7 +152,7 @@ async def pages_of(meta: MetaService, directory: Path) -> AsyncIterator[Pages]:
         turn=cast(Any, None),
     )
     nothing = cast(Any, None)
-    looks_at = NodeLooks(services, NodeViews(tuple, lambda: iter(()), dict, nothing, tuple, nothing))
+    looks_at = NodeViews(services, NodeViewSources(tuple, lambda: iter(()), dict, nothing, tuple, nothing))
     server = TelemetryServer(
         MetricRegistry(), add_routes=lambda app: add_admin_routes(app, NodeAdmin(services), looks_at)
     )

@@ -55,7 +55,7 @@ class Place(LogPlace):
         common = ("--bucket", self.bucket, "--to", self.target, "--format", self.format.value, "--threads", "0")
         return CliRunner().invoke(build_app(("pipeline",)), ["pipeline", "archive", "cold", *common, *arguments])
 
-    def tell(self, *arguments: str) -> Any:
+    def run_json(self, *arguments: str) -> Any:
         result = self.run(*arguments, "--output", "json")
         assert result.exit_code == 0, result.output
         return json.loads(result.stdout)
@@ -84,7 +84,7 @@ def test_json_by_a_schema_in_a_file(place: Place) -> None:
     )
     good = b'{"flight": 1, "stops": ["EWR"], "crew": {"size": 5}, "at": "2013-01-01 05:00:00"}'
     place.put(good, b'{"flight": "one"}', json_value(2), b"{}")
-    told = place.tell("--schema", schema)
+    told = place.run_json("--schema", schema)
     assert (told["rows"], told["dead"]) == (2, 2)
     rows = without_place(place.read())
     assert (rows[0]["flight"], rows[0]["stops"], rows[0]["crew"], rows[0]["at"].year) == (1, ["EWR"], {"size": 5}, 2013)
@@ -97,7 +97,7 @@ def test_protobuf_by_a_descriptor_set_in_a_file(place: Place) -> None:
     place.put(protobuf_value(descriptors, number=7, stops=["EWR"]), b"\x08")
     given = ("--kind", "protobuf", "--schema", place.file("flight.binpb", descriptors))
     assert "no message 'air.Nothing'" in place.refusal(*given, "--message", "air.Nothing")
-    told = place.tell(*given, "--message", "air.Flight")
+    told = place.run_json(*given, "--message", "air.Flight")
     assert (told["rows"], told["dead"]) == (1, 1)
     assert without_place(place.read()) == [{"number": 7, "stops": ["EWR"], "crew": None}]
 
@@ -108,7 +108,7 @@ SECOND = avro_schema(("flight", "long"), ("gate", "string", "none"))
 
 def test_avro_by_a_schema_in_a_file(place: Place) -> None:
     place.put(avro_value(SECOND, flight=1, gate="B4"), b"\xff")
-    told = place.tell("--kind", "avro", "--schema", place.file("flight.avsc", SECOND))
+    told = place.run_json("--kind", "avro", "--schema", place.file("flight.avsc", SECOND))
     assert (told["rows"], told["dead"]) == (1, 1)
     assert without_place(place.read()) == [{"flight": 1, "gate": "B4"}]
 
@@ -120,7 +120,7 @@ def test_avro_by_a_schema_for_each_id(place: Place, is_folder: bool) -> None:
     )
     first, second = place.file("schemas/3.avsc", FIRST), place.file("schemas/20.avsc", SECOND)
     given = [str(Path(first).parent)] if is_folder else [f"20={second}", f"3={first}"]
-    told = place.tell("--kind", "avro", "--confluent", *(word for one in given for word in ("--schema", one)))
+    told = place.run_json("--kind", "avro", "--confluent", *(word for one in given for word in ("--schema", one)))
     assert (told["rows"], told["dead"]) == (2, 1)
     assert without_place(place.read()) == [{"flight": 1, "gate": "none"}, {"flight": 2, "gate": "B4"}]
     assert "schema id 4" in place.read(is_dead=True)[0]["error"]
@@ -148,7 +148,7 @@ def test_json_with_the_id_of_a_schema_before_it(place: Place, is_given: bool) ->
     """The flag was ignored, and every record a dead letter."""
     schema = ("--schema", place.file("schema.json", {"flight": "int64", "carrier": "string"})) if is_given else ()
     place.put(framed(json_value(1)), json_value(2), b"\1" + framed(json_value(3))[1:], framed(json_value(4)), None)
-    told = place.tell("--confluent", *schema)
+    told = place.run_json("--confluent", *schema)
     assert (told["rows"], told["dead"]) == (3, 2)
     assert [row["flight"] for row in place.read()] == [1, 4, None]
     assert "zero byte" in place.read(is_dead=True)[0]["error"]
@@ -168,7 +168,7 @@ def test_protobuf_with_the_id_of_a_schema_and_the_index_of_its_message(files: Pl
         framed(b""),
         value,
     )
-    told = files.tell("--confluent", *given)
+    told = files.run_json("--confluent", *given)
     assert (told["rows"], told["dead"]) == (2, 4)
     assert [row["number"] for row in files.read()] == [7, 7]
     reasons = [row["error"] for row in files.read(is_dead=True)]
@@ -194,7 +194,7 @@ def test_the_exit_code_says_that_no_record_could_be_read(
 
 def test_a_gap_is_an_error_or_a_line_of_the_report(files: Place) -> None:
     cold = asyncio.run(files.fill([flights(0, 10)]))
-    files.tell()
+    files.run_json()
     asyncio.run(files.fill([flights(10, 10)], [flights(20, 10)], into=cold))
     asyncio.run(files.expire(cold, 2))
     said = files.refusal()
@@ -202,4 +202,4 @@ def test_a_gap_is_an_error_or_a_line_of_the_report(files: Place) -> None:
     shown = files.run("--on-gap", "report")
     assert shown.exit_code == 0
     assert ["3", "10", "20"] in [line.split() for line in shown.stdout.splitlines()], shown.stdout
-    assert files.tell()["gaps"] == [{"topic": "cold", "shard": 3, "from_offset": 10, "to_offset": 20}]
+    assert files.run_json()["gaps"] == [{"topic": "cold", "shard": 3, "from_offset": 10, "to_offset": 20}]

@@ -67,8 +67,8 @@ def commands_with_yes() -> set[str]:
 
 
 def words_of(node: NodeProcess, command: str) -> tuple[list[str], str]:
-    arguments, deed = ASKING[command]
-    return [*command.split(), *arguments.format(admin=node.admin, bootstrap=node.bootstrap).split()], deed
+    arguments, action = ASKING[command]
+    return [*command.split(), *arguments.format(admin=node.admin, bootstrap=node.bootstrap).split()], action
 
 
 def is_there(node: NodeProcess) -> bool:
@@ -103,12 +103,12 @@ def test_commands_ask_through_one_function() -> None:
 def test_without_a_terminal_it_is_refused_with_what_it_would_do_and_the_option(
     node: NodeProcess, command: str, answer: str
 ) -> None:
-    words, deed = words_of(node, command)
+    words, action = words_of(node, command)
 
     ran = CliRunner().invoke(APP, words, input=answer)
 
     assert ran.exit_code == 2 and bool(ran.stdout) == (command in SHOWING)
-    assert deed in ran.stderr and "--yes" in ran.stderr and "nothing was done" in ran.stderr
+    assert action in ran.stderr and "--yes" in ran.stderr and "nothing was done" in ran.stderr
     assert "Aborted" not in ran.output and "[y/N]" not in ran.output
     assert is_there(node)
 
@@ -116,7 +116,7 @@ def test_without_a_terminal_it_is_refused_with_what_it_would_do_and_the_option(
 @pytest.mark.parametrize("command", sorted(ASKING))
 @pytest.mark.parametrize("answer", [b"n\n", b"\n", b"\x04"], ids=["no", "return", "end-of-file"])
 def test_on_a_terminal_it_asks_and_no_is_a_refusal(node: NodeProcess, command: str, answer: bytes) -> None:
-    words, deed = words_of(node, command)
+    words, action = words_of(node, command)
     ours, theirs = pty.openpty()
     os.write(ours, answer)
 
@@ -125,6 +125,6 @@ def test_on_a_terminal_it_asks_and_no_is_a_refusal(node: NodeProcess, command: s
     os.close(ours)
     os.close(theirs)
     assert ran.returncode == 2, ran
-    assert f"{deed[0].upper()}{deed[1:]}" in ran.stderr and "[y/N]" in ran.stderr
+    assert f"{action[0].upper()}{action[1:]}" in ran.stderr and "[y/N]" in ran.stderr
     assert ran.stderr.endswith("stratalog: not confirmed, and nothing was done\n") and "Aborted" not in ran.stderr
     assert is_there(node)

@@ -21,8 +21,8 @@ from stratalog_meta.service import MetaService, open_service
 from stratalog_meta.stores.memory import MemoryStore
 from stratalog_node.node import Listen, StorageNode, wall_ms
 from support.cluster_ports import free_block
-from support.held import held
 from support.node_process import NodeFailed, NodeProcess
+from support.open_resources import open_resources
 from support.waiting import eventually
 
 
@@ -76,11 +76,11 @@ def test_an_address_whose_name_nobody_knows_is_told_and_nothing_is_made(tmp_path
 @pytest.mark.parametrize("verb", [("start",), ("node", "start"), ("meta", "start")], ids=" ".join)
 @pytest.mark.parametrize(("held", "told"), [(None, "cannot be read"), ("short", "line 1: expected"), ("", "no token")])
 def test_a_token_file_that_cannot_be_used_is_a_wrong_setting_and_nothing_is_made(
-    tmp_path: Path, verb: tuple[str, ...], held: str | None, told: str
+    tmp_path: Path, verb: tuple[str, ...], open_resources: str | None, told: str
 ) -> None:
     tokens = tmp_path / "token"
-    if held is not None:
-        tokens.write_text(held)
+    if open_resources is not None:
+        tokens.write_text(open_resources)
     arguments = ("--meta", "http://127.0.0.1:1", "--id", "1") if verb[0] == "node" else ()
     node = NodeProcess(tmp_path / "data", None, {"auth.token.file": tokens}, verb=verb, arguments=arguments)
     with pytest.raises(NodeFailed, match="ended with code 2") as failure:
@@ -145,10 +145,10 @@ async def test_process_services_that_cannot_all_start_leave_nothing_behind(tmp_p
     settings = ProcessSettings(metrics_listen=taken, meta_listen="127.0.0.1:0", offsets_topic_num_partitions=1)
     node = StorageNode(settings, tmp_path / "node", Listen("127.0.0.1", 0), meta, None)
     await node.start()
-    before = held()
+    before = open_resources()
     with pytest.raises(Unavailable, match=r"metrics\.listen"):
         await ProcessServices(node, meta, settings, tmp_path, None).start()
-    await eventually(lambda: held() <= before)
+    await eventually(lambda: open_resources() <= before)
     await node.close()
     await meta.close()
 

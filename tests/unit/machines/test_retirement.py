@@ -131,7 +131,7 @@ def test_without_a_remote_tier_other_nodes_copy_what_it_has_and_with_one_none_do
     first = story.table.snapshot().shards[0].segments[0]
     node_id = first.local_nodes[0]
     story.do(RetireNode(node_id))
-    story.looks(node_id)
+    story.run_passes(node_id)
     story.roll_away(node_id)
     story.report_all()
     story.run_pass(node_id)
@@ -152,7 +152,7 @@ def test_without_a_remote_tier_other_nodes_copy_what_it_has_and_with_one_none_do
 @pytest.mark.fault("segment-turns-node-offload")
 def test_what_turns_up_after_the_offload_is_gone_back_for() -> None:
     story = leaving()
-    story.looks(1)
+    story.run_passes(1)
     story.roll_away(1)
     story.report_all()
     story.upload_all()
@@ -251,10 +251,10 @@ def test_a_shard_without_leader_is_waited_for_and_never_forced_by_a_retirement()
     story = RetirementStory(nodes=3)
     replicas = story.active(story.topic("orders", replicas=2, settings=TIERED)).replicas
     story.do(RetireNode(replicas[1]))
-    story.looks(replicas[1])
+    story.run_passes(replicas[1])
     story.die(*replicas)
     story.is_heard(replicas[1])
-    story.looks(replicas[1])
+    story.run_passes(replicas[1])
     assert waits_for(story, replicas[1]) is WaitReason.SHARD_UNAVAILABLE
     assert "1 of 1 open segment without a living leader" in words(story, replicas[1])
 
@@ -262,7 +262,7 @@ def test_a_shard_without_leader_is_waited_for_and_never_forced_by_a_retirement()
 @pytest.mark.fault("object-store-unavailable-during")
 def test_a_store_that_is_away_is_said_with_what_is_still_to_come() -> None:
     story = leaving()
-    story.looks(1)
+    story.run_passes(1)
     story.roll_away(1)
     story.report_all()
     story.store_away_ms = 90_000
@@ -279,7 +279,7 @@ def test_a_store_that_is_away_is_said_with_what_is_still_to_come() -> None:
 )
 def test_what_cannot_be_confirmed_counts_as_still_here(is_differing: bool, reason: WaitReason) -> None:
     story = leaving()
-    story.looks(1)
+    story.run_passes(1)
     story.roll_away(1)
     story.report_all()
     story.upload_all()
@@ -303,7 +303,7 @@ def test_what_cannot_be_confirmed_counts_as_still_here(is_differing: bool, reaso
 @pytest.mark.fault("check-finds-cannot-read")
 def test_a_sighting_counts_of_staying_nodes_alone_and_of_the_present_retirement() -> None:
     story = leaving()
-    story.looks(1)
+    story.run_passes(1)
     story.roll_away(1)
     story.report_all()
     story.upload_all()
@@ -314,7 +314,7 @@ def test_a_sighting_counts_of_staying_nodes_alone_and_of_the_present_retirement(
     story.do(CancelRetirement(1))
     story.now_ms += 1
     story.do(RetireNode(1))
-    story.looks(1)
+    story.run_passes(1)
     late = ReportSighting(1, old.storage_id, old.begun_ms, 10, caller=story.life(2))
     story.do(late)
     assert not story.record(1).sightings
@@ -329,7 +329,7 @@ def test_a_volume_is_looked_at_by_its_own_node_and_needs_no_copy_elsewhere() -> 
     node_id = story.active(topic).replicas[0]
     other = next(n for n in (1, 2, 3) if n != node_id)
     story.do(RetireNode(node_id, RetireMode.VOLUME))
-    story.looks(node_id)
+    story.run_passes(node_id)
     story.roll_away(node_id)
     story.report_all()
     story.run_pass(node_id)
@@ -345,11 +345,11 @@ def test_no_node_can_check_the_volume_of_a_node_that_is_not_alive() -> None:
     story = RetirementStory(nodes=3)
     node_id = story.active(story.topic("plain", replicas=1)).replicas[0]
     story.do(RetireNode(node_id, RetireMode.VOLUME))
-    story.looks(node_id)
+    story.run_passes(node_id)
     story.roll_away(node_id)
     story.report_all()
     story.die(node_id)
-    story.looks(node_id)
+    story.run_passes(node_id)
     assert story.record(node_id).step is RetireStep.VERIFY
     assert waits_for(story, node_id) is WaitReason.UNKNOWN_SEGMENTS and "is not alive" in words(story, node_id)
 
@@ -363,7 +363,7 @@ def test_who_is_retired_with_its_volume_makes_no_copy_that_others_wait_for() -> 
     story.report_all()
     story.do(MoveReplicas((ReplicaMove(ended, (first, second), (gone,)),)))
     story.do(RetireNode(gone, RetireMode.VOLUME))
-    story.looks(gone)
+    story.run_passes(gone)
     story.roll_away(gone)
     story.report_all(only={first, second, fourth})
     story.leave(gone, by_node=gone)
@@ -377,7 +377,7 @@ def test_who_is_retired_with_its_volume_makes_no_copy_that_others_wait_for() -> 
 @pytest.mark.parametrize(("mode", "sees"), [(RetireMode.OFFLOAD, 2), (RetireMode.VOLUME, 1)])
 def test_the_mount_is_waited_for_and_says_whether_a_node_has_it(mode: RetireMode, sees: int) -> None:
     story = leaving(mode=mode)
-    story.looks(1)
+    story.run_passes(1)
     story.roll_away(1)
     story.report_all()
     story.upload_all()
@@ -388,7 +388,7 @@ def test_the_mount_is_waited_for_and_says_whether_a_node_has_it(mode: RetireMode
         story.sight(1, by_node=sees)
     story.run_pass(1)
     story.write_inventory(1, by_node=2)
-    story.looks(1)
+    story.run_passes(1)
     assert story.record(1).step is RetireStep.MOUNT and waits_for(story) is WaitReason.NO_MOUNT_HOLDER
     story.mount = Served.PENDING
     why = story.planned(1).why or pytest.fail("it goes on")
@@ -403,13 +403,13 @@ def test_the_mount_is_waited_for_and_says_whether_a_node_has_it(mode: RetireMode
 @pytest.mark.fault("retirement-cancelled-retired-node")
 def test_until_the_release_a_retirement_is_taken_back_and_after_it_never() -> None:
     story = leaving()
-    story.looks(1)
+    story.run_passes(1)
     assert story.node(1).is_leaving
     story.do(CancelRetirement(1))
     story.do(CancelRetirement(1))
     assert story.node(1).retirement is None and story.table.state.is_host(1)
     story.do(RetireNode(1))
-    story.looks(1)
+    story.run_passes(1)
     story.roll_away(1)
     story.report_all()
     story.upload_all()
@@ -424,7 +424,7 @@ def test_a_retired_node_is_refused_and_learns_why_and_its_lock_is_free() -> None
     story = leaving()
     life = story.life(1)
     story.do(AcquireLock("tier/1", "node-1/1", 3_600_000))
-    story.looks(1)
+    story.run_passes(1)
     story.roll_away(1)
     story.report_all()
     story.upload_all()
@@ -443,7 +443,7 @@ def test_a_retired_node_is_refused_and_learns_why_and_its_lock_is_free() -> None
 def test_a_release_that_rests_on_an_older_record_does_nothing() -> None:
     story = leaving()
     seen = story.record(1)
-    story.looks(1)
+    story.run_passes(1)
     assert not story.do(ReleaseNode(1, seen)).result
     assert not story.do(ReleaseNode(1, story.record(1))).result, "an open segment needs it"
     step = story.record(1).step
@@ -467,7 +467,7 @@ def dead() -> tuple[RetirementStory, int]:
     topic = story.topic("plain", replicas=1)
     node_id = story.active(topic).replicas[0]
     story.do(RetireNode(node_id))
-    story.looks(node_id)
+    story.run_passes(node_id)
     story.roll_away(node_id)
     story.report_all()
     story.die(node_id)
@@ -477,7 +477,7 @@ def dead() -> tuple[RetirementStory, int]:
 @pytest.mark.fault("node-died-permanently")
 def test_what_no_node_has_of_a_dead_node_is_listed_and_given_up_by_its_disks_name_alone() -> None:
     story, node_id = dead()
-    story.looks(node_id)
+    story.run_passes(node_id)
     assert waits_for(story, node_id) is WaitReason.LAST_COPY_LOST
     assert f"--force storage-{node_id}" in words(story, node_id) and "no other node has 1 sealed segment" in words(
         story, node_id
@@ -488,7 +488,7 @@ def test_what_no_node_has_of_a_dead_node_is_listed_and_given_up_by_its_disks_nam
     with pytest.raises(InvalidRequest, match="spelled out"):
         story.do(RetireNode(node_id, force_storage_id="storage-of-another"))
     story.do(RetireNode(node_id, force_storage_id=f"storage-{node_id}"))
-    story.looks(node_id)
+    story.run_passes(node_id)
     record = story.record(node_id)
     assert record.step is RetireStep.DONE and record.is_forced and record.given_up_count == 1
     assert [(lost.base_offset, lost.end_offset) for lost in record.given_up] == [(0, 10)]
@@ -503,7 +503,7 @@ def test_force_is_nothing_for_a_node_that_lives_or_comes_back() -> None:
     story.die(node_id)
     story.do(RetireNode(node_id, force_storage_id=f"storage-{node_id}"))
     story.is_heard(node_id)
-    story.looks(node_id)
+    story.run_passes(node_id)
     assert story.record(node_id).step is RetireStep.OFFLOAD, "it is back, so nothing is given up"
 
 
@@ -515,7 +515,7 @@ def test_a_dead_node_leaves_without_force_where_others_have_all_of_it() -> None:
     other = story.active(topic).replicas[0]
     story.do(RetireNode(node_id))
     story.die(node_id)
-    story.looks(node_id)
+    story.run_passes(node_id)
     story.roll_away(node_id)
     story.report_all()
     assert story.table.snapshot().shards[0].segments[0].state is SegmentState.SEALED
@@ -531,6 +531,6 @@ def test_two_at_once_do_not_count_on_each_other() -> None:
     story.topic("orders", replicas=2, settings=TIERED)
     story.do(RetireNode(1))
     story.do(RetireNode(2))
-    story.looks(1, 2)
+    story.run_passes(1, 2)
     assert story.node(1).is_leaving and not story.node(2).is_leaving
     assert waits_for(story, 2) is WaitReason.REPLICATION_FACTOR and "1 node stays" in words(story, 2)

@@ -22,29 +22,29 @@ from stratalog.model.views.status_page import Overview
 from stratalog_meta.api.server import MetaServer
 from stratalog_meta.costly_answer import FRESH_MS, CostlyAnswer
 from stratalog_meta.service import MetaService
-from support.told_cluster import ToldCluster, told_cluster
+from support.reporting_cluster import ReportingCluster, reporting_cluster
 from support.waiting import eventually
 
 
 @pytest.fixture
-async def cluster() -> AsyncIterator[ToldCluster]:
-    async with told_cluster() as started:
+async def cluster() -> AsyncIterator[ReportingCluster]:
+    async with reporting_cluster() as started:
         yield started
 
 
 @pytest.fixture
-async def http(cluster: ToldCluster) -> AsyncIterator[aiohttp.ClientSession]:
+async def http(cluster: ReportingCluster) -> AsyncIterator[aiohttp.ClientSession]:
     async with aiohttp.ClientSession(cluster.url) as session:
         yield session
 
 
 # Pages ----------------------------------------------------------------------------------------------------------------
 async def test_the_pages_and_all_that_they_load_come_from_this_port_under_a_policy_that_allows_nothing_else(
-    cluster: ToldCluster, http: aiohttp.ClientSession
+    cluster: ReportingCluster, http: aiohttp.ClientSession
 ) -> None:
     await cluster.node(1, "zone-1")
     await cluster.topic("flights", 3, 1)
-    await cluster.tell_for(3, 1)
+    await cluster.report_for(3, 1)
     waiting, loaded = ["/"], set()
     while waiting:
         path = waiting.pop()
@@ -79,7 +79,7 @@ def is_worth_a_look(path: str) -> bool:
 
 
 async def test_each_page_has_a_twin_for_scripts_and_lists_are_searched_sorted_and_paged(
-    cluster: ToldCluster, http: aiohttp.ClientSession
+    cluster: ReportingCluster, http: aiohttp.ClientSession
 ) -> None:
     await cluster.node(1)
     for number in range(30):
@@ -114,7 +114,7 @@ async def test_each_page_has_a_twin_for_scripts_and_lists_are_searched_sorted_an
             assert response.status == status, path
 
 
-async def test_the_lists_are_the_same_over_http(cluster: ToldCluster) -> None:
+async def test_the_lists_are_the_same_over_http(cluster: ReportingCluster) -> None:
     await cluster.node(1)
     await cluster.topic("flights", 3, 1)
     await cluster.sealed("notes", records=7)
@@ -135,11 +135,11 @@ async def test_the_lists_are_the_same_over_http(cluster: ToldCluster) -> None:
 
 
 async def test_nodes_that_left_are_gone_unless_what_they_held_is_still_read(
-    cluster: ToldCluster, http: aiohttp.ClientSession
+    cluster: ReportingCluster, http: aiohttp.ClientSession
 ) -> None:
     for node_id in (1, 2, 3, 4):
         await cluster.node(node_id)
-    await cluster.tell_for(1, 1, 2, 3, 4)
+    await cluster.report_for(1, 1, 2, 3, 4)
     await cluster.retire(4)
     await cluster.until_step(4, RetireStep.DONE)
     async with http.get("/nodes?format=json") as response:
@@ -149,7 +149,7 @@ async def test_nodes_that_left_are_gone_unless_what_they_held_is_still_read(
     assert set(shown) == {1, 2, 3} | mounted and (shown.get(4) == ["tier/4"] or told["left"] == 1)
 
 
-async def test_a_disk_that_makes_no_progress_is_seen(cluster: ToldCluster, http: aiohttp.ClientSession) -> None:
+async def test_a_disk_that_makes_no_progress_is_seen(cluster: ReportingCluster, http: aiohttp.ClientSession) -> None:
     await cluster.node(1)
     await cluster.service.perform(NoteLives(stuck=(cluster.lives[1],)))
 
@@ -163,14 +163,14 @@ async def test_a_disk_that_makes_no_progress_is_seen(cluster: ToldCluster, http:
 
 # Answers --------------------------------------------------------------------------------------------------------------
 async def test_the_overview_has_what_nodes_reported_and_what_the_metadata_say(
-    cluster: ToldCluster, http: aiohttp.ClientSession
+    cluster: ReportingCluster, http: aiohttp.ClientSession
 ) -> None:
     for node_id in (1, 2):
         await cluster.node(node_id, f"zone-{node_id}")
     await cluster.topic("flights", 4, 2)
-    await cluster.tell_for(3, 1, 2)
+    await cluster.report_for(3, 1, 2)
     stopped = StoppedHere("flights", 3, "disk", "it is full", "free some room")
-    await cluster.tell(2, Activity(0, 0, None, ("disk: no room",), 1, (stopped,)), free=7)
+    await cluster.report(2, Activity(0, 0, None, ("disk: no room",), 1, (stopped,)), free=7)
     async with http.get("/v1/overview") as response:
         told = await response.json()
     assert [(one["node_id"], one["state"], one["replicas"]) for one in told["nodes"]] == [
@@ -183,10 +183,10 @@ async def test_the_overview_has_what_nodes_reported_and_what_the_metadata_say(
     assert told["faults"] == ["node 2: disk: no room"]
 
 
-async def test_the_courses_are_reported_from_a_time_on(cluster: ToldCluster, http: aiohttp.ClientSession) -> None:
+async def test_the_courses_are_reported_from_a_time_on(cluster: ReportingCluster, http: aiohttp.ClientSession) -> None:
     for node_id in (1, 2):
         await cluster.node(node_id)
-    await cluster.tell_for(4, 1, 2)
+    await cluster.report_for(4, 1, 2)
     async with http.get("/v1/courses") as response:
         items = (await response.json())["items"]
     assert [[one["produce_rate"] for one in item["samples"]] for item in items] == [[1_000_000] * 3, [2_000_000] * 3]
@@ -227,7 +227,7 @@ async def test_the_page_of_another_site_may_not_ask(http: aiohttp.ClientSession)
 
 
 @pytest.mark.fault("cluster-hundreds-thousands-segments")
-async def test_a_cluster_is_reported_without_its_shards(cluster: ToldCluster, http: aiohttp.ClientSession) -> None:
+async def test_a_cluster_is_reported_without_its_shards(cluster: ReportingCluster, http: aiohttp.ClientSession) -> None:
     """What an operator asks for in each pass must not grow with the data."""
     async with http.get("/v1/outline") as response:
         told = await response.json()

@@ -69,18 +69,18 @@ class Leaving:
             self.sealed.append(key)
         self.life = Life(2, (await self.service.perform(RegisterNode(NodeInfo(2, "disk-2", "host", 9_002)))).node_epoch)
         await self.service.perform(RetireNode(1, RetireMode.OFFLOAD))
-        await self.look(2)
+        await self.run_passes(2)
         self.clock.now_ms += 20_000
-        await self.look()
+        await self.run_passes()
         for key in self.sealed:  # before nothing was sealed, and no byte counted
             await self.service.perform(PrepareSegment(key))
             await self.service.perform(RollSegment(key, RECORDS))
             record = replace(seal_record(key, RECORDS), size_bytes=100 * MIB)
             await self.service.perform(SealSegment(key, record))
         self.lock = await self.service.perform(AcquireLock("tier/1", "node-1/1/aa", 600_000))
-        await self.look(3)
+        await self.run_passes(3)
 
-    async def look(self, count: int = 1) -> RetirementStatus:
+    async def run_passes(self, count: int = 1) -> RetirementStatus:
         for _ in range(count):
             await self.retirements.run_pass()
         return await self.status()
@@ -91,7 +91,7 @@ class Leaving:
 
     async def after(self, ms: int) -> RetirementStatus:
         self.clock.now_ms += ms
-        return await self.look(2)  # what it notes the first time the second one rests on
+        return await self.run_passes(2)  # what it notes the first time the second one rests on
 
     async def upload(self, number: int, records: int = RECORDS) -> None:
         """So much of one of them, from its start."""
@@ -111,7 +111,7 @@ async def leaving() -> AsyncIterator[Leaving]:
 
 
 async def test_the_rate_and_the_time_left_follow_what_got_less(leaving: Leaving) -> None:
-    told = await leaving.look()
+    told = await leaving.run_passes()
     assert told.retirement.step is RetireStep.OFFLOAD
     assert (told.remaining_segments, told.remaining_bytes) == (4, 400 * MIB)
     assert (told.bytes_per_second, told.seconds_left) == (0, -1), "nobody can tell yet"
@@ -162,7 +162,7 @@ async def test_a_store_that_does_not_answer_a_node_is_said_at_each_step_that_nee
     if step is not RetireStep.OFFLOAD:
         for number in range(4):
             await leaving.upload(number)
-        await leaving.look(2)
+        await leaving.run_passes(2)
     if step is RetireStep.SNAPSHOT:
         for _ in range(2):
             record = (await leaving.status()).retirement
@@ -171,7 +171,7 @@ async def test_a_store_that_does_not_answer_a_node_is_said_at_each_step_that_nee
             )
             await leaving.service.perform(sighting)
             await leaving.after(INTERVAL_MS)
-    told = await leaving.look()
+    told = await leaving.run_passes()
     assert (told.retirement.step, told.retirement.wait) == (step, None)
     leaving.store_away_ms = 90_000
     told = await leaving.after(1)

@@ -62,7 +62,7 @@ async def test_a_leader_hears_of_the_fence_of_what_ended_before_the_watch_shows_
         await eventually(lambda: not shard.ended)
         assert not catalog.segments(key)[0].is_fenced, "the watch has not told it"
         assert shard.stop is None and shard.is_leader
-    await cluster.hear(follower)
+    await cluster.restore_heartbeats(follower)
     cluster.meta.release(ReportReplica)
     await cluster.is_sealed(key)
     assert await cluster.append(key, b"2") == 2
@@ -88,7 +88,7 @@ async def test_a_node_that_went_on_alone_keeps_its_shard_when_its_lease_ends(clu
     assert await cluster.append(key, b"1") == 1
     await cluster.lose(node_id)
     await eventually(lambda: cluster.segments(key)[0].is_fenced)
-    await cluster.hear(node_id)
+    await cluster.restore_heartbeats(node_id)
     assert shard.stop is None and shard.is_leader
     assert await cluster.append(key, b"2") == 2
     cluster.meta.release(ReportReplica)
@@ -127,7 +127,7 @@ async def test_a_flush_that_fails_for_what_others_seal_by_now_stops_nothing(
     await eventually(begun.is_set)
     await cluster.lose(node_id)
     await eventually(lambda: shard.active is None and not shard.ended)
-    await cluster.hear(node_id)
+    await cluster.restore_heartbeats(node_id)
     gate.set()
     await cluster.append(key, b"1")
     await cluster.is_sealed(key)

@@ -137,7 +137,7 @@ async def test_groups_wait_for_a_retired_directory_until_that_is_given_up(
     assert await committed(cluster) is None
     await commit(cluster, 9)
     assert await committed(cluster) == 9
-    await leaving.look()
+    await leaving.run_checks()
     assert not (await service.snapshot()).mounts, "it is not mounted again"
 
 

@@ -143,7 +143,7 @@ async def test_a_coordinator_without_a_copy_of_its_log_reads_it_from_another_nod
         copy.file.path.unlink()
     await cluster.lose(old)
     await eventually(lambda: shard.is_leader)
-    await cluster.hear(old)
+    await cluster.restore_heartbeats(old)
     assert await committed(cluster) == 5
     assert cluster.nodes[new].peer_reads.stats.ranges
 

@@ -53,7 +53,7 @@ async def test_a_follower_that_tells_of_its_copy_too_late_lets_it_go(
         await told.wait()
         await cluster.lose(late)  # no client waits for it
         await cluster.is_sealed(key, copies=2)
-        await cluster.hear(late)
+        await cluster.restore_heartbeats(late)
         await stored(cluster, segment, 1)
         gate.set()
         await eventually(lambda: not path.exists())

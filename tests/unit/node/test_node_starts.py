@@ -18,7 +18,7 @@ from stratalog_meta.service import MetaService
 from stratalog_meta.stores.memory import MemoryStore
 from stratalog_node.node import Listen, StorageNode, wall_ms
 from support.gated_meta import GatedMeta
-from support.held import gives_all_back, held
+from support.open_resources import open_resources, wait_until_closed
 from support.shard_rig import make_batch
 from support.waiting import eventually
 
@@ -73,10 +73,10 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
 
 @pytest.mark.fault("start-fails-midway-address")
 async def test_a_port_that_is_taken_leaves_nothing_behind(bench: Bench) -> None:
-    before = held()
+    before = open_resources()
     with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(Unavailable, match="cannot listen"):
         await bench.node(other.getsockname()[1]).start()
-    await gives_all_back(before)
+    await wait_until_closed(before)
     await bench.starts_and_has_the_record()
 
 
@@ -94,12 +94,12 @@ def meta_away(bench: Bench, node: StorageNode) -> None:
 async def test_a_start_that_fails_at_any_step_leaves_nothing_behind(
     bench: Bench, prepare: Callable[[Bench, StorageNode], None], error: type[Exception]
 ) -> None:
-    before = held()
+    before = open_resources()
     node = bench.node()
     prepare(bench, node)
     with pytest.raises(error):
         await node.start()
-    await gives_all_back(before)
+    await wait_until_closed(before)
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection(*node.address)
     await bench.starts_and_has_the_record()
@@ -107,7 +107,7 @@ async def test_a_start_that_fails_at_any_step_leaves_nothing_behind(
 
 @pytest.mark.fault("metadata-store-emptied-cut")
 async def test_metadata_of_another_cluster_are_refused_and_not_written_to(bench: Bench) -> None:
-    before = held()
+    before = open_resources()
     other = MetaService(MemoryStore(), wall_ms)
     await other.start()
     node = StorageNode(SETTINGS, bench.root / "node", Listen("127.0.0.1", 0), other, bench.store)
@@ -116,23 +116,23 @@ async def test_metadata_of_another_cluster_are_refused_and_not_written_to(bench:
     snapshot = await other.snapshot()
     assert (snapshot.version, snapshot.nodes) == (0, ())
     await other.close()
-    await gives_all_back(before)
+    await wait_until_closed(before)
     await bench.starts_and_has_the_record()
 
 
 async def test_a_start_that_is_cancelled_leaves_nothing_behind(bench: Bench) -> None:
-    before = held()
+    before = open_resources()
     bench.meta.hold(RegisterNode)
     starting = asyncio.create_task(bench.node().start())
     await eventually(lambda: bench.meta.calls[RegisterNode] == 2)
     starting.cancel()
     await asyncio.gather(starting, return_exceptions=True)
     bench.meta.release(RegisterNode)
-    await gives_all_back(before)
+    await wait_until_closed(before)
     await bench.starts_and_has_the_record()
 
 
 async def test_a_node_that_was_closed_holds_nothing(bench: Bench) -> None:
-    before = held()
+    before = open_resources()
     await bench.starts_and_has_the_record()
-    await gives_all_back(before)
+    await wait_until_closed(before)

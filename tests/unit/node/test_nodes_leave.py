@@ -119,7 +119,7 @@ async def test_a_retirement_that_is_taken_back_costs_nothing(tiered: NodeCluster
     await leaving.retire(stays)
     await leaving.until(step=RetireStep.VERIFY, of=stays)
     await leaving.cancel(stays)
-    await leaving.look()
+    await leaving.run_checks()
     assert (await leaving.node(stays)).retirement is None
     for number in range(3):
         await tiered.shard(replicas=1, name=f"new-{number}")
@@ -157,7 +157,7 @@ async def test_what_only_a_dead_node_had_is_waited_for_and_given_up_by_name(plai
     await plain.lose(gone)
     await leaving.retire(gone)
     for _ in range(4):
-        await leaving.look()
+        await leaving.run_checks()
     wait = (await leaving.record(gone)).wait
     assert wait is not None and wait.reason is WaitReason.SHARD_UNAVAILABLE
     with pytest.raises(StratalogError, match="spelled out"):
@@ -202,7 +202,7 @@ async def test_a_dead_node_that_a_majority_needs_is_named_and_given_up_without_a
     await plain.lose(gone)
     await leaving.retire(gone)
     for _ in range(4):
-        await leaving.look()
+        await leaving.run_checks()
     record = await leaving.record(gone)
     assert record.step is RetireStep.SEAL and record.wait is not None
     assert record.wait.reason is WaitReason.SHARD_UNAVAILABLE and f"nodes [{gone}] are not alive" in record.wait.words

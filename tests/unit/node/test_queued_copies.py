@@ -15,7 +15,7 @@ from stratalog_node.replication.copy_queue import CopyQueue
 from stratalog_node.replication.replica_copy import ReplicaCopy
 from support.node_cluster import NodeCluster
 from support.waiting import eventually
-from unit.node.test_copies_made_again import holders, is_copy_of_shard, rolled
+from unit.node.test_copy_repair import holders, is_copy_of_shard, rolled
 
 
 @pytest.mark.fault("meta-service-seals-segment")

@@ -58,7 +58,7 @@ async def test_the_source_fills_what_no_replica_has_and_reports_it(cluster: Node
         await cluster.lose(short)  # out of the ISR: the leader acknowledges alone
         shard = await cluster.leads_again(key)
         await eventually(lambda: shard.high_watermark == 4)
-        await cluster.hear(short)
+        await cluster.restore_heartbeats(short)
         cluster.meta.hold(ReportReplica)
         shard.ask_roll(0)
         await eventually(lambda: cluster.segments(key)[0].end_offset == 4)
@@ -252,7 +252,7 @@ async def test_with_leave_of_the_topic_what_only_lost_disks_had_is_given_up_and_
         await cluster.lose(other)
         await eventually(lambda: cluster.segments(key)[0].isr == (leader,))
         await eventually(lambda: (shard := cluster.led(key)) is not None and shard.high_watermark == 3)
-        await cluster.hear(other)
+        await cluster.restore_heartbeats(other)
         await eventually(lambda: (copy := cluster.replica(other, key)) is not None and copy.end_offset == 1)
         await cluster.wipe(leader)
         await cluster.lose(leader)
@@ -273,7 +273,7 @@ async def test_reports_are_repeated_until_the_service_has_them(cluster: NodeClus
     cluster.meta.lose_answer(PromiseFence, 2)
     cluster.meta.lose_answer(ReportReplica, 2)
     await cluster.lose(leader)
-    await cluster.hear(leader)
+    await cluster.restore_heartbeats(leader)
     sealed = await cluster.is_sealed(key, copies=2)
     assert sealed.end_offset == 3
     assert await cluster.append(key, b"later") == 3
@@ -402,7 +402,7 @@ async def test_a_node_that_returns_with_given_up_data_gets_the_sealed_copy_inste
         await cluster.offer(key, b"given up", acks=1)
         await cluster.lose(short)
         await eventually(lambda: (shard := cluster.led(key)) is not None and shard.high_watermark == 2)
-        await cluster.hear(short)
+        await cluster.restore_heartbeats(short)
         cluster.meta.hold(ReportReplica)
         (await cluster.leads_again(key)).ask_roll(0)
         await eventually(lambda: cluster.segments(key)[0].end_offset == 2)

@@ -56,7 +56,7 @@ async def test_a_node_that_joins_a_shard_at_a_later_segment_begins_where_that_be
     shard = await cluster.leads_again(key)
     assert shard.context.node_id == 3, "it may lead what it joined"
     assert await cluster.append(key, b"4") == 4
-    await cluster.hear(leader)
+    await cluster.restore_heartbeats(leader)
     assert await cluster.values(key) == [b"0", b"1", b"2", b"3", b"4"]
 
 

@@ -49,7 +49,7 @@ async def test_a_retirement_that_cannot_be_looked_at_keeps_no_other_waiting() ->
     story = RetirementStory(nodes=3)
     for node_id in (1, 2):
         story.do(RetireNode(node_id))
-        story.looks(node_id)
+        story.run_passes(node_id)
         assert story.record(node_id).step is RetireStep.VERIFY
     catalog = Catalog(lambda overrides: TopicSettings.resolve(ProcessSettings(), overrides))
     catalog.load(story.table.snapshot())

@@ -58,7 +58,7 @@ async def burden(cluster: NodeCluster, key: ShardKey, new: int) -> None:
     prepared = cluster.segments(key)[0].handed.prepared
     if prepared is not None:
         await cluster.meta.service.perform(prepare_again(cluster, key))
-    await cluster.hear(new)
+    await cluster.restore_heartbeats(new)
     await eventually(lambda: set(cluster.segments(key)[0].isr) == {1, 2})
 
 
@@ -164,7 +164,7 @@ async def test_a_successor_that_was_fenced_before_its_leader_heard_of_it_is_thro
         cluster.meta.hold(RollSegment)  # asked again in vain
         await eventually(lambda: len(cluster.segments(key)) == 2)
         await cluster.lose(old)
-        await cluster.hear(old)
+        await cluster.restore_heartbeats(old)
     cluster.meta.release(RollSegment)
     with pytest.raises(OutcomeUnknown):  # a follower may have asked for it
         await ahead
@@ -196,7 +196,7 @@ async def deposed_while_naming(cluster: NodeCluster, naming: HeldNaming) -> tupl
     cluster.meta.release(RollSegment)
     await eventually(naming.is_standing.is_set)
     await cluster.lose(old)
-    await cluster.hear(old)
+    await cluster.restore_heartbeats(old)
     with pytest.raises(OutcomeUnknown):
         await ahead
     await eventually(lambda: cluster.led(key) is not None)  # by the other one, or by this one again

@@ -95,7 +95,7 @@ async def test_a_node_that_completes_a_segment_too_late_keeps_its_write_lock(
             await eventually(lambda: is_in_store_at(cluster, 3 - late, key))
             await eventually(lambda: not uploader._uploads)
             assert uploader.lock.current == held
-        await cluster.hear(late)
+        await cluster.restore_heartbeats(late)
 
 
 def is_in_store_at(cluster: NodeCluster, node_id: int, key: ShardKey) -> bool:

@@ -57,7 +57,7 @@ async def test_a_directory_whose_mount_is_about_to_begin_is_read_once_it_has(
         starting = asyncio.create_task(reader.start())
         await eventually(lambda: meta.count >= 2 or starting.done())
         assert not starting.done()
-        await leaving.look()
+        await leaving.run_checks()
         await starting
         await is_served(cluster, left)
         await leaving.until(step=RetireStep.DONE, of=left)

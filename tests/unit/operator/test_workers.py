@@ -28,7 +28,7 @@ class Looks:
         self.stats = OperatorStats()
         self.fails: set[Key] = set()
 
-    async def look(self, key: Key) -> float | None:
+    async def run_pass(self, key: Key) -> float | None:
         self.count[key] += 1
         self.now[key] += 1
         assert self.now[key] == 1, f"{key} is looked at twice at once"
@@ -42,7 +42,7 @@ class Looks:
 
 async def test_clusters_are_looked_at_beside_each_other_and_each_once_at_a_time() -> None:
     looks = Looks()
-    workers = Workers(looks.look, looks.stats, at_once=2)
+    workers = Workers(looks.run_pass, looks.stats, at_once=2)
     running = asyncio.create_task(workers.run())
     for _ in range(3):
         for key in (A, B, C):
@@ -62,7 +62,7 @@ async def test_clusters_are_looked_at_beside_each_other_and_each_once_at_a_time(
 async def test_what_was_woken_is_looked_at_before_it_stops_and_what_is_due_later_is_not() -> None:
     looks = Looks()
     looks.gate.set()
-    workers = Workers(looks.look, looks.stats)
+    workers = Workers(looks.run_pass, looks.stats)
     running = asyncio.create_task(workers.run())
     workers.wake(A)
     await eventually(lambda: looks.count[A] == 1, timeout=_PATIENT)
@@ -77,7 +77,7 @@ async def test_what_was_woken_is_looked_at_before_it_stops_and_what_is_due_later
 @pytest.mark.fault("namespace-deleted-operator")
 async def test_what_woke_a_cluster_while_it_was_looked_at_is_looked_at_before_it_stops_however_long_that_took() -> None:
     looks = Looks()
-    workers = Workers(looks.look, looks.stats)
+    workers = Workers(looks.run_pass, looks.stats)
     running = asyncio.create_task(workers.run())
     workers.wake(A)
     await eventually(lambda: looks.now[A] == 1, timeout=_PATIENT)
@@ -94,7 +94,7 @@ async def test_what_woke_a_cluster_while_it_was_looked_at_is_looked_at_before_it
 
 async def test_a_look_that_does_not_end_is_cut_off_by_a_stop() -> None:
     looks = Looks()
-    workers = Workers(looks.look, looks.stats)
+    workers = Workers(looks.run_pass, looks.stats)
     running = asyncio.create_task(workers.run())
     workers.wake(A)
     await eventually(lambda: looks.now[A] == 1, timeout=_PATIENT)
@@ -108,7 +108,7 @@ async def test_a_cluster_that_fails_holds_up_no_other_and_is_looked_at_again() -
     looks = Looks()
     looks.gate.set()
     looks.fails = {A}
-    workers = Workers(looks.look, looks.stats)
+    workers = Workers(looks.run_pass, looks.stats)
     running = asyncio.create_task(workers.run())
     workers.wake(A)
     workers.wake(B)

@@ -21,7 +21,7 @@ from stratalog.objects import ObjectStore, open_store
 from stratalog.stored.remote.expected import WrongObject
 from stratalog_pipeline.cold.part_records import PartFetcher, check_planned
 from support.cold_data import CLUSTER_ID, ColdShard, batches_from
-from support.cold_reading import Kept, offsets, planned, tell
+from support.cold_reading import Kept, offsets, planned, put_shard
 from support.counting_store import CountingStore
 
 
@@ -91,7 +91,7 @@ async def test_a_part_of_other_records_under_the_same_offsets_does_not_go_on(sto
 async def test_a_part_that_came_home_since_it_was_planned_is_found_again(store: ObjectStore) -> None:
     cold = ColdShard(store)
     partial = await cold.add([batches_from(0, 5), batches_from(15, 5)], state=RemoteState.PARTIAL, is_bundled=True)
-    await tell(cold)
+    await put_shard(cold)
     ranges = await planned(store)
     assert {one.part.object_key for one in ranges} == {partial.remote.parts[0].object_key}
     # The segment is completed in chunks of other bounds, and the bundle goes.
@@ -104,7 +104,7 @@ async def test_a_part_that_came_home_since_it_was_planned_is_found_again(store: 
 async def test_a_part_that_is_nowhere_is_said_to_be_gone(store: ObjectStore) -> None:
     cold = ColdShard(store)
     partial = await cold.add([batches_from(0, 5)], state=RemoteState.PARTIAL)
-    await tell(cold)
+    await put_shard(cold)
     ranges = await planned(store)
     await store.delete([partial.remote.parts[0].object_key])
     with pytest.raises(NotFound, match="offsets 0 to 15 of shard 3 of topic cold"):

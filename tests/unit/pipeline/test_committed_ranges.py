@@ -20,7 +20,7 @@ from stratalog_meta.api.server import MetaServer
 from stratalog_pipeline.cold.catalog import Catalog
 from stratalog_pipeline.cold.cutting import Asked, GapInLog, cut, take_bytes
 from support.cold_data import CLUSTER_ID, FIRST_TIME_MS, ColdShard, batch_at, batches_from
-from support.cold_reading import offsets, planned, put_cut, put_metadata, put_rig_metadata, tell
+from support.cold_reading import offsets, planned, put_cut, put_metadata, put_rig_metadata, put_shard
 from support.counting_store import CountingStore
 from support.hostile_batches import with_header_times
 from support.tier_rig import TierRig
@@ -65,9 +65,9 @@ async def test_committed_parts_are_read_as_far_as_the_newest_metadata_say(store:
     cold = ColdShard(store)
     await cold.add(two_parts(0))
     partial = await cold.add([batches_from(30, 5, epoch=1)], state=RemoteState.PARTIAL, is_bundled=True)
-    await tell(cold, until=1)
+    await put_shard(cold, until=1)
     assert await offsets(store, CLUSTER_ID, await planned(store)) == list(range(30))
-    await tell(cold)
+    await put_shard(cold)
     assert await offsets(store, CLUSTER_ID, await planned(store)) == list(range(45))
     await cold.put_parts(  # another attempt at what follows, which was never committed
         replace_identity(cold, partial.epoch, partial.base_offset), [batches_from(30, 9, epoch=1)]
@@ -84,7 +84,7 @@ def replace_identity(cold: ColdShard, epoch: int, base_offset: int):  # type: ig
 async def test_what_was_sealed_after_the_newest_metadata_is_read_by_its_manifest(store: ObjectStore) -> None:
     cold = ColdShard(store)
     await cold.add(two_parts(0))
-    await tell(cold)
+    await put_shard(cold)
     await cold.add([batches_from(30, 5, epoch=1)])
     await cold.add([batches_from(45, 5, epoch=2)])
     assert await offsets(store, CLUSTER_ID, await planned(store)) == list(range(60))
@@ -97,7 +97,7 @@ async def test_a_topic_that_the_newest_metadata_do_not_know_yet_is_told_by_its_m
 ) -> None:
     older = ColdShard(store)
     await older.add(two_parts(0))
-    await tell(older, topic="older")
+    await put_shard(older, topic="older")
     await ColdShard(store).add([batches_from(0, 5)])
     ranges = await planned(store, asked)
     assert await offsets(store, CLUSTER_ID, [one for one in ranges if one.topic == "cold"]) == list(range(15))
@@ -108,7 +108,7 @@ async def test_a_topic_that_the_newest_metadata_do_not_know_yet_is_told_by_its_m
 async def test_a_shard_that_was_added_since_is_told_by_its_manifests(store: ObjectStore) -> None:
     first = ColdShard(store, shard=0)
     await first.add(two_parts(0))
-    await tell(first)
+    await put_shard(first)
     await ColdShard(store, shard=1, topic_id=first.topic_id).add([batches_from(0, 5)])
     assert {(one.topic, one.segment.shard) for one in await planned(store, ["cold"])} == {("cold", 0), ("cold", 1)}
 
@@ -130,7 +130,7 @@ async def test_nothing_is_read_behind_a_segment_that_is_not_committed_to_its_end
     cold.segments[0] = replace(partial, end_offset=30)  # sealed at 30, in the bucket up to 15
     cold.batches += batches_from(15, 5)
     await cold.add([batches_from(30, 5, epoch=1)])
-    await tell(cold)
+    await put_shard(cold)
     assert await offsets(store, CLUSTER_ID, await planned(store)) == list(range(15))
 
 
@@ -139,7 +139,7 @@ async def test_segments_that_expired_since_move_the_start_of_the_log(store: Obje
     cold = ColdShard(store)
     await cold.add(two_parts(0))
     await cold.add([batches_from(30, 5, epoch=1)])
-    await tell(cold)
+    await put_shard(cold)
     oldest = cold.segments[0].remote.manifest_key
     assert oldest is not None
     await store.delete([oldest])
@@ -153,7 +153,7 @@ async def test_segments_that_expired_since_move_the_start_of_the_log(store: Obje
 async def test_records_below_the_log_start_are_not_read(store: ObjectStore) -> None:
     cold = ColdShard(store)
     await cold.add(two_parts(0))
-    await tell(cold, log_start_offset=7)
+    await put_shard(cold, log_start_offset=7)
     assert await offsets(store, CLUSTER_ID, await planned(store)) == list(range(7, 30))
 
 
@@ -222,7 +222,7 @@ async def test_a_snapshot_is_read_as_it_was_whatever_came_after(store: ObjectSto
     await cold.add([batches_from(30, 5, epoch=1)])
     await put_cut(cold, "friday", 4, 37, 1)
     await cold.add([batches_from(45, 5, epoch=2)])
-    await tell(cold, log_start_offset=45)
+    await put_shard(cold, log_start_offset=45)
     ranges = await planned(store, snapshot_name="friday")
     assert await offsets(store, CLUSTER_ID, ranges) == list(range(4, 37))
 

@@ -44,7 +44,7 @@ async def promise_after_start(
         if isinstance(command, PromiseFence) and command.segment == key:
             told.append(command)
 
-    follower.following.tell = note  # type: ignore[method-assign]  # the service must not act on it
+    follower.following.submit = note  # type: ignore[method-assign]  # the service must not act on it
     await eventually(lambda: bool(told))
     return told[0]
 

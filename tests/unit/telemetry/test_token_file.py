@@ -25,7 +25,7 @@ class Steady:
     def __call__(self) -> float:
         return self.now_s
 
-    def look(self) -> None:
+    def advance(self) -> None:
         self.now_s += POLL_S
 
 
@@ -76,14 +76,14 @@ def test_a_token_is_replaced_while_all_run(tmp_path: Path) -> None:
     known = TokenFile(path, steady_s=steady)
     path.write_text(f"{OLD}\n{NEW}\n")
     assert known.all() == (OLD,), "it looks once a second"
-    steady.look()
+    steady.advance()
     assert (known.all(), known.first()) == ((OLD, NEW), OLD)
     path.write_text(f"{NEW}\n{OLD}\n")
     os.utime(path, ns=(1, 1))  # of the same length, and perhaps within one tick of the file system's clock
-    steady.look()
+    steady.advance()
     assert known.first() == NEW
     path.write_text(NEW)
-    steady.look()
+    steady.advance()
     assert known.all() == (NEW,)
 
 
@@ -100,7 +100,7 @@ def test_a_secret_that_is_mounted_is_followed_to_where_it_moves(tmp_path: Path) 
     assert known.first() == OLD
     (tmp_path / "..data_tmp").symlink_to("second")
     (tmp_path / "..data_tmp").rename(tmp_path / "..data")
-    steady.look()
+    steady.advance()
     assert known.first() == NEW
 
 
@@ -111,13 +111,13 @@ def test_what_cannot_be_read_again_changes_nothing_until_it_can(tmp_path: Path) 
     known = TokenFile(path, steady_s=steady)
     for broken in ("", "short", "x" * 20_000):
         path.write_text(broken)
-        steady.look()
+        steady.advance()
         assert known.all() == (OLD,)
     path.unlink()
-    steady.look()
+    steady.advance()
     assert known.all() == (OLD,)
     path.write_text(NEW)
-    steady.look()
+    steady.advance()
     assert known.all() == (NEW,)
 
 

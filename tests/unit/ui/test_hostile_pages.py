@@ -7,16 +7,16 @@ from uuid import UUID
 
 import pytest
 
-from stratalog.admin_api.looks import (
-    ClientLine,
+from stratalog.admin_api.node_views import (
+    ClientRow,
     GroupDetail,
-    GroupLagLine,
-    GroupLine,
-    GroupMemberLine,
-    GroupTopicLine,
-    LookedRecord,
+    GroupLagRow,
+    GroupMemberRow,
+    GroupRow,
+    GroupTopicRow,
     RecordHeader,
-    ShardLookedAt,
+    ShownRange,
+    ShownRecord,
     cut_bytes,
 )
 from stratalog.model.topic import Topic
@@ -25,7 +25,7 @@ from stratalog.ui.gather import Failure
 from stratalog.ui.host import Process
 from stratalog.ui.lists import ListState
 from stratalog.ui.page import Page
-from stratalog.ui.pages.records import _row, read_wish
+from stratalog.ui.pages.records import _row, read_selection
 from stratalog.ui.render import render
 from stratalog.ui.words import TROUBLES
 
@@ -50,8 +50,8 @@ class Read(HTMLParser):
         self.text.append(data)
 
 
-def group_line() -> GroupLine:
-    return GroupLine(
+def group_line() -> GroupRow:
+    return GroupRow(
         group_id=EVIL, state=EVIL, kind="classic", members=2, lag=3, shards=2, uncommitted=1, unknown=1, node_id=1
     )
 
@@ -63,18 +63,18 @@ def pages() -> dict[str, Page]:
         line=line,
         generation=1,
         assignor=EVIL,
-        members=[GroupMemberLine(member_id=EVIL, instance_id=EVIL, client_id=EVIL, host=EVIL, shards=-1)],
-        topics=[GroupTopicLine(topic=EVIL, shards=1, lag=1, uncommitted=1)],
+        members=[GroupMemberRow(member_id=EVIL, instance_id=EVIL, client_id=EVIL, host=EVIL, shards=-1)],
+        topics=[GroupTopicRow(topic=EVIL, shards=1, lag=1, uncommitted=1)],
         more_topics=2,
         items=[
-            GroupLagLine(topic=EVIL, shard=0, committed=None, position=0, end=1, lag=1, member=EVIL),
-            GroupLagLine(topic=EVIL, shard=1, committed=5, position=5, end=None, lag=None, member=EVIL),
+            GroupLagRow(topic=EVIL, shard=0, committed=None, position=0, end=1, lag=1, member=EVIL),
+            GroupLagRow(topic=EVIL, shard=1, committed=5, position=5, end=None, lag=None, member=EVIL),
         ],
         total=200,
     )
-    client = ClientLine(client_id=EVIL, address=EVIL, listener=EVIL, idle_ms=70_000, node_id=1)
+    client = ClientRow(client_id=EVIL, address=EVIL, listener=EVIL, idle_ms=70_000, node_id=1)
     raw = cut_bytes(EVIL.encode(), 1_000)
-    record = LookedRecord(
+    record = ShownRecord(
         shard=0,
         offset=7,
         timestamp_ms=-1,
@@ -83,16 +83,16 @@ def pages() -> dict[str, Page]:
         headers=[RecordHeader(name=EVIL, value=raw), RecordHeader(name=EVIL, value=None)],
         more_headers=3,
     )
-    looked = ShardLookedAt(shard=0, log_start_offset=0, high_watermark=9, from_offset=7, next_offset=8, why_not=EVIL)
+    shown = ShownRange(shard=0, log_start_offset=0, high_watermark=9, from_offset=7, next_offset=8, why_not=EVIL)
     paged = {"list": LIST, "total": 200, "thing": "row", "most": 100}
     records = {
         "topic": TOPIC,
-        "wish": read_wish({"shard": "0", "from": "key", "key": EVIL, "at": EVIL}),
+        "selection": read_selection({"shard": "0", "from": "key", "key": EVIL, "at": EVIL}),
         "records": [_row(record)],
-        "looked": [looked],
+        "shown": [shown],
         "not_asked": FAILED,
         "shards": 2,
-        "shards_looked_at": 1,
+        "shards_shown": 1,
     }
     around = {"path": "/x", "limits": (10,), "is_ready": True, "older": "/older", "newer": "", "more": None}
     process = Process(EVIL, "ended", EVIL, False, {EVIL: EVIL})

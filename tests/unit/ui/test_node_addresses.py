@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
-from stratalog.admin_api.looks import HistoryAnswer, LedShards
+from stratalog.admin_api.node_views import HistoryAnswer, LedShards
 from stratalog.model.activity import Activity
 from stratalog.model.errors import StratalogError, Unavailable, WrongServer
 from stratalog.ui import UiHost
@@ -17,7 +17,7 @@ from stratalog.ui.node_addresses import NodeAddresses
 from stratalog.ui.pages.groups import groups_page
 from stratalog.ui.pages.records import why_not_shown
 from stratalog.ui.pages.topics import topic_page
-from support.told_cluster import ToldCluster, told_cluster
+from support.reporting_cluster import ReportingCluster, reporting_cluster
 
 Answer = Callable[[web.Request], web.StreamResponse]
 
@@ -78,8 +78,8 @@ async def test_redirects_foreign_answers_and_silence_are_said_and_go_nowhere() -
 
 
 @pytest.fixture
-async def cluster() -> AsyncIterator[ToldCluster]:
-    async with told_cluster() as started:
+async def cluster() -> AsyncIterator[ReportingCluster]:
+    async with reporting_cluster() as started:
         for node_id in (1, 2):
             await started.node(node_id)
         await started.topic("flights", 4, 1)
@@ -87,11 +87,11 @@ async def cluster() -> AsyncIterator[ToldCluster]:
 
 
 @pytest.mark.fault("ui-show-node-alone")
-async def test_a_node_that_does_not_answer_costs_its_part_alone(cluster: ToldCluster) -> None:
+async def test_a_node_that_does_not_answer_costs_its_part_alone(cluster: ReportingCluster) -> None:
     led = LedShards(node_id=1, items=[]).model_dump_json().encode()
     async with port_that(lambda _: web.Response(body=led)) as url:
         for node_id, page_url in ((1, url), (2, "http://127.0.0.1:1/")):
-            await cluster.tell(node_id, Activity(0, 0, page_url=page_url))
+            await cluster.report(node_id, Activity(0, 0, page_url=page_url))
         gatherer = Gatherer(UiHost(lambda: cluster.service))
         page = await topic_page(gatherer, "flights", {})
         assert [row.high_watermark for row in page.data["shards"]] == [None] * 4
@@ -102,8 +102,8 @@ async def test_a_node_that_does_not_answer_costs_its_part_alone(cluster: ToldClu
 
 
 @pytest.mark.fault("reaches-port-ui-asks")
-async def test_an_open_port_shows_the_records_of_its_own_node_alone(cluster: ToldCluster) -> None:
-    await cluster.tell(2, Activity(0, 0, page_url="http://127.0.0.1:1/"))
+async def test_an_open_port_shows_the_records_of_its_own_node_alone(cluster: ReportingCluster) -> None:
+    await cluster.report(2, Activity(0, 0, page_url="http://127.0.0.1:1/"))
     own = {1: "http://127.0.0.1:2/"}
     closed = Gatherer(UiHost(lambda: cluster.service, None, "no token", lambda: own))
     assert await why_not_shown(closed, 1) is None

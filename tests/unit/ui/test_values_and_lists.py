@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.admin_api.looks import cut_bytes
+from stratalog.admin_api.node_views import cut_bytes
 from stratalog.model.errors import InvalidRequest
 from stratalog.telemetry.plots import COLOURS, DARK_COLOURS, line_plot
 from stratalog.ui.host import why_no_records

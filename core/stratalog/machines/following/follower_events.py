@@ -267,7 +267,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class AskNobody:
+class StopAsking:
     """For now. What is asked already may still be answered."""
 
 
@@ -357,7 +357,7 @@ class ReportFault:
 
 FollowerEffect: TypeAlias = (
     Ask
-    | AskNobody
+    | StopAsking
     | AppendRange
     | CutTail
     | FillCopy

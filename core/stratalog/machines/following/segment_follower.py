@@ -16,7 +16,6 @@ from stratalog.machines.following.follower_events import (
     AppendFailed,
     AppendRange,
     Ask,
-    AskNobody,
     CheckedRange,
     CopyDamaged,
     CopyFilled,
@@ -46,6 +45,7 @@ from stratalog.machines.following.follower_events import (
     ReportFault,
     SegmentGone,
     SegmentNamed,
+    StopAsking,
     SubmitPromise,
     SubmitReport,
     TailCut,
@@ -436,7 +436,7 @@ class SegmentFollower:
         if (wanted := self._wanted(now_ms)) == self._asks:
             return []
         self._asks = wanted
-        return [AskNobody() if wanted is None else wanted]
+        return [StopAsking() if wanted is None else wanted]
 
     # Trying again ---------------------------------------------------------------------------------------------------
     def _pause(self, now_ms: int) -> list[FollowerEffect]:

@@ -107,7 +107,7 @@ class ConsumerGroup:
             self._roster.put(member)
             self._begin_session(member, now_ms)
             if member.state is MemberState.UNREVOKED:
-                self._sessions.await_deed(member.member_id, now_ms + member.rebalance_timeout_ms)
+                self._sessions.await_member_action(member.member_id, now_ms + member.rebalance_timeout_ms)
         self._roster.changed.clear()
 
     # Questions --------------------------------------------------------------------------------------------------
@@ -338,7 +338,7 @@ class ConsumerGroup:
         if after != present:
             self._roster.put(after)
             is_to_revoke = after.state is MemberState.UNREVOKED
-            self._sessions.await_deed(member_id, now_ms + after.rebalance_timeout_ms if is_to_revoke else None)
+            self._sessions.await_member_action(member_id, now_ms + after.rebalance_timeout_ms if is_to_revoke else None)
         return after
 
     # Classic members --------------------------------------------------------------------------------------------
@@ -355,7 +355,7 @@ class ConsumerGroup:
             return group_events.JoinAnswer(GroupError.GROUP_MAX_SIZE_REACHED, join.member_id)
         owned = placed(event.subscription.owned, event.topics) if event.subscription is not None else frozenset()
         after = self._take_in(member, owned, event.topics, now_ms)
-        self._sessions.await_deed(after.member_id, now_ms + after.rebalance_timeout_ms)  # its SyncGroup
+        self._sessions.await_member_action(after.member_id, now_ms + after.rebalance_timeout_ms)  # its SyncGroup
         return group_events.JoinAnswer(
             GroupError.NONE, after.member_id, after.epoch, CONSUMER_PROTOCOL_TYPE, protocol_of(after)
         )
@@ -370,7 +370,7 @@ class ConsumerGroup:
             return consumer_group_events.ShareAnswer(error)
         member = self.members_by_id[event.member_id]
         self._begin_session(member, now_ms)
-        self._sessions.await_deed(member.member_id, None)
+        self._sessions.await_member_action(member.member_id, None)
         return consumer_group_events.ShareAnswer(GroupError.NONE, protocol_of(member), member.assigned)
 
     def _beat_classic(self, event: consumer_group_events.ClassicBeat, now_ms: int) -> GroupError:
@@ -391,8 +391,8 @@ class ConsumerGroup:
 
     def _call_to_join(self, member_id: str, now_ms: int) -> None:
         """It has its rebalance timeout from the first call on."""
-        if not self._sessions.awaits_deed(member_id):
-            self._sessions.await_deed(member_id, now_ms + self.members_by_id[member_id].rebalance_timeout_ms)
+        if not self._sessions.awaits_member_action(member_id):
+            self._sessions.await_member_action(member_id, now_ms + self.members_by_id[member_id].rebalance_timeout_ms)
 
     # Leaving ----------------------------------------------------------------------------------------------------
     def _leave(self, event: consumer_group_events.ConsumerHeartbeat) -> consumer_group_events.ConsumerAnswer:
@@ -412,7 +412,7 @@ class ConsumerGroup:
             # It will be back within a session, and has its shards then; what it was to give up is free.
             away = replace(member, epoch=LEFT_FOR_A_WHILE, state=MemberState.STABLE, revoking=frozenset())
             self._roster.put(away)
-            self._sessions.await_deed(member.member_id, None)
+            self._sessions.await_member_action(member.member_id, None)
         return consumer_group_events.ConsumerAnswer(GroupError.NONE, None, event.member_id, event.member_epoch)
 
     def _leave_by_word(self, leaving: group_events.LeavingMember) -> GroupError:

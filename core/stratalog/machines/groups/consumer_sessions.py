@@ -22,7 +22,7 @@ class ConsumerSessions:
         self._sessions[member_id] = deadline_ms
         self._wake_ms = min(self._wake_ms, deadline_ms)
 
-    def await_deed(self, member_id: str, deadline_ms: int | None) -> None:
+    def await_member_action(self, member_id: str, deadline_ms: int | None) -> None:
         """None: nothing is to be done any more."""
         if deadline_ms is None:
             self._deeds.pop(member_id, None)
@@ -30,7 +30,7 @@ class ConsumerSessions:
             self._deeds[member_id] = deadline_ms
             self._wake_ms = min(self._wake_ms, deadline_ms)
 
-    def awaits_deed(self, member_id: str) -> bool:
+    def awaits_member_action(self, member_id: str) -> bool:
         return member_id in self._deeds
 
     def forget(self, member_id: str) -> None:

@@ -493,7 +493,7 @@ class Group:
                 self._end_of_joining(now_ms, effects)
             else:
                 self._end_of_syncing(now_ms, effects)
-        self._book.reckon_deadline()
+        self._book.compute_deadline()
 
     def _end_of_syncing(self, now_ms: int, effects: list[group_events.GroupEffect]) -> None:
         """A member that has not asked for its assignment by now will not do so."""
@@ -508,7 +508,7 @@ class Group:
         self._book.pending.clear()
         self._persisting.clear()
         self._book.phase_deadline_ms = FOREVER
-        self._book.reckon_deadline()
+        self._book.compute_deadline()
         self._book.state = GroupState.DEAD
 
     # Checking ---------------------------------------------------------------------------------------------------

@@ -184,7 +184,7 @@ class GroupBook:
     def is_due(self, now_ms: int) -> bool:
         return self._wake_ms <= now_ms
 
-    def reckon_deadline(self) -> None:
+    def compute_deadline(self) -> None:
         """Find the earliest deadline again, once the ones that were due have been dealt with."""
         earliest = min(self.pending.values(), default=FOREVER)
         for member in self.roster:

@@ -109,7 +109,7 @@ class NodeLeases:
         """Nothing for the first loss, then 2, 4, 8 ... leases."""
         return self.lease_ms * min(LONGEST_PROBATION, 2 ** min(lease.losses - 1, 30)) if lease.losses > 1 else 0
 
-    def heard(
+    def heartbeat_received(
         self,
         life: Life,
         now_ms: int,

@@ -58,17 +58,17 @@ def propose_isr(tx: TableTransaction, command: ProposeIsr) -> Segment:
     return changed
 
 
-def check_leader(segment: Segment, caller: Life | None, deed: str) -> None:
+def check_leader(segment: Segment, caller: Life | None, action: str) -> None:
     """Refuse a node that does not lead the segment. After a fence no node does: a request of an earlier leader may rest
     on state that will not count (rule 7)."""
     if segment.is_fenced:
         raise Fenced(
-            f"cannot {deed} {describe_segment(segment.key)}: its fence is at {segment.fence}, a recovery seals it; "
+            f"cannot {action} {describe_segment(segment.key)}: its fence is at {segment.fence}, a recovery seals it; "
             "stop writing and read the shard's metadata again"
         )
     if caller is not None and segment.leader is not None and caller.node_id != segment.leader:
         raise Fenced(
-            f"node {caller.node_id} cannot {deed} {describe_segment(segment.key)}: node {segment.leader} leads it"
+            f"node {caller.node_id} cannot {action} {describe_segment(segment.key)}: node {segment.leader} leads it"
         )
 
 

@@ -176,7 +176,7 @@ def _of_courses(courses: Sequence[Course], field: str) -> list[Series]:
 async def troubles_page(gatherer: Gatherer, query: Query) -> Page:
     kind = query.get("kind", "")
     state = ListState.read("/troubles", query, kind=kind)
-    told = await gatherer.meta(lambda looks: looks.trouble_page(state.ask, kind))
+    told = await gatherer.meta(lambda views: views.trouble_page(state.ask, kind))
     overview = await gatherer.overview()
     data = {"kind": kind, "troubles": told.items, "total": told.total, "is_cut": told.is_cut}
     extra = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from urllib.parse import urlencode
 
-from stratalog.admin_api.looks import (
+from stratalog.admin_api.node_views import (
     CLIENT_COLUMNS,
     GROUP_COLUMNS,
     ClientList,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from stratalog.admin_api.looks import HistoryAnswer, HistorySample
 from stratalog.admin_api.models import NodeStatus
+from stratalog.admin_api.node_views import HistoryAnswer, HistorySample
 from stratalog.admin_api.wording import following_lines, following_words, given_up_lines, stopped_lines
 from stratalog.machines.plans.cluster_lists import page_of
 from stratalog.model.errors import NotFound, StratalogError

@@ -15,7 +15,7 @@ from typing import Final
 from urllib.parse import urlencode
 
 from stratalog.admin_api.find import FindAnswer, FoundRecord, bytes_of
-from stratalog.admin_api.looks import Bytes, LookedRecord, LookFrom, RecordLook, ShardLookedAt, cut_bytes
+from stratalog.admin_api.node_views import Bytes, RecordPage, RecordStart, ShownRange, ShownRecord, cut_bytes
 from stratalog.model.errors import InvalidRequest, NotFound, StratalogError
 from stratalog.model.views.cluster_lists import ListAsk, ShardLine
 from stratalog.ui.gather import Failure, Gatherer
@@ -44,10 +44,10 @@ class RecordRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class Selection:
     shard: int | None
     start: str
-    """A `LookFrom`, or `key`."""
+    """A `RecordStart`, or `key`."""
     at: str
     limit: int
     key: str
@@ -56,17 +56,17 @@ class Wish:
     cursor: str
 
 
-def read_wish(query: Query) -> Wish:
+def read_selection(query: Query) -> Selection:
     """Raises InvalidRequest."""
-    start = query.get("from", LookFrom.NEWEST.value)
-    if start not in (*LookFrom, "key"):
-        raise InvalidRequest(f"from={start[:40]!r}: expected one of {', '.join(LookFrom)}, key")
+    start = query.get("from", RecordStart.NEWEST.value)
+    if start not in (*RecordStart, "key"):
+        raise InvalidRequest(f"from={start[:40]!r}: expected one of {', '.join(RecordStart)}, key")
     shard = query.get("shard", "").strip()
     limit = number(query.get("limit", "50"), "limit", _LIMITS[-1])
     key = query.get("key", "")
     if len(key) > _LONGEST_KEY:
         raise InvalidRequest(f"a key of {len(key)} characters is too long for a page: use `stratalog find`")
-    return Wish(
+    return Selection(
         None if not shard else number(shard, "shard", 2**31 - 1),
         start,
         query.get("at", "").strip()[:40],
@@ -79,34 +79,36 @@ def read_wish(query: Query) -> Wish:
 
 
 async def records_page(gatherer: Gatherer, name: str, query: Query) -> Page:
-    wish = read_wish(query)
+    selection = read_selection(query)
     path = place("topics", name, "records")
-    first = 0 if wish.shard is None else wish.shard
-    asked = ListAsk(offset=first, limit=SHARDS_TOGETHER if wish.shard is None else 1)
-    told = await gatherer.meta(lambda looks: looks.shard_page(name, asked))
+    first = 0 if selection.shard is None else selection.shard
+    asked = ListAsk(offset=first, limit=SHARDS_TOGETHER if selection.shard is None else 1)
+    told = await gatherer.meta(lambda views: views.shard_page(name, asked))
     if not told.items:
         raise NotFound(f"topic {name} has no shard {first}; it has shards 0 to {told.total - 1}")
-    is_ready = wish.start not in ("key", "offset", "time") or bool(wish.key if wish.start == "key" else wish.at)
+    is_ready = selection.start not in ("key", "offset", "time") or bool(
+        selection.key if selection.start == "key" else selection.at
+    )
     found = _Found([], [], [], None)
-    if wish.start == "key" and is_ready:
-        found = await _of_key(gatherer, name, wish)
+    if selection.start == "key" and is_ready:
+        found = await _of_key(gatherer, name, selection)
     elif is_ready:
-        found = await _from(gatherer, name, wish, told.items)
+        found = await _from(gatherer, name, selection, told.items)
     data = {
         "topic": told.topic,
-        "wish": wish,
+        "selection": selection,
         "records": found.rows,
-        "looked": found.looked,
+        "shown": found.shown,
         "not_asked": found.failures,
         "shards": told.total,
-        "shards_looked_at": len(told.items) if wish.start != "key" else told.total,
+        "shards_shown": len(told.items) if selection.start != "key" else told.total,
     }
     extra = {
         "path": path,
         "limits": _LIMITS,
         "is_ready": is_ready,
-        "older": _older(path, wish, found),
-        "newer": _newer(path, wish, found),
+        "older": _older(path, selection, found),
+        "newer": _newer(path, selection, found),
         "more": found.more,
     }
     trail = (("/topics", "Topics"), (place("topics", name), name))
@@ -116,23 +118,23 @@ async def records_page(gatherer: Gatherer, name: str, query: Query) -> Page:
 @dataclass(frozen=True, slots=True)
 class _Found:
     rows: list[RecordRow]
-    looked: list[ShardLookedAt]
+    shown: list[ShownRange]
     failures: list[Failure]
     more: str | None
     """The address of what follows, in a search for a key."""
 
 
 # From a place on ------------------------------------------------------------------------------------------------------
-async def _from(gatherer: Gatherer, topic: str, wish: Wish, lines: Sequence[ShardLine]) -> _Found:
+async def _from(gatherer: Gatherer, topic: str, selection: Selection, lines: Sequence[ShardLine]) -> _Found:
     at = 0
-    if wish.start == LookFrom.OFFSET:
-        at = number(wish.at.replace(",", ""), "offset")
-    elif wish.start == LookFrom.TIME:
-        at = time_ms(wish.at)
-    limit = wish.limit if len(lines) == 1 else min(wish.limit, _EACH_OF_SEVERAL)
-    query = {"topic": topic, "from": wish.start, "at": at, "limit": limit}
+    if selection.start == RecordStart.OFFSET:
+        at = number(selection.at.replace(",", ""), "offset")
+    elif selection.start == RecordStart.TIME:
+        at = time_ms(selection.at)
+    limit = selection.limit if len(lines) == 1 else min(selection.limit, _EACH_OF_SEVERAL)
+    query = {"topic": topic, "from": selection.start, "at": at, "limit": limit}
     rows: list[RecordRow] = []
-    looked: list[ShardLookedAt] = []
+    shown: list[ShownRange] = []
     failures: list[Failure] = []
     for line in lines:
         answer = await _read_shard(gatherer, line, "/v1/records?" + urlencode({**query, "shard": line.shard}))
@@ -140,17 +142,17 @@ async def _from(gatherer: Gatherer, topic: str, wish: Wish, lines: Sequence[Shar
             failures.append(answer)
             continue
         rows += map(_row, answer.records)
-        looked += answer.shards
-    if wish.start == LookFrom.NEWEST:
+        shown += answer.shards
+    if selection.start == RecordStart.NEWEST:
         rows.sort(key=lambda row: (-row.timestamp_ms, row.shard, -row.offset))
         if len(lines) == 1:
             rows.sort(key=lambda row: -row.offset)
     elif len(lines) > 1:
         rows.sort(key=lambda row: (row.timestamp_ms, row.shard, row.offset))
-    return _Found(rows[: wish.limit], looked, failures, None)
+    return _Found(rows[: selection.limit], shown, failures, None)
 
 
-async def _read_shard(gatherer: Gatherer, line: ShardLine, path: str) -> RecordLook | Failure:
+async def _read_shard(gatherer: Gatherer, line: ShardLine, path: str) -> RecordPage | Failure:
     candidates = [line.leader] if line.leader is not None else list(line.isr)
     failure = Failure(-1, f"shard {line.shard} has no leader, and no replica of it is alive")
     for node_id in candidates[:3]:
@@ -158,7 +160,7 @@ async def _read_shard(gatherer: Gatherer, line: ShardLine, path: str) -> RecordL
         if why_not is not None:
             return Failure(node_id, why_not)
         try:
-            return await gatherer.of_node(node_id, path, RecordLook, 20.0)
+            return await gatherer.of_node(node_id, path, RecordPage, 20.0)
         except StratalogError as error:
             failure = Failure(node_id, str(error))
     return failure
@@ -173,7 +175,7 @@ async def why_not_shown(gatherer: Gatherer, node_id: int) -> str | None:
     return f"{host.why_no_records}{f': {url}' if is_plain_url(url) else ''}"
 
 
-def _row(record: LookedRecord) -> RecordRow:
+def _row(record: ShownRecord) -> RecordRow:
     headers = tuple((header.name, show(header.value)) for header in record.headers)
     return RecordRow(
         record.shard,
@@ -200,37 +202,39 @@ def time_ms(text: str) -> int:
     return max(0, round(moment.timestamp() * 1_000))
 
 
-def _older(path: str, wish: Wish, found: _Found) -> str:
+def _older(path: str, selection: Selection, found: _Found) -> str:
     """The page before; of one shard alone."""
-    if wish.shard is None or wish.start == "key" or len(found.looked) != 1:
+    if selection.shard is None or selection.start == "key" or len(found.shown) != 1:
         return ""
-    (one,) = found.looked
+    (one,) = found.shown
     first = min((row.offset for row in found.rows), default=one.from_offset)
     if first <= one.log_start_offset:
         return ""
-    before = max(one.log_start_offset, first - wish.limit)
-    return address(path, shard=str(wish.shard), **{"from": "offset"}, at=str(before), limit=wish.limit)
+    before = max(one.log_start_offset, first - selection.limit)
+    return address(path, shard=str(selection.shard), **{"from": "offset"}, at=str(before), limit=selection.limit)
 
 
-def _newer(path: str, wish: Wish, found: _Found) -> str:
-    if wish.shard is None or wish.start == "key" or len(found.looked) != 1:
+def _newer(path: str, selection: Selection, found: _Found) -> str:
+    if selection.shard is None or selection.start == "key" or len(found.shown) != 1:
         return ""
-    (one,) = found.looked
+    (one,) = found.shown
     if one.next_offset >= one.high_watermark:
         return ""
-    return address(path, shard=str(wish.shard), **{"from": "offset"}, at=str(one.next_offset), limit=wish.limit)
+    return address(
+        path, shard=str(selection.shard), **{"from": "offset"}, at=str(one.next_offset), limit=selection.limit
+    )
 
 
 # Of a key -------------------------------------------------------------------------------------------------------------
-async def _of_key(gatherer: Gatherer, topic: str, wish: Wish) -> _Found:
+async def _of_key(gatherer: Gatherer, topic: str, selection: Selection) -> _Found:
     try:
-        key = base64.b64decode(wish.key, validate=True) if wish.is_base64 else wish.key.encode()
+        key = base64.b64decode(selection.key, validate=True) if selection.is_base64 else selection.key.encode()
     except (binascii.Error, ValueError):
         raise InvalidRequest("the key is not base64") from None
-    query = {"key_base64": base64.b64encode(key).decode(), "limit": wish.limit}
-    query |= {"shard": wish.shard} if wish.shard is not None else {}
-    query |= {"scan": "true"} if wish.is_scan else {}
-    cursors = _cursors(wish.cursor)
+    query = {"key_base64": base64.b64encode(key).decode(), "limit": selection.limit}
+    query |= {"shard": selection.shard} if selection.shard is not None else {}
+    query |= {"scan": "true"} if selection.is_scan else {}
+    cursors = _cursors(selection.cursor)
     failures: list[Failure] = []
     paths: dict[int, str] = {}
     for node_id in await gatherer.urls():
@@ -257,10 +261,14 @@ async def _of_key(gatherer: Gatherer, topic: str, wish: Wish) -> _Found:
     left = ",".join(f"{answer.node_id}~{answer.cursor}" for answer in answers if answer.cursor is not None)
     more_address = None
     if left:
-        kept = {"key": wish.key, "keyas": "base64" if wish.is_base64 else "", "scan": "true" if wish.is_scan else ""}
-        shard = "" if wish.shard is None else str(wish.shard)
+        kept = {
+            "key": selection.key,
+            "keyas": "base64" if selection.is_base64 else "",
+            "scan": "true" if selection.is_scan else "",
+        }
+        shard = "" if selection.shard is None else str(selection.shard)
         path = place("topics", topic, "records")
-        more_address = address(path, **{"from": "key"}, shard=shard, limit=wish.limit, cursor=left, **kept)
+        more_address = address(path, **{"from": "key"}, shard=shard, limit=selection.limit, cursor=left, **kept)
     return _Found(rows, [], failures + others, more_address)
 
 

@@ -6,8 +6,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
-from stratalog.admin_api.looks import LedShards, TopicSettingsInForce
 from stratalog.admin_api.models import SettingInForce, ShardInfo
+from stratalog.admin_api.node_views import LedShards, TopicSettingsInForce
 from stratalog.model.views.cluster_lists import ShardLine
 from stratalog.ui.gather import Failure, Gatherer
 from stratalog.ui.lists import ListState, place
@@ -32,7 +32,7 @@ class ShardRow:
 
 async def topics_page(gatherer: Gatherer, query: Query) -> Page:
     state = ListState.read("/topics", query)
-    told = await gatherer.meta(lambda looks: looks.topic_page(state.ask))
+    told = await gatherer.meta(lambda views: views.topic_page(state.ask))
     data = {"topics": told.items, "total": told.total}
     return Page("topics.html", "Topics", "/topics", data, {"list": state, "total": told.total, "thing": "topic"})
 
@@ -40,7 +40,7 @@ async def topics_page(gatherer: Gatherer, query: Query) -> Page:
 async def topic_page(gatherer: Gatherer, name: str, query: Query) -> Page:
     path = place("topics", name)
     state = ListState.read(path, query)
-    told = await gatherer.meta(lambda looks: looks.shard_page(name, state.ask))
+    told = await gatherer.meta(lambda views: views.shard_page(name, state.ask))
     rows, failures = await shard_rows(gatherer, name, told.items)
     settings = await _settings(gatherer, name)
     data = {
@@ -93,7 +93,7 @@ async def shard_page(gatherer: Gatherer, name: str, shard: int, query: Query) ->
     at = query.get("place", "")
     path = place("topics", name, "shards", shard)
     state = ListState.read(path, query, place=at)
-    told = await gatherer.meta(lambda looks: looks.segment_page(name, shard, state.ask, at))
+    told = await gatherer.meta(lambda views: views.segment_page(name, shard, state.ask, at))
     (row,), failures = await shard_rows(gatherer, name, (told.shard,))
     data = {
         "topic": told.topic,

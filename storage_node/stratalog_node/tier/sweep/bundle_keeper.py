@@ -36,7 +36,7 @@ from stratalog_node.tier.uploads.uploader import NodeUploader
 
 log = logger(__name__)
 
-_Riddle = tuple[SegmentKey, int]
+_Unexplained = tuple[SegmentKey, int]
 """A part by its segment and its end offset."""
 _SHARDS_PER_TURN = 200
 _SEGMENTS_PER_TURN = 5_000
@@ -71,7 +71,7 @@ class BundleKeeper:
         self._clock_ms = clock_ms
         self._plan = EMPTY_PLAN
         self._part_counts: dict[str, int] = {}
-        self._riddles: dict[str, _Riddle | None] = {}
+        self._unexplained: dict[str, _Unexplained | None] = {}
         """For each bundle that is kept: a part that nothing explains; None if the bundle cannot be read."""
         self._looks = asyncio.Lock()
         self.foreign: list[str] = []
@@ -81,7 +81,7 @@ class BundleKeeper:
     def unexplained(self) -> list[str]:
         """Bundles that hold data which metadata do not know, and objects that could not be read; they are left
         alone."""
-        return sorted(self._riddles)
+        return sorted(self._unexplained)
 
     async def run_once(self) -> None:
         """Does nothing without the write lock and its claim."""
@@ -98,7 +98,7 @@ class BundleKeeper:
         names = self._uploader.names
         listed = [info async for info in self._store.list(names.node_bundles_prefix(self._node_id))]
         if not listed and self._expired_writers is not None:
-            self._riddles, self.foreign = {}, []
+            self._unexplained, self.foreign = {}, []
             return
         last_epoch = await self._last_epoch(lock)
         if last_epoch is None:
@@ -109,7 +109,7 @@ class BundleKeeper:
         facts = await read_sweep_metadata(self._meta, self._call_timeout_s)
         live = await self._live_parts(facts)
         self._part_counts = {info.key: self._part_counts[info.key] for info in listed if info.key in self._part_counts}
-        self._riddles = {info.key: self._riddles[info.key] for info in listed if info.key in self._riddles}
+        self._unexplained = {info.key: self._unexplained[info.key] for info in listed if info.key in self._unexplained}
         self.foreign = []
         stored: list[StoredBundle] = []
         sizes: dict[str, ObjectInfo] = {}
@@ -168,35 +168,35 @@ class BundleKeeper:
         """Delete what metadata explains to the last part."""
         may_go: list[str] = []
         reads = 0
-        for info in sorted(due, key=lambda info: info.key in self._riddles):
-            known = self._riddles.get(info.key)
+        for info in sorted(due, key=lambda info: info.key in self._unexplained):
+            known = self._unexplained.get(info.key)
             if known is not None and not facts.is_part_explained(*known):
                 continue
             if reads == _DIRECTORIES_PER_PASS:
                 break
             reads += 1
             try:
-                riddle = await self._riddle(info, facts)
+                finding = await self._find_unexplained(info, facts)
             except (Corrupt, NotFound) as error:
                 self._keep(info.key, None, str(error))
                 continue
-            if riddle is None:
-                self._riddles.pop(info.key, None)
+            if finding is None:
+                self._unexplained.pop(info.key, None)
                 may_go.append(info.key)
             else:
-                self._keep(info.key, riddle, f"metadata does not name offsets below {riddle[1]} of {riddle[0]}")
+                self._keep(info.key, finding, f"metadata does not name offsets below {finding[1]} of {finding[0]}")
         if self._expired_writers is None:
-            self._uploader.stats.bundles_unexplained = len(self._riddles)
+            self._uploader.stats.bundles_unexplained = len(self._unexplained)
         if may_go:
             await self._store.delete(may_go)
             self._uploader.stats.bundles_deleted += len(may_go)
 
-    def _keep(self, key: str, riddle: _Riddle | None, reason: str) -> None:
-        if key not in self._riddles:
+    def _keep(self, key: str, finding: _Unexplained | None, reason: str) -> None:
+        if key not in self._unexplained:
             log.warning("bundle is left alone, run `stratalog doctor`", bundle=key, reason=reason)
-        self._riddles[key] = riddle
+        self._unexplained[key] = finding
 
-    async def _riddle(self, info: ObjectInfo, facts: SweepMetadata) -> _Riddle | None:
+    async def _find_unexplained(self, info: ObjectInfo, facts: SweepMetadata) -> _Unexplained | None:
         """The first part of a bundle that metadata does not explain; None when it explains them all. Raises: Corrupt,
         NotFound."""
         names = self._uploader.names

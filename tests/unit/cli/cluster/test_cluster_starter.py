@@ -22,7 +22,7 @@ from stratalog.model.metadata import Node
 from stratalog.model.mounts import Mount, MountMode, MountState
 from stratalog.model.retirement import Retirement, RetireMode, RetireStep
 from stratalog_cli.cluster.child import start_child
-from stratalog_cli.cluster.control import NobodyRuns
+from stratalog_cli.cluster.control import NotRunning
 from stratalog_cli.cluster.directory import ClusterDirectory
 from stratalog_cli.cluster.status import read_status
 from support.pretended_cluster import Stage
@@ -158,7 +158,7 @@ async def test_a_stop_from_elsewhere_returns_when_all_have_ended(stage: Stage) -
         await asking
         assert set(stage.pids().values()) == {None}
         assert stage.said[-1] == "meta-1 ended (in order)"
-    with pytest.raises(NobodyRuns):
+    with pytest.raises(NotRunning):
         await stage.asks(do="state")
 
 

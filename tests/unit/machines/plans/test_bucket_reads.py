@@ -56,11 +56,11 @@ def test_a_node_with_the_last_readable_copy_is_not_released_before_another_has_o
     story = Story(BARRED)
     gone = story.holder
     story.do(RetireNode(gone))
-    story.looks(gone)
+    story.run_passes(gone)
     story.roll_away(gone)
     story.report_all()
     story.upload_all()
-    story.looks(gone)
+    story.run_passes(gone)
     assert story.record(gone).step is RetireStep.OFFLOAD and story.survey(gone).copies.count >= 1
     story.repair()
     story.report_all()
@@ -72,7 +72,7 @@ def test_a_node_with_the_last_readable_copy_is_not_released_before_another_has_o
 def test_where_readers_use_the_bucket_the_same_node_is_released_without_a_copy() -> None:
     story = Story(TIERED)
     story.do(RetireNode(story.holder))
-    story.looks(story.holder)
+    story.run_passes(story.holder)
     story.roll_away(story.holder)
     story.report_all()
     story.upload_all()
@@ -111,7 +111,7 @@ def test_a_copy_is_made_again_when_a_holder_died_though_the_bucket_has_it() -> N
     story.die(story.holder)
     assert any(one.kind is TroubleKind.TOO_FEW_COPIES for one in troubles(story.table.snapshot(), story.now_ms))
     story.do(RetireNode(story.holder, force_storage_id=f"storage-{story.holder}"))
-    story.looks(story.holder)
+    story.run_passes(story.holder)
     story.repair()
     story.report_all()
     assert sum(map(story.table.state.is_alive, story.sealed.local_nodes)) == 2
@@ -135,13 +135,13 @@ def test_a_copy_is_made_from_the_bucket_when_the_only_holder_is_gone_for_good() 
 def test_copies_are_made_from_the_bucket_after_the_only_holder_was_given_up() -> None:
     story = Story(BARRED)
     story.do(RetireNode(story.holder))
-    story.looks(story.holder)
+    story.run_passes(story.holder)
     story.roll_away(story.holder)
     story.report_all()
     story.upload_all()
     story.die(story.holder)
     story.do(RetireNode(story.holder, force_storage_id=f"storage-{story.holder}"))
-    story.looks(story.holder, count=12)
+    story.run_passes(story.holder, count=12)
     record = story.record(story.holder)
     assert record.step.is_released and record.given_up == () and record.given_up_count == 0
     assert story.sealed.local_nodes == ()
@@ -162,18 +162,18 @@ def test_what_is_only_partly_in_the_bucket_is_not_copied_from_there() -> None:
 def test_a_dead_node_with_the_last_copy_leaves_once_others_have_copied_it_from_the_bucket() -> None:
     story = Story(BARRED)
     story.do(RetireNode(story.holder))
-    story.looks(story.holder)
+    story.run_passes(story.holder)
     story.roll_away(story.holder)
     story.report_all()
     story.upload_all()
     story.die(story.holder)
     assert "remote.read.policy=Disable" in story.words()[0] and f"start node {story.holder}" in story.words()[0]
-    story.looks(story.holder)
+    story.run_passes(story.holder)
     wait = story.record(story.holder).wait
     assert wait is not None and wait.reason is WaitReason.UNDER_REPLICATED and "being copied there" in wait.words
     story.repair()
     story.report_all()
-    story.looks(story.holder)
+    story.run_passes(story.holder)
     assert story.survey(story.holder).needed_count == 0
     story.leave(story.holder, by_node=next(one for one in (1, 2, 3) if one != story.holder))
     assert {*story.sealed.local_nodes} - {story.holder}
@@ -185,7 +185,7 @@ def test_a_mount_is_not_ended_while_its_directory_alone_is_read() -> None:
     gone = story.holder
     story.mount = Served.SERVING
     story.do(RetireNode(gone, RetireMode.VOLUME))
-    story.looks(gone)
+    story.run_passes(gone)
     story.roll_away(gone)
     story.report_all()
     story.upload_all()

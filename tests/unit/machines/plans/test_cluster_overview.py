@@ -43,9 +43,9 @@ class Watched(RetirementStory):
         super().__init__(nodes)
         self.courses = HeartbeatHistory()
         for node_id in range(1, nodes + 1):
-            self.tell(node_id)
+            self.report(node_id)
 
-    def tell(self, node_id: int, activity: Activity = IDLE, free: int = 60 * GIB) -> None:
+    def report(self, node_id: int, activity: Activity = IDLE, free: int = 60 * GIB) -> None:
         self.courses.note(node_id, self.now_ms, Vitals(free, 100 * GIB, True, activity=activity))
 
     def shown(
@@ -98,7 +98,7 @@ def test_a_node_shows_what_it_reported_last_and_how_long_ago() -> None:
     story = Watched()
     story.now_ms += 4_000
     uploads = UploadActivity(unsent_bytes=7, unsent_segments=2, oldest_unsent_ms=900)
-    story.tell(2, Activity(10, 20, uploads), free=5)
+    story.report(2, Activity(10, 20, uploads), free=5)
     story.now_ms += 3_000
     row = story.row(2)
     assert (row.told_ms_ago, row.disk_free_bytes, row.disk_total_bytes, row.uploads) == (3_000, 5, 100 * GIB, uploads)
@@ -121,7 +121,7 @@ def test_a_node_that_cannot_be_asked_is_shown_as_such(what: str, state: str, tol
         case "is silent":
             story.now_ms += SILENT_MS + 1
             for node_id in (1, 3):
-                story.tell(node_id)
+                story.report(node_id)
         case "leaves":
             story.do(RetireNode(2))
             story.do(AdvanceRetirement(2, story.record(2), RetireStep.CORDON, None))
@@ -134,7 +134,7 @@ def test_a_node_that_cannot_be_asked_is_shown_as_such(what: str, state: str, tol
 def test_what_a_retired_node_reported_last_is_not_counted_any_more() -> None:
     story = Watched()
     story.topic("orders", settings={"remote.storage.enable": "true"})
-    story.tell(3, Activity(0, 0, UploadActivity(unsent_bytes=7)))
+    story.report(3, Activity(0, 0, UploadActivity(unsent_bytes=7)))
     story.do(RetireNode(3))
     story.roll_away(3)
     story.report_all()
@@ -161,7 +161,7 @@ def test_nodes_that_live_in_the_services_process_are_not_called_silent() -> None
 
 def test_what_a_node_complains_of_is_a_fault_as_long_as_it_lives() -> None:
     story = Watched()
-    story.tell(1, Activity(0, 0, UploadActivity(store_away_ms=90_000), ("disk: no room",)))
+    story.report(1, Activity(0, 0, UploadActivity(store_away_ms=90_000), ("disk: no room",)))
     assert story.shown().faults == (
         "node 1: disk: no room",
         "node 1: the object store has taken no uploads for 90 s: see the log of the node, and test the bucket with "
@@ -291,7 +291,7 @@ def test_no_list_and_no_text_is_longer_than_it_may_be() -> None:
     long = "x" * 10_000
     stopped = tuple(StoppedHere(long, at, "disk", long, long) for at in range(5))
     for node_id in range(1, MAX_NODES + 21):
-        story.tell(node_id, Activity(0, 0, None, (long,) * 50, 900, stopped))
+        story.report(node_id, Activity(0, 0, None, (long,) * 50, 900, stopped))
     named = (MountedTopic(NEW_ID, long, ()),) * 30
     hand_made, serving = MountMode.HAND_MADE, MountState.SERVING
     mounts = [Mount(f"{long}-{at}", hand_made, -1, "", serving, 0, 0, topics=named) for at in range(MAX_MOUNTS + 7)]

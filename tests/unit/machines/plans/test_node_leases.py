@@ -13,7 +13,7 @@ LIFE = Life(1, 1)
 def heard_at_0() -> NodeLeases:
     leases = NodeLeases(LEASE_MS, [], 0)
     leases.node_changed(Node(1, "disk-a", "host", 9092, None, 1), 0)
-    leases.heard(LIFE, 0)
+    leases.heartbeat_received(LIFE, 0)
     return leases
 
 
@@ -23,7 +23,7 @@ def test_a_living_node_that_gives_a_heartbeat_up_and_closes_its_connection_keeps
     for now_ms in range(0, 1_100, leases.check_every_ms):
         assert leases.due(now_ms) is None
     assert leases.due(1_100, cut=[1]) is None, "closed just now"
-    leases.heard(LIFE, 1_110)
+    leases.heartbeat_received(LIFE, 1_110)
     for now_ms in range(1_250, 1_110 + LEASE_MS, leases.check_every_ms):
         assert leases.due(now_ms) is None
     assert leases.due(1_110 + LEASE_MS) == NoteLives(lost=(LIFE,))

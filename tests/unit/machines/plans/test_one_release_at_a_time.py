@@ -26,12 +26,12 @@ def ready(count: int) -> RetirementStory:
     story.topic("orders", replicas=2, settings=TIERED)
     for node_id in leaving:
         story.do(RetireNode(node_id))
-    story.looks(*leaving)
+    story.run_passes(*leaving)
     for node_id in leaving:
         story.roll_away(node_id)
     story.report_all()
     story.upload_all()
-    story.looks(*leaving)
+    story.run_passes(*leaving)
     for by_node in (count + 1, count + 2):
         story.now_ms += INTERVAL_MS
         for node_id in leaving:
@@ -47,7 +47,7 @@ def ready(count: int) -> RetirementStory:
 def test_the_second_is_released_once_the_first_is_served_or_has_had_its_time(ends: str) -> None:
     story = both_ready()
     story.mount = Served.PENDING
-    story.looks(1, 2)
+    story.run_passes(1, 2)
     assert story.record(1).step is RetireStep.MOUNT
     second = story.record(2)
     assert second.step is RetireStep.SNAPSHOT and story.node(2).is_alive
@@ -57,10 +57,10 @@ def test_the_second_is_released_once_the_first_is_served_or_has_had_its_time(end
         story.mount = Served.SERVING
     else:
         story.now_ms += HANDOVER_MS - 1
-        story.looks(2)
+        story.run_passes(2)
         assert story.record(2).step is RetireStep.SNAPSHOT
         story.now_ms += 1
-    story.looks(1, 2)
+    story.run_passes(1, 2)
     assert story.record(2).step.is_released
     assert story.record(1).step is (RetireStep.DONE if ends == "served" else RetireStep.MOUNT)
 
@@ -94,7 +94,7 @@ def test_who_waited_long_for_its_turn_is_released_and_not_said_to_be_needed() ->
     """Its minute begins with its turn."""
     story = both_ready()
     story.mount = Served.PENDING
-    story.looks(1, 2)
+    story.run_passes(1, 2)
     waits = story.record(2)
     assert waits.wait is not None and waits.wait.reason is WaitReason.RELEASE_IN_PROGRESS
     story.mount, story.stalled_ms = Served.SERVING, 60 * STALL_MS
@@ -117,7 +117,7 @@ def test_who_is_refused_at_its_turn_keeps_no_other_waiting() -> None:
     refused = story.planned(1)
     assert refused.why is not None and refused.why.reason is WaitReason.UNKNOWN_SEGMENTS
     story.stalled_ms = 0
-    story.looks(2)
+    story.run_passes(2)
     assert story.record(2).step.is_released
     assert story.planned(1).actions == (Release(),), "it is tried again, and by that it is refused"
 
@@ -128,12 +128,12 @@ def test_a_node_that_waits_for_a_check_by_a_busy_node_learns_it() -> None:
     story.topic("orders", replicas=2, settings=TIERED)
     for node_id in (1, 2):
         story.do(RetireNode(node_id))
-    story.looks(1, 2)
+    story.run_passes(1, 2)
     for node_id in (1, 2):
         story.roll_away(node_id)
     story.report_all()
     story.upload_all()
-    story.looks(1, 2)
+    story.run_passes(1, 2)
     told = []
     for story.stalled_ms in (STALL_MS, STALL_MS + 2 * INTERVAL_MS, 60 * STALL_MS):
         why = story.planned(2).why

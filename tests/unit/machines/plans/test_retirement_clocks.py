@@ -30,14 +30,14 @@ def test_a_clock_that_is_set_back_holds_back_the_next_release_no_longer() -> Non
         story.now_ms += INTERVAL_MS
         for node_id in (1, 2):
             story.sight(node_id, by_node=3)
-    story.looks(1, 2)
+    story.run_passes(1, 2)
     for node_id in (1, 2):
         story.write_inventory(node_id, by_node=3)
     story.mount = Served.PENDING
-    story.looks(1, 2)
+    story.run_passes(1, 2)
     assert (story.record(1).step, story.record(2).step) == (RetireStep.MOUNT, RetireStep.SNAPSHOT)
     story.now_ms -= HANDOVER_MS
-    story.looks(2)
+    story.run_passes(2)
     assert story.record(2).step.is_released
 
 
@@ -56,11 +56,11 @@ def test_a_first_check_from_before_the_clock_was_set_back_is_dropped() -> None:
     story.sight(1, by_node=3)
     (kept,) = story.record(1).sightings
     assert kept.at_ms == story.now_ms
-    story.looks(1)
+    story.run_passes(1)
     assert story.record(1).step is RetireStep.VERIFY
     story.now_ms += INTERVAL_MS
     story.sight(1, by_node=2)
-    story.looks(1, count=1)
+    story.run_passes(1, count=1)
     assert story.record(1).step is RetireStep.SNAPSHOT
 
 
@@ -70,15 +70,15 @@ def test_looks_from_before_the_clock_was_set_back_do_not_count_until_it_is_there
     for by_node in (2, 3):
         story.sight(1, by_node)
         story.now_ms += INTERVAL_MS
-    story.looks(1, count=1)
+    story.run_passes(1, count=1)
     assert story.record(1).step is RetireStep.SNAPSHOT
     story.now_ms -= HOUR_MS
-    story.looks(1, count=1)
+    story.run_passes(1, count=1)
     assert story.record(1).step is RetireStep.VERIFY, "who knows how long ago that was"
     for by_node in (2, 3):
         story.sight(1, by_node)
         story.now_ms += INTERVAL_MS
-    story.looks(1, count=1)
+    story.run_passes(1, count=1)
     assert story.record(1).step is RetireStep.SNAPSHOT
 
 

@@ -21,7 +21,7 @@ def in_one_directory(tier: str = "false") -> tuple[RetirementStory, SegmentKey, 
     key = story.active(story.topic("plain", replicas=2, settings={"remote.storage.enable": tier})).key
     first, second = story.segment(key).replicas
     story.do(RetireNode(first, RetireMode.VOLUME))
-    story.looks(first)
+    story.run_passes(first)
     story.roll_away(first)
     story.report_all()
     story.do(ReportLostCopies((key,), caller=story.life(second)))
@@ -33,14 +33,14 @@ def in_one_directory(tier: str = "false") -> tuple[RetirementStory, SegmentKey, 
 
 def waits(story: RetirementStory, node_id: int, key: SegmentKey) -> Wait:
     """Once nothing else is in the way. It makes no copy of that segment."""
-    story.looks(node_id)
+    story.run_passes(node_id)
     story.roll_away(node_id)
     story.report_all()
     story.do(ReportLostCopies((key,), caller=story.life(node_id)))
     if story.record(node_id).mode is RetireMode.OFFLOAD:
         story.repair()
         story.report_all(only={one for one in range(1, 5) if one != node_id})
-    story.looks(node_id, count=2)
+    story.run_passes(node_id, count=2)
     record = story.record(node_id)
     assert record.step is RetireStep.OFFLOAD and record.wait is not None
     return record.wait
@@ -75,7 +75,7 @@ def test_a_dead_node_is_let_go_of_by_force_with_what_a_directory_has(mode: Retir
     assert why is not None and "or start node" not in why.words
     assert f"nodes retire {second} --force storage-{second}` lets it go" in why.words
     story.do(RetireNode(second, mode, f"storage-{second}"))
-    story.looks(second, count=6)
+    story.run_passes(second, count=6)
     assert story.record(second).step.is_released and story.record(second).given_up_count == 0
     assert story.segment(key).local_nodes == (first,)
 
@@ -84,7 +84,7 @@ def test_a_dead_node_that_has_a_copy_of_its_own_is_to_be_started() -> None:
     story, key, first, second = in_one_directory()
     story.report(key, second)
     story.do(RetireNode(second))
-    story.looks(second)
+    story.run_passes(second)
     story.roll_away(second)
     story.report_all()
     story.die(second)
@@ -112,12 +112,12 @@ def test_what_a_node_that_is_away_has_is_waited_for_by_the_name_of_that_node() -
     story.report_all()
     story.do(ReportLostCopies((key,), caller=story.life(leaves)))
     story.do(RetireNode(leaves, RetireMode.VOLUME))
-    story.looks(leaves)
+    story.run_passes(leaves)
     story.roll_away(leaves)
     story.report_all()
     story.do(ReportLostCopies((key,), caller=story.life(leaves)))
     story.die(away)
-    story.looks(leaves, count=2)
+    story.run_passes(leaves, count=2)
     wait = story.record(leaves).wait
     assert wait is not None
     assert wait.reason is WaitReason.LAST_COPY_LOST
@@ -131,13 +131,13 @@ def test_a_directory_of_a_node_that_was_given_up_is_to_be_read_or_given_up_as_we
     key = story.active(story.topic("plain", replicas=2)).key
     first, second = story.segment(key).replicas
     story.do(RetireNode(first, RetireMode.VOLUME))
-    story.looks(first)
+    story.run_passes(first)
     story.roll_away(first)
     story.report_all()
     story.do(ReportLostCopies((key,), caller=story.life(second)))
     story.die(first)
     story.do(RetireNode(first, RetireMode.VOLUME, f"storage-{first}"))
-    story.looks(first, count=6)
+    story.run_passes(first, count=6)
     story.do(BeginMount(first, f"storage-{first}", MountMode.VOLUME))
     story.do(RetireNode(second, RetireMode.VOLUME))
     wait = waits(story, second, key)
@@ -168,7 +168,7 @@ def test_what_another_directory_has_is_not_given_up_with_a_dead_node(mode: Retir
     key = story.active(story.topic("plain", replicas=2)).key
     first, second = story.segment(key).replicas
     story.do(RetireNode(first, RetireMode.VOLUME))
-    story.looks(first)
+    story.run_passes(first)
     story.roll_away(first)
     story.report_all()
     if is_mounted:
@@ -179,7 +179,7 @@ def test_what_another_directory_has_is_not_given_up_with_a_dead_node(mode: Retir
         with pytest.raises(AssertionError, match="it does not end"):
             story.leave(first, by_node=first)
     story.do(RetireNode(second, mode))
-    story.looks(second)
+    story.run_passes(second)
     story.roll_away(second)
     story.report_all()
     story.die(second)
@@ -204,7 +204,7 @@ def test_a_directory_that_has_a_copy_is_let_go_of_only_while_other_living_nodes_
     story.report(key, left)
     story.do(RetireNode(left, RetireMode.VOLUME))
     for _ in range(2):
-        story.looks(left)
+        story.run_passes(left)
         story.roll_away(left)
         story.report_all()
     story.leave(left, by_node=left)

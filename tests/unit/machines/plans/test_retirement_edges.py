@@ -27,7 +27,7 @@ def forced() -> tuple[RetirementStory, int]:
     story = RetirementStory(nodes=3)
     node_id = story.active(story.topic("plain")).replicas[0]
     story.do(RetireNode(node_id))
-    story.looks(node_id)
+    story.run_passes(node_id)
     story.roll_away(node_id)
     story.report_all()
     story.die(node_id)
@@ -89,10 +89,10 @@ def test_a_check_that_comes_once_more_does_not_count_twice_however_far_the_clock
     first_ms = story.record(1).last_check_ms
     story.now_ms += 10 * INTERVAL_MS
     story.sight(1, by_node=2, seen_ms=0)
-    story.looks(1)
+    story.run_passes(1)
     assert story.record(1).step is RetireStep.VERIFY and len(story.record(1).sightings) == 1
     story.sight(1, by_node=3, seen_ms=first_ms)
-    story.looks(1, count=1)
+    story.run_passes(1, count=1)
     assert story.record(1).step is RetireStep.SNAPSHOT
 
 
@@ -104,13 +104,13 @@ def test_what_a_retired_directory_has_is_copied_once_another_holder_leaves_too()
     topic = story.topic("plain", replicas=2, settings={"remote.storage.enable": "false"})
     volume, leaving = story.active(topic).replicas
     story.do(RetireNode(volume, RetireMode.VOLUME))
-    story.looks(volume)
+    story.run_passes(volume)
     story.roll_away(volume)
     story.report_all()
     story.leave(volume, by_node=volume)
     story.do(RetireNode(leaving))
     for _ in range(6):
-        story.looks(leaving)
+        story.run_passes(leaving)
         story.roll_away(leaving)
         story.repair()
         story.report_all()
@@ -125,7 +125,7 @@ def sealed_without_one_that_differs(replicas: int = 2) -> tuple[RetirementStory,
     key = story.active(story.topic("plain", replicas=replicas, settings={"remote.storage.enable": "false"})).key
     *holders, differing = story.segment(key).replicas
     story.do(RetireNode(differing, RetireMode.VOLUME))
-    story.looks(differing)
+    story.run_passes(differing)
     story.roll_away(differing)
     story.die(differing)
     for holder in holders:
@@ -140,7 +140,7 @@ def sealed_without_one_that_differs(replicas: int = 2) -> tuple[RetirementStory,
 def goes_on(story: RetirementStory, *node_ids: int, differing: int) -> None:
     """Nodes leave, others copy and report; whose copy differs proves none."""
     for _ in range(6):
-        story.looks(*node_ids)
+        story.run_passes(*node_ids)
         for node_id in node_ids:
             story.roll_away(node_id)
         story.repair()
@@ -149,7 +149,7 @@ def goes_on(story: RetirementStory, *node_ids: int, differing: int) -> None:
 
 def test_what_a_volume_that_leaves_never_proved_is_copied_to_staying_nodes() -> None:
     story, key, (holder,), differing = sealed_without_one_that_differs()
-    story.looks(differing)
+    story.run_passes(differing)
     wait = story.record(differing).wait
     assert wait is not None and wait.reason is WaitReason.UNDER_REPLICATED
     goes_on(story, differing, differing=differing)
@@ -171,7 +171,7 @@ def test_another_volume_that_leaves_is_not_a_copy_for_one_that_has_none() -> Non
 def test_nor_is_a_retired_directory() -> None:
     story, key, (_, volume), differing = sealed_without_one_that_differs(replicas=3)
     story.do(RetireNode(volume, RetireMode.VOLUME))
-    story.looks(volume)
+    story.run_passes(volume)
     story.roll_away(volume)
     story.report_all(only={1, 2, 3, 4, 5} - {differing})
     story.leave(volume, by_node=volume)
@@ -187,7 +187,7 @@ def test_what_a_volume_has_that_is_about_to_leave_is_copied_for_another_that_lea
     story.do(RetireNode(volume, RetireMode.VOLUME))
     story.do(RetireNode(leaving))
     for _ in range(6):
-        story.looks(volume, leaving)
+        story.run_passes(volume, leaving)
         story.roll_away(leaving)
         story.repair()
         story.report_all()
@@ -205,7 +205,7 @@ def test_who_came_back_is_not_given_up_when_it_is_away_again(is_started: bool) -
     else:
         story.is_heard(node_id)
     story.die(node_id)
-    story.looks(node_id)
+    story.run_passes(node_id)
     record = story.record(node_id)
     assert record.step is RetireStep.OFFLOAD and not record.is_forced
     assert record.wait is not None and record.wait.reason is WaitReason.LAST_COPY_LOST
@@ -228,7 +228,7 @@ def test_force_of_one_node_does_not_give_up_what_another_that_is_away_may_have()
     first, second = story.segment(key).replicas
     story.die(first, second)
     story.do(RetireNode(first, force_storage_id=f"storage-{first}"))
-    story.looks(first, count=6)
+    story.run_passes(first, count=6)
     assert not story.segment(key).handed.given_up
     wait = story.record(first).wait
     assert wait is not None and wait.reason is WaitReason.SHARD_UNAVAILABLE
@@ -246,7 +246,7 @@ def test_what_all_replicas_had_is_given_up_when_all_of_them_are() -> None:
     story.die(first, second)
     for node_id in (first, second):
         story.do(RetireNode(node_id, force_storage_id=f"storage-{node_id}"))
-    story.looks(first, second)
+    story.run_passes(first, second)
     assert [gap.reason for gap in story.segment(key).handed.given_up] == [GapReason.UNCLEAN]
 
 
@@ -254,11 +254,11 @@ def test_what_all_replicas_had_is_given_up_when_all_of_them_are() -> None:
 @pytest.mark.parametrize("settings", [{}, {"acks.policy": "quorum"}], ids=["isr", "quorum"])
 def test_what_waits_only_for_nodes_that_were_given_up_is_ended_where_the_others_ended(settings: dict[str, str]) -> None:
     story, key, dead, other = one_given_up_and_one_in_doubt(settings)
-    story.looks(dead)
+    story.run_passes(dead)
     assert not story.segment(key).handed.given_up, "the other one has not answered"
     story.promise(key, other, 40, is_whole=False)
     assert story.segment(key).end_offset is None
-    story.looks(dead)
+    story.run_passes(dead)
     ended = story.segment(key)
     assert (ended.end_offset, [gap.reason for gap in ended.handed.given_up]) == (40, [GapReason.UNCLEAN])
     assert (story.record(dead).given_up, story.record(dead).given_up_count) == ((LostRange(key, 40, 40),), 1)
@@ -272,7 +272,7 @@ def test_what_the_only_replica_rolled_and_did_not_seal_is_made_up_by_another_onc
     story.roll(key, 40)
     story.die(dead)
     story.do(RetireNode(dead, force_storage_id=f"storage-{dead}"))
-    story.looks(dead)
+    story.run_passes(dead)
     segment = story.segment(key)
     assert segment.handed.given_up == (GivenUp(0, 40, GapReason.UNCLEAN),)
     assert segment.handed.source not in (None, dead), story.record(dead).wait
@@ -289,7 +289,7 @@ def test_what_was_given_up_while_it_was_open_counts_once_although_its_last_copy_
     story.roll(key, 40)
     story.die(dead)
     story.do(RetireNode(dead, force_storage_id=f"storage-{dead}"))
-    story.looks(dead)
+    story.run_passes(dead)
     known = story.record(dead)
     assert known.given_up_count == len(known.given_up) == 2
     story.do(GiveUpOpen(key))
@@ -300,7 +300,7 @@ def test_what_was_given_up_while_it_was_open_counts_once_although_its_last_copy_
     story.report_all()
     story.die(other)
     story.do(RetireNode(other, force_storage_id=f"storage-{other}"))
-    story.looks(dead, other, count=8)
+    story.run_passes(dead, other, count=8)
     record = story.record(dead)
     assert record.step is RetireStep.DONE and LostRange(key, 0, 40) in record.given_up
     assert record.given_up_count == len(record.given_up) == len({one.segment for one in record.given_up})
@@ -330,7 +330,7 @@ def test_a_node_that_comes_back_between_the_check_and_the_command_keeps_what_it_
     story.die(first, second)
     for node_id in (first, second):
         story.do(RetireNode(node_id, force_storage_id=f"storage-{node_id}"))
-        story.looks(node_id, count=1)
+        story.run_passes(node_id, count=1)
     story.run_pass(first)
     (found,) = story.planned(first).actions
     assert found == EndOpen((key,))
@@ -355,7 +355,7 @@ def test_what_was_ended_by_word_waits_for_the_answer_of_one_that_came_back() -> 
     assert (story.segment(key).end_offset, story.segment(key).handed.source) == (30, None)
     story.do(RetireNode(first, force_storage_id=f"storage-{first}"))
     story.is_heard(second)
-    story.looks(first, count=6)
+    story.run_passes(first, count=6)
     assert story.segment(key).handed.source is None
     story.promise(key, second, 40)
     assert story.segment(key).handed.source == second
@@ -365,17 +365,17 @@ def test_what_was_ended_by_word_waits_for_the_answer_of_one_that_came_back() -> 
 def test_the_only_one_that_has_what_was_ended_by_word_is_waited_for_while_it_reboots(settings: dict[str, str]) -> None:
     story, key, dead, other = one_given_up_and_one_in_doubt(settings)
     story.promise(key, other, 40, is_whole=False)
-    story.looks(dead)
+    story.run_passes(dead)
     assert (story.segment(key).end_offset, story.segment(key).handed.source) == (40, other)
     story.die(other)
-    story.looks(dead, count=6)
+    story.run_passes(dead, count=6)
     segment = story.segment(key)
     assert segment.replicas == (dead, other), "nobody makes up what the other has"
     wait = story.record(dead).wait
     assert wait is not None and wait.reason is WaitReason.SHARD_UNAVAILABLE
     story.start(other, is_clean=False, boot_id="after another")
     story.promise(key, other, 40, is_whole=False)
-    story.looks(dead)
+    story.run_passes(dead)
     assert story.segment(key).handed.source == other
 
 
@@ -391,13 +391,13 @@ def test_a_longer_copy_outside_the_isr_is_waited_for_while_it_is_only_away() -> 
     story.recover(key)
     story.promise(key, shorter, 10)
     story.do(RetireNode(leader, force_storage_id=f"storage-{leader}"))
-    story.looks(leader, count=6)
+    story.run_passes(leader, count=6)
     assert story.segment(key).end_offset is None
     (trouble,) = (one for one in troubles(story.table.snapshot(), story.now_ms) if one.segment == key)
     assert trouble.nodes == (longer,), "it is said who is waited for, not who was given up"
     story.start(longer)
     story.promise(key, longer, 40)
-    story.looks(leader)
+    story.run_passes(leader)
     assert story.segment(key).end_offset == 40
 
 
@@ -413,7 +413,7 @@ def test_a_successor_prepared_before_a_node_left_opens_without_it(settings: dict
     story.is_heard(follower)
     leaves = next(node for node in prepared if node not in active.replicas)
     story.do(RetireNode(leaves))
-    story.looks(leaves)
+    story.run_passes(leaves)
     story.leave(leaves, by_node=next(node for node in active.replicas if node != leaves))
     opened = story.roll(active.key, 10)
     assert leaves not in opened.replicas and opened.leader in opened.isr
@@ -430,7 +430,7 @@ def two_volumes() -> tuple[RetirementStory, Segment, int, int]:
     first, second = story.segment(key).replicas
     for node_id in (first, second):
         story.do(RetireNode(node_id, RetireMode.VOLUME))
-        story.looks(node_id)
+        story.run_passes(node_id)
         story.roll_away(node_id)
         story.report_all()
         story.leave(node_id, by_node=node_id)
@@ -454,7 +454,7 @@ def test_a_mount_does_not_end_while_it_is_unknown_whether_another_has_it() -> No
     key = story.active(story.topic("plain", replicas=2)).key
     first, second = story.segment(key).replicas
     story.do(RetireNode(first, RetireMode.VOLUME))
-    story.looks(first)
+    story.run_passes(first)
     story.roll_away(first)
     story.report_all()
     story.leave(first, by_node=first)
@@ -475,7 +475,7 @@ def seen_twice() -> tuple[RetirementStory, int]:
     for number in range(11):
         story.topic(f"more-{number}", shards=3, replicas=2, settings=TIERED)
     story.do(RetireNode(node_id))
-    story.looks(node_id)
+    story.run_passes(node_id)
     story.roll_away(node_id)
     story.report_all()
     story.upload_all()
@@ -490,7 +490,7 @@ def seen_twice() -> tuple[RetirementStory, int]:
 def test_checks_that_report_too_few_segments_release_no_node() -> None:
     story, node_id = seen_twice()
     assert story.survey(node_id).to_see > 10
-    story.looks(node_id)
+    story.run_passes(node_id)
     assert story.record(node_id).step is RetireStep.VERIFY
     assert not story.do(ReleaseNode(node_id, story.record(node_id))).result
 
@@ -589,7 +589,7 @@ def _looks(story: RetirementStory, node_id: int, blind: int, most: int = 12) -> 
         by_nodes.append(by_node)
         story.now_ms += INTERVAL_MS
         story.sight(node_id, by_node, unconfirmed=1 if by_node == blind else 0)
-        story.looks(node_id)
+        story.run_passes(node_id)
     return by_nodes
 
 

@@ -42,14 +42,14 @@ def reason(story: RetirementStory, node_id: int) -> tuple[WaitReason | None, str
 def test_an_open_segment_whose_leader_lives_and_has_no_majority_is_waited_for_by_name() -> None:
     story, key, leader, dead = majority_lost()
     story.do(RetireNode(dead))
-    story.looks(dead)
+    story.run_passes(dead)
     assert story.record(dead).step is RetireStep.SEAL
     why, words = reason(story, dead)
     assert why is WaitReason.SHARD_UNAVAILABLE
     assert "1 of 1 open segment" in words and f"nodes [{dead}] are not alive" in words
     assert f"--force storage-{dead}" in words, "what a person does when the disk is lost"
     story.is_heard(dead)
-    story.looks(dead)
+    story.run_passes(dead)
     assert reason(story, dead)[0] is None and story.segment(key).leader == leader
 
 
@@ -60,17 +60,17 @@ def test_force_ends_it_where_its_leader_ended_and_nothing_is_lost(is_rolled: boo
         story.prepare(key)
         story.roll(key, 40)
     story.do(RetireNode(dead))
-    story.looks(dead)
+    story.run_passes(dead)
     story.do(RetireNode(dead, force_storage_id=f"storage-{dead}"))
-    story.looks(dead, count=2)
+    story.run_passes(dead, count=2)
     if not is_rolled:
         assert story.segment(key).is_fenced and story.segment(key).end_offset is None, "its leader has not answered"
         story.promise(key, leader, 40)
-        story.looks(dead, count=2)
+        story.run_passes(dead, count=2)
     assert story.segment(key).end_offset == 40
     story.report(key, leader)
     assert story.segment(key).state is SegmentState.SEALED
-    story.looks(dead)
+    story.run_passes(dead)
     record = story.record(dead)
     assert record.step is RetireStep.DONE and record.given_up_count == 0
     told = story.segment(key).handed.given_up
@@ -85,7 +85,7 @@ def test_what_has_ended_is_sealed_without_a_dead_node_that_is_to_leave_and_witho
     story.report(key, leader)
     assert story.segment(key).state is SegmentState.SEALING, "the other one may come back"
     story.do(RetireNode(dead))
-    story.looks(dead)
+    story.run_passes(dead)
     story.report(key, leader)
     assert story.segment(key).state is SegmentState.SEALED
     story.upload_all()
@@ -98,7 +98,7 @@ def test_a_dead_node_that_is_to_leave_and_comes_back_is_heard_before_the_seal() 
     story.prepare(key)
     story.roll(key, 40)
     story.do(RetireNode(dead))
-    story.looks(dead)
+    story.run_passes(dead)
     story.is_heard(dead)
     story.report(key, leader)
     assert story.segment(key).state is SegmentState.SEALING
@@ -110,12 +110,12 @@ def test_force_of_one_gives_up_no_other_that_a_majority_is_waited_for_of() -> No
     story, key, leader, dead = majority_lost(replicas=3)
     other = next(node for node in story.segment(key).replicas if node not in (leader, dead))
     story.do(RetireNode(dead, force_storage_id=f"storage-{dead}"))
-    story.looks(dead, count=6)
+    story.run_passes(dead, count=6)
     assert not story.segment(key).is_fenced
     why, words = reason(story, dead)
     assert why is WaitReason.SHARD_UNAVAILABLE and str(other) in words
     story.is_heard(other)
-    story.looks(dead)
+    story.run_passes(dead)
     assert reason(story, dead)[0] is None, "two of three are a majority"
 
 

@@ -250,7 +250,7 @@ def test_a_node_that_is_only_away_is_waited_for_with_its_copy() -> None:
     assert story.segment(story.key).local_nodes == (other,) and not story.is_lost()
     story.is_heard(other)
     story.do(RetireNode(other))
-    story.looks(other)
+    story.run_passes(other)
     assert not story.is_lost()
 
 
@@ -258,7 +258,7 @@ def test_another_directory_has_it_until_it_is_given_up_as_well() -> None:
     story = Story(replicas=2)
     (other,) = story.others
     story.do(RetireNode(other, RetireMode.VOLUME))
-    story.looks(other)
+    story.run_passes(other)
     story.roll_away(other)
     story.report_all()
     story.mount = Served.PENDING
@@ -279,7 +279,7 @@ def test_an_empty_segment_holds_up_no_end_and_is_not_given_up() -> None:
     key = story.active(story.topic("idle")).key
     (gone,) = story.segment(key).replicas
     story.do(RetireNode(gone, RetireMode.VOLUME))
-    story.looks(gone)
+    story.run_passes(gone)
     story.prepare(key)
     story.roll(key, 0)
     story.seal_alone(key, gone)
@@ -299,7 +299,7 @@ def test_what_is_in_the_store_is_not_given_up_and_of_the_rest_what_is_there_is_n
     story.seal_alone(first, gone)
     story.upload_all()
     story.do(RetireNode(gone, RetireMode.VOLUME))
-    story.looks(gone)
+    story.run_passes(gone)
     second = next(one for one in story.table.shard(first.shard_key).segments if one.epoch == 1)
     assert second.replicas == (gone,)
     story.prepare(second.key)

@@ -201,19 +201,19 @@ def test_leases_have_it_noted_when_a_heartbeat_says_otherwise_than_the_metadata(
     story, _ = active_on(1)
     leases = NodeLeases(2_000, story.table.snapshot().nodes, 0)
     life = story.life(1)
-    leases.heard(life, 10, can_write=False)
+    leases.heartbeat_received(life, 10, can_write=False)
     due = leases.due(20)
     assert due is not None and (due.stuck, due.working) == ((life,), ())
     story.do(due)
     leases.node_changed(story.table.state.nodes[1].node, 30)
     assert leases.due(40) is None
     for now_ms in range(100, 20 + STUCK_AGAIN_AFTER * 2_000, 100):
-        leases.heard(life, now_ms, can_write=False)
+        leases.heartbeat_received(life, now_ms, can_write=False)
         assert leases.due(now_ms) is None
-    leases.heard(life, 10_050, can_write=False)
+    leases.heartbeat_received(life, 10_050, can_write=False)
     due = leases.due(10_050)
     assert due is not None and due.stuck == (life,), "others may be able to lead by now what they could not"
-    leases.heard(life, 10_060)
+    leases.heartbeat_received(life, 10_060)
     due = leases.due(10_070)
     assert due is not None and (due.stuck, due.working) == ((), (life,))
 

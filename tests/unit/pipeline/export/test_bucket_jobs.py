@@ -28,7 +28,7 @@ from stratalog_pipeline.jobs.repair.verify import Verified, verify
 from stratalog_pipeline.jobs.runners import one_by_one
 from support.archived_tables import add_segment
 from support.cold_data import ColdShard, batches_from
-from support.cold_reading import tell
+from support.cold_reading import put_shard
 
 
 async def build(folder: Path, fill: Callable[[ObjectStore], Awaitable[Any]]) -> Any:
@@ -45,7 +45,7 @@ async def mixed(store: ObjectStore) -> ColdShard:
     await cold.add([batches_from(0, 5), batches_from(15, 5)])
     await cold.add([batches_from(30, 5, epoch=1)])
     await cold.add([batches_from(45, 5, epoch=2)], state=RemoteState.PARTIAL, is_bundled=True)
-    await tell(cold)
+    await put_shard(cold)
     stray = ColdShard(store, shard=9, topic_id=cold.topic_id, attempts=70)
     await stray.add([batches_from(0, 2)], state=RemoteState.PARTIAL)
     return cold
@@ -87,7 +87,7 @@ async def test_a_flipped_bit_anywhere_in_any_object_is_found(tmp_path: Path, end
 async def keyed(store: ObjectStore) -> ColdShard:
     cold = ColdShard(store, has_key_index=True)
     await cold.add([batches_from(0, 5), batches_from(15, 5, codec=4)])
-    await tell(cold)
+    await put_shard(cold)
     return cold
 
 
@@ -109,7 +109,7 @@ async def test_a_key_index_of_other_keys_is_found_though_its_digest_is_right(tmp
     async def build_wrong(store: ObjectStore) -> None:
         cold = ColdShard(store, has_key_index=True, indexed_keys=[b"3", b"5"])
         await cold.add([batches_from(0, 5)])
-        await tell(cold)
+        await put_shard(cold)
 
     await build(tmp_path, build_wrong)
     (found,) = (await asyncio.to_thread(check, tmp_path)).findings

@@ -22,7 +22,7 @@ from stratalog_pipeline.jobs.export.export import Exported, ExportOptions, Shape
 from stratalog_pipeline.jobs.runners import one_by_one
 from support.archived_logs import LogPlace, flights
 from support.cold_data import FIRST_TIME_MS, ColdShard
-from support.cold_reading import tell
+from support.cold_reading import put_shard
 
 STEP_MS = 8_640_000
 """From one record of `flights` to the next."""
@@ -141,7 +141,7 @@ async def test_what_retention_took_before_it_was_exported_is_an_error(place: Pla
     await place.fill([flights(20, 10)], [flights(30, 10)], into=cold)
     store = open_store(place.bucket)
     cold.store = store
-    await tell(cold, log_start_offset=30)
+    await put_shard(cold, log_start_offset=30)
     await store.close()
     with pytest.raises(GapInLog, match=r"offsets 20 to 30 .* name another --to"):
         await place.export()

@@ -26,7 +26,7 @@ from stratalog_cli.entry import build_app
 from stratalog_pipeline.jobs.repair.verify import Verified, verify
 from stratalog_pipeline.jobs.runners import one_by_one
 from support.cold_data import ColdShard, batches_from
-from support.cold_reading import tell
+from support.cold_reading import put_shard
 from support.files import copy_below, files_below
 from support.node_process import NodeProcess
 from support.topics import create_topic
@@ -54,7 +54,7 @@ async def cold(store: ObjectStore) -> ColdShard:
     await shard.add([batches_from(0, 5), batches_from(15, 5, codec=4), batches_from(30, 5)])
     await shard.add([batches_from(45, 5, epoch=1)])
     await shard.add([batches_from(60, 5, epoch=2)], state=RemoteState.PARTIAL, is_bundled=True)
-    await tell(shard)
+    await put_shard(shard)
     return shard
 
 

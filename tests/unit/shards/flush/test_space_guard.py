@@ -34,7 +34,7 @@ class Disk:
         self.added_up += 1
         return 123
 
-    def look(self, free_bytes: int) -> None:
+    def poll(self, free_bytes: int) -> None:
         self.free_bytes = free_bytes
         self.guard.poll()
 
@@ -42,18 +42,18 @@ class Disk:
 async def test_writes_stop_below_the_reserve_and_resume_well_above_it(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard, disk = await rig.shard_of(), Disk(rig)
-        disk.look(RESERVE)
+        disk.poll(RESERVE)
         assert rig.append(shard, b"x").is_acknowledged
-        disk.look(RESERVE - 1)
+        disk.poll(RESERVE - 1)
         asked = rig.append(shard, b"y")
         assert asked.error is ErrorCode.KAFKA_STORAGE_ERROR
         assert "disk.reserve.bytes" in (asked.answers[0].message or "")
         assert await rig.read_values(shard) == [b"x"]
         for free in (RESERVE, RESERVE + 50, RESERVE - 10, RESERVE + 99):
-            disk.look(free)
+            disk.poll(free)
             assert rig.context.gate.no_room is not None, f"resumed at {free}"
         assert disk.guard.stats.refusals == 1 == disk.guard.stats.is_refusing_writes
-        disk.look(RESERVE + 101)
+        disk.poll(RESERVE + 101)
         assert rig.append(shard, b"z").is_acknowledged
         assert disk.guard.stats.is_refusing_writes == 0
 
@@ -64,11 +64,11 @@ async def test_the_nearer_the_reserve_the_sooner_the_next_check(tmp_path: Path) 
         disk = Disk(rig)
         pauses = []
         for free in (RESERVE + (4 << 30), RESERVE + (256 << 20), RESERVE + 1, RESERVE):
-            disk.look(free)
+            disk.poll(free)
             assert rig.context.gate.no_room is None
             pauses.append(disk.guard.pause_s)
         assert pauses[0] == 1.0 > pauses[1] > pauses[2] == pauses[3]
-        disk.look(RESERVE - 1)
+        disk.poll(RESERVE - 1)
         assert disk.guard.pause_s == 1.0, "nothing is written now"
 
 
@@ -88,7 +88,7 @@ async def test_a_write_that_found_the_disk_full_stops_the_others_at_once(
         monkeypatch.undo()
         assert [a.error for a in asked] == [ErrorCode.KAFKA_STORAGE_ERROR] * 2
         assert rig.stats.write_failures == 1, "the second one was not even tried"
-        disk.look(50_000)
+        disk.poll(50_000)
         assert all(rig.append(shard, b"z").is_acknowledged for shard in shards)
         assert [await rig.read_values(shard) for shard in shards] == [[b"x", b"z"]] * 2
 
@@ -134,8 +134,8 @@ async def test_the_size_of_segments_is_added_up_on_request(tmp_path: Path) -> No
         disk = Disk(rig)
         disk.guard.start()
         for _ in range(5):
-            disk.look(500)
-            disk.look(50_000)
+            disk.poll(500)
+            disk.poll(50_000)
             await asyncio.sleep(0)
         assert disk.added_up == 0
         await disk.guard.count()

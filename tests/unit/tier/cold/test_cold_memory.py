@@ -41,7 +41,7 @@ class Bench:
     def data_bytes(self) -> int:
         return sum(map(len, self.shards[0].batches))
 
-    def look(self) -> None:
+    def measure_peak(self) -> None:
         cache = self.reader._cache
         index_bytes = self.reader._index.held_bytes
         self.peak_bytes = max(self.peak_bytes, cache.held_bytes + cache.reserved_bytes + index_bytes)
@@ -49,7 +49,7 @@ class Bench:
     async def step(self, shard: ColdShard, offset: int, max_bytes: int) -> int:
         """One read; the offset after it."""
         pieces = await self.reader.read(shard.segments, offset, max_bytes)
-        self.look()
+        self.measure_peak()
         for piece in pieces:
             for at, header in walk(piece, source="answer", verify=False):
                 assert header.base_offset == offset
@@ -83,7 +83,7 @@ async def make() -> AsyncIterator[Make]:
             return None
 
         bench = Bench(store, all_shards, ColdReader(store, all_shards[0].names, limits, reload), limits)
-        store.on_get = bench.look
+        store.on_get = bench.measure_peak
         made.append(bench)
         return bench
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from stratalog.model.errors import Unavailable
+from stratalog_operator.finalizer_release import let_go_all
 from stratalog_operator.kube.client import path_of
-from stratalog_operator.letting_go import let_go_all
 from stratalog_operator.queue import Key
 from support.noted_kubernetes import NotedKubernetes
 

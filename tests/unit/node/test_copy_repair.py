@@ -83,7 +83,7 @@ async def test_a_copy_in_the_place_of_one_that_is_back_goes_and_its_files_with_i
     await cluster.lose(2)
     await repair(cluster, away=(2,))
     await eventually(lambda: is_copy_of_shard(cluster, 3, segment))
-    await cluster.hear(2)
+    await cluster.restore_heartbeats(2)
     await repair(cluster, steady=(1, 2, 3))
     files = (cluster.layout(3).segment(segment), cluster.layout(3).index(segment))
     # The index block last: who had just proven the copy may write it beside the thread that deletes.
@@ -102,7 +102,7 @@ async def test_a_copy_that_goes_while_its_node_is_down_goes_at_its_next_start(cl
     await repair(cluster, away=(2,))
     await eventually(lambda: is_copy_of_shard(cluster, 3, segment))
     await cluster.stop(3)
-    await cluster.hear(2)
+    await cluster.restore_heartbeats(2)
     await repair(cluster, steady=(1, 2, 3))
     await cluster.start(3)
     await eventually(lambda: not cluster.layout(3).segment(segment).exists())

@@ -1,4 +1,4 @@
-"""What this process holds at a moment: `held() <= before` says that nothing was left behind in between."""
+"""What this process holds at a moment: `open_resources() <= before` says that nothing was left behind in between."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import threading
 from support.waiting import eventually
 
 
-def held() -> set[str]:
+def open_resources() -> set[str]:
     """Open files and sockets, threads, tasks. asyncio keeps its own threads for later use."""
     found = {f"task {task.get_name()}" for task in asyncio.all_tasks()}
     found |= {f"thread {thread.name}" for thread in threading.enumerate() if not thread.name.startswith("asyncio")}
@@ -21,9 +21,9 @@ def held() -> set[str]:
     return found
 
 
-async def gives_all_back(before: set[str]) -> None:
+async def wait_until_closed(before: set[str]) -> None:
     """Soon. Fails with what is still held."""
     try:
-        await eventually(lambda: held() <= before)
+        await eventually(lambda: open_resources() <= before)
     except AssertionError:
-        raise AssertionError(f"still held: {sorted(held() - before)}") from None
+        raise AssertionError(f"still held: {sorted(open_resources() - before)}") from None

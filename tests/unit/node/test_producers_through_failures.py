@@ -99,7 +99,7 @@ class Trouble:
         leader = (await self._cluster.leads_again(self._key)).context.node_id
         await self._cluster.lose(leader)
         await self._leads_elsewhere(leader)
-        await self._cluster.hear(leader)
+        await self._cluster.restore_heartbeats(leader)
 
     async def lose_leader_that_does_not_hear(self) -> None:
         leader = (await self._cluster.leads_again(self._key)).context.node_id
@@ -107,7 +107,7 @@ class Trouble:
             await self._cluster.lose(leader)
             await self._leads_elsewhere(leader)
             await asyncio.sleep(PATIENCE_S)  # so that the producer continues at one node and asks the other
-        await self._cluster.hear(leader)
+        await self._cluster.restore_heartbeats(leader)
 
     async def kill_leader(self) -> None:
         leader = (await self._cluster.leads_again(self._key)).context.node_id

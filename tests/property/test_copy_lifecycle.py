@@ -51,7 +51,7 @@ class World:
             case 2 if not self.is_alive(node_id):
                 self.away.add(node_id)
             case 3 if self.is_alive(node_id):
-                self.look(node_id, key)
+                self.free_files(node_id, key)
             case 4 if node_id in segment.local_nodes and key in self.disks[node_id]:
                 if sum(key in self.disks[holder] for holder in segment.local_nodes) > 1:
                     self.disks[node_id].discard(key)
@@ -64,7 +64,7 @@ class World:
                 self.repair()
         self.check()
 
-    def look(self, node_id: int, key: SegmentKey) -> None:
+    def free_files(self, node_id: int, key: SegmentKey) -> None:
         """A node sees the record: it copies what it is asked for, and frees what is not its own any more."""
         segment = self.story.segment(key)
         if node_id not in segment.replicas and node_id not in segment.local_nodes:
@@ -124,7 +124,7 @@ def test_no_word_that_comes_late_lists_a_copy_that_is_gone_and_in_the_end_there_
         world.repair()
         for key in world.keys:
             for node_id in NODES:
-                world.look(node_id, key)
+                world.free_files(node_id, key)
         while world.words:
             world.deliver()
         world.check()

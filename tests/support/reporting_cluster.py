@@ -25,7 +25,7 @@ GIB = 1 << 30
 
 
 @dataclass(slots=True)
-class ToldCluster:
+class ReportingCluster:
     service: MetaService
     server: MetaServer
     clock: HandClock
@@ -42,18 +42,18 @@ class ToldCluster:
     async def topic(self, name: str, shards: int, replicas: int) -> None:
         await self.service.perform(CreateTopic(name, shards, replicas, {}))
 
-    async def tell(self, node_id: int, activity: Activity, free: int = 60 * GIB) -> None:
+    async def report(self, node_id: int, activity: Activity, free: int = 60 * GIB) -> None:
         vitals = Vitals(free, 100 * GIB, True, activity=activity)
         await self.service.heartbeat(Heartbeat(self.lives[node_id], vitals=vitals))
 
-    async def tell_for(self, rounds: int, *node_ids: int, rate: int = 1_000_000) -> None:
+    async def report_for(self, rounds: int, *node_ids: int, rate: int = 1_000_000) -> None:
         """Two seconds pass before each round; each node produces its id times `rate` in each of them."""
         for at in range(rounds):
             self.clock.now_ms += 2_000
             for node_id in node_ids:
                 produced = at * node_id * rate * 2
                 uploads = UploadActivity(produced // 4, at, at * 1_000)
-                await self.tell(node_id, Activity(produced, produced // 2, uploads))
+                await self.report(node_id, Activity(produced, produced // 2, uploads))
 
     async def lose(self, node_id: int) -> None:
         await self.service.perform(NoteLives(lost=(self.lives[node_id],)))
@@ -94,12 +94,12 @@ class ToldCluster:
                 written = record.storage_id, record.begun_ms, f"inventory-{node_id}"
                 await self.service.perform(ReportInventory(node_id, *written, caller=caller))
             elif record.step is RetireStep.MOUNT:
-                await self.take(f"tier/{node_id}")
+                await self.take_mount(f"tier/{node_id}")
             return False
 
         await eventually(is_there, timeout=40)
 
-    async def take(self, name: str) -> None:
+    async def take_mount(self, name: str) -> None:
         """The chosen holder can read the mount."""
         for mount in (await self.service.snapshot()).mounts:
             if mount.name == name and mount.holder is not None and mount.mode is not MountMode.VOLUME:
@@ -107,14 +107,14 @@ class ToldCluster:
 
 
 @asynccontextmanager
-async def told_cluster() -> AsyncIterator[ToldCluster]:
+async def reporting_cluster() -> AsyncIterator[ReportingCluster]:
     clock = HandClock()
     service = MetaService(MemoryStore(), clock, lease_ms=600_000)
     await service.start()
     server = MetaServer(service)
     await server.start("127.0.0.1", 0)
     try:
-        yield ToldCluster(service, server, clock)
+        yield ReportingCluster(service, server, clock)
     finally:
         await server.close()
         await service.close()

@@ -42,7 +42,7 @@ _STAY: Final = 3
 """As many as the topics have replicas."""
 
 
-class Fate(Enum):
+class SceneKind(Enum):
     BLOWS = "under blows"
     META_LEADER_DIES = "the meta service's leader is killed at"
     HOLDER_DIES_EARLY = "the holder of its mount is killed before it serves"
@@ -52,14 +52,14 @@ class Fate(Enum):
 
 
 class Scene(NamedTuple):
-    fate: Fate
+    kind: SceneKind
     number: int
     """Which member leaves, in rotated order."""
     mode: RetireMode
     step: RetireStep
 
 
-ROUND: Final = (*Fate, Fate.META_LEADER_DIES)
+ROUND: Final = (*SceneKind, SceneKind.META_LEADER_DIES)
 """Each fate once, and twice the one that has most steps to come to."""
 _EARLY: Final = (RetireStep.PREFLIGHT, RetireStep.CORDON, RetireStep.SEAL, RetireStep.VERIFY)
 
@@ -68,14 +68,14 @@ def scenes(seed: int) -> Iterator[Scene]:
     """Without an end; round by round, each in another order."""
     chance = random.Random(seed)
     while True:
-        for fate in chance.sample(ROUND, len(ROUND)):
+        for kind in chance.sample(ROUND, len(ROUND)):
             mode = chance.choice(list(RetireMode))
-            if fate is Fate.HOLDER_DIES_EARLY:
+            if kind is SceneKind.HOLDER_DIES_EARLY:
                 mode = RetireMode.VOLUME  # it does not serve before a process reads the directory
-            if fate is Fate.META_LEADER_DIES:
+            if kind is SceneKind.META_LEADER_DIES:
                 mode = RetireMode.OFFLOAD  # in the other there is nothing to offload
-            steps = _EARLY if fate is Fate.TAKEN_BACK else list(RetireStep)
-            yield Scene(fate, chance.randrange(20), mode, chance.choice(steps))
+            steps = _EARLY if kind is SceneKind.TAKEN_BACK else list(RetireStep)
+            yield Scene(kind, chance.randrange(20), mode, chance.choice(steps))
 
 
 def bearable(seed: int) -> Iterator[Blow]:
@@ -83,7 +83,7 @@ def bearable(seed: int) -> Iterator[Blow]:
     return (blow for blow in blows(seed) if blow.what is not What.WIPE)
 
 
-class Comings:
+class LeavingScenes:
     """Requires: whoever made it ends it."""
 
     deaths: Counter[RetireStep]
@@ -104,7 +104,7 @@ class Comings:
             process.end()
 
     @property
-    def can_go_on(self) -> bool:
+    def can_continue(self) -> bool:
         """Whether more nodes may join: a cluster on one machine has a most number of nodes, including those that have
         left."""
         return len(self._cluster.names(Role.NODE)) + 2 <= MAX_NODES
@@ -115,42 +115,42 @@ class Comings:
         def is_served() -> bool:
             for name in list(self._volumes):
                 self._read_where_it_is(name)
-            return all(mount.state is MountState.SERVING for mount in self._look())
+            return all(mount.state is MountState.SERVING for mount in self._mounts())
 
         self._until(is_served, "something that was left is not served")
 
     def play(self, scene: Scene) -> None:
-        going = 2 if scene.fate is Fate.TWO_AT_ONCE else 1
+        going = 2 if scene.kind is SceneKind.TWO_AT_ONCE else 1
         while len(self._cluster.members) < _STAY + going:
             self._chaos.say(f"{self._cluster.add()} is added")
         members = self._cluster.members
         leave = [members[(scene.number + at) % len(members)] for at in range(going)]
         modes = [scene.mode, *(mode for mode in RetireMode if mode is not scene.mode)]
-        at = f" {scene.step}" if scene.fate in (Fate.META_LEADER_DIES, Fate.TAKEN_BACK) else ""
+        at = f" {scene.step}" if scene.kind in (SceneKind.META_LEADER_DIES, SceneKind.TAKEN_BACK) else ""
         for name, mode in zip(leave, modes, strict=False):
-            self._chaos.say(f"{name} leaves in {mode} mode: {scene.fate.value}{at}")
+            self._chaos.say(f"{name} leaves in {mode} mode: {scene.kind.value}{at}")
             wish = RetireNode(_number(name), mode)
             self._ask(lambda client, wish=wish: client.perform(wish))
-        if scene.fate is Fate.TAKEN_BACK:
+        if scene.kind is SceneKind.TAKEN_BACK:
             self._take_back(leave[0], scene.step)
             return
-        self._befall(scene, leave[0])
+        self._cause(scene, leave[0])
         self._chaos.bring_all_back()
         self._until(lambda: all(self._has_left(name) for name in leave), f"{leave} have not left")
         for name in leave:
             self._comes_back_by_mistake(name)
 
-    def _befall(self, scene: Scene, name: str) -> None:
-        match scene.fate:
-            case Fate.BLOWS:
+    def _cause(self, scene: Scene, name: str) -> None:
+        match scene.kind:
+            case SceneKind.BLOWS:
                 for blow in islice(self._blows, _BLOWS):
                     self._chaos.strike(blow)
-                    self._look()
-            case Fate.META_LEADER_DIES:
+                    self._mounts()
+            case SceneKind.META_LEADER_DIES:
                 self._its_leaders_die(name, scene.step)
-            case Fate.HOLDER_DIES_EARLY | Fate.HOLDER_DIES_LATE:
-                self._the_holder_dies(name, is_early=scene.fate is Fate.HOLDER_DIES_EARLY)
-            case Fate.TWO_AT_ONCE | Fate.TAKEN_BACK:
+            case SceneKind.HOLDER_DIES_EARLY | SceneKind.HOLDER_DIES_LATE:
+                self._the_holder_dies(name, is_early=scene.kind is SceneKind.HOLDER_DIES_EARLY)
+            case SceneKind.TWO_AT_ONCE | SceneKind.TAKEN_BACK:
                 pass
 
     @property
@@ -196,7 +196,7 @@ class Comings:
         assert found is at or _is_behind(found, at), f"{name} was at {at}, and is at {found} now"
         self.deaths[at] += found is at
         self._chaos.say(f"{killed} was killed at {at}; the next one finds {found}")
-        self._look()
+        self._mounts()
 
     def _step_of(self, name: str) -> RetireStep:
         found = self._status(name)
@@ -275,13 +275,13 @@ class Comings:
         return next((one for one in found if one.node_id == _number(name)), None)
 
     def _mount_of(self, name: str) -> Mount | None:
-        return next((one for one in self._look() if one.name == data_set_name(_number(name))), None)
+        return next((one for one in self._mounts() if one.name == data_set_name(_number(name))), None)
 
     def _holder_of(self, name: str) -> int | None:
         mount = self._mount_of(name)
         return None if mount is None else mount.holder
 
-    def _look(self) -> tuple[Mount, ...]:
+    def _mounts(self) -> tuple[Mount, ...]:
         """The mounts as they are, and as they may be."""
         mounts: tuple[Mount, ...] = self._ask(lambda client: client.snapshot()).mounts
         for mount in mounts:

@@ -9,7 +9,7 @@ from stratalog.telemetry.logs import logger
 log = logger(__name__)
 
 
-def told_address(settings: ProcessSettings, listening: tuple[str, int]) -> str:
+def announced_address(settings: ProcessSettings, listening: tuple[str, int]) -> str:
     """Returns HOST:PORT. Warns about an address that other machines cannot connect to, but accepts it, because it works
     on a single machine."""
     told = settings.advertised(listening)

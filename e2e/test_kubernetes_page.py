@@ -19,7 +19,7 @@ from stratalog_e2e.surroundings import REPOSITORY, kind_name
 from support.docs_commands import DocumentedCommand, commands_of
 
 PAGE = REPOSITORY / "docs" / "kubernetes.md"
-OURS = "<!-- commands: skip, on a cluster: e2e/test_page.py -->\n"
+OURS = "<!-- commands: skip, on a cluster: e2e/test_kubernetes_page.py -->\n"
 NAMESPACE = "demo"
 IMAGE = "stratalog:0.1.0"
 NODE_PORT = 30092

@@ -5,7 +5,7 @@
     GET /v1/groups?search=&sort=&descending=&limit=  GroupList
     GET /v1/group?id=&search=&sort=&descending=&offset=&limit=  GroupDetail
     GET /v1/clients?search=&sort=&descending=&limit= ClientList
-    GET /v1/records?topic=&shard=&from=&at=&limit=   RecordLook
+    GET /v1/records?topic=&shard=&from=&at=&limit=   RecordPage
     GET /v1/history                                  HistoryAnswer
 
 Each answer names the node that gives it: an address may lead to another node than the one that was meant.
@@ -46,7 +46,7 @@ class TopicSettingsInForce(_Answer):
 
 
 # Groups and clients ---------------------------------------------------------------------------------------------------
-class GroupLine(_Answer):
+class GroupRow(_Answer):
     group_id: str
     state: str
     kind: str
@@ -65,11 +65,11 @@ class GroupLine(_Answer):
 
 class GroupList(_Answer):
     node_id: int
-    items: list[GroupLine]
+    items: list[GroupRow]
     total: int
 
 
-class GroupMemberLine(_Answer):
+class GroupMemberRow(_Answer):
     member_id: str
     instance_id: str | None
     client_id: str
@@ -78,7 +78,7 @@ class GroupMemberLine(_Answer):
     """That it is to read; -1: not known."""
 
 
-class GroupLagLine(_Answer):
+class GroupLagRow(_Answer):
     topic: str
     shard: int
     committed: int | None
@@ -90,7 +90,7 @@ class GroupLagLine(_Answer):
     member: str | None = None
 
 
-class GroupTopicLine(_Answer):
+class GroupTopicRow(_Answer):
     topic: str
     shards: int
     lag: int
@@ -99,19 +99,19 @@ class GroupTopicLine(_Answer):
 
 class GroupDetail(_Answer):
     node_id: int
-    line: GroupLine
+    line: GroupRow
     generation: int
     assignor: str
-    members: list[GroupMemberLine]
+    members: list[GroupMemberRow]
     """The first ones."""
-    topics: list[GroupTopicLine]
+    topics: list[GroupTopicRow]
     """Those with the most lag."""
     more_topics: int
-    items: list[GroupLagLine]
+    items: list[GroupLagRow]
     total: int
 
 
-class ClientLine(_Answer):
+class ClientRow(_Answer):
     client_id: str
     address: str
     listener: str
@@ -121,12 +121,12 @@ class ClientLine(_Answer):
 
 class ClientList(_Answer):
     node_id: int
-    items: list[ClientLine]
+    items: list[ClientRow]
     total: int
 
 
 # Records --------------------------------------------------------------------------------------------------------------
-class LookFrom(StrEnum):
+class RecordStart(StrEnum):
     NEWEST = "newest"
     OLDEST = "oldest"
     OFFSET = "offset"
@@ -150,7 +150,7 @@ class RecordHeader(_Answer):
     value: Bytes | None
 
 
-class LookedRecord(_Answer):
+class ShownRecord(_Answer):
     shard: int
     offset: int
     timestamp_ms: int
@@ -160,7 +160,7 @@ class LookedRecord(_Answer):
     more_headers: int = 0
 
 
-class ShardLookedAt(_Answer):
+class ShownRange(_Answer):
     """Which part of a shard a search went through."""
 
     shard: int
@@ -173,11 +173,11 @@ class ShardLookedAt(_Answer):
     """Why it could not be read, or not all of it."""
 
 
-class RecordLook(_Answer):
+class RecordPage(_Answer):
     node_id: int
     topic: str
-    records: list[LookedRecord]
-    shards: list[ShardLookedAt]
+    records: list[ShownRecord]
+    shards: list[ShownRange]
 
 
 def cut_bytes(data: bytes | None, most: int) -> Bytes | None:
@@ -202,20 +202,20 @@ class HistoryAnswer(_Answer):
 
 
 # Sorting --------------------------------------------------------------------------------------------------------------
-GROUP_COLUMNS: Final[Mapping[str, Column[GroupLine]]] = {
+GROUP_COLUMNS: Final[Mapping[str, Column[GroupRow]]] = {
     "group": lambda line: line.group_id,
     "state": lambda line: line.state,
     "members": lambda line: line.members,
     "lag": lambda line: line.lag,
     "uncommitted": lambda line: line.uncommitted,
 }
-LAG_COLUMNS: Final[Mapping[str, Column[GroupLagLine]]] = {
+LAG_COLUMNS: Final[Mapping[str, Column[GroupLagRow]]] = {
     "shard": lambda row: (row.topic, row.shard),
     "lag": lambda row: -1 if row.lag is None else row.lag,
     "committed": lambda row: -1 if row.committed is None else row.committed,
     "member": lambda row: row.member or "",
 }
-CLIENT_COLUMNS: Final[Mapping[str, Column[ClientLine]]] = {
+CLIENT_COLUMNS: Final[Mapping[str, Column[ClientRow]]] = {
     "client": lambda line: line.client_id,
     "address": lambda line: line.address,
     "listener": lambda line: line.listener,

@@ -1,4 +1,4 @@
-"""What a node tells the cluster UI (`stratalog.admin_api.looks`): groups, clients, shards, throughput, records.
+"""What a node tells the cluster UI (`stratalog.admin_api.node_views`): groups, clients, shards, throughput, records.
 
 Lives on the event loop. All answers are bounded; batches are opened on a thread, for one may be large and compressed.
 """
@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from stratalog.admin_api.looks import (
+from stratalog.admin_api.node_views import (
     CLIENT_COLUMNS,
     GROUP_COLUMNS,
     LAG_COLUMNS,
@@ -20,22 +20,22 @@ from stratalog.admin_api.looks import (
     MAX_RECORDS,
     MAX_SHARDS_ASKED,
     MAX_VALUE_BYTES,
-    ClientLine,
     ClientList,
+    ClientRow,
     GroupDetail,
-    GroupLagLine,
-    GroupLine,
+    GroupLagRow,
     GroupList,
-    GroupMemberLine,
-    GroupTopicLine,
+    GroupMemberRow,
+    GroupRow,
+    GroupTopicRow,
     HistoryAnswer,
     HistorySample,
     LedShards,
-    LookedRecord,
-    LookFrom,
     RecordHeader,
-    RecordLook,
-    ShardLookedAt,
+    RecordPage,
+    RecordStart,
+    ShownRange,
+    ShownRecord,
     TopicSettingsInForce,
     cut_bytes,
 )
@@ -60,21 +60,21 @@ from stratalog_node.shards.log.shard_log import ShardLog
 from stratalog_node.slices import Slices
 
 _READ_BYTES: Final = 256 << 10
-_LOOK_BYTES: Final = 2 << 20
+_PAGE_BYTES: Final = 2 << 20
 """Bytes of batches that one page reads of a shard."""
 _MOST_DECODED_BYTES: Final = 8 << 20
 """Of one batch that is opened for a page."""
 _ANSWER_BYTES: Final = 2 << 20
 _MOST_MEMBERS: Final = 200
 _MOST_TOPICS: Final = 100
-_LOOKS_AT_ONCE: Final = 2
+_READS_AT_ONCE: Final = 2
 _MOST_BACK: Final = 64
 """How many times the limit a search for the newest records goes back over offsets without records."""
 Lags = tuple[list[ShardLag], list[tuple[str, int, int | None]]]
 
 
 @dataclass(frozen=True, slots=True)
-class NodeViews:
+class NodeViewSources:
     """Handed in by the composition."""
 
     samples: Callable[[], Sequence[Sample]]
@@ -88,12 +88,12 @@ class NodeViews:
     """What a classic member reads; None for bytes that are something else."""
 
 
-class NodeLooks:
-    def __init__(self, services: AdminServices, views: NodeViews) -> None:
+class NodeViews:
+    def __init__(self, services: AdminServices, views: NodeViewSources) -> None:
         self._services = services
         self._views = views
         self._turns = FairTurns()
-        self._looks = asyncio.Semaphore(_LOOKS_AT_ONCE)
+        self._reads = asyncio.Semaphore(_READS_AT_ONCE)
 
     @property
     def node_id(self) -> int:
@@ -130,10 +130,10 @@ class NodeLooks:
         items, total = page_of(lines, ask, lambda line: line.group_id, GROUP_COLUMNS)
         return GroupList(node_id=self.node_id, items=items, total=total)
 
-    def _line(self, hosted: HostedGroup, summed: GroupSum | None) -> GroupLine:
+    def _line(self, hosted: HostedGroup, summed: GroupSum | None) -> GroupRow:
         status = hosted.machine.status()
         one = summed or GroupSum(0, 0, 0, 0)
-        return GroupLine(
+        return GroupRow(
             group_id=hosted.group_id,
             state=status.state.value,
             kind="consumer" if isinstance(status, ConsumerGroupStatus) else "classic",
@@ -154,7 +154,7 @@ class NodeLooks:
         status = hosted.machine.status()
         readers, members = self._members(status)
         rows = [
-            GroupLagLine(
+            GroupLagRow(
                 topic=one.topic,
                 shard=one.shard,
                 committed=one.committed,
@@ -166,7 +166,7 @@ class NodeLooks:
             for one in lags
         ]
         rows += [
-            GroupLagLine(
+            GroupLagRow(
                 topic=topic,
                 shard=shard,
                 committed=committed,
@@ -196,16 +196,16 @@ class NodeLooks:
 
     def _members(
         self, status: GroupStatus | ConsumerGroupStatus
-    ) -> tuple[dict[tuple[str, int], str], list[GroupMemberLine]]:
+    ) -> tuple[dict[tuple[str, int], str], list[GroupMemberRow]]:
         """The reader of each shard, and the first members."""
         readers: dict[tuple[str, int], str] = {}
-        lines: list[GroupMemberLine] = []
+        lines: list[GroupMemberRow] = []
         for member in status.members:
             places = self._assigned(member)
             readers.update(dict.fromkeys(places or (), member.client_id or member.member_id))
             if len(lines) < _MOST_MEMBERS:
                 lines.append(
-                    GroupMemberLine(
+                    GroupMemberRow(
                         member_id=member.member_id,
                         instance_id=member.instance_id,
                         client_id=member.client_id,
@@ -225,7 +225,7 @@ class NodeLooks:
 
     def clients(self, ask: ListAsk) -> ClientList:
         lines = [
-            ClientLine(
+            ClientRow(
                 client_id=one.client_id or "",
                 address=one.peer,
                 listener=one.listener,
@@ -239,7 +239,7 @@ class NodeLooks:
         return ClientList(node_id=self.node_id, items=items, total=total)
 
     # Records ------------------------------------------------------------------------------------------------------
-    async def records(self, topic_name: str, shard: int, start: LookFrom, at: int, limit: int) -> RecordLook:
+    async def records(self, topic_name: str, shard: int, start: RecordStart, at: int, limit: int) -> RecordPage:
         """A few records of one shard; of a place where nothing can be read the answer says why. Raises NotFound,
         InvalidRequest."""
         if not 1 <= limit <= MAX_RECORDS:
@@ -249,33 +249,33 @@ class NodeLooks:
         view = services.shards.read(ShardKey(topic.topic_id, shard)) if 0 <= shard < topic.shard_count else None
         if view is None:
             raise NotFound(f"topic {topic.name} has no shard {shard}; it has shards 0 to {topic.shard_count - 1}")
-        async with self._looks:
-            found, looked = await _Look(view, limit).run(start, at)
-        records = [_looked(shard, one) for one in found]
-        return RecordLook(node_id=self.node_id, topic=topic.name, records=records, shards=[looked])
+        async with self._reads:
+            found, shown = await _RecordReader(view, limit).run(start, at)
+        records = [_shown(shard, one) for one in found]
+        return RecordPage(node_id=self.node_id, topic=topic.name, records=records, shards=[shown])
 
 
-class _Look:
-    """One look at a shard."""
+class _RecordReader:
+    """Reads the records of one page."""
 
     def __init__(self, view: ShardView, limit: int) -> None:
         self._view = view
         self._limit = limit
         self._why_not: str | None = None
 
-    async def run(self, start: LookFrom, at: int) -> tuple[list[Record], ShardLookedAt]:
+    async def run(self, start: RecordStart, at: int) -> tuple[list[Record], ShownRange]:
         view = self._view
         low, high = view.log_start_offset, view.high_watermark
         begin, found, after = low, list[Record](), low
         try:
-            if start is LookFrom.NEWEST:
+            if start is RecordStart.NEWEST:
                 begin, found, after = await self._newest(low, high)
             else:
                 begin = await self._begin(start, at, low, high)
                 found, after = await self._forward(begin, high, self._limit)
         except StratalogError as error:
             self._why_not = str(error)
-        looked = ShardLookedAt(
+        shown = ShownRange(
             shard=view.key.shard,
             log_start_offset=low,
             high_watermark=high,
@@ -283,14 +283,14 @@ class _Look:
             next_offset=after,
             why_not=self._why_not,
         )
-        return found, looked
+        return found, shown
 
-    async def _begin(self, start: LookFrom, at: int, low: int, high: int) -> int:
-        if start is LookFrom.OLDEST:
+    async def _begin(self, start: RecordStart, at: int, low: int, high: int) -> int:
+        if start is RecordStart.OLDEST:
             return low
-        if start is LookFrom.OFFSET:
+        if start is RecordStart.OFFSET:
             return max(at, low)
-        assert isinstance(self._view, ShardLog), "what a node reads can be looked up by time"
+        assert isinstance(self._view, ShardLog), "what a node reads can be shown up by time"
         found = await self._view.offset_for_time(at)
         return high if found is None else max(found.offset, low)
 
@@ -312,7 +312,7 @@ class _Look:
         """The first records from an offset on, and where the next page begins."""
         found: list[Record] = []
         at, read, size = begin, 0, 0
-        while at < high and len(found) < limit and read < _LOOK_BYTES and size < _ANSWER_BYTES:
+        while at < high and len(found) < limit and read < _PAGE_BYTES and size < _ANSWER_BYTES:
             data = b"".join(await self._view.read(at, _READ_BYTES))
             if not data:
                 self._why_not = f"offset {at} cannot be read now: try again"
@@ -320,7 +320,7 @@ class _Look:
             read += len(data)
             some, after = await asyncio.to_thread(_opened, data, at, limit - len(found))
             found += some
-            size += sum(map(_told_bytes, some))
+            size += sum(map(_answer_bytes, some))
             if after <= at:
                 break
             at = after
@@ -345,12 +345,12 @@ def _opened(data: bytes, offset: int, limit: int) -> tuple[list[Record], int]:
     return found, after
 
 
-def _told_bytes(record: Record) -> int:
+def _answer_bytes(record: Record) -> int:
     return min(len(record.value or b""), MAX_VALUE_BYTES) + min(len(record.key or b""), MAX_KEY_BYTES) + 100
 
 
-def _looked(shard: int, record: Record) -> LookedRecord:
-    return LookedRecord(
+def _shown(shard: int, record: Record) -> ShownRecord:
+    return ShownRecord(
         shard=shard,
         offset=record.offset,
         timestamp_ms=record.timestamp_ms,
@@ -364,7 +364,7 @@ def _looked(shard: int, record: Record) -> LookedRecord:
     )
 
 
-def _by_topic(lags: Sequence[ShardLag]) -> list[GroupTopicLine]:
+def _by_topic(lags: Sequence[ShardLag]) -> list[GroupTopicRow]:
     """Those with the most lag first."""
     records: defaultdict[str, int] = defaultdict(int)
     shards, uncommitted = Counter[str](), Counter[str]()
@@ -373,7 +373,7 @@ def _by_topic(lags: Sequence[ShardLag]) -> list[GroupTopicLine]:
         shards[one.topic] += 1
         uncommitted[one.topic] += one.committed is None
     lines = [
-        GroupTopicLine(topic=topic, shards=shards[topic], lag=lag, uncommitted=uncommitted[topic])
+        GroupTopicRow(topic=topic, shards=shards[topic], lag=lag, uncommitted=uncommitted[topic])
         for topic, lag in records.items()
     ]
     return sorted(lines, key=lambda line: (-line.lag, line.topic))

@@ -13,19 +13,19 @@ _TOLD = 10
 _FETCH_BYTES = 64 << 10
 
 
-def told_with_writers(bootstrap: str, found: Iterable[object]) -> Iterator[str]:
+def with_writers(bootstrap: str, found: Iterable[object]) -> Iterator[str]:
     """Each as text; to the first duplicates of each place is added who wrote them. `bootstrap`: of one node or some."""
     left = _TOLD
     for one in found:
         if isinstance(one, Anomaly) and one.kind == "duplicate" and left:
             left -= 1
-            writers = "; ".join(_who_wrote(bootstrap, one.place, offset) for offset in one.offsets)
+            writers = "; ".join(_writer_of(bootstrap, one.place, offset) for offset in one.offsets)
             yield f"{one}: {writers}"
         else:
             yield str(one)
 
 
-def _who_wrote(bootstrap: str, place: Place, offset: int) -> str:
+def _writer_of(bootstrap: str, place: Place, offset: int) -> str:
     answers = []
     for address in bootstrap.split(","):
         try:
