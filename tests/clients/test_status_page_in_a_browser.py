@@ -41,7 +41,7 @@ async def cluster() -> AsyncIterator[ReportingCluster]:
         for node_id in (1, 2, 3):
             await started.node(node_id, f"zone-{node_id}")
         await started.topic("flights", 6, 3)
-        await started.tell_for(5, 1, 2, 3)
+        await started.report_for(5, 1, 2, 3)
         yield started
 
 

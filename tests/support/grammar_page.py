@@ -34,7 +34,7 @@ class Reading:
     places: list[tuple[int, str]] = field(default_factory=list)
     """(where, type) of each of `fields`."""
 
-    def take(self, size: int) -> bytes:
+    def read_bytes(self, size: int) -> bytes:
         piece = self.data[self.at : self.at + size]
         assert len(piece) == size, f"the page asks for {size} bytes at {self.at}, {len(piece)} are there"
         self.at += size
@@ -86,10 +86,10 @@ class GrammarPage:
         start = reading.at
         for token in _TOKEN.finditer(self.rules[rule]):
             if token["to"]:
-                padding = reading.take(start + int(token["to"]) - reading.at)
+                padding = reading.read_bytes(start + int(token["to"]) - reading.at)
                 assert not any(padding), f"{rule}: padding is not zero"
             elif token["zeros"]:
-                assert not any(reading.take(int(token["zeros"])))
+                assert not any(reading.read_bytes(int(token["zeros"])))
             elif token["frame"]:
                 self._frame(token["frame"], token["magic"].encode(), reading)
             elif token["field"]:
@@ -100,7 +100,7 @@ class GrammarPage:
                     self._rule(token["many"], reading)
             elif token["rule"] == "digest":
                 reading.places.append((reading.at, "digest"))
-                reading.fields.append(("digest", reading.take(16)))
+                reading.fields.append(("digest", reading.read_bytes(16)))
             else:
                 self._rule(token["rule"], reading)
 
@@ -109,7 +109,7 @@ class GrammarPage:
         self._rule("preamble", reading)
         assert reading.data[start : start + 8] == magic
         if frame == "envelope":
-            size = struct.unpack(">q", reading.take(8))[0]
+            size = struct.unpack(">q", reading.read_bytes(8))[0]
             assert size == len(reading.data) - reading.at
 
     def _field(self, token: re.Match[str], reading: Reading) -> None:
@@ -118,15 +118,15 @@ class GrammarPage:
         reading.places.append((reading.at, kind))
         if kind in _INTEGERS:
             form = struct.Struct(">" + _INTEGERS[kind])
-            value = form.unpack(reading.take(form.size))[0]
+            value = form.unpack(reading.read_bytes(form.size))[0]
         elif kind == "text":
-            size = struct.unpack(">H", reading.take(2))[0]
+            size = struct.unpack(">H", reading.read_bytes(2))[0]
             assert size <= int(token["limit"])
-            value = reading.take(size).decode()
+            value = reading.read_bytes(size).decode()
         elif kind == "uuid":
-            value = UUID(bytes=reading.take(16))
+            value = UUID(bytes=reading.read_bytes(16))
         else:
-            value = reading.take(16 if kind == "digest" else int(token["limit"]))
+            value = reading.read_bytes(16 if kind == "digest" else int(token["limit"]))
         if token["value"]:
             assert value == int(token["value"]), token["field"]
         reading.fields.append((token["field"], value))

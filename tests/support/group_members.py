@@ -63,7 +63,7 @@ class _PollingMember(threading.Thread):
         raise NotImplementedError
 
 
-def take(consumer: confluent_kafka.Consumer, wait_s: float = 0.05) -> list[confluent_kafka.Message]:
+def poll_messages(consumer: confluent_kafka.Consumer, wait_s: float = 0.05) -> list[confluent_kafka.Message]:
     """The messages that have come, some hundred at most.
 
     It polls one by one: if a leader changes, `consume` drops the messages that it has gathered and continues behind
@@ -102,7 +102,7 @@ class ConfluentMember(_PollingMember):
         self.start()
 
     def _poll(self) -> None:
-        messages = take(self.consumer)
+        messages = poll_messages(self.consumer)
         self.seen += [Seen(message.partition(), message.offset(), message.value()) for message in messages]
         if messages:
             # A rebalance may be under way: what was not committed is read again, which the tests allow for.
@@ -171,7 +171,7 @@ class CommittingMember(ConfluentMember):
 
     def _poll(self) -> None:
         known = self._committed
-        messages = take(self.consumer)
+        messages = poll_messages(self.consumer)
         with known.lock:
             for message in messages:
                 self.seen.append(Seen(message.partition(), message.offset(), message.value()))

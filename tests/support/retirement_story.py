@@ -90,7 +90,7 @@ class RetirementStory(TableStory):
                 mount=self.mount,
                 is_in_line=turns.is_in_line(node_id),
                 next_check_by=next_check_by,
-                has_other_checks=next_check_by is not None and turns.run_passes.get(next_check_by, 0) > 1,
+                has_other_checks=next_check_by is not None and turns.looks.get(next_check_by, 0) > 1,
             )
         )
 

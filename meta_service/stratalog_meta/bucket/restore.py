@@ -98,7 +98,7 @@ async def restore_cut(
 
 
 @dataclass(slots=True)
-class _Look:
+class _CutCheck:
     """What the bucket has of one shard of the cut."""
 
     manifests: list[tuple[SegmentKey, Manifest]] = field(default_factory=list)
@@ -107,10 +107,10 @@ class _Look:
     """What is damaged or gone, for people."""
 
 
-async def _look_at_all(store: ObjectStore, names: ObjectNames, cut: Cut) -> dict[CutShard, _Look]:
+async def _look_at_all(store: ObjectStore, names: ObjectNames, cut: Cut) -> dict[CutShard, _CutCheck]:
     """Raises: Corrupt, which names all that the bucket lacks of the cut, before anything is copied."""
     topics = {topic.topic_id: topic.name for topic in cut.topics}
-    looks: dict[CutShard, _Look] = {}
+    looks: dict[CutShard, _CutCheck] = {}
 
     async def check(shard: CutShard) -> None:
         looks[shard] = await _look_at(store, names, shard, f"{topics[shard.key.topic_id]}-{shard.key.shard}")
@@ -129,7 +129,7 @@ async def _look_at_all(store: ObjectStore, names: ObjectNames, cut: Cut) -> dict
     return looks
 
 
-async def _look_at(store: ObjectStore, names: ObjectNames, shard: CutShard, where: str) -> _Look:
+async def _look_at(store: ObjectStore, names: ObjectNames, shard: CutShard, where: str) -> _CutCheck:
     ranked: dict[SegmentKey, list[tuple[tuple[bool, int, int], str]]] = {}
     sizes: dict[str, int] = {}
     async for info in store.list(names.shard_prefix(shard.key)):
@@ -140,7 +140,7 @@ async def _look_at(store: ObjectStore, names: ObjectNames, shard: CutShard, wher
         if shard.needs(name.segment, name.to_offset):
             one = (last_to_stay(name.node_id, name.lock_epoch, name.attempt), info.key)
             ranked.setdefault(name.segment, []).append(one)
-    found = _Look()
+    found = _CutCheck()
     at = shard.log_start_offset
     for segment in sorted(ranked, key=lambda key: key.epoch):
         if segment.base_offset > at or (found.manifests and segment.base_offset != at):

@@ -41,7 +41,7 @@ class Story(RetirementStory):
             assert self.record(self.gone).step is RetireStep.MOUNT
         else:
             self.do(RetireNode(self.gone, RetireMode.VOLUME))
-            self.looks(self.gone)
+            self.run_passes(self.gone)
             self.roll_away(self.gone)
             self.report_all()
             if is_served:

@@ -143,7 +143,7 @@ async def test_rolls_behind_one_that_meets_a_fault_are_not_forgotten_in_silence(
         waiting = rig.append(shard, b"in the next segment")
         shard.ask_roll(rig.clock())
         rig.append(shard, b"in the one after")
-        monkeypatch.setattr(RollOrder, "hear", break_down)
+        monkeypatch.setattr(RollOrder, "handle", break_down)
         appending = asyncio.ensure_future(refused_append(shard))
         await asyncio.sleep(0)
         rig.meta.release(RollSegment)

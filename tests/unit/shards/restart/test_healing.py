@@ -574,7 +574,7 @@ async def test_a_topic_deleted_while_its_healed_shard_is_read_again_accepts_noth
                 await eventually(lambda: rig.shards.get(shard.key) is None)
             return await real(files, step)
 
-        monkeypatch.setattr(OpenedFiles, "do", while_it_is_deleted)
+        monkeypatch.setattr(OpenedFiles, "perform", while_it_is_deleted)
         await rig.start()
         shard = rig.shard(shard)
         await eventually(lambda: shard.stop is not None and shard.stop.cause is StopCause.DELETED)
