@@ -190,7 +190,7 @@ def _stale_isr_accepted() -> list[Patch]:
         self._count_holders()
         return True
 
-    return [(InSync, "heard", heard)]
+    return [(InSync, "isr_committed", heard)]
 
 
 def _unknown_proposal_taken_as_refused() -> list[Patch]:

@@ -104,7 +104,7 @@ def stale_isr_accepted() -> list[Patch]:
         self._count_holders()
         return True
 
-    return [(InSync, "heard", heard)]
+    return [(InSync, "isr_committed", heard)]
 
 
 def unknown_proposal_taken_as_refused() -> list[Patch]:
@@ -202,7 +202,7 @@ def fence_not_persisted() -> list[Patch]:
     """A node answers with a promise that is not on its disk."""
 
     async def _promise(self: Replica, fence: int) -> None:
-        self.hear(PromiseWritten(fence))
+        self.handle(PromiseWritten(fence))
 
     return [(Replica, "_promise", _promise)]
 
