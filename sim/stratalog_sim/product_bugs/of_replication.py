@@ -71,7 +71,7 @@ def end_reported_before_it_is_flushed() -> list[Patch]:
     """The meta service hears of an end that a power cut can take back."""
 
     async def flush(self: Rolls, shard: Any, old: Any) -> None:
-        shard.tell(SegmentFlushed(old.key.epoch))
+        shard.handle(SegmentFlushed(old.key.epoch))
 
     return [(Rolls, "flush", flush)]
 
@@ -116,9 +116,9 @@ def unknown_proposal_taken_as_refused() -> list[Patch]:
         except StratalogError:
             leader = active.leader
             event = ProposalReadBack(proposal, leader.isr, leader.isr_version, was_refused=True)
-            shard.tell(SegmentEventReceived(active.key.epoch, event))
+            shard.handle(SegmentEventReceived(active.key.epoch, event))
         else:
-            shard.tell(SegmentEventReceived(active.key.epoch, IsrCommitted(taken.isr, taken.isr_version)))
+            shard.handle(SegmentEventReceived(active.key.epoch, IsrCommitted(taken.isr, taken.isr_version)))
 
     return [(Sealing, "_propose_isr", _propose_isr)]
 
@@ -144,10 +144,10 @@ def quorum_recovered_from_one() -> list[Patch]:
 def producers_forgotten_at_the_successor() -> list[Patch]:
     """A node that takes over a shard starts without the sequence numbers of the shard's producers."""
 
-    def producers_before(*_: Any) -> Any:
+    def producers_at_base(*_: Any) -> Any:
         return ()
 
-    return [(new_segment, "producers_before", producers_before)]
+    return [(new_segment, "producers_at_base", producers_at_base)]
 
 
 def copy_proven_from_memory() -> list[Patch]:
