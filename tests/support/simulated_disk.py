@@ -229,7 +229,7 @@ class World(RestartSteps):
     def set_aside(self, key: SegmentKey) -> None:
         self.kept.setdefault(key, []).append(self.files.pop(key).cells)
 
-    def recreate(self, key: SegmentKey) -> None:
+    def make_again(self, key: SegmentKey) -> None:
         self.files[key] = DrawnFile("")
 
     def is_led_to(self, key: SegmentKey) -> bool:

@@ -566,7 +566,7 @@ async def test_a_topic_deleted_while_its_healed_shard_is_read_again_accepts_noth
         await acknowledged(rig, shard, b"a", b"b")
         await rig.uploaded()
         await rig.power_cut()
-        real = OpenedFiles.do
+        real = OpenedFiles.perform
 
         async def while_it_is_deleted(files: OpenedFiles, step: FileStep) -> RestartEvent | None:
             if isinstance(step, OpenFile) and rig.stats.healed_bytes:
