@@ -11,7 +11,7 @@ import pytest
 
 from stratalog.formats.segments.index_block import decode_index_block
 from stratalog.machines.leading.chain_events import ChainEvent, SegmentEventReceived
-from stratalog.model.commands.table_commands import CreateTopic, ReportReplica
+from stratalog.model.commands.table_commands import CreateTopic, ProposeIsr, ReportReplica
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog_node.shards.log.shard_log import ShardLog
 from support.node_cluster import NodeCluster
@@ -114,3 +114,25 @@ async def test_a_shard_that_others_lead_has_no_work_when_its_segments_change(
             await cluster.append(key, b"behind")
             await cluster.is_sealed(key, copies=len(OTHERS))
         assert all(segment.epoch == 1 or segment.shard_key not in lost for _, segment in heard)
+
+
+@pytest.mark.fault("node-leads-thousands-shards")
+async def test_segments_whose_isr_may_have_changed_are_read_back_by_shared_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answers to all proposals are lost, as when the meta service needs too long for thousands of them."""
+    async with NodeCluster(tmp_path, monkeypatch) as cluster:
+        await cluster.start(DEAD, *OTHERS)
+        keys = [key for key in await written_shards(cluster) if cluster.leader(key) != DEAD]
+        cluster.meta.hold(ProposeIsr)
+        before = cluster.meta.calls[ProposeIsr]
+        await cluster.kill(DEAD)
+        await cluster.lose(DEAD)
+        await eventually(lambda: cluster.meta.calls[ProposeIsr] >= before + len(keys))
+        reads = cluster.meta.calls["read_version"]
+        cluster.meta.lose_answer(ProposeIsr, len(keys))
+        cluster.meta.release(ProposeIsr)
+        for key in keys:
+            await eventually(lambda key=key: DEAD not in cluster.segments(key)[-1].isr)
+            assert await cluster.append(key, b"behind") == 1
+        assert cluster.meta.calls["read_version"] - reads < len(keys) // 2

@@ -19,6 +19,7 @@ from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.disk.spare_files import SpareFiles
 from stratalog_node.disk.threads import DiskThreads
 from stratalog_node.shards.catalog.catalog import Catalog
+from stratalog_node.shards.catalog.lag import CatalogLag
 from stratalog_node.shards.copies.cold_reads import ColdReads
 from stratalog_node.shards.copies.due_shards import DueShards
 from stratalog_node.shards.copies.events import ShardEvents
@@ -42,6 +43,8 @@ class ShardContext:
     settings: ProcessSettings
     catalog: Catalog
     meta: MetaClient
+    lag: CatalogLag
+    """Catches the catalog up with the metadata, for all who ask at the same time by one request."""
     layout: NodeLayout
     threads: DiskThreads
     descriptors: Descriptors
@@ -92,6 +95,7 @@ class ShardContext:
             settings,
             catalog,
             meta,
+            CatalogLag(catalog, meta),
             layout,
             threads,
             descriptors,

@@ -12,7 +12,6 @@ from typing import Protocol
 from stratalog.event_loop.task_set import TaskSet
 from stratalog.machines.leading.chain_events import ChainEvent, LeadershipChecked
 from stratalog.machines.leading.shard_chain import ShardChain
-from stratalog_node.shards.catalog.lag import CatalogLag
 from stratalog_node.shards.copies.context import ShardContext
 
 
@@ -24,7 +23,7 @@ class ShardInDoubt(Protocol):
 
 class LeadershipCheck:
     def __init__(self, context: ShardContext) -> None:
-        self._lag = CatalogLag(context.catalog, context.meta)
+        self._lag = context.lag
         self._tasks = TaskSet()
 
     async def close(self) -> None:

@@ -194,16 +194,14 @@ class Sealing:
             )
 
     async def _read_back(self, key: SegmentKey) -> Segment | None:
-        """The segment as it is now or was after this call began, however often it takes; None when it is gone."""
+        """The segment as it is now or was after this call began, however often it takes; None when it is gone. When a
+        node dies, thousands of segments are read back at once: they share one request."""
         backoff = Backoff()
-        version: int | None = None
-        while version is None or self._context.catalog.version < version:
-            await backoff.pause()  # pause before the first request, too: it repeats one that failed just now
-            try:
-                version = await self._meta.read_version() if version is None else version
-            except StratalogError as error:
-                log.warning("segment not read back yet", segment=str(key), retry_s=backoff.next_s, error=str(error))
-        return self._context.catalog.segment(key)
+        while True:
+            await backoff.pause()  # before the first request, too: it repeats one that failed just now
+            if await self._context.lag.catch_up():
+                return self._context.catalog.segment(key)
+            log.debug("segment not read back yet", segment=str(key), retry_s=backoff.next_s)
 
     # Seals --------------------------------------------------------------------------------------------------------
     def _seal_later(self, shard: SealedShard, old: ActiveSegment) -> None:
