@@ -72,7 +72,8 @@ class BadDirectories:
         world = self._world
         disk, rng = world.disks[node_id], world.rng
         keys = [key for key in disk.files if key not in self._rotten and self._is_elsewhere(node_id, key, is_open=True)]
-        keys = [key for key in keys if disk.files[key].whole(key)]
+        # Without the memory of its end nothing could show what is missing: see `Disk.forget_ends`.
+        keys = [key for key in keys if self._is_end_known(disk, key)]
         if not keys:
             return False
         key = rng.choice(keys)
@@ -89,6 +90,11 @@ class BadDirectories:
         how = "is gone" if key not in disk.files else f"has {kept} of {len(whole)} batches"
         world.say(f"node {node_id}: the file of", key, f"{how}{', and zeros' if is_zeroed else ''}")
         return True
+
+    @staticmethod
+    def _is_end_known(disk: Disk, key: SegmentKey) -> bool:
+        whole = disk.files[key].whole(key)
+        return bool(whole) and disk.written_offset(key) >= whole[-1].end_offset
 
     def _is_elsewhere(self, node_id: int, key: SegmentKey, *, is_open: bool = False) -> bool:
         """Whether another disk that counts has all of it that is owed."""
