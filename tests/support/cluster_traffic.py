@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import confluent_kafka
 
-from support.group_members import Committed, CommittingMember, Seen, take
+from support.group_members import Committed, CommittingMember, Seen, poll_messages
 from support.history import Anomaly, Log, Outcome, Place, anomalies, differences
 from support.history import Seen as Read
 from support.ledger import IdempotentSender, Ledger
@@ -146,7 +146,7 @@ def read_all(bootstrap: str, places: list[Place]) -> dict[Place, Log]:
     try:
         while any((logs[place][-1].offset + 1 if logs[place] else 0) < end for place, end in ends.items()):
             assert time.monotonic() < deadline, f"read to {_ends(logs)} of {ends} within {_READ_S} s"
-            for message in take(consumer):
+            for message in poll_messages(consumer):
                 logs[message.topic(), message.partition()].append(Read(message.offset(), message.value()))
     finally:
         consumer.close()

@@ -76,11 +76,11 @@ def test_an_address_whose_name_nobody_knows_is_told_and_nothing_is_made(tmp_path
 @pytest.mark.parametrize("verb", [("start",), ("node", "start"), ("meta", "start")], ids=" ".join)
 @pytest.mark.parametrize(("held", "told"), [(None, "cannot be read"), ("short", "line 1: expected"), ("", "no token")])
 def test_a_token_file_that_cannot_be_used_is_a_wrong_setting_and_nothing_is_made(
-    tmp_path: Path, verb: tuple[str, ...], open_resources: str | None, told: str
+    tmp_path: Path, verb: tuple[str, ...], held: str | None, told: str
 ) -> None:
     tokens = tmp_path / "token"
-    if open_resources is not None:
-        tokens.write_text(open_resources)
+    if held is not None:
+        tokens.write_text(held)
     arguments = ("--meta", "http://127.0.0.1:1", "--id", "1") if verb[0] == "node" else ()
     node = NodeProcess(tmp_path / "data", None, {"auth.token.file": tokens}, verb=verb, arguments=arguments)
     with pytest.raises(NodeFailed, match="ended with code 2") as failure:

@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 import pytest
-from unit.node.test_copy_repair import holders, is_copy_of_shard, rolled
+from unit.node.test_copy_repair_of_nodes import holders, is_copy_of_shard, rolled
 
 from stratalog.model.commands.table_commands import ReportLostCopies, ReportReplica
 from stratalog.model.errors import DiskFull, Unavailable

@@ -426,7 +426,7 @@ async def test_a_page_of_another_site_is_refused_though_its_browser_shows_the_to
 
 @pytest.mark.fault("http-ports-reachable-beyond")
 @pytest.mark.parametrize(
-    ("host", "key", "is_warned"),
+    ("host", "access", "is_warned"),
     [("0.0.0.0", None, True), ("127.0.0.1", None, False), ("0.0.0.0", HttpAccess(lambda: (TOKEN,)), False)],
 )
 async def test_an_open_port_that_others_reach_is_reported(
