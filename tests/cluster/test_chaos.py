@@ -189,7 +189,7 @@ def test_nothing_is_lost_while_nodes_come_and_go(
             for scene in scenes(chaos_seed):
                 is_over = played >= len(ROUND) and time.monotonic() > until
                 if is_over and chaos_seconds >= LONG_RUN_S and comings.steps_without_a_death:
-                    scene = scene._replace(fate=SceneKind.META_LEADER_DIES, mode=RetireMode.OFFLOAD)
+                    scene = scene._replace(kind=SceneKind.META_LEADER_DIES, mode=RetireMode.OFFLOAD)
                 elif is_over:
                     break
                 if not comings.can_continue:
@@ -219,7 +219,7 @@ def test_a_seed_plays_the_same_scenes_of_every_kind() -> None:
     assert first == list(islice(scenes(7), 300)) != list(islice(scenes(8), 300))
     assert sorted(scene.kind.name for scene in first[: len(ROUND)]) == sorted(fate.name for fate in ROUND)
     assert {scene.step for scene in first if scene.kind is SceneKind.META_LEADER_DIES} == set(RetireStep)
-    assert not [one for one in first if one.fate is SceneKind.TAKEN_BACK and one.step.is_released]
+    assert not [one for one in first if one.kind is SceneKind.TAKEN_BACK and one.step.is_released]
 
 
 def test_a_seed_strikes_the_same_blows_of_every_kind() -> None:

@@ -6,7 +6,6 @@ import threading
 from typing import Any
 
 import pytest
-from unit.node.test_copy_repair_of_nodes import holders, is_copy_of_shard, rolled
 
 from stratalog.model.commands.table_commands import ReportLostCopies, ReportReplica
 from stratalog.model.errors import DiskFull, Unavailable
@@ -16,6 +15,7 @@ from stratalog_node.replication.copy_queue import CopyQueue
 from stratalog_node.replication.replica_copy import ReplicaCopy
 from support.node_cluster import NodeCluster
 from support.waiting import eventually
+from unit.node.test_copy_repair_of_nodes import holders, is_copy_of_shard, rolled
 
 
 @pytest.mark.fault("meta-service-seals-segment")
