@@ -123,9 +123,7 @@ def test_clients_of_the_second_listener_get_no_other_address(nodes: list[NodePro
     eventually_sync(has_all, 120)
     consumer.commit(asynchronous=False)
     consumer.close()
-    assert heard.looks > 0 and heard.addresses <= outside_addresses, (
-        "an address of the inside was told to a client outside"
-    )
+    assert heard.looks > 0 and heard.addresses <= outside_addresses, "a client outside was given an inside address"
     assert len(heard.addresses) >= 2
 
     inside = AdminClient({"bootstrap.servers": nodes[0].bootstrap}).list_topics(timeout=10).brokers.values()

@@ -40,7 +40,7 @@ from stratalog_sim.node.sealing import SealLine
 from stratalog_sim.node.serving import Fetch, Fetched, Serving
 from stratalog_sim.node.shard import ShardShell
 from stratalog_sim.node.shell import NodeShell
-from stratalog_sim.planting import Patch, planted
+from stratalog_sim.planting import Found, Patch, find_planted
 from stratalog_sim.service.meta import MetaStore
 from stratalog_sim.worlds.leaving_world import world_of
 from stratalog_sim.worlds.simulated_machines import Shape
@@ -61,25 +61,8 @@ class Bug:
     shape: Shape = ONE_NODE
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """Which seed it took, and what it broke."""
-
-    seed: int
-    promise: str
-    history: list[str]
-
-
 def find(bug: Bug, seeds: range) -> Found | None:
-    """Play until it breaks something. None: these seeds do not see it."""
-    with planted(bug.patches):
-        for seed in seeds:
-            world = world_of(seed, bug.shape)
-            try:
-                world.play()
-            except AssertionError as failure:
-                return Found(seed, str(failure), world.history(40))
-    return None
+    return find_planted(bug.patches, lambda seed: world_of(seed, bug.shape), seeds)
 
 
 # The bugs -------------------------------------------------------------------------------------------------------------

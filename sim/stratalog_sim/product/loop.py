@@ -140,7 +140,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             while waiting and waiting[0][2].is_cancelled:
                 heapq.heappop(waiting)
             if not waiting:
-                raise Idle("no timer is left, and somebody waits")
+                raise Idle("no timer is left, and a task still waits")
             self.now_us = max(self.now_us, waiting[0][0])
         now_us = self.now_us
         while waiting and waiting[0][0] <= now_us:

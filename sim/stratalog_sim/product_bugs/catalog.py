@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from stratalog_sim.planting import Patch, planted
+from stratalog_sim.planting import Found, Patch, find_planted
 from stratalog_sim.product.play import world_of
 from stratalog_sim.product.world import Shape
 from stratalog_sim.product_bugs import of_groups, of_replication, of_tiers
@@ -20,25 +20,8 @@ class ProductBug:
     shape: Shape = _USUAL
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """Which seed it took, and what it broke."""
-
-    seed: int
-    promise: str
-    history: list[str]
-
-
 def find(bug: ProductBug, seeds: range) -> Found | None:
-    """Play until it breaks something. None: these seeds do not find it."""
-    with planted(bug.patches):
-        for seed in seeds:
-            world = world_of(seed, bug.shape)
-            try:
-                world.play()
-            except AssertionError as failure:
-                return Found(seed, str(failure), world.history(40))
-    return None
+    return find_planted(bug.patches, lambda seed: world_of(seed, bug.shape), seeds)
 
 
 _ONE_NODE = Shape(nodes=1, replicas=1)

@@ -175,7 +175,7 @@ class SimulatedWorld(SimulatedMachines):
         }
         # Batches without records replace what was given up: no producer sent them, and they do not leave a gap.
         fillers = [
-            Sent("nobody", place, seen.value)
+            Sent("no producer", place, seen.value)
             for place, log in logs.items()
             for seen in log.records
             if seen.value.startswith(b"~")

@@ -97,4 +97,4 @@ def test_neither_time_nor_many_nodes_make_it_grow_without_end() -> None:
     kept = courses.courses(0)
     assert [one.node_id for one in kept] == list(range(MAX_NODES))
     assert {len(one.samples) for one in kept} == {SAMPLES}
-    assert courses.last_heartbeat(MAX_NODES + 9) is not None, "what it told last is shown all the same"
+    assert courses.last_heartbeat(MAX_NODES + 9) is not None, "its last report is still shown"
