@@ -335,6 +335,7 @@ class StorageNode:
             service_heard_ms=lambda: self._heartbeats.heard_ms,
             why_short=self._why_short,
             origin=self._begun.origin,
+            note_examined=self._begun.note_examined,
             ends=EndsInMemory(self._memory, identity.storage_id),
         )
         self._taken.push_async_callback(self.local.close)

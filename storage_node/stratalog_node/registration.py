@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from stratalog.machines.copies.disk_room import scarcity_of
 from stratalog.meta_api.client import CommandTaker
@@ -30,6 +32,8 @@ class BegunLife:
     life: Life
     origin: Origin
     """What the directory proves."""
+    note_examined: Callable[[], None]
+    """Blocking: all files that boots before this one left were examined. Raises: DiskFull, Unavailable."""
 
 
 async def begin_life(
@@ -55,7 +59,8 @@ async def begin_life(
             scarcity=scarcity_of(disk.usable_bytes, disk.total_bytes, 0),
         ),
     )
-    await asyncio.to_thread(note_life, layout.life_file, start_id, boot_id)
+    is_same_boot = past.boot_id != "" and past.boot_id == boot_id
+    await asyncio.to_thread(note_life, layout.life_file, start_id, boot_id if is_same_boot else "")
     is_continued = registration.is_continued
     if not is_continued:
         log.error(
@@ -64,5 +69,6 @@ async def begin_life(
             data=str(layout.root),
             life=registration.node_epoch,
         )
-    is_memory_kept = is_continued and past.boot_id != "" and past.boot_id == boot_id
-    return BegunLife(Life(info.node_id, registration.node_epoch), Origin(is_continued, is_memory_kept))
+    origin = Origin(is_continued, is_continued and is_same_boot, is_examined=past.boot_id != "")
+    life = Life(info.node_id, registration.node_epoch)
+    return BegunLife(life, origin, partial(note_life, layout.life_file, start_id, boot_id))

@@ -33,14 +33,22 @@ class PoweredNode(NodeProcess):
     def flush_log(self) -> Path:
         return self.data_dir.with_name(self.data_dir.name + ".flushes")
 
+    @property
+    def boot_file(self) -> Path:
+        """Names the boot of the machine."""
+        return self.data_dir.with_name(self.data_dir.name + ".boot")
+
     def command(self, address: str) -> list[str]:
         start = "from support.power_cut import run; run()"
-        return [sys.executable, "-c", start, str(self.flush_log), *super().command(address)[1:]]
+        if not self.boot_file.exists():
+            self.boot_file.write_text("boot 0")
+        return [sys.executable, "-c", start, str(self.flush_log), str(self.boot_file), *super().command(address)[1:]]
 
     def cut(self, chance: random.Random) -> dict[str, int]:
         """The node must be dead. Returns: how many bytes were taken from which file."""
         assert not self.is_running
         self.memory_file.unlink(missing_ok=True)
+        self.boot_file.write_text(f"boot {self.lives}")
         sizes, names = _read(self.flush_log)
         taken = {}
         for path in sorted(self.data_dir.rglob("*")):
@@ -110,8 +118,10 @@ def _record_flushes(log: int) -> None:
 def run() -> None:
     """In the child process: note flushes, then be the command."""
     from stratalog_cli.entry import main
+    from stratalog_node.disk import boot_id
 
-    log, *arguments = sys.argv[1:]
+    log, boot_file, *arguments = sys.argv[1:]
+    boot_id._BOOT_ID = Path(boot_file)  # type: ignore[misc]
     _record_flushes(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644))
     sys.argv = ["stratalog", *arguments]
     main()

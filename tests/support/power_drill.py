@@ -65,7 +65,10 @@ class PowerDrill:
         while self.chance.random() < 0.3:
             self.node.start()
             time.sleep(self.chance.uniform(0.0, 0.3))
-            self._cut()
+            if self.chance.random() < 0.5:
+                self._cut()
+            else:
+                self.node.kill()
         self.node.start()
         with RawClient(self.node.bootstrap, timeout=30.0) as client:
             for place in _PLACES:

@@ -40,7 +40,8 @@ class PastLife:
     starts: tuple[str, ...] = ()
     """Names of starts; one of them began that life. Empty: the directory cannot prove which life it continues."""
     boot_id: str = ""
-    """The machine's boot in which the last of them ran."""
+    """The machine's boot since which nothing was lost but by the disk: in it the files were examined that boots before
+    had left. Empty: they were not all examined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,10 @@ class Origin:
     """The one in which the node's last life ran (`Registration.is_continued`). In another one a file may be shorter
     than it was when its segment was sealed."""
     is_memory_kept: bool = False
-    """And the machine has run since: all that the last life wrote is there, unless the disk damaged it."""
+    """And the machine has run since its files were examined: all that was written since is there, unless the disk
+    damaged it."""
+    is_examined: bool = True
+    """No file is left whose tail a power cut may have taken and that no start has examined since."""
 
 
 NOT_KNOWN: Final = Origin()
@@ -63,12 +67,13 @@ def note_start(path: Path, start_id: str, boot_id: str) -> PastLife:
     Unavailable."""
     past = _read(path)
     kept = (*past.starts[:1], *past.starts[1:][-(_MOST_STARTS - 2) :])
-    _write(path, (*kept, start_id), boot_id)
+    _write(path, (*kept, start_id), boot_id if past.boot_id == boot_id else "")
     return past
 
 
 def note_life(path: Path, start_id: str, boot_id: str) -> None:
-    """Blocking, once the meta service has answered that this start began a life, and before anything is done in it.
+    """Blocking, once the meta service has answered that this start began a life, and before anything is done in it;
+    `boot_id` as in `PastLife`. And again once this life has examined all files.
     Durability: it is on the disk when this returns. Raises: DiskFull, Unavailable."""
     _write(path, (start_id,), boot_id)
 

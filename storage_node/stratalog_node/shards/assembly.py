@@ -115,6 +115,7 @@ async def open_shards(
     service_heard_ms: Callable[[], int],
     why_short: Callable[[], str | None] = lambda: None,
     origin: Origin = NOT_KNOWN,
+    note_examined: Callable[[], None] = lambda: None,
     ends: EndsInMemory | None = None,
 ) -> LocalShards:
     """Every shard as the last life left it; from here on they follow the catalog.
@@ -179,7 +180,7 @@ async def open_shards(
         disk = LocalDisk(layout.root, directory)
         await asyncio.to_thread(lost_flushes.rewrite_files)
         doubted = take_clean_stop(layout.clean_file, node_epoch)
-        recovery = Recovery(context, directory, copies, flusher, checkpoints, doubted, origin)
+        recovery = Recovery(context, directory, copies, flusher, checkpoints, doubted, origin, note_examined)
         await _recover(recovery, journals)
         catalog.on_change(directory.follow)
         # Only now do these have anything to end.
@@ -222,3 +223,4 @@ async def _recover(recovery: Recovery, journals: list[Path]) -> None:
     for path in journals:
         remove_journal(path)
     recovery.hand_over()
+    await recovery.note_if_examined()

@@ -30,6 +30,16 @@ def test_the_next_start_finds_the_one_that_began_the_last_life(path: Path) -> No
     assert note_start(path, "third", BOOT) == PastLife(("second",), "another boot")
 
 
+def test_a_start_in_another_boot_has_examined_nothing_until_its_life_says_so(path: Path) -> None:
+    note_start(path, "second", "another boot")
+    assert note_start(path, "third", "another boot").boot_id == "", "nor in the boot that the files are of"
+    note_life(path, "third", "")
+    assert note_start(path, "fourth", BOOT).boot_id == ""
+    note_life(path, "fourth", BOOT)
+    assert note_start(path, "fifth", BOOT).boot_id == BOOT
+    assert note_start(path, "sixth", BOOT).boot_id == BOOT, "the one before it was killed, and nothing else"
+
+
 def test_starts_that_were_not_answered_are_named_too_for_one_of_them_may_have_begun_a_life(path: Path) -> None:
     note_start(path, "second", BOOT)
     note_start(path, "third", BOOT)

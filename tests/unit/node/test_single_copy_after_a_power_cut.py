@@ -4,11 +4,17 @@ again, in a later epoch."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 
+from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.machines.leading.shard_life import StopCause
+from stratalog.machines.restart.restart_events import ScanFile
 from stratalog.model.commands.table_commands import RollSegment
+from stratalog.model.errors import Unavailable
 from stratalog_node.shards.read.epochs import end_of_led_epoch
+from stratalog_node.shards.restart.opening import OpenedFiles
 from support.node_cluster import NodeCluster
 from support.waiting import eventually
 
@@ -66,3 +72,43 @@ async def test_killing_the_process_alone_breaks_nothing(cluster: NodeCluster) ->
     await cluster.append(key, b"2")
     await eventually(lambda: len(cluster.segments(key)) == 2)
     assert told(cluster, 1, 0) == (0, 2)
+
+
+@pytest.mark.fault("power-cut-then-killed")
+@pytest.mark.parametrize("end", [NodeCluster.kill, NodeCluster.stop], ids=["killed", "stopped"])
+async def test_a_tail_that_the_power_took_is_no_damage_for_the_start_after_one_that_could_not_examine_it(
+    cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch, end: Callable[[NodeCluster, int], Awaitable[None]]
+) -> None:
+    """Later pages reached the disk before earlier ones."""
+    await cluster.start(1)
+    key = await cluster.shard(1)
+    values = [b"kept", b"lost".ljust(10_000, b"."), b"behind".ljust(10_000, b".")]
+    for value in values:
+        await cluster.append(key, value)
+    segment = cluster.segments(key)[-1].key
+    await cluster.power_cut(1)
+    path = cluster.layout(1).segment(segment)
+    data = bytearray(path.read_bytes())
+    at = SEGMENT_HEADER_BYTES + 4096
+    data[at : at + 4096] = bytes(4096)
+    path.write_bytes(data)
+
+    perform = OpenedFiles.perform
+
+    async def failing(files: OpenedFiles, step: object) -> object:
+        if isinstance(step, ScanFile):
+            raise Unavailable("the disk does not read now")
+        return await perform(files, step)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OpenedFiles, "perform", failing)
+        await cluster.start(1)
+        shard = cluster.nodes[1].shards.get(key)
+        assert shard is not None and shard.stop is not None and shard.stop.cause is StopCause.UNREADABLE
+        await end(cluster, 1)
+    await cluster.start(1)
+    assert await cluster.values(key) == [b"kept"]
+    await cluster.append(key, b"new")
+    await cluster.kill(1)
+    await cluster.start(1)
+    assert await cluster.values(key) == [b"kept", b"new"]

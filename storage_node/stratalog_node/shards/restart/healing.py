@@ -200,11 +200,11 @@ class Healing:
     async def _open_again(self, shard: ShardLog) -> None:
         await self._recovery.recover_again(shard)
         self._recovery.hand_over()
-        if self._directory.get(shard.key) is not shard or shard.stop is not None:
-            return
-        self._context.stats.healed_shards += 1
-        log.info("shard healed", topic=shard.topic.name, shard=shard.key.shard, end_offset=shard.end_offset)
-        self._context.turn.tell_moved(shard)
+        if self._directory.get(shard.key) is shard and shard.stop is None:
+            self._context.stats.healed_shards += 1
+            log.info("shard healed", topic=shard.topic.name, shard=shard.key.shard, end_offset=shard.end_offset)
+            self._context.turn.tell_moved(shard)
+        await self._recovery.note_if_examined()
 
     def _waiting(self, shard: ShardLog, missing: Heal, why: str) -> Stop:
         reason = (

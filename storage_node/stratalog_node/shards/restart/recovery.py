@@ -12,7 +12,7 @@ Runs before the node serves, and again for a shard that was healed; scans on the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import assert_never
 
 from stratalog.formats.disk.checkpoint import Checkpoint
@@ -52,15 +52,18 @@ class Recovery:
         store: Checkpoints,
         doubted: Mapping[ShardKey, int] | None = None,
         origin: Origin = NOT_KNOWN,
+        note_examined: Callable[[], None] = lambda: None,
     ) -> None:
-        """Blocking. `doubted`: the shards in doubt, with their epochs; None when all are (`disk/clean_stop.py`)."""
+        """Blocking. `doubted`: the shards in doubt, with their epochs; None when all are (`disk/clean_stop.py`).
+        `note_examined` is called on a thread once no file is left that a power cut may have torn."""
         self._context = context
         self._directory = directory
         self._copies = copies
         self._flusher = flusher
         self._doubted = doubted
         self._is_continued = origin.is_continued
-        self._is_memory_kept = origin.is_memory_kept or doubted is not None
+        self._is_memory_kept = origin.is_memory_kept or (doubted is not None and origin.is_examined)
+        self._note_examined: Callable[[], None] | None = None if origin.is_memory_kept else note_examined
         self._store = store
         self._checkpoints: dict[ShardKey, dict[SegmentKey, Checkpoint]] = {}
         for key, checkpoint in store.load_all().items():
@@ -77,6 +80,7 @@ class Recovery:
         producers at its end is had."""
         self._partly: set[ShardKey] = set()
         """Shards that were opened only up to a segment whose seal they wait for."""
+        self._unreadable: set[ShardKey] = set()
 
     def replay_journal(self) -> int:
         """Blocking. Returns how many entries the journals of the last life had."""
@@ -109,6 +113,17 @@ class Recovery:
         if self._to_revoke:
             self._store.revoke(self._to_revoke)
             self._to_revoke.clear()
+
+    async def note_if_examined(self) -> None:
+        """Once every shard is opened. Until then the next start cannot tell a tail that a power cut took from one that
+        the disk damaged. A disk that does not take the note now takes it with a later start."""
+        if self._note_examined is None or self._restarts or self._unreadable:
+            return
+        note, self._note_examined = self._note_examined, None
+        try:
+            await self._context.threads.background(note)
+        except StratalogError as error:
+            log.warning("it could not be noted that all files were examined", error=str(error))
 
     # One shard ------------------------------------------------------------------------------------------------------
     async def recover(self, key: ShardKey) -> None:
@@ -318,6 +333,7 @@ class Recovery:
                 await self.revoke(keys)
             case restart_events.Serve(found):
                 self.unhealed.pop(shard.key, None)
+                self._unreadable.discard(shard.key)
                 self._begin_serving(shard, found, opened, shard.stop if shard.key in self.waiting else None)
             case restart_events.Heal():
                 self.unhealed[shard.key] = step
@@ -326,6 +342,7 @@ class Recovery:
                 self._begin_serving(shard, step.log, opened, stop)
             case restart_events.StopShard(why, found):
                 self.unhealed.pop(shard.key, None)
+                self._unreadable.add(shard.key)
                 log.error("shard cannot be opened", topic=shard.topic.name, shard=shard.key.shard, error=why)
                 stop = Stop(why, StopCause.UNREADABLE)
                 self._begin_serving(shard, found, opened, stop)
