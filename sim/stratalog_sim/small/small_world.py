@@ -227,6 +227,10 @@ class SmallWorld:
                 if node_id in segment.replicas and segment.seal is None:
                     self._open(node_id, segment)
             elif part.leader is not None:
+                if part.leader.life is leader_events.LeaderLife.ENDED and segment.end_offset is not None:
+                    self._begin_following(node_id, segment.key)  # the answer to its roll was lost
+                    self._follow(node_id, segment.epoch, heard(segment)[0])
+                    continue
                 self._lead(
                     node_id, segment.epoch, leader_events.RecordReceived(leader_events.SegmentRecord.of(segment))
                 )
@@ -279,6 +283,8 @@ class SmallWorld:
                     part.proposal = effect
                 case leader_events.StopLeading():
                     self._begin_following(node_id, part.leader.key)
+                case leader_events.RollSegment():
+                    pass  # whoever requested it asks the service
                 case _:
                     raise AssertionError(effect)
 
@@ -320,11 +326,13 @@ class SmallWorld:
         part, caller = node.parts[epoch], Life(node_id, node.life)
         assert part.leader is not None
         key, end_offset = part.leader.key, part.leader.end_offset
+        self._lead(node_id, epoch, leader_events.RollRequested())
         try:
             self._apply(commands.PrepareSegment(key, caller=caller))
             part.flushed = len(part.copy)
             opened = self._apply(commands.RollSegment(key, end_offset, caller=caller))
         except StratalogError:
+            self._lead(node_id, epoch, leader_events.RollFailed())
             return
         self.given.setdefault(opened.epoch, ())
         if not is_told:
