@@ -93,7 +93,26 @@ def end_life(tx: TableTransaction, node_id: int) -> Steps[None]:
     for number, segment in enumerate(_shared_with(tx, node_id), 1):
         if number % RECORDS_PER_STEP == 0:
             yield
-        _put(tx, segment, taken_from_leader(segment) if segment.leader == node_id else segment)
+        _put(
+            tx,
+            segment,
+            taken_from_leader(segment) if segment.leader == node_id else _without_lost(tx, segment, node_id),
+        )
+
+
+def _without_lost(tx: TableTransaction, segment: Segment, node_id: int) -> Segment:
+    """It leaves the ISR, which saves its leader a proposal. Fewer than two that are alive are not left there, nor fewer
+    than acks=all requires: if several nodes fail together, the leader may be one of them, and not known to be. Then all
+    that have its batches keep their say. A leader that is alive proposes such an ISR itself."""
+    leader = segment.leader
+    if segment.state is not SegmentState.ACTIVE or leader is None or node_id not in segment.isr:
+        return segment
+    isr = tuple(node for node in segment.isr if node != node_id)
+    topic = tx.state.topic(segment.key.topic_id)
+    least = least_in_sync(topic.settings, 1 if topic.is_internal else tx.state.min_in_sync)
+    if not tx.state.is_alive(leader) or sum(map(tx.state.is_alive, isr)) < max(2, least):
+        return segment
+    return replace(segment, isr=isr, isr_version=segment.isr_version + 1)
 
 
 def resume_life(tx: TableTransaction, node_id: int) -> Steps[None]:

@@ -254,8 +254,10 @@ class TableTransaction:
 
     # Header, nodes, locks ---------------------------------------------------------------------------------------
     def close(self) -> None:
-        """Every transaction that readers can see makes a new version."""
+        """Every transaction that readers can see makes a new version. Nodes are the last changes of it: a leader that
+        hears of a node's death has the ISR already that the death left."""
         if self.changes:
+            self.changes.sort(key=lambda change: isinstance(change, NodeChanged))
             header = replace(self.state.header, version=self.state.header.version + 1)
             self.put_header(header)
             is_kept = len(self.changes) <= table_records.MAX_KEPT_CHANGES

@@ -33,10 +33,15 @@ class NodeNews:
     async def close(self) -> None:
         await self._tasks.cancel()
 
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a shard is still to be notified."""
+        return bool(self._untold)
+
     def changed(self, node_id: int) -> None:
         """The catalog says something else of another node."""
         self._nodes[node_id] = None
-        is_under_way = bool(self._untold)
+        is_under_way = self.is_under_way
         self._untold = {shard: shard for shard in self._shards()}
         if is_under_way:
             return

@@ -66,13 +66,53 @@ def test_a_restarted_leader_of_several_replicas_leads_no_more_but_continues_wher
     assert story.active(topic).key == key
 
 
-def test_a_follower_that_goes_and_comes_changes_nothing_while_its_tail_is_whole() -> None:
+def test_a_follower_that_starts_again_in_time_changes_nothing_while_its_tail_is_whole() -> None:
     story, _, key = three_nodes()
     before = story.segment(key)
-    story.die(2)
-    story.is_heard(2)
     story.start(3)
     assert story.segment(key) == before
+
+
+@pytest.mark.fault("node-leads-thousands-shards")
+def test_a_follower_that_dies_leaves_the_isr_until_the_leader_takes_it_back() -> None:
+    story, _, key = three_nodes()
+    story.die(2)
+    left = story.segment(key)
+    assert (left.leader, left.isr, left.isr_version, left.handover) == (1, (1, 3), 1, None)
+    with pytest.raises(Conflict):
+        story.do(ProposeIsr(key, (1, 2, 3), 0))
+    story.is_heard(2)
+    assert story.segment(key) == left, "whether it has all of it, the leader knows alone"
+    assert story.do(ProposeIsr(key, (1, 2, 3), 1)).result.isr == (1, 2, 3)
+
+
+@pytest.mark.fault("followers-die-with-leader")
+@pytest.mark.parametrize("settings", [{}, {"acks.policy": "quorum"}], ids=["acks=all", "quorum"])
+def test_the_last_two_in_the_isr_keep_their_say_however_they_die(settings: dict[str, str]) -> None:
+    """Nodes that die together are not lost in one moment: which of them led, the service may hear last."""
+    story, _, key = three_nodes(settings)
+    story.die(2)
+    before = story.segment(key)
+    story.die(3)
+    assert story.segment(key) == before, "its leader is alive, and proposes what it can answer for"
+    story.die(1)
+    assert story.segment(key).isr == (1, 3)
+
+
+@pytest.mark.fault("followers-die-with-leader")
+def test_followers_that_die_in_one_moment_with_their_leader_keep_their_say() -> None:
+    story, _, key = three_nodes()
+    story.die(2, 1)
+    assert (story.segment(key).isr, story.segment(key).is_fenced) == ((1, 2, 3), True)
+    story, _, key = three_nodes()
+    story.die(2, 3)
+    assert story.segment(key).isr == (1, 2, 3)
+
+
+def test_no_fewer_than_acks_all_requires_are_left_in_the_isr_by_a_death() -> None:
+    story, _, key = three_nodes({"min.insync.replicas": "3"})
+    story.die(2)
+    assert story.segment(key).isr == (1, 2, 3)
 
 
 # What a new life does to the ISR --------------------------------------------------------------------------------
