@@ -45,7 +45,7 @@ class SmallEtcd:
     def kubelet(self, pods: dict[str, SeenPod], new_uid: Callable[[str], str], now: str) -> None:
         """Makes claims, and starts pods where etcd would."""
         for name, claim in list(self.claims.items()):
-            if claim.is_leaving and not claim.is_guarded and name.removeprefix("data-") not in pods:
+            if claim.is_leaving and not claim.is_held and name.removeprefix("data-") not in pods:
                 del self.claims[name]
             elif not claim.is_leaving:
                 self.claims[name] = replace(claim, is_bound=True)

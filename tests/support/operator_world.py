@@ -242,7 +242,7 @@ class World:
         for name, claim in list(self.claims.items()):
             node = name.removeprefix("data-")
             users = {f"{node}-0", f"{node}-vol-0"} & self.pods.keys()
-            if claim.is_leaving and not claim.is_guarded and not users:
+            if claim.is_leaving and not claim.is_held and not users:
                 self._take_disk(claim)
 
     def registrations(self) -> None:
@@ -314,7 +314,8 @@ class World:
 
     def _take_disk(self, claim: SeenClaim) -> None:
         disk = f"disk-of-{claim.uid}"
-        assert disk not in self.needed, f"the last copy of what {disk} has was deleted with {claim.name}"
+        is_kept = claim.half_guard == "volume"
+        assert is_kept or disk not in self.needed, f"the last copy of what {disk} has was deleted with {claim.name}"
         del self.claims[claim.name]
         self.hashes.pop(("PersistentVolumeClaim", claim.name), None)
 
@@ -380,10 +381,10 @@ class World:
             case act.MakeToken():
                 self.has_token = True
             case act.GuardClaim(name, uid):
-                self._change_claim(name, uid, is_guarded=True)
+                self._guard(name, uid)
             case act.UnguardClaim(name, uid):
                 self._check_release(name, uid)
-                self._change_claim(name, uid, is_guarded=False)
+                self._change_claim(name, uid, is_guarded=False, half_guard="")
             case act.ReleaseClaim(name, uid):
                 self._change_claim(name, uid, is_released=True)
             case act.NoteDisk(name, uid, storage_id, cluster_id):
@@ -413,6 +414,14 @@ class World:
                 self.etcd.add(number)
             case act.PromoteEtcdMember(member_id):
                 self.etcd.promote(member_id)
+
+    def _guard(self, name: str, uid: str) -> None:
+        """Kubernetes gives no finalizer to what is being deleted: then only the volume is kept."""
+        claim = self.claims.get(name) or self.etcd.claims[name]
+        if claim.is_leaving and not claim.is_held:
+            self._change_claim(name, uid, half_guard="volume")
+        else:
+            self._change_claim(name, uid, is_guarded=True, half_guard="")
 
     def _drop_decision(self, kind: str, name: str, uid: str, annotation: str) -> None:
         if kind == "PersistentVolumeClaim":
@@ -494,9 +503,7 @@ class World:
         assert self._meta_serves() and not self.is_meta_away, f"nobody is there to be asked: {action}"
         match action:
             case act.AskRetire(node_id, mode, forced, absence):
-                bare = [
-                    claim.name for claim in self.claims.values() if claim.node_id == node_id and not claim.is_guarded
-                ]
+                bare = [claim.name for claim in self.claims.values() if claim.node_id == node_id and not claim.is_safe]
                 assert not bare, f"node {node_id} is to leave, and nothing guards {bare}"
                 if node_id not in self.records:
                     disk = self.members[node_id].storage_id

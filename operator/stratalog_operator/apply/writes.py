@@ -71,6 +71,8 @@ class Writes:
         found = list(there.get("finalizers", []))
         if (uid is not None and there["uid"] != uid) or (finalizer in found) == is_held:
             return
+        if is_held and "deletionTimestamp" in there:
+            return  # Kubernetes gives no finalizer to what is being deleted
         wanted = [*found, finalizer] if is_held else [one for one in found if one != finalizer]
         body = {"metadata": {"resourceVersion": there["resourceVersion"], "finalizers": wanted}}
         with suppress(NotFound):

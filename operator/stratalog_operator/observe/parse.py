@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 from pydantic import ValidationError
 
 from stratalog.model.errors import InvalidRequest
-from stratalog_operator.plan.observed import Seen, SeenClaim, SeenPod, SeenSet, Unread
+from stratalog_operator.plan.observed import HalfGuard, Seen, SeenClaim, SeenPod, SeenSet, Unread
 from stratalog_operator.plan.ownership import Fields, united
 from stratalog_operator.resources.conditions import Condition, Conditions
 from stratalog_operator.resources.names import (
@@ -192,14 +192,20 @@ def etcd_claim(found: Json) -> SeenClaim | None:
 def _claim(found: Json, pool: str, number: int) -> SeenClaim:
     metadata, notes = found["metadata"], _annotations(found)
     labels = metadata.get("labels") or {}
+    # The note is written once the volume is kept, the finalizer after it.
+    has_finalizer, is_kept = (
+        FINALIZER_LAST_COPY in (metadata.get("finalizers") or ()),
+        ANNOTATION_VOLUME_POLICY in notes,
+    )
+    half: HalfGuard = "finalizer" if has_finalizer else "volume" if is_kept else ""
     return SeenClaim(
         metadata["name"],
         metadata["uid"],
         pool,
         number,
         is_bound=(found.get("status") or {}).get("phase") == "Bound",
-        # The note is written once the volume is kept, the finalizer after it.
-        is_guarded=FINALIZER_LAST_COPY in (metadata.get("finalizers") or ()) and ANNOTATION_VOLUME_POLICY in notes,
+        is_guarded=has_finalizer and is_kept,
+        half_guard="" if has_finalizer and is_kept else half,
         is_leaving="deletionTimestamp" in metadata,
         is_released=labels.get(LABEL_RELEASED) == "true",
         storage_id=notes.get(ANNOTATION_STORAGE_ID, ""),

@@ -43,16 +43,15 @@ def deletion(seen: Observed) -> Offer:
     for kind, name, finalizers in _guarded_objects(seen):
         if FINALIZER in finalizers:
             offer.actions.append(DropFinalizer(kind, name, f"cluster {cluster.name} is deleted"))
-    grant = of_deleted_cluster(seen, takes_volumes=takes_volumes)
     claims = Offer()
     for claim in (*seen.claims, *seen.etcd_claims):
-        claims.add(released(claim, grant))
+        claims.add(released(claim, of_deleted_cluster(seen, claim, takes_volumes=takes_volumes)))
     offer.add(claims)
     # The deletion of a namespace does not wait and may end the operator, too, so one pass releases everything. What it
     # fails to release becomes an orphan, because the claims are being deleted as well.
     is_done = seen.is_namespace_leaving or not (claims.actions or claims.disruptive)
     if FINALIZER in cluster.finalizers and (is_done or _is_let_go(cluster)):
-        offer.actions.append(DropFinalizer("StorageCluster", cluster.name, grant.why))
+        offer.actions.append(DropFinalizer("StorageCluster", cluster.name, f"cluster {cluster.name} is deleted"))
     return offer
 
 

@@ -210,7 +210,7 @@ def _joining(seen: Observed, etcd: SeenEtcd) -> dict[int, tuple[int, ...]]:
 
 def _why_held(seen: Observed) -> str:
     """Of a claim that a person deleted and has not given up."""
-    held = next((one for one in seen.etcd_claims if one.is_leaving and one.is_guarded), None)
+    held = next((one for one in seen.etcd_claims if one.is_leaving and one.is_held), None)
     if held is None:
         return ""
     return (

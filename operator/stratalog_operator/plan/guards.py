@@ -11,7 +11,8 @@ from stratalog_operator.plan.observed import SeenClaim
 
 
 def guarding(claim: SeenClaim) -> Offer:
-    """Of a claim that is in use: guarded as soon as it has a volume."""
-    if claim.is_bound and not claim.is_guarded and not claim.is_leaving:
+    """Of a claim that is in use: guarded as soon as it has a volume. One that was deleted before stays while its pod
+    runs: its volume is kept."""
+    if claim.is_bound and not claim.is_safe:
         return Offer([GuardClaim(claim.name, claim.uid)])
     return Offer()

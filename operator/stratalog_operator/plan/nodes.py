@@ -32,7 +32,7 @@ def node_offer(seen: Observed, pool: SeenPool, node: SeenNode) -> Offer:
     claim = seen.claim_named(name)
     if claim is not None and claim.is_leaving:
         # A new claim of that name would be an empty disk under an old identity.
-        return offer
+        return guarding(claim)
     if (claim is None and not may_have_new_claim(seen, node)) or (claim is not None and is_another(node, claim)):
         return offer
     manifests: list[Manifest] = [node_claim(cluster, pool.spec, identity)]
@@ -91,6 +91,8 @@ def lost_claim(seen: Observed, node: SeenNode) -> str | None:
     """Why the node has no volume that it may use; None while it has, or never had one."""
     name = claim_name(seen.cluster.name, node.spec.pool_ref, node.spec.node_id)
     claim = seen.claim_named(name)
+    if claim is not None and claim.is_leaving and not claim.is_held:
+        return f"claim {name} was deleted, and nothing holds it back: it goes as soon as its pod stops; retire the node"
     if claim is not None and claim.is_leaving:
         return (
             f"claim {name} was deleted and is held back, because it may be the only copy of something: retire the "

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Generic, TypeAlias, TypeVar
+from typing import Final, Generic, Literal, TypeAlias, TypeVar
 from uuid import UUID
 
 from stratalog.model.metadata import Node
@@ -24,6 +24,7 @@ from stratalog_operator.resources.pool import StorageNodePoolSpec, StorageNodePo
 from stratalog_operator.resources.schema import Part
 from stratalog_operator.resources.topic import TopicStorageSpec, TopicStorageStatus
 
+HalfGuard: TypeAlias = Literal["", "finalizer", "volume"]
 SpecT = TypeVar("SpecT", bound=Part)
 StatusT = TypeVar("StatusT", bound=Part)
 
@@ -125,8 +126,11 @@ class SeenClaim:
     is_bound: bool = False
     is_guarded: bool = False
     """It has our finalizer, and its volume is kept when it goes."""
+    half_guard: HalfGuard = ""
+    """The half of the guard that is there while `is_guarded` is False. An operator died in between, or someone took the
+    other half."""
     is_leaving: bool = False
-    """It is being deleted; the operator's finalizer still holds it."""
+    """It is being deleted."""
     is_released: bool = False
     """It was kept on purpose after its node had left; no node uses it."""
     storage_id: str = ""
@@ -140,6 +144,17 @@ class SeenClaim:
     """Of the member of etcd whose log is on it."""
     release_word: str = ""
     """What a person wrote into the annotation that releases it."""
+
+    @property
+    def is_held(self) -> bool:
+        """It has our finalizer: its deletion waits for the operator."""
+        return self.is_guarded or self.half_guard == "finalizer"
+
+    @property
+    def is_safe(self) -> bool:
+        """It is guarded, as far as Kubernetes allows: what is being deleted gets no finalizer, and its volume is
+        kept."""
+        return self.is_guarded or (self.is_leaving and self.half_guard == "volume")
 
 
 @dataclass(frozen=True, slots=True)

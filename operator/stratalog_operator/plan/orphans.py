@@ -51,7 +51,7 @@ def orphans(cluster: str, found: Iterable[Orphan], claims: Iterable[SeenClaim], 
                 update={"conditions": conditions, "observed_generation": one.generation}
             )
     for claim in claims:
-        if claim.is_leaving and claim.is_guarded:
+        if claim.is_leaving and claim.is_held:
             actions += (one for one in released(claim, grant).actions if isinstance(one, UnguardClaim))
     return OrphanPlan(tuple(actions), told)
 

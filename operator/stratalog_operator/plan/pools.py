@@ -18,6 +18,7 @@ from stratalog_operator.plan.observed import Observed, SeenClaim, SeenNode, Seen
 from stratalog_operator.plan.scope import (
     ANNOTATION_CHOSEN,
     apply_missing,
+    cluster_id,
     cluster_of,
     is_released,
     of_pool,
@@ -119,7 +120,7 @@ def foreign(seen: Observed, pool: SeenPool) -> list[SeenClaim]:
 
 def unclear(seen: Observed, pool: SeenPool) -> list[SeenClaim]:
     """Claims that belonged to a cluster, while it is unknown whether this is that cluster."""
-    return [] if _cluster_id(seen) else [claim for claim in _without_node(seen, pool) if claim.cluster_id]
+    return [] if cluster_id(seen) else [claim for claim in _without_node(seen, pool) if claim.cluster_id]
 
 
 def _without_node(seen: Observed, pool: SeenPool) -> list[SeenClaim]:
@@ -132,7 +133,7 @@ def _without_node(seen: Observed, pool: SeenPool) -> list[SeenClaim]:
         if claim.pool == pool.name
         and claim.node_id not in known
         and not claim.is_released
-        and (claim.is_guarded or not claim.is_leaving)
+        and (claim.is_held or not claim.is_leaving)
         and (claim.node_id in running or not _is_finished(seen, claim, is_buried=claim.node_id in buried))
     ]
     return sorted(found, key=lambda claim: claim.node_id)
@@ -153,13 +154,8 @@ def _is_finished(seen: Observed, claim: SeenClaim, *, is_buried: bool) -> bool:
 
 
 def _is_foreign(seen: Observed, claim: SeenClaim) -> bool:
-    mine = _cluster_id(seen)
+    mine = cluster_id(seen)
     return bool(mine and claim.cluster_id and claim.cluster_id != mine)
-
-
-def _cluster_id(seen: Observed) -> str:
-    """Empty until the meta service has answered once."""
-    return seen.cluster.status.cluster_id or ("" if seen.meta is None else seen.meta.cluster_id)
 
 
 def free_id(seen: Observed) -> int:

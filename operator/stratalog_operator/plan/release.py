@@ -24,6 +24,7 @@ from stratalog.model.retirement import RetireMode, RetireStep, WaitReason
 from stratalog_operator.plan.actions import DeleteClaim, DeleteObject, Offer, ReleaseClaim, StopSet, UnguardClaim
 from stratalog_operator.plan.decisions import is_given_up
 from stratalog_operator.plan.observed import Observed, SeenClaim, SeenMount, SeenNode
+from stratalog_operator.plan.scope import cluster_id
 from stratalog_operator.resources.mount import RetiredNodeSource
 from stratalog_operator.specs.node import claim_name, node_name
 
@@ -93,9 +94,12 @@ def of_node_that_never_joined(seen: Observed, node: SeenNode, claim: SeenClaim |
     return Grant(Fate.DELETED, "its node never joined")
 
 
-def of_deleted_cluster(seen: Observed, *, takes_volumes: bool) -> Grant:
-    """By the person who deleted the cluster or the namespace."""
+def of_deleted_cluster(seen: Observed, claim: SeenClaim, *, takes_volumes: bool) -> Grant:
+    """By the person who deleted the cluster or the namespace. That a cluster goes with its volumes says nothing of a
+    claim whose disk belongs to an earlier cluster of the same name."""
     why = f"cluster {seen.cluster.name} is deleted, and its volumes {'go' if takes_volumes else 'stay'}"
+    if claim.cluster_id and claim.cluster_id != cluster_id(seen):
+        return Grant(Fate.UNGUARDED, f"{why}; this claim has a disk of cluster {claim.cluster_id}")
     return Grant(Fate.DELETED if takes_volumes else Fate.UNGUARDED, why)
 
 
@@ -116,7 +120,7 @@ def released(claim: SeenClaim, grant: Grant) -> Offer:
     offer = Offer()
     if grant.fate is Fate.KEPT and not claim.is_released:
         offer.actions.append(ReleaseClaim(claim.name, claim.uid))
-    if claim.is_guarded:
+    if claim.is_held:
         keeps = grant.fate is not Fate.DELETED
         offer.actions.append(UnguardClaim(claim.name, claim.uid, keeps_volume=keeps, why=grant.why))
     elif grant.fate is Fate.DELETED and not claim.is_leaving:
@@ -128,7 +132,7 @@ def released_by_persons(seen: Observed) -> Offer:
     """Claims that people deleted and gave up: of nodes, with or without a StorageNode, and of etcd."""
     offer = Offer()
     for claim in (*seen.claims, *seen.etcd_claims):
-        if claim.is_guarded and (grant := by_person(claim)) is not None:
+        if claim.is_held and (grant := by_person(claim)) is not None:
             offer.add(released(claim, grant))
     return offer
 

@@ -117,7 +117,7 @@ def _wish(seen: Observed, node: SeenNode, storage_id: str) -> Retiring:
             )
             return Retiring("Wished", Offer(), "WaitingForNodes", words)
     claim = _claim(seen, node)
-    if claim is not None and not claim.is_guarded:
+    if claim is not None and not claim.is_safe:
         return Retiring("Wished", Offer([GuardClaim(claim.name, claim.uid)]), "", "its volume is being guarded")
     if claim is not None and claim.storage_id != storage_id:
         return Retiring("Wished", Offer(), "", "whose disk its claim has is being noted")

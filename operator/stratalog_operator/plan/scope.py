@@ -103,6 +103,11 @@ def seconds_since(since: str, now: str) -> int:
     return int((datetime.fromisoformat(now) - datetime.fromisoformat(since)).total_seconds())
 
 
+def cluster_id(seen: Observed) -> str:
+    """Empty until the meta service has answered once."""
+    return seen.cluster.status.cluster_id or ("" if seen.meta is None else seen.meta.cluster_id)
+
+
 def is_paused(seen: Observed) -> bool:
     return seen.cluster.spec.paused or seen.cluster.annotations.get(ANNOTATION_PAUSED) == "true"
 

@@ -46,7 +46,7 @@ def plan_unreadable(
             actions.append(DropFinalizer(kind, one.name, _BY_A_PERSON))
     held = []
     for claim in claims:
-        if not (claim.is_leaving and claim.is_guarded):
+        if not (claim.is_leaving and claim.is_held):
             continue
         if (grant := by_person(claim)) is None:
             held.append(claim)

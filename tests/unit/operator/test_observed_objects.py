@@ -69,15 +69,20 @@ def test_how_long_a_pod_has_not_served_counts_from_its_last_word_or_its_making()
 def test_a_claim_is_guarded_only_with_its_volume_kept() -> None:
     """The finalizer alone would hold the claim, and not the volume."""
 
-    def guarded(finalizers: list[str], notes: dict[str, str]) -> bool:
+    def guarded(finalizers: list[str], notes: dict[str, str]) -> tuple[bool, str]:
         named = {"name": "data-main-hot-7", "uid": "u", "labels": LABELS}
         metadata = {**named, "finalizers": finalizers, "annotations": notes}
         found = parse.claim({"metadata": metadata, "status": {"phase": "Bound"}})
         assert found is not None
-        return found.is_guarded
+        return found.is_guarded, found.half_guard
 
     held, kept = ["stratalog.dev/last-copy"], {"stratalog.dev/volume-policy": "Delete"}
-    assert [guarded(held, kept), guarded(held, {}), guarded([], kept)] == [True, False, False]
+    assert [guarded(held, kept), guarded(held, {}), guarded([], kept), guarded([], {})] == [
+        (True, ""),
+        (False, "finalizer"),
+        (False, "volume"),
+        (False, ""),
+    ]
 
 
 def test_a_claim_of_etcd_is_no_storage_nodes() -> None:

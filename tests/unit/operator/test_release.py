@@ -12,9 +12,11 @@ import pytest
 import stratalog_operator.plan
 from stratalog.model.mounts import Mount, MountMode, MountState
 from stratalog.model.retirement import Retirement, RetireMode, RetireStep
+from stratalog_operator.plan import actions as act
 from stratalog_operator.plan import release
 from stratalog_operator.plan.observed import Observed
-from support.operator_world import World, kinds_of, settled
+from stratalog_operator.plan.whole import plan
+from support.operator_world import World, kinds_of, settled, world
 
 RELEASES = {"UnguardClaim", "ReleaseClaim", "DeleteClaim", "StopSet"}
 
@@ -171,3 +173,73 @@ def test_only_one_module_of_the_plan_releases_volumes() -> None:
     }
 
     assert makers == {"release.py"}
+
+
+# Half a guard ---------------------------------------------------------------------------------------------------------
+@pytest.mark.fault("claim-half-guarded")
+def test_a_claim_with_the_finalizer_alone_is_released_by_the_annotation() -> None:
+    """Its note was removed, or a backup kept the finalizer without it: the claim stayed `Terminating` for good."""
+    one = settled(3)
+    claim = one.claims["data-main-hot-3"]
+    half = replace(claim, is_guarded=False, half_guard="finalizer", is_leaving=True, release_word=claim.storage_id)
+    for node in (one.nodes["main-hot-3"], None):
+        if node is None:
+            one.delete_storage_node("main-hot-3")
+        seen = replace(one.observe(), claims=(half,))
+        (released,) = [action for action in plan(seen).actions if type(action).__name__ in RELEASES]
+
+        assert isinstance(released, act.UnguardClaim)
+        assert (released.name, released.keeps_volume) == (claim.name, True)
+
+
+@pytest.mark.fault("claim-half-guarded")
+def test_a_claim_with_the_finalizer_alone_goes_with_its_cluster() -> None:
+    one = settled(3)
+    for name, claim in one.claims.items():
+        one.claims[name] = replace(claim, is_guarded=False, half_guard="finalizer")
+    one.cluster = replace(one.cluster, is_deleting=True)
+    one.reconcile()
+    one.reconcile()
+
+    assert not any(claim.is_held for claim in one.claims.values()) and not one.cluster.finalizers
+    assert len(one.claims) == 3
+
+
+@pytest.mark.fault("claim-half-guarded")
+def test_a_claim_that_was_deleted_before_it_was_guarded_keeps_its_volume_and_its_node_can_leave() -> None:
+    """Kubernetes gives no finalizer to what is being deleted. The node could never retire, and the next stop of its
+    pod deleted the volume."""
+    one = settled(4)
+    claim = one.claims["data-main-hot-4"]
+    one.claims[claim.name] = replace(claim, is_guarded=False, is_leaving=True)
+    one.settle()
+    told = one.condition("StorageNode", "main-hot-4", "StorageBound")
+    assert one.claims[claim.name].half_guard == "volume", "its volume is kept"
+    assert "goes as soon as its pod stops; retire the node" in told.message
+
+    one.scale(3)
+    one.settle()
+    assert one.node_ids() == [1, 2, 3]
+
+
+# A cluster that is deleted with its volumes ---------------------------------------------------------------------------
+@pytest.mark.fault("cluster-deleted-claims-earlier")
+@pytest.mark.parametrize("has_answered", [True, False])
+def test_a_cluster_that_goes_with_its_volumes_leaves_those_of_an_earlier_cluster(has_answered: bool) -> None:
+    """`allow-deletion` names this cluster by its UID, and says nothing of the metadata that its predecessor had."""
+    earlier = settled(3)
+    one = world(3, spec={"storageRetention": {"whenDeleted": "Delete"}})
+    one.claims, one.cluster_id = dict(earlier.claims), "cluster-2"
+    one.needed = set(earlier.needed)
+    one.is_meta_away = not has_answered
+    for _ in range(12):
+        one.turn()
+    one.annotate_cluster(allow_deletion=one.cluster.uid)
+    one.cluster = replace(one.cluster, is_deleting=True)
+    one.needed = set(earlier.needed)
+    for _ in range(8):
+        one.turn()
+
+    assert one.is_gone
+    assert {name for name, claim in one.claims.items() if not claim.is_leaving} == set(earlier.claims)
+    assert not any(claim.is_held for claim in one.claims.values()), "nothing waits for an operator"
