@@ -72,6 +72,7 @@ from stratalog_node.shards.flush.flusher import AHEAD_BYTES
 
 log = logger(__name__)
 
+_SMALL_BYTES = 256 << 10
 _PROVE_AGAIN_S = 1.0
 _REFUSALS = {
     ErrorCode.OFFSET_OUT_OF_RANGE: RangeRefusal.ENDS_BEFORE,
@@ -412,15 +413,19 @@ class Replica:
 
     async def _prove_once(self) -> SealRecord:
         """What waits for the disk is done apart from what takes the processor, so that slow flushes of many copies run
-        side by side."""
+        side by side. Of a small copy both are one piece of work: after a node died there are thousands of them."""
         copy = self.copy
+        proof: SealRecord
         if not copy.is_made:
             await self._change_file(copy.make, is_urgent=True)
         copy.file.pin()
         try:
             copy.file.fd()  # opened here: threads leave a descriptor as they find it
-            _, copy.flushed_bytes = await self._settle(copy.flush_ended)
-            proof: SealRecord = await self._settle(copy.prove, reads_all=True)
+            if copy.file.size_bytes <= _SMALL_BYTES:
+                proof, copy.flushed_bytes = await self._settle(copy.flush_and_prove)
+            else:
+                _, copy.flushed_bytes = await self._settle(copy.flush_ended)
+                proof = await self._settle(copy.prove, reads_all=True)
         finally:
             copy.file.unpin()
         return proof

@@ -366,6 +366,11 @@ class ReplicaCopy:
         self.file.cut_room()
         return self.flush()
 
+    def flush_and_prove(self) -> tuple[SealRecord, int]:
+        """Both, of a small copy: the proof, and the size of the file on the disk. Requires and raises: as they do."""
+        _, flushed_bytes = self.flush_ended()
+        return self.prove(), flushed_bytes
+
     def prove(self) -> SealRecord:
         """Blocking: read all of it once more, and write its index block. Requires: `flush_ended` has returned, and
         nothing was appended since. Returns: the seal record as this copy alone would have it, but without producers:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from enum import Enum
 from uuid import UUID
 
-from stratalog.machines.following.fetch_rounds import NO_SESSION, SegmentName
+from stratalog.machines.following.fetch_rounds import NO_SESSION, NamesByShard, SegmentName
 
 
 class SessionFault(Enum):
@@ -28,7 +28,7 @@ class FetchSession:
     Invariant: what is ready has an entry that waits for data.
     """
 
-    __slots__ = ("_next_epoch", "_offsets", "_ready", "_resting", "session_id")
+    __slots__ = ("_names", "_next_epoch", "_offsets", "_ready", "_resting", "session_id")
 
     def __init__(self, session_id: int) -> None:
         """`session_id`: not 0, and no other's of this node."""
@@ -36,6 +36,7 @@ class FetchSession:
         self.session_id = session_id
         self._next_epoch = 0
         self._offsets: dict[SegmentName, int] = {}
+        self._names = NamesByShard()
         self._ready: dict[SegmentName, None] = {}
         """To be looked at, those that moved first before the others."""
         self._resting: set[SegmentName] = set()
@@ -56,14 +57,15 @@ class FetchSession:
             return SessionFault.WRONG_EPOCH
         if is_first:
             self._offsets.clear()
+            self._names.clear()
             self._ready.clear()
             self._resting.clear()
         self._next_epoch = session_epoch + 1
-        if forgotten:
-            gone = set(forgotten)
-            for name in [name for name in self._offsets if (name.topic_id, name.shard) in gone]:
-                self.drop(name)
+        for name in self.names_of(forgotten):
+            self.drop(name)
         for name, offset in asks:
+            if name not in self._offsets:
+                self._names.add(name)
             self._offsets[name] = offset
             self._resting.discard(name)
             self._ready[name] = None
@@ -103,7 +105,8 @@ class FetchSession:
 
     def drop(self, name: SegmentName) -> None:
         """It is asked for no more, or cannot be served: it is forgotten."""
-        self._offsets.pop(name, None)
+        if self._offsets.pop(name, None) is not None:
+            self._names.discard(name)
         self._ready.pop(name, None)
         self._resting.discard(name)
 
@@ -114,6 +117,10 @@ class FetchSession:
     def names(self) -> Iterable[SegmentName]:
         """All that are asked for. Not to be changed meanwhile."""
         return self._offsets.keys()
+
+    def names_of(self, shards: Iterable[tuple[UUID, int]]) -> list[SegmentName]:
+        """Those of these shards that are asked for."""
+        return self._names.of(dict.fromkeys(shards))
 
     def __len__(self) -> int:
         return len(self._offsets)

@@ -47,11 +47,13 @@ class ReplicaSession:
     def update(self, request: ReplicaFetch) -> SessionFault | None:
         """A round came: what it names is confirmed up to there, and will be looked at."""
         asks = [(segment_name(ask[:3]), ask.fetch_offset) for ask in request.asks]
-        before = set(self.asked.names()) if request.forgotten else set()
+        named = self.asked.names_of(request.forgotten)
         fault = self.asked.receive_round(request.session_id, request.session_epoch, asks, request.forgotten)
         if fault is not None:
             return fault
-        for name in before - set(self.asked.names()):
+        for name in named:
+            if self.asked.offset_of(name) is not None:
+                continue  # a newer round of the same shard
             self._leave(name)
             self.cold.forget(name)
             self._owed.pop(name, None)

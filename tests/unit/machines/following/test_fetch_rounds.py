@@ -9,6 +9,7 @@ import pytest
 
 from stratalog.machines.following.fetch_rounds import (
     FetchRounds,
+    NamesByShard,
     RoundAnswered,
     SegmentName,
     SegmentUnwanted,
@@ -302,3 +303,38 @@ def test_one_that_is_far_behind_takes_its_turn_and_keeps_no_other_waiting() -> N
         answered += pair.answer(most=2)
         assert len(answered) <= 2 * len(others), "as many answers as there are segments, and as many of the one"
     assert answered.count(far) <= len(others)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_names_are_found_by_shard_whatever_was_added_and_discarded(seed: int) -> None:
+    chance, names, known = random.Random(seed), NamesByShard(), set[SegmentName]()
+    for _ in range(300):
+        name = name_of(chance.randrange(10), chance.randrange(4))
+        if name in known:
+            names.discard(name)
+            known.discard(name)
+        else:
+            names.add(name)
+            known.add(name)
+        names.discard(name_of(11))
+        shards = [(TOPIC, shard) for shard in chance.sample(range(12), 3)]
+        found = names.of(shards)
+        assert len(found) == len(set(found))
+        assert set(found) == {one for one in known if (one.topic_id, one.shard) in shards}
+    names.clear()
+    assert names.of([(TOPIC, shard) for shard in range(10)]) == []
+
+
+@pytest.mark.fault("node-leads-thousands-shards")
+def test_a_round_that_forgets_one_shard_of_thousands_names_no_other_again() -> None:
+    pair = Pair()
+    pair.follow(*[name_of(shard) for shard in range(1_000)])
+    pair.answer()
+    pair.rounds.step(SegmentUnwanted(name_of(7)), 0)
+    pair.rounds.step(SegmentWanted(name_of(7, epoch=1), 0), 0)
+    (round_,) = pair.rounds.step(TurnEnded(), 0)
+    assert (round_.asks, round_.forgotten) == (((name_of(7, epoch=1), 0),), ((TOPIC, 7),))
+    assert pair.session.names_of(round_.forgotten) == [name_of(7)]
+    pair.session.receive_round(round_.session_id, round_.session_epoch, round_.asks, round_.forgotten)
+    assert pair.session.names_of(round_.forgotten) == [name_of(7, epoch=1)]
+    assert len(pair.session) == 1_000
