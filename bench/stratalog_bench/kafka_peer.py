@@ -110,14 +110,19 @@ def run(jars: Path, directory: Path, port: int) -> Server:
 
 def run_several(jars: Path, places: dict[Path, int]) -> list[Server]:
     """The nodes of one cluster wait for each other: all are started before one is awaited."""
-    begun = []
-    for directory, port in places.items():
-        logging = f"-Dlog4j2.configurationFile={directory / 'log4j2.properties'}"
-        command = ["java", *JVM, logging, "-cp", f"{jars}/*", "kafka.Kafka", str(directory / "server.properties")]
-        # A second start writes to another file, because the line that says ready is searched from the file's beginning.
-        log = directory / f"server-{len(list(directory.glob('server-*.log')))}.log"
-        begun.append(begin("kafka", command, address=f"127.0.0.1:{port}", log=log))
-        begun[-1].directory = directory
-    for server in begun:
-        await_line(server, "Kafka Server started")
+    begun: list[Server] = []
+    try:
+        for directory, port in places.items():
+            logging = f"-Dlog4j2.configurationFile={directory / 'log4j2.properties'}"
+            command = ["java", *JVM, logging, "-cp", f"{jars}/*", "kafka.Kafka", str(directory / "server.properties")]
+            # A second start writes to another file: the line that says ready is searched from the file's beginning.
+            log = directory / f"server-{len(list(directory.glob('server-*.log')))}.log"
+            begun.append(begin("kafka", command, address=f"127.0.0.1:{port}", log=log))
+            begun[-1].directory = directory
+        for server in begun:
+            await_line(server, "Kafka Server started")
+    except BaseException:  # no caller has them yet to end them
+        for server in begun:
+            server.kill()
+        raise
     return begun

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
+from support import fetch_limits as fetches
 from support.lying_batches import NOW_MS, batch, lying_batches
 from support.raw_client import RawClient, batch_of
 from support.waiting import eventually_sync
@@ -50,20 +52,21 @@ class Asked:
         """A new one: it keeps no older epoch of a leader."""
         return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
 
-    def make(self, topic: str, **config: str) -> str:
-        """A topic of one partition that has a leader."""
+    def make(self, topic: str, partitions: int = 1, **config: str) -> str:
+        """A topic whose partitions have leaders."""
         settings = {key.replace("_", "."): value for key, value in config.items()}
         admin = self.admin()
-        admin.create_topics([NewTopic(topic, 1, 1, config=settings)])[topic].result(_PATIENCE_S)
-        self.offset(topic, OffsetSpec.latest())
+        admin.create_topics([NewTopic(topic, partitions, 1, config=settings)])[topic].result(_PATIENCE_S)
+        for number in range(partitions):
+            self.offset(topic, OffsetSpec.latest(), number)
         return topic
 
-    def offset(self, topic: str, spec: OffsetSpec) -> int:
+    def offset(self, topic: str, spec: OffsetSpec, number: int = 0) -> int:
         """Once the client knows the newest epoch of the leader, which a roll changes in a node."""
         found: list[int] = []
 
         def is_answered() -> bool:
-            admin, partition = self.admin(), TopicPartition(topic, 0)
+            admin, partition = self.admin(), TopicPartition(topic, number)
             try:
                 found.append(admin.list_offsets({partition: spec})[partition].result(_PATIENCE_S).offset)
             except KafkaException as error:
@@ -129,10 +132,18 @@ def idle_retention(asked: Asked) -> Answers:
     return found
 
 
+def fetch_limits(asked: Asked) -> Answers:
+    """How much each partition adds to an answer."""
+    topic = asked.make("fetch-limits", fetches.PARTITIONS, retention_ms="-1")
+    fetches.fill(asked.bootstrap, topic)
+    return fetches.answers(asked.bootstrap, topic)
+
+
 INPUTS: dict[str, Callable[[Asked], Answers]] = {
     "first sequences": first_sequences,
     "times in headers": times_in_headers,
     "idle retention": idle_retention,
+    "fetch limits": fetch_limits,
 }
 
 
@@ -162,11 +173,20 @@ def kafka() -> Iterator[str]:
             server.process.wait()
 
 
+def written(answers: Any) -> str:
+    """As JSON: a line for each key."""
+    if not isinstance(answers, dict):
+        return json.dumps(answers)
+    return "{\n" + ",\n".join(f"{json.dumps(key)}: {written(value)}" for key, value in answers.items()) + "\n}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("bootstrap", nargs="?", help="HOST:PORT of a running server")
     parser.add_argument("--lying-batches", action="store_true")
     options = parser.parse_args()
+    # Raise SystemExit, so that the Kafka that was started ends too.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 
     def answers(bootstrap: str) -> Answers:
         asked = Asked(bootstrap)
@@ -179,8 +199,7 @@ def main() -> None:
     else:
         with kafka() as bootstrap:
             found = answers(bootstrap)
-    json.dump(found, sys.stdout, indent=0)
-    sys.stdout.write("\n")
+    sys.stdout.write(written(found) + "\n")
 
 
 if __name__ == "__main__":

@@ -237,6 +237,23 @@ async def test_a_slow_partition_asked_first_is_not_starved_by_hot_ones_behind_it
         assert len(hot_found.batches()) <= 1
 
 
+@pytest.mark.fault("later-partition-fetch-limits")
+async def test_a_slow_partition_asked_first_takes_its_room_and_a_hot_one_behind_it_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ServeRig(tmp_path) as rig:
+        cold, hot = await rig.shard_of("cold"), await rig.shard_of("hot")
+        fill(rig, cold, 3, size=300)
+        fill(rig, hot, 8, size=300)
+        ColdDisk(monkeypatch, "cold").gate.set()
+        client = rig.connect()
+        await client.write(_topics(client, "cold", "hot", max_bytes=1_900))
+        found = await client.fetched()
+        assert [len(one.batches()) for one in found] == [3, 2]
+        assert [shard.work.fetched_bytes for shard in (cold, hot)] == [len(one.records) for one in found]
+        await rig.nothing_is_held()
+
+
 @pytest.mark.fault("first-partition-fetch-read")
 @pytest.mark.parametrize("max_bytes", [1, 350, 700, 1_200, 1 << 20])
 @pytest.mark.parametrize("cold", list(itertools.product([False, True], repeat=3)))

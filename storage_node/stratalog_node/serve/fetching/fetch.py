@@ -1,7 +1,6 @@
 """Fetch: answer with whole batches below the high watermark, or wait until there are some.
 
-Sizes follow KIP-74: partitions in request order, the first non-empty one gets at least one batch, all others obey both
-limits. That also holds if the first one is not in memory: what was found for those behind it then gives way. A waiting
+Sizes follow KIP-74 (`answer_room.py`), wherever the data of each partition is. A waiting
 fetch is notified when the high watermark moves (or a shard is sealed or deleted), without polling, and counts what was
 appended instead of reading it (`PartitionCount`); the only timer is the client's own `max_wait_ms`. Fetch sessions are
 refused (session
@@ -35,6 +34,7 @@ from stratalog.telemetry.logs import logger
 from stratalog_node.serve.connections.answer import Parkable
 from stratalog_node.serve.connections.connection import Connection
 from stratalog_node.serve.connections.serving import ServeStats
+from stratalog_node.serve.fetching.answer_room import AnswerRoom
 from stratalog_node.serve.fetching.empty_batches import read_hot
 from stratalog_node.serve.fetching.fetch_scheduler import FetchScheduler
 from stratalog_node.serve.fetching.slow_reads import SlowReads
@@ -59,6 +59,8 @@ _OF_ITSELF = 4
 """The fixed cost of checking a fetch, in partitions, apart from its own."""
 _FRAME_BYTES = 32
 """Bytes of the frame that cost as much as one partition; one with a long name counts as several."""
+
+_NOTHING = Read([], 0)
 
 
 class PartitionCount:
@@ -299,9 +301,9 @@ class PendingFetch(Parkable):
             return
         scheduler, reads = self._scheduler, self._reads
         reader, shard_of, rack = scheduler.reader, scheduler.shard_of, request.rack_id
-        left = reader.room_bytes(min(request.max_bytes, scheduler.limits.fetch_max_bytes))
-        total, has_error, is_cut = 0, False, False
-        slow: list[tuple[FetchedPartition[ReadBuffer], ShardLog, PartitionFetch]] = []
+        room = AnswerRoom(reader.room_bytes(min(request.max_bytes, scheduler.limits.fetch_max_bytes)))
+        has_error = is_cut = False
+        slow: list[tuple[FetchedPartition[ReadBuffer], ShardLog, PartitionFetch, int]] = []
         answers: list[tuple[str, list[FetchedPartition[ReadBuffer]]]] = []
         looks: list[tuple[ShardLog, PartitionFetch, Read | None]] = []
         for name, partitions in request.topics:
@@ -326,40 +328,39 @@ class PendingFetch(Parkable):
                     line.append(FetchedPartition(*stands))
                     looks.append((shard, wanted, None))
                     continue
-                if left <= 0 and total:
+                if room.is_full:
                     line.append(FetchedPartition(*stands))
                     is_cut = True
                     continue
-                want = min(wanted.max_bytes, max(left, 1))
+                want = room.wanted_bytes(wanted.max_bytes)
                 try:
                     read = read_hot(reader, shard, wanted.fetch_offset, want, high_watermark)
                 except NotCached:
                     line.append(FetchedPartition(*stands))
-                    slow.append((line[-1], shard, wanted))
+                    slow.append((line[-1], shard, wanted, want))
+                    room.read_later()
                     continue
                 except StratalogError as error:
                     has_error = True
                     line.append(failed(wanted.partition, code_of(error, scheduler.stats), shard))
                     continue
-                if (size := read.size_bytes) > left and total:
+                is_cut = is_cut or (wanted.max_bytes > room.left_bytes and read.next_offset < high_watermark)
+                if not room.add(size := read.size_bytes, wanted.max_bytes):
                     _release([read])
                     line.append(FetchedPartition(*stands))
                     is_cut = True
                     continue
-                is_cut = is_cut or (wanted.max_bytes > left and read.next_offset < high_watermark)
-                total += size
-                left -= size
                 shard.work.fetched_bytes += size
                 reads.append(read)
                 looks.append((shard, wanted, read))
                 line.append(FetchedPartition(*stands, read.buffers, size))
         if slow:
-            self._begin(partial(self._read_slowly, answers, slow, looks, total, left))
-        elif has_error or is_cut or total >= self._enough_bytes or self._is_overdue or not looks:
+            self._begin(partial(self._read_slowly, answers, slow, looks, room))
+        elif has_error or is_cut or room.total_bytes >= self._enough_bytes or self._is_overdue or not looks:
             # Cut: there is more than this answer has room for, so waiting adds nothing to it.
             self._answer(answers, reads)
         else:
-            self._wait(looks, total)
+            self._wait(looks, room.total_bytes)
 
     def _park(self, frame: memoryview | None) -> None:
         """It looks again once there is room, and need not be told of anything before."""
@@ -454,19 +455,19 @@ class PendingFetch(Parkable):
     async def _read_slowly(
         self,
         answers: list[tuple[str, list[FetchedPartition[ReadBuffer]]]],
-        slow: list[tuple[FetchedPartition[ReadBuffer], ShardLog, PartitionFetch]],
+        slow: list[tuple[FetchedPartition[ReadBuffer], ShardLog, PartitionFetch, int]],
         looks: list[tuple[ShardLog, PartitionFetch, Read | None]],
-        total: int,
-        left: int,
+        room: AnswerRoom,
     ) -> None:
         """Read the rest, as much as there is room for (`serve.fetching.slow_reads`); the others are left for the next
         fetch.
 
-        `looks`: at the partitions that were not left to it, in the order of the request.
+        `slow`: with how much to read of each. `looks`: at the partitions that were not left to it, in the order of the
+        request.
         """
-        assert self._request is not None
-        wants = [(shard, wanted, answer.high_watermark) for answer, shard, wanted in slow]
-        slow_reads = SlowReads(self._scheduler.reader, wants, left, self._enough_bytes - total)
+        assert self._request is not None and room.later_bytes is not None
+        wants = [(shard, wanted.fetch_offset, want, answer.high_watermark) for answer, shard, wanted, want in slow]
+        slow_reads = SlowReads(self._scheduler.reader, wants, room.later_bytes, self._enough_bytes - room.total_bytes)
         tasks = slow_reads.tasks
         try:
             await slow_reads.run(max(self._request.max_wait_ms / 1000, _SLOW_READ_S))
@@ -479,8 +480,8 @@ class PendingFetch(Parkable):
                     task.cancel()
             self._connection.slow_reads -= 1
         unread: dict[int, FetchedPartition[ReadBuffer]] = {}
-        reads: dict[int, tuple[ShardLog, Read]] = {}
-        for (answer, shard, wanted), task in zip(slow, tasks, strict=False):
+        reads: dict[int, tuple[ShardLog, PartitionFetch, Read]] = {}
+        for (answer, shard, wanted, _), task in zip(slow, tasks, strict=False):
             if not task.done() or task.cancelled():
                 continue
             error = task.exception()
@@ -490,24 +491,25 @@ class PendingFetch(Parkable):
                 log.error("read failed", topic=shard.topic.name, error=str(error), exc_info=error)
                 unread[id(answer)] = failed(wanted.partition, ErrorCode.UNKNOWN_SERVER_ERROR, shard)
             else:
-                reads[id(answer)] = shard, task.result()
-        hot = [(shard, read) for shard, _, read in looks if read is not None]
-        self._fit(answers, hot, reads, unread, total + left)
+                reads[id(answer)] = shard, wanted, task.result()
+        hot = [(shard, wanted, read) for shard, wanted, read in looks if read is not None]
+        self._fit(answers, hot, reads, unread, room.limit_bytes)
         self._answer(answers, self._reads)
         self._scheduler.turn.request()
 
     def _fit(
         self,
         answers: list[tuple[str, list[FetchedPartition[ReadBuffer]]]],
-        hot: list[tuple[ShardLog, Read]],
-        reads: dict[int, tuple[ShardLog, Read]],
+        hot: list[tuple[ShardLog, PartitionFetch, Read]],
+        reads: dict[int, tuple[ShardLog, PartitionFetch, Read]],
         unread: dict[int, FetchedPartition[ReadBuffer]],
         limit_bytes: int,
     ) -> None:
         """Take what was read into the answer in the order of the request: the first in any case, the others as they
         fit. Only the first batch of an answer may exceed the limit: a client that allows for no more could not read it.
+        What was read from memory and does not fit is read again, as far as there is room.
         """
-        in_memory, total = iter(hot), 0
+        in_memory, room = iter(hot), AnswerRoom(limit_bytes)
         self._reads = []
         for _, line in answers:
             for index, answer in enumerate(line):
@@ -515,16 +517,28 @@ class PendingFetch(Parkable):
                 if got is None:
                     line[index] = unread.get(id(answer), answer)
                     continue
-                shard, read = got
-                is_taken = not total or total + read.size_bytes <= limit_bytes
-                shard.work.fetched_bytes += (read.size_bytes if is_taken else 0) - answer.records_bytes
-                if is_taken:
-                    total += read.size_bytes
-                    self._reads.append(read)
-                    line[index] = answer._replace(records=read.buffers, records_bytes=read.size_bytes)
-                else:
+                shard, wanted, read = got
+                if not room.add(read.size_bytes, wanted.max_bytes):
                     _release([read])
-                    line[index] = answer._replace(records=(), records_bytes=0)
+                    read = self._read_less(shard, wanted, room) if answer.records_bytes else _NOTHING
+                shard.work.fetched_bytes += read.size_bytes - answer.records_bytes
+                if read.size_bytes:
+                    self._reads.append(read)
+                line[index] = answer._replace(records=read.buffers, records_bytes=read.size_bytes)
+
+    def _read_less(self, shard: ShardLog, wanted: PartitionFetch, room: AnswerRoom) -> Read:
+        """The front of what was read before, thus nothing above the high watermark that is answered."""
+        if room.is_full:
+            return _NOTHING
+        try:
+            want = room.wanted_bytes(wanted.max_bytes)
+            read = read_hot(self._scheduler.reader, shard, wanted.fetch_offset, want, shard.high_watermark)
+        except (NotCached, StratalogError):
+            return _NOTHING
+        if room.add(read.size_bytes, wanted.max_bytes):
+            return read
+        _release([read])
+        return _NOTHING
 
     # Answering ------------------------------------------------------------------------------------------------------
     def _answer(self, answers: list[tuple[str, list[FetchedPartition[ReadBuffer]]]], reads: list[Read]) -> None:

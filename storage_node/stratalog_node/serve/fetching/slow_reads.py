@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from stratalog.kafka.fetch import PartitionFetch
 from stratalog_node.serve.fetching.empty_batches import read_with_records
 from stratalog_node.shards.log.shard_log import ShardLog
 from stratalog_node.shards.read.reading import Read, ShardReader
@@ -25,12 +24,12 @@ class SlowReads:
     def __init__(
         self,
         reader: ShardReader,
-        wants: Sequence[tuple[ShardLog, PartitionFetch, int]],
+        wants: Sequence[tuple[ShardLog, int, int, int]],
         left_bytes: int,
         min_bytes: int,
     ) -> None:
-        """`wants`: with the high watermark that is answered. `left_bytes` may be answered, `min_bytes` are still waited
-        for."""
+        """`wants`: of each shard the offset, the most bytes, and the high watermark that is answered. `left_bytes` may
+        be answered, `min_bytes` are still waited for."""
         self.tasks: list[asyncio.Task[Read]] = []
         self._reader = reader
         self._wants = wants
@@ -58,9 +57,8 @@ class SlowReads:
     def _begin(self) -> None:
         """Begin what there is room for; the first one always."""
         while len(self.tasks) < len(self._wants) and (self._left_bytes > 0 or not self.tasks):
-            shard, wanted, high_watermark = self._wants[len(self.tasks)]
-            share = max(1, min(wanted.max_bytes, self._share_bytes, self._left_bytes))
-            offset = wanted.fetch_offset
+            shard, offset, most_bytes, high_watermark = self._wants[len(self.tasks)]
+            share = max(1, min(most_bytes, self._share_bytes, self._left_bytes))
             task = asyncio.ensure_future(read_with_records(self._reader, shard, offset, share, high_watermark))
             self.tasks.append(task)
             self._promised[task] = share
