@@ -4,8 +4,9 @@ test that compares them (`tests/clients/test_kafka_answers.py`), with this comma
     ../.venv/bin/python -m support.kafka_answers > clients/kafka_answers.json
 
 It starts Kafka as `make bench` does (Java 17 and Maven; the jars are in `.cache/peers` after the first time) and ends
-it. With HOST:PORT it asks the server there, which must look for expired records each second
-(`log.retention.check.interval.ms=1000`). The answers to each batch of `support.lying_batches` are a file of their own:
+it. With HOST:PORT it asks the server there, which must look for expired records each second and compact at once
+(`log.retention.check.interval.ms=1000`, `log.cleaner.backoff.ms=100`). The answers to each batch of
+`support.lying_batches` are a file of their own:
 
     ../.venv/bin/python -m support.kafka_answers --lying-batches > unit/serve/kafka_answers_to_lying_batches.json
 """
@@ -26,6 +27,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
+from support import emptied_batches, subscribed_expressions
 from support import fetch_limits as fetches
 from support.lying_batches import NOW_MS, batch, lying_batches
 from support.raw_client import RawClient, batch_of
@@ -139,12 +141,26 @@ def fetch_limits(asked: Asked) -> Answers:
     return fetches.answers(asked.bootstrap, topic)
 
 
+def expressions(asked: Asked) -> Answers:
+    """The topics that the regular expressions of group members match."""
+    subscribed_expressions.make_topics(asked.make)
+    return subscribed_expressions.answers(asked.bootstrap)
+
+
+def batches_without_records(asked: Asked) -> Answers:
+    """The batches in answers that begin in such a batch."""
+    return emptied_batches.answers(asked.bootstrap, asked.make)
+
+
 INPUTS: dict[str, Callable[[Asked], Answers]] = {
     "first sequences": first_sequences,
     "times in headers": times_in_headers,
     "idle retention": idle_retention,
     "fetch limits": fetch_limits,
+    "subscribed expressions": expressions,
 }
+OF_KAFKA_ALONE: dict[str, Callable[[Asked], Answers]] = {"emptied batches": batches_without_records}
+"""Inputs that no client can give to a node."""
 
 
 def answers_to_lying_batches(asked: Asked) -> Answers:
@@ -163,8 +179,8 @@ def kafka() -> Iterator[str]:
     jars = peer.install(_REPOSITORY / "bench" / "peers", cache)
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "kafka"
-        extra = {"log.retention.check.interval.ms": "1000", "auto.create.topics.enable": "false"}
-        port = peer.prepare(jars, place, extra)
+        quick = {"log.retention.check.interval.ms": "1000", "log.cleaner.backoff.ms": "100"}
+        port = peer.prepare(jars, place, quick | {"auto.create.topics.enable": "false"})
         server = peer.run(jars, place, port)
         try:
             yield f"127.0.0.1:{port}"
@@ -192,7 +208,7 @@ def main() -> None:
         asked = Asked(bootstrap)
         if options.lying_batches:
             return answers_to_lying_batches(asked)
-        return {name: ask(asked) for name, ask in INPUTS.items()}
+        return {name: ask(asked) for name, ask in (INPUTS | OF_KAFKA_ALONE).items()}
 
     if options.bootstrap:
         found = answers(options.bootstrap)

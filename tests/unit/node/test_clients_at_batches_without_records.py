@@ -4,11 +4,14 @@ of a log, between records, several in a row, and at its end, from any offset wit
 Also tried manually against a node, from several offsets: the Java consumer of Kafka 4.3.1, sarama 1.61.1, franz-go
 1.22.3, segmentio's kafka-go 0.4.51 and KafkaJS 2.2.4. Before, given an answer with only such a batch,
 kafka-go delivered record 1 thousands of times a second, and KafkaJS stayed before it.
+Kafka has such batches too, after compaction, and answers with them: its answers to the same layout are recorded in
+`tests/clients/kafka_answers.json` (`support.kafka_answers`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
 import confluent_kafka
@@ -22,11 +25,13 @@ from stratalog.machines.leading.leader_events import OfferedBatch
 from stratalog_node.node import wall_ms
 from stratalog_node.shards.log.internal_append import InternalAppend
 from stratalog_node.shards.log.shard_log import ShardLog
+from support import emptied_batches
 from support.node_cluster import NodeCluster
 from support.raw_client import RawClient
 
 TOPIC = "flights"
 DEADLINE_S = 20.0
+_KAFKA = Path(__file__).parents[2] / "clients" / "kafka_answers.json"
 
 
 async def put_empty(shard: ShardLog, count: int) -> None:
@@ -189,3 +194,31 @@ async def test_an_answer_is_never_only_batches_without_records(
             for offset in range(11, 16):
                 assert await asyncio.to_thread(answered, offset) == [(offset - 1, 16, 1, True)], offset
             assert await asyncio.to_thread(answered, 16) == []
+
+
+@pytest.mark.fault("consumer-position-lies-batch")
+async def test_an_answer_is_that_of_kafka_or_begins_at_the_next_records_where_kafka_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kafka_answers = json.loads(_KAFKA.read_text())["emptied batches"]
+    async with NodeCluster(tmp_path, monkeypatch) as cluster:
+        await cluster.start(1)
+        key = await cluster.shard(1)
+        shard = await cluster.leads_again(key)
+        for one in emptied_batches.LAYOUT:
+            if one.is_emptied:
+                await put_empty(shard, len(one.keys))
+            else:
+                await cluster.append(key, *(name.encode() for name in one.keys))
+        assert shard.high_watermark == emptied_batches.SEGMENT_END
+        host, port = cluster.nodes[1].address
+        with RawClient(f"{host}:{port}") as client:
+            for name, limit in emptied_batches.LIMITS.items():
+                for offset in range(emptied_batches.SEGMENT_END):
+                    expected = kafka_answers[name][str(offset)]
+                    if not any(records for _, _, records in expected):
+                        # Clients that get no record stay where they are, or deliver an earlier one again.
+                        following = kafka_answers["all"][str(offset)]
+                        expected = [next(batch for batch in following if batch[2])]
+                    found = await asyncio.to_thread(emptied_batches.batches, client, TOPIC, offset, limit)
+                    assert found == expected, (name, offset)
