@@ -49,6 +49,8 @@ class Story:
     refused: str = ""
     """What the archive says that refuses the whole topic."""
     settings: Mapping[str, object] = field(default_factory=dict)
+    is_legal: Callable[[bytes], bool] = lambda _: True
+    """Whether bytes that the oracle decodes are what the format's specification calls such a record."""
 
 
 # What equal means ---------------------------------------------------------------------------------------------------
