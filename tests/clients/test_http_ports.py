@@ -130,3 +130,9 @@ def test_a_page_in_a_browser_can_neither_seal_nor_create_nor_delete(node: NodePr
                 urllib.request.urlopen(request, timeout=10)
             assert refusal.value.code in (403, 415)
     assert "taken" not in {topic["name"] for topic in json.loads(node.get("/v1/topics"))}
+
+
+def test_the_pages_of_a_node_that_is_its_own_meta_service_show_its_disk(node: NodeProcess) -> None:
+    for page in ("/", "/nodes"):
+        (row,) = json.loads(node.get(f"{page}?format=json"))["nodes"]
+        assert 0 < row["disk_free_bytes"] <= row["disk_total_bytes"], page

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -207,7 +208,12 @@ async def test_the_page_of_a_cluster_on_one_machine_shows_which_process_ended_an
     (tmp_path / "v1").mkdir()
     (tmp_path / "v1" / "courses").write_bytes(wire.COURSES.write(CourseList(())))
     async with reporting_cluster() as cluster:
-        (tmp_path / "v1" / "overview").write_bytes(wire.OVERVIEW.write(await cluster.service.overview()))
+        await cluster.node(2)
+        await cluster.report_for(1, 2)
+        told = await cluster.service.overview()
+    second = next(one for one in stage.plan.parts if one.name == "node-2")
+    rows = tuple(replace(one, address=second.addresses["kafka"]) for one in told.nodes)
+    (tmp_path / "v1" / "overview").write_bytes(wire.OVERVIEW.write(replace(told, nodes=rows)))
     async with stage.running() as starter:
         cluster_page = ClusterPage(starter)
         try:
@@ -217,6 +223,8 @@ async def test_the_page_of_a_cluster_on_one_machine_shows_which_process_ended_an
                 assert node is not None and meta is not None
                 os.kill(node, signal.SIGKILL)
                 await page.until_text("node-2 ended: killed by SIGKILL", "needs attention")
+                shown = await page.until_text("still count node 2 as alive", "None noticed yet")
+                assert "all shards have a leader" not in shown
                 os.kill(meta, signal.SIGKILL)
                 await page.until_text("no meta service answers", "meta-1 ended: killed by SIGKILL")
         finally:

@@ -6,7 +6,7 @@ Answers that several pages or viewers ask for are kept for `_KEPT_S`. Lives on t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -67,6 +67,16 @@ class Gatherer:
             f"status {node_id}", lambda: self.of_node(node_id, "/v1/status", NodeStatus, patience_s=8.0)
         )
 
+    async def own_status(self) -> NodeStatus | None:
+        """Of a node that lives in the service's process, which hears no heartbeats: it is asked itself."""
+        own = self.host.own_nodes()
+        if len(own) != 1 or await self.courses():
+            return None
+        try:
+            return await self.status(next(iter(own)))
+        except StratalogError:
+            return None
+
     async def history(self, node_id: int) -> HistoryAnswer:
         return await self.recent(f"history {node_id}", lambda: self.of_node(node_id, "/v1/history", HistoryAnswer))
 
@@ -116,8 +126,3 @@ class Gatherer:
 
 def is_asked(node: NodeRow) -> bool:
     return node.state in _ANSWERING
-
-
-def shown_nodes(nodes: Iterable[NodeRow]) -> list[NodeRow]:
-    """Without those that have left, unless what they held is still read from their data set."""
-    return [node for node in nodes if node.state != "retired" or node.mounts]

@@ -12,11 +12,11 @@ from stratalog.machines.plans.heartbeat_history import Course
 from stratalog.model.errors import StratalogError
 from stratalog.model.views.status_page import NodeRow, Overview
 from stratalog.telemetry.plots import Series
-from stratalog.ui.gather import Gatherer, shown_nodes
+from stratalog.ui.gather import Gatherer
 from stratalog.ui.host import Process
 from stratalog.ui.lists import ListState, address
 from stratalog.ui.page import Page, Query
-from stratalog.ui.pages.nodes import NODE_FIGURES, latest_of, rate_series, status_lines
+from stratalog.ui.pages.nodes import NODE_FIGURES, latest_of, rate_series, shown_nodes, status_lines, unnoticed
 from stratalog.ui.words import TROUBLES, count, rate, size
 
 STEPS: Final = ("preflight", "cordon", "seal", "offload", "verify", "snapshot", "release", "mount", "done")
@@ -53,8 +53,8 @@ async def cluster_page(gatherer: Gatherer, _query: Query) -> Page:
         if not processes:
             raise
         return Page("down.html", "Cluster", "/", {"processes": processes, "why_not": str(error)})
-    nodes = shown_nodes(told.nodes)
-    status = await _own_status(gatherer)
+    status = await gatherer.own_status()
+    nodes = shown_nodes(told.nodes, status, processes)
     faults = [*told.faults, *(status_lines(status) if status is not None else ())]
     data = {
         "cluster_id": told.cluster_id,
@@ -69,6 +69,7 @@ async def cluster_page(gatherer: Gatherer, _query: Query) -> Page:
         "stopped": told.stopped,
         "more_stopped": told.more_stopped,
         "nodes": nodes,
+        "unnoticed": unnoticed(told.nodes, processes),
         "more_nodes": told.more_nodes,
         "retirements": [one for one in told.retirements if one.step != "done"],
         "retired": sum(one.step == "done" for one in told.retirements),
@@ -108,24 +109,13 @@ class Capacity:
         return round(100 * (self.total - self.free) / self.total) if self.total else 0
 
 
-async def _own_status(gatherer: Gatherer) -> NodeStatus | None:
-    """Of a node that lives in the service's process, which hears no heartbeats: it is asked itself."""
-    own = gatherer.host.own_nodes()
-    if len(own) != 1 or await gatherer.courses():
-        return None
-    try:
-        return await gatherer.status(next(iter(own)))
-    except StratalogError:
-        return None
-
-
 def _own_capacity(status: NodeStatus) -> Capacity:
     unsent = None if status.bucket is None else status.upload_lag_bytes
     return Capacity(status.disk_total_bytes, status.disk_free_bytes, unsent, 0)
 
 
 def capacity(nodes: Sequence[NodeRow]) -> Capacity:
-    told = [one for one in nodes if one.disk_total_bytes >= 0 and one.state not in ("not alive", "retired")]
+    told = [one for one in nodes if one.disk_total_bytes >= 0 and one.state not in ("not alive", "ended", "retired")]
     uploads = [one.uploads for one in nodes if one.uploads is not None]
     return Capacity(
         sum(one.disk_total_bytes for one in told),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
@@ -11,9 +11,12 @@ from stratalog.admin_api.models import NodeStatus
 from stratalog.admin_api.node_views import HistoryAnswer, HistorySample
 from stratalog.admin_api.wording import following_lines, following_words, given_up_lines, stopped_lines
 from stratalog.machines.plans.cluster_lists import page_of
+from stratalog.model.activity import UploadActivity
 from stratalog.model.errors import NotFound, StratalogError
+from stratalog.model.views.status_page import NodeRow
 from stratalog.telemetry.plots import Point, Series
-from stratalog.ui.gather import Gatherer, shown_nodes
+from stratalog.ui.gather import Gatherer, is_asked
+from stratalog.ui.host import Process
 from stratalog.ui.lists import ListState
 from stratalog.ui.node_addresses import is_plain_url
 from stratalog.ui.page import Page, Query
@@ -50,10 +53,37 @@ NODE_FIGURES: Final = {
 async def nodes_page(gatherer: Gatherer, query: Query) -> Page:
     state = ListState.read("/nodes", query)
     told = await gatherer.overview()
-    rows = shown_nodes(told.nodes)
+    rows = shown_nodes(told.nodes, await gatherer.own_status(), gatherer.host.processes())
     items, total = page_of(rows, state.ask, lambda one: f"{one.node_id} {one.address} {one.rack or ''}", _NODE_COLUMNS)
     data = {"nodes": items, "total": total, "more": told.more_nodes, "left": len(told.nodes) - len(rows)}
     return Page("nodes.html", "Nodes", "/nodes", data, {"list": state, "total": total, "thing": "node"})
+
+
+def shown_nodes(
+    nodes: Iterable[NodeRow], own: NodeStatus | None = None, processes: Sequence[Process] = ()
+) -> list[NodeRow]:
+    """Without those that have left, unless what they held is still read from their data set. What nothing reports to
+    the metadata is added: the disk of the service's own node, and that a node's process has ended."""
+    rows = [node for node in nodes if node.state != "retired" or node.mounts]
+    if own is not None:
+        rows = [_with_own(node, own) if node.node_id == own.node_id else node for node in rows]
+    gone = unnoticed(rows, processes)
+    return [replace(node, state="ended") if node.node_id in gone else node for node in rows]
+
+
+def _with_own(node: NodeRow, own: NodeStatus) -> NodeRow:
+    return replace(
+        node,
+        disk_free_bytes=own.disk_free_bytes,
+        disk_total_bytes=own.disk_total_bytes,
+        uploads=None if own.bucket is None else UploadActivity(unsent_bytes=own.upload_lag_bytes),
+    )
+
+
+def unnoticed(nodes: Iterable[NodeRow], processes: Sequence[Process]) -> list[int]:
+    """Nodes whose process has ended, while the metadata still count them as alive, for as long as a lease lasts."""
+    ended = {one.addresses.get("kafka") for one in processes if one.state == "ended"}
+    return [node.node_id for node in nodes if is_asked(node) and node.address in ended]
 
 
 async def node_page(gatherer: Gatherer, node_id: int) -> Page:
