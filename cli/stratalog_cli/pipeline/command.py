@@ -169,6 +169,12 @@ def _print_archived(told: dict[str, Any], topic: str, kind: ArchiveKind, *, is_d
     if told["gaps"]:
         rows = [(str(one["shard"]), str(one["from_offset"]), str(one["to_offset"])) for one in told["gaps"]]
         print_table(["#shard", "#gone from", "#to"], rows)
+    if told["waiting"]:
+        say(
+            f"{counted(told['waiting'], 'segment')} left for a later run: each waits until it, and those before it in "
+            f"its shard, are sealed and complete in the bucket; `stratalog segments {topic}` shows them, "
+            f"`stratalog seal {topic}` ends those that are being written"
+        )
     if told["dead"]:
         from stratalog_pipeline.jobs.columns.topic_folder import topic_folder
 

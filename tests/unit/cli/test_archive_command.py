@@ -15,11 +15,14 @@ from support.pipeline_extra import NO_PIPELINE
 pytest.importorskip("fastavro", reason=NO_PIPELINE)
 pytest.importorskip("deltalake", reason=NO_PIPELINE)
 
+from stratalog.model.segment import RemoteState
+from stratalog.objects import open_store
 from stratalog_cli.entry import build_app
 from stratalog_pipeline.jobs.columns.table_layout import TableFormat
 from support.archived_logs import LogPlace, flights
-from support.archived_tables import json_value
+from support.archived_tables import batch_of, json_value
 from support.cold_data import ColdShard
+from support.cold_reading import put_shard
 from support.evolving_records import (
     INT64,
     MANY,
@@ -203,3 +206,23 @@ def test_a_gap_is_an_error_or_a_line_of_the_report(files: Place) -> None:
     assert shown.exit_code == 0
     assert ["3", "10", "20"] in [line.split() for line in shown.stdout.splitlines()], shown.stdout
     assert files.run_json()["gaps"] == [{"topic": "cold", "shard": 3, "from_offset": 10, "to_offset": 20}]
+
+
+def test_segments_that_are_left_for_a_later_run_are_counted(place: Place) -> None:
+    """Else a person who archives a topic that is being written takes the table for the whole topic."""
+    place.put(json_value(1), json_value(2))
+    assert "left for a later run" not in place.run().output
+
+    async def write_on() -> None:
+        cold = place.cold
+        assert cold is not None
+        cold.store = open_store(place.bucket)
+        await cold.add([[batch_of(2, [json_value(3)], epoch=1)]], state=RemoteState.PARTIAL)
+        await put_shard(cold)
+        await cold.store.close()
+
+    asyncio.run(write_on())
+    told = place.run_json()
+    assert (told["segments"], told["already"], told["waiting"]) == (0, 1, 1)
+    shown = " ".join(place.run().output.split())
+    assert "1 segment left for a later run" in shown and "`stratalog seal cold`" in shown

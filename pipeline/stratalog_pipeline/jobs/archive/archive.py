@@ -94,6 +94,9 @@ class Archived:
     cluster_id: str = ""
     segments: int = 0
     already: int = 0
+    waiting: int = 0
+    """Segments that the bucket has records of, and that this run left out: they, or one before them in their shard, are
+    not sealed and complete in the bucket yet."""
     rows: int = 0
     dead: int = 0
     files: int = 0
@@ -241,7 +244,9 @@ class Archive:
                 if not is_made:
                     await self._make_table(target, facts)
             todo.told.gaps = await self._check_gaps(target, shards, objects)
-            for segment in await _sealed(catalog, shards):
+            sealed = await _sealed(catalog, shards)
+            todo.told.waiting = sum(len(shard.segments) for shard in shards) - len(sealed)
+            for segment in sealed:
                 if done_key(options.topic, segment.seal) in objects:
                     todo.told.already += 1
                     continue
