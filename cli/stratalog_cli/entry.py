@@ -203,6 +203,8 @@ def main() -> None:
         app(prog_name="stratalog")
     except ModuleNotFoundError as error:
         end_for_missing_module(error)
+    except KeyboardInterrupt:  # while the command was loaded; once it runs, it handles Ctrl-C itself
+        sys.exit(128 + signal.SIGINT)
 
 
 if __name__ == "__main__":

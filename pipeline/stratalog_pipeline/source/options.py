@@ -333,7 +333,7 @@ def _count(option: str, told: str | None) -> int | None:
 
 
 def _time_ms(option: str, told: str | None) -> int | None:
-    if told is None or told.lstrip("-").isdigit():
+    if told is None or _INTEGER.fullmatch(told):
         return None if told is None else int(told)
     try:
         at = datetime.fromisoformat(told)
@@ -368,6 +368,7 @@ def _choice(option: str, told: str, allowed: tuple[str, ...]) -> str:
     return told.lower()
 
 
+_INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
 _SIZE: Final = re.compile(r"([0-9]{1,15})\s*([kmgt]?)(i?b)?", re.IGNORECASE)
 _POWERS: Final = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 

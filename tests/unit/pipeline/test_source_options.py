@@ -63,6 +63,8 @@ def test_a_time_may_be_written_in_words() -> None:
         {"bucket": "/b", "fromOffset": '{"t": 5}'},
         {"bucket": "/b", "fromOffset": '{"t": {"0": -1}}'},
         {"bucket": "/b", "toTimestamp": "yesterday"},
+        {"bucket": "/b", "toTimestamp": "--5"},
+        {"bucket": "/b", "fromTimestamp": "²"},
         {"bucket": "/b", "onGap": "ignore"},
         {"bucket": "/b", "maxBytesPerTrigger": "1"},
         {"bucket": "/b", "path": "/c"},
