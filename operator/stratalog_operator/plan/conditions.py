@@ -19,7 +19,7 @@ from stratalog_operator.plan.etcd_versions import why_affected, why_no_first_nod
 from stratalog_operator.plan.mount_status import mount_status
 from stratalog_operator.plan.nodes import exchanged_disk, is_another, is_past_serving, lost_claim
 from stratalog_operator.plan.observed import Observed, SeenClaim, SeenMeta, SeenNode, SeenPod, SeenPool
-from stratalog_operator.plan.pools import foreign, has_name_of_others, unclear
+from stratalog_operator.plan.pools import foreign, has_name_of_others, may_have_earlier_nodes, unclear
 from stratalog_operator.plan.retire import Retiring
 from stratalog_operator.plan.roll import Roll
 from stratalog_operator.plan.scope import (
@@ -111,6 +111,13 @@ def _pod(seen: Observed, node: SeenNode) -> SeenPod | None:
     return seen.pod_named(f"{node_name(seen.cluster.name, node.spec.pool_ref, node.spec.node_id)}-0")
 
 
+def _serves(seen: Observed, node: SeenNode) -> bool:
+    """Its pod is ready, and the meta service counts it as alive. While that does not answer, its pod counts."""
+    pod = _pod(seen, node)
+    member = None if seen.meta is None else seen.meta.node(node.spec.node_id)
+    return pod is not None and pod.is_ready and (seen.meta is None or (member is not None and member.is_alive))
+
+
 def node_status(seen: Observed, node: SeenNode, retiring: Retiring | None) -> StorageNodeStatus:
     claim = seen.claim_named(claim_name(seen.cluster.name, node.spec.pool_ref, node.spec.node_id))
     pod = _pod(seen, node)
@@ -193,7 +200,8 @@ def _node_words(
     words[ConditionType.RETIRE_BLOCKED] = (
         (_YES, retiring.reason, retiring.words) if blocked and retiring is not None else (_NO, "GoesOn", "")
     )
-    if has_left and not node.spec.retire:
+    told = node.status.retirement
+    if has_left and not node.spec.retire and told is not None and told.requested:
         words[ConditionType.RETIRED] = (_YES, "CancelRefused", "it had left when the wish was taken back")
     else:
         words[ConditionType.RETIRED] = (_YES, "Released", "") if has_left else (_NO, "Stays", "")
@@ -256,7 +264,7 @@ def _stalled(seen: Observed, node: SeenNode, retiring: Retiring | None) -> str:
 # Pools ----------------------------------------------------------------------------------------------------------------
 def pool_status(seen: Observed, pool: SeenPool, told: Told) -> StorageNodePoolStatus:
     nodes, stay = of_pool(seen, pool), staying(seen, pool)
-    serving = [node for node in stay if (pod := _pod(seen, node)) is not None and pod.is_ready]
+    serving = [node for node in stay if _serves(seen, node)]
     leaving = [node for node in nodes if node.name in told.retiring]
     wanted = 0 if pool.is_deleting else pool.spec.replicas
     is_whole = len(serving) == wanted == len(nodes)
@@ -296,6 +304,8 @@ def _whose(seen: Observed, pool: SeenPool) -> str:
     """Claims under the pool's names that are not counted, in words."""
     if waits := unclear(seen, pool):
         return f"; the meta service must say first whether claim {waits[0].name} is this cluster's"
+    if may_have_earlier_nodes(seen):
+        return "; the meta service must say first which ids its nodes had: no node is made until then"
     if others := foreign(seen, pool):
         names = ", ".join(claim.name for claim in others[:3])
         return f"; left alone, because they have data of another cluster: claims {names}"
@@ -306,7 +316,7 @@ def _whose(seen: Observed, pool: SeenPool) -> str:
 def cluster_status(seen: Observed, told: Told) -> StorageClusterStatus:
     one, meta = seen.cluster, seen.meta
     stay = [node for pool in seen.pools for node in staying(seen, pool)]
-    serving = [node for node in stay if (pod := _pod(seen, node)) is not None and pod.is_ready]
+    serving = [node for node in stay if _serves(seen, node)]
     desired = sum(pool.spec.replicas for pool in seen.pools if not pool.is_deleting)
     away = _away_seconds(seen)
     has_cold = one.spec.cold_tier is not None

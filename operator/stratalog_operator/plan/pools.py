@@ -46,6 +46,8 @@ def pool_offer(seen: Observed, pool: SeenPool, first_free_id: int) -> tuple[Offe
             again = storage_node(cluster, pool.name, one.node_id, one.zone, retires=is_released(seen, one.node_id))
             offer.actions.append(Apply(again, f"its {one.what} is there"))
         return offer, first_free_id
+    if may_have_earlier_nodes(seen):
+        return offer, first_free_id
     stay = staying(seen, pool)
     wanted_count = 0 if pool.is_deleting else pool.spec.replicas
     if len(stay) > wanted_count:
@@ -123,6 +125,16 @@ def unclear(seen: Observed, pool: SeenPool) -> list[SeenClaim]:
     return [] if cluster_id(seen) else [claim for claim in _without_node(seen, pool) if claim.cluster_id]
 
 
+def may_have_earlier_nodes(seen: Observed) -> bool:
+    """Whether the metadata may be older than the StorageCluster, and the meta service has not answered yet. Then it is
+    unknown which ids nodes had: an id that is given again would be an empty disk under an old identity."""
+    if cluster_id(seen):
+        return False
+    born = seen.cluster.created
+    kept = [one for one in seen.etcd_claims if one.member_id or (one.created and born and one.created < born)]
+    return seen.cluster.spec.meta.external is not None or bool(kept)
+
+
 def _without_node(seen: Observed, pool: SeenPool) -> list[SeenClaim]:
     known = {node.spec.node_id for node in seen.nodes}
     buried = {one.node_id for one in seen.cluster.status.retired_nodes}
@@ -196,7 +208,6 @@ def taken_back(seen: Observed, pool: SeenPool) -> list[SeenNode]:
         for node in of_pool(seen, pool)
         if node.spec.retire
         and ANNOTATION_CHOSEN in node.annotations
-        and not node.is_deleting
         and not is_released(seen, node.spec.node_id)
         and seen.meta.node(node.spec.node_id) is not None
     ]

@@ -52,12 +52,9 @@ def is_released(seen: Observed, node_id: int) -> bool:
 
 
 def staying(seen: Observed, pool: SeenPool) -> list[SeenNode]:
-    """Nodes of the pool that have not left and are not asked to leave."""
-    return [
-        node
-        for node in of_pool(seen, pool)
-        if not node.spec.retire and not node.is_deleting and not is_released(seen, node.spec.node_id)
-    ]
+    """Nodes of the pool that have not left and are not asked to leave. One whose object is being deleted has not left:
+    the object is made again, and until then another program's finalizer may hold it for long."""
+    return [node for node in of_pool(seen, pool) if not node.spec.retire and not is_released(seen, node.spec.node_id)]
 
 
 def of_pool(seen: Observed, pool: SeenPool) -> list[SeenNode]:

@@ -9,7 +9,7 @@ import pytest
 from stratalog_operator.plan import actions as act
 from stratalog_operator.plan.news import decided
 from stratalog_operator.plan.whole import plan
-from support.operator_world import World, kinds_of, settled
+from support.operator_world import World, kinds_of, settled, world
 
 NODE, CLAIM, POD = "main-hot-2", "data-main-hot-2", "main-hot-2-0"
 EXCHANGED = "stratalog.dev/disk-lost-ack"
@@ -85,7 +85,7 @@ def test_no_node_is_made_while_it_is_unknown_whether_one_without_an_object_has_l
 def test_a_node_that_joins_while_it_is_stopped_because_it_never_joined_leaves_in_order() -> None:
     one = settled(3)
     one.scale(4)
-    for _ in range(2):
+    for _ in range(3):
         one.reconcile()
         one.kubelet()
     assert one.pods["main-hot-4-0"].pod_hash and 4 not in one.members
@@ -182,3 +182,48 @@ def test_a_volume_whose_mount_and_object_are_gone_is_released_by_policy_even_wit
     one.settle()
 
     assert "data-main-hot-3" not in one.claims and one.node_ids() == [1, 2]
+
+
+# Objects that are being deleted ---------------------------------------------------------------------------------------
+@pytest.mark.fault("storagenode-deletion-held")
+@pytest.mark.parametrize("chosen", [False, True])
+def test_a_storage_node_whose_deletion_is_held_by_another_program_still_counts(chosen: bool) -> None:
+    """`kubectl delete --cascade=foreground` puts a finalizer on it for a while, others do for longer."""
+    one = settled(3)
+    if chosen:
+        one.scale(2)
+        one.reconcile()
+        one.scale(3)
+    name = "main-hot-3"
+    one.nodes[name] = replace(one.nodes[name], is_deleting=True)
+    for _ in range(5):
+        one.turn()
+    assert one.node_ids() == [1, 2, 3], "no other node is made in its place"
+
+    one.delete_storage_node(name)
+    one.settle()
+    assert one.node_ids() == [1, 2, 3] and not one.records
+
+
+# Metadata that are older than the StorageCluster ----------------------------------------------------------------------
+@pytest.mark.fault("cluster-made-again-ids")
+@pytest.mark.parametrize("etcd", ["external", "kept claims"])
+def test_a_cluster_that_is_made_again_over_its_metadata_gives_no_id_twice(etcd: str) -> None:
+    """Its node claims are gone, with their notes. While the meta service starts, nothing else knows the ids."""
+    earlier = settled(3)
+    one = world(3, spec={"meta": {"external": {"endpoints": ["etcd:2379"]}}} if etcd == "external" else {})
+    one.cluster = replace(one.cluster, created="2013-01-01T00:00:30Z")
+    if etcd != "external":
+        claims = earlier.etcd.claims.values()
+        one.etcd.claims = {claim.name: replace(claim, created="2013-01-01T00:00:00Z", member_id="") for claim in claims}
+    one.members = {node_id: replace(member, is_alive=False) for node_id, member in earlier.members.items()}
+    one.is_meta_away = True
+    for _ in range(4):
+        one.turn()
+    told = one.condition("StorageNodePool", "hot", "Ready")
+    assert not one.nodes and not one.claims
+    assert "which ids its nodes had" in told.message
+
+    one.is_meta_away = False
+    one.settle()
+    assert one.node_ids() == [4, 5, 6]

@@ -200,3 +200,30 @@ def test_messages_fit_however_many_nodes_leave_and_whatever_the_service_says() -
     assert len(_condition(seen, "Ready")[2]) == 4096
     status, _, message = _condition(seen, "ScalingIn")
     assert status == "True" and message.endswith("; and 497 more")
+
+
+def test_a_node_that_the_meta_service_does_not_count_as_alive_is_not_counted_as_ready() -> None:
+    """Its pod is ready, and no lease of it arrives: pool and cluster said `3 of 3`, and the node `NotRegistered`."""
+    one = _settled(3)
+    one.members[2] = replace(one.members[2], is_alive=False)
+    one.reconcile()
+    found = [
+        one.condition(kind, name, "Ready") for kind, name in (("StorageCluster", "main"), ("StorageNodePool", "hot"))
+    ]
+
+    assert [(told.status, told.reason) for told in found] == [("False", "NotAllServe")] * 2
+    assert [told.message for told in found] == ["2 of 3 storage nodes serve", "2 of 3 nodes ready"]
+    assert one.pools["hot"].status.ready_replicas == one.cluster.status.nodes.ready == 2
+
+
+def test_a_node_that_left_by_a_command_does_not_say_that_a_wish_was_taken_back() -> None:
+    one = _settled(4)
+    one.records[4] = Retirement(one.members[4].storage_id, RetireMode.OFFLOAD, RetireStep.PREFLIGHT, 0, 0)
+    told = set()
+    while "main-hot-4" in one.nodes:
+        one.turn()
+        if "main-hot-4" in one.nodes:
+            found = one.condition("StorageNode", "main-hot-4", "Retired")
+            told.add((found.status, found.reason))
+
+    assert told == {("False", "Stays"), ("True", "Released")}
