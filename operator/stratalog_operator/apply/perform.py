@@ -31,7 +31,7 @@ from stratalog_operator.apply.writes import Writes
 from stratalog_operator.kube.client import Kubernetes, path_of
 from stratalog_operator.plan import actions as act
 from stratalog_operator.plan.deletion import is_going
-from stratalog_operator.plan.failures import Failure, is_needed_by, told_with
+from stratalog_operator.plan.failures import Failure, is_needed_by, objects_of, told_with
 from stratalog_operator.plan.observed import Observed
 from stratalog_operator.plan.orphans import OrphanPlan
 from stratalog_operator.plan.scope import cluster_of
@@ -170,6 +170,8 @@ class Performer:
         namespace = seen.namespace
         match action:
             case act.Apply(manifest):
+                if not seen.hashes.get(action.key):
+                    await self._writes.require_own(namespace, manifest)
                 await self._writes.apply(path_of(*_named(action, namespace)), manifest, FIELD_MANAGER)
             case act.MakeToken():
                 made = token_secret(cluster_of(seen), secrets.token_urlsafe(32))
@@ -236,6 +238,7 @@ class _Doing:
     def __init__(self, do: Do, writes: Writes, parking: Parking, seen: Observed) -> None:
         self._do, self._writes, self._parking, self._seen = do, writes, parking, seen
         self._turns = asyncio.Semaphore(AT_ONCE)
+        self._uids = {subject: one.uid for subject, one in objects_of(seen).items()}
         self.failures: list[Failure] = []
         self.failed: list[StratalogError] = []
         self.refused: list[StratalogError] = []
@@ -295,7 +298,7 @@ class _Doing:
     async def _write_status(self, kind: str, name: str, status: Part) -> None:
         try:
             async with self._turns:
-                await self._writes.write_status(self._seen.namespace, kind, name, status)
+                await self._writes.write_status(self._seen.namespace, kind, name, status, self._uids[kind, name])
             self.written[kind, name] = status
         except StratalogError as error:
             self.failed.append(error)
@@ -362,7 +365,7 @@ async def let_orphans_go(kubernetes: Kubernetes, namespace: str, plan: OrphanPla
         for action in plan.actions:
             doing.create_task(attempt(_let_go(writes, namespace, action)))
         for (kind, name), status in plan.statuses.items():
-            doing.create_task(attempt(writes.write_status(namespace, kind, name, status)))
+            doing.create_task(attempt(writes.write_status(namespace, kind, name, status, plan.uids[kind, name])))
     return failed
 
 

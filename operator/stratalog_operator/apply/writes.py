@@ -13,8 +13,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-from stratalog.model.errors import Conflict, NotFound
+from stratalog.model.errors import Conflict, InvalidRequest, NotFound
 from stratalog_operator.kube.client import APPLY, MERGE, Forbidden, Kubernetes, api_version, path_of
+from stratalog_operator.plan.belonging import why_of_others
 from stratalog_operator.resources.conditions import Conditions
 from stratalog_operator.resources.names import (
     ANNOTATION_VOLUME_POLICY,
@@ -33,10 +34,19 @@ class Writes:
     def __init__(self, kubernetes: Kubernetes) -> None:
         self._kubernetes = kubernetes
 
-    async def write_status(self, namespace: str, kind: str, name: str, status: Part) -> None:
+    async def write_status(self, namespace: str, kind: str, name: str, status: Part, uid: str) -> None:
+        """Of this very object: one that was made again under the name is another, and would take over what the status
+        says that the first had. Raises: Conflict."""
+        path = path_of(kind, namespace, name)
+        try:
+            there = await self._kubernetes.ask("GET", path)
+        except NotFound:
+            return
+        if there["metadata"]["uid"] != uid:
+            raise Conflict(f"{kind} {name} was deleted and made again since it was read")
         body = _bare(kind, name) | {"status": status.model_dump(by_alias=True, exclude_none=True, mode="json")}
         with suppress(NotFound):
-            await self.apply(f"{path_of(kind, namespace, name)}/status", body, STATUS_FIELD_MANAGER)
+            await self.apply(f"{path}/status", body, STATUS_FIELD_MANAGER)
 
     async def write_conditions(self, namespace: str, kind: str, name: str, conditions: Conditions) -> None:
         """All conditions of an object, and nothing else of its status: another version has written fields there that
@@ -57,6 +67,15 @@ class Writes:
         """What is ours is ours: who else has set it has it no more."""
         query = {"fieldManager": manager, "force": "true"}
         await self._kubernetes.ask("PATCH", path, body, query=query, content_type=APPLY)
+
+    async def require_own(self, namespace: str, manifest: Mapping[str, Any]) -> None:
+        """Raises: InvalidRequest when an object of that name is there that does not belong to the cluster."""
+        named = {"fieldSelector": f"metadata.name={manifest['metadata']['name']}"}
+        # By the right to list, which is there for all kinds.
+        found = await self._kubernetes.ask("GET", path_of(manifest["kind"], namespace), query=named)
+        for there in found["items"]:
+            if why := why_of_others(manifest, there):
+                raise InvalidRequest(why)
 
     async def hold(
         self, namespace: str, kind: str, name: str, finalizer: str, *, is_held: bool, uid: str | None = None
@@ -82,13 +101,15 @@ class Writes:
         """The volume first: whatever becomes of the claim from then on, the data stay."""
         try:
             volume, policy = await self._volume(namespace, name, uid)
-            if volume is None:
-                return
-            await self._keep_volume(volume, "Retain")
         except Forbidden:
             # An operator of one namespace may have no say in volumes: then the finalizer alone guards, and the note
-            # says that the policy is not ours to give back.
-            policy = POLICY_NOT_OURS
+            # says that the policy is not ours to give back. The note is permanent, so a change that a webhook refuses
+            # does not lead to it: that is tried again.
+            volume, policy = None, POLICY_NOT_OURS
+        if volume is None and not policy:
+            return
+        if volume is not None:
+            await self._keep_volume(volume, "Retain")
         await self.mark(namespace, name, uid, {"annotations": {ANNOTATION_VOLUME_POLICY: policy}})
         await self.hold(namespace, "PersistentVolumeClaim", name, FINALIZER_LAST_COPY, is_held=True, uid=uid)
 
@@ -111,6 +132,8 @@ class Writes:
             found = await self._kubernetes.ask("GET", path_of("PersistentVolume", "", volume))
         except NotFound:
             return None, ""
+        if (found["spec"].get("claimRef") or {}).get("uid", uid) != uid:
+            return None, ""  # a volume of that name belongs to another claim
         return str(volume), str(noted or found["spec"]["persistentVolumeReclaimPolicy"])
 
     async def _keep_volume(self, volume: str, policy: str) -> None:

@@ -149,9 +149,9 @@ def _read(method: str, path: str, status: int, text: bytes) -> dict[str, Any]:
             raise NotFound(words)
         case 409:
             raise Conflict(words)
-        case 401 | 403:
+        case 403:
             raise Forbidden(words)
         case 400 | 405 | 415 | 422:
             raise InvalidRequest(words)
-        case _:
+        case _:  # also 401: an account's token expires and is renewed, and says nothing of its rights
             raise Unavailable(f"{words}: look again")

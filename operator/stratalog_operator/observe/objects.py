@@ -218,4 +218,5 @@ async def _all(kubernetes: Kubernetes, kind: str, namespace: str, labels: str = 
 
 
 def _is_of(found: dict[str, Any], cluster: str) -> bool:
-    return bool(found["spec"]["clusterRef"] == cluster)
+    """An object of another version's definition may have no such field."""
+    return bool((found.get("spec") or {}).get("clusterRef") == cluster)

@@ -29,6 +29,7 @@ from stratalog_operator.resources.names import (
     LABEL_RELEASED,
     LABEL_ZONE,
 )
+from stratalog_operator.resources.node import MAX_NODE_ID
 from stratalog_operator.resources.schema import Part
 from stratalog_operator.specs.node import claim_name, node_name
 
@@ -135,7 +136,8 @@ def _node_of(labels: Mapping[str, str], name: str, name_of: Callable[[str, str, 
     """Pool and id of the node that owns this object, by its labels, which must agree with its name. A user's copy of
     the object has the same labels and another name, and does not belong to the node."""
     cluster, pool, number = (labels.get(key, "") for key in (LABEL_CLUSTER, LABEL_POOL, LABEL_NODE_ID))
-    if not (number.isascii() and number.isdecimal()) or name_of(cluster, pool, int(number)) != name:
+    is_id = number.isascii() and number.isdecimal() and len(number) <= len(str(MAX_NODE_ID))
+    if not is_id or int(number) > MAX_NODE_ID or name_of(cluster, pool, int(number)) != name:
         return None
     return pool, int(number)
 

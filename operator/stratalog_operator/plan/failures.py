@@ -64,7 +64,7 @@ def is_needed_by(action: actions.Action, other: actions.Action) -> bool:
 
 def told_with(seen: Observed, statuses: dict[Subject, Part], failures: Iterable[Failure]) -> dict[Subject, Part]:
     """The statuses of a pass after its actions: those whose meaning changed."""
-    objects = _objects(seen)
+    objects = objects_of(seen)
     worst: dict[Subject, Failure] = {}
     for one in failures:
         if not one.is_told:
@@ -84,7 +84,7 @@ def told_with(seen: Observed, statuses: dict[Subject, Part], failures: Iterable[
     return found
 
 
-def _objects(seen: Observed) -> dict[Subject, Seen[Any, Any]]:
+def objects_of(seen: Observed) -> dict[Subject, Seen[Any, Any]]:
     found: dict[Subject, Seen[Any, Any]] = {(_CLUSTER, seen.cluster.name): seen.cluster}
     found |= {(_POOL, one.name): one for one in seen.pools}
     found |= {(_NODE, one.name): one for one in seen.nodes}

@@ -40,7 +40,9 @@ def node_offer(seen: Observed, pool: SeenPool, node: SeenNode) -> Offer:
         listeners = outside_listeners(cluster)
         manifests += [outside_of_node(cluster, listener, identity, node.uid) for listener in listeners]
     wanted_set = node_set(cluster, pool.spec, identity)
-    manifests.append(wanted_set)
+    if claim is not None:
+        # Its pod would mount whatever has the name of the claim, a person's own as well.
+        manifests.append(wanted_set)
     offer.add(apply_missing(seen, manifests, f"node {identity.node_id} of pool {pool.name}"))
     stopped = seen.set_named(node.name)
     if stopped is not None and not stopped.replicas and wanted_set not in _applied(offer):

@@ -10,7 +10,7 @@ Pure. Source: docs/operator.md section 7.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from stratalog_operator.plan.actions import DropFinalizer, UnguardClaim
@@ -29,6 +29,8 @@ class OrphanPlan:
     actions: tuple[DropFinalizer | UnguardClaim, ...]
     statuses: dict[tuple[str, str], Part]
     """Those that changed, by kind and name."""
+    uids: dict[tuple[str, str], str] = field(default_factory=dict)
+    """Of the objects of these statuses."""
 
 
 def orphans(cluster: str, found: Iterable[Orphan], claims: Iterable[SeenClaim], now: str) -> OrphanPlan:
@@ -36,6 +38,7 @@ def orphans(cluster: str, found: Iterable[Orphan], claims: Iterable[SeenClaim], 
     actions: list[DropFinalizer | UnguardClaim] = []
     grant = of_missing_cluster(cluster)
     told: dict[tuple[str, str], Part] = {}
+    uids: dict[tuple[str, str], str] = {}
     for kind, one in found:
         if one.is_deleting:
             if FINALIZER in one.finalizers:
@@ -47,13 +50,14 @@ def orphans(cluster: str, found: Iterable[Orphan], claims: Iterable[SeenClaim], 
         conditions = merge(before, _words(kind, f"{why}: make it, or delete this object"), one.generation, now)
         if conditions != before:
             status: Part = one.status
+            uids[kind, one.name] = one.uid
             told[kind, one.name] = status.model_copy(
                 update={"conditions": conditions, "observed_generation": one.generation}
             )
     for claim in claims:
         if claim.is_leaving and claim.is_held:
             actions += (one for one in released(claim, grant).actions if isinstance(one, UnguardClaim))
-    return OrphanPlan(tuple(actions), told)
+    return OrphanPlan(tuple(actions), told, uids)
 
 
 def _words(kind: str, words: str) -> dict[ConditionType, tuple[ConditionStatus, str, str]]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import Field
 
 from stratalog_operator.resources.conditions import CONDITIONS_TEXT, GENERATION_TEXT, MAX_MESSAGE, Conditions
 from stratalog_operator.resources.schema import Count, Part, ShortName, Time, checked, immutable, rule
+
+MAX_NODE_ID: Final = 99_999
+"""A label with a greater id does not name a node: the API server would not accept the next id."""
 
 
 class StorageNodeSpec(Part):
@@ -29,7 +32,7 @@ class StorageNodeSpec(Part):
     )
     node_id: int = Field(
         ge=0,
-        le=99999,
+        le=MAX_NODE_ID,
         description="Id of the node in the cluster; fixed, and never used again.",
         json_schema_extra=immutable("nodeId", "retire the node instead"),
     )

@@ -101,6 +101,8 @@ def test_a_claim_of_etcd_is_no_storage_nodes() -> None:
         ("data-main-hot-07", "07"),
         ("data-main-hot-x", "x"),
         ("data-main-hot-", ""),
+        ("data-main-hot-100000", "100000"),
+        ("data-main-hot-99999999999999999999", "99999999999999999999"),
     ],
 )
 def test_a_claim_or_set_whose_labels_and_name_do_not_agree_is_no_nodes(name: str, number: str) -> None:

@@ -27,7 +27,7 @@ from stratalog_operator.plan.orphans import OrphanPlan
 from stratalog_operator.plan.topics import owners, plan_topic
 from stratalog_operator.queue import Key
 from stratalog_operator.resources.cluster import StorageClusterSpec, StorageClusterStatus
-from stratalog_operator.resources.pool import StorageNodePoolStatus
+from stratalog_operator.resources.pool import StorageNodePoolSpec, StorageNodePoolStatus
 from stratalog_operator.resources.schema import Part
 from stratalog_operator.resources.topic import TopicStorageSpec, TopicStorageStatus
 from stratalog_operator.specs.objects import Cluster
@@ -50,13 +50,16 @@ class TopicRequests(RecordedRequests):
 
 def _topic(name: str) -> SeenTopic:
     spec = TopicStorageSpec.model_validate({"clusterRef": "main", "topicName": name})
-    return Seen(name, f"uid-of-{name}", spec, TopicStorageStatus())
+    return Seen(name, "u", spec, TopicStorageStatus())
 
 
 def _observed(names: list[str]) -> Observed:
     spec = StorageClusterSpec.model_validate({"meta": {"etcd": {}}})
-    whole = Seen("main", "uid-of-main", spec, StorageClusterStatus())
-    return Observed("data", "2013-01-01T00:00:00Z", whole, topics=tuple(_topic(name) for name in names))
+    whole = Seen("main", "u", spec, StorageClusterStatus())
+    of_pool = StorageNodePoolSpec.model_validate({"clusterRef": "main", "storage": {"size": "10Gi"}})
+    pools = (Seen("hot", "u", of_pool, StorageNodePoolStatus()),)
+    topics = tuple(_topic(name) for name in names)
+    return Observed("data", "2013-01-01T00:00:00Z", whole, pools, topics=topics)
 
 
 def _plan(names: list[str]) -> act.Plan:
@@ -262,8 +265,7 @@ class TopicsThere(NotedKubernetes):
         spec = {"clusterRef": "main"}
         self.answers_to[path_of("TopicStorage", "data")] = {
             "items": [
-                {"metadata": {"name": name, "uid": f"uid-of-{name}"}, "spec": {**spec, "topicName": name}}
-                for name in self._left
+                {"metadata": {"name": name, "uid": "u"}, "spec": {**spec, "topicName": name}} for name in self._left
             ]
         }
 
