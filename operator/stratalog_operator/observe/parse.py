@@ -175,10 +175,19 @@ def _seconds(since: str, now: str) -> int:
 
 
 def claim(found: Json) -> SeenClaim | None:
-    """None if the claim does not belong to a storage node."""
+    """None if the claim does not belong to a storage node. The operator made it, or a note says which disk it has:
+    labels alone would let anyone make a node, with an id after which there is none."""
     metadata = found["metadata"]
+    if not _is_noted(found):
+        return None
     identity = _node_of(metadata.get("labels") or {}, metadata["name"], claim_name)
     return None if identity is None else _claim(found, *identity)
+
+
+def _is_noted(found: Json) -> bool:
+    notes = _annotations(found)
+    is_known = any(one in notes for one in (ANNOTATION_WANTED_HASH, ANNOTATION_STORAGE_ID, ANNOTATION_VOLUME_POLICY))
+    return is_known or FINALIZER_LAST_COPY in (found["metadata"].get("finalizers") or ())
 
 
 def etcd_claim(found: Json) -> SeenClaim | None:

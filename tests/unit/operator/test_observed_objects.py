@@ -71,7 +71,7 @@ def test_a_claim_is_guarded_only_with_its_volume_kept() -> None:
 
     def guarded(finalizers: list[str], notes: dict[str, str]) -> tuple[bool, str]:
         named = {"name": "data-main-hot-7", "uid": "u", "labels": LABELS}
-        metadata = {**named, "finalizers": finalizers, "annotations": notes}
+        metadata = {**named, "finalizers": finalizers, "annotations": {**notes, "stratalog.dev/wanted-hash": "1"}}
         found = parse.claim({"metadata": metadata, "status": {"phase": "Bound"}})
         assert found is not None
         return found.is_guarded, found.half_guard
@@ -124,3 +124,18 @@ def test_claims_of_etcd_have_the_name_that_its_stateful_set_gives_them() -> None
 
     assert [number(f"data-main-etcd-{word}") for word in ("0", "12", "x", "")] == [0, 12, None, None]
     assert [number(name) for name in ("backup-1", "data-other-etcd-1", "data-main-etcd-1-copy")] == [None] * 3
+
+
+@pytest.mark.fault("claim-labels-alone")
+def test_labels_alone_make_no_claim_a_nodes() -> None:
+    """A claim `data-main-hot-99999` that anyone made took the last id: no node could be made any more, for good."""
+
+    def parsed(**more: object) -> bool:
+        labels = {**LABELS, "stratalog.dev/node-id": "99999"}
+        metadata = {"name": "data-main-hot-99999", "uid": "u", "labels": labels, **more}
+        return parse.claim({"metadata": metadata, "status": {}}) is not None
+
+    assert not parsed() and not parsed(annotations={"theirs": "yes"})
+    notes = [f"stratalog.dev/{word}" for word in ("wanted-hash", "storage-id", "volume-policy")]
+    assert all(parsed(annotations={note: "1"}) for note in notes)
+    assert parsed(finalizers=["stratalog.dev/last-copy"])
