@@ -18,8 +18,8 @@ from stratalog.model.counting import counted
 from stratalog.model.retirement import RetireStep, WaitReason
 from stratalog.model.views.retirement_status import RetirementStatus
 from stratalog_operator.plan.actions import Offer, StopPod
-from stratalog_operator.plan.nodes import is_past_serving, lost_claim
-from stratalog_operator.plan.observed import Observed, SeenPod
+from stratalog_operator.plan.nodes import is_past_serving, lost_claim, may_have_new_claim
+from stratalog_operator.plan.observed import Observed, SeenNode, SeenPod
 from stratalog_operator.plan.scope import cluster_of, identity_of
 from stratalog_operator.plan.volumes import reader_objects
 from stratalog_operator.specs.etcd import etcd_objects
@@ -128,13 +128,19 @@ def wanted_members(seen: Observed) -> list[Member]:
         members += [Member(f"{metadata['name']}-{number}", wanted_hash) for number in range(replicas)]
     for node in sorted(seen.nodes, key=lambda one: one.spec.node_id):
         pool = seen.pool_named(node.spec.pool_ref)
-        if pool is None or is_past_serving(seen, node):
+        name = node_name(cluster.name, node.spec.pool_ref, node.spec.node_id)
+        if pool is None or is_past_serving(seen, node) or _is_to_be_made(seen, node, name):
             continue
         manifest = node_set(cluster, pool.spec, identity_of(node))
-        name = node_name(cluster.name, node.spec.pool_ref, node.spec.node_id)
         is_held = lost_claim(seen, node) is not None
         members.append(Member(f"{name}-0", template_hash(manifest), is_held=is_held))
     return [*members, *_readers(seen)]
+
+
+def _is_to_be_made(seen: Observed, node: SeenNode, name: str) -> bool:
+    """It never joined, and has neither claim nor pod: nothing depends on it, and its claim may be refused for long."""
+    is_there = seen.claim_named(f"data-{name}") is not None or seen.pod_named(f"{name}-0") is not None
+    return not is_there and may_have_new_claim(seen, node)
 
 
 def _readers(seen: Observed) -> list[Member]:

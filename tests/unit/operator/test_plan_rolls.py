@@ -9,6 +9,7 @@ import pytest
 
 from stratalog.model.retirement import RetireStep, Wait, WaitReason
 from stratalog_operator.plan import actions as act
+from stratalog_operator.plan.roll import roll
 from stratalog_operator.plan.whole import plan
 from support.operator_world import World, kinds_of, settled
 
@@ -321,3 +322,18 @@ def test_a_pod_whose_claim_is_being_deleted_is_not_restarted_and_the_others_are(
     assert {name for name, uid in one.uids().items() if uid == before[name]} == {"main-hot-2-0"}
     rolling = one.condition("StorageCluster", "main", "Rolling")
     assert rolling.reason == "Waits" and "main-hot-2-0" in rolling.message
+
+
+@pytest.mark.fault("kubernetes-refuses-object-taken")
+def test_a_node_whose_claim_is_refused_from_the_start_holds_up_no_roll() -> None:
+    """A quota, or a size that Kubernetes does not take: the node never had a pod, and no pod restarted any more."""
+    one = settled(3)
+    one.scale(4)
+    one.annotate_cluster(restart="now")
+    for _ in range(30):
+        one.turn()
+        one.claims.pop("data-main-hot-4", None)
+        one.hashes.pop(("PersistentVolumeClaim", "data-main-hot-4"), None)
+
+    assert not roll(one.observe()).outdated, "all pods were restarted"
+    assert "main-hot-4-0" not in one.pods and one.node_ids() == [1, 2, 3, 4]
