@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
 from stratalog.machines.copies.disk_room import scarcity_of
 from stratalog.meta_api.client import CommandTaker
 from stratalog.model.commands.table_commands import RegisterNode
+from stratalog.model.ids import ShardKey
 from stratalog.model.metadata import Life, NodeInfo
 from stratalog.settings.choices import FlushPolicy
 from stratalog.telemetry.logs import logger
@@ -32,8 +33,9 @@ class BegunLife:
     life: Life
     origin: Origin
     """What the directory proves."""
-    note_examined: Callable[[], None]
-    """Blocking: all files that boots before this one left were examined. Raises: DiskFull, Unavailable."""
+    note_examined: Callable[[Iterable[ShardKey]], None]
+    """Blocking: all files that boots before this one left were examined, those of these shards excepted. Raises:
+    DiskFull, Unavailable."""
 
 
 async def begin_life(
@@ -60,7 +62,8 @@ async def begin_life(
         ),
     )
     is_same_boot = past.boot_id != "" and past.boot_id == boot_id
-    await asyncio.to_thread(note_life, layout.life_file, start_id, boot_id if is_same_boot else "")
+    known = (boot_id, past.unexamined) if is_same_boot else ("",)
+    await asyncio.to_thread(note_life, layout.life_file, start_id, *known)
     is_continued = registration.is_continued
     if not is_continued:
         log.error(
@@ -69,6 +72,7 @@ async def begin_life(
             data=str(layout.root),
             life=registration.node_epoch,
         )
-    origin = Origin(is_continued, is_continued and is_same_boot, is_examined=past.boot_id != "")
+    is_memory_kept, is_examined = is_continued and is_same_boot, past.boot_id != ""
+    origin = Origin(is_continued, is_memory_kept, is_examined=is_examined, unexamined=past.unexamined)
     life = Life(info.node_id, registration.node_epoch)
     return BegunLife(life, origin, partial(note_life, layout.life_file, start_id, boot_id))

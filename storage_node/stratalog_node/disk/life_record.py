@@ -20,7 +20,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from uuid import UUID
 
+from stratalog.model.ids import ShardKey
 from stratalog.telemetry.logs import logger
 from stratalog_node.disk.durable_files import read_file, write_durably_of
 
@@ -41,7 +43,9 @@ class PastLife:
     """Names of starts; one of them began that life. Empty: the directory cannot prove which life it continues."""
     boot_id: str = ""
     """The machine's boot since which nothing was lost but by the disk: in it the files were examined that boots before
-    had left. Empty: they were not all examined."""
+    had left, those of the shards `unexamined` excepted. Empty: no start in the boot has come so far."""
+    unexamined: frozenset[ShardKey] = frozenset()
+    """Shards that could not be opened in that boot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,10 @@ class Origin:
     """And the machine has run since its files were examined: all that was written since is there, unless the disk
     damaged it."""
     is_examined: bool = True
-    """No file is left whose tail a power cut may have taken and that no start has examined since."""
+    """No file is left whose tail a power cut may have taken and that no start has examined since, those of the shards
+    `unexamined` excepted."""
+    unexamined: frozenset[ShardKey] = frozenset()
+    """Shards of which nothing is known: neither of the two statements above is about them."""
 
 
 NOT_KNOWN: Final = Origin()
@@ -67,15 +74,16 @@ def note_start(path: Path, start_id: str, boot_id: str) -> PastLife:
     Unavailable."""
     past = _read(path)
     kept = (*past.starts[:1], *past.starts[1:][-(_MOST_STARTS - 2) :])
-    _write(path, (*kept, start_id), boot_id if past.boot_id == boot_id else "")
+    is_same_boot = past.boot_id == boot_id
+    _write(path, (*kept, start_id), boot_id if is_same_boot else "", past.unexamined if is_same_boot else ())
     return past
 
 
-def note_life(path: Path, start_id: str, boot_id: str) -> None:
+def note_life(path: Path, start_id: str, boot_id: str, unexamined: Iterable[ShardKey] = ()) -> None:
     """Blocking, once the meta service has answered that this start began a life, and before anything is done in it;
-    `boot_id` as in `PastLife`. And again once this life has examined all files.
+    `boot_id` and `unexamined` as in `PastLife`. And again once this life has examined more files.
     Durability: it is on the disk when this returns. Raises: DiskFull, Unavailable."""
-    _write(path, (start_id,), boot_id)
+    _write(path, (start_id,), boot_id, unexamined)
 
 
 def seat_of(descriptor: int, boot_id: str) -> str:
@@ -92,9 +100,11 @@ def _read(path: Path) -> PastLife:
     try:
         fields = json.loads(data)
         starts = tuple(str(one) for one in fields["starts"])
+        topics = fields.get("unexamined", {}).items()
+        unexamined = frozenset(ShardKey(UUID(topic), int(shard)) for topic, shards in topics for shard in shards)
         if _is_itself(path, fields["file"]):
-            return PastLife(starts, str(fields["boot_id"]))
-    except (ValueError, KeyError, TypeError) as error:
+            return PastLife(starts, str(fields["boot_id"]), unexamined)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         log.error("what a directory says of its past cannot be read", file=str(path), error=str(error))
     else:
         log.error("this directory is a copy of another one, or was put back from one", file=str(path))
@@ -121,9 +131,13 @@ def _number_of(descriptor: int) -> dict[str, int | None]:
     return {"inode": os.fstat(descriptor).st_ino, "generation": generation}
 
 
-def _write(path: Path, starts: Iterable[str], boot_id: str) -> None:
+def _write(path: Path, starts: Iterable[str], boot_id: str, unexamined: Iterable[ShardKey]) -> None:
+    topics: dict[str, list[int]] = {}
+    for key in sorted(unexamined):
+        topics.setdefault(str(key.topic_id), []).append(key.shard)
+
     def content(descriptor: int) -> list[bytes]:
-        fields = {"starts": list(starts), "boot_id": boot_id, "file": _number_of(descriptor)}
+        fields = {"starts": list(starts), "boot_id": boot_id, "unexamined": topics, "file": _number_of(descriptor)}
         return [json.dumps(fields).encode() + b"\n"]
 
     write_durably_of(path, content)

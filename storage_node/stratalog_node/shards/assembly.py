@@ -11,13 +11,13 @@ of start and stop, and nothing else.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from stratalog.meta_api.client import MetaClient
-from stratalog.model.ids import SegmentKey
+from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.settings.process import ProcessSettings
 from stratalog.telemetry.logs import logger
 from stratalog.telemetry.metrics import MetricRegistry
@@ -115,7 +115,7 @@ async def open_shards(
     service_heard_ms: Callable[[], int],
     why_short: Callable[[], str | None] = lambda: None,
     origin: Origin = NOT_KNOWN,
-    note_examined: Callable[[], None] = lambda: None,
+    note_examined: Callable[[Iterable[ShardKey]], None] = lambda _: None,
     ends: EndsInMemory | None = None,
 ) -> LocalShards:
     """Every shard as the last life left it; from here on they follow the catalog.
@@ -223,4 +223,4 @@ async def _recover(recovery: Recovery, journals: list[Path]) -> None:
     for path in journals:
         remove_journal(path)
     recovery.hand_over()
-    await recovery.note_if_examined()
+    await recovery.note_examined()

@@ -6,9 +6,11 @@ import json
 import os
 import shutil
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
+from stratalog.model.ids import ShardKey
 from stratalog_node.disk.life_record import PastLife, note_life, note_start, seat_of
 
 BOOT = "boot"
@@ -38,6 +40,23 @@ def test_a_start_in_another_boot_has_examined_nothing_until_its_life_says_so(pat
     note_life(path, "fourth", BOOT)
     assert note_start(path, "fifth", BOOT).boot_id == BOOT
     assert note_start(path, "sixth", BOOT).boot_id == BOOT, "the one before it was killed, and nothing else"
+
+
+def test_shards_that_could_not_be_opened_stay_named_in_the_same_boot(path: Path) -> None:
+    topic = uuid4()
+    closed = {ShardKey(topic, 3), ShardKey(topic, 0), ShardKey(uuid4(), 1)}
+    note_life(path, "first", BOOT, closed)
+    assert note_start(path, "second", BOOT) == PastLife(("first",), BOOT, frozenset(closed))
+    assert note_start(path, "third", BOOT).unexamined == closed, "the second one was killed"
+    assert note_start(path, "fourth", "another boot").unexamined == closed, "what the boot before says"
+    assert note_start(path, "fifth", "another boot").unexamined == frozenset(), "of this one nothing is examined"
+
+
+def test_a_file_of_an_earlier_version_names_no_shards(path: Path) -> None:
+    fields = json.loads(path.read_text())
+    del fields["unexamined"]
+    path.write_text(json.dumps(fields))
+    assert note_start(path, "second", BOOT) == PastLife(("first",), BOOT)
 
 
 def test_starts_that_were_not_answered_are_named_too_for_one_of_them_may_have_begun_a_life(path: Path) -> None:
@@ -71,7 +90,14 @@ def test_a_directory_that_is_moved_is_the_same_one(path: Path) -> None:
     assert note_start(moved, "second", BOOT) == PastLife(("first",), BOOT)
 
 
-@pytest.mark.parametrize("content", ["", "{}", "[]", '{"starts": [], "file": 3, "boot_id": ""}', '{"starts": 3}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("", "{}", "[]", '{"starts": [], "file": 3, "boot_id": ""}', '{"starts": 3}'),
+        *('{"starts": [], "unexamined": 3}', '{"starts": [], "unexamined": {"x": [0]}}'),
+        '{"starts": [], "unexamined": {"6adb991c-0ac9-4e09-bedb-b70564528bf6": 1}}',
+    ],
+)
 def test_a_file_that_says_nothing_shows_nothing(path: Path, content: str) -> None:
     path.write_text(content)
     assert note_start(path, "second", BOOT) == PastLife()

@@ -4,7 +4,10 @@ again, in a later epoch."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import json
+import shutil
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +15,9 @@ from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.machines.leading.shard_life import StopCause
 from stratalog.machines.restart.restart_events import ScanFile
 from stratalog.model.commands.table_commands import RollSegment
-from stratalog.model.errors import Unavailable
+from stratalog.model.errors import DiskFull, Unavailable
+from stratalog.model.ids import ShardKey
+from stratalog_node.disk.life_record import note_life
 from stratalog_node.shards.read.epochs import end_of_led_epoch
 from stratalog_node.shards.restart.opening import OpenedFiles
 from support.node_cluster import NodeCluster
@@ -112,3 +117,59 @@ async def test_a_tail_that_the_power_took_is_no_damage_for_the_start_after_one_t
     await cluster.kill(1)
     await cluster.start(1)
     assert await cluster.values(key) == [b"kept", b"new"]
+
+
+@pytest.mark.fault("power-cut-then-killed")
+async def test_a_shard_that_cannot_be_opened_hides_no_damage_of_the_other_shards(
+    cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their records were written after the power cut, on a machine that kept running."""
+    await cluster.start(1)
+    closed, key = await cluster.shard(1, "closed"), await cluster.shard(1)
+    await cluster.append(closed, b"kept")
+    await cluster.power_cut(1)
+    perform = OpenedFiles.perform
+
+    async def failing(files: OpenedFiles, step: object) -> object:
+        if isinstance(step, ScanFile) and step.key.shard_key == closed:
+            raise Unavailable("the disk does not read this file")
+        return await perform(files, step)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(OpenedFiles, "perform", failing)
+    await cluster.start(1)
+    values = [b"%d" % number for number in range(20)]
+    for value in values:
+        await cluster.append(key, value)
+    path = cluster.layout(1).segment(cluster.segments(key)[-1].key)
+    await cluster.kill(1)
+    shutil.rmtree(cluster.layout(1).checkpoints)
+    cluster.forget_memory(1)
+    damaged = bytearray(path.read_bytes())
+    damaged[(SEGMENT_HEADER_BYTES + len(damaged.rstrip(b"\0"))) // 2] ^= 1
+    path.write_bytes(damaged)
+    await cluster.start(1)
+    shard = cluster.nodes[1].shards.get(key)
+    assert shard is not None
+    await eventually(lambda: shard.stop is not None and shard.stop.cause is StopCause.DATA_LOST)
+    assert path.read_bytes().rstrip(b"\0") == bytes(damaged).rstrip(b"\0")
+
+
+@pytest.mark.fault("power-cut-then-killed")
+async def test_a_disk_that_does_not_take_the_note_takes_it_later_in_the_same_life(
+    cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cluster.start(1)
+    await cluster.append(await cluster.shard(1), b"kept")
+    await cluster.power_cut(1)
+    refused = []
+
+    def full(path: Path, start_id: str, boot_id: str, unexamined: Iterable[ShardKey] = ()) -> None:
+        if boot_id and len(refused) < 3:
+            refused.append(boot_id)
+            raise DiskFull("no space left")
+        note_life(path, start_id, boot_id, unexamined)
+
+    monkeypatch.setattr("stratalog_node.registration.note_life", full)
+    await cluster.start(1)
+    await eventually(lambda: json.loads(cluster.layout(1).life_file.read_bytes())["boot_id"] != "")
+    assert len(refused) == 3

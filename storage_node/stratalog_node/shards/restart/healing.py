@@ -56,10 +56,12 @@ class Healing:
         self._remote = remote
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._tasks = TaskSet()
+        self._is_noting = False
 
     def start(self) -> None:
         """Begin with every shard that recovery left unhealed. What waits for other nodes is looked at with each change
         of its segments."""
+        self._begin_noting()
         for key in list(self._recovery.unhealed):
             self._tasks.start(self._heal(key), name="shard-healing")
         if self._recovery.waiting:
@@ -204,7 +206,20 @@ class Healing:
             self._context.stats.healed_shards += 1
             log.info("shard healed", topic=shard.topic.name, shard=shard.key.shard, end_offset=shard.end_offset)
             self._context.turn.tell_moved(shard)
-        await self._recovery.note_if_examined()
+        self._begin_noting()
+
+    def _begin_noting(self) -> None:
+        if not self._is_noting and not self._recovery.is_examination_noted:
+            self._is_noting = True
+            self._tasks.start(self._note_examined(), name="examination-noting")
+
+    async def _note_examined(self) -> None:
+        """Until the disk has taken it; shards that are opened meanwhile are noted together."""
+        backoff = Backoff()
+        while not self._recovery.is_examination_noted:
+            await self._recovery.note_examined()
+            await backoff.pause()
+        self._is_noting = False
 
     def _waiting(self, shard: ShardLog, missing: Heal, why: str) -> Stop:
         reason = (

@@ -52,10 +52,11 @@ class Recovery:
         store: Checkpoints,
         doubted: Mapping[ShardKey, int] | None = None,
         origin: Origin = NOT_KNOWN,
-        note_examined: Callable[[], None] = lambda: None,
+        note_examined: Callable[[Iterable[ShardKey]], None] = lambda _: None,
     ) -> None:
         """Blocking. `doubted`: the shards in doubt, with their epochs; None when all are (`disk/clean_stop.py`).
-        `note_examined` is called on a thread once no file is left that a power cut may have torn."""
+        `note_examined` is called on a thread, with the shards whose files a power cut may have torn and that are not
+        opened yet."""
         self._context = context
         self._directory = directory
         self._copies = copies
@@ -63,7 +64,12 @@ class Recovery:
         self._doubted = doubted
         self._is_continued = origin.is_continued
         self._is_memory_kept = origin.is_memory_kept or (doubted is not None and origin.is_examined)
-        self._note_examined: Callable[[], None] | None = None if origin.is_memory_kept else note_examined
+        self._unexamined_before = origin.unexamined
+        self._may_be_torn = origin.unexamined if self._is_memory_kept else None
+        """Shards of which a power cut may have torn a file, until they are opened; None: all."""
+        self._note_examined = note_examined
+        self._noted = origin.unexamined if origin.is_memory_kept else None
+        """What was noted as not examined; None: that nothing was."""
         self._store = store
         self._checkpoints: dict[ShardKey, dict[SegmentKey, Checkpoint]] = {}
         for key, checkpoint in store.load_all().items():
@@ -81,6 +87,7 @@ class Recovery:
         self._partly: set[ShardKey] = set()
         """Shards that were opened only up to a segment whose seal they wait for."""
         self._unreadable: set[ShardKey] = set()
+        """Shards whose files could not be read."""
 
     def replay_journal(self) -> int:
         """Blocking. Returns how many entries the journals of the last life had."""
@@ -114,16 +121,26 @@ class Recovery:
             self._store.revoke(self._to_revoke)
             self._to_revoke.clear()
 
-    async def note_if_examined(self) -> None:
-        """Once every shard is opened. Until then the next start cannot tell a tail that a power cut took from one that
-        the disk damaged. A disk that does not take the note now takes it with a later start."""
-        if self._note_examined is None or self._restarts or self._unreadable:
+    @property
+    def is_examination_noted(self) -> bool:
+        return self._noted == self._unexamined()
+
+    async def note_examined(self) -> None:
+        """After shards were opened, one call at a time: note which ones were not. The next start cannot tell a tail of
+        theirs that a power cut took from one that the disk damaged. Call it again until `is_examination_noted`."""
+        unexamined = self._unexamined()
+        if self._noted == unexamined:
             return
-        note, self._note_examined = self._note_examined, None
         try:
-            await self._context.threads.background(note)
+            await self._context.threads.background(lambda: self._note_examined(unexamined))
         except StratalogError as error:
-            log.warning("it could not be noted that all files were examined", error=str(error))
+            log.warning("it could not be noted which files were examined", error=str(error))
+        else:
+            self._noted = unexamined
+
+    def _unexamined(self) -> frozenset[ShardKey]:
+        closed = self._restarts.keys() | self._unreadable
+        return frozenset(closed if self._may_be_torn is None else closed & self._may_be_torn)
 
     # One shard ------------------------------------------------------------------------------------------------------
     async def recover(self, key: ShardKey) -> None:
@@ -254,7 +271,8 @@ class Recovery:
         in_memory = self._context.ends.found
         written = {one.key: in_memory[one.key] for one in own if one.key in in_memory}
         event: restart_events.RestartEvent | None = restart_events.FilesListed(metadata, own_files, claims, written)
-        checkpoints, is_kept = self._checkpoints.get(key, {}), self._is_memory_kept
+        checkpoints = self._checkpoints.get(key, {})
+        is_kept = self._is_memory_kept and key not in self._unexamined_before
         opened = OpenedFiles(self._context, self._flusher, shard, checkpoints, is_memory_kept=is_kept)
         try:
             while event is not None:
