@@ -4,15 +4,19 @@ The write-ahead log is on but not synced: a checkpoint survives `kill -9`, and a
 only means a longer scan. A checkpoint is written after the segment's bytes below it were flushed, never before, so it
 also proves that every offset below its `next_offset` was on the disk (`machines.restart.shard_restart` relies on that).
 The checkpoint of data that a file never held, or no longer holds, is revoked, so that no power cut brings it back.
+For the same reason a damaged store is not repaired, which would bring such checkpoints back: it is set aside for a
+human, and an empty one takes its place. Everything is read when the store is opened.
 Blocking; for disk threads.
 """
 
 from __future__ import annotations
 
+import shutil
 import threading
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import Final
 
 from rocksdict import AccessType, DbClosedError, Options, Rdict, WriteBatch
 
@@ -22,8 +26,11 @@ from stratalog.model.errors import Corrupt, Unavailable
 from stratalog.model.ids import SegmentKey
 from stratalog.telemetry.logs import logger
 from stratalog_node.disk.calls import disk_call
+from stratalog_node.disk.durable_files import sync_directory
 
 log = logger(__name__)
+
+DAMAGED_SUFFIX: Final = ".damaged"
 
 
 def _name(key: SegmentKey) -> bytes:
@@ -42,12 +49,29 @@ def flushed_ends(path: Path) -> dict[SegmentKey, int]:
         return {}
     try:
         return {checkpoint.key: checkpoint.next_offset for checkpoint in _readable(db, path)}
+    except Exception as error:  # the same
+        log.warning("checkpoints cannot be read", path=str(path), error=str(error))
+        return {}
     finally:
         db.close()
 
 
+def _items(db: Rdict) -> Generator[tuple[bytes, bytes], None, None]:
+    """Raises: what rocksdict raises. Its own iterators end at damage as if nothing followed."""
+    cursor = db.iter()
+    try:
+        cursor.seek_to_first()
+        while cursor.valid():
+            yield cursor.key(), cursor.value()
+            cursor.next()
+        cursor.status()
+    finally:
+        # An iterator keeps the store open, and locked, as long as the error's traceback is referenced.
+        del cursor
+
+
 def _readable(db: Rdict, path: Path) -> Iterator[Checkpoint]:
-    for name, value in db.items():
+    for name, value in _items(db):
         try:
             yield decode_checkpoint(value, source=f"{path}: {name!r}")
         except Corrupt as error:
@@ -71,33 +95,80 @@ def _opened(path: Path) -> Rdict:
     return Rdict(str(path), options)
 
 
+def _is_in_use(text: str) -> bool:
+    return "lock hold" in text or "lock file" in text
+
+
+def _is_damage(error: Exception) -> bool:
+    """And not a disk that fails now, or a lock that another process has."""
+    text = str(error)
+    is_passing = _is_in_use(text) or "Input/output error" in text or "No space left" in text
+    return not is_passing and any(words in text for words in ("Corruption", "No such file", "Invalid argument"))
+
+
+def _opened_whole(path: Path) -> tuple[Rdict, frozenset[bytes]]:
+    """The store, all of which can be read, and the names in it. Raises: what rocksdict raises."""
+    db = _opened(path)
+    try:
+        with closing(_items(db)) as items:
+            return db, frozenset(name for name, _ in items)
+    except BaseException:
+        db.close()
+        raise
+
+
+def _opened_or_new(path: Path) -> tuple[Rdict, frozenset[bytes]]:
+    """Raises: OSError, and what rocksdict raises."""
+    try:
+        return _opened_whole(path)
+    except Exception as error:  # rocksdict raises plain Exception
+        if not _is_damage(error):
+            raise
+        kept = path.with_name(path.name + DAMAGED_SUFFIX)
+        log.error(
+            "the checkpoint store is damaged: it is set aside, and segments are read from their start",
+            path=str(path),
+            kept_as=str(kept),
+            error=str(error),
+        )
+    shutil.rmtree(kept, ignore_errors=True)
+    path.rename(kept)
+    path.mkdir()
+    sync_directory(path.parent)
+    return _opened_whole(path)
+
+
 class Checkpoints:
     def __init__(self, path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
         try:
-            self._db = _opened(path)
-        except Exception as error:  # rocksdict raises plain Exception for a lock held elsewhere
-            raise Unavailable(
-                f"{path}: cannot open the checkpoint store: {error}; is another node using it?"
-            ) from error
+            self._db, self._names_at_start = _opened_or_new(path)
+        except Exception as error:  # rocksdict raises plain Exception
+            hint = "; is another node using it?" if _is_in_use(str(error)) else ""
+            raise Unavailable(f"{path}: cannot open the checkpoint store: {error}{hint}") from error
         self._path = path
         self._reopening = threading.Lock()
         self._has_failed = False
-        self._names_at_start = frozenset(self._db.keys())
 
     def had(self, key: SegmentKey) -> bool:
         """Whether there was one of this segment when the store was opened. Reads nothing."""
         return _name(key) in self._names_at_start
 
     def load_all(self) -> dict[SegmentKey, Checkpoint]:
-        """Every readable checkpoint. A damaged one is dropped: its segment is scanned from the start."""
-        return {checkpoint.key: checkpoint for checkpoint in _readable(self._db, self._path)}
+        """Every readable checkpoint. A damaged one is dropped: its segment is scanned from the start. Raises:
+        Unavailable."""
+        with self._errors("read"):
+            return {checkpoint.key: checkpoint for checkpoint in _readable(self._db, self._path)}
 
     def load(self, key: SegmentKey) -> Checkpoint | None:
         """One segment's; None where there is none, or none that can be read. Raises: Unavailable."""
-        db = self._usable()
-        with disk_call(DiskCall.READ, self._path), self._errors("read"):
-            value = db.get(_name(key))
+        try:
+            value = self._get(key)
+        except Unavailable as error:
+            if not _is_damage(error):
+                raise
+            self._has_failed = True  # since it was opened: opened again, it is set aside
+            value = self._get(key)
         if value is None:
             return None
         try:
@@ -106,6 +177,12 @@ class Checkpoints:
             log.warning("checkpoint dropped", error=str(error))
             return None
         return found if found.key == key else None
+
+    def _get(self, key: SegmentKey) -> bytes | None:
+        db = self._usable()
+        with disk_call(DiskCall.READ, self._path), self._errors("read"):
+            found: bytes | None = db.get(_name(key))
+            return found
 
     def put(self, checkpoints: Iterable[Checkpoint]) -> None:
         """Raises: Unavailable."""
@@ -136,14 +213,14 @@ class Checkpoints:
             raise
 
     def _usable(self) -> Rdict:
-        """After an error of its disk RocksDB refuses all that is written, also once the disk works again; and without
-        revoking its checkpoint no copy is cut or filled. So it is opened again. Raises: Unavailable."""
+        """After an error RocksDB refuses all that is written, also once the disk works again; and without revoking its
+        checkpoint no copy is cut or filled. So it is opened again. Raises: Unavailable."""
         with self._reopening:
             if self._has_failed:
                 with disk_call(DiskCall.READ, self._path), self._errors("open"):
                     with suppress(DbClosedError):  # by the last attempt
                         self._db.close()
-                    self._db = _opened(self._path)
+                    self._db, _ = _opened_or_new(self._path)
                 self._has_failed = False
             return self._db
 

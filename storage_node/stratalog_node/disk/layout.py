@@ -12,6 +12,7 @@ fences.json                                     fences that this node promised (
 flush-failed                                    files whose flush failed
 journal/<number 12>.journal                     the disk's shared write-ahead file
 checkpoints/                                    RocksDB
+checkpoints.damaged/                            one that was set aside for a human
 """
 
 from __future__ import annotations
