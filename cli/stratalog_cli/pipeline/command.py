@@ -306,7 +306,10 @@ def export(
     dry_run: DryRunOption = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Export committed records to JSON lines or Parquet files, or to another Kafka cluster."""
+    """Export committed records to JSON lines or Parquet files, or to another Kafka cluster.
+
+    Exit code 1 if there are batches whose records cannot be read; all others are exported.
+    """
     _need_extra(threads=0 if dry_run else threads)
     from stratalog_cli.pipeline.jobs import export as run
 
@@ -323,6 +326,10 @@ def export(
         if told["by_key"]:
             topics = ", ".join(told["by_key"])
             say(f"records are placed by their keys, for the Kafka has another number of shards: {topics}")
+        if told["unread"]:
+            print_table(["not exported"], [(why,) for why in told["unread"]])
+    if told["unread"]:
+        raise typer.Exit(1)
 
 
 def cost(

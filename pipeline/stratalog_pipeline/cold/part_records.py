@@ -47,14 +47,21 @@ class CheckedPart:
     places: BatchPlaces
 
 
-def read_tables(bucket: str, cluster_id: str, ranges: Iterable[PartRange], wanted: Wanted) -> Iterator[Any]:
-    """Arrow record batches of the records of these ranges, in order. `wanted` says which columns and times.
+def read_tables(
+    bucket: str,
+    cluster_id: str,
+    ranges: Iterable[PartRange],
+    wanted: Wanted,
+    unread: Callable[[UnreadBatch], None] | None = None,
+) -> Iterator[Any]:
+    """Arrow record batches of the records of these ranges, in order. `wanted` says which columns and times. `unread`:
+    as of `batches_to_columns`.
 
     For one task's thread; it opens the store and closes it. Raises: Corrupt, NotFound for what is gone, Unavailable.
     """
     with PartFetcher(lambda: open_store(bucket), ObjectNames("", cluster_id)) as fetcher:
         for part in fetcher.fetch(ranges):
-            yield from tables_of(part, wanted)
+            yield from tables_of(part, wanted, unread)
 
 
 def tables_of(part: CheckedPart, wanted: Wanted, unread: Callable[[UnreadBatch], None] | None = None) -> Iterator[Any]:

@@ -74,6 +74,9 @@ class UnreadBatch(NamedTuple):
     end_offset: int
     why: str
 
+    def __str__(self) -> str:
+        return f"offsets {self.base_offset} to {self.end_offset}: the batch cannot be read: {self.why}"
+
 
 def batches_to_columns(
     data: Buffer,

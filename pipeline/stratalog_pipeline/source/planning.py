@@ -10,13 +10,16 @@ from typing import Any
 
 from stratalog.model.errors import InvalidRequest, NotFound
 from stratalog.objects import open_store
+from stratalog.telemetry.logs import logger
 from stratalog_pipeline.cold.catalog import Catalog
 from stratalog_pipeline.cold.committed import CommittedShard
 from stratalog_pipeline.cold.cutting import Asked, PartRange, ShardName, cut
 from stratalog_pipeline.cold.part_records import fetch_part, read_tables, tables_of
-from stratalog_pipeline.decode.columns import SCHEMA, Wanted
+from stratalog_pipeline.decode.columns import SCHEMA, UnreadBatch, Wanted
 from stratalog_pipeline.source.options import EARLIEST_OFFSET, LATEST_OFFSET, Point, ReadOptions
 from stratalog_pipeline.source.worker_heap import keep_imports_out_of_collections
+
+log = logger(__name__)
 
 ROW_TYPES = (
     "topic string, shard int, offset long, timestamp timestamp, timestamp_type int, key binary, value binary, "
@@ -149,4 +152,9 @@ def tables(
 ) -> Iterator[Any]:
     keep_imports_out_of_collections()
     wanted = Wanted(columns, from_ms=asked.from_ms, to_ms=asked.to_ms)
-    yield from read_tables(options.bucket, cluster_id, ranges, wanted)
+    is_reporting = options.asked.is_gap_allowed
+    yield from read_tables(options.bucket, cluster_id, ranges, wanted, _report if is_reporting else None)
+
+
+def _report(unread: UnreadBatch) -> None:
+    log.warning("records are passed over", why=str(unread))

@@ -198,14 +198,7 @@ def _unread_letters(part: CheckedPart, unread: Sequence[UnreadBatch]) -> Any:
     """One for each batch, at its first offset."""
     planned = part.planned
     place = {"topic": planned.topic, "shard": planned.segment.shard, "leader_epoch": planned.segment.epoch}
-    rows = [
-        place
-        | {
-            "offset": one.base_offset,
-            "error": f"offsets {one.base_offset} to {one.end_offset}: the batch cannot be read: {one.why}",
-        }
-        for one in unread
-    ]
+    rows = [place | {"offset": one.base_offset, "error": str(one)} for one in unread]
     return pa.Table.from_pylist(rows, schema=DEAD)
 
 

@@ -31,7 +31,7 @@ from stratalog_pipeline.cold.catalog import Catalog
 from stratalog_pipeline.cold.committed import CommittedShard, topic_id_of
 from stratalog_pipeline.cold.cutting import Asked, PartRange, cut
 from stratalog_pipeline.cold.part_records import PartFetcher, tables_of
-from stratalog_pipeline.decode.columns import SCHEMA, Wanted
+from stratalog_pipeline.decode.columns import SCHEMA, UnreadBatch, Wanted
 from stratalog_pipeline.jobs.export.folder import ExportFacts, ExportFolder, FilePlanned, selection_of
 from stratalog_pipeline.jobs.put_once import put_once
 from stratalog_pipeline.jobs.runners import OnProgress, OpenStore, Runner
@@ -102,8 +102,9 @@ class ExportWork:
 
 @dataclass(slots=True)
 class Exported:
-    """What came of it. `pieces_there` were put by an earlier run; records and bytes are those of this run alone. Of a
-    Kafka: topics whose records kept their shard, and those whose records were placed by their key."""
+    """What came of it. `pieces_there` were put by an earlier run; records, bytes and batches that cannot be read are
+    those of this run alone. Of a Kafka: topics whose records kept their shard, and those whose records were placed by
+    their key."""
 
     cluster_id: str = ""
     pieces: int = 0
@@ -113,6 +114,8 @@ class Exported:
     bytes_put: int = 0
     same_shards: list[str] = field(default_factory=list)
     by_key: list[str] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
+    """Batches whose records cannot be read, as words: nodes do not check what is inside a batch."""
     is_dry_run: bool = False
 
 
@@ -131,6 +134,7 @@ def export(options: ExportOptions, run: Runner, on_progress: OnProgress = lambda
             told.records += done.records
             told.bytes_put += done.bytes_put
             told.pieces_there += done.was_there
+            told.unread += done.unread
             on_progress("exported", number, len(works))
     return told
 
@@ -224,32 +228,39 @@ class PieceExported:
     records: int
     bytes_put: int
     was_there: bool = False
+    unread: tuple[str, ...] = ()
 
 
 def export_piece(work: ExportWork) -> PieceExported:
     """For a task."""
+    unread: list[str] = []
+    tables = _tables(work, unread)
     if work.shape is Shape.KAFKA:
-        return _send(work, _tables(work))
+        return replace(_send(work, tables), unread=tuple(unread))
     body = io.BytesIO()
     records = 0
     if work.shape is Shape.PARQUET:
         with pq.ParquetWriter(body, SCHEMA, compression="zstd") as writer:
-            for table in _tables(work):
+            for table in tables:
                 writer.write_batch(table)
                 records += table.num_rows
     else:
-        for table in _tables(work):
+        for table in tables:
             for row in _rows(table):
                 body.write(as_json_line(row))
             records += table.num_rows
     is_put = asyncio.run(_put(work.target, work.key, body.getvalue()))
-    return PieceExported(records, body.tell()) if is_put else PieceExported(0, 0, was_there=True)
+    told = PieceExported(records, body.tell()) if is_put else PieceExported(0, 0, was_there=True)
+    return replace(told, unread=tuple(unread))
 
 
-def _tables(work: ExportWork) -> Iterator[Any]:
+def _tables(work: ExportWork, unread: list[str]) -> Iterator[Any]:
+    """The batches that cannot be read are added to `unread`: one batch of a client must not stop all exports."""
     with PartFetcher(work.open_bucket, ObjectNames("", work.cluster_id)) as fetcher:
         for part in fetcher.fetch(work.ranges):
-            yield from tables_of(part, work.wanted)
+            these: list[UnreadBatch] = []
+            yield from tables_of(part, work.wanted, these.append)
+            unread += (f"topic {part.planned.topic}, shard {part.planned.segment.shard}, {one}" for one in these)
 
 
 def _rows(table: Any) -> list[dict[str, Any]]:
