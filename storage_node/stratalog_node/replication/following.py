@@ -31,6 +31,7 @@ from stratalog.model.segment import Segment
 from stratalog.model.topic import Topic
 from stratalog.settings.choices import FlushPolicy
 from stratalog.telemetry.logs import logger
+from stratalog_node.backoff import Backoff
 from stratalog_node.disk.checkpoints import Checkpoints
 from stratalog_node.disk.fences import FenceBook
 from stratalog_node.disk.files import FlushLost
@@ -54,8 +55,8 @@ from stratalog_node.shards.seal.producers_before import tally_at_end
 
 log = logger(__name__)
 
-_ANEW_S = 10.0
-"""Between a copy of a sealed segment that cannot be used and the next one."""
+_ANEW_S, _LONGEST_ANEW_S = 10.0, 300.0
+"""Between a copy of a sealed segment that cannot be used and the next one; it doubles, for each costs a transfer."""
 _ROOM_POLL_S = 0.5
 _OPEN_AGAIN_S = 5.0
 
@@ -103,6 +104,8 @@ class Following:
         self._line = CopyQueue()
         self._behind = BackgroundFlushes(context.settings.flush_interval_ms)
         self._faulty: dict[SegmentName, Replica] = {}
+        self._useless: dict[SegmentKey, Backoff] = {}
+        """Sealed segments of which no copy could be used yet."""
         self._damaged: dict[SegmentName, Replica] = {}
         """Whose files held more than what can be read of them, unless it was made good since."""
         self.stats = ReplicationStats()
@@ -202,6 +205,7 @@ class Following:
             )
             if replica.follower.life is FollowerLife.SEALED:
                 self._let_go(replica)
+                self._useless.pop(key, None)
                 self._sealed(segment)
                 self.start(self._write_seal(replica.copy, segment))
             self.look_at_fault(replica)
@@ -223,6 +227,7 @@ class Following:
             self._line.add(segment.key)
         else:
             self._line.drop(segment.key)
+            self._useless.pop(segment.key, None)
             if node_id not in segment.replicas and node_id not in segment.local_nodes:
                 self._let_go_of(segment)
         self._copy_next()
@@ -285,7 +290,8 @@ class Following:
         segment = self._context.catalog.segment(copy.key)
         is_given_up = segment is not None and bool(segment.handed.given_up)
         await self.change(copy, copy.set_aside if is_given_up else copy.remove)
-        await self._retry(copy.key, _ANEW_S)
+        await self._useless.setdefault(copy.key, Backoff(_ANEW_S, _LONGEST_ANEW_S)).pause()
+        await self._retry(copy.key, 0)
 
     def _begin_opening(self, name: SegmentName, key: SegmentKey) -> None:
         self._context.rolls_in_progress.note_roll()
@@ -364,6 +370,8 @@ class Following:
         await asyncio.sleep(pause_s)
         if (segment := self._context.catalog.segment(key)) is not None:
             self._update(segment)
+        else:
+            self._useless.pop(key, None)
 
     async def _restart_copy(self, name: SegmentName, key: SegmentKey) -> None:
         """The service counts on this copy no more: what cannot be read is set aside, and all is fetched again."""
@@ -411,6 +419,7 @@ class Following:
 
     def dropped(self, replica: Replica) -> None:
         self._let_go(replica)
+        self._useless.pop(replica.copy.key, None)
         self._left.remove(replica.copy)
 
     async def keep_checkpoint(self, checkpoint: Checkpoint, is_true: Callable[[], bool]) -> None:

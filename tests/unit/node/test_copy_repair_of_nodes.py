@@ -207,6 +207,40 @@ async def test_a_copy_that_is_damaged_while_it_is_made_starts_again(
     assert damaged and cluster.nodes[3].following.stats.faulty_copies == 0
 
 
+@pytest.mark.fault("copy-cannot-be-used-again")
+async def test_pauses_between_copies_that_cannot_be_used_grow(
+    cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each costs a transfer of the whole segment."""
+    monkeypatch.setattr(following, "_ANEW_S", 0.01)
+    await cluster.start(1, 2)
+    key = await cluster.shard(replicas=2)
+    await rolled(cluster, key, b"one")
+    segment = cluster.segments(key)[0].key
+    await cluster.start(3)
+    await cluster.lose(2)
+    pauses: list[float] = []
+    proven, pause = following.ReplicaCopy.prove, following.Backoff.pause
+
+    def prove(copy: following.ReplicaCopy) -> object:
+        if len(pauses) < 4 and copy.key == segment:
+            path = copy.file.path
+            path.write_bytes(path.read_bytes()[:-1] + b"!")
+        return proven(copy)
+
+    async def noted(backoff: following.Backoff) -> None:
+        if backoff in cluster.nodes[3].following._useless.values():
+            pauses.append(backoff.next_s)
+        await pause(backoff)
+
+    monkeypatch.setattr(following.ReplicaCopy, "prove", prove)
+    monkeypatch.setattr(following.Backoff, "pause", noted)
+    await repair(cluster, away=(2,))
+    await eventually(lambda: is_copy_of_shard(cluster, 3, segment))
+    assert pauses[:4] == [0.01, 0.02, 0.04, 0.08]
+    assert not cluster.nodes[3].following._useless, "it is proven"
+
+
 @pytest.mark.fault("segment-opened-fewer-replicas")
 async def test_an_active_segment_with_too_few_replicas_is_filled_where_it_is(cluster: NodeCluster) -> None:
     await cluster.start(1, 2)
