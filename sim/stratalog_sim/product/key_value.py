@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import pickle
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,32 @@ class WriteBatch:
 
     def delete(self, key: bytes) -> None:
         self.changes.append((key, None))
+
+
+class Cursor:
+    """Over what was there when it was made."""
+
+    def __init__(self, items: list[tuple[bytes, bytes]]) -> None:
+        self._items = items
+        self._at = len(items)
+
+    def seek_to_first(self) -> None:
+        self._at = 0
+
+    def valid(self) -> bool:
+        return self._at < len(self._items)
+
+    def key(self) -> bytes:
+        return self._items[self._at][0]
+
+    def value(self) -> bytes:
+        return self._items[self._at][1]
+
+    def next(self) -> None:
+        self._at += 1
+
+    def status(self) -> None:
+        """What a power cut tore was left out when the store was opened."""
 
 
 class Rdict:
@@ -72,11 +97,8 @@ class Rdict:
     def get(self, key: bytes) -> bytes | None:
         return self._values.get(key)
 
-    def keys(self) -> Iterator[bytes]:
-        return iter(sorted(self._values))
-
-    def items(self) -> Iterator[tuple[bytes, bytes]]:
-        return iter(sorted(self._values.items()))
+    def iter(self) -> Cursor:
+        return Cursor(sorted(self._values.items()))
 
     def close(self) -> None:
         os.close(self._fd)
