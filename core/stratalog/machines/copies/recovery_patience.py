@@ -55,13 +55,15 @@ class RecoveryPatience:
         self._lives: dict[int, Life] = {}
         self._heard_ms: dict[Life, int] = {}
         self._stuck: set[Life] = set()
+        self._away: set[Life] = set()
+        """Lives that are not alive: no recovery waits for them."""
         for node in nodes:
             self.node_changed(node, now_ms)
         for segment in segments:
             self.segment_changed(segment, now_ms)
 
     def node_changed(self, node: Node, now_ms: int) -> None:
-        """A new life first reads its disk: it gets the whole time."""
+        """A new life first reads its disk: it gets the whole time, and so does one that was away."""
         before = self._lives.get(node.node_id)
         if before != node.life:
             self._lives[node.node_id] = node.life
@@ -69,6 +71,12 @@ class RecoveryPatience:
             if before is not None:
                 self._heard_ms.pop(before, None)
                 self._stuck.discard(before)
+                self._away.discard(before)
+        if not node.is_alive:
+            self._away.add(node.life)
+        elif node.life in self._away:
+            self._away.discard(node.life)
+            self._heard_ms[node.life] = now_ms
         (self._stuck.discard if node.can_write else self._stuck.add)(node.life)
         for wait in self._waits.values():
             wait.reported = frozenset()  # the nodes that are alive now may allow a decision
@@ -123,7 +131,7 @@ class RecoveryPatience:
         answered = {Life(vote.node_id, vote.life) for vote in wait.segment.handed.votes}
         for node_id in wait.segment.replicas:
             life = self._lives.get(node_id)
-            if life is None or life in answered:
+            if life is None or life in answered or life in self._away:
                 continue
             if life in self._stuck or now_ms - max(wait.since_ms, self._heard_ms[life]) >= self.patience_ms:
                 yield life

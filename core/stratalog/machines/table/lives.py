@@ -203,9 +203,9 @@ def _alive_except(tx: TableTransaction, left_out: Set[int]) -> Callable[[int], b
 
 
 def _is_silent(tx: TableTransaction, segment: Segment, life: Life) -> bool:
-    """Whether this life, which is the present one, has not promised, while others in the ISR may have."""
+    """Whether this life, which is the present one and alive, has not promised, while others in the ISR may have."""
     known = tx.state.nodes.get(life.node_id)
-    if known is None or known.life != life or life.node_id not in segment.replicas:
+    if known is None or known.life != life or not known.is_alive or life.node_id not in segment.replicas:
         return False
     has_promised = any(vote.node_id == life.node_id and vote.life == life.epoch for vote in segment.handed.votes)
     return not has_promised and any(node_id != life.node_id for node_id in segment.isr)

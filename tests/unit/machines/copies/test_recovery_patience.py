@@ -148,7 +148,7 @@ def test_a_replica_is_silent_when_it_has_promised_nothing_for_long_enough() -> N
     patience = patience_of(story)
     assert look(patience, 0, PATIENCE_MS - 1) is None
     due = patience.due(PATIENCE_MS)
-    assert due == ContinueWithout((SilentReplicas(key, (story.life(1), story.life(3))),))
+    assert due == ContinueWithout((SilentReplicas(key, (story.life(3),)),)), "node 1 is not alive: it is not waited for"
     assert patience.due(PATIENCE_MS) == due, "the table may not have heard it"
     patience.performed(due)
     assert look(patience, PATIENCE_MS, 2 * PATIENCE_MS) is None
@@ -202,10 +202,28 @@ def test_a_new_life_gets_the_whole_time() -> None:
     patience = patience_of(story)
     story.start(3)
     patience.node_changed(story.table.state.nodes[3].node, 4_000)
-    due = look(patience, 0, PATIENCE_MS)
-    assert due is not None and due.silent[0].lives == (story.life(1),)
+    assert look(patience, 0, PATIENCE_MS) is None
     due = look(patience, PATIENCE_MS, 4_000 + PATIENCE_MS)
-    assert due is not None and story.life(3) in due.silent[0].lives
+    assert due is not None and due.silent[0].lives == (story.life(3),)
+
+
+@pytest.mark.fault("node-leads-thousands-shards")
+def test_nodes_that_are_not_alive_are_never_silent_until_they_are_heard_of_again() -> None:
+    story, key = active_on()
+    story.die(1)
+    story.promise(key, 2, 12)
+    patience = patience_of(story)
+    story.die(3)
+    patience.node_changed(story.table.state.nodes[3].node, 0)
+    assert look(patience, 0, 2 * PATIENCE_MS) is None
+    before = state_of(story.table)
+    without(story, key, 1, 3)
+    assert state_of(story.table) == before, "nor does the table count them as faulty"
+    story.is_heard(3)
+    patience.node_changed(story.table.state.nodes[3].node, 2 * PATIENCE_MS)
+    assert look(patience, 2 * PATIENCE_MS, 3 * PATIENCE_MS - 1) is None
+    due = patience.due(3 * PATIENCE_MS)
+    assert due is not None and due.silent[0].lives == (story.life(3),)
 
 
 def test_a_recovery_that_is_decided_or_gone_waits_for_no_node() -> None:
