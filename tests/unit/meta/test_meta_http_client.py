@@ -236,9 +236,9 @@ async def test_single_records_are_read_by_their_keys(tmp_path: Path) -> None:
 
 async def test_a_crowd_of_requests_waits_its_turn_without_running_out_of_time(tmp_path: Path) -> None:
     """A request's time begins when it is sent: requests beyond the limit wait, and are not given up."""
-    policy = replace(STEADY, connect_s=0.5)
+    policy = replace(STEADY, connect_s=2.0)
     async with behind_faults(tmp_path, policy) as (world, client, proxy):
-        proxy.add(Rule(Latency(0.15)))
+        proxy.add(Rule(Latency(0.6)))
         await asyncio.gather(*(make_topic(client, f"topic-{number}") for number in range(150)))
         assert len((await world.service.snapshot()).topics) == 150
         assert proxy.seen.faults["Latency"] == 150
