@@ -94,8 +94,11 @@ class RecoveryWaits:
         due = self._patience.due(self._monotonic_ms())
         if due is None:
             return
-        await self._writer.submit(due)
-        self._patience.performed(due)
+        try:
+            await self._writer.submit(due)
+        except BaseException:
+            self._patience.not_performed(due)
+            raise
         self._stats.silent_replicas += sum(len(one.lives) for one in due.silent)
         for one in due.silent[:_NAMED]:
             _log.warning(

@@ -10,10 +10,11 @@ import re
 from contextlib import suppress
 from uuid import uuid4
 
-from stratalog.model.errors import AlreadyExists, InvalidRequest, StratalogError
+from stratalog.model.errors import AlreadyExists, InvalidRequest, OutcomeUnknown, StratalogError
 from stratalog.objects.store import Capabilities, ObjectStore
 
 PROBE_PREFIX = "probe/"
+_ATTEMPTS = 3
 _NAMED = re.compile(rf"^\w+ .*?/{PROBE_PREFIX}[0-9a-f]{{32}}: ")
 _FIRST = b"stratalog probe: first"
 _SECOND = b"stratalog probe: second, must not be seen"
@@ -22,11 +23,21 @@ _SECOND = b"stratalog probe: second, must not be seen"
 async def probe_store(store: ObjectStore) -> Capabilities:
     """Put an object twice, read it back whole and in part, delete it.
 
+    Where the store does not say what became of a put, all is tried again under another name. Some servers answer 409
+    to a put beside the delete of another probe.
+
     Raises: InvalidRequest when the store overwrites or garbles; whatever the store raises when it is away.
     """
+    for _ in range(_ATTEMPTS - 1):
+        with suppress(OutcomeUnknown):
+            return await _probe_once(store)
+    return await _probe_once(store)
+
+
+async def _probe_once(store: ObjectStore) -> Capabilities:
     key = f"{PROBE_PREFIX}{uuid4().hex}"
-    await store.put(key, [_FIRST])
     try:
+        await store.put(key, [_FIRST])
         await _try(store, key)
     except StratalogError:
         # What is wrong with the store matters more than what it leaves behind.

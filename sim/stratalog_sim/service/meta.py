@@ -214,7 +214,6 @@ class Meta(Process):
         due = self._patience.due(self.scheduler.now_ms)
         if due is not None:
             self.do(due)
-            self._patience.performed(due)
         self.scheduler.after(PATIENCE_MS // CHECKS_PER_PATIENCE, self, self._look_at_recoveries)
 
     def _look_at_copies(self) -> None:

@@ -33,8 +33,8 @@ class _Wait:
     since_ms: int
     """When its recovery was first seen to wait."""
     reported: frozenset[Life] = frozenset()
-    """Replicas that were reported to the table. They are reported again when there are others, or when the record
-    changed."""
+    """Replicas that are being reported to the table, or were. They are reported again when there are others, or when
+    something changed since the report was made: the table may have performed the report before that change."""
 
 
 def waits_for_promises(segment: Segment) -> bool:
@@ -110,7 +110,10 @@ class RecoveryPatience:
             self._heard_ms[life] += missed_ms
 
     def due(self, now_ms: int) -> ContinueWithout | None:
-        """Look at the time. Returns silent replicas that the table was not told about; None without any."""
+        """Look at the time. Returns silent replicas that the table was not told about; None without any.
+
+        They are reported again once something changed, or after `not_performed`.
+        """
         if now_ms - self._looked_ms > self.patience_ms // 2:
             self.excuse_silence(now_ms)  # this process did not run meanwhile
         self._looked_ms = now_ms
@@ -118,14 +121,15 @@ class RecoveryPatience:
         for key, wait in self._waits.items():
             silent = frozenset(self._silent(wait, now_ms))
             if silent and silent != wait.reported:
+                wait.reported = silent
                 found.append(SilentReplicas(key, tuple(sorted(silent, key=lambda life: life.node_id))))
         return ContinueWithout(tuple(found)) if found else None
 
-    def performed(self, command: ContinueWithout) -> None:
-        """The table has performed it. What it did not decide, it is not told again until something changes."""
+    def not_performed(self, command: ContinueWithout) -> None:
+        """The table did not perform it, or perhaps did not: the next check reports it again."""
         for one in command.silent:
             if (wait := self._waits.get(one.segment)) is not None:
-                wait.reported = frozenset(one.lives)
+                wait.reported = frozenset()
 
     def _silent(self, wait: _Wait, now_ms: int) -> Iterable[Life]:
         answered = {Life(vote.node_id, vote.life) for vote in wait.segment.handed.votes}
