@@ -24,6 +24,9 @@ class CountingStore:
         """Whether a read of this key is not answered, and fails once `gives_up` is set."""
         self.gives_up = asyncio.Event()
         self.on_get: Callable[[], None] = lambda: None
+        self.crowd = 0
+        """No read is answered before as many have been in flight at once."""
+        self._has_crowd = asyncio.Event()
         self._objects: dict[str, tuple[bytes, ...]] = {}
         self._bodies: dict[bytes, bytes] = {}
 
@@ -50,6 +53,9 @@ class CountingStore:
             if self.hangs(key):
                 await self.gives_up.wait()
                 raise Unavailable(f"{key}: no answer in time")
+            if self.in_flight >= self.crowd:
+                self._has_crowd.set()
+            await self._has_crowd.wait()
             for _ in range(3):
                 await asyncio.sleep(0)
         finally:
