@@ -25,6 +25,7 @@ _FIRST_S: Final = 1.0
 _WELL_S: Final = 4.0
 """All nodes are back, in sync, and their disks count again."""
 _SLOW_S: Final = 4.0
+_LATE_S: Final = 0.05
 _POLL_S: Final = 0.1
 
 
@@ -34,6 +35,7 @@ class HangingDisks:
 
     async def run(self) -> None:
         await asyncio.sleep(_FIRST_S)
+        self._world.network.slow_s = self._world.rng.choice((0.0, _LATE_S))  # promises come apart then
         for _ in range(ROUNDS):
             await self._play_round()
             await asyncio.sleep(_WELL_S)

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextvars import copy_context
+from random import Random
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
@@ -33,11 +34,13 @@ _SILENCE_S = 1.0
 
 
 class MetaDisk(MemoryStore):
-    """Survives its service."""
+    """Survives its service. Where a flush takes long, commands that arrive meanwhile share the next write."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         super().__init__()
         self._loop = loop
+        self._rng = Random(loop.rng.random())
+        self._flush_s = self._rng.choice((0.0, 0.02, 0.1))
 
     async def load(self) -> list[StoredRecord]:
         await asyncio.sleep(0.005)
@@ -45,6 +48,8 @@ class MetaDisk(MemoryStore):
         return await super().load()
 
     async def write(self, commands: Sequence[Sequence[TableWrite]]) -> None:
+        if self._flush_s:
+            await asyncio.sleep(self._flush_s * self._rng.random())
         for command in commands:
             await asyncio.sleep(0.001 * self._loop.rng.random())
             await super().write([command])

@@ -61,6 +61,7 @@ PRODUCT_BUGS = {
         ProductBug("started again behind a hand-over", of_replication.started_again_behind_a_hand_over),
         ProductBug("seal taken for a fence", of_replication.seal_taken_for_a_fence),
         ProductBug("every member is waited for", of_replication.every_member_is_waited_for, Shape(hangs=True)),
+        ProductBug("report of silence noted late", of_replication.report_of_silence_noted_late, Shape(hangs=True)),
         ProductBug("heartbeats taken for health", of_replication.heartbeats_taken_for_health, Shape(hangs=True)),
         ProductBug("upload above HW", of_tiers.upload_above_high_watermark, _BUCKET),
         ProductBug("delete before commit", of_tiers.delete_before_commit, _BUCKET),

@@ -24,6 +24,7 @@ from stratalog.machines.table import segments as table_segments
 from stratalog.model.append import AppendFailure
 from stratalog.model.commands import table_commands as commands
 from stratalog.model.errors import Fenced, StratalogError
+from stratalog_meta.recovery_waits import RecoveryWaits
 from stratalog_node.replication.following import Following
 from stratalog_node.replication.replica import Replica
 from stratalog_node.replication.replica_copy import ReplicaCopy
@@ -260,6 +261,23 @@ def every_member_is_waited_for() -> list[Patch]:
         return None
 
     return [(RecoveryPatience, "due", due)]
+
+
+def report_of_silence_noted_late() -> list[Patch]:
+    """The meta service notes that its table knows who is silent once it has the answer. Promises that were in the same
+    write, behind the report, then count as known to the table when it performed the report."""
+
+    async def check_waits(self: RecoveryWaits) -> None:
+        patience = self._patience
+        due = patience.due(self._monotonic_ms())
+        if due is not None:
+            patience.not_performed(due)
+            await self._writer.submit(due)
+            for one in due.silent:
+                if one.segment in patience._waits:
+                    patience._waits[one.segment].reported = frozenset(one.lives)
+
+    return [(RecoveryWaits, "_check_waits", check_waits)]
 
 
 def heartbeats_taken_for_health() -> list[Patch]:
