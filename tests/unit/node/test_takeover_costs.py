@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,13 @@ from typing import Any
 import pytest
 
 from stratalog.formats.segments.index_block import decode_index_block
+from stratalog.formats.segments.producers import tally_of
 from stratalog.machines.leading.chain_events import ChainEvent, SegmentEventReceived
 from stratalog.model.commands.table_commands import CreateTopic, ProposeIsr, ReportReplica
 from stratalog.model.ids import SegmentKey, ShardKey
+from stratalog.model.producers import ProducerTally
 from stratalog_node.shards.log.shard_log import ShardLog
+from stratalog_node.shards.seal import producers_before
 from support.node_cluster import NodeCluster
 from support.waiting import eventually
 
@@ -156,3 +160,25 @@ async def test_segments_whose_isr_may_have_changed_are_read_back_by_shared_reque
             await eventually(lambda key=key: DEAD not in cluster.segments(key)[-1].isr)
             assert await cluster.append(key, b"behind") == 1
         assert cluster.meta.calls["read_version"] - reads < len(keys) // 2
+
+
+@pytest.mark.fault("node-leads-thousands-shards")
+async def test_tallies_of_few_producers_are_made_without_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made_on: list[threading.Thread] = []
+
+    def noted(*what: Any) -> ProducerTally:
+        made_on.append(threading.current_thread())
+        return tally_of(*what)
+
+    monkeypatch.setattr(producers_before, "tally_of", noted)
+    async with NodeCluster(tmp_path, monkeypatch) as cluster:
+        await cluster.start(DEAD, *OTHERS)
+        keys = [key for key in await written_shards(cluster) if cluster.leader(key) == DEAD]
+        await cluster.kill(DEAD)
+        await cluster.lose(DEAD)
+        for key in keys:
+            await cluster.is_sealed(key, copies=len(OTHERS))
+    assert len(made_on) >= len(OTHERS) * len(keys)
+    assert set(made_on) == {threading.main_thread()}

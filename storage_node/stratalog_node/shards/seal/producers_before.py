@@ -9,6 +9,7 @@ Source: docs/replication.md section 5.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from stratalog.formats.segments.producers import encode_table, tally_of
 from stratalog.machines.leading.sealed_producers import Producers, is_whole, producers_before, sealed_table, without
@@ -21,6 +22,10 @@ from stratalog_node.shards.copies.active import ActiveSegment
 from stratalog_node.shards.copies.context import ShardContext
 
 log = logger(__name__)
+
+_FEW: Final = 32
+"""Of so few producers a tally takes less time than to hand it to a thread. Thousands of segments have no more when the
+shards of a dead node get other leaders."""
 
 
 def producers_at_base(context: ShardContext, key: SegmentKey, ended: Sequence[ActiveSegment] = ()) -> Producers | None:
@@ -55,6 +60,8 @@ async def tally_at_end(
         made = sealed_table(before, found, base_offset=key.base_offset, opened_ms=opened_ms, rule=rule)
         return tally_of(made, encode_table(made), rule)
 
+    if len(before) + len(found) <= _FEW:
+        return tally()
     return await context.threads.background(tally)  # of 20,000 producers it takes 0.2 s
 
 
