@@ -26,8 +26,7 @@ CHANGES_TOGETHER: Final = 256
 class ChangeHistory:
     """Invariant: `_sets` has the versions `_first_version .. _version`. The versions that reach watchers together have
     the same set, under the last of them. A watcher whose version lies inside such a set gets the changes after that
-    version alone: its state never goes back. A snapshot has such a version if others changed the metadata in the same
-    turn."""
+    version alone: its state never goes back."""
 
     def __init__(
         self,

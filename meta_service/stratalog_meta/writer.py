@@ -9,6 +9,9 @@ hold.
 The task ends with `close` alone. A bug in it is answered like a store that failed until a restart: a request without an
 answer would wait forever, and so would all requests behind it.
 
+Readers are answered last in a turn, from the table as it is then: what a reader keeps has all that was published before
+it continues, and changes that are published later follow it.
+
 Lives on the event loop; the store does its waiting elsewhere.
 Cost: a turn applies what was asked before it, until that makes `MAX_WRITES_PER_TURN` records, and lets others run every
 `SLICE_S`, within a command that changes thousands of records too.
@@ -69,10 +72,9 @@ class _Turn:
     taken: list[_Request] = field(default_factory=list)
     """All of them, those that are answered already too."""
     applied: list[tuple[_Order[Any], Applied[Any]]] = field(default_factory=list)
-    refused: list[tuple[_Request, Exception]] = field(default_factory=list)
-    """Readers as well: that a thing is not there may rest on what this turn writes."""
+    refused: list[tuple[_Order[Any], Exception]] = field(default_factory=list)
     validated: list[tuple[_Order[Any], object]] = field(default_factory=list)
-    read: list[tuple[_Reading[Any], object]] = field(default_factory=list)
+    readings: list[_Reading[Any]] = field(default_factory=list)
     writes: list[Sequence[TableWrite]] = field(default_factory=list)
     """Of each command that has any: whole it stands or falls."""
     write_count: int = 0
@@ -159,7 +161,8 @@ class TableWriter:
         return await answer
 
     async def read(self, read: Callable[[ShardTable], R]) -> R:
-        """Read the table as it is durable; waits for the write under way."""
+        """Read the table as it is durable; waits for the write under way. The caller continues before a later change
+        is published, so what it keeps is never older than what followers were given."""
         if self._is_closing:
             raise Unavailable("the meta service has been stopped: ask another instance, or start it again")
         self._stats.reads += 1
@@ -216,16 +219,8 @@ class TableWriter:
         turn = _Turn()
         try:
             await self._gather(turn)
-            if turn.writes:
-                try:
-                    await self._write(turn)
-                except WriteRefused as refusal:
-                    self._settle(turn, refusal)
-                    return
-                except Exception as error:  # whatever went wrong, the store's state is not known any more
-                    self._fail(turn, error)
-                    return
-            self._answer(turn)
+            await self._commit(turn)
+            await self._answer_readers(turn)
         except Exception as fault:
             self._give_up(turn, fault)
         finally:
@@ -240,6 +235,19 @@ class TableWriter:
         _log.error("writer of the metadata failed with an internal error", error=str(fault), exc_info=fault)
         for request in turn.taken:
             _refuse(request.answer, OutcomeUnknown(f"{self._failure}; see its log, read the metadata, then decide"))
+
+    async def _commit(self, turn: _Turn) -> None:
+        """Make the changes durable, and answer the commands."""
+        if turn.writes:
+            try:
+                await self._write(turn)
+            except WriteRefused as refusal:
+                self._settle(turn, refusal)
+                return
+            except Exception as error:  # whatever went wrong, the store's state is not known any more
+                self._fail(turn, error)
+                return
+        self._answer(turn)
 
     async def _write(self, turn: _Turn) -> None:
         loop = asyncio.get_running_loop()
@@ -265,30 +273,28 @@ class TableWriter:
             if request.answer.done():
                 continue  # its caller has gone: nothing was done yet, so nothing needs to be
             turn.taken.append(request)
+            if isinstance(request, _Reading):
+                turn.readings.append(request)
+                continue
             try:
-                slice_ends = await self._apply_request(turn, request, now_ms, slice_ends)
+                slice_ends = await self._apply_order(turn, request, now_ms, slice_ends)
             except Exception as refusal:  # a bug in one request must not stop all others (F48)
                 turn.refused.append((request, refusal))
-                if not isinstance(refusal, StratalogError):
-                    _log.exception("request failed with an internal error", request=type(request).__name__)
+                _log_bug(refusal, request.command)
 
-    async def _apply_request(self, turn: _Turn, request: _Request, now_ms: int, slice_ends: float) -> float:
+    async def _apply_order(self, turn: _Turn, order: _Order[Any], now_ms: int, slice_ends: float) -> float:
         """Returns when the present slice ends: a command over thousands of records takes several."""
-        match request:
-            case _Reading():
-                turn.read.append((request, request.read(self._table)))
-            case _Order():
-                if self._failure is not None:
-                    raise Unavailable(self._failure)
-                applied, slice_ends = await self._apply(request.command, now_ms, slice_ends)
-                if request.validate_only:
-                    self._table.undo(applied)
-                    turn.validated.append((request, applied.result))
-                else:
-                    turn.applied.append((request, applied))
-                    if applied.writes:
-                        turn.writes.append(applied.writes)
-                        turn.write_count += len(applied.writes)
+        if self._failure is not None:
+            raise Unavailable(self._failure)
+        applied, slice_ends = await self._apply(order.command, now_ms, slice_ends)
+        if order.validate_only:
+            self._table.undo(applied)
+            turn.validated.append((order, applied.result))
+        else:
+            turn.applied.append((order, applied))
+            if applied.writes:
+                turn.writes.append(applied.writes)
+                turn.write_count += len(applied.writes)
         return slice_ends
 
     async def _apply(self, command: Command[R], now_ms: int, slice_ends: float) -> tuple[Applied[R], float]:
@@ -305,14 +311,28 @@ class TableWriter:
 
     def _answer(self, turn: _Turn) -> None:
         self._stats.commands += len(turn.applied)
-        self._stats.refusals += sum(isinstance(request, _Order) for request, _ in turn.refused)
+        self._stats.refusals += len(turn.refused)
         self._publish_and_resolve(turn.applied)
         for order, result in turn.validated:
             _resolve(order.answer, result)
-        for request, refusal in turn.refused:
-            _refuse(request.answer, refusal)
-        for reading, seen in turn.read:
-            _resolve(reading.answer, seen)
+        for order, refusal in turn.refused:
+            _refuse(order.answer, refusal)
+
+    async def _answer_readers(self, turn: _Turn) -> None:
+        """Last: what the turn wrote is durable or undone by then, and all that came of it is published."""
+        loop = asyncio.get_running_loop()
+        slice_ends = loop.time() + SLICE_S
+        for reading in turn.readings:
+            if loop.time() > slice_ends:
+                await asyncio.sleep(0)
+                slice_ends = loop.time() + SLICE_S
+            try:
+                _resolve(reading.answer, reading.read(self._table))
+            except Exception as refusal:  # what the turn deleted is not there, or a bug in one request (F48)
+                _refuse(reading.answer, refusal)
+                _log_bug(refusal, reading)
+        if turn.readings:
+            await asyncio.sleep(0)  # they continue before the next turn publishes anything, however quick its store is
 
     def _publish_and_resolve(self, durable: Sequence[tuple[_Order[Any], Applied[Any]]]) -> None:
         self._publish([applied.change_set for _, applied in durable if applied.change_set is not None])
@@ -376,17 +396,13 @@ class TableWriter:
     def _answer_without(self, turn: _Turn, refusal: Unavailable) -> None:
         """Commands without an answer: their results may rest on what was lost."""
         for request in turn.taken:
-            if isinstance(request, _Reading):
-                self._read_again(request)
-            else:
+            if isinstance(request, _Order):
                 _refuse(request.answer, refusal)
 
-    def _read_again(self, reading: _Reading[Any]) -> None:
-        """From the table as it is durable. What the lost write made is not there any more: that is an answer too."""
-        try:
-            _resolve(reading.answer, reading.read(self._table))
-        except Exception as error:
-            _refuse(reading.answer, error)
+
+def _log_bug(refusal: Exception, request: object) -> None:
+    if not isinstance(refusal, StratalogError):
+        _log.error("request failed with an internal error", request=type(request).__name__, exc_info=refusal)
 
 
 def _resolve(answer: asyncio.Future[Any], result: object) -> None:

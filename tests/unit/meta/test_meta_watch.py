@@ -95,17 +95,20 @@ async def test_a_watch_from_a_snapshot_inside_a_turn_tells_nothing_that_the_snap
     try:
         await service.perform(RegisterNode(NodeInfo(1, "storage-1", "127.0.0.1", 9092)))
         topic = await service.perform(CreateTopic("orders", 1, 1, {}))
-        values = [str(value) for value in range(1_000, 5_000, 1_000)]
-        alters = [AlterTopic(topic.topic_id, {"retention.ms": value}) for value in values]
+        values = [str(value) for value in range(1_000, 6_000, 1_000)]
+        *alters, last = [AlterTopic(topic.topic_id, {"retention.ms": value}) for value in values]
         asked = [asyncio.ensure_future(service.perform(alter)) for alter in alters[:2]]
         snapshot_asked = asyncio.ensure_future(service.snapshot())
         asked += [asyncio.ensure_future(service.perform(alter)) for alter in alters[2:]]
         await asyncio.gather(*asked)
         snapshot = await snapshot_asked
-        assert snapshot.topics[0].settings == alters[1].settings, "others changed the metadata in the same turn"
-        (rest,) = await collect(service.watch(snapshot.version), 1)
-        told = [change.topic.settings for change in rest.changes if isinstance(change, TopicChanged)]
-        assert told == [alter.settings for alter in alters[2:]]
+        assert snapshot.topics[0].settings == alters[-1].settings, "it has all that was written in its turn"
+        await service.perform(last)
+        for known, expected in ((snapshot.version, [last]), (snapshot.version - 2, [*alters[2:], last])):
+            sets = await collect(service.watch(known), 1 + (known < snapshot.version))
+            changes = [change for one in sets for change in one.changes]
+            told = [change.topic.settings for change in changes if isinstance(change, TopicChanged)]
+            assert told == [alter.settings for alter in expected]
     finally:
         await service.close()
 
