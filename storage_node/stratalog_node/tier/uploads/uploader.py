@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Set
 from dataclasses import replace
 from itertools import islice
 from typing import Any, assert_never
@@ -193,6 +193,8 @@ class NodeUploader:
             on_lost=self._lock_lost,
         )
         self._told: dict[SegmentKey, tuple[SegmentState, bool, MountedCopy | None]] = {}
+        self._changed: set[SegmentKey] | None = None
+        """Segments that changed since the metadata were asked for that are being read; None while none are."""
         self._dirty: dict[ShardKey, ShardView] = {}
         self._inbox: list[upload_events.UploaderEvent] = []
         self._wake = asyncio.Event()
@@ -276,10 +278,12 @@ class NodeUploader:
     def _on_change(self, change: Change) -> None:
         match change:
             case SegmentChanged(segment):
+                self._note_changed(segment)
                 self._look_at(segment, self._shards.get(segment.key.shard_key))
             case ShardChanged(shard):
                 # A new shard brings its first segment along.
                 for segment in shard.segments:
+                    self._note_changed(segment)
                     self._look_at(segment, self._shards.get(shard.key))
             case TopicDeleted(topic):
                 for key in [key for key in self._known if key.topic_id == topic.topic_id]:
@@ -290,6 +294,10 @@ class NodeUploader:
                         self._look_at(segment, view)
             case _:
                 pass
+
+    def _note_changed(self, segment: Segment) -> None:
+        if self._changed is not None:
+            self._changed.add(segment.key)
 
     async def _look_at_all(self) -> None:
         work = Slices()
@@ -350,20 +358,31 @@ class NodeUploader:
         """The epoch must be ours in the bucket, too. Then metadata is the truth: read all of it before anything is sent
         under a new lock (F5, F31)."""
         await self.claim.hold(lock)
+        changed = self._changed = set()
+        try:
+            await self._read_metadata(changed)
+        finally:
+            self._changed = None
+        self._enqueue(upload_events.LockGained(lock.epoch))
+
+    async def _read_metadata(self, changed: Set[SegmentKey]) -> None:
+        """`changed` grows meanwhile: what was read of these segments may be older than the change."""
         async with asyncio.timeout(self._limits.call_timeout_ms / 1_000):
             snapshot = await self._meta.snapshot()
         self._ledger.clear()
         present = {segment.key: segment for shard in snapshot.shards for segment in shard.segments}
-        for key in [key for key in self._known if key not in present]:
+        for key in [key for key in self._known if key not in present and key not in changed]:
             self._drop(key)
         work = Slices()
-        for segment in present.values():
+        for listed in present.values():
             await work.did()
+            segment = self._catalog.segment(listed.key) if listed.key in changed else listed
+            if segment is None:
+                continue  # deleted meanwhile
             if segment.state is not SegmentState.DELETED and segment.remote.state is not RemoteState.COMPLETE:
                 self._look_at(segment, self._shards.get(segment.key.shard_key), is_news=True)
             elif self._known.get(segment.key) is not None:
                 self._drop(segment.key)
-        self._enqueue(upload_events.LockGained(lock.epoch))
 
     async def hold_claim(self) -> Lock | None:
         """The write lock, with its claim just seen to be ours: what deletes from the store asks for it each time.
