@@ -65,10 +65,13 @@ class InSync:
             self._count_holders()
         return self.holders != before
 
-    def begin(self, members: tuple[int, ...], version: int) -> None:
-        """The record was made, and says this, whatever was prepared."""
+    def begin(self, members: tuple[int, ...], version: int) -> bool:
+        """The record was made, and says this, whatever was prepared. Returns False if a newer one arrived before."""
+        if version < self.version:
+            return False
         self.members, self.version = members, version
         self._count_holders()
+        return True
 
     def _count_holders(self) -> None:
         found = dict.fromkeys(self.members)

@@ -179,8 +179,10 @@ class SegmentLeader:
             case LagChecked(steady_ms):
                 return self._check_lag(steady_ms)
             case IsrCommitted(isr, version):
+                if not self._in_sync.isr_committed(isr, version):
+                    return []
                 self._note_replicas(self.replicas, isr)
-                return self._advance() if self._in_sync.isr_committed(isr, version) else []
+                return self._advance()
             case ProposalReadBack(proposal, isr, version, was_refused):
                 self._note_replicas(self.replicas, isr)
                 self._forget_removed(isr, version)
@@ -414,8 +416,8 @@ class SegmentLeader:
         self.is_confirmed = True
         if record is None:
             return self._advance()
-        self._in_sync.begin(record.isr, record.isr_version)
-        self._note_replicas(record.replicas, record.isr)
+        if self._in_sync.begin(record.isr, record.isr_version):
+            self._note_replicas(record.replicas, record.isr)
         return self._on_record(record) or self._advance()
 
     def _on_record(self, record: SegmentRecord) -> list[LeaderEffect]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -71,6 +72,21 @@ def test_nothing_is_acknowledged_before_the_opening_is_confirmed() -> None:
     leader = a_leader(is_confirmed=False)
     assert only_acks(appended(leader, a_batch(2))) == []
     assert leader.step(leader_events.OpeningConfirmed(), now_ms=0) == [leader_events.Acknowledge(102, 102)]
+
+
+@pytest.mark.fault("roll-answer-behind-death")
+def test_the_answer_to_a_roll_does_not_take_back_what_the_record_said_since() -> None:
+    """A node died right after the roll: its record, without that node in the ISR, arrives before the answer does."""
+    leader = a_leader(isr=(1, 2, 3), is_confirmed=False)
+    opened = leader_events.SegmentRecord(1, (1, 2, 3), (1, 2, 3), 0)
+    leader.step(leader_events.NodeUpdated(3, 1, is_alive=False, can_write=True), now_ms=0)
+    leader.step(leader_events.RecordReceived(opened), now_ms=0)
+    leader.step(leader_events.RecordReceived(replace(opened, isr=(1, 2), isr_version=1)), now_ms=0)
+    leader.step(leader_events.OpeningConfirmed(opened), now_ms=0)
+    assert (leader.isr, leader.isr_version) == ((1, 2), 1)
+    appended(leader, a_batch(2))
+    (acknowledged,) = only_acks(leader.step(leader_events.FollowerFetched(2, 102), now_ms=0))
+    assert acknowledged == leader_events.Acknowledge(102, 102), "the dead node is not waited for"
 
 
 def only_acks(effects: list[leader_events.LeaderEffect]) -> list[leader_events.LeaderEffect]:
