@@ -24,7 +24,7 @@ from stratalog.machines.table.shard_table import ShardTable
 from stratalog.model.commands.mount_commands import CreateMount, MountCut
 from stratalog.model.commands.table_commands import Command, CompleteRemote, ForgetLocal, RegisterNode
 from stratalog.model.counting import did_you_mean
-from stratalog.model.errors import InvalidRequest, NotFound, Unavailable
+from stratalog.model.errors import InvalidRequest, NotFound, Rejected, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import ChangeSet, Heard, Heartbeat, Snapshot
 from stratalog.model.segment import Segment, SegmentState
@@ -291,10 +291,16 @@ class MetaService:
     def _noted(self, key: SegmentKey, witness: Witness) -> Iterator[None]:
         """Until a snapshot covers it, no node frees the copies of a segment that became complete inside."""
         witness.completing(key)
+        history = self._parts()[1]
         try:
             yield
-        finally:
-            witness.completed(key, self._parts()[1].version)
+        except Rejected:
+            witness.completed(key, history.version)
+            raise
+        except BaseException:
+            witness.outcome_unknown(key, history.version)
+            raise
+        witness.completed(key, history.version)
 
     async def heartbeat(self, heartbeat: Heartbeat, is_connected: Callable[[], bool] | None = None) -> Heard:
         """A node lives. `is_connected`: whether what it came over is still open, where there is such a thing. Raises

@@ -22,9 +22,10 @@ from stratalog.model.commands.table_commands import (
     RollSegment,
     SealSegment,
 )
-from stratalog.model.errors import Conflict, Corrupt, Fenced, Unavailable
+from stratalog.model.errors import Conflict, Corrupt, Fenced, OutcomeUnknown, Unavailable
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import PartCommit
+from stratalog.model.segment import RemoteState
 from stratalog.objects import open_store
 from stratalog.stored import encoding
 from stratalog.stored.snapshots import list_snapshots, read_snapshot
@@ -32,6 +33,7 @@ from stratalog_meta import MetaService
 from stratalog_meta.bucket.backups import BackupPlace
 from stratalog_meta.stores.memory import MemoryStore
 from stratalog_meta.stores.meta_store import MetaStore
+from support.failing_meta_store import FailingStore
 from support.faulty_store import Fault, FaultyStore
 from support.meta_worlds import HandClock, MetaWorld, part, seal_record
 from support.waiting import eventually
@@ -266,3 +268,39 @@ async def test_no_copy_is_freed_before_a_snapshot_knows_its_objects(bucket: Faul
 
         await eventually(is_freed)
         assert world.service.backup_stats.version > 1, "one was put for it, long before its time"
+
+
+@pytest.mark.fault("completion-unknown-then-kept")
+async def test_a_completion_of_unknown_outcome_is_not_taken_for_known_to_an_older_snapshot(
+    bucket: FaultyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store keeps it and loses its answer. Until it is opened again, the metadata are those of the last snapshot;
+    then the segment is complete, and no snapshot knows its objects."""
+    monkeypatch.setattr("stratalog_meta.writer.HEAL_AFTER_S", 3_600)
+    store = FailingStore(MemoryStore())
+    async with running(bucket, store, interval_s=3_600) as world:
+        segment = await world.ready_topic()
+        await world.client.perform(RollSegment(segment.key, 10))
+        await world.client.perform(SealSegment(segment.key, seal_record(segment.key, 10)))
+        lock = await world.lock()
+        await world.client.perform(CommitParts(lock, (PartCommit(segment.key, -1, part(0, 10)),)))
+        await eventually(lambda: world.service.backup_stats.puts)
+        backups, (writer, _, _) = world.service._backups, world.service._parts()
+        assert backups is not None
+        names = ObjectNames("", world.service.cluster_id)
+
+        async def back_up() -> None:
+            world.clock.now_ms += 1_000  # the lock under which the last one was put is over
+            await backups._back_up(writer, names)
+
+        await back_up()
+        store.loses_answer = True
+        with pytest.raises(OutcomeUnknown):
+            await world.client.perform(CompleteRemote(lock, segment.key, "m", b"digest", 100))
+        await back_up()
+        await writer._reopen()
+        assert (await world.service.segment(segment.key)).remote.state is RemoteState.COMPLETE
+        with pytest.raises(Conflict, match="stays where it is"):
+            await world.client.perform(ForgetLocal((segment.key,), 1))
+        await back_up()
+        await world.client.perform(ForgetLocal((segment.key,), 1))

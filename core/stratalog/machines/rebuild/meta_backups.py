@@ -90,6 +90,11 @@ class Witness:
         """If it became so, then at this version at the latest."""
         self._completed[key] = version
 
+    def outcome_unknown(self, key: SegmentKey, version: int) -> None:
+        """If it becomes so, then after this version, and before any later snapshot: one is not taken while the store
+        has not said what it kept."""
+        self._completed[key] = version + 1
+
     def backed_up(self, version: int) -> None:
         """A snapshot of this version, and of this store, is in the bucket."""
         self._told_version = max(version, self._told_version)
