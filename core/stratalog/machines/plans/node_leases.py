@@ -15,7 +15,7 @@ Source: docs/replication.md section 2.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -61,6 +61,10 @@ class _Lease:
     """When it was noted as lost last."""
     cut_ms: int | None = None
     """When the connection of its last heartbeat was first seen to be closed."""
+    heard_ms: int | None = None
+    """When its last heartbeat came; None: none came here in this life."""
+    has_stopped: bool = False
+    """Its last heartbeat said so."""
     welcome_ms: int = 0
     """Once it was lost: when it counts as alive again, if its lease does not end before."""
 
@@ -134,7 +138,7 @@ class NodeLeases:
             )
         known.has_room, known.can_write = has_room, can_write
         known.vitals = vitals or known.vitals
-        known.cut_ms = None
+        known.cut_ms, known.heard_ms, known.has_stopped = None, now_ms, is_last
         if known.ends_ms <= now_ms:
             known.welcome_ms = now_ms + self._probation_ms(known)
         known.ends_ms = self._looked_ms if is_last else max(known.ends_ms, now_ms + self.lease_ms)
@@ -222,9 +226,30 @@ class NodeLeases:
                 if scarcity != lease.noted_scarcity:
                     scarce.append(ScarcityNoted(lease.life, scarcity))
         due = NoteLives(
-            tuple(lost), tuple(heard), tuple(full), tuple(roomy), tuple(scarce), tuple(stuck), tuple(working)
+            tuple(lost),
+            tuple(heard),
+            tuple(full),
+            tuple(roomy),
+            tuple(scarce),
+            tuple(stuck),
+            tuple(working),
+            tuple(self._quiet({life.node_id for life in lost}, now_ms)),
         )
         return None if due == NoteLives() else due
+
+    def _quiet(self, lost: Set[int], now_ms: int) -> Iterable[Life]:
+        """The living that were heard no later than a lost node, give or take the pauses between heartbeats. A node
+        that is alive was heard since. It says nothing that a node's process ended before it was lost (it said so, or
+        its connection was closed): what it had written is still there."""
+        ended = (self._leases[node_id] for node_id in lost)
+        silent = [lease for lease in ended if not lease.has_stopped and lease.cut_ms is None]
+        heard = [lease.ends_ms - self.lease_ms if lease.heard_ms is None else lease.heard_ms for lease in silent]
+        if not heard:
+            return
+        since_ms = max(heard) + self.lease_ms // 2
+        for lease in self._leases.values():
+            if lease.ends_ms > now_ms and (lease.heard_ms is None or lease.heard_ms < since_ms):
+                yield lease.life
 
     def _is_stuck_due(self, lease: _Lease, now_ms: int) -> bool:
         """Repeated while it lasts: other nodes may be able to lead now what they could not lead before."""

@@ -88,29 +88,29 @@ def _is_flushed(topic: Topic, segment: Segment, is_flushed_by_default: bool) -> 
     return is_flushed and is_of_since
 
 
-def end_life(tx: TableTransaction, node_id: int) -> Steps[None]:
-    """Its lease is over; its entry says so already. It may well be alive: the fence decides, not the clock."""
+def end_life(tx: TableTransaction, node_id: int, quiet: Set[int] = frozenset()) -> Steps[None]:
+    """Its lease is over; its entry says so already. It may well be alive: the fence decides, not the clock. `quiet`:
+    nodes that may have failed with it."""
     for number, segment in enumerate(_shared_with(tx, node_id), 1):
         if number % RECORDS_PER_STEP == 0:
             yield
-        _put(
-            tx,
-            segment,
-            taken_from_leader(segment) if segment.leader == node_id else _without_lost(tx, segment, node_id),
-        )
+        is_led = segment.leader == node_id
+        _put(tx, segment, taken_from_leader(segment) if is_led else _without_lost(tx, segment, node_id, quiet))
 
 
-def _without_lost(tx: TableTransaction, segment: Segment, node_id: int) -> Segment:
-    """It leaves the ISR, which saves its leader a proposal. Fewer than two that are alive are not left there, nor fewer
-    than acks=all requires: if several nodes fail together, the leader may be one of them, and not known to be. Then all
-    that have its batches keep their say. A leader that is alive proposes such an ISR itself."""
+def _without_lost(tx: TableTransaction, segment: Segment, node_id: int, quiet: Set[int]) -> Segment:
+    """It leaves the ISR, which saves its leader a proposal. Fewer than two that are surely alive are not left there,
+    nor fewer than acks=all requires: if several nodes fail together, the leader may be one of them, and not known to
+    be. Then all that have its batches keep their say: after a power cut it may be that only this one's disk has the
+    last of them. A leader that is alive proposes such an ISR itself."""
     leader = segment.leader
     if segment.state is not SegmentState.ACTIVE or leader is None or node_id not in segment.isr:
         return segment
     isr = tuple(node for node in segment.isr if node != node_id)
     topic = tx.state.topic(segment.key.topic_id)
     least = least_in_sync(topic.settings, 1 if topic.is_internal else tx.state.min_in_sync)
-    if not tx.state.is_alive(leader) or sum(map(tx.state.is_alive, isr)) < max(2, least):
+    living = {node for node in isr if tx.state.is_alive(node) and node not in quiet}
+    if leader not in living or len(living) < max(2, least):
         return segment
     return replace(segment, isr=isr, isr_version=segment.isr_version + 1)
 

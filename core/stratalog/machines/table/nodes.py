@@ -152,8 +152,9 @@ def note_lives(tx: TableTransaction, command: NoteLives) -> Steps[None]:
         known = tx.state.nodes.get(one.life.node_id)
         if known is not None and known.life == one.life and known.scarcity != one.scarcity:
             tx.put_node(replace(known, scarcity=one.scarcity))
+    quiet = {life.node_id for life in command.quiet if _is_present(tx, life)}
     for node_id, is_alive in noted:  # once all of them are known: nothing may be placed on another that is lost, too
-        yield from (resume_life if is_alive else end_life)(tx, node_id)
+        yield from resume_life(tx, node_id) if is_alive else end_life(tx, node_id, quiet)
     for node_id in stuck:
         yield from hand_over(tx, node_id)
     if noted:

@@ -401,6 +401,9 @@ class NoteLives(Command[None]):
     """Their disks make no progress."""
     working: tuple[Life, ...] = ()
     """Theirs do again."""
+    quiet: tuple[Life, ...] = ()
+    """Their leases last, but they sent no heartbeat since about when a lost one sent its last: all of them may have
+    lost power together."""
 
 
 @dataclass(frozen=True, slots=True)

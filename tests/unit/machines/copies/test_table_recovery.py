@@ -13,6 +13,7 @@ from stratalog.model.commands.table_commands import (
     AlterTopic,
     BeginRecovery,
     CreateTopic,
+    NoteLives,
     ProposeIsr,
     RegisterNode,
     SealUnclean,
@@ -107,6 +108,22 @@ def test_followers_that_die_in_one_moment_with_their_leader_keep_their_say() -> 
     story, _, key = three_nodes()
     story.die(2, 3)
     assert story.segment(key).isr == (1, 2, 3)
+
+
+@pytest.mark.fault("power-cut-leases-end-apart")
+def test_replicas_that_lose_power_together_keep_their_say_though_their_leases_end_apart() -> None:
+    """The disk of node 2 has the batches that the page caches of the others lost."""
+    story, _, key = three_nodes()
+    story.do(NoteLives(lost=(story.life(2),), quiet=(story.life(1), story.life(3))))
+    story.do(NoteLives(lost=(story.life(3),), quiet=(story.life(1),)))
+    story.die(1)
+    for node_id in (1, 3):
+        story.start(node_id, is_clean=False)
+        story.promise(key, node_id, 5)
+    assert is_recovering(story.segment(key)), "node 2 is not there yet"
+    story.start(2, is_clean=False)
+    story.promise(key, 2, 12)
+    assert story.segment(key).end_offset == 12
 
 
 def test_no_fewer_than_acks_all_requires_are_left_in_the_isr_by_a_death() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from stratalog.machines.plans.node_leases import NodeLeases
 from stratalog.model.commands.table_commands import NoteLives
 from stratalog.model.metadata import Life, Node
@@ -44,3 +46,53 @@ def test_a_node_that_is_killed_between_two_heartbeats_is_lost_after_half_a_lease
     assert leases.due(500, cut=[1]) is None
     assert leases.due(750, cut=[1]) is None
     assert leases.due(1_000, cut=[1]) == NoteLives(lost=(LIFE,))
+
+
+def three_heard_until(power_cut_ms: int) -> tuple[NodeLeases, list[Life]]:
+    """Nodes 1 to 3 send a heartbeat every quarter of a lease, none at the same moment, up to `power_cut_ms`."""
+    leases, lives = NodeLeases(LEASE_MS, [], 0), [Life(number, 1) for number in (1, 2, 3)]
+    for life in lives:
+        leases.node_changed(Node(life.node_id, f"disk-{life.node_id}", "host", 9092, None, 1), 0)
+    for now_ms in range(0, power_cut_ms, leases.check_every_ms // 2):
+        for life in lives:
+            if (now_ms - life.node_id * 125) % 500 == 0:
+                leases.heartbeat_received(life, now_ms)
+        assert leases.due(now_ms) is None
+    return leases, lives
+
+
+@pytest.mark.fault("power-cut-leases-end-apart")
+def test_nodes_whose_heartbeats_end_together_are_quiet_until_the_last_of_them_is_lost() -> None:
+    leases, (first, second, third) = three_heard_until(4_000)
+    found = [due for now_ms in range(4_000, 8_000, leases.check_every_ms // 2) if (due := leases.due(now_ms))]
+    noted: list[tuple[tuple[Life, ...], tuple[Life, ...]]] = []
+    for due in found:
+        if (due.lost, due.quiet) not in noted:
+            noted.append((due.lost, due.quiet))
+    assert noted == [((first,), (second, third)), ((first, second), (third,)), ((first, second, third), ())]
+
+
+@pytest.mark.fault("power-cut-leases-end-apart")
+def test_nodes_that_are_heard_while_another_is_lost_are_not_quiet() -> None:
+    leases, (first, second, third) = three_heard_until(4_000)
+    for now_ms in range(4_000, 8_000, leases.check_every_ms // 2):
+        for life in (second, third):
+            if (now_ms - life.node_id * 125) % 500 == 0:
+                leases.heartbeat_received(life, now_ms)
+        if (due := leases.due(now_ms)) is not None:
+            assert due == NoteLives(lost=(first,))
+            break
+    else:
+        raise AssertionError("it is never lost")
+
+
+def test_an_end_of_a_process_says_nothing_of_the_nodes_that_were_heard_when_it_was() -> None:
+    leases, (first, second, third) = three_heard_until(4_000)
+    leases.heartbeat_received(first, 4_000, is_last=True)
+    assert leases.due(4_010) == NoteLives(lost=(first,))
+    leases.node_changed(Node(1, "disk-1", "host", 9092, None, 1, is_alive=False), 4_020)
+    for now_ms in (4_125, 4_250, 4_375, 4_500):
+        assert leases.due(now_ms, cut=[2]) is None
+        leases.heartbeat_received(third, now_ms)
+    due = [leases.due(now_ms, cut=[2]) for now_ms in (4_625, 4_750, 4_875)]
+    assert NoteLives(lost=(second,)) in due
