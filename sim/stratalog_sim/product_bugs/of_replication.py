@@ -264,8 +264,8 @@ def every_member_is_waited_for() -> list[Patch]:
 
 
 def report_of_silence_noted_late() -> list[Patch]:
-    """The meta service notes that its table knows who is silent once it has the answer. Promises that were in the same
-    write, behind the report, then count as known to the table when it performed the report."""
+    """The meta service notes the silent replicas as known to its table once it has the answer. Promises that were in
+    the same write, behind the report, then count as known to the table when it performed the report."""
 
     async def check_waits(self: RecoveryWaits) -> None:
         patience = self._patience
