@@ -3,8 +3,10 @@ followers that a test speaks for."""
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,10 +15,12 @@ from stratalog.kafka.error_codes import ErrorCode
 from stratalog.machines.leading.chain_events import SegmentEventReceived
 from stratalog.machines.leading.leader_events import FollowerFetched, NodeUpdated
 from stratalog.model.commands import table_commands
+from stratalog.model.commands.retirement_commands import AdvanceRetirement, RetireNode
 from stratalog.model.errors import Conflict, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import NodeInfo, PartCommit
 from stratalog.model.producers import NO_PRODUCERS
+from stratalog.model.retirement import RetireMode, RetireStep
 from stratalog.model.segment import RemotePart, SealRecord
 from stratalog_node.shards.copies.sealed import SealedCopy
 from stratalog_node.shards.log.shard_log import ShardLog
@@ -375,6 +379,44 @@ async def test_an_outdated_successor_is_requested_again_while_writers_continue(t
         await eventually(lambda: shard.active is not None and shard.active.key.epoch == 1)
         assert rig.meta.calls[table_commands.PrepareSegment] == 3, "what was not answered ended nothing"
         assert shard.ended[0].leader.end_offset == 4
+
+
+@pytest.mark.fault("successor-asked-before-leaving")
+async def test_a_successor_chosen_before_a_node_leaves_is_replaced_though_its_answer_comes_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ShardRig(tmp_path) as rig:
+        shard = await replicated(rig, segment_bytes="1000")
+        key = shard.segments[0].key
+        await rig.meta.service.perform(table_commands.RegisterNode(NodeInfo(4, "disk-4", "elsewhere", 9092)))
+        real, arrived = rig.meta.perform, asyncio.Event()
+
+        async def perform(command: Any, **options: Any) -> Any:
+            answer = await real(command, **options)
+            if isinstance(command, table_commands.PrepareSegment):
+                await arrived.wait()
+            return answer
+
+        monkeypatch.setattr(rig.meta, "perform", perform)
+        for _ in range(2):
+            rig.append(shard, bytes(300))
+        await eventually(lambda: shard.segments[0].handed.prepared is not None)
+        named = shard.segments[0].handed.prepared
+        assert named is not None
+        leaving = next(node_id for node_id in named.replicas if node_id != 1)
+        record = await rig.meta.service.perform(RetireNode(leaving, RetireMode.OFFLOAD))
+        await rig.meta.service.perform(AdvanceRetirement(leaving, record, RetireStep.CORDON, None))
+        await eventually(lambda: (node := rig.catalog.node(leaving)) is not None and node.is_leaving)
+        shard.workers.sealing.successors.roll_to_new_successor(shard, key)
+        arrived.set()
+
+        def is_rolled() -> bool:
+            for node_id in (2, 3):
+                fetched(rig, shard, node_id, 2)
+            return len(shard.segments) == 2
+
+        await eventually(is_rolled)
+        assert leaving not in shard.segments[1].replicas
 
 
 @pytest.mark.fault("leader-fenced-restarted")

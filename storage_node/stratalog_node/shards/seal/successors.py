@@ -54,6 +54,8 @@ class Successors:
         self._instead_of: dict[SegmentKey, NextReplicas] = {}
         """Successors that were prepared and are to be replaced, although they are alive."""
         self._asked: set[SegmentKey] = set()
+        self._outdated: set[SegmentKey] = set()
+        """Asked for before something came to be known that the answer may lack: they are asked for again."""
         self._answered: SegmentKey | None = None
         """The service has answered for it just now."""
         self._failing: dict[SegmentKey, Backoff] = {}
@@ -89,6 +91,8 @@ class Successors:
     def roll_to_new_successor(self, shard: ShardToRoll, key: SegmentKey) -> None:
         """Ask again for the successor of a segment, because the named one may leave, and end the segment once it is
         known, even an empty one."""
+        if key in self._asked and key not in self._leaving:
+            self._outdated.add(key)
         self._prepared.pop(key, None)
         self._leaving.add(key)
         self._wanted.add(key)
@@ -98,14 +102,17 @@ class Successors:
         """As `roll_anew`, though all who were named stay: the nodes are others than when they were."""
         if self._is_alone():
             return
-        if instead_of is not None:
+        if instead_of is not None and self._instead_of.get(key) != instead_of:
             self._instead_of[key] = instead_of
+            if key in self._asked:
+                self._outdated.add(key)
         self.roll_to_new_successor(shard, key)
 
     def forget(self, key: SegmentKey) -> None:
         """It has ended here. What is asked for it says nothing of what follows."""
         self._instead_of.pop(key, None)
         self._asked.discard(key)
+        self._outdated.discard(key)
         self._prepared.pop(key, None)
         self._failing.pop(key, None)
         self._wanted.discard(key)
@@ -114,14 +121,24 @@ class Successors:
     def _is_alone(self) -> bool:
         return all(node.node_id == self._context.node_id for node in self._context.catalog.nodes())
 
+    async def _ask(self, key: SegmentKey) -> tuple[NextReplicas | None, int]:
+        """The answer, and when it was asked for. One that was on its way when others were wished for is replaced."""
+        instead_of = self._instead_of.get(key)
+        while True:
+            self._outdated.discard(key)
+            asked_ms = self._context.turn.monotonic_ms()
+            segment = await self._context.meta.perform(PrepareSegment(key, instead_of))
+            if key not in self._outdated:
+                return segment.handed.prepared, asked_ms
+            instead_of = segment.handed.prepared
+
     async def _prepare(self, shard: ShardToRoll, key: SegmentKey) -> None:
-        asked_ms = self._context.turn.monotonic_ms()
         is_answered = False
         try:
-            segment = await self._context.meta.perform(PrepareSegment(key, self._instead_of.get(key)))
+            prepared, asked_ms = await self._ask(key)
             self._failing.pop(key, None)
-            if segment.handed.prepared is not None and key in self._asked:
-                self._prepared[key] = segment.handed.prepared, asked_ms
+            if prepared is not None and key in self._asked:
+                self._prepared[key] = prepared, asked_ms
                 is_answered = True
         except StratalogError as error:
             log.warning("no replica is ready to follow a segment yet", segment=str(key), error=str(error))
