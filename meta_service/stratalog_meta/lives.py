@@ -154,8 +154,10 @@ class LifeKeeper:
             return
         cut = [node_id for node_id, is_connected in self._is_connected.items() if not is_connected()]
         due = self._leases.due(self._monotonic_ms(), cut)
-        if self._is_noting:
-            return  # what is due besides stays due
+        if self._is_noting:  # what is due besides stays due
+            if due is not None:
+                self._leases.not_noted(due)
+            return
         self._losing = () if due is None else due.lost
         if due is not None:
             self._noting = asyncio.get_running_loop().create_task(
@@ -163,7 +165,11 @@ class LifeKeeper:
             )
 
     async def _note(self, due: NoteLives) -> None:
-        await self._writer.submit(due)
+        try:
+            await self._writer.submit(due)
+        except BaseException:
+            self._leases.not_noted(due)
+            raise
         self._losing = ()
         self._stats.lost += len(due.lost)
         for life in due.lost:

@@ -251,6 +251,13 @@ class NodeLeases:
             if lease.ends_ms > now_ms and (lease.heard_ms is None or lease.heard_ms < since_ms):
                 yield lease.life
 
+    def not_noted(self, due: NoteLives) -> None:
+        """It was not submitted, or perhaps not performed: what is due only once in a while stays due."""
+        for life in due.stuck:
+            lease = self._leases.get(life.node_id)
+            if lease is not None and lease.life == life:
+                lease.stuck_reported_ms -= STUCK_AGAIN_AFTER * self.lease_ms
+
     def _is_stuck_due(self, lease: _Lease, now_ms: int) -> bool:
         """Repeated while it lasts: other nodes may be able to lead now what they could not lead before."""
         return lease.has_noted_writing or now_ms - lease.stuck_reported_ms >= STUCK_AGAIN_AFTER * self.lease_ms

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stratalog.machines.plans.node_leases import NodeLeases
+from stratalog.machines.plans.node_leases import STUCK_AGAIN_AFTER, NodeLeases
 from stratalog.model.commands.table_commands import NoteLives
 from stratalog.model.metadata import Life, Node
 
@@ -46,6 +46,25 @@ def test_a_node_that_is_killed_between_two_heartbeats_is_lost_after_half_a_lease
     assert leases.due(500, cut=[1]) is None
     assert leases.due(750, cut=[1]) is None
     assert leases.due(1_000, cut=[1]) == NoteLives(lost=(LIFE,))
+
+
+@pytest.mark.fault("stuck-repeated-report-lost")
+def test_a_repeated_report_of_a_stuck_disk_stays_due_until_it_is_noted() -> None:
+    leases = heard_at_0()
+    stuck = NoteLives(stuck=(LIFE,))
+    leases.heartbeat_received(LIFE, 100, can_write=False)
+    assert leases.due(200) == stuck
+    leases.node_changed(Node(1, "disk-a", "host", 9092, None, 1, can_write=False), 210)
+    now_ms = 200
+    while now_ms < 200 + STUCK_AGAIN_AFTER * LEASE_MS:
+        assert now_ms == 200 or leases.due(now_ms) is None, "it is noted"
+        now_ms += leases.check_every_ms
+        leases.heartbeat_received(LIFE, now_ms, can_write=False)
+    due = leases.due(now_ms)
+    assert due == stuck
+    leases.not_noted(due)
+    assert leases.due(now_ms + 1) == stuck
+    assert leases.due(now_ms + 2) is None
 
 
 def three_heard_until(power_cut_ms: int) -> tuple[NodeLeases, list[Life]]:
