@@ -7,7 +7,7 @@ so rarely that this takes at most a thousandth of the time.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from stratalog.model.activity import MAX_STOPPED_TOLD, Activity, StoppedHere, UploadActivity
@@ -30,6 +30,7 @@ class ActivityReporter:
         readiness: Callable[[], Mapping[str, str]],
         steady_ns: Callable[[], int],
         page_url: Callable[[], str] = str,
+        unsealable: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self._shards = shards
         self._stats = stats
@@ -38,6 +39,7 @@ class ActivityReporter:
         self._readiness = readiness
         self._steady_ns = steady_ns
         self._page_url = page_url
+        self._unsealable = unsealable
         self._uploads: UploadActivity | None = None
         self._tier_trouble: str | None = None
         self._next_look_ns = 0
@@ -50,6 +52,7 @@ class ActivityReporter:
         troubles = [f"{what}: {why}" for what, why in self._readiness().items()]
         if self._tier_trouble is not None:
             troubles.append(f"object store: {self._tier_trouble}")
+        troubles += self._unsealable()[:MAX_STOPPED_TOLD]
         return Activity(
             produced_bytes=stats.appended_bytes,
             fetched_bytes=stats.cached_read_bytes + stats.disk_read_bytes + (cold.stats.used_bytes if cold else 0),

@@ -250,6 +250,7 @@ class StorageNode:
             self.readiness,
             time.monotonic_ns,
             lambda: self.page_url,
+            lambda: self.local.sealing.damage_lines,
         )
         self._is_running = True
         self._tasks.start(follow(self.meta, self.catalog, self._end_life))

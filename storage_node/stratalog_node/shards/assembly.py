@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from stratalog.meta_api.client import MetaClient
@@ -49,6 +50,7 @@ from stratalog_node.shards.read.other_sources import OtherSources
 from stratalog_node.shards.read.reading import ShardReader
 from stratalog_node.shards.read.time_lookups import TimeLookups
 from stratalog_node.shards.restart.copy_files import CopyFiles
+from stratalog_node.shards.restart.healed_file import restore_ended
 from stratalog_node.shards.restart.healing import Healing
 from stratalog_node.shards.restart.recovery import Recovery
 from stratalog_node.shards.seal.sealing import Sealing
@@ -172,7 +174,7 @@ async def open_shards(
         await asyncio.to_thread(context.ends.begin, _is_unsealed(catalog, node_id))
         taken.push_async_callback(context.spares.close)
         taken.push_async_callback(context.tables.close)
-        sealing = Sealing(context, flusher, service_heard_ms)
+        sealing = Sealing(context, flusher, service_heard_ms, partial(restore_ended, context, remote))
         other_sources = OtherSources(cold, peers)
         reader = ShardReader(pool, answer_bytes, descriptor_limit // 4, other_sources)
         directory = ShardDirectory(context, ShardWorkers(flusher, sealing, reader, TimeLookups(other_sources)))

@@ -485,6 +485,26 @@ def test_a_shard_that_stopped_is_named_with_the_next_step_and_the_node_stays_rea
         hurt.produce("whole", 1)
 
 
+@pytest.mark.fault("ended-segment-damaged-below-checkpoint")
+def test_a_damaged_segment_that_cannot_be_sealed_is_named_with_the_next_step(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data", None, SETTINGS) as running:
+        hurt = Asker(running)
+        hurt.run("topics", "create", "rotten", "--shards", "1")
+        hurt.produce("rotten", 10)
+        place = Path(hurt.json("segments", "rotten")[0]["places"][0])
+        running.stop()
+        data = bytearray(place.read_bytes())
+        data[-1] ^= 1
+        place.write_bytes(data)
+        running.start()
+        assert hurt.json("status")["unsealable"] == []
+        hurt.run("seal", "rotten")
+        eventually_sync(lambda: json.loads(hurt.run("status", "-o", "json").stdout)["unsealable"])
+        (line,) = hurt.json("status", code=1)["unsealable"]
+        assert "rotten-0: segment 0-0 ended and is not sealed" in line and str(place) in line and "next: " in line
+        assert "rotten-0: segment 0-0" in running.get("/")
+
+
 def test_status_ends_with_1_for_a_node_that_is_not_ready(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data", None, SETTINGS | {"disk.reserve.bytes": 1 << 60}) as running:
         full = Asker(running)

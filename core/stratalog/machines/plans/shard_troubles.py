@@ -230,7 +230,9 @@ def _of_seals(topic: Topic, shard: Shard, nodes: dict[int, Node], since_ms: int)
         dead = [node_id for node_id in silent if node_id not in owing]
         reported = f"{len(told)} of {counted(len(segment.replicas), 'replica')} reported a copy"
         if owing:
-            next_step = f"{nodes_named(owing)} will try again: wait; if it lasts, {_LOGS_SAY[len(owing) > 1]} why"
+            next_step = (
+                f"{nodes_named(owing)} will try again: wait; if it lasts, `stratalog status` and the log there say why"
+            )
         elif dead:
             next_step = _start(dead)
         else:

@@ -123,7 +123,8 @@ def status_lines(status: NodeStatus) -> list[str]:
     """What is wrong with a node, by its own word."""
     lines = [f"{what}: {why}" for what, why in status.waiting_for.items()]
     lines += [f"object store: {status.bucket_trouble}"] if status.bucket_trouble else []
-    return [*lines, *stopped_lines(status), *given_up_lines(status), *following_lines(status.replication)]
+    lines += [*stopped_lines(status), *status.unsealable]
+    return [*lines, *given_up_lines(status), *following_lines(status.replication)]
 
 
 async def node_figure(gatherer: Gatherer, node_id: int, name: str) -> list[Series]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from contextlib import aclosing
+from typing import assert_never
 
 from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.formats.segments.digest import extend_digest_over
@@ -15,7 +16,6 @@ from stratalog.machines.restart.shard_healing import (
     AskStore,
     FileRefilled,
     GiveUp,
-    HealingEvent,
     Obstacle,
     OffsetRange,
     Refill,
@@ -125,7 +125,7 @@ class HealedFile:
             file.close_when_unused()  # a stop ends the wait for a thread, and not its write
             file.unpin()
 
-    async def refill(self, step: Refill) -> HealingEvent:
+    async def refill(self, step: Refill) -> FileRefilled:
         file = SegmentFile(self._path, self._context.descriptors, self._path.stat().st_size)
         file.pin()
         self._file = file
@@ -156,3 +156,34 @@ class HealedFile:
         giving_up = GivingUp(self._context, self._remote, step.segment)
         await giving_up.fill(self._file, self._refill.scan, step.holes, step.end_offset)
         self._context.stats.given_up_offsets += sum(end_offset - base_offset for base_offset, end_offset in step.holes)
+
+
+async def restore_ended(
+    context: ShardContext, remote: RemoteBatches | None, key: SegmentKey, end_offset: int
+) -> str | None:
+    """Put back what the file of an ended segment lacks below `end_offset`, flushed.
+
+    Returns: why it is not whole; None: it is. Raises: Unavailable, Conflict, OSError.
+    """
+    segment = context.catalog.segment(key)
+    if segment is None:
+        return "the metadata do not list the segment"
+    if remote is None:
+        return Obstacle.NO_STORE.value
+    file = HealedFile(context, remote, key)
+    try:
+        found = await file.refill(Refill(segment, end_offset))
+    finally:
+        file.close()
+    match found.obstacle:
+        case None:
+            return None
+        case Obstacle.NO_STORE:
+            return Obstacle.NO_STORE.value
+        case Obstacle.NOT_COMMITTED:
+            stored_end = max(segment.remote.commit_offset, segment.base_offset)
+            return f"the object store has the segment only up to offset {stored_end}"
+        case Obstacle.NOT_THERE:
+            return found.why
+        case _:
+            assert_never(found.obstacle)

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any, Protocol, assert_never
 
 from stratalog.event_loop.task_set import TaskSet
 from stratalog.formats.segments.index_block import IndexBlock, encode_index_block
 from stratalog.formats.segments.producers import encode_table, tally_of
+from stratalog.machines.following.copies_to_report import has_others
 from stratalog.machines.leading import chain_events
 from stratalog.machines.leading.leader_events import (
     FenceRaised,
@@ -48,6 +49,8 @@ log = logger(__name__)
 
 _PARALLEL_SEALS = 2
 _FAULT_S, _LONGEST_FAULT_S = 0.1, 60.0
+_DAMAGE_S, _LONGEST_DAMAGE_S = 1.0, 600.0
+"""Pauses between the attempts to seal a damaged copy: each attempt reads the file."""
 _USUAL_S = 1.0
 """Other replicas take so long at each seal: a pause below it is not worth a line in the log."""
 
@@ -75,8 +78,17 @@ class SealedShard(RolledShard, Protocol):
 
 
 class Sealing:
-    def __init__(self, context: ShardContext, flusher: Flusher, service_heard_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        context: ShardContext,
+        flusher: Flusher,
+        service_heard_ms: Callable[[], int],
+        restore: Callable[[SegmentKey, int], Awaitable[str | None]],
+    ) -> None:
+        """`restore` puts back from the object store what the file of an ended segment lacks below an offset, and
+        returns why it is not whole, or None."""
         self._context = context
+        self._restore = restore
         self._meta = context.meta
         self._flusher = flusher
         self.successors = Successors(context, service_heard_ms)
@@ -84,10 +96,10 @@ class Sealing:
         self._seal_lines: dict[ShardKey, deque[ActiveSegment]] = {}
         self._unsealed: set[ActiveSegment] = set()
         self._rolls = Rolls(context, flusher, lambda ended: ended in self._unsealed)
-        self._damaged: dict[ActiveSegment, None] = {}
-        """Ended segments that cannot be sealed from what is here."""
+        self._damaged: dict[ActiveSegment, str] = {}
+        """Ended segments that cannot be sealed from what is here, and why."""
         self._faults: dict[ActiveSegment, Backoff] = {}
-        """Ended segments whose seals met faults of the node."""
+        """Ended segments whose seals met faults of the node, or damage."""
         self._slots = asyncio.Semaphore(_PARALLEL_SEALS)
         self._tasks = TaskSet()
         self._is_closing = False
@@ -99,8 +111,17 @@ class Sealing:
 
     @property
     def damaged(self) -> list[SegmentKey]:
-        """Segments that ended here and that this node will never seal: their copy went bad."""
+        """Segments that ended here and that this node cannot seal: their copy went bad."""
         return [active.key for active in self._damaged]
+
+    @property
+    def damage_lines(self) -> list[str]:
+        """For people: each of them, what is wrong, and what to do next."""
+        return [
+            f"{active.identity.topic}-{key.shard}: segment {key.base_offset}-{key.epoch} ended and is not sealed: {why}"
+            for active, why in self._damaged.items()
+            for key in (active.key,)
+        ]
 
     async def close(self) -> None:
         """Stop; what is not sealed yet is sealed by the next start."""
@@ -227,9 +248,11 @@ class Sealing:
         finally:
             self._seal_lines.pop(shard.key, None)
 
-    async def _seal_again(self, shard: SealedShard, old: ActiveSegment) -> None:
-        """After a fault: behind what was asked for meanwhile."""
-        await self._faults.setdefault(old, Backoff(_FAULT_S, _LONGEST_FAULT_S)).pause()
+    async def _seal_again(
+        self, shard: SealedShard, old: ActiveSegment, first_s: float = _FAULT_S, longest_s: float = _LONGEST_FAULT_S
+    ) -> None:
+        """After a pause: behind what was asked for meanwhile."""
+        await self._faults.setdefault(old, Backoff(first_s, longest_s)).pause()
         if old in self._unsealed:
             self._seal_later(shard, old)
 
@@ -250,10 +273,7 @@ class Sealing:
             try:
                 if block is None:
                     self._require_heard(old.key)
-                    make = partial(self._make_seal, old, await producers_before_seal(self._context, old))
-                    # A slot for the work, not for the waiting: two segments in trouble must not keep all others out.
-                    async with self._slots:
-                        block = await self._context.threads.seal_file(old.file, make)
+                    block = await self._make_block(old)
                 block = await self._ask_seal(old, block)
                 break
             except FlushLost as error:
@@ -269,7 +289,9 @@ class Sealing:
                 self._context.stats.seal_failures += 1
                 log.error("segment cannot be sealed; it stays readable where it is whole", error=str(error))
                 if isinstance(error, Corrupt) and old in self._unsealed:
-                    self._damaged[old] = None
+                    self._damaged.setdefault(old, str(error))
+                    if not self._has_others(old.key):
+                        self._tasks.start(self._seal_again(shard, old, _DAMAGE_S, _LONGEST_DAMAGE_S))
                 return
             except StratalogError as error:
                 is_usual = isinstance(error, _NotYet) and backoff.next_s < _USUAL_S
@@ -285,6 +307,50 @@ class Sealing:
             self._context.sealed_points.hold(copy, block.points)
             shard.sealed(old, copy)
         self._drop(old)
+
+    async def _make_block(self, old: ActiveSegment) -> IndexBlock:
+        """Raises: Corrupt: the file is damaged, and the object store does not help."""
+        make = partial(self._make_seal, old, await producers_before_seal(self._context, old))
+        try:
+            # A slot for the work, not for the waiting: two segments in trouble must not keep all others out.
+            async with self._slots:
+                return await self._context.threads.seal_file(old.file, make)
+        except Corrupt as error:
+            if not await self._is_restored(old, error):
+                raise
+        async with self._slots:
+            block = await self._context.threads.seal_file(old.file, make)
+        old.damage = None  # all of it was read again
+        return block
+
+    async def _is_restored(self, old: ActiveSegment, error: Corrupt) -> bool:
+        """Whether the only copy is whole again. Other nodes of the ISR continue without a damaged one. Raises:
+        FlushLost."""
+        if self._has_others(old.key) or self._context.catalog.segment(old.key) is None:
+            return False
+        if old.damage is None:
+            old.damage = str(error)
+            self._context.stats.damaged_copies += 1
+        log.error("segment to be sealed is damaged: asking the object store", segment=str(old.key), error=str(error))
+        try:
+            why_not = await self._restore(old.key, old.leader.end_offset)
+        except FlushLost:
+            raise
+        except (StratalogError, OSError, TimeoutError) as failed:
+            why_not = str(failed) or repr(failed)
+        if why_not is None:
+            log.info("damaged segment restored from the object store", segment=str(old.key))
+            return True
+        self._damaged[old] = (
+            f"{error}; it is the only copy, and the damage cannot be repaired from the object store: {why_not}; next: "
+            "put a good copy of the file back, or run `stratalog pipeline verify --repair` for the object; the node "
+            "tries again by itself"
+        )
+        return False
+
+    def _has_others(self, key: SegmentKey) -> bool:
+        segment = self._context.catalog.segment(key)
+        return segment is not None and has_others(segment, self._context.node_id)
 
     def _require_heard(self, key: SegmentKey) -> None:
         """Its table follows from when it was opened, and the watch may lag behind the answer to its roll. Raises:

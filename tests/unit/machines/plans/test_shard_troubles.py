@@ -42,7 +42,7 @@ def test_a_segment_that_is_not_sealed_in_time_names_the_nodes_that_have_not_repo
     assert (trouble.kind, trouble.segment, trouble.nodes) == (TroubleKind.NOT_SEALED, key, (1, 3))
     assert trouble.words == (
         "a segment ended over 60 s ago and is not sealed, 1 of 3 replicas reported a copy; nodes 1 and 3 will try "
-        "again: wait; if it lasts, their logs say why"
+        "again: wait; if it lasts, `stratalog status` and the log there say why"
     )
     story.die(3)
     assert [one.nodes for one in told(story, after_ms=60_000) if one.kind is TroubleKind.NOT_SEALED] == [(1,)]
